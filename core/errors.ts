@@ -1,0 +1,41 @@
+/**
+ * Every failure Ratchet throws on purpose. The code is the failure type shown in the Temporal UI;
+ * whether asking again may help is a property of the code, never of the place that throws.
+ */
+export const errorCodes = {
+  ConfigInvalid: { retryable: false },
+  EnvironmentUnknown: { retryable: false },
+  ModelUnsupported: { retryable: false },
+  CheckpointDamaged: { retryable: false },
+  CommitConflict: { retryable: false },
+  RunNotFound: { retryable: false },
+  Unsupported: { retryable: false },
+  StoreFull: { retryable: true },
+  StoreUnavailable: { retryable: true },
+  EngineDied: { retryable: true },
+  InferenceUnavailable: { retryable: true },
+  InferenceRejected: { retryable: false },
+  VersionNotHeld: { retryable: true },
+  TrainerDetached: { retryable: true },
+  ServerUnavailable: { retryable: true },
+} as const;
+
+export type ErrorCode = keyof typeof errorCodes;
+
+/** A failure with a code and a message the reader can act on: what was expected, what came, where, what to do. */
+export class RatchetError extends Error {
+  readonly code: ErrorCode;
+  /** How long to wait before asking again, when whoever refused said so. */
+  readonly retryAfterMs: number | undefined;
+
+  constructor(code: ErrorCode, message: string, options: { cause?: unknown; retryAfterMs?: number } = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    this.name = code;
+    this.code = code;
+    this.retryAfterMs = options.retryAfterMs;
+  }
+
+  get isRetryable(): boolean {
+    return errorCodes[this.code].retryable;
+  }
+}

@@ -1,0 +1,19 @@
+/** Names that several processes must agree on. */
+
+/** Task queues by what the machine needs: orchestration (CPU, store), rollouts (environments), training (one GPU). */
+export const taskQueues = {
+  orchestrator: 'ratchet',
+  rollout: 'ratchet-rollout',
+  train: 'ratchet-train',
+} as const;
+
+/** One lineage is one unbroken chain of commits; rewind and fork open another. */
+export const firstLineage = 'main';
+
+/** A run is named once and its workflow id is that name. The pattern also keeps it safe as a folder name. */
+export const runNamePattern = /^[a-z0-9][a-z0-9._-]{0,63}$/;
+
+/** The name under which an inference server holds one version of a run's policy. */
+export function policyName(run: string, lineage: string, step: number): string {
+  return `${run}:${lineage}:${step}`;
+}

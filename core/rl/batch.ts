@@ -1,0 +1,15 @@
+/** What a trainer gets: token rows with masks, in an order fixed by the plan. */
+
+/** One row of a training batch. The four arrays are aligned and equally long; position t speaks of token t itself. */
+export interface TrainSample {
+  readonly tokenIds: readonly number[];
+  /** 1 where the token was sampled by the policy and counts in the loss. Position 0 is always 0. */
+  readonly lossMask: readonly number[];
+  /** The sampler's log probability of the token; 0 where the mask is 0. */
+  readonly behaviorLogprobs: readonly number[];
+  readonly advantages: readonly number[];
+}
+
+export interface TrainBatch {
+  readonly samples: readonly TrainSample[];
+}
