@@ -28,13 +28,7 @@ export interface Turn {
 
 /** Only the first three carry a reward; infrastructure trouble never becomes a reward of 0. */
 export type Outcome =
-  | 'ok'
-  | 'policy_failure'
-  | 'truncated'
-  | 'infra_failure'
-  | 'judge_failure'
-  | 'timeout'
-  | 'cancelled';
+  'ok' | 'policy_failure' | 'truncated' | 'infra_failure' | 'judge_failure' | 'timeout' | 'cancelled';
 
 export const rewardedOutcomes: readonly Outcome[] = ['ok', 'policy_failure', 'truncated'];
 

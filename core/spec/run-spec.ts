@@ -145,7 +145,9 @@ export const RunSpec = z.strictObject({
   /** Groups leased per sampling round = groups still needed × this, rounded up; bounds what is in flight. */
   oversamplingFactor: z.number().min(1),
   checkpoints: CheckpointSpec,
-  wandb: z.strictObject({ project: z.string().nullable(), name: z.string().nullable(), entity: z.string().nullable() }).nullable(),
+  wandb: z
+    .strictObject({ project: z.string().nullable(), name: z.string().nullable(), entity: z.string().nullable() })
+    .nullable(),
   sft: SftSpec.nullable(),
   trainer: TrainerSpec,
   inference: InferenceSpec,

@@ -1,0 +1,33 @@
+/** How much better each rollout did than its siblings. */
+
+/** Added to the standard deviation, so that a group of nearly equal rewards is not blown up (TRL's GRPO trainer). */
+const stdEpsilon = 1e-4;
+
+/**
+ * Group-relative advantages over the rewarded rollouts of one group, in the order given:
+ *
+ *     centered        A_i = r_i − mean(r)                          (Dr. GRPO, Liu et al. 2025; prime-rl's `grpo`)
+ *     std_normalized  A_i = (r_i − mean(r)) / (std(r) + 1e-4)      (GRPO, Shao et al. 2024, §4.1; population std)
+ *
+ * A rollout without a reward (null) is not part of the baseline and has advantage 0.
+ */
+export function groupAdvantages(rewards: readonly (number | null)[], kind: 'centered' | 'std_normalized'): number[] {
+  const { mean, variance } = rewardMoments(rewards);
+  const scale = kind === 'std_normalized' ? 1 / (Math.sqrt(variance) + stdEpsilon) : 1;
+  return rewards.map((reward) => (reward === null ? 0 : (reward - mean) * scale));
+}
+
+/** Mean and population variance of the rewards there are; exactly the common value and 0 when all are equal. */
+export function rewardMoments(rewards: readonly (number | null)[]): {
+  readonly count: number;
+  readonly mean: number;
+  readonly variance: number;
+} {
+  const present = rewards.filter((reward) => reward !== null);
+  const [first] = present;
+  if (first === undefined) return { count: 0, mean: 0, variance: 0 };
+  // Summing differences from the first keeps a group of equal rewards free of rounding.
+  const mean = first + present.reduce((sum, reward) => sum + (reward - first), 0) / present.length;
+  const variance = present.reduce((sum, reward) => sum + (reward - mean) ** 2, 0) / present.length;
+  return { count: present.length, mean, variance };
+}

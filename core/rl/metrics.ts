@@ -1,0 +1,148 @@
+import { judgeGroup, solvedCounts } from './difficulty.ts';
+import type { DropReason } from './difficulty.ts';
+import type { DifficultyFilterSpec } from '../spec/run-spec.ts';
+import type { Outcome, ScoredGroup, ScoredRollout } from './rollout.ts';
+import { staleness } from './staleness.ts';
+
+/**
+ * What one step looked like, as flat numbers. Names are prime-rl's where it has one (`train/agg/all/reward/mean`,
+ * `train/<env>/…`, `solved_all`), beside Hosted Training's `train/reward` and `rollout/mean_length`. A metric without a
+ * value is left out, never written as 0.
+ */
+export type Metrics = Record<string, number>;
+
+export interface StepMetricsInput {
+  readonly step: number;
+  /** Every group that finished for this step, kept or not: the mean over kept groups alone would flatter or slander. */
+  readonly finished: readonly ScoredGroup[];
+  /** The groups in the batch. */
+  readonly trained: readonly ScoredGroup[];
+  readonly filter: DifficultyFilterSpec;
+}
+
+export function stepMetrics({ step, finished, trained, filter }: StepMetricsInput): Metrics {
+  const environments = [...new Set(finished.map(({ environment }) => environment))].sort();
+  const metrics: Metrics = {};
+  addMean(metrics, 'train/reward', finished.flatMap(rewardsOf));
+  addMean(
+    metrics,
+    'rollout/mean_length',
+    finished
+      .flatMap(({ rollouts }) => rollouts)
+      .filter(isRewarded)
+      .map(sampledTokens),
+  );
+  addSubset(metrics, 'train/agg/all', finished);
+  addSubset(metrics, 'train/agg/effective', trained);
+  if (environments.length > 1) {
+    for (const name of environments) {
+      addSubset(
+        metrics,
+        `train/${name}/all`,
+        finished.filter(({ environment }) => environment === name),
+      );
+    }
+  }
+  addSolved(metrics, finished);
+  addDropped(metrics, finished, filter);
+  addOffPolicy(metrics, trained, step);
+  metrics['batch/groups'] = trained.length;
+  metrics['batch/rollouts'] = trained.flatMap(rewardsOf).length;
+  return metrics;
+}
+
+/** Mean reward and the mean of each reward function over some rollouts, for evaluations and reports. */
+export function rolloutMetrics(rollouts: readonly ScoredRollout[]): Metrics {
+  const metrics: Metrics = {};
+  const rewarded = rollouts.filter(isRewarded);
+  addSpread(
+    metrics,
+    'reward',
+    rewarded.map(({ reward }) => reward),
+  );
+  addSpread(metrics, 'num_output_tokens', rewarded.map(sampledTokens));
+  addMean(
+    metrics,
+    'num_turns/mean',
+    rewarded.map(({ turns }) => turns.length),
+  );
+  addMean(
+    metrics,
+    'is_truncated/mean',
+    rewarded.map(({ outcome }) => Number(outcome === 'truncated')),
+  );
+  const names = new Set(rewarded.flatMap((rollout) => Object.keys(rollout.metrics)));
+  for (const name of [...names].sort()) {
+    addMean(
+      metrics,
+      `metrics/${name}`,
+      rewarded.flatMap((rollout) => rollout.metrics[name] ?? []),
+    );
+  }
+  addMean(
+    metrics,
+    'has_error/mean',
+    rollouts.map((rollout) => Number(!isRewarded(rollout))),
+  );
+  for (const outcome of errorOutcomes) {
+    const count = rollouts.filter((rollout) => rollout.outcome === outcome).length;
+    if (count > 0) metrics[`error/${outcome}`] = count;
+  }
+  return metrics;
+}
+
+const errorOutcomes: readonly Outcome[] = ['infra_failure', 'judge_failure', 'timeout', 'cancelled'];
+
+type RewardedRollout = ScoredRollout & { readonly reward: number };
+
+function isRewarded(rollout: ScoredRollout): rollout is RewardedRollout {
+  return rollout.reward !== null;
+}
+
+function rewardsOf(group: ScoredGroup): number[] {
+  return group.rollouts.filter(isRewarded).map(({ reward }) => reward);
+}
+
+function sampledTokens(rollout: ScoredRollout): number {
+  return rollout.turns.reduce((sum, turn) => sum + turn.tokenIds.length, 0);
+}
+
+function addSubset(metrics: Metrics, prefix: string, groups: readonly ScoredGroup[]): void {
+  const rollouts = groups.flatMap((group) => group.rollouts);
+  for (const [name, value] of Object.entries(rolloutMetrics(rollouts))) metrics[`${prefix}/${name}`] = value;
+}
+
+function addSolved(metrics: Metrics, groups: readonly ScoredGroup[]): void {
+  const solved = solvedCounts(groups.map(rewardsOf));
+  const total = solved.all + solved.none + solved.some;
+  if (total === 0) return;
+  for (const kind of ['all', 'none', 'some'] as const) metrics[`train/agg/all/solved_${kind}`] = solved[kind] / total;
+}
+
+function addDropped(metrics: Metrics, groups: readonly ScoredGroup[], filter: DifficultyFilterSpec): void {
+  const counts: Record<DropReason, number> = { too_easy: 0, too_hard: 0, low_variance: 0, no_signal: 0 };
+  for (const group of groups) {
+    const verdict = judgeGroup(rewardsOf(group), filter);
+    if (!verdict.kept) counts[verdict.reason] += 1;
+  }
+  for (const [reason, count] of Object.entries(counts)) metrics[`filter/${reason}`] = count;
+}
+
+function addOffPolicy(metrics: Metrics, groups: readonly ScoredGroup[], step: number): void {
+  const levels = groups.map(({ policyStep }) => staleness(step, policyStep));
+  addMean(metrics, 'off_policy/mean', levels);
+  if (levels.length > 0) metrics['off_policy/max'] = Math.max(...levels);
+}
+
+function addSpread(metrics: Metrics, prefix: string, values: readonly number[]): void {
+  if (values.length === 0) return;
+  addMean(metrics, `${prefix}/mean`, values);
+  let [least, most] = [values[0]!, values[0]!];
+  for (const value of values) [least, most] = [Math.min(least, value), Math.max(most, value)];
+  metrics[`${prefix}/min`] = least;
+  metrics[`${prefix}/max`] = most;
+}
+
+function addMean(metrics: Metrics, name: string, values: readonly number[]): void {
+  if (values.length > 0) metrics[name] = values.reduce((sum, value) => sum + value, 0) / values.length;
+}

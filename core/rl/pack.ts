@@ -1,0 +1,93 @@
+import { groupAdvantages } from './advantage.ts';
+import type { TrainBatch, TrainSample } from './batch.ts';
+import type { ScoredGroup, ScoredRollout, Turn } from './rollout.ts';
+
+/** From scored groups to the rows a trainer gets. */
+
+export interface PackStats {
+  readonly groups: number;
+  /** Rollouts with a reward; those without are not trained. */
+  readonly rollouts: number;
+  readonly rows: number;
+  readonly totalTokens: number;
+  /** Tokens that count in the loss. */
+  readonly trainedTokens: number;
+}
+
+/**
+ * Packs groups by ordinal and rollouts by index, whatever the order they arrived in. Turns that only append to the
+ * conversation (turn k+1's prompt begins with all of turn k's tokens) share one row with several trained spans; a turn
+ * that rewrites the past, as templates that strip reasoning do, begins a row of its own. Every sampled token has its
+ * rollout's advantage.
+ */
+export function packSamples(
+  groups: readonly ScoredGroup[],
+  options: { readonly advantage: 'centered' | 'std_normalized' },
+): { readonly batch: TrainBatch; readonly stats: PackStats } {
+  const samples: TrainSample[] = [];
+  let rollouts = 0;
+  for (const group of groups.toSorted((a, b) => a.ordinal - b.ordinal)) {
+    const inOrder = group.rollouts.toSorted((a, b) => a.index - b.index);
+    const rewards = inOrder.map(({ reward }) => reward);
+    for (const [i, advantage] of groupAdvantages(rewards, options.advantage).entries()) {
+      if (rewards[i] === null) continue;
+      rollouts += 1;
+      samples.push(...rolloutRows(inOrder[i]!, advantage));
+    }
+  }
+  const totalTokens = sum(samples.map(({ tokenIds }) => tokenIds.length));
+  const trainedTokens = sum(samples.map(({ lossMask }) => sum(lossMask)));
+  return {
+    batch: { samples },
+    stats: { groups: groups.length, rollouts, rows: samples.length, totalTokens, trainedTokens },
+  };
+}
+
+/** A row that is still growing. */
+interface Row {
+  tokenIds: number[];
+  lossMask: number[];
+  behaviorLogprobs: number[];
+  advantages: number[];
+}
+
+function rolloutRows(rollout: ScoredRollout, advantage: number): TrainSample[] {
+  const rows: Row[] = [];
+  for (const turn of rollout.turns) {
+    if (turn.tokenIds.length !== turn.logprobs.length) {
+      throw new Error(
+        `Rollout ${rollout.group}/${rollout.index} has ${turn.tokenIds.length} sampled tokens but ${turn.logprobs.length} logprobs.`,
+      );
+    }
+    const open = rows.at(-1);
+    if (open !== undefined && startsWith(turn.promptTokenIds, open.tokenIds)) extend(open, turn, advantage);
+    else rows.push(extend({ tokenIds: [], lossMask: [], behaviorLogprobs: [], advantages: [] }, turn, advantage));
+  }
+  return rows.filter(({ lossMask }) => lossMask.includes(1));
+}
+
+/** Appends what the turn adds to a row: the rest of its prompt, then what was sampled. */
+function extend(row: Row, turn: Turn, advantage: number): Row {
+  for (const tokenId of turn.promptTokenIds.slice(row.tokenIds.length)) append(row, tokenId, 0, 0, 0);
+  for (const [i, tokenId] of turn.tokenIds.entries()) {
+    // The first token of a row has nothing before it, so no model gives it a probability.
+    if (row.tokenIds.length === 0) append(row, tokenId, 0, 0, 0);
+    else append(row, tokenId, 1, turn.logprobs[i]!, advantage);
+  }
+  return row;
+}
+
+function append(row: Row, tokenId: number, mask: 0 | 1, logprob: number, advantage: number): void {
+  row.tokenIds.push(tokenId);
+  row.lossMask.push(mask);
+  row.behaviorLogprobs.push(logprob);
+  row.advantages.push(advantage);
+}
+
+function startsWith(tokens: readonly number[], prefix: readonly number[]): boolean {
+  return prefix.length <= tokens.length && prefix.every((token, i) => token === tokens[i]);
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}

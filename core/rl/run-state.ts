@@ -1,0 +1,91 @@
+import type { RunSpec } from '../spec/run-spec.ts';
+import type { CurriculumState } from './curriculum.ts';
+import type { StepOutcomes } from './ledger.ts';
+
+/** Points to an immutable object of the run's store. Large things travel like this; history keeps decisions. */
+export interface ObjectRef {
+  /** Relative to the run's folder. */
+  readonly key: string;
+  readonly sha256: string;
+  readonly bytes: number;
+  /** Rows, where the object has rows. */
+  readonly count?: number;
+}
+
+/** One version of the policy: v(step), identified by what its weights are. */
+export interface PolicyVersion {
+  readonly step: number;
+  /** sha256 of the weights, hex. */
+  readonly digest: string;
+  /** Folder of Hugging Face files, relative to the run's folder, with a trailing slash. */
+  readonly weights: string;
+}
+
+/** A kept group that no step has trained yet, and where its scored rollouts lie. */
+export interface SurplusGroup {
+  readonly ordinal: number;
+  readonly policyStep: number;
+  readonly scored: ObjectRef;
+}
+
+export interface Overrides {
+  readonly learningRate?: number;
+  readonly stopAfter?: number;
+}
+
+/**
+ * Everything whose absence would make N + N steps differ from 2N. It is snapshotted at the moment step n's groups were
+ * collected, never later, so that what is prefetched for step n+1 does not leak into commit n: a resumed run leases the
+ * same groups again and adopts what it finds stored for them.
+ */
+export interface RunState {
+  readonly schemaVersion: 1;
+  readonly lineage: string;
+  /** The last committed step. */
+  readonly step: number;
+  readonly policy: PolicyVersion;
+  /** Of the KL term and of `train/kl_divergence`. */
+  readonly reference: PolicyVersion;
+  readonly klBeta: number;
+  readonly curriculum: CurriculumState;
+  readonly surplus: readonly SurplusGroup[];
+  readonly overrides: Overrides;
+  /** Steps whose evaluation was due and had not been recorded at the commit. */
+  readonly pendingEvals: readonly number[];
+}
+
+/** One immutable object: all that decides what a train step does. Training it again does the same again. */
+export interface StepPlan {
+  readonly lineage: string;
+  readonly step: number;
+  readonly attempt: number;
+  readonly from: PolicyVersion;
+  readonly batch: ObjectRef;
+  readonly learningRate: number;
+  readonly temperature: number;
+  readonly klBeta: number;
+  readonly reference: PolicyVersion;
+  readonly loss: RunSpec['loss'];
+  readonly optimizer: RunSpec['optimizer'];
+  /** Whether the optimizer's state is stored with the new version, to be sealed as a checkpoint. */
+  readonly snapshot: boolean;
+}
+
+/** `lineages/L/steps/step_N.json`: the fence. A step has happened when this object is in the store, and only then. */
+export interface StepCommit {
+  readonly schemaVersion: 1;
+  readonly codeVersion: string;
+  readonly run: string;
+  readonly lineage: string;
+  readonly step: number;
+  /** sha256 of the parent commit's bytes; null at step 0. */
+  readonly parent: string | null;
+  readonly plan: ObjectRef | null;
+  readonly policy: PolicyVersion;
+  /** The optimizer's state at this version, where the plan asked for it. */
+  readonly optimizer: ObjectRef | null;
+  readonly outcomes: StepOutcomes;
+  readonly metrics: Readonly<Record<string, number>>;
+  readonly state: RunState;
+  readonly committedAt: string;
+}

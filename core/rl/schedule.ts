@@ -1,0 +1,27 @@
+import type { ScheduleSpec } from '../spec/run-spec.ts';
+
+/** The learning rate of a step. */
+
+/**
+ * Learning rate at step n of N (from 1), with w warm-up steps and the final fraction ρ = minRatio:
+ *
+ *     n ≤ w      peak · n / w
+ *     constant   peak
+ *     linear     peak · (1 − (1 − ρ) · (n − w) / (N − w)), which is peak · ρ at n = N
+ *
+ * as `get_linear_schedule_with_warmup` of transformers, counted from 1 so that no step has rate 0 at its start. Beyond
+ * the last step the rate stays where it ended. Serves RL and the supervised warm-up alike.
+ */
+export function learningRateAt(input: {
+  readonly step: number;
+  readonly maxSteps: number;
+  readonly peak: number;
+  readonly schedule: ScheduleSpec;
+}): number {
+  const { step, maxSteps, peak, schedule } = input;
+  const { type, warmupSteps, minRatio } = schedule;
+  if (step <= warmupSteps) return (peak * step) / warmupSteps;
+  if (type === 'constant') return peak;
+  const done = Math.min(1, (step - warmupSteps) / (maxSteps - warmupSteps));
+  return peak * (1 - (1 - minRatio) * done);
+}
