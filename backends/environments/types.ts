@@ -45,7 +45,9 @@ export interface RewardFunction {
   readonly name: string;
   /** 0 = reported as a metric, not part of the reward. */
   readonly weight: number;
-  score(rollout: { readonly example: Example; readonly turns: readonly Turn[]; readonly completion: string }):
-    | number
-    | Promise<number>;
+  score(rollout: {
+    readonly example: Example;
+    readonly turns: readonly Turn[];
+    readonly completion: string;
+  }): number | Promise<number>;
 }

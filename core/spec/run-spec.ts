@@ -6,7 +6,7 @@ import { runNamePattern } from '../names.ts';
  * later readers. Keys keep the field's names in camel case. This file is the meaning of a run; dialects are spellings.
  */
 const positive = z.int().positive();
-const jsonValue: z.ZodType<JsonValue> = z.json() as z.ZodType<JsonValue>;
+const jsonValue: z.ZodType<JsonValue> = z.json();
 export type JsonValue = string | number | boolean | null | JsonValue[] | { [key: string]: JsonValue };
 
 const args = z.record(z.string(), jsonValue);

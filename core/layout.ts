@@ -1,0 +1,36 @@
+import { firstLineage } from './names.ts';
+
+/** Where things lie in a run's folder, the same in every store. Keys are relative to the run, so a copied run resumes. */
+export const layout = {
+  run: () => 'run.json',
+  claim: (number: number) => `claims/claim_${number}.json`,
+  claims: () => 'claims/',
+  commit: (lineage: string, step: number) => `${layout.commits(lineage)}step_${step}.json`,
+  commits: (lineage: string) => `lineages/${lineage}/steps/`,
+  round: (lineage: string, step: number, first: number, last: number) =>
+    `${branch(lineage)}rollouts/step_${step}/groups_${first}-${last}/`,
+  batch: (lineage: string, step: number, attempt: number) =>
+    `${branch(lineage)}batches/step_${step}${attempt === 1 ? '' : `.attempt_${attempt}`}.jsonl`,
+  plan: (lineage: string, step: number, attempt: number) =>
+    `${branch(lineage)}batches/step_${step}${attempt === 1 ? '' : `.attempt_${attempt}`}.plan.json`,
+  weights: (lineage: string, step: number) => `${branch(lineage)}weights/step_${step}/`,
+  allWeights: (lineage: string) => `${branch(lineage)}weights/`,
+  checkpoint: (lineage: string, step: number) => `${branch(lineage)}checkpoints/step_${step}/`,
+  allCheckpoints: (lineage: string) => `${branch(lineage)}checkpoints/`,
+  warmUp: (step: number) => `checkpoints/warm_up/step_${step}/`,
+  allWarmUps: () => 'checkpoints/warm_up/',
+  evaluation: (lineage: string, environment: string, model: string, step: number) =>
+    `${branch(lineage)}evals/${environment}--${model.replaceAll('/', '--')}/step_${step}/`,
+  metrics: () => 'metrics.jsonl',
+} as const;
+
+/** The first lineage lies at the top of the run's folder, where users of other trainers look; later ones below it. */
+function branch(lineage: string): string {
+  return lineage === firstLineage ? '' : `lineages/${lineage}/`;
+}
+
+/** The number after `step_` in a key, or null. */
+export function stepOf(key: string): number | null {
+  const match = /(?:^|\/)step_(\d+)(?:[./]|$)/.exec(key);
+  return match ? Number(match[1]) : null;
+}
