@@ -3,6 +3,7 @@ import { firstLineage } from './names.ts';
 /** Where things lie in a run's folder, the same in every store. Keys are relative to the run, so a copied run resumes. */
 export const layout = {
   run: () => 'run.json',
+  spec: (digest: string) => `specs/${digest.slice(0, 16)}.json`,
   claim: (number: number) => `claims/claim_${number}.json`,
   claims: () => 'claims/',
   commit: (lineage: string, step: number) => `${layout.commits(lineage)}step_${step}.json`,
@@ -11,6 +12,9 @@ export const layout = {
     `${branch(lineage)}rollouts/step_${step}/groups_${first}-${last}/`,
   batch: (lineage: string, step: number, attempt: number) =>
     `${branch(lineage)}batches/step_${step}${attempt === 1 ? '' : `.attempt_${attempt}`}.jsonl`,
+  allBatches: (lineage: string) => `${branch(lineage)}batches/`,
+  packed: (lineage: string, step: number, attempt: number) =>
+    `${branch(lineage)}batches/step_${step}${attempt === 1 ? '' : `.attempt_${attempt}`}.packed.json`,
   plan: (lineage: string, step: number, attempt: number) =>
     `${branch(lineage)}batches/step_${step}${attempt === 1 ? '' : `.attempt_${attempt}`}.plan.json`,
   weights: (lineage: string, step: number) => `${branch(lineage)}weights/step_${step}/`,

@@ -17,3 +17,9 @@ export const runNamePattern = /^[a-z0-9][a-z0-9._-]{0,63}$/;
 export function policyName(run: string, lineage: string, step: number): string {
   return `${run}:${lineage}:${step}`;
 }
+
+/** The folder an environment id stands for: without owner and version, dashes where Python packages have underscores. */
+export function environmentName(id: string): string {
+  const withoutOwner = /^[A-Za-z0-9][\w.-]*\/([^/]+)$/.exec(id)?.[1] ?? id;
+  return withoutOwner.split('@', 1)[0]!.replaceAll('_', '-');
+}

@@ -2,6 +2,7 @@ import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
+import { environmentName } from '../../core/names.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { nearestName } from '../../core/suggest.ts';
 import type { Environment } from './types.ts';
@@ -43,12 +44,6 @@ export async function loadEnvironment(
 /** What an environment's folder exports from its index file. */
 export interface EnvironmentModule {
   loadEnvironment(args: Readonly<Record<string, JsonValue>>): Environment | Promise<Environment>;
-}
-
-/** The folder an id stands for: without owner and version, and with dashes where Python packages have underscores. */
-export function environmentName(id: string): string {
-  const withoutOwner = /^[A-Za-z0-9][\w.-]*\/([^/]+)$/.exec(id)?.[1] ?? id;
-  return withoutOwner.split('@', 1)[0]!.replaceAll('_', '-');
 }
 
 /** The ids that can be loaded from a folder, in alphabetical order. */

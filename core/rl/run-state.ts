@@ -1,6 +1,7 @@
 import type { RunSpec } from '../spec/run-spec.ts';
 import type { CurriculumState } from './curriculum.ts';
 import type { StepOutcomes } from './ledger.ts';
+import type { GroupLease } from './rollout.ts';
 
 /** Points to an immutable object of the run's store. Large things travel like this; history keeps decisions. */
 export interface ObjectRef {
@@ -19,13 +20,35 @@ export interface PolicyVersion {
   readonly digest: string;
   /** Folder of Hugging Face files, relative to the run's folder, with a trailing slash. */
   readonly weights: string;
+  /** The `model.safetensors` in it. */
+  readonly file: ObjectRef;
 }
 
-/** A kept group that no step has trained yet, and where its scored rollouts lie. */
-export interface SurplusGroup {
-  readonly ordinal: number;
+/** What every activity needs to find its run. The spec is an object of its own, so that history does not repeat it. */
+export interface RunHandle {
+  readonly name: string;
+  /** Absolute URI of the folder that holds the run folders. */
+  readonly store: string;
+  readonly lineage: string;
+  readonly spec: ObjectRef;
+}
+
+/** One sampling round of a step: the groups first … last, leased together. */
+export interface SamplingRound {
+  readonly step: number;
+  readonly first: number;
+  readonly last: number;
   readonly policyStep: number;
+  /** → {@link LeasedGroups} */
+  readonly leases: ObjectRef;
+}
+
+/** Kept groups of one round, waiting for a batch. */
+export interface KeptGroups {
   readonly scored: ObjectRef;
+  readonly policyStep: number;
+  /** Ordinals, as ranges. */
+  readonly ordinals: string;
 }
 
 export interface Overrides {
@@ -48,10 +71,17 @@ export interface RunState {
   readonly reference: PolicyVersion;
   readonly klBeta: number;
   readonly curriculum: CurriculumState;
-  readonly surplus: readonly SurplusGroup[];
+  /** Kept groups that no step has trained yet. */
+  readonly surplus: readonly KeptGroups[];
   readonly overrides: Overrides;
   /** Steps whose evaluation was due and had not been recorded at the commit. */
   readonly pendingEvals: readonly number[];
+}
+
+/** What a sampling round's lease writes before anything is generated for it. */
+export interface LeasedGroups {
+  readonly policy: PolicyVersion;
+  readonly leases: readonly GroupLease[];
 }
 
 /** One immutable object: all that decides what a train step does. Training it again does the same again. */
@@ -61,6 +91,8 @@ export interface StepPlan {
   readonly attempt: number;
   readonly from: PolicyVersion;
   readonly batch: ObjectRef;
+  /** The batch's metrics. */
+  readonly packed: ObjectRef;
   readonly learningRate: number;
   readonly temperature: number;
   readonly klBeta: number;

@@ -1,0 +1,43 @@
+import { decodeRanges, encodeRanges } from './ledger.ts';
+import type { KeptGroups } from './run-state.ts';
+import { isStale } from './staleness.ts';
+
+/** What a step does with the kept groups at hand. All ordinals as ranges. */
+export interface Selection {
+  readonly trained: readonly KeptGroups[];
+  readonly surplus: readonly KeptGroups[];
+  readonly stale: string;
+}
+
+/**
+ * Takes the oldest groups first, by ordinal and not by arrival, so that a resumed run takes the same. Groups beyond
+ * the batch wait for the next step; groups too old for this step are stale.
+ */
+export function selectGroups(input: {
+  readonly step: number;
+  readonly groupsPerBatch: number;
+  readonly maxOffPolicySteps: number;
+  readonly kept: readonly KeptGroups[];
+}): Selection {
+  const { step, groupsPerBatch, maxOffPolicySteps, kept } = input;
+  const stale = kept.filter((source) => isStale(source, step, maxOffPolicySteps));
+  const usable = kept.filter((source) => !isStale(source, step, maxOffPolicySteps));
+  const ordinals = usable.flatMap((source) => decodeRanges(source.ordinals)).sort((a, b) => a - b);
+  const taken = new Set(ordinals.slice(0, groupsPerBatch));
+  return {
+    trained: restrict(usable, (ordinal) => taken.has(ordinal)),
+    surplus: restrict(usable, (ordinal) => !taken.has(ordinal)),
+    stale: encodeRanges(stale.flatMap((source) => decodeRanges(source.ordinals))),
+  };
+}
+
+/** How many groups the sources hold. */
+export function countGroups(sources: readonly KeptGroups[]): number {
+  return sources.reduce((sum, source) => sum + decodeRanges(source.ordinals).length, 0);
+}
+
+function restrict(sources: readonly KeptGroups[], keep: (ordinal: number) => boolean): KeptGroups[] {
+  return sources
+    .map((source) => ({ ...source, ordinals: encodeRanges(decodeRanges(source.ordinals).filter(keep)) }))
+    .filter((source) => source.ordinals !== '');
+}

@@ -1,0 +1,113 @@
+import { parse } from 'smol-toml';
+import { pathKey } from './positions.ts';
+import type { KeyPath } from './positions.ts';
+
+/** Settings from the command line, laid over the file: `--sampling.temperature 0.7`, `--max-steps 5`, `--env.0.id x`. */
+
+export type Table = Record<string, unknown>;
+
+export interface AppliedOverrides {
+  readonly table: Table;
+  /** Whether a path, or a table it lies in, was set on the command line. */
+  isOverridden(path: KeyPath): boolean;
+  /** Overrides that point nowhere: through a value that is not a table, or at a list item that does not exist. */
+  readonly misplaced: readonly {
+    readonly path: KeyPath;
+    readonly key: string;
+    readonly value: string;
+    readonly reason: string;
+  }[];
+}
+
+/**
+ * Lays overrides over a table and leaves the table itself as it is. Dashes and underscores are the same; a position in
+ * a list may be left out when the list has one item. Values are TOML (`0.7`, `true`, `[1, 2]`); what is not, or where
+ * `wantsText` says so, is text as it stands.
+ */
+export function applyOverrides(
+  table: Table,
+  overrides: Readonly<Record<string, string>>,
+  wantsText: (path: KeyPath) => boolean,
+): AppliedOverrides {
+  const result = structuredCopy(table) as Table;
+  const overridden = new Set<string>();
+  const misplaced: { path: KeyPath; key: string; value: string; reason: string }[] = [];
+  for (const [key, value] of Object.entries(overrides)) {
+    const written = key.replace(/^-+/, '').split('.');
+    const outcome = setAt(result, written, (path) => (wantsText(path) ? plainText(value) : parseValue(value)));
+    if (outcome.reason === undefined) overridden.add(pathKey(outcome.path));
+    else misplaced.push({ path: outcome.path, key, value, reason: outcome.reason });
+  }
+  const isOverridden = (path: KeyPath) => path.some((_, i) => overridden.has(pathKey(path.slice(0, i + 1))));
+  return { table: result, isOverridden, misplaced };
+}
+
+function setAt(
+  root: Table,
+  written: readonly string[],
+  valueFor: (path: KeyPath) => unknown,
+): { readonly path: KeyPath; readonly reason?: string } {
+  const path: (string | number)[] = [];
+  let here: unknown = root;
+  for (let i = 0; i < written.length; i++) {
+    const segment = written[i]!;
+    const isLast = i === written.length - 1;
+    if (Array.isArray(here)) {
+      const names = /^\d+$/.test(segment) ? Number(segment) : undefined;
+      if (names === undefined && here.length !== 1)
+        return { path, reason: `a position from 0 to ${here.length - 1} after it` };
+      if (names !== undefined && names >= here.length) return { path, reason: `a list with more than ${names} items` };
+      path.push(names ?? 0);
+      if (names === undefined) i -= 1;
+      else if (isLast) here[names] = valueFor(path);
+      here = here[path.at(-1) as number];
+      continue;
+    }
+    if (!isTable(here)) return { path, reason: 'a table, because something in it is to be set' };
+    const key = matchingKey(here, segment);
+    path.push(key);
+    if (isLast) setOwn(here, key, valueFor(path));
+    else if (!Object.hasOwn(here, key)) setOwn(here, key, {});
+    here = here[key];
+  }
+  return { path };
+}
+
+/** The key as the file spells it if it has it, else with underscores. */
+function matchingKey(table: Table, segment: string): string {
+  const canonical = segment.replaceAll('-', '_');
+  return Object.hasOwn(table, segment) && !Object.hasOwn(table, canonical) ? segment : canonical;
+}
+
+function parseValue(value: string): unknown {
+  if (/[\n\r]/.test(value)) return value;
+  try {
+    const parsed = parse(`value = ${value}`);
+    return Object.keys(parsed).length === 1 && !(parsed['value'] instanceof Date) ? parsed['value'] : value;
+  } catch {
+    return value; // Not TOML, so it is text: `--model preset:reverse-text-0.2m` needs no quotes.
+  }
+}
+
+/** Where text is wanted, `--name 7` means "7"; quotes that the shell left on are taken off. */
+function plainText(value: string): unknown {
+  const parsed = parseValue(value);
+  return typeof parsed === 'string' ? parsed : value;
+}
+
+function structuredCopy(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(structuredCopy);
+  if (!isTable(value)) return value;
+  const copy: Table = {};
+  for (const [key, item] of Object.entries(value)) setOwn(copy, key, structuredCopy(item));
+  return copy;
+}
+
+/** Assignment that also holds for a key called `__proto__`. */
+function setOwn(table: Table, key: string, value: unknown): void {
+  Object.defineProperty(table, key, { value, writable: true, enumerable: true, configurable: true });
+}
+
+function isTable(value: unknown): value is Table {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date);
+}

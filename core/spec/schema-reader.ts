@@ -1,0 +1,56 @@
+import { z } from 'zod';
+import type { KeyPath } from './positions.ts';
+
+/** Reading a zod schema: which field lies at a path, what it expects, which tables know a key. */
+
+/** The schema at a path, without its defaults; undefined where the schema has no such field. */
+export function schemaAt(root: z.ZodType, path: KeyPath): z.ZodType | undefined {
+  let schema: z.ZodType | undefined = unwrap(root);
+  for (const part of path) {
+    if (schema instanceof z.ZodObject && Object.hasOwn(schema.shape, part)) schema = unwrap(schema.shape[part]);
+    else if (schema instanceof z.ZodArray && typeof part === 'number') schema = unwrap(schema.element as z.ZodType);
+    else return undefined;
+  }
+  return schema;
+}
+
+/** What the field at a path expects, in words. */
+export function expectedAt(root: z.ZodType, path: KeyPath): string | undefined {
+  const schema = schemaAt(root, path);
+  if (schema === undefined) return undefined;
+  const table = tableName(path);
+  if (schema instanceof z.ZodObject) return typeof path.at(-1) === 'number' ? `a table` : `a table: [${table}]`;
+  return schema.meta()?.expected ?? (schema instanceof z.ZodArray ? `a list of tables: [[${table}]]` : undefined);
+}
+
+/** The keys of the table at a path; empty where there is no table. */
+export function keysAt(root: z.ZodType, path: KeyPath): string[] {
+  const schema = schemaAt(root, path);
+  return schema instanceof z.ZodObject ? Object.keys(schema.shape) : [];
+}
+
+/** Every table of the schema by its header: `''` for the top level, `sampling`, `eval.env`. */
+export function tablesOf(root: z.ZodType, path: readonly string[] = []): Map<string, string[]> {
+  const schema = unwrap(root);
+  const object = schema instanceof z.ZodArray ? unwrap(schema.element as z.ZodType) : schema;
+  const tables = new Map<string, string[]>();
+  if (!(object instanceof z.ZodObject)) return tables;
+  tables.set(path.join('.'), Object.keys(object.shape));
+  for (const [key, field] of Object.entries(object.shape)) {
+    for (const [name, keys] of tablesOf(field as z.ZodType, [...path, key])) tables.set(name, keys);
+  }
+  return tables;
+}
+
+/** A path as a table header names it: without positions. */
+export function tableName(path: KeyPath): string {
+  return path.filter((part) => typeof part === 'string').join('.');
+}
+
+function unwrap(schema: z.ZodType): z.ZodType {
+  let inner = schema;
+  while (inner instanceof z.ZodOptional || inner instanceof z.ZodDefault || inner instanceof z.ZodPrefault) {
+    inner = inner.unwrap() as z.ZodType;
+  }
+  return inner;
+}

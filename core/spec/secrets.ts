@@ -1,0 +1,37 @@
+import type { KeyPath } from './positions.ts';
+
+/** Secrets exist by name only. A config is copied into the store and shown in reports, so a literal one is refused. */
+
+/** Shapes of well-known keys. */
+const secretShapes: readonly RegExp[] = [
+  /\bsk-[\w-]{12,}/, // OpenAI, Anthropic, OpenRouter
+  /\bhf_\w{12,}/, // Hugging Face
+  /\bAKIA[0-9A-Z]{12,}/, // AWS access key id
+  /\bgh[pousr]_\w{20,}/, // GitHub
+  /\bpit_\w{12,}/, // Prime Intellect
+  /\bxox[abposr]-[\w-]{10,}/, // Slack
+  /\btml-[\w-]{12,}/, // Tinker
+  /-----BEGIN [A-Z ]*PRIVATE KEY-----/,
+  /\w+:\/\/[^/\s:@]*:[^/\s@]+@/, // A password in a URL
+];
+
+/** `api_key`, `token`, `client_secret`, but neither `max_tokens` nor `api_key_var`. */
+const secretName = /(?:^|[_-])(?:key|apikey|token|secret|password|passwd|credentials?)$/i;
+
+export function looksSecret(value: string): boolean {
+  return secretShapes.some((shape) => shape.test(value));
+}
+
+/** Every literal secret in a parsed config, by path. */
+export function findSecrets(value: unknown, path: KeyPath = []): KeyPath[] {
+  if (typeof value === 'string') {
+    const name = path.findLast((part) => typeof part === 'string') ?? '';
+    return looksSecret(value) || (secretName.test(name) && value.length > 0) ? [path] : [];
+  }
+  if (typeof value !== 'object' || value === null || value instanceof Date) return [];
+  const entries: [string | number, unknown][] = Array.isArray(value) ? [...value.entries()] : Object.entries(value);
+  return entries.flatMap(([key, item]) => [
+    ...(typeof key === 'string' && looksSecret(key) ? [[...path, 'a key']] : []),
+    ...findSecrets(item, [...path, key]),
+  ]);
+}
