@@ -1,0 +1,108 @@
+import { createHash } from 'node:crypto';
+import type { Tensor } from 'onnxruntime-node';
+import { RatchetError } from '../../core/errors.ts';
+import { floats } from '../onnx/session.ts';
+import type { ModelConfig } from './config.ts';
+
+export interface ParameterSpec {
+  /** Hugging Face's tensor name. */
+  readonly name: string;
+  readonly shape: readonly number[];
+  /** Position in the flat array, in elements. */
+  readonly offset: number;
+  readonly length: number;
+}
+
+/** Every tensor of a model in a fixed order, which is also the order in the flat array. Linear layers are [out, in]. */
+export function parameterLayout(config: ModelConfig): readonly ParameterSpec[] {
+  let offset = 0;
+  return shapes(config).map(([name, shape]) => {
+    const length = shape.reduce((product, size) => product * size, 1);
+    const spec = { name, shape, offset, length };
+    offset += length;
+    return spec;
+  });
+}
+
+export function parameterCount(config: ModelConfig): number {
+  const last = parameterLayout(config).at(-1);
+  return last ? last.offset + last.length : 0;
+}
+
+export const layerPrefix = (layer: number): string => `model.layers.${layer}.`;
+
+/** The name of the matrix that turns the last hidden state into logits. */
+export function outputLayerName(config: ModelConfig): string {
+  return config.tiedEmbeddings ? 'model.embed_tokens.weight' : 'lm_head.weight';
+}
+
+/** The weights of one policy version: one flat array, and a view of it for every tensor. */
+export class Parameters {
+  readonly config: ModelConfig;
+  readonly flat: Float32Array;
+  readonly layout: readonly ParameterSpec[];
+  readonly #views: ReadonlyMap<string, Float32Array>;
+  /** Feeds for a session: tensor name → tensor over the flat array's memory. */
+  readonly tensors: Readonly<Record<string, Tensor>>;
+
+  constructor(config: ModelConfig, flat: Float32Array = new Float32Array(parameterCount(config))) {
+    this.config = config;
+    this.flat = flat;
+    this.layout = parameterLayout(config);
+    this.#views = new Map(this.layout.map((spec) => [spec.name, this.#slice(spec)]));
+    this.tensors = Object.fromEntries(this.layout.map((spec) => [spec.name, floats(this.#slice(spec), spec.shape)]));
+  }
+
+  /** A view, not a copy: writing to it changes the model. */
+  view(name: string): Float32Array {
+    const view = this.#views.get(name);
+    if (!view) throw new RatchetError('ModelUnsupported', `The model has no tensor "${name}".`);
+    return view;
+  }
+
+  clone(): Parameters {
+    return new Parameters(this.config, this.flat.slice());
+  }
+
+  /** SHA-256 of the flat weights, lower-case hex: the identity of a policy version. */
+  digest(): string {
+    const { buffer, byteOffset, byteLength } = this.flat;
+    return createHash('sha256')
+      .update(new Uint8Array(buffer, byteOffset, byteLength))
+      .digest('hex');
+  }
+
+  #slice({ offset, length }: ParameterSpec): Float32Array {
+    return this.flat.subarray(offset, offset + length);
+  }
+}
+
+function shapes(config: ModelConfig): [string, number[]][] {
+  const { vocabularySize, hiddenSize, layerCount } = config;
+  const layers = Array.from({ length: layerCount }, (_, layer) => layerShapes(config, layerPrefix(layer)));
+  return [
+    ['model.embed_tokens.weight', [vocabularySize, hiddenSize]],
+    ...layers.flat(),
+    ['model.norm.weight', [hiddenSize]],
+    ...(config.tiedEmbeddings ? [] : [['lm_head.weight', [vocabularySize, hiddenSize]] satisfies [string, number[]]]),
+  ];
+}
+
+function layerShapes(config: ModelConfig, prefix: string): [string, number[]][] {
+  const { hiddenSize, headSize, feedForwardSize } = config;
+  const queryWidth = config.headCount * headSize;
+  const keyWidth = config.keyValueHeadCount * headSize;
+  return [
+    [`${prefix}input_layernorm.weight`, [hiddenSize]],
+    [`${prefix}self_attn.q_proj.weight`, [queryWidth, hiddenSize]],
+    [`${prefix}self_attn.k_proj.weight`, [keyWidth, hiddenSize]],
+    [`${prefix}self_attn.v_proj.weight`, [keyWidth, hiddenSize]],
+    [`${prefix}self_attn.q_norm.weight`, [headSize]],
+    [`${prefix}self_attn.k_norm.weight`, [headSize]],
+    [`${prefix}self_attn.o_proj.weight`, [hiddenSize, queryWidth]],
+    [`${prefix}post_attention_layernorm.weight`, [hiddenSize]],
+    [`${prefix}mlp.gate_proj.weight`, [feedForwardSize, hiddenSize]],
+    [`${prefix}mlp.up_proj.weight`, [feedForwardSize, hiddenSize]],
+    [`${prefix}mlp.down_proj.weight`, [hiddenSize, feedForwardSize]],
+  ];
+}

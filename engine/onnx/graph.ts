@@ -1,0 +1,187 @@
+import assert from 'node:assert/strict';
+import {
+  type Attribute,
+  type Dimension,
+  type ElementType,
+  encodeModel,
+  type GraphNode,
+  type GraphPort,
+  type Initializer,
+  type Shape,
+} from './model-proto.ts';
+
+/** Turns the gradient of a node's first output into the gradient of one of its inputs. */
+export type Backward = (gradient: Value) => Value;
+
+/** A tensor that a graph will compute: a name with a shape, and how a gradient flows back through it. */
+export interface Value {
+  readonly graph: Graph;
+  readonly name: string;
+  readonly shape: Shape;
+  readonly type: ElementType;
+  /** False for constants, frozen inputs and everything made of them alone: no gradient node is emitted for those. */
+  readonly needsGradient: boolean;
+  readonly inputs: readonly Value[];
+  /** Aligned with inputs; null where nothing flows back. */
+  readonly backward: readonly (Backward | null)[];
+}
+
+interface NodeOptions {
+  readonly attributes?: Readonly<Record<string, Attribute>>;
+  readonly domain?: 'com.microsoft';
+  readonly shape: Shape;
+  readonly type?: ElementType;
+  readonly backward?: readonly (Backward | null)[];
+  /** Shapes of further outputs, none of which carries a gradient. */
+  readonly extraOutputs?: readonly Shape[];
+}
+
+/** Collects nodes in the order they are made, which is the order ONNX wants, and writes them as a model file. */
+export class Graph {
+  readonly #nodes: GraphNode[] = [];
+  readonly #inputs: GraphPort[] = [];
+  readonly #outputs: GraphPort[] = [];
+  readonly #initializers: Initializer[] = [];
+  readonly #constants = new Map<string, Value>();
+  readonly #sizes = new Map<string, Value>();
+  readonly #shapes = new Map<string, Value>();
+  #nextId = 0;
+
+  input(name: string, type: ElementType, shape: Shape, options: { needsGradient?: boolean } = {}): Value {
+    this.#inputs.push({ name, type, shape });
+    return this.#leaf(name, type, shape, options.needsGradient ?? false);
+  }
+
+  /** Names a value as an output; the shape is that of the value. */
+  output(name: string, value: Value): void {
+    this.#nodes.push({ operator: 'Identity', inputs: [value.name], outputs: [name], attributes: {}, domain: '' });
+    this.#outputs.push({ name, type: value.type, shape: value.shape });
+  }
+
+  /** An output that is also the name of a node's own output, so that ONNX Runtime can write it in place. */
+  directOutput(value: Value): void {
+    this.#outputs.push({ name: value.name, type: value.type, shape: value.shape });
+  }
+
+  scalar(value: number): Value {
+    return this.#cached(`float ${value}`, () => this.table(Float32Array.of(value), []));
+  }
+
+  integers(values: readonly number[]): Value {
+    return this.#cached(`ints ${values.join()}`, () => this.#integers(values, [values.length]));
+  }
+
+  integer(value: number): Value {
+    return this.#cached(`int ${value}`, () => this.#integers([value], []));
+  }
+
+  /** A constant table of floats. */
+  table(values: Float32Array, shape: readonly number[]): Value {
+    const bytes = new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+    return this.#initializer('float32', shape, bytes);
+  }
+
+  /** One node. Its first output is returned; `nodes` gives the others as well. */
+  node(operator: string, inputs: readonly Value[], options: NodeOptions): Value {
+    return this.nodes(operator, inputs, options)[0];
+  }
+
+  nodes(operator: string, inputs: readonly Value[], options: NodeOptions): [Value, ...Value[]] {
+    const backward = options.backward ?? [];
+    const type = options.type ?? inputs[0]?.type ?? 'float32';
+    const needsGradient = inputs.some((input, i) => input.needsGradient && backward[i] != null);
+    const first: Value = {
+      graph: this,
+      name: this.#fresh(),
+      shape: options.shape,
+      type,
+      needsGradient,
+      inputs,
+      backward,
+    };
+    const extra = (options.extraOutputs ?? []).map((shape) => this.#leaf(this.#fresh(), type, shape, false));
+    this.#nodes.push({
+      operator,
+      inputs: inputs.map((input) => input.name),
+      outputs: [first.name, ...extra.map((value) => value.name)],
+      attributes: options.attributes ?? {},
+      domain: options.domain ?? '',
+    });
+    return [first, ...extra];
+  }
+
+  /** A node whose outputs have names given from outside (the in-place caches of a decode graph). */
+  namedNode(node: GraphNode, outputs: readonly GraphPort[]): Value[] {
+    this.#nodes.push(node);
+    return outputs.map((port) => this.#leaf(port.name, port.type, port.shape, false));
+  }
+
+  /** Says where the size called `name` can be read while the graph runs: dimension `axis` of `value`. */
+  defineSize(name: string, value: Value, axis: number): void {
+    const shape = this.node('Shape', [value], { shape: [value.shape.length], type: 'int64' });
+    const size = this.node('Slice', [shape, this.integers([axis]), this.integers([axis + 1])], {
+      shape: [1],
+      type: 'int64',
+    });
+    this.#sizes.set(name, size);
+  }
+
+  /** A shape as an int64 vector. At most one size that was never defined may occur: it is inferred (−1). */
+  shapeVector(shape: Shape): Value {
+    const cached = this.#shapes.get(shape.join());
+    if (cached) return cached;
+    const vector = this.#shapeVector(shape);
+    this.#shapes.set(shape.join(), vector);
+    return vector;
+  }
+
+  encode(): Uint8Array {
+    return encodeModel({
+      nodes: this.#nodes,
+      inputs: this.#inputs,
+      outputs: this.#outputs,
+      initializers: this.#initializers,
+    });
+  }
+
+  #shapeVector(shape: Shape): Value {
+    const unknown = shape.filter((size) => typeof size === 'string' && !this.#sizes.has(size));
+    assert(unknown.length <= 1, `cannot reshape to [${shape.join()}]: the sizes ${unknown.join()} are not defined`);
+    const needed = shape.filter((size) => typeof size === 'string').length;
+    if (needed === unknown.length) return this.integers(shape.map((size) => (typeof size === 'number' ? size : -1)));
+    // One size may be inferred even when it is known: a constant vector costs nothing at run time.
+    if (needed === 1) return this.integers(shape.map((size) => (typeof size === 'number' ? size : -1)));
+    const parts = shape.map((size) => this.#sizeVector(size));
+    return this.node('Concat', parts, { attributes: { axis: { int: 0 } }, shape: [parts.length], type: 'int64' });
+  }
+
+  #sizeVector(size: Dimension): Value {
+    if (typeof size === 'number') return this.integers([size]);
+    return this.#sizes.get(size) ?? this.integers([-1]);
+  }
+
+  #integers(values: readonly number[], shape: readonly number[]): Value {
+    const words = BigInt64Array.from(values, BigInt);
+    return this.#initializer('int64', shape, new Uint8Array(words.buffer));
+  }
+
+  #initializer(type: ElementType, shape: readonly number[], bytes: Uint8Array): Value {
+    const name = this.#fresh();
+    this.#initializers.push({ name, type, shape, bytes });
+    return this.#leaf(name, type, shape, false);
+  }
+
+  #cached(key: string, make: () => Value): Value {
+    const cached = this.#constants.get(key) ?? make();
+    this.#constants.set(key, cached);
+    return cached;
+  }
+
+  #leaf(name: string, type: ElementType, shape: Shape, needsGradient: boolean): Value {
+    return { graph: this, name, shape, type, needsGradient, inputs: [], backward: [] };
+  }
+
+  #fresh(): string {
+    return `v${this.#nextId++}`;
+  }
+}
