@@ -55,10 +55,15 @@ export function parseRunConfig(text: string, options: ParseOptions): ParsedRunCo
     reporter.fromCommandLine(path, reason, `--${key.replace(/^-+/, '')} ${quoted(value)}`);
   }
   reportSecrets(applied.table, reporter);
+  const foreign = foreignDialect(applied.table);
+  if (foreign !== undefined) {
+    reporter.add(foreign);
+    return { ok: false, problems: reporter.inOrder() };
+  }
   const config = readConfig(applied.table, reporter);
   if (config !== undefined) {
     for (const { paths, ...problem } of hostedRelations(config)) {
-      if (!paths.some((path) => reporter.has(path))) reporter.add({ path: paths[0]!, ...problem });
+      if (!paths.some((path) => reporter.has(path))) reporter.addRelation(paths, problem);
     }
     reportUnknownEnvironments(config, options, reporter);
   }
@@ -92,30 +97,60 @@ function runName(options: ParseOptions, config: HostedConfig | undefined, report
   return given;
 }
 
+/** Another trainer's config: said once, since every single key of it would be unknown. */
+function foreignDialect(table: Table): (Said & { readonly path: KeyPath }) | undefined {
+  const trainer = valueAt(table, ['trainer']);
+  const said = {
+    expected: 'a config in the words of Hosted Training: model, max_steps, batch_size, [sampling], [[env]]',
+    suggestion: 'known, not supported yet: this dialect; configs/rl/reverse-text.toml shows the other',
+  };
+  if (isObject(valueAt(table, ['orchestrator']))) {
+    return { path: ['orchestrator'], received: 'a prime-rl config, with an [orchestrator]', ...said };
+  }
+  if (isObject(trainer) && isObject(trainer['args'])) {
+    return { path: ['trainer', 'args'], received: 'a vf-rl config, with [trainer.args]', ...said };
+  }
+  return undefined;
+}
+
 /** The config if its fields are right. If not, every problem is reported, and what can be repaired is, so that relations are still looked at. */
 function readConfig(table: Table, reporter: Reporter): HostedConfig | undefined {
   const parsed = HostedConfig.safeParse(table);
   if (parsed.success) return parsed.data;
   for (const issue of parsed.error.issues) reportIssue(issue, table, reporter);
-  return HostedConfig.safeParse(repaired(table, parsed.error.issues)).data;
+  return repair(table, parsed.error.issues);
 }
 
-/** The table without what is wrong in it, and with a placeholder for what must be there. */
-function repaired(table: Table, issues: readonly z.core.$ZodIssue[]): Table {
+/** Taking out one wrong thing may leave its table without something it needs; tables are at most this deep. */
+const repairRounds = 4;
+
+/** The config without what is wrong in it, and with placeholders for what must be there. */
+function repair(table: Table, issues: readonly z.core.$ZodIssue[]): HostedConfig | undefined {
   const copy = structuredClone(table);
-  for (const issue of issues) {
-    const parent = valueAt(copy, issue.path.slice(0, -1));
-    const key = issue.path.at(-1);
-    if (issue.code === 'unrecognized_keys') {
-      const within = valueAt(copy, issue.path);
-      if (isObject(within)) for (const unknown of issue.keys) delete within[unknown];
-    } else if (isObject(parent) && typeof key === 'string') {
-      delete parent[key];
-      if (key === 'model' || key === 'id') parent[key] = 'x';
-      if (key === 'env' && issue.path.length === 1) parent[key] = [{ id: 'x' }];
-    }
+  let wrong = issues;
+  for (let round = 0; round < repairRounds; round++) {
+    for (const issue of wrong) takeOut(copy, issue);
+    const parsed = HostedConfig.safeParse(copy);
+    if (parsed.success) return parsed.data;
+    wrong = parsed.error.issues;
   }
-  return copy;
+  return undefined;
+}
+
+function takeOut(table: Table, issue: z.core.$ZodIssue): void {
+  const within = valueAt(table, issue.path);
+  if (issue.code === 'unrecognized_keys') {
+    if (isObject(within)) for (const unknown of issue.keys) delete within[unknown];
+    return;
+  }
+  const parent = valueAt(table, issue.path.slice(0, -1));
+  const key = issue.path.at(-1);
+  if (!isObject(parent) || typeof key !== 'string') return;
+  const isMissing = within === undefined;
+  delete parent[key];
+  if (key === 'model' || key === 'id') parent[key] = 'x';
+  else if (key === 'env' && issue.path.length === 1) parent[key] = [{ id: 'x' }];
+  else if (isMissing && issue.path.length > 1) takeOut(table, { ...issue, path: issue.path.slice(0, -1) });
 }
 
 function reportIssue(issue: z.core.$ZodIssue, table: Table, reporter: Reporter): void {
@@ -147,6 +182,7 @@ function valueSuggestion(path: KeyPath, received: unknown): string | undefined {
 
 function reportUnknownKey(path: KeyPath, reporter: Reporter): void {
   const key = String(path.at(-1));
+  if (looksSecret(key)) return; // Said already, without repeating it.
   const unsupported = knownUnsupported[tableName(path)];
   if (unsupported !== undefined) {
     reporter.add({
@@ -163,7 +199,7 @@ function reportUnknownKey(path: KeyPath, reporter: Reporter): void {
   const suggestion = keySuggestion(key, table, keys);
   reporter.add({
     path,
-    expected: `${within}: ${keys.join(', ')}`,
+    expected: suggestion === undefined ? `${within}: ${keys.join(', ')}` : within,
     received: 'an unknown key',
     ...(suggestion === undefined ? {} : { suggestion }),
   });
@@ -233,6 +269,8 @@ function syntaxProblem(error: TomlError, file: string): Problem {
   return { file, line: error.line, column: error.column, path: '', expected: 'valid TOML', received: reason };
 }
 
+type Said = Pick<Problem, 'expected' | 'received' | 'suggestion'>;
+
 /** Collects problems and knows where each value was written. One problem per path: the first to be said wins. */
 class Reporter {
   readonly problems: Problem[] = [];
@@ -247,12 +285,16 @@ class Reporter {
     this.#applied = applied;
   }
 
-  add({ path, ...said }: { path: KeyPath; expected: string; received: string; suggestion?: string }): void {
-    if (this.#applied.isOverridden(path)) {
+  add({ path, ...said }: Said & { readonly path: KeyPath }): void {
+    this.#add(path, said, path);
+  }
+
+  #add(path: KeyPath, said: Said, written: KeyPath): void {
+    if (this.#applied.isOverridden(written)) {
       this.fromCommandLine(path, said.expected, said.received, said.suggestion);
       return;
     }
-    const position = this.#nearestPosition(path);
+    const position = this.#nearestPosition(written);
     this.#push(path, {
       file: this.#file,
       line: position?.line ?? null,
@@ -260,6 +302,12 @@ class Reporter {
       path: formatPath(path),
       ...said,
     });
+  }
+
+  /** A problem of several fields: named after the first, found where one of them was written. */
+  addRelation(paths: readonly KeyPath[], said: Said): void {
+    const written = paths.find((path) => this.#applied.isOverridden(path) || this.#positions.at(path) !== undefined);
+    this.#add(paths[0]!, said, written ?? paths[0]!);
   }
 
   fromCommandLine(path: KeyPath, expected: string, received: string, suggestion?: string): void {
@@ -299,7 +347,7 @@ function describe(value: unknown): string {
   if (value instanceof Date) return 'a date';
   if (Array.isArray(value)) return `a list of ${value.length}`;
   if (isObject(value)) return 'a table';
-  return String(value as number | boolean | bigint);
+  return typeof value === 'number' || typeof value === 'boolean' ? String(value) : 'something else';
 }
 
 /** A text in quotes, cut where it gets long, and never a secret. */

@@ -31,7 +31,7 @@ export function findSecrets(value: unknown, path: KeyPath = []): KeyPath[] {
   if (typeof value !== 'object' || value === null || value instanceof Date) return [];
   const entries: [string | number, unknown][] = Array.isArray(value) ? [...value.entries()] : Object.entries(value);
   return entries.flatMap(([key, item]) => [
-    ...(typeof key === 'string' && looksSecret(key) ? [[...path, 'a key']] : []),
+    ...(typeof key === 'string' && looksSecret(key) ? [path] : []),
     ...findSecrets(item, [...path, key]),
   ]);
 }

@@ -65,7 +65,7 @@ const evalEnvironment = z.strictObject({
 /** A run in Hosted Training's words. */
 export const HostedConfig = z.strictObject({
   /** `preset:NAME` or a folder of Hugging Face files. */
-  model: text(),
+  model: z.string().regex(/\S/).meta({ expected: 'a text: "preset:NAME", or a folder of Hugging Face files' }),
   name: z
     .string()
     .regex(runNamePattern)
@@ -163,7 +163,7 @@ export const HostedConfig = z.strictObject({
       uri: z
         .string()
         .regex(/^file:./)
-        .meta({ expected: 'a file: URI such as "file:outputs"' })
+        .meta({ expected: 'a file: URI such as "file:outputs" (known, not supported yet: s3:)' })
         .default('file:outputs'),
     })
     .prefault({}),

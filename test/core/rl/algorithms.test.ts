@@ -1,0 +1,181 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import fc from 'fast-check';
+import { groupAdvantages } from '../../../core/rl/advantage.ts';
+import { groupSolved, judgeGroup, solvedCounts } from '../../../core/rl/difficulty.ts';
+import { nextBeta } from '../../../core/rl/kl-controller.ts';
+import { learningRateAt } from '../../../core/rl/schedule.ts';
+import { isStale, staleness } from '../../../core/rl/staleness.ts';
+
+const near = (actual: number, expected: number, tolerance = 1e-9) =>
+  assert.ok(Math.abs(actual - expected) <= tolerance, `${actual} is not ${expected}`);
+const reward = fc.double({ min: -10, max: 10, noNaN: true });
+const rewards = fc.array(fc.oneof({ weight: 5, arbitrary: reward }, { weight: 1, arbitrary: fc.constant(null) }), {
+  minLength: 1,
+  maxLength: 16,
+});
+
+describe('advantages', () => {
+  test("centred advantages agree with prime-rl's worked example", () => {
+    assert.deepEqual(groupAdvantages([1, 0, 0.5, 1], 'centered'), [0.375, -0.625, -0.125, 0.375]);
+  });
+
+  test('normalized advantages divide by the population standard deviation and 1e-4', () => {
+    const [up, down] = groupAdvantages([1, 0], 'std_normalized');
+    near(up!, 0.5 / 0.5001);
+    near(down!, -0.5 / 0.5001);
+  });
+
+  test('advantages of a group sum to zero, with either kind', () => {
+    fc.assert(
+      fc.property(rewards, fc.constantFrom('centered' as const, 'std_normalized' as const), (group, kind) => {
+        const advantages = groupAdvantages(group, kind);
+        const size = Math.max(1, ...advantages.map(Math.abs));
+        near(
+          advantages.reduce((sum, advantage) => sum + advantage, 0),
+          0,
+          1e-9 * size * group.length,
+        );
+      }),
+    );
+  });
+
+  test('a rollout without a reward has advantage 0 and does not move the baseline of its siblings', () => {
+    fc.assert(
+      fc.property(fc.array(reward, { minLength: 1, maxLength: 8 }), fc.nat(8), (group, at) => {
+        const place = Math.min(at, group.length);
+        const without = groupAdvantages(group, 'std_normalized');
+        const withNull = groupAdvantages([...group.slice(0, place), null, ...group.slice(place)], 'std_normalized');
+        assert.deepEqual(withNull.toSpliced(place, 1), without);
+        assert.equal(withNull[place], 0);
+      }),
+    );
+  });
+
+  test('equal rewards give advantages of exactly 0, also where their sum is not exact', () => {
+    fc.assert(
+      fc.property(reward, fc.integer({ min: 1, max: 16 }), (value, count) => {
+        const advantages = groupAdvantages(
+          Array.from({ length: count }, () => value),
+          'std_normalized',
+        );
+        assert.ok(advantages.every((advantage) => advantage === 0));
+      }),
+    );
+  });
+});
+
+describe('difficulty', () => {
+  const open = { minRewardVariance: 0, minReward: -1e9, maxReward: 1e9, onlineDifficultyFiltering: false };
+  const dropped = (reason: string) => ({ kept: false, reason });
+
+  test('bounds are inclusive: a mean of exactly max_reward or min_reward is kept', () => {
+    const filter = { ...open, minReward: 0.25, maxReward: 0.75 };
+    assert.deepEqual(judgeGroup([1, 0.5], filter), { kept: true });
+    assert.deepEqual(judgeGroup([0, 0.5], filter), { kept: true });
+    assert.deepEqual(judgeGroup([1, 0.51], filter), dropped('too_easy'));
+    assert.deepEqual(judgeGroup([0, 0.49], filter), dropped('too_hard'));
+  });
+
+  test('a variance of exactly min_reward_variance is kept, anything less is dropped', () => {
+    const filter = { ...open, minRewardVariance: 0.25 };
+    assert.deepEqual(judgeGroup([0, 1], filter), { kept: true });
+    assert.deepEqual(judgeGroup([0, 0.9], filter), dropped('low_variance'));
+  });
+
+  test('online difficulty filtering drops groups that are all right or all wrong, and only those', () => {
+    const filter = { ...open, onlineDifficultyFiltering: true };
+    assert.deepEqual(judgeGroup([1, 1], filter), dropped('too_easy'));
+    assert.deepEqual(judgeGroup([0, 0], filter), dropped('too_hard'));
+    assert.deepEqual(judgeGroup([1, 0.999], filter), { kept: true });
+  });
+
+  test('a group without any advantage is dropped even when no filter is set', () => {
+    assert.deepEqual(judgeGroup([0.3, 0.3, 0.3], open), dropped('no_signal'));
+    assert.deepEqual(judgeGroup([0.3, null], open), dropped('no_signal'));
+    assert.deepEqual(judgeGroup([null, null], open), dropped('no_signal'));
+    assert.deepEqual(judgeGroup([], open), dropped('no_signal'));
+  });
+
+  test('a kept group always has a rollout with an advantage', () => {
+    fc.assert(
+      fc.property(rewards, (group) => {
+        if (judgeGroup(group, open).kept)
+          assert.ok(groupAdvantages(group, 'centered').some((advantage) => advantage !== 0));
+      }),
+    );
+  });
+
+  test('groups count as solved by all, none or some of their rewarded rollouts', () => {
+    assert.equal(groupSolved([1, 1, null]), 'all');
+    assert.equal(groupSolved([0, 0]), 'none');
+    assert.equal(groupSolved([0, 1]), 'some');
+    assert.deepEqual(solvedCounts([[1], [0], [0.5], [null]]), { all: 1, none: 1, some: 1 });
+  });
+});
+
+describe('learning rate', () => {
+  const linear = { type: 'linear' as const, warmupSteps: 5, minRatio: 0.05 };
+
+  test('it rises to its peak in the warm-up and falls to its last fraction at the last step', () => {
+    const at = (step: number) => learningRateAt({ step, maxSteps: 100, peak: 1e-3, schedule: linear });
+    near(at(1), 2e-4);
+    near(at(5), 1e-3);
+    near(at(100), 5e-5);
+    near(at(101), 5e-5);
+    assert.ok(at(6) < at(5) && at(99) > at(100));
+  });
+
+  test('without a warm-up the first step has nearly the full rate, and a constant one stays', () => {
+    const schedule = { type: 'constant' as const, warmupSteps: 0, minRatio: 0 };
+    assert.equal(learningRateAt({ step: 1, maxSteps: 10, peak: 2, schedule }), 2);
+    assert.equal(learningRateAt({ step: 10, maxSteps: 10, peak: 2, schedule }), 2);
+  });
+
+  test('it is positive and at most its peak in every step but a last one that decays to 0', () => {
+    fc.assert(
+      fc.property(
+        fc.integer({ min: 1, max: 500 }),
+        fc.nat(50),
+        fc.double({ min: 0, max: 1, noNaN: true }),
+        (n, w, r) => {
+          const schedule = { type: 'linear' as const, warmupSteps: Math.min(w, n), minRatio: r };
+          for (let step = 1; step < n; step++) {
+            const rate = learningRateAt({ step, maxSteps: n, peak: 1, schedule });
+            assert.ok(rate > 0 && rate <= 1, `step ${step}: ${rate}`);
+          }
+        },
+      ),
+    );
+  });
+});
+
+describe('staleness', () => {
+  test('a group that begins with the version a step trains on top of is not stale', () => {
+    assert.equal(staleness(1, 0), 0);
+    assert.equal(staleness(5, 3), 1);
+  });
+
+  test('a group is dropped one version beyond the limit, not at it', () => {
+    assert.equal(isStale({ policyStep: 3 }, 6, 2), false);
+    assert.equal(isStale({ policyStep: 2 }, 6, 2), true);
+    assert.equal(isStale({ policyStep: 5 }, 6, 0), false);
+  });
+});
+
+describe('KL controller', () => {
+  const target = { beta: 0.1, targetKl: 0.01 };
+
+  test('the coefficient doubles above 1.5 times the target and halves below two thirds of it', () => {
+    assert.equal(nextBeta({ ...target, measuredKl: 0.0151 }), 0.2);
+    assert.equal(nextBeta({ ...target, measuredKl: 0.0066 }), 0.05);
+    assert.equal(nextBeta({ ...target, measuredKl: 1.5 * 0.01 }), 0.1);
+    assert.equal(nextBeta({ ...target, measuredKl: 0.01 / 1.5 }), 0.1);
+  });
+
+  test('it does not move without a target, without a coefficient, or on a KL that is not a number', () => {
+    assert.equal(nextBeta({ beta: 0.1, targetKl: null, measuredKl: 9 }), 0.1);
+    assert.equal(nextBeta({ beta: 0, targetKl: 0.01, measuredKl: 9 }), 0);
+    assert.equal(nextBeta({ ...target, measuredKl: Number.NaN }), 0.1);
+  });
+});
