@@ -1,0 +1,29 @@
+/**
+ * What a child process gets to see of our environment. Everything else (cloud credentials, tokens of other tools) stays out, unless a
+ * role names it. A name that ends in `*` stands for all names that begin so.
+ */
+export const environmentForAll: readonly string[] = [
+  // Where things are, and how to speak.
+  'PATH HOME USER LOGNAME SHELL TMPDIR LANG LC_* TZ TERM NO_COLOR FORCE_COLOR XDG_* LD_LIBRARY_PATH DYLD_*',
+  // How to reach the network from here.
+  'HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy',
+  'SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE CURL_CA_BUNDLE',
+  // How to compute.
+  'NODE_OPTIONS UV_THREADPOOL_SIZE OMP_* CUDA_* NVIDIA_* VIRTUAL_ENV PYTHONPATH',
+].flatMap((names) => names.split(' '));
+
+/** Roles read their own settings and reach Temporal; the Temporal server and builds need neither. */
+export const environmentForRoles: readonly string[] = [...environmentForAll, 'RATCHET_*', 'TEMPORAL_*'];
+
+/** The part of `from` that `names` lets through. */
+export function selectEnvironment(
+  names: readonly string[],
+  from: Readonly<NodeJS.ProcessEnv> = process.env,
+): Record<string, string> {
+  const exact = new Set(names.filter((name) => !name.endsWith('*')));
+  const prefixes = names.filter((name) => name.endsWith('*')).map((name) => name.slice(0, -1));
+  const passes = (name: string) => exact.has(name) || prefixes.some((prefix) => name.startsWith(prefix));
+  return Object.fromEntries(
+    Object.entries(from).filter((entry): entry is [string, string] => entry[1] !== undefined && passes(entry[0])),
+  );
+}

@@ -1,0 +1,122 @@
+import { execFile } from 'node:child_process';
+import { existsSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { promisify } from 'node:util';
+import type { Connection } from '@temporalio/client';
+
+export interface ServerPorts {
+  readonly grpc: number;
+  readonly ui: number;
+}
+
+/** Where Temporal and its UI usually are. */
+export const usualPorts: ServerPorts = { grpc: 7233, ui: 8233 };
+
+/** How long a finished run stays in the UI; the server's own default is a day. */
+export const retentionDays = 30;
+
+/** What `status` and the UI filter runs by; a workflow that sets an unregistered one hangs. */
+export const searchAttributes = { RatchetRun: 'Keyword', RatchetStep: 'Int', RatchetReward: 'Double' } as const;
+
+/** The files of one embedded server. */
+export function serverFiles(stateFolder: string) {
+  return {
+    database: join(stateFolder, 'temporal.db'),
+    version: join(stateFolder, 'temporal.version'),
+    process: join(stateFolder, 'temporal.pid'),
+  };
+}
+
+/** WAL and eager activities halve the time of a short step (98 → 40 ms per activity). */
+export function serverArguments(ports: ServerPorts, databaseFile: string): string[] {
+  const options: readonly (readonly [string, string])[] = [
+    ['--ip', '127.0.0.1'],
+    ['--port', String(ports.grpc)],
+    ['--ui-port', String(ports.ui)],
+    ['--db-filename', databaseFile],
+    ['--sqlite-pragma', 'journal_mode=wal'],
+    ['--sqlite-pragma', 'synchronous=1'],
+    ['--dynamic-config-value', 'system.enableActivityEagerExecution=true'],
+    ['--log-level', 'warn'],
+  ];
+  const attributes = Object.entries(searchAttributes).map(([name, type]) => ['--search-attribute', `${name}=${type}`]);
+  return ['server', 'start-dev', ...options.flat(), ...attributes.flat()];
+}
+
+/**
+ * A database is only given to the server version that wrote it: Temporal does not promise that another reads it. One of another
+ * version is moved aside, never deleted. Runs are not lost by it: their truth is in the store, and starting them again resumes.
+ */
+export function prepareDatabase(stateFolder: string, serverVersion: string, log: (line: string) => void): void {
+  const files = serverFiles(stateFolder);
+  const written = existsSync(files.version) ? readFileSync(files.version, 'utf8').trim() : 'unknown';
+  if (existsSync(files.database) && written !== serverVersion) {
+    const aside = join(stateFolder, `temporal.${written}.${new Date().toISOString().replaceAll(/[:.]/g, '-')}.db`);
+    for (const suffix of ['', '-wal', '-shm']) {
+      if (existsSync(files.database + suffix)) renameSync(files.database + suffix, aside + suffix);
+    }
+    log(
+      `the history in ${files.database} was written by Temporal server ${written}, this one is ${serverVersion}: ` +
+        `moved to ${aside}, starting a new one; runs resume from their store when started again`,
+    );
+  }
+  writeFileSync(files.version, `${serverVersion}\n`);
+}
+
+/**
+ * A server of an earlier start that outlived both its supervisor and its guard (`killall -9 node`) still has the database open, and
+ * a second one on the same file corrupts both. It is ours if it is the recorded process and has our database on its command line.
+ */
+export async function endLeftoverServer(stateFolder: string, log: (line: string) => void): Promise<void> {
+  const files = serverFiles(stateFolder);
+  if (!existsSync(files.process)) return;
+  const pid = Number(readFileSync(files.process, 'utf8'));
+  if (Number.isSafeInteger(pid) && pid > 1 && (await commandLine(pid)).includes(files.database)) {
+    log(`ending a Temporal server left over from an earlier start (process ${pid})`);
+    for (const signal of ['SIGTERM', 'SIGKILL'] as const) {
+      signalProcess(pid, signal);
+      for (let turn = 0; turn < 40 && (await commandLine(pid)).includes(files.database); turn += 1) await sleep(50);
+    }
+  }
+  rmSync(files.process, { force: true });
+}
+
+export function recordServer(stateFolder: string, pid: number): void {
+  writeFileSync(serverFiles(stateFolder).process, String(pid));
+}
+
+/** Asks a server once; true when it answers, knows its search attributes, and keeps runs for `retentionDays`. */
+export async function isServing(address: string): Promise<boolean> {
+  const { Connection } = await import('@temporalio/client');
+  const { msToTs } = await import('@temporalio/common/lib/time.js');
+  let connection: Connection | null = null;
+  try {
+    connection = await Connection.connect({ address, connectTimeout: 2_000 });
+    const { customAttributes } = await connection.operatorService.listSearchAttributes({ namespace: 'default' });
+    if (Object.keys(searchAttributes).some((name) => !(name in customAttributes))) return false;
+    const config = { workflowExecutionRetentionTtl: msToTs(retentionDays * 24 * 3_600_000) };
+    await connection.workflowService.updateNamespace({ namespace: 'default', config });
+    return true;
+  } catch {
+    return false;
+  } finally {
+    await connection?.close();
+  }
+}
+
+async function commandLine(pid: number): Promise<string> {
+  try {
+    return (await promisify(execFile)('ps', ['-ww', '-o', 'command=', '-p', String(pid)])).stdout;
+  } catch {
+    return '';
+  }
+}
+
+function signalProcess(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal);
+  } catch {
+    // Gone.
+  }
+}

@@ -1,0 +1,196 @@
+import { randomBytes, createHash } from 'node:crypto';
+import { chmodSync, lstatSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs';
+import { createConnection, createServer, type Server } from 'node:net';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { RatchetError } from '../core/errors.ts';
+
+/** A lock that its holder's death releases, whatever the manner: it is a socket somebody listens on. */
+export interface HeldLock {
+  /** What others are told when they ask who holds the lock. */
+  tell(facts: unknown): void;
+  release(): void;
+}
+
+export interface LockHolder {
+  readonly pid: number;
+  /** What the holder told; null when it is still deciding or does not answer (a stopped process). */
+  readonly facts: unknown;
+}
+
+export type LockResult = { readonly lock: HeldLock } | { readonly holder: LockHolder };
+
+/** How long a holder may take to answer before it is taken to be stopped; it still holds. */
+const answerTimeoutMs = 1_000;
+
+/** Two starters settle within a few turns of this wait. */
+const settleMs = 15;
+const settleTurnsMax = 1_000;
+
+/**
+ * Takes the lock or says who has it. Every starter listens on a socket under a name never used before, then looks at the
+ * others: of two starters the later one always sees the earlier, so never two hold. The smaller id waits, the larger withdraws,
+ * so one always wins. Sockets of dead processes are removed, and because names are not reused that removes nobody else's.
+ */
+export async function takeLock(key: string, facts: unknown, folder: string = openRuntimeFolder()): Promise<LockResult> {
+  const own = await listen(folder, key, facts);
+  for (let turn = 0; turn < settleTurnsMax; turn += 1) {
+    const others = (await look(folder, key)).filter((other) => other.id !== own.id);
+    const winner = others.find((other) => other.state === 'held' || (other.state === 'asking' && other.id < own.id));
+    if (winner) {
+      own.release();
+      return { holder: { pid: winner.pid, facts: winner.facts } };
+    }
+    if (others.length === 0) {
+      own.hold();
+      return { lock: own };
+    }
+    await sleep(settleMs);
+  }
+  own.release();
+  throw new RatchetError(
+    'Unsupported',
+    `the lock in ${folder} did not settle; stop other Ratchet processes and try again`,
+  );
+}
+
+/** Waits for the lock; `onWait` is called once with whoever has it. For work that must not be done twice at once. */
+export async function waitForLock(
+  key: string,
+  facts: unknown,
+  onWait: (holder: LockHolder) => void,
+  folder: string = openRuntimeFolder(),
+): Promise<HeldLock> {
+  for (let turn = 0; ; turn += 1) {
+    const result = await takeLock(key, facts, folder);
+    if ('lock' in result) return result.lock;
+    if (turn === 0) onWait(result.holder);
+    await sleep(500);
+  }
+}
+
+/** Who holds the lock now, or null. */
+export async function readLock(key: string, folder: string = openRuntimeFolder()): Promise<LockHolder | null> {
+  const holder = (await look(folder, key)).find((other) => other.state === 'held');
+  return holder ? { pid: holder.pid, facts: holder.facts } : null;
+}
+
+/**
+ * The folder of the sockets: short, because a socket's path may have 103 bytes on macOS, and the same for every shell of a user,
+ * so TMPDIR and XDG_RUNTIME_DIR, which differ between a terminal and a service, are not asked.
+ */
+export function openRuntimeFolder(folder = process.env['RATCHET_RUNTIME_DIR'] ?? `/tmp/ratchet-${userId()}`): string {
+  if (Buffer.byteLength(folder) > 50) {
+    throw new RatchetError(
+      'Unsupported',
+      `RATCHET_RUNTIME_DIR may have 50 bytes, because it holds sockets; ${folder} is longer`,
+    );
+  }
+  mkdirSync(folder, { recursive: true, mode: 0o700 });
+  const facts = lstatSync(folder);
+  if (!facts.isDirectory() || facts.uid !== userId()) {
+    throw new RatchetError(
+      'Unsupported',
+      `${folder} belongs to somebody else; remove it or set RATCHET_RUNTIME_DIR to a folder of yours`,
+    );
+  }
+  if ((facts.mode & 0o077) !== 0) chmodSync(folder, 0o700);
+  return folder;
+}
+
+interface OwnLock extends HeldLock {
+  readonly id: string;
+  hold(): void;
+}
+
+async function listen(folder: string, key: string, initialFacts: unknown): Promise<OwnLock> {
+  const id = randomBytes(8).toString('hex');
+  const path = join(folder, `${digest(key)}.${id}.${process.pid}.sock`);
+  let state: 'asking' | 'held' = 'asking';
+  let facts = initialFacts;
+  const server = createServer((socket) => {
+    socket.on('error', () => socket.destroy());
+    socket.end(`${JSON.stringify({ state, facts })}\n`);
+  });
+  // A socket is only seen by others once it listens; between bind and listen it would look dead.
+  const hidden = `${path}.new`;
+  await startListening(server, hidden);
+  renameSync(hidden, path);
+  server.unref();
+  return {
+    id,
+    hold() {
+      state = 'held';
+    },
+    tell(next) {
+      facts = next;
+    },
+    release() {
+      rmSync(path, { force: true });
+      server.close();
+    },
+  };
+}
+
+function startListening(server: Server, path: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once('error', reject);
+    server.listen(path, () => {
+      server.off('error', reject);
+      resolve();
+    });
+  });
+}
+
+interface Seen {
+  readonly id: string;
+  readonly pid: number;
+  readonly state: 'asking' | 'held';
+  readonly facts: unknown;
+}
+
+async function look(folder: string, key: string): Promise<Seen[]> {
+  const names = readdirSync(folder).filter((name) => name.startsWith(`${digest(key)}.`) && name.endsWith('.sock'));
+  const seen = await Promise.all(names.map((name) => ask(folder, name)));
+  return seen.filter((one) => one !== null);
+}
+
+async function ask(folder: string, name: string): Promise<Seen | null> {
+  const [, id = '', pid = ''] = name.split('.');
+  const path = join(folder, name);
+  const answer = await converse(path);
+  if (answer === 'dead') {
+    rmSync(path, { force: true });
+    return null;
+  }
+  if (answer === 'silent') return { id, pid: Number(pid), state: 'held', facts: null };
+  try {
+    const { state, facts } = JSON.parse(answer) as { state: 'asking' | 'held'; facts: unknown };
+    return { id, pid: Number(pid), state, facts };
+  } catch {
+    return { id, pid: Number(pid), state: 'held', facts: null };
+  }
+}
+
+function converse(path: string): Promise<string> {
+  return new Promise((resolve) => {
+    const socket = createConnection(path);
+    let text = '';
+    const finish = (answer: string) => {
+      clearTimeout(timer);
+      socket.destroy();
+      resolve(answer);
+    };
+    const timer = setTimeout(() => finish('silent'), answerTimeoutMs);
+    socket.setEncoding('utf8');
+    socket.on('data', (chunk: string) => (text += chunk));
+    socket.on('end', () => finish(text));
+    socket.on('error', (error: NodeJS.ErrnoException) => {
+      finish(error.code === 'ECONNREFUSED' || error.code === 'ENOENT' ? 'dead' : 'silent');
+    });
+  });
+}
+
+const digest = (key: string) => createHash('sha256').update(key).digest('hex').slice(0, 16);
+
+const userId = () => process.getuid?.() ?? 0;

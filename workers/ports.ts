@@ -1,0 +1,56 @@
+import { createConnection, createServer } from 'node:net';
+import { takeLock } from './held-lock.ts';
+
+/**
+ * The usual port when nobody has it, else one the system chooses. Whoever already listens there is left alone: an unknown server is
+ * never adopted. The usual port is also held against other Ratchets that choose at the same moment, as long as this process lives.
+ */
+export async function choosePort(usual: number): Promise<number> {
+  if (!(await somebodyListens(usual)) && (await canListen(usual)) && (await reserve(usual))) return usual;
+  return systemPort();
+}
+
+/** macOS lets a second process listen on loopback beside one that listens everywhere, so trying to listen is not enough. */
+function somebodyListens(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = createConnection({ host: '127.0.0.1', port });
+    const finish = (answer: boolean) => {
+      socket.destroy();
+      resolve(answer);
+    };
+    socket.setTimeout(1_000, () => finish(true));
+    socket.on('connect', () => finish(true));
+    socket.on('error', () => finish(false));
+  });
+}
+
+async function canListen(port: number): Promise<boolean> {
+  return (await listenOnce(port)) !== null;
+}
+
+async function systemPort(): Promise<number> {
+  const port = await listenOnce(0);
+  if (port === null) throw new Error('the system has no free port on 127.0.0.1');
+  return port;
+}
+
+function listenOnce(port: number): Promise<number | null> {
+  return new Promise((resolve) => {
+    const server = createServer();
+    server.on('error', () => resolve(null));
+    server.listen({ host: '127.0.0.1', port, exclusive: true }, () => {
+      const address = server.address();
+      server.close(() => resolve(address !== null && typeof address === 'object' ? address.port : null));
+    });
+  });
+}
+
+const reserved = new Set<number>();
+
+async function reserve(port: number): Promise<boolean> {
+  if (reserved.has(port)) return true;
+  const result = await takeLock(`port ${port}`, null);
+  if ('holder' in result) return false;
+  reserved.add(port);
+  return true;
+}

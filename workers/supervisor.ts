@@ -1,0 +1,196 @@
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { environmentForAll, environmentForRoles, selectEnvironment } from './child-environment.ts';
+import {
+  endLeftoverServer,
+  isServing,
+  prepareDatabase,
+  recordServer,
+  serverArguments,
+  serverFiles,
+  usualPorts,
+  type ServerPorts,
+} from './dev-server.ts';
+import { startGuard } from './guard.ts';
+import { choosePort } from './ports.ts';
+import { holdProject } from './project-lock.ts';
+import { SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
+import { ensureTemporalCli, type TemporalCli } from './temporal-cli.ts';
+
+/** One process that the stack keeps alive. */
+export interface Role {
+  /** As people say it, `rollout worker`; also the name of its log file. */
+  readonly name: string;
+  /** Node by default. */
+  readonly command?: string;
+  readonly args: readonly string[];
+  /** Variables of this role alone, on top of the documented selection of ours (`child-environment.ts`). */
+  readonly env?: Readonly<Record<string, string>>;
+  /** Names of our own variables that this role needs besides (`OPENAI_API_KEY`, `AWS_*`), and names it must not see. */
+  readonly passEnv?: readonly string[];
+  readonly dropEnv?: readonly string[];
+  readonly ready?: ReadyWhen;
+  readonly readyTimeoutMs?: number;
+}
+
+/** Where a stack is, as its roles need to know it. */
+export interface StackPlace {
+  readonly projectFolder: string;
+  /** `.ratchet` in the project folder: the server's database and all logs. */
+  readonly stateFolder: string;
+  readonly logFolder: string;
+  readonly temporalAddress: string;
+  /** Null when the server is not ours. */
+  readonly uiUrl: string | null;
+}
+
+export interface StackOptions {
+  readonly projectFolder: string;
+  readonly roles: readonly Role[] | ((place: StackPlace) => readonly Role[] | Promise<readonly Role[]>);
+  /** One line for the person who watches. */
+  readonly log: (line: string) => void;
+  /** Told to commands that attach. */
+  readonly policyUrl?: string;
+  /** Ends a start that is under way; the running stack is ended by `stop`. */
+  readonly signal?: AbortSignal;
+  readonly environment?: Readonly<NodeJS.ProcessEnv>;
+  readonly temporalCli?: (options: { log: (line: string) => void }) => Promise<TemporalCli>;
+}
+
+export interface Stack extends StackPlace {
+  /** How often each process had to be started again, by name. */
+  restarts(): Readonly<Record<string, number>>;
+  /** Process ids by name; null while it is being restarted. */
+  pids(): Readonly<Record<string, number | null>>;
+  /** Ends everything within 5 s, workers before the server. Idempotent. */
+  stop(): Promise<void>;
+}
+
+/** How long roles, and then the server, have between SIGTERM and SIGKILL: 5 s together. */
+const graceMs = { role: 3_000, server: 1_500 };
+
+/** A port that was free when we looked may be taken when the server binds it. */
+const serverStartsMax = 3;
+
+/**
+ * The embedded stack of one project folder: a Temporal server (unless TEMPORAL_ADDRESS names one) and the given roles, kept alive
+ * until `stop`. Resolves when all are ready. Whatever becomes of this process, none of them outlives it.
+ */
+export async function startStack(options: StackOptions): Promise<Stack> {
+  const { environment = process.env, log } = options;
+  const hold = await holdProject(options.projectFolder);
+  const stateFolder = join(hold.projectFolder, '.ratchet');
+  const logFolder = join(stateFolder, 'logs');
+  const guard = startGuard();
+  const surroundings: Surroundings = { guard, logFolder, log };
+  const roles: SupervisedProcess[] = [];
+  const servers: SupervisedProcess[] = [];
+
+  const end = async () => {
+    await Promise.all(roles.map((role) => role.stop(graceMs.role)));
+    await Promise.all(servers.map((server) => server.stop(graceMs.server)));
+    guard.close();
+    hold.release();
+  };
+  let ending: Promise<void> | null = null;
+  const stop = () => (ending ??= end());
+  const onAbort = () => void stop();
+  options.signal?.addEventListener('abort', onAbort, { once: true });
+
+  try {
+    options.signal?.throwIfAborted();
+    mkdirSync(logFolder, { recursive: true, mode: 0o700 });
+    const given = environment['TEMPORAL_ADDRESS'];
+    const server = given ? { temporalAddress: given, uiUrl: null } : await openServer();
+    const place: StackPlace = { projectFolder: hold.projectFolder, stateFolder, logFolder, ...server };
+    hold.tell({ ...server, policyUrl: options.policyUrl ?? null });
+    const wanted = typeof options.roles === 'function' ? await options.roles(place) : options.roles;
+    options.signal?.throwIfAborted();
+    roles.push(...wanted.map((role) => superviseRole(role, place, environment, surroundings)));
+    await Promise.all(roles.map((role) => role.start()));
+    options.signal?.throwIfAborted();
+    hold.tell({ state: 'ready' });
+    const all = [...servers, ...roles];
+    return {
+      ...place,
+      restarts: () => Object.fromEntries(all.map((one) => [one.spec.name, one.restarts])),
+      pids: () => Object.fromEntries(all.map((one) => [one.spec.name, one.pid])),
+      stop,
+    };
+  } catch (error) {
+    await stop();
+    throw options.signal?.aborted === true ? options.signal.reason : error;
+  } finally {
+    options.signal?.removeEventListener('abort', onAbort);
+  }
+
+  async function openServer(): Promise<{ temporalAddress: string; uiUrl: string }> {
+    const cli = await (options.temporalCli ?? ensureTemporalCli)({ log });
+    await endLeftoverServer(stateFolder, log);
+    prepareDatabase(stateFolder, cli.serverVersion, log);
+    for (let start = 1; ; start += 1) {
+      options.signal?.throwIfAborted();
+      const ports = { grpc: await choosePort(usualPorts.grpc), ui: await choosePort(usualPorts.ui) };
+      const temporalAddress = `127.0.0.1:${ports.grpc}`;
+      const server = superviseServer(cli.path, ports, temporalAddress);
+      servers.push(server);
+      try {
+        await server.start();
+        return { temporalAddress, uiUrl: `http://127.0.0.1:${ports.ui}` };
+      } catch (error) {
+        const portTaken = server.lastLines.some((line) => /already in use|address in use/i.test(line));
+        if (!portTaken || start === serverStartsMax) throw error;
+        servers.splice(servers.indexOf(server), 1);
+        await server.stop(graceMs.server);
+      }
+    }
+  }
+
+  function superviseServer(path: string, ports: ServerPorts, address: string): SupervisedProcess {
+    const check = async () => {
+      const pid = server.pid;
+      if (pid === null) return false;
+      recordServer(stateFolder, pid);
+      // Still the same process after the answer: so it was ours that answered, not a stranger on a port ours failed to get.
+      return (await isServing(address)) && pid === server.pid;
+    };
+    const server: SupervisedProcess = new SupervisedProcess(
+      {
+        name: 'Temporal server',
+        command: path,
+        args: serverArguments(ports, serverFiles(stateFolder).database),
+        env: selectEnvironment(environmentForAll, environment),
+        folder: hold.projectFolder,
+        rank: 'server',
+        ready: { check },
+        startAttemptsMax: 1,
+      },
+      surroundings,
+    );
+    return server;
+  }
+}
+
+function superviseRole(
+  role: Role,
+  place: StackPlace,
+  environment: Readonly<NodeJS.ProcessEnv>,
+  surroundings: Surroundings,
+): SupervisedProcess {
+  const names = [...environmentForRoles, ...(role.passEnv ?? [])];
+  const dropped = selectEnvironment(role.dropEnv ?? [], environment);
+  const kept = Object.entries(selectEnvironment(names, environment)).filter(([name]) => !(name in dropped));
+  return new SupervisedProcess(
+    {
+      name: role.name,
+      command: role.command ?? process.execPath,
+      args: role.args,
+      env: { ...Object.fromEntries(kept), TEMPORAL_ADDRESS: place.temporalAddress, ...role.env },
+      folder: place.projectFolder,
+      rank: 'role',
+      ready: role.ready,
+      readyTimeoutMs: role.readyTimeoutMs,
+    },
+    surroundings,
+  );
+}

@@ -1,0 +1,130 @@
+import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { createReadStream, existsSync, mkdirSync, renameSync, rmSync, statSync } from 'node:fs';
+import { chmod, mkdtemp, open } from 'node:fs/promises';
+import { join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { promisify } from 'node:util';
+import { requireFreeSpace, sayEvery } from './long-wait.ts';
+
+/**
+ * The release archives we accept. The sums were taken from two published package lists that verify this release (cashapp's and zph's
+ * hermit-packages), which agree where both name an archive. A new version needs new sums; there is no "latest".
+ */
+const archives: Readonly<Record<string, { readonly name: string; readonly sha256: string }>> = {
+  'linux x64': {
+    name: 'temporal_cli_1.5.1_linux_amd64.tar.gz',
+    sha256: 'ddc95e08b0b076efd4ea9733a3f488eb7d2be875f8834e616cd2a37358b4852d',
+  },
+  'linux arm64': {
+    name: 'temporal_cli_1.5.1_linux_arm64.tar.gz',
+    sha256: 'bd1b0db9f18b051026de8bf6cc1505f2510f14bbb7a8b9a4a91fff46c77454f5',
+  },
+  'darwin arm64': {
+    name: 'temporal_cli_1.5.1_darwin_arm64.tar.gz',
+    sha256: 'cca01b7ea35ad56e2a328d9ae596bf716bd22313ef63c7a761c88354457c2415',
+  },
+};
+
+/** A fire wall that drops packets must not cost minutes; a slow line may. */
+const connectTimeoutMs = 8_000;
+const stallTimeoutMs = 30_000;
+
+/** The archive is bounded so that a wrong answer cannot fill the disk. */
+const archiveBytesMax = 400 * 1024 * 1024;
+const bytesNeeded = 600 * 1024 * 1024;
+
+export interface DownloadOptions {
+  readonly version: string;
+  readonly folder: string;
+  readonly target: string;
+  readonly log: (line: string) => void;
+  readonly platform?: string;
+  readonly from?: string;
+  readonly archive?: { readonly name: string; readonly sha256: string };
+}
+
+/** Downloads, verifies and unpacks the official release to `target`. What an interrupted attempt got is gone on with. */
+export async function downloadTemporalCli(options: DownloadOptions): Promise<void> {
+  const { version, folder, target, log, platform = `${process.platform} ${process.arch}` } = options;
+  const archive = options.archive ?? archives[platform];
+  if (!archive) throw new Error(`there is no official release for ${platform}`);
+  const from = options.from ?? `https://github.com/temporalio/cli/releases/download/v${version}`;
+  mkdirSync(folder, { recursive: true, mode: 0o700 });
+  await requireFreeSpace(folder, bytesNeeded);
+  const part = join(folder, `${archive.name}.part`);
+  await fetchTo(part, `${from}/${archive.name}`, log);
+  const sha256 = await digestOf(part);
+  if (sha256 !== archive.sha256) {
+    rmSync(part, { force: true });
+    throw new Error(`what came for ${archive.name} has sha256 ${sha256}, expected ${archive.sha256}; it was deleted`);
+  }
+  await unpack(part, folder, target);
+  rmSync(part, { force: true });
+}
+
+async function fetchTo(part: string, url: string, log: (line: string) => void): Promise<void> {
+  const start = existsSync(part) ? statSync(part).size : 0;
+  const abort = new AbortController();
+  let timer = setTimeout(
+    () => abort.abort(new Error(`no answer within ${connectTimeoutMs / 1000} s`)),
+    connectTimeoutMs,
+  );
+  const rearm = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => abort.abort(new Error(`nothing came for ${stallTimeoutMs / 1000} s`)), stallTimeoutMs);
+  };
+  let received = 0;
+  const wait = sayEvery(log, () => `downloading the Temporal CLI, ${Math.round(received / 1e6)} MB`);
+  try {
+    const response = await fetch(url, {
+      signal: abort.signal,
+      headers: start > 0 ? { range: `bytes=${start}-` } : {},
+    });
+    // 416: the part is complete already, or not a part of this file; its digest tells.
+    if (response.status === 416) return;
+    if (!response.ok || response.body === null) throw new Error(`${url} answers ${response.status}`);
+    log('downloading the official Temporal CLI (about 70 MB, once)');
+    const resumed = response.status === 206;
+    received = resumed ? start : 0;
+    const file = await open(part, resumed ? 'a' : 'w', 0o600);
+    try {
+      for await (const chunk of response.body as AsyncIterable<Uint8Array>) {
+        rearm();
+        received += chunk.length;
+        if (received > archiveBytesMax) throw new Error(`${url} is larger than ${archiveBytesMax} bytes`);
+        await file.write(chunk);
+      }
+    } finally {
+      await file.close();
+    }
+  } catch (error) {
+    throw new Error(`${url}: ${explain(abort.signal.aborted ? abort.signal.reason : error)}`, { cause: error });
+  } finally {
+    clearTimeout(timer);
+    wait.end();
+  }
+}
+
+/** `fetch failed` hides what failed in its cause. */
+function explain(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  return error.cause instanceof Error ? error.cause.message : error.message;
+}
+
+async function unpack(archive: string, folder: string, target: string): Promise<void> {
+  const room = await mkdtemp(join(folder, 'unpacking-'));
+  try {
+    await promisify(execFile)('tar', ['-xzf', archive, '-C', room, 'temporal']);
+    await chmod(join(room, 'temporal'), 0o755);
+    renameSync(join(room, 'temporal'), target);
+  } finally {
+    rmSync(room, { recursive: true, force: true });
+  }
+}
+
+async function digestOf(path: string): Promise<string> {
+  const hash = createHash('sha256');
+  await pipeline(createReadStream(path), hash);
+  return hash.digest('hex');
+}

@@ -1,0 +1,237 @@
+import { execFile } from 'node:child_process';
+import { existsSync, realpathSync } from 'node:fs';
+import { access, constants } from 'node:fs/promises';
+import { homedir } from 'node:os';
+import { delimiter, isAbsolute, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { RatchetError } from '../core/errors.ts';
+import { environmentForAll, selectEnvironment } from './child-environment.ts';
+import { waitForLock } from './held-lock.ts';
+import { buildTemporalCli, goVersionNeeded } from './temporal-cli-build.ts';
+import { downloadTemporalCli } from './temporal-cli-download.ts';
+
+/** The release we download or build. Later ones cannot be built by `go install` (a replace directive in their go.mod). */
+export const temporalCliVersion = '1.5.1';
+
+/** Workflow updates and user metadata, which runs rely on, are on by default from this server version. */
+const serverVersionOldest: readonly number[] = [1, 26];
+
+export type CliOrigin = 'RATCHET_TEMPORAL_CLI' | 'PATH' | 'cache' | 'download' | 'built with Go';
+
+export interface TemporalCli {
+  readonly path: string;
+  /** As it calls itself; a CLI built by `go install` may say 0.0.0-DEV. */
+  readonly version: string;
+  /** What decides whether a database can be read. */
+  readonly serverVersion: string;
+  readonly source: CliOrigin;
+}
+
+export interface CliVersions {
+  readonly version: string;
+  readonly serverVersion: string;
+}
+
+/** The places a CLI may come from. Tests give fakes; `placesOnThisMachine` is the real thing. */
+export interface CliPlaces {
+  /** RATCHET_TEMPORAL_CLI. */
+  readonly named: string | undefined;
+  readonly offline: boolean;
+  readonly onPath: () => Promise<string | null>;
+  /** Where the cache keeps its binary, whether or not it is there. */
+  readonly cached: string;
+  readonly exists: (path: string) => boolean;
+  /** Asks a binary who it is; throws when it is not a Temporal CLI. */
+  readonly ask: (path: string) => Promise<CliVersions>;
+  /** Put a binary at `cached`, or throw the reason why not. */
+  readonly download: () => Promise<void>;
+  readonly build: () => Promise<void>;
+  /** Runs work that two processes must not do at once. */
+  readonly alone: <T>(work: () => Promise<T>) => Promise<T>;
+}
+
+/**
+ * A Temporal CLI that was asked who it is: the one named by RATCHET_TEMPORAL_CLI, else `temporal` on PATH, else the cache's, else the
+ * official release (checksum pinned), else one built with Go.
+ */
+export async function ensureTemporalCli(options: {
+  log: (line: string) => void;
+  places?: CliPlaces;
+}): Promise<TemporalCli> {
+  const places = options.places ?? placesOnThisMachine(options.log);
+  if (places.named !== undefined && places.named !== '') {
+    const versions = await places.ask(places.named).catch((error: unknown) => {
+      throw new RatchetError(
+        'ServerUnavailable',
+        `RATCHET_TEMPORAL_CLI is ${places.named}, which is no Temporal CLI that runs here (${reason(error)}); correct or unset it`,
+      );
+    });
+    refuseOld(places.named, versions);
+    return { path: places.named, ...versions, source: 'RATCHET_TEMPORAL_CLI' };
+  }
+
+  const onPath = await places.onPath();
+  if (onPath !== null) {
+    try {
+      const versions = await places.ask(onPath);
+      refuseOld(onPath, versions);
+      return { path: onPath, ...versions, source: 'PATH' };
+    } catch (error) {
+      options.log(`not using ${onPath}: ${reason(error)}`);
+    }
+  }
+
+  const fromCache = async (): Promise<TemporalCli | null> => {
+    if (!places.exists(places.cached)) return null;
+    try {
+      return { path: places.cached, ...(await places.ask(places.cached)), source: 'cache' };
+    } catch (error) {
+      options.log(`not using ${places.cached}: ${reason(error)}`);
+      return null;
+    }
+  };
+  return (await fromCache()) ?? places.alone(async () => (await fromCache()) ?? fetchOrBuild(places, options.log));
+}
+
+async function fetchOrBuild(places: CliPlaces, log: (line: string) => void): Promise<TemporalCli> {
+  const ways: readonly [CliOrigin, () => Promise<void>][] = [
+    ['download', places.download],
+    ['built with Go', places.build],
+  ];
+  const reasons: string[] = [];
+  for (const [source, make] of ways) {
+    if (source === 'download' && places.offline) {
+      reasons.push('download: RATCHET_OFFLINE is set');
+      continue;
+    }
+    try {
+      await make();
+      return { path: places.cached, ...(await places.ask(places.cached)), source };
+    } catch (error) {
+      reasons.push(`${source === 'download' ? 'download' : 'build'}: ${reason(error)}`);
+      log(`Temporal CLI: ${reasons.at(-1)}`);
+    }
+  }
+  throw new RatchetError('ServerUnavailable', howToGetIt(reasons));
+}
+
+/** Everything a reader needs to go on, without opening our source. */
+function howToGetIt(reasons: readonly string[]): string {
+  return [
+    'no Temporal server could be found or made:',
+    ...reasons.map((why) => `  - ${why}`),
+    'any one of these helps:',
+    '  macOS                brew install temporal',
+    `  with Go ≥ ${goVersionNeeded}       go install github.com/temporalio/cli/cmd/temporal@v${temporalCliVersion}   (about 5 min; then put $(go env GOPATH)/bin on PATH)`,
+    `  another machine      download temporal_cli_${temporalCliVersion} from github.com/temporalio/cli/releases, unpack it here, and`,
+    '                       export RATCHET_TEMPORAL_CLI=/path/to/temporal',
+    '  a server elsewhere   export TEMPORAL_ADDRESS=host:7233',
+  ].join('\n');
+}
+
+/** `temporal version 1.5.1 (Server 1.29.1, UI 2.42.1)` */
+export function parseVersions(output: string): CliVersions | null {
+  const match = /^temporal version (\S+) \(Server (\d+\.\d+\.\d+[^,)\s]*)/m.exec(output);
+  return match === null ? null : { version: match[1] ?? '', serverVersion: match[2] ?? '' };
+}
+
+export function isOldServer(serverVersion: string): boolean {
+  const [major = 0, minor = 0] = serverVersion.split('.').map(Number);
+  const [majorOldest = 0, minorOldest = 0] = serverVersionOldest;
+  return major < majorOldest || (major === majorOldest && minor < minorOldest);
+}
+
+function refuseOld(path: string, { version, serverVersion }: CliVersions): void {
+  if (!isOldServer(serverVersion)) return;
+  throw new RatchetError(
+    'ServerUnavailable',
+    `${path} is version ${version} with server ${serverVersion}; a server ≥ ${serverVersionOldest.join('.')} is needed`,
+  );
+}
+
+/** Per user, because a binary of 200 MB belongs to no single project. */
+export function cacheFolder(
+  env: Readonly<NodeJS.ProcessEnv> = process.env,
+  platform: NodeJS.Platform = process.platform,
+  home: string = homedir(),
+): string {
+  if (env['RATCHET_CACHE']) return env['RATCHET_CACHE'];
+  // The XDG specification tells to ignore relative paths.
+  const xdg = env['XDG_CACHE_HOME'];
+  if (xdg !== undefined && isAbsolute(xdg)) return join(xdg, 'ratchet');
+  return platform === 'darwin' ? join(home, 'Library', 'Caches', 'ratchet') : join(home, '.cache', 'ratchet');
+}
+
+export function placesOnThisMachine(
+  log: (line: string) => void,
+  env: Readonly<NodeJS.ProcessEnv> = process.env,
+): CliPlaces {
+  const folder = join(cacheFolder(env), `temporal-cli-${temporalCliVersion}`);
+  const cached = join(folder, 'temporal');
+  return {
+    named: env['RATCHET_TEMPORAL_CLI'],
+    offline: (env['RATCHET_OFFLINE'] ?? '') !== '' && env['RATCHET_OFFLINE'] !== '0',
+    onPath: () => findOnPath('temporal', env['PATH'] ?? ''),
+    cached,
+    exists: existsSync,
+    ask: (path) => askVersions(path),
+    download: () => downloadTemporalCli({ version: temporalCliVersion, folder, target: cached, log }),
+    build: () => buildTemporalCli({ version: temporalCliVersion, folder, target: cached, log }),
+    async alone(work) {
+      const lock = await waitForLock(`build ${folder}`, null, ({ pid }) => {
+        log(`another process (${pid}) is getting the Temporal CLI; waiting for it`);
+      });
+      try {
+        return await work();
+      } finally {
+        lock.release();
+      }
+    },
+  };
+}
+
+/** Absolute folders only: what lies in the current folder is not meant to be run. */
+export async function findOnPath(name: string, path: string): Promise<string | null> {
+  for (const folder of path.split(delimiter).filter((one) => isAbsolute(one))) {
+    const candidate = join(folder, name);
+    const found = await access(candidate, constants.X_OK).then(
+      () => true,
+      () => false,
+    );
+    if (found) return candidate;
+  }
+  return null;
+}
+
+async function askVersions(path: string): Promise<CliVersions> {
+  const { stdout } = await promisify(execFile)(path, ['--version'], {
+    timeout: 20_000,
+    env: selectEnvironment(environmentForAll),
+  });
+  const versions = parseVersions(stdout);
+  if (versions === null) throw new Error(`it answers --version with ${JSON.stringify(stdout.slice(0, 80))}`);
+  return versions;
+}
+
+function reason(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  const { code } = error as NodeJS.ErrnoException;
+  if (code === 'ENOENT') return 'there is no such file';
+  if (code === 'EACCES') return `no permission: ${error.message}`;
+  return error.message.split('\n')[0] ?? error.message;
+}
+
+async function main(): Promise<void> {
+  try {
+    const { path } = await ensureTemporalCli({ log: (line) => process.stderr.write(`${line}\n`) });
+    process.stdout.write(`${path}\n`);
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    process.stderr.write(`${error.message}\n`);
+    process.exitCode = 1;
+  }
+}
+
+// As a program: makes sure that there is one and prints its path.
+if (process.argv[1] !== undefined && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) await main();
