@@ -1,0 +1,146 @@
+/**
+ * `npm test`: packages, a Temporal CLI, then every test; `npm test -- e2e` only those against a real server, `npm test -- PATH…` only
+ * those files or folders. The last line is `N passed, N failed`.
+ */
+import { execFile, spawn } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { availableParallelism, tmpdir } from 'node:os';
+import { join, relative, resolve } from 'node:path';
+import { ensurePackages, isProgram, projectRoot, runSetup, SetupError } from './packages.mjs';
+
+/** @typedef {import('./test-counts-reporter.mjs').TestCounts} TestCounts */
+/** @typedef {{ units: string[], endToEnd: string[] }} TestFiles */
+
+/** A test that hangs is a failure, not a lost night. */
+const timeoutMs = { units: 180_000, endToEnd: 900_000 };
+
+/** Files side by side; tests of one file always run one after another. */
+const concurrency = { units: Math.max(1, Math.min(4, availableParallelism())), endToEnd: 1 };
+
+if (isProgram(import.meta.url)) await runSetup(() => testAll(process.argv.slice(2)));
+
+/**
+ * @param {readonly string[]} wanted
+ * @returns {Promise<number>}
+ */
+async function testAll(wanted) {
+  const files = chooseTests(wanted, findTests(join(projectRoot, 'test')));
+  await ensurePackages();
+  const temporalCli = await ensureTemporalCli();
+  const counts = [
+    await runTests(files.units, timeoutMs.units, concurrency.units, temporalCli),
+    await runTests(files.endToEnd, timeoutMs.endToEnd, concurrency.endToEnd, temporalCli),
+  ];
+  const sum = (/** @type {keyof TestCounts} */ key) => counts.reduce((total, one) => total + one[key], 0);
+  if (sum('skipped') > 0) process.stdout.write(`${sum('skipped')} skipped\n`);
+  process.stdout.write(`${sum('passed')} passed, ${sum('failed')} failed\n`);
+  return sum('failed') === 0 ? 0 : 1;
+}
+
+/**
+ * Which files to run: all, those against a real server, or those named.
+ * @param {readonly string[]} wanted
+ * @param {readonly string[]} all
+ * @returns {TestFiles}
+ */
+export function chooseTests(wanted, all) {
+  const isEndToEnd = (/** @type {string} */ file) => file.endsWith('.e2e.test.ts');
+  if (wanted.length === 1 && wanted[0] === 'e2e') return { units: [], endToEnd: all.filter(isEndToEnd) };
+  const places = wanted.map((place) => resolve(place));
+  for (const [i, place] of places.entries()) {
+    if (!all.some((file) => isWithin(file, place))) throw new SetupError(`there is no test in ${wanted[i]}`);
+  }
+  const chosen = wanted.length === 0 ? all : all.filter((file) => places.some((place) => isWithin(file, place)));
+  return { units: chosen.filter((file) => !isEndToEnd(file)), endToEnd: chosen.filter(isEndToEnd) };
+}
+
+/**
+ * @param {string} file
+ * @param {string} place
+ */
+const isWithin = (file, place) => file === place || file.startsWith(`${place}/`);
+
+/**
+ * Every `*.test.ts` below a folder, sorted. (Node 20's runner takes no globs.)
+ * @param {string} folder
+ * @returns {string[]}
+ */
+export function findTests(folder) {
+  return readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .filter((name) => name.endsWith('.test.ts'))
+    .map((name) => join(folder, name))
+    .filter((path) => statSync(path).isFile())
+    .sort();
+}
+
+/** @returns {Promise<string>} */
+function ensureTemporalCli() {
+  return new Promise((done, fail) => {
+    const child = execFile(
+      process.execPath,
+      ['--import', 'tsx', 'workers/temporal-cli.ts'],
+      { cwd: projectRoot },
+      (error, stdout) => {
+        if (error) fail(new SetupError('the tests need a Temporal CLI (see above)'));
+        else done(stdout.trim());
+      },
+    );
+    child.stderr?.pipe(process.stderr);
+  });
+}
+
+/**
+ * @param {readonly string[]} files
+ * @param {number} timeout
+ * @param {number} filesAtOnce
+ * @param {string} temporalCli
+ * @returns {Promise<TestCounts>}
+ */
+async function runTests(files, timeout, filesAtOnce, temporalCli) {
+  if (files.length === 0) return { passed: 0, failed: 0, skipped: 0 };
+  const folder = mkdtempSync(join(tmpdir(), 'ratchet-test-'));
+  try {
+    const countsFile = join(folder, 'counts.json');
+    const options = [
+      `--test-concurrency=${filesAtOnce}`,
+      `--test-timeout=${timeout}`,
+      '--test-reporter=spec',
+      '--test-reporter-destination=stdout',
+      `--test-reporter=${new URL('./test-counts-reporter.mjs', import.meta.url).href}`,
+      `--test-reporter-destination=${countsFile}`,
+    ];
+    const names = files.map((file) => relative(projectRoot, file));
+    const env = { ...process.env, RATCHET_TEMPORAL_CLI: temporalCli };
+    const code = await spawnRunner(['--import', 'tsx', '--test', ...options, ...names], env);
+    const counts = readCounts(countsFile);
+    // A runner that dies, or fails without naming a test, is a failure too.
+    return code !== 0 && counts.failed === 0 ? { ...counts, failed: 1 } : counts;
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+/**
+ * @param {string} path
+ * @returns {TestCounts}
+ */
+function readCounts(path) {
+  try {
+    return JSON.parse(readFileSync(path, 'utf8'));
+  } catch {
+    return { passed: 0, failed: 1, skipped: 0 };
+  }
+}
+
+/**
+ * @param {readonly string[]} args
+ * @param {NodeJS.ProcessEnv} env
+ * @returns {Promise<number>}
+ */
+function spawnRunner(args, env) {
+  return new Promise((done, fail) => {
+    const child = spawn(process.execPath, args, { cwd: projectRoot, env, stdio: ['ignore', 'inherit', 'inherit'] });
+    child.on('error', fail);
+    child.on('exit', (code) => done(code ?? 1));
+  });
+}
