@@ -1,0 +1,159 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import fc from 'fast-check';
+import { stepMetrics } from '../../../core/rl/metrics.ts';
+import { packSamples } from '../../../core/rl/pack.ts';
+import type { ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
+
+const turn = (promptTokenIds: number[], tokenIds: number[], finishReason: Turn['finishReason'] = 'stop'): Turn => ({
+  promptTokenIds,
+  tokenIds,
+  logprobs: tokenIds.map((id) => -id / 100),
+  text: '',
+  finishReason,
+  policyStep: 0,
+});
+const rollout = (
+  index: number,
+  reward: number | null,
+  turns: readonly Turn[] = [turn([1, 2], [7, 0])],
+): ScoredRollout => ({
+  group: 1,
+  index,
+  exampleId: 0,
+  turns,
+  outcome: reward === null ? 'infra_failure' : 'ok',
+  reward,
+  metrics: reward === null ? {} : { exact_match: Number(reward === 1) },
+});
+const group = (ordinal: number, rollouts: readonly ScoredRollout[], policyStep = 0): ScoredGroup => ({
+  ordinal,
+  environment: 'reverse-text',
+  exampleId: 0,
+  epoch: 0,
+  policyStep,
+  rollouts,
+});
+const centered = { advantage: 'centered' } as const;
+
+describe('packing', () => {
+  test('a single turn is one row; only sampled tokens are trained, each with the advantage of its rollout', () => {
+    const { batch, stats } = packSamples([group(1, [rollout(0, 1), rollout(1, 0)])], centered);
+    assert.deepEqual(batch.samples[0], {
+      tokenIds: [1, 2, 7, 0],
+      lossMask: [0, 0, 1, 1],
+      behaviorLogprobs: [0, 0, -0.07, -0],
+      advantages: [0, 0, 0.5, 0.5],
+    });
+    assert.deepEqual(batch.samples[1]?.advantages, [0, 0, -0.5, -0.5]);
+    assert.deepEqual(stats, { groups: 1, rollouts: 2, rows: 2, totalTokens: 8, trainedTokens: 4 });
+  });
+
+  test('turns that only append to the conversation share one row with several trained spans', () => {
+    const turns = [turn([1, 2], [7, 8]), turn([1, 2, 7, 8, 3], [9])];
+    const { batch } = packSamples([group(1, [rollout(0, 1, turns), rollout(1, 0)])], centered);
+    assert.deepEqual(batch.samples[0]?.tokenIds, [1, 2, 7, 8, 3, 9]);
+    assert.deepEqual(batch.samples[0]?.lossMask, [0, 0, 1, 1, 0, 1]);
+  });
+
+  test('a turn that rewrites the past begins a row of its own', () => {
+    const turns = [turn([1, 2], [7, 8]), turn([1, 2, 8, 3], [9]), turn([1, 2, 8, 3, 9], [5])];
+    const { batch } = packSamples([group(1, [rollout(0, 1, turns), rollout(1, 0)])], centered);
+    assert.deepEqual(batch.samples.map(({ tokenIds }) => tokenIds).slice(0, 2), [
+      [1, 2, 7, 8],
+      [1, 2, 8, 3, 9, 5],
+    ]);
+  });
+
+  test('rollouts without a reward are left out and do not count in the baseline', () => {
+    const { batch, stats } = packSamples([group(1, [rollout(0, 1), rollout(1, null), rollout(2, 0)])], centered);
+    assert.deepEqual(
+      batch.samples.map(({ advantages }) => advantages.at(-1)),
+      [0.5, -0.5],
+    );
+    assert.equal(stats.rollouts, 2);
+  });
+
+  test('rows come by ordinal and index, whatever the order of arrival', () => {
+    const tagged = (ordinal: number) =>
+      group(
+        ordinal,
+        [1, 0].map((i) => rollout(i, i, [turn([ordinal], [i])])),
+      );
+    const { batch } = packSamples([tagged(12), tagged(3)], centered);
+    assert.deepEqual(
+      batch.samples.map(({ tokenIds }) => tokenIds),
+      [
+        [3, 0],
+        [3, 1],
+        [12, 0],
+        [12, 1],
+      ],
+    );
+  });
+
+  test('the four arrays of a row are equally long, position 0 is never trained, untrained positions are 0', () => {
+    const tokens = fc.array(fc.nat(9), { maxLength: 5 });
+    const turns = fc.array(fc.tuple(tokens, tokens), { maxLength: 4 });
+    fc.assert(
+      fc.property(fc.array(turns, { minLength: 1, maxLength: 4 }), (histories) => {
+        const rollouts = histories.map((turns, i) =>
+          rollout(
+            i,
+            i,
+            turns.map(([prompt, ids]) => turn(prompt, ids)),
+          ),
+        );
+        for (const sample of packSamples([group(1, rollouts)], centered).batch.samples) {
+          const { tokenIds, lossMask, behaviorLogprobs, advantages } = sample;
+          for (const array of [lossMask, behaviorLogprobs, advantages]) assert.equal(array.length, tokenIds.length);
+          assert.equal(lossMask[0], 0);
+          assert.ok(lossMask.includes(1));
+          assert.ok(lossMask.every((mask, i) => mask === 1 || (behaviorLogprobs[i] === 0 && advantages[i] === 0)));
+        }
+      }),
+    );
+  });
+
+  test('a rollout whose logprobs do not match its tokens is a bug and says which rollout it is', () => {
+    const broken = { ...turn([1], [2, 3]), logprobs: [-1] };
+    assert.throws(
+      () => packSamples([group(1, [rollout(3, 1, [broken])])], centered),
+      /Rollout 1\/3 has 2 .* 1 logprobs/,
+    );
+  });
+
+  test('no groups make an empty batch', () => {
+    assert.deepEqual(packSamples([], centered).batch, { samples: [] });
+  });
+});
+
+describe('step metrics', () => {
+  const filter = { minRewardVariance: 0, minReward: 0, maxReward: 1, onlineDifficultyFiltering: false };
+  const solved = group(1, [rollout(0, 1), rollout(1, 1)]);
+  const mixed = group(2, [rollout(0, 1), { ...rollout(1, 0), outcome: 'truncated' }, rollout(2, null)], 1);
+  const metrics = stepMetrics({ step: 3, finished: [solved, mixed], trained: [mixed], filter });
+
+  test('the reward is the mean over all that finished, the effective reward over what was trained', () => {
+    assert.equal(metrics['train/reward'], 0.75);
+    assert.equal(metrics['train/agg/effective/reward/mean'], 0.5);
+    assert.equal(metrics['train/agg/all/metrics/exact_match'], 0.75);
+  });
+
+  test('solved groups, truncation, errors, staleness and dropped groups are counted', () => {
+    assert.equal(metrics['train/agg/all/solved_all'], 0.5);
+    assert.equal(metrics['train/agg/all/solved_none'], 0);
+    assert.equal(metrics['train/agg/all/is_truncated/mean'], 0.25);
+    assert.equal(metrics['train/agg/all/error/infra_failure'], 1);
+    assert.equal(metrics['off_policy/max'], 1);
+    assert.equal(metrics['filter/no_signal'], 1);
+    assert.equal(metrics['batch/rollouts'], 2);
+    assert.equal(metrics['rollout/mean_length'], 2);
+  });
+
+  test('with nothing finished there are no means, and no value is ever NaN', () => {
+    const empty = stepMetrics({ step: 1, finished: [], trained: [], filter });
+    assert.equal('train/reward' in empty, false);
+    for (const value of [...Object.values(empty), ...Object.values(metrics)]) assert.ok(Number.isFinite(value));
+  });
+});
