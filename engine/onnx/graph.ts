@@ -126,13 +126,21 @@ export class Graph {
     this.#sizes.set(name, size);
   }
 
-  /** A shape as an int64 vector. At most one size that was never defined may occur: it is inferred (−1). */
+  /** A shape as an int64 vector, for Reshape: at most one size may be undefined and is inferred (−1). */
+  reshapeVector(shape: Shape): Value {
+    const named = shape.filter((size) => typeof size === 'string');
+    const unknown = named.filter((size) => !this.#sizes.has(size));
+    assert(unknown.length <= 1, `cannot reshape to [${shape.join()}]: the sizes ${unknown.join()} are not defined`);
+    // A single named size is inferred even when it is defined: a constant costs nothing at run time.
+    if (named.length <= 1) return this.integers(shape.map((size) => (typeof size === 'number' ? size : -1)));
+    return this.#concatenatedShape(shape);
+  }
+
+  /** A shape as an int64 vector, for Expand: every named size is defined. */
   shapeVector(shape: Shape): Value {
-    const cached = this.#shapes.get(shape.join());
-    if (cached) return cached;
-    const vector = this.#shapeVector(shape);
-    this.#shapes.set(shape.join(), vector);
-    return vector;
+    const unknown = shape.find((size) => typeof size === 'string' && !this.#sizes.has(size));
+    assert(unknown === undefined, `the size ${unknown} is not defined`);
+    return this.#concatenatedShape(shape);
   }
 
   encode(): Uint8Array {
@@ -144,15 +152,17 @@ export class Graph {
     });
   }
 
-  #shapeVector(shape: Shape): Value {
-    const unknown = shape.filter((size) => typeof size === 'string' && !this.#sizes.has(size));
-    assert(unknown.length <= 1, `cannot reshape to [${shape.join()}]: the sizes ${unknown.join()} are not defined`);
-    const needed = shape.filter((size) => typeof size === 'string').length;
-    if (needed === unknown.length) return this.integers(shape.map((size) => (typeof size === 'number' ? size : -1)));
-    // One size may be inferred even when it is known: a constant vector costs nothing at run time.
-    if (needed === 1) return this.integers(shape.map((size) => (typeof size === 'number' ? size : -1)));
+  #concatenatedShape(shape: Shape): Value {
+    const made = this.#shapes.get(shape.join());
+    if (made) return made;
     const parts = shape.map((size) => this.#sizeVector(size));
-    return this.node('Concat', parts, { attributes: { axis: { int: 0 } }, shape: [parts.length], type: 'int64' });
+    const vector = this.node('Concat', parts, {
+      attributes: { axis: { int: 0 } },
+      shape: [parts.length],
+      type: 'int64',
+    });
+    this.#shapes.set(shape.join(), vector);
+    return vector;
   }
 
   #sizeVector(size: Dimension): Value {

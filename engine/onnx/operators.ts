@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { Graph, Value } from './graph.ts';
-import type { Dimension, Shape } from './model-proto.ts';
+import { type Dimension, elementTypes, type Shape } from './model-proto.ts';
 
 /**
  * The operators of our graphs, each with its gradient. Shapes are in comments as [rows, columns]; `d` is the gradient
@@ -60,7 +60,7 @@ export function absolute(a: Value): Value {
 export function isGreater(a: Value, b: Value): Value {
   const shape = broadcast(a.shape, b.shape);
   const flags = a.graph.node('Greater', [stopGradient(a), b], { shape, type: 'bool' });
-  return a.graph.node('Cast', [flags], { attributes: { to: { int: 1 } }, shape, type: 'float32' });
+  return a.graph.node('Cast', [flags], { attributes: { to: { int: elementTypes.float32 } }, shape, type: 'float32' });
 }
 
 /** Sum over `axes`, which stay as size 1 when `keep` is set. */
@@ -83,7 +83,7 @@ export function largest(a: Value): Value {
 
 export function reshape(a: Value, shape: Shape): Value {
   if (sameShape(a.shape, shape)) return a;
-  return a.graph.node('Reshape', [a, a.graph.shapeVector(shape)], { shape, backward: [(d) => reshape(d, a.shape)] });
+  return a.graph.node('Reshape', [a, a.graph.reshapeVector(shape)], { shape, backward: [(d) => reshape(d, a.shape)] });
 }
 
 export function transpose(a: Value, permutation: readonly number[]): Value {
@@ -251,11 +251,18 @@ function scatterRows({ rows, columns, indices, values, repeats }: ScatterRows): 
     shape: [rows, columns],
     type: 'float32',
   });
-  const column = graph.node('Unsqueeze', [indices, graph.integers([-1])], { shape: [...indices.shape, 1] });
+  const long = indices.type === 'int64' ? indices : toLong(indices);
+  const column = graph.node('Unsqueeze', [long, graph.integers([-1])], { shape: [...indices.shape, 1] });
   return graph.node('ScatterND', [zeros, column, values], {
     attributes: repeats ? { reduction: { string: 'add' } } : {},
     shape: [rows, columns],
   });
+}
+
+/** ScatterND knows 64-bit indices only. */
+function toLong(indices: Value): Value {
+  const attributes = { to: { int: elementTypes.int64 } };
+  return indices.graph.node('Cast', [indices], { attributes, shape: indices.shape, type: 'int64' });
 }
 
 export interface RotaryTables {

@@ -1,0 +1,72 @@
+import type { TrainBatch } from '../../core/rl/batch.ts';
+import type { LossSpec, OptimizerSpec } from '../../core/spec/run-spec.ts';
+import type { MaskedSample } from './pack.ts';
+
+export interface SftOptions {
+  readonly learningRate: number;
+  readonly optimizer: OptimizerSpec;
+  /** Padded positions of one micro-batch at most; bounds memory, not the gradient. */
+  readonly microBatchPositions?: number;
+}
+
+export interface TrainOptions extends SftOptions {
+  readonly loss: LossSpec;
+  /** Of the sampler: ℓ = log softmax(logits / temperature). */
+  readonly temperature: number;
+  /** Coefficient of the KL term; needs reference logprobs unless 0. */
+  readonly klBeta: number;
+  /** Log probabilities under the reference policy at the same temperature, aligned with each sample's tokens. */
+  readonly referenceLogprobs?: readonly ArrayLike<number>[];
+}
+
+export interface SftMetrics {
+  readonly loss: number;
+  /** Mean over tokens that count of −Σ p log p, in nats. */
+  readonly entropy: number;
+  /** Global L2 norm before clipping. */
+  readonly gradNorm: number;
+  /** Σ mask. */
+  readonly tokenCount: number;
+}
+
+/** Means are over the tokens that count. */
+export interface TrainMetrics extends SftMetrics {
+  /** k3 estimate between the sampler and the trainer at the same weights or a few versions apart: mean of ρ − 1 − log ρ. */
+  readonly mismatchKl: number;
+  /** Part of the tokens whose ratio ρ is above clipHigh. */
+  readonly clipFraction: number;
+  readonly ratioMean: number;
+  /** Largest |ℓ − behaviour logprob|. */
+  readonly maxLogprobDifference: number;
+  /** k3 estimate against the reference; null when no reference logprobs were given. */
+  readonly klDivergence: number | null;
+}
+
+/** A step is taken whole or not at all. A refused one leaves weights and optimizer as they were. */
+export type StepResult<Metrics> =
+  | { readonly applied: true; readonly metrics: Metrics }
+  | { readonly applied: false; readonly reason: string; readonly metrics: Metrics };
+
+export interface ScoreOptions {
+  readonly temperature: number;
+  /** Folder whose weights score; the trainer's own when left out. Its contents are taken not to change. */
+  readonly weights?: string;
+}
+
+/** A trainer, in this process or another. */
+export interface Trainer {
+  sftStep(samples: readonly MaskedSample[], options: SftOptions): Promise<StepResult<SftMetrics>>;
+  trainStep(batch: TrainBatch, options: TrainOptions): Promise<StepResult<TrainMetrics>>;
+  /** Log probability of every token that counts; 0 elsewhere. Aligned with each sample's tokens. */
+  forwardLogprobs(samples: readonly MaskedSample[], options: ScoreOptions): Promise<Float32Array[]>;
+  /** SHA-256 of the weights: the digest of the policy version. */
+  digest(): Promise<string>;
+  /** Writes a Hugging Face folder; its model.safetensors appears whole or not at all. Returns the digest. */
+  exportWeights(folder: string): Promise<string>;
+  /** Replaces the weights by those of a folder of the same architecture. Returns their digest. */
+  loadWeights(folder: string): Promise<string>;
+  saveState(): Promise<Uint8Array>;
+  restoreState(state: Uint8Array): Promise<void>;
+  resetOptimizer(): Promise<void>;
+  close(): Promise<void>;
+}
