@@ -1,127 +1,101 @@
 import assert from 'node:assert/strict';
 import { type InferenceSession, Tensor } from 'onnxruntime-node';
 import { uniform } from '../../core/random.ts';
-import { prefillPositionsMax } from '../limits.ts';
+import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { floats, ints, longs } from '../onnx/session.ts';
 import type { KeyValueCache } from './key-value-cache.ts';
-import type { GenerateOptions, SampleRequest, SampleResult } from './sampler.ts';
+import type { SampleRequest, SampleResult } from './sampler.ts';
 
 export interface DecodeSessions {
   readonly prefill: InferenceSession;
   readonly step: InferenceSession;
 }
 
+/** A sequence being sampled. */
+export interface Row {
+  readonly request: SampleRequest;
+  /** Whoever asked for it; rows are dropped by owner. */
+  readonly owner: object;
+  readonly tokenIds: number[];
+  readonly logprobs: number[];
+  readonly finish: (result: SampleResult) => void;
+}
+
 interface BatchParts {
   readonly parameters: Parameters;
-  readonly requests: readonly SampleRequest[];
   readonly sessions: DecodeSessions;
   readonly cache: KeyValueCache;
-  /** Holds the distinct prompts of one prefill run before their rows are handed to the choices. */
+  /** Holds the distinct prompts of one prefill run before their keys and values go to the rows. */
   readonly prefillCache: KeyValueCache;
 }
 
-/** Distinct prompt with the rows that continue it. */
+/** A distinct prompt with the slots of the rows that continue it. */
 interface PromptGroup {
   readonly tokenIds: readonly number[];
-  readonly rows: number[];
+  readonly slots: number[];
 }
 
 /** A batch of one row takes another path through the matrix kernels and gives other bits, so there is none. */
 const rowsMin = 2;
 /** The largest u: u · total is then below total in 32-bit floats, so the draw always ends on a possible token. */
 const uniformMax = 1 - 2 ** -23;
-/** Cache lengths are rounded up, so that batches of similar lengths share memory. */
-const cacheLengthStep = 8;
 
 /**
- * Rows decoded together from their prompts to their ends. Row = slot: rows keep their place until one finishes, then
- * the last live row moves into the gap, so that every step computes live rows only.
+ * Rows of one policy version, decoded together. Rows fill slots 0 … rowCount − 1; when one finishes, the last row moves
+ * into its slot, so that every step computes live rows only.
  */
 export class DecodeBatch {
   readonly #parts: BatchParts;
-  readonly #tokenIds: number[][];
-  readonly #logprobs: number[][];
-  readonly #finished: ('stop' | 'length' | null)[];
-  /** Slot → row. A slot beyond the rows is padding and names −1. */
-  readonly #rowOf: number[];
-  #live: number;
+  readonly #rows: Row[] = [];
+  #tokenCount = 0;
 
-  /** By slot. */
-  readonly #tokens: Int32Array;
-  readonly #lengths: Int32Array;
-  readonly #uniforms: Float32Array;
-  readonly #inverseTemperatures: Float32Array;
-  readonly #greedy: Uint8Array;
+  /** By slot: the token to feed next, the row's length with it, and how the row samples. */
+  readonly #tokens = new Int32Array(decodeRowsMax);
+  readonly #lengths = new Int32Array(decodeRowsMax).fill(1);
+  readonly #inverseTemperatures = new Float32Array(decodeRowsMax).fill(1);
+  readonly #greedy = new Uint8Array(decodeRowsMax).fill(1);
 
   constructor(parts: BatchParts) {
-    const count = parts.requests.length;
-    const slots = Math.max(count, rowsMin);
     this.#parts = parts;
-    this.#tokenIds = parts.requests.map(() => []);
-    this.#logprobs = parts.requests.map(() => []);
-    this.#finished = parts.requests.map(() => null);
-    this.#rowOf = Array.from({ length: slots }, (_, slot) => (slot < count ? slot : -1));
-    this.#live = count;
-    this.#tokens = new Int32Array(slots);
-    this.#lengths = new Int32Array(slots).fill(1);
-    this.#uniforms = new Float32Array(slots);
-    this.#inverseTemperatures = new Float32Array(slots).fill(1);
-    this.#greedy = new Uint8Array(slots).fill(1);
-    parts.requests.forEach((request, slot) => this.#fillSlot(slot, request));
   }
 
-  async run({ signal, onTokens }: GenerateOptions): Promise<SampleResult[]> {
-    const { requests, cache } = this.#parts;
-    if (requests.length === 0) return [];
-    const longest = Math.max(...requests.map((request) => request.promptTokenIds.length + request.maxTokens));
-    cache.resize(this.#rowOf.length, Math.ceil(longest / cacheLengthStep) * cacheLengthStep);
-    signal?.throwIfAborted();
-    await this.#prefill();
-    onTokens?.(requests.length);
-    this.#compact();
-    while (this.#live > 0) {
-      signal?.throwIfAborted();
-      onTokens?.(this.#live);
-      await this.#step();
-      this.#compact();
-    }
-    return requests.map((_, row) => this.#result(row));
+  get rowCount(): number {
+    return this.#rows.length;
   }
 
-  #fillSlot(slot: number, { promptTokenIds, temperature }: SampleRequest): void {
-    this.#lengths[slot] = promptTokenIds.length;
-    this.#greedy[slot] = Number(temperature === 0);
-    this.#inverseTemperatures[slot] = temperature === 0 ? 1 : 1 / temperature;
+  /** The most positions any row may come to. */
+  get longest(): number {
+    return longestOf(this.#rows);
   }
 
-  /** Prompts of similar length run together, each distinct prompt once. */
-  async #prefill(): Promise<void> {
-    const groups = groupPrompts(this.#parts.requests).toSorted((a, b) => a.tokenIds.length - b.tokenIds.length);
+  /** Tokens sampled since the last call. */
+  takeTokenCount(): number {
+    const count = this.#tokenCount;
+    this.#tokenCount = 0;
+    return count;
+  }
+
+  /** Takes rows in and samples their first tokens. Each distinct prompt is computed once. */
+  async prefill(rows: readonly Row[]): Promise<void> {
+    if (rows.length === 0) return;
+    const first = this.#rows.length;
+    this.#parts.cache.reserve({
+      rows: Math.max(first + rows.length, rowsMin),
+      length: Math.max(this.longest, longestOf(rows)),
+      keep: first,
+    });
+    for (const row of rows) this.#fillSlot(this.#rows.push(row) - 1, row.request);
+    const groups = groupPrompts(this.#rows, first).toSorted((a, b) => a.tokenIds.length - b.tokenIds.length);
     for (const run of splitByPositions(groups)) await this.#prefillRun(run);
+    this.#compact();
   }
 
-  async #prefillRun(groups: readonly PromptGroup[]): Promise<void> {
-    const { prefillCache, cache, sessions } = this.#parts;
-    const width = Math.max(...groups.map((group) => group.tokenIds.length));
-    const batch = Math.max(groups.length, rowsMin);
-    prefillCache.resize(batch, width);
-    const slots = groups.flatMap((group) => group.rows);
-    const last = groups.flatMap((group, i) => group.rows.map(() => i * width + group.tokenIds.length - 1));
-    while (last.length < rowsMin) last.push(last[0]!);
-    const output = await this.#run(sessions.prefill, prefillCache, batch, {
-      ...prefillFeeds(groups, batch, width),
-      last: longs(BigInt64Array.from(last, BigInt), [last.length]),
-      ...this.#choiceFeeds(last.map((_, i) => slots[i] ?? slots[0]!)),
-    });
-    groups.forEach((group, i) => {
-      for (const row of group.rows) cache.copyRow(prefillCache, i, row, group.tokenIds.length);
-    });
-    slots.forEach((slot, i) => this.#accept(slot, output.tokens[i]!, output.logprobs[i]!));
-  }
-
-  async #step(): Promise<void> {
-    const rows = Math.max(this.#live, rowsMin);
+  /** One more token for every row. */
+  async step(): Promise<void> {
+    if (this.#rows.length === 0) return;
+    const rows = Math.max(this.#rows.length, rowsMin);
+    if (this.#rows.length < rows) this.#parkSlot(rows - 1);
     const lengths = this.#lengths.subarray(0, rows);
     let longest = 0;
     for (const length of lengths) longest = Math.max(longest, length);
@@ -132,9 +106,41 @@ export class DecodeBatch {
         [rows],
       ),
       total_length: ints(Int32Array.of(longest), []),
-      ...this.#choiceFeeds(null),
+      ...this.#choiceFeeds(Array.from({ length: rows }, (_, slot) => slot)),
     });
-    for (let slot = 0; slot < this.#live; slot++) this.#accept(slot, output.tokens[slot]!, output.logprobs[slot]!);
+    this.#rows.forEach((_, slot) => this.#accept(slot, output.tokens[slot]!, output.logprobs[slot]!));
+    this.#compact();
+  }
+
+  /** Forgets an owner's rows. */
+  drop(owner: object): void {
+    this.#removeRows((row) => row.owner === owner);
+  }
+
+  #fillSlot(slot: number, { promptTokenIds, temperature }: SampleRequest): void {
+    this.#lengths[slot] = promptTokenIds.length;
+    this.#greedy[slot] = Number(temperature === 0);
+    this.#inverseTemperatures[slot] = temperature === 0 ? 1 : 1 / temperature;
+  }
+
+  async #prefillRun(groups: readonly PromptGroup[]): Promise<void> {
+    const { prefillCache, cache, sessions } = this.#parts;
+    const width = Math.max(...groups.map((group) => group.tokenIds.length));
+    const batch = Math.max(groups.length, rowsMin);
+    prefillCache.reserve({ rows: batch, length: width, keep: 0 });
+    const slots = groups.flatMap((group) => group.slots);
+    const last = groups.flatMap((group, i) => group.slots.map(() => i * width + group.tokenIds.length - 1));
+    while (last.length < rowsMin) last.push(last[0]!);
+    const output = await this.#run(sessions.prefill, prefillCache, batch, {
+      ...prefillFeeds(groups, batch, width),
+      last: longs(BigInt64Array.from(last, BigInt), [last.length]),
+      ...this.#choiceFeeds(last.map((_, i) => slots[i] ?? slots[0]!)),
+    });
+    groups.forEach((group, i) => {
+      for (const slot of group.slots)
+        cache.copyRow(prefillCache, { from: i, to: slot, positions: group.tokenIds.length });
+    });
+    slots.forEach((slot, i) => this.#accept(slot, output.tokens[i]!, output.logprobs[i]!));
   }
 
   async #run(
@@ -157,88 +163,96 @@ export class DecodeBatch {
     return { tokens, logprobs };
   }
 
-  /** How each of the given slots draws its next token; null = the live slots in order. */
-  #choiceFeeds(slots: readonly number[] | null): Record<string, Tensor> {
-    const count = slots?.length ?? Math.max(this.#live, rowsMin);
-    const uniforms = new Float32Array(count);
-    const inverseTemperatures = new Float32Array(count);
-    const greedy = new Uint8Array(count);
-    for (let i = 0; i < count; i++) {
-      const slot = slots ? slots[i]! : i;
-      uniforms[i] = this.#drawUniform(slot);
-      inverseTemperatures[i] = this.#inverseTemperatures[slot]!;
-      greedy[i] = this.#greedy[slot]!;
-    }
+  /** How each of the given slots draws its next token. */
+  #choiceFeeds(slots: readonly number[]): Record<string, Tensor> {
+    const shape = [slots.length, 1];
+    const pick = (slot: number): number => this.#drawUniform(slot);
     return {
-      uniform: floats(uniforms, [count, 1]),
-      inverse_temperature: floats(inverseTemperatures, [count, 1]),
-      greedy: new Tensor('bool', greedy, [count, 1]),
+      uniform: floats(Float32Array.from(slots, pick), shape),
+      inverse_temperature: floats(
+        Float32Array.from(slots, (slot) => this.#inverseTemperatures[slot]!),
+        shape,
+      ),
+      greedy: new Tensor(
+        'bool',
+        Uint8Array.from(slots, (slot) => this.#greedy[slot]!),
+        shape,
+      ),
     };
   }
 
   #drawUniform(slot: number): number {
-    const row = this.#rowOf[slot]!;
-    if (row < 0 || this.#greedy[slot] === 1) return 0;
-    return Math.min(uniform(this.#parts.requests[row]!.seed, this.#tokenIds[row]!.length), uniformMax);
+    const row = this.#rows[slot];
+    if (!row || this.#greedy[slot] === 1) return 0;
+    return Math.min(uniform(row.request.seed, row.tokenIds.length), uniformMax);
   }
 
   #accept(slot: number, tokenId: number, logprob: number): void {
-    const row = this.#rowOf[slot]!;
-    const request = this.#parts.requests[row]!;
-    const tokenIds = this.#tokenIds[row]!;
-    tokenIds.push(tokenId);
-    this.#logprobs[row]!.push(logprob);
+    const row = this.#rows[slot]!;
+    row.tokenIds.push(tokenId);
+    row.logprobs.push(logprob);
     this.#tokens[slot] = tokenId;
-    this.#lengths[slot] = request.promptTokenIds.length + tokenIds.length;
-    if (request.stopTokenIds.includes(tokenId)) this.#finished[row] = 'stop';
-    else if (tokenIds.length === request.maxTokens) this.#finished[row] = 'length';
+    this.#lengths[slot] = row.request.promptTokenIds.length + row.tokenIds.length;
+    this.#tokenCount++;
   }
 
-  /** Finished rows leave their slots to the last live ones. */
   #compact(): void {
-    for (let slot = 0; slot < this.#live;) {
-      if (this.#finished[this.#rowOf[slot]!] === null) {
+    this.#removeRows((row) => {
+      const finishReason = finishReasonOf(row);
+      if (finishReason) row.finish({ tokenIds: row.tokenIds, logprobs: row.logprobs, finishReason });
+      return finishReason !== null;
+    });
+  }
+
+  /** Removed rows leave their slots to the last ones. */
+  #removeRows(isRemoved: (row: Row) => boolean): void {
+    for (let slot = 0; slot < this.#rows.length;) {
+      if (!isRemoved(this.#rows[slot]!)) {
         slot++;
         continue;
       }
-      this.#live--;
-      if (slot < this.#live) this.#moveSlot(this.#live, slot);
+      const last = this.#rows.length - 1;
+      if (slot < last) this.#moveSlot(last, slot);
+      this.#rows.pop();
     }
-    // A slot that pads the batch to two rows repeats whatever it held: at a position its cache has.
-    for (let slot = this.#live; slot < Math.min(rowsMin, this.#rowOf.length); slot++) this.#parkSlot(slot);
   }
 
   #moveSlot(from: number, to: number): void {
     this.#parts.cache.moveRow(from, to);
-    this.#rowOf[to] = this.#rowOf[from]!;
+    this.#rows[to] = this.#rows[from]!;
     for (const values of [this.#tokens, this.#lengths, this.#inverseTemperatures, this.#greedy]) {
       values[to] = values[from]!;
     }
   }
 
+  /** A slot that pads the batch to two rows: token 0 at the first position. */
   #parkSlot(slot: number): void {
-    this.#rowOf[slot] = -1;
     this.#tokens[slot] = 0;
     this.#lengths[slot] = 1;
     this.#greedy[slot] = 1;
     this.#inverseTemperatures[slot] = 1;
   }
-
-  #result(row: number): SampleResult {
-    const finishReason = this.#finished[row];
-    assert(finishReason, 'a batch ends when every row has');
-    return { tokenIds: this.#tokenIds[row]!, logprobs: this.#logprobs[row]!, finishReason };
-  }
 }
 
-function groupPrompts(requests: readonly SampleRequest[]): PromptGroup[] {
+function finishReasonOf({ request, tokenIds }: Row): 'stop' | 'length' | null {
+  if (request.stopTokenIds.includes(tokenIds.at(-1)!)) return 'stop';
+  return tokenIds.length === request.maxTokens ? 'length' : null;
+}
+
+function longestOf(rows: readonly Row[]): number {
+  return rows.reduce((longest, { request }) => Math.max(longest, request.promptTokenIds.length + request.maxTokens), 0);
+}
+
+/** Slots from `first` on, by prompt. */
+function groupPrompts(rows: readonly Row[], first: number): PromptGroup[] {
   const groups = new Map<string, PromptGroup>();
-  requests.forEach(({ promptTokenIds }, row) => {
-    const key = promptTokenIds.join();
+  for (let slot = first; slot < rows.length; slot++) {
+    const tokenIds = rows[slot]!.request.promptTokenIds;
+    const key = tokenIds.join();
     const group = groups.get(key);
-    if (group) group.rows.push(row);
-    else groups.set(key, { tokenIds: promptTokenIds, rows: [row] });
-  });
+    if (group) group.slots.push(slot);
+    else groups.set(key, { tokenIds, slots: [slot] });
+  }
   return [...groups.values()];
 }
 

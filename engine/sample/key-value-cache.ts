@@ -3,6 +3,9 @@ import type { ModelConfig } from '../model/config.ts';
 import { floats } from '../onnx/session.ts';
 import { cacheNames } from './decode-graph.ts';
 
+/** Lengths are rounded up to this, so that rows a little longer than the last do not move everything. */
+const lengthStep = 16;
+
 /**
  * Keys and values of a batch, [rows, keyValueHeads, length, headSize] per layer, in memory that is kept between
  * batches. ONNX Runtime gets the same memory as input and output, so a step appends in place.
@@ -10,22 +13,27 @@ import { cacheNames } from './decode-graph.ts';
 export class KeyValueCache {
   readonly #config: ModelConfig;
   /** Two per layer: keys, then values. */
-  readonly #buffers: Float32Array[];
-  #rows = 0;
-  #length = 0;
+  #buffers: Float32Array[];
+  /** Positions per row. */
+  #length = lengthStep;
 
   constructor(config: ModelConfig) {
     this.#config = config;
     this.#buffers = Array.from({ length: 2 * config.layerCount }, () => new Float32Array(0));
   }
 
-  /** Makes room; what the cache held is lost. `length` counts positions. */
-  resize(rows: number, length: number): void {
-    this.#rows = rows;
-    this.#length = length;
+  /** Makes room for rows of `length` positions; the first `keep` rows stay, whatever else it held may be lost. */
+  reserve({ rows, length, keep }: { rows: number; length: number; keep: number }): void {
+    const wanted = Math.ceil(length / lengthStep) * lengthStep;
+    if (keep === 0) this.#length = wanted;
+    else if (wanted > this.#length) this.#relayout(rows, wanted, keep);
     const needed = rows * this.#rowSize;
-    this.#buffers.forEach((buffer, i) => {
-      if (buffer.length < needed) this.#buffers[i] = new Float32Array(needed);
+    if (this.#buffers[0]!.length >= needed) return;
+    this.#buffers = this.#buffers.map((buffer) => {
+      // Doubled when rows are kept: a batch that grows row by row copies each row a constant number of times.
+      const grown = new Float32Array(keep === 0 ? needed : Math.max(needed, 2 * buffer.length));
+      grown.set(buffer.subarray(0, keep * this.#rowSize));
+      return grown;
     });
   }
 
@@ -44,16 +52,16 @@ export class KeyValueCache {
     return { feeds, fetches };
   }
 
-  /** Copies the first `positions` positions of a row of another cache into one of this. */
-  copyRow(from: KeyValueCache, fromRow: number, toRow: number, positions: number): void {
+  /** Copies the first positions of a row of another cache into one of this. */
+  copyRow(source: KeyValueCache, { from, to, positions }: { from: number; to: number; positions: number }): void {
     const { keyValueHeadCount, headSize } = this.#config;
     const count = positions * headSize;
     for (let i = 0; i < this.#buffers.length; i++) {
-      const source = from.#buffers[i]!;
+      const sourceBuffer = source.#buffers[i]!;
       const target = this.#buffers[i]!;
       for (let head = 0; head < keyValueHeadCount; head++) {
-        const start = fromRow * from.#rowSize + head * from.#length * headSize;
-        target.set(source.subarray(start, start + count), toRow * this.#rowSize + head * this.#length * headSize);
+        const start = from * source.#rowSize + head * source.#length * headSize;
+        target.set(sourceBuffer.subarray(start, start + count), to * this.#rowSize + head * this.#length * headSize);
       }
     }
   }
@@ -64,8 +72,13 @@ export class KeyValueCache {
     for (const buffer of this.#buffers) buffer.copyWithin(to * size, from * size, (from + 1) * size);
   }
 
-  get rows(): number {
-    return this.#rows;
+  #relayout(rows: number, length: number, keep: number): void {
+    const old = new KeyValueCache(this.#config);
+    old.#buffers = this.#buffers;
+    old.#length = this.#length;
+    this.#length = length;
+    this.#buffers = old.#buffers.map(() => new Float32Array(rows * this.#rowSize));
+    for (let row = 0; row < keep; row++) this.copyRow(old, { from: row, to: row, positions: old.#length });
   }
 
   get #rowSize(): number {

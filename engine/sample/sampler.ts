@@ -1,10 +1,11 @@
+import { setImmediate } from 'node:timers/promises';
 import type { InferenceSession } from 'onnxruntime-node';
 import { RatchetError } from '../../core/errors.ts';
 import { decodeRowsMax, keyValueBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { openSession, type SessionOptions } from '../onnx/session.ts';
-import { DecodeBatch, type DecodeSessions } from './decode-batch.ts';
+import { DecodeBatch, type DecodeSessions, type Row } from './decode-batch.ts';
 import { buildDecodeGraph } from './decode-graph.ts';
 import { KeyValueCache, rowBytes } from './key-value-cache.ts';
 
@@ -29,21 +30,40 @@ export interface SampleResult {
 
 export interface GenerateOptions {
   readonly signal?: AbortSignal;
-  /** Called after each step with the number of tokens it sampled. */
-  readonly onTokens?: (count: number) => void;
+}
+
+export interface SamplerCounters {
+  readonly rowsRunning: number;
+  readonly rowsWaiting: number;
+  readonly tokensTotal: number;
+}
+
+/** One call of generate: rows wait here until the batch has room for them. */
+interface Call {
+  readonly parameters: Parameters;
+  readonly requests: readonly SampleRequest[];
+  readonly signal: AbortSignal | undefined;
+  readonly results: SampleResult[];
+  admitted: number;
+  finished: number;
+  readonly resolve: (results: SampleResult[]) => void;
+  readonly reject: (reason: unknown) => void;
 }
 
 /**
- * Samples from any number of policy versions of one architecture. With one thread a row's tokens and logprobs do not
- * depend on its neighbours, bit for bit: no batch has a single row, and random numbers have keys.
+ * Samples from any number of policy versions of one architecture. Calls that name the version in progress join its
+ * batch at the next step; others wait their turn, first come first served. With one thread a row's tokens and logprobs
+ * do not depend on its neighbours, bit for bit: no batch has a single row, and random numbers have keys.
  */
 export class Sampler {
   readonly config: ModelConfig;
   readonly #sessions: DecodeSessions;
   readonly #cache: KeyValueCache;
   readonly #prefillCache: KeyValueCache;
-  /** The caches serve one batch at a time: calls wait for each other. */
-  #tail: Promise<unknown> = Promise.resolve();
+  readonly #waiting: Call[] = [];
+  #running: Promise<void> | null = null;
+  #rowsRunning = 0;
+  #tokensTotal = 0;
 
   private constructor(config: ModelConfig, sessions: DecodeSessions) {
     this.config = config;
@@ -65,54 +85,101 @@ export class Sampler {
     options: GenerateOptions = {},
   ): Promise<SampleResult[]> {
     requests.forEach((request) => requireSampleable(request, this.config));
-    const turn = this.#tail.then(() => this.#generate(parameters, requests, options));
-    this.#tail = turn.catch(() => undefined);
-    return turn;
+    options.signal?.throwIfAborted();
+    if (requests.length === 0) return [];
+    return new Promise((resolve, reject) => {
+      const progress = { results: [], admitted: 0, finished: 0 };
+      this.#waiting.push({ parameters, requests, signal: options.signal, ...progress, resolve, reject });
+      this.#running ??= this.#run().finally(() => (this.#running = null));
+    });
+  }
+
+  get counters(): SamplerCounters {
+    const rowsWaiting = this.#waiting.reduce((sum, call) => sum + call.requests.length - call.admitted, 0);
+    return { rowsRunning: this.#rowsRunning, rowsWaiting, tokensTotal: this.#tokensTotal };
   }
 
   async release(): Promise<void> {
-    await this.#tail;
+    await this.#running;
     await this.#sessions.prefill.release();
     await this.#sessions.step.release();
   }
 
-  async #generate(
-    parameters: Parameters,
-    requests: readonly SampleRequest[],
-    options: GenerateOptions,
-  ): Promise<SampleResult[]> {
-    const results: SampleResult[] = [];
-    for (const rows of splitRows(this.config, requests)) {
-      const batch = new DecodeBatch({
-        parameters,
-        requests: rows,
-        sessions: this.#sessions,
-        cache: this.#cache,
-        prefillCache: this.#prefillCache,
-      });
-      results.push(...(await batch.run(options)));
+  async #run(): Promise<void> {
+    // Calls made in one turn of the event loop start together.
+    await setImmediate();
+    while (this.#waiting[0]) await this.#runBatch(this.#waiting[0].parameters);
+  }
+
+  async #runBatch(parameters: Parameters): Promise<void> {
+    const batch = new DecodeBatch({
+      parameters,
+      sessions: this.#sessions,
+      cache: this.#cache,
+      prefillCache: this.#prefillCache,
+    });
+    const calls = new Set<Call>();
+    try {
+      do {
+        this.#dropAborted(batch, calls);
+        await batch.prefill(this.#admit(parameters, batch, calls));
+        await batch.step();
+        this.#rowsRunning = batch.rowCount;
+        this.#tokensTotal += batch.takeTokenCount();
+      } while (batch.rowCount > 0 || this.#waiting[0]?.parameters === parameters);
+    } catch (error) {
+      for (const call of calls) this.#end(call, () => call.reject(error));
     }
-    return results;
+    this.#rowsRunning = 0;
+  }
+
+  /** Rows of the first calls in line, as long as they name this version and fit. */
+  #admit(parameters: Parameters, batch: DecodeBatch, calls: Set<Call>): Row[] {
+    const rows: Row[] = [];
+    let longest = batch.longest;
+    for (let call = this.#waiting[0]; call?.parameters === parameters; call = this.#waiting[0]) {
+      const request = call.requests[call.admitted]!;
+      longest = Math.max(longest, request.promptTokenIds.length + request.maxTokens);
+      if (!fits(this.config, batch.rowCount + rows.length + 1, longest)) break;
+      calls.add(call);
+      rows.push(this.#row(call, call.admitted++));
+      if (call.admitted === call.requests.length) this.#waiting.shift();
+    }
+    return rows;
+  }
+
+  #row(call: Call, index: number): Row {
+    return {
+      request: call.requests[index]!,
+      owner: call,
+      tokenIds: [],
+      logprobs: [],
+      finish: (result) => {
+        call.results[index] = result;
+        call.finished++;
+        if (call.finished === call.requests.length) call.resolve(call.results);
+      },
+    };
+  }
+
+  #dropAborted(batch: DecodeBatch, calls: ReadonlySet<Call>): void {
+    for (const call of new Set([...calls, ...this.#waiting])) {
+      if (!call.signal?.aborted) continue;
+      batch.drop(call);
+      this.#end(call, () => call.reject(call.signal?.reason));
+    }
+  }
+
+  #end(call: Call, settle: () => void): void {
+    const place = this.#waiting.indexOf(call);
+    if (place >= 0) this.#waiting.splice(place, 1);
+    settle();
   }
 }
 
-/** Consecutive requests, as many at a time as the limits on rows and cache allow. */
-function splitRows(config: ModelConfig, requests: readonly SampleRequest[]): SampleRequest[][] {
-  const batches: SampleRequest[][] = [];
-  let longest = 0;
-  for (const request of requests) {
-    const batch = batches.at(-1);
-    longest = Math.max(longest, request.promptTokenIds.length + request.maxTokens);
-    const fits =
-      batch && batch.length < decodeRowsMax && (batch.length + 1) * rowBytes(config, longest) <= keyValueBytesMax;
-    if (fits) {
-      batch.push(request);
-    } else {
-      batches.push([request]);
-      longest = request.promptTokenIds.length + request.maxTokens;
-    }
-  }
-  return batches;
+/** One row always fits: what is too large for any batch is refused before. */
+function fits(config: ModelConfig, rows: number, length: number): boolean {
+  return rows === 1 || (rows <= decodeRowsMax && rows * rowBytes(config, length) <= keyValueBytesMax);
 }
 
 /** Refuses what no model of this architecture can sample. */
@@ -132,11 +199,9 @@ export function requireSampleable(request: SampleRequest, config: ModelConfig): 
   }
   const foreign = promptTokenIds.find((id) => !Number.isInteger(id) || id < 0 || id >= config.vocabularySize);
   if (foreign !== undefined) refuse(`Token id ${foreign} is outside the vocabulary of ${config.vocabularySize}.`);
-  if (!(temperature >= 0 && temperature <= temperatureMax)) {
-    refuse(`temperature must be between 0 and ${temperatureMax}, got ${temperature}.`);
-  }
-  if (temperature > 0 && temperature < temperatureMin) {
-    refuse(`temperature ${temperature} is below ${temperatureMin}; use 0 for greedy decoding.`);
+  const isInRange = temperature === 0 || (temperature >= temperatureMin && temperature <= temperatureMax);
+  if (!isInRange) {
+    refuse(`temperature must be 0 (greedy) or from ${temperatureMin} to ${temperatureMax}, got ${temperature}.`);
   }
   if (!Number.isSafeInteger(seed)) refuse(`seed must be a safe integer, got ${seed}.`);
 }

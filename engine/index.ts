@@ -1,0 +1,26 @@
+/** The embedded model engine: samples from and trains small Qwen3-type decoders on the CPU with onnxruntime-node. */
+export { type ModelConfig, parseModelConfig } from './model/config.ts';
+export { loadModelFolder, type ModelFolder, saveModelFolder, writeAtOnce } from './model/model-folder.ts';
+export { parameterCount, Parameters } from './model/parameters.ts';
+export { createPreset, openModel } from './model/presets.ts';
+export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';
+export { ChatTokenizer } from './model/tokenizer.ts';
+export {
+  type GenerateOptions,
+  Sampler,
+  type SamplerCounters,
+  type SampleRequest,
+  type SampleResult,
+} from './sample/sampler.ts';
+export type { MaskedSample } from './train/pack.ts';
+export { TrainerProcess } from './train/trainer-process.ts';
+export { EngineTrainer, type TrainerOptions } from './train/trainer.ts';
+export type {
+  ScoreOptions,
+  SftMetrics,
+  SftOptions,
+  StepResult,
+  Trainer,
+  TrainMetrics,
+  TrainOptions,
+} from './train/types.ts';

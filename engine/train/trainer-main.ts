@@ -1,0 +1,30 @@
+/** Entry of a trainer's process. It lives as long as its IPC channel: when the owner is gone, so is the trainer. */
+import { EngineTrainer } from './trainer.ts';
+import { type OpenArguments, toWire, type TrainerCall, type TrainerReply } from './trainer-protocol.ts';
+
+let trainer: EngineTrainer | null = null;
+
+// Ctrl-C in a terminal reaches the whole process group; the owner decides when training ends.
+process.on('SIGINT', () => undefined);
+process.on('disconnect', () => process.exit(0));
+process.on('message', (call: TrainerCall) => void answer(call));
+
+async function answer(call: TrainerCall): Promise<void> {
+  const reply: TrainerReply = await perform(call).then(
+    (result) => ({ id: call.id, result }),
+    (error: unknown) => ({ id: call.id, error: toWire(error) }),
+  );
+  process.send?.(reply);
+}
+
+async function perform({ method, args }: TrainerCall): Promise<unknown> {
+  if (method === 'open') {
+    const { model, options } = args[0] as OpenArguments;
+    trainer = await EngineTrainer.open(model, options);
+    return undefined;
+  }
+  if (!trainer) throw new Error(`${method} was called before the trainer was opened`);
+  // The owner is the same program: the types were checked where the call was written.
+  const call = trainer[method].bind(trainer) as (...args: readonly unknown[]) => Promise<unknown>;
+  return call(...args);
+}
