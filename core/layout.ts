@@ -10,13 +10,13 @@ export const layout = {
   commits: (lineage: string) => `lineages/${lineage}/steps/`,
   round: (lineage: string, step: number, first: number, last: number) =>
     `${branch(lineage)}rollouts/step_${step}/groups_${first}-${last}/`,
-  batch: (lineage: string, step: number, attempt: number) =>
-    `${branch(lineage)}batches/step_${step}${attempt === 1 ? '' : `.attempt_${attempt}`}.jsonl`,
   allBatches: (lineage: string) => `${branch(lineage)}batches/`,
-  packed: (lineage: string, step: number, attempt: number) =>
-    `${branch(lineage)}batches/step_${step}${attempt === 1 ? '' : `.attempt_${attempt}`}.packed.json`,
+  batch: (lineage: string, step: number, digest: string) =>
+    `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.jsonl`,
+  packed: (lineage: string, step: number, digest: string) =>
+    `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.json`,
   plan: (lineage: string, step: number, attempt: number) =>
-    `${branch(lineage)}batches/step_${step}${attempt === 1 ? '' : `.attempt_${attempt}`}.plan.json`,
+    `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}plan.json`,
   weights: (lineage: string, step: number) => `${branch(lineage)}weights/step_${step}/`,
   allWeights: (lineage: string) => `${branch(lineage)}weights/`,
   checkpoint: (lineage: string, step: number) => `${branch(lineage)}checkpoints/step_${step}/`,

@@ -183,7 +183,8 @@ function valueSuggestion(path: KeyPath, received: unknown): string | undefined {
 function reportUnknownKey(path: KeyPath, reporter: Reporter): void {
   const key = String(path.at(-1));
   if (looksSecret(key)) return; // Said already, without repeating it.
-  const unsupported = knownUnsupported[tableName(path)];
+  const field = tableName(path);
+  const unsupported = Object.hasOwn(knownUnsupported, field) ? knownUnsupported[field] : undefined;
   if (unsupported !== undefined) {
     reporter.add({
       path,

@@ -1,0 +1,169 @@
+import assert from 'node:assert/strict';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { listDataset, rubric, singleTurn } from '../../backends/environments/kit.ts';
+import type { RewardFunction, Turn } from '../../backends/environments/kit.ts';
+import { listEnvironments, loadEnvironment } from '../../backends/environments/load.ts';
+import { scoreRollout } from '../../backends/environments/score.ts';
+import { RatchetError } from '../../core/errors.ts';
+import type { Rollout } from '../../core/rl/rollout.ts';
+
+const turn = (text: string, finishReason: Turn['finishReason'] = 'stop'): Turn => ({
+  promptTokenIds: [1],
+  tokenIds: [2],
+  logprobs: [-1],
+  text,
+  finishReason,
+  policyStep: 0,
+});
+const rollout = (outcome: Rollout['outcome'] = 'ok'): Rollout => ({
+  group: 1,
+  index: 0,
+  exampleId: 0,
+  turns: [turn('said')],
+  outcome,
+});
+const example = listDataset([{ prompt: 'ask', answer: 'said' }]).at(0);
+const score = (functions: readonly RewardFunction[], outcome?: Rollout['outcome']) =>
+  scoreRollout({ rubric: rubric(functions) }, example, rollout(outcome));
+const fixed = (name: string, weight: number, value: number): RewardFunction => ({ name, weight, score: () => value });
+
+describe('scoring a stored rollout', () => {
+  test('the reward is the weighted sum; weight 0 is reported but not rewarded', async () => {
+    const scored = await score([fixed('a', 1, 0.5), fixed('b', 0.25, 2), fixed('seen', 0, 9)]);
+    assert.equal(scored.reward, 1);
+    assert.deepEqual(scored.metrics, { a: 0.5, b: 2, seen: 9 });
+    assert.equal(scored.outcome, 'ok');
+  });
+
+  test('a reward function that throws makes a judge failure without a reward, not a reward of 0', async () => {
+    const broken: RewardFunction = {
+      name: 'judge',
+      weight: 1,
+      score: () => Promise.reject(new Error('the judge is asleep')),
+    };
+    const scored = await score([fixed('a', 1, 1), broken]);
+    assert.deepEqual([scored.outcome, scored.reward], ['judge_failure', null]);
+    assert.match(scored.error ?? '', /"judge": the judge is asleep/);
+  });
+
+  test('a score that is not a finite number is a judge failure too', async () => {
+    for (const value of [Number.NaN, Number.POSITIVE_INFINITY, undefined as unknown as number]) {
+      assert.equal((await score([fixed('a', 1, value)])).outcome, 'judge_failure');
+    }
+  });
+
+  test('truncated and failed answers carry a reward, infrastructure trouble never does', async () => {
+    for (const outcome of ['ok', 'truncated', 'policy_failure'] as const) {
+      assert.equal((await score([fixed('a', 1, 1)], outcome)).reward, 1);
+    }
+    for (const outcome of ['infra_failure', 'timeout', 'cancelled', 'judge_failure'] as const) {
+      const scored = await score([fixed('a', 1, 1)], outcome);
+      assert.deepEqual([scored.reward, scored.outcome, scored.metrics], [null, outcome, {}]);
+    }
+  });
+
+  test('the completion is what the model said last', async () => {
+    const echo: RewardFunction = { name: 'echo', weight: 1, score: ({ completion }) => Number(completion === 'said') };
+    assert.equal((await score([echo])).reward, 1);
+  });
+});
+
+describe('the environment kit', () => {
+  const dataset = listDataset([
+    { prompt: 'one', answer: '1' },
+    { prompt: [{ role: 'system', content: 's' }], answer: '2' },
+  ]);
+
+  test('a single turn that ends by length is truncated, else ok', async () => {
+    const environment = singleTurn({ name: 'e', dataset, evalDataset: dataset, rubric: rubric([]) });
+    const play = (finishReason: Turn['finishReason']) =>
+      environment.rollout(dataset.at(0), { sample: () => Promise.resolve(turn('x', finishReason)) });
+    assert.equal((await play('stop')).outcome, 'ok');
+    assert.equal((await play('length')).outcome, 'truncated');
+  });
+
+  test('a server that cannot be reached is the policy rejecting, and is not swallowed', async () => {
+    const environment = singleTurn({ name: 'e', dataset, evalDataset: dataset, rubric: rubric([]) });
+    const policy = { sample: () => Promise.reject(new RatchetError('InferenceUnavailable', 'gone')) };
+    await assert.rejects(environment.rollout(dataset.at(0), policy), /gone/);
+  });
+
+  test('a plain prompt is one user message, and ids are positions', () => {
+    assert.deepEqual(dataset.at(0), { id: 0, prompt: [{ role: 'user', content: 'one' }], answer: '1' });
+    assert.equal(dataset.at(1).id, 1);
+    for (const outside of [-1, 2, 0.5]) assert.throws(() => dataset.at(outside), RangeError);
+  });
+
+  test('two reward functions of one name, or a weight that is no number, are refused', () => {
+    assert.throws(() => rubric([fixed('a', 1, 1), fixed('a', 0, 1)]), /Two reward functions are called "a"/);
+    assert.throws(() => rubric([fixed('a', Number.NaN, 1)]), /weight/);
+  });
+});
+
+describe('loading an environment', () => {
+  let environmentsFolder: string;
+  before(() => {
+    environmentsFolder = mkdtempSync(path.join(tmpdir(), 'environments-'));
+    for (const [name, code] of Object.entries({
+      good: 'export const loadEnvironment = (args) => ({ name: "good", args });',
+      hollow: 'export const nothing = 1;',
+    })) {
+      mkdirSync(path.join(environmentsFolder, name));
+      writeFileSync(path.join(environmentsFolder, name, 'index.js'), code);
+    }
+    mkdirSync(path.join(environmentsFolder, 'empty'));
+    writeFileSync(path.join(environmentsFolder, 'package.json'), '{ "type": "module" }');
+  });
+  after(() => rmSync(environmentsFolder, { recursive: true }));
+
+  const load = (id: string) => loadEnvironment(id, { a: 1 }, { environmentsFolder });
+
+  test('an id, with or without owner and version, finds its folder and gets its arguments', async () => {
+    for (const id of ['good', 'primeintellect/good', 'primeintellect/good@0.1.4']) {
+      assert.deepEqual(await load(id), { name: 'good', args: { a: 1 } });
+    }
+  });
+
+  test('an unknown id names those that exist and the nearest', async () => {
+    await assert.rejects(load('owner/goood'), (error: RatchetError) => {
+      assert.equal(error.code, 'EnvironmentUnknown');
+      assert.equal(
+        error.message,
+        'There is no environment "owner/goood". Did you mean "good"? Those that exist: good, hollow.',
+      );
+      return true;
+    });
+  });
+
+  test('an id never leaves the environments folder', async () => {
+    for (const id of [
+      '../good',
+      'good/../good',
+      '/etc',
+      'a/b/good',
+      '..',
+      '.',
+      '',
+      'good/',
+      String.raw`..\good`,
+      'good\0',
+    ]) {
+      await assert.rejects(load(id), { code: 'EnvironmentUnknown' }, id);
+    }
+  });
+
+  test('a module without loadEnvironment is a refusal that says what to export', async () => {
+    await assert.rejects(load('hollow'), {
+      code: 'ConfigInvalid',
+      message: /does not export a function loadEnvironment/,
+    });
+  });
+
+  test('the built-in environments are listed', () => {
+    assert.ok(listEnvironments().includes('reverse-text'));
+    assert.deepEqual(listEnvironments(path.join(environmentsFolder, 'missing')), []);
+  });
+});
