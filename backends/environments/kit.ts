@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import type { ChatMessage, Example } from '../../core/rl/rollout.ts';
+import { looksSecret } from '../../core/spec/secrets.ts';
 import type { Dataset, Environment, RewardFunction, Rubric } from './types.ts';
 
 /** What an environment's author imports. */
@@ -64,7 +65,8 @@ export function parseArgs<T extends z.ZodType>(environment: string, schema: T, a
   if (parsed.success) return parsed.data;
   const lines = parsed.error.issues.map((issue) => {
     const what = issue.path.length > 0 ? `args.${issue.path.join('.')}` : 'args';
-    const received = issue.code === 'unrecognized_keys' ? '' : `, received ${JSON.stringify(issue.input) ?? 'nothing'}`;
+    const input = JSON.stringify(issue.input) ?? 'nothing';
+    const received = issue.code === 'unrecognized_keys' || looksSecret(input) ? '' : `, received ${input}`;
     return `  ${what}: ${issue.message}${received}`;
   });
   const known = schema instanceof z.ZodObject ? `\nIts arguments are: ${Object.keys(schema.shape).join(', ')}.` : '';

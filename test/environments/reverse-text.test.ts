@@ -115,6 +115,11 @@ describe('reverse-text', () => {
       () => loadEnvironment({ min_length: 5, max_length: 4 }),
       /args\.min_length: expected at most max_length/,
     );
+    const secret = 'sk-canary0123456789';
+    assert.throws(
+      () => loadEnvironment({ seed: secret }),
+      (error: Error) => !error.message.includes(secret),
+    );
     assert.ok(loadEnvironment({ min_length: 5, max_length: 5 }).dataset.length > 0);
   });
 });

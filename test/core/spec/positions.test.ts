@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { parse } from 'smol-toml';
+import fc from 'fast-check';
+import { parse, stringify } from 'smol-toml';
 import { findPositions, formatPath } from '../../../core/spec/positions.ts';
 import type { KeyPath } from '../../../core/spec/positions.ts';
 
@@ -39,6 +40,18 @@ k = 2
 [ "odd name" . deep ]
 z = 1
 `;
+
+/** The paths of values that the parser finds in a text and the finder does not. */
+function withoutPosition(toml: string): string[] {
+  const positions = findPositions(toml);
+  const visit = (value: unknown, path: KeyPath): string[] => {
+    const here = path.length > 0 && positions.at(path) === undefined ? [formatPath(path)] : [];
+    if (typeof value !== 'object' || value === null || value instanceof Date) return here;
+    const entries: [string | number, unknown][] = Array.isArray(value) ? [...value.entries()] : Object.entries(value);
+    return [...here, ...entries.flatMap(([key, item]) => visit(item, [...path, key]))];
+  };
+  return visit(parse(toml), []);
+}
 
 describe('positions in a TOML file', () => {
   const positions = findPositions(text);
@@ -81,16 +94,27 @@ describe('positions in a TOML file', () => {
   });
 
   test('every value that the parser finds has a position', () => {
-    const missing: string[] = [];
-    const visit = (value: unknown, path: KeyPath) => {
-      if (path.length > 0 && positions.at(path) === undefined) missing.push(formatPath(path));
-      if (Array.isArray(value)) value.forEach((item, i) => visit(item, [...path, i]));
-      else if (typeof value === 'object' && value !== null && !(value instanceof Date)) {
-        for (const [key, item] of Object.entries(value)) visit(item, [...path, key]);
-      }
-    };
-    visit(parse(text), []);
-    assert.deepEqual(missing, []);
+    assert.deepEqual(withoutPosition(text), []);
+  });
+
+  test('that holds for whatever TOML there is, with any keys and any nesting', () => {
+    const { tree } = fc.letrec<{ tree: unknown }>((tie) => ({
+      tree: fc.oneof(
+        { maxDepth: 3 },
+        fc.string({ unit: 'binary' }),
+        fc.integer(),
+        fc.boolean(),
+        fc.array(tie('tree'), { maxLength: 3 }),
+        fc.dictionary(fc.string({ minLength: 1 }), tie('tree'), { maxKeys: 4, noNullPrototype: true }),
+      ),
+    }));
+    const key = fc.string().filter((key) => key !== '__proto__');
+    fc.assert(
+      fc.property(fc.dictionary(key, tree, { maxKeys: 5, noNullPrototype: true }), (table) => {
+        assert.deepEqual(withoutPosition(stringify(table)), []);
+      }),
+      { numRuns: 500 },
+    );
   });
 
   test('Windows line ends and a byte order mark do not shift lines', () => {
