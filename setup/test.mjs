@@ -17,8 +17,6 @@ const timeoutMs = { units: 180_000, endToEnd: 900_000 };
 /** Files side by side; tests of one file always run one after another. */
 const concurrency = { units: Math.max(1, Math.min(4, availableParallelism())), endToEnd: 1 };
 
-if (isProgram(import.meta.url)) await runSetup(() => testAll(process.argv.slice(2)));
-
 /**
  * @param {readonly string[]} wanted
  * @returns {Promise<number>}
@@ -144,3 +142,5 @@ function spawnRunner(args, env) {
     child.on('exit', (code) => done(code ?? 1));
   });
 }
+
+if (isProgram(import.meta.url)) await runSetup(() => testAll(process.argv.slice(2)));

@@ -1,5 +1,5 @@
 import { randomBytes, createHash } from 'node:crypto';
-import { chmodSync, lstatSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs';
+import { chmodSync, existsSync, lstatSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs';
 import { createConnection, createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -22,6 +22,9 @@ export type LockResult = { readonly lock: HeldLock } | { readonly holder: LockHo
 
 /** How long a holder may take to answer before it is taken to be stopped; it still holds. */
 const answerTimeoutMs = 1_000;
+
+/** How often one who broke off is asked again. */
+const answerAttemptsMax = 20;
 
 /** Two starters settle within a few turns of this wait. */
 const settleMs = 15;
@@ -158,17 +161,26 @@ async function look(folder: string, key: string): Promise<Seen[]> {
 async function ask(folder: string, name: string): Promise<Seen | null> {
   const [, id = '', pid = ''] = name.split('.');
   const path = join(folder, name);
-  const answer = await converse(path);
-  if (answer === 'dead') {
-    rmSync(path, { force: true });
-    return null;
+  for (let attempt = 1; ; attempt += 1) {
+    const answer = await converse(path);
+    if (answer === 'dead') rmSync(path, { force: true });
+    if (!existsSync(path)) return null;
+    const told = parseAnswer(answer);
+    if (told !== null) return { id, pid: Number(pid), ...told };
+    // Somebody who withdraws or dies breaks off; somebody who is stopped says nothing, and holds.
+    if (answer === 'silent' || attempt === answerAttemptsMax) {
+      return { id, pid: Number(pid), state: 'held', facts: null };
+    }
+    await sleep(settleMs);
   }
-  if (answer === 'silent') return { id, pid: Number(pid), state: 'held', facts: null };
+}
+
+function parseAnswer(answer: string): Pick<Seen, 'state' | 'facts'> | null {
   try {
-    const { state, facts } = JSON.parse(answer) as { state: 'asking' | 'held'; facts: unknown };
-    return { id, pid: Number(pid), state, facts };
+    const { state, facts } = JSON.parse(answer) as Pick<Seen, 'state' | 'facts'>;
+    return { state, facts };
   } catch {
-    return { id, pid: Number(pid), state: 'held', facts: null };
+    return null;
   }
 }
 
@@ -186,7 +198,7 @@ function converse(path: string): Promise<string> {
     socket.on('data', (chunk: string) => (text += chunk));
     socket.on('end', () => finish(text));
     socket.on('error', (error: NodeJS.ErrnoException) => {
-      finish(error.code === 'ECONNREFUSED' || error.code === 'ENOENT' ? 'dead' : 'silent');
+      finish(error.code === 'ECONNREFUSED' || error.code === 'ENOENT' ? 'dead' : 'broken off');
     });
   });
 }

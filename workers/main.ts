@@ -1,0 +1,33 @@
+import { parseArgs } from 'node:util';
+import { openWorker, workerRoles, type WorkerRole } from './worker.ts';
+
+/**
+ * One worker process: `workers/main.ts --role rollout`. Where Temporal is comes from TEMPORAL_ADDRESS and
+ * TEMPORAL_NAMESPACE, the policy server from RATCHET_POLICY_URL, the project's folder is the current one.
+ */
+const { values } = parseArgs({ options: { role: { type: 'string' } } });
+if (!isRole(values.role)) {
+  process.stderr.write(`--role: expected one of ${workerRoles.join(', ')}, got ${values.role ?? 'nothing'}.\n`);
+  process.exit(2);
+}
+const worker = await openWorker({
+  role: values.role,
+  address: process.env['TEMPORAL_ADDRESS'] ?? '127.0.0.1:7233',
+  namespace: process.env['TEMPORAL_NAMESPACE'] ?? 'default',
+  projectFolder: process.cwd(),
+  policyUrl: process.env['RATCHET_POLICY_URL'] ?? 'http://127.0.0.1:8420',
+});
+endWithStandardInput();
+process.stdout.write(`${values.role} worker ready\n`);
+await worker.run();
+process.exit(0);
+
+function isRole(role: string | undefined): role is WorkerRole {
+  return workerRoles.some((known) => known === role);
+}
+
+/** Under a supervisor standard input is a pipe that closes with it: then this process has no reason to live on. */
+function endWithStandardInput(): void {
+  if (process.env['RATCHET_SUPERVISED'] !== '1') return;
+  process.stdin.on('end', () => process.exit(0)).resume();
+}

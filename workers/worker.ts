@@ -1,0 +1,104 @@
+import { fileURLToPath } from 'node:url';
+import path from 'node:path';
+import { Client } from '@temporalio/client';
+import { NativeConnection, Worker, type WorkerOptions } from '@temporalio/worker';
+import { createOrchestratorActivities, createRolloutActivities, createTrainActivities } from '../activities/index.ts';
+import { FailureMapping } from '../activities/failures.ts';
+import { PolicyTrainer } from '../activities/policy-trainer.ts';
+import { openInference } from '../backends/inference/index.ts';
+import type { Inference } from '../backends/inference/index.ts';
+import { openTrainer } from '../backends/trainer/index.ts';
+import { specOf } from '../activities/run-access.ts';
+import { taskQueues } from '../core/names.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import { loadTokenizer } from '../engine/index.ts';
+import { codeVersion } from './code-version.ts';
+
+export const workerRoles = ['orchestrator', 'rollout', 'train'] as const;
+export type WorkerRole = (typeof workerRoles)[number];
+
+export interface WorkerSettings {
+  readonly role: WorkerRole;
+  readonly address: string;
+  readonly namespace: string;
+  readonly projectFolder: string;
+  /** The policy server that a run uses when its config names none. */
+  readonly policyUrl: string;
+}
+
+/** One worker of one role, connected. The caller runs it; SIGTERM lets what is in flight finish or hand over. */
+export async function openWorker(settings: WorkerSettings): Promise<Worker> {
+  const { address, namespace } = settings;
+  const connection = await NativeConnection.connect({ address });
+  const common: WorkerOptions = {
+    connection,
+    namespace,
+    taskQueue: taskQueues[settings.role],
+    identity: `${settings.role} worker ${process.pid}`,
+    interceptors: { activity: [() => ({ inbound: new FailureMapping() })] },
+    shutdownGraceTime: '1s',
+    shutdownForceTime: '2500ms',
+  };
+  switch (settings.role) {
+    case 'orchestrator':
+      return Worker.create({
+        ...common,
+        workflowsPath: fileURLToPath(new URL(`../workflows/index${path.extname(import.meta.url)}`, import.meta.url)),
+        activities: orchestratorActivities(settings, connection),
+        // A killed orchestrator's workflows are waited for no longer than this.
+        stickyQueueScheduleToStartTimeout: '1s',
+        maxCachedWorkflows: 50,
+      });
+    case 'rollout':
+      return Worker.create({
+        ...common,
+        activities: createRolloutActivities({ inference: inferenceFor(settings), tokenizer: loadTokenizer }),
+        maxConcurrentActivityTaskExecutions: 16,
+      });
+    case 'train':
+      return Worker.create({
+        ...common,
+        activities: createTrainActivities({
+          trainer: new PolicyTrainer(async (run) => openTrainer((await specOf(run)).trainer)),
+          tokenizer: loadTokenizer,
+        }),
+        // One GPU, one policy, one thing at a time.
+        maxConcurrentActivityTaskExecutions: 1,
+      });
+    default:
+      return settings.role satisfies never;
+  }
+}
+
+function orchestratorActivities(settings: WorkerSettings, connection: NativeConnection) {
+  const { namespace, projectFolder } = settings;
+  const client = new Client({ connection, namespace });
+  return createOrchestratorActivities({
+    projectFolder,
+    codeVersion,
+    inference: inferenceFor(settings),
+    hasSearchAttributes: async () => {
+      const { customAttributes } = await connection.operatorService.listSearchAttributes({ namespace });
+      return ['RatchetRun', 'RatchetStep', 'RatchetReward'].every((name) => name in customAttributes);
+    },
+    isWorkflowRunning: async (workflowId) => {
+      try {
+        return (await client.workflow.getHandle(workflowId).describe()).status.name === 'RUNNING';
+      } catch (error) {
+        if (error instanceof Error && error.name === 'WorkflowNotFoundError') return false;
+        throw error;
+      }
+    },
+  });
+}
+
+/** One client per server: calls of all activities of this process travel together. */
+function inferenceFor({ policyUrl }: WorkerSettings): (spec: RunSpec) => Inference {
+  const opened = new Map<string, Inference>();
+  return (spec) => {
+    const key = JSON.stringify(spec.inference);
+    const known = opened.get(key) ?? openInference(spec.inference, policyUrl);
+    opened.set(key, known);
+    return known;
+  };
+}
