@@ -97,8 +97,12 @@ test('a second stack in the folder is refused and the first goes on', async (t) 
 
 test('a role sees its settings and Temporal, but no secret that it was not meant to have', async (t) => {
   const environment = {
-    ...{ PATH: process.env['PATH'], TEMPORAL_ADDRESS, RATCHET_X: 'x', TEMPORAL_API_KEY: 'k' },
-    ...{ AWS_SECRET_ACCESS_KEY: 'canary', OPENAI_API_KEY: 'passed' },
+    PATH: process.env['PATH'],
+    TEMPORAL_ADDRESS,
+    TEMPORAL_API_KEY: 'k',
+    RATCHET_X: 'x',
+    OPENAI_API_KEY: 'passed',
+    AWS_SECRET_ACCESS_KEY: 'canary',
   };
   const show: Role = {
     name: 'shown worker',

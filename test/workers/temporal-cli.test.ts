@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { execFileSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -144,7 +145,7 @@ test('a cache that cannot be written is a reason among the others, not a crash',
   writeFileSync(join(folder, 'file'), '');
   const env = { RATCHET_CACHE: join(folder, 'file', 'cache'), RATCHET_OFFLINE: '1', PATH: '' };
   const places = { ...placesOnThisMachine(log, env), alone: <T>(work: () => Promise<T>) => work() };
-  const build = () => Promise.resolve(mkdirSync(join(places.cached, '..'), { recursive: true })).then(() => {});
+  const build = async () => void (await mkdir(join(places.cached, '..'), { recursive: true }));
   await assert.rejects(ensureTemporalCli({ log, places: { ...places, build } }), /build: .*ENOTDIR/);
 });
 
