@@ -4,6 +4,7 @@ export { loadModelFolder, type ModelFolder, saveModelFolder, writeAtOnce } from 
 export { parameterCount, Parameters } from './model/parameters.ts';
 export { createPreset, openModel } from './model/presets.ts';
 export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';
+export { loadTokenizer } from './model/load-tokenizer.ts';
 export { ChatTokenizer } from './model/tokenizer.ts';
 export {
   type GenerateOptions,
@@ -12,6 +13,7 @@ export {
   type SampleRequest,
   type SampleResult,
 } from './sample/sampler.ts';
+export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from './server/policy-server.ts';
 export type { MaskedSample } from './train/pack.ts';
 export { TrainerProcess } from './train/trainer-process.ts';
 export { EngineTrainer, type TrainerOptions } from './train/trainer.ts';

@@ -1,0 +1,58 @@
+/** Entry of the policy server's process. */
+import { parseArgs } from 'node:util';
+import { RatchetError } from '../../core/errors.ts';
+import { startPolicyServer, type PolicyServerOptions } from './policy-server.ts';
+
+const usage =
+  'policy server: --allow-root DIR (repeatable) [--host 127.0.0.1] [--port 0] [--threads 1] [--max-versions 8] ' +
+  '[--api-key-env NAME]';
+
+try {
+  const server = await startPolicyServer(readOptions(process.argv.slice(2)));
+  console.log(`policy server listening on ${server.url}`);
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    process.once(signal, () => void server.close().finally(() => process.exit(0)));
+  }
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exitCode = 1;
+}
+
+function readOptions(args: readonly string[]): PolicyServerOptions {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      host: { type: 'string', default: '127.0.0.1' },
+      port: { type: 'string', default: '0' },
+      threads: { type: 'string', default: '1' },
+      'allow-root': { type: 'string', multiple: true, default: [] },
+      'max-versions': { type: 'string', default: '8' },
+      'api-key-env': { type: 'string' },
+    },
+  });
+  const apiKey = readApiKey(values['api-key-env']);
+  return {
+    host: values.host,
+    port: readInteger('port', values.port, 0, 65_535),
+    threads: readInteger('threads', values.threads, 1, 256),
+    allowRoots: values['allow-root'],
+    maxVersions: readInteger('max-versions', values['max-versions'], 1, 1024),
+    ...(apiKey !== undefined && { apiKey }),
+  };
+}
+
+function readApiKey(name: string | undefined): string | undefined {
+  if (name === undefined) return undefined;
+  const key = process.env[name];
+  if (key) return key;
+  throw new RatchetError('ConfigInvalid', `--api-key-env names ${name}, which is not set. Set it to the key.`);
+}
+
+function readInteger(name: string, text: string, min: number, max: number): number {
+  const value = Number(text);
+  if (text.trim() !== '' && Number.isInteger(value) && value >= min && value <= max) return value;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `--${name}: expected an integer from ${min} to ${max}, got "${text}".\n${usage}`,
+  );
+}

@@ -1,0 +1,45 @@
+import { HttpError } from './http.ts';
+
+/** Lets requests through, or has them wait while paused. Those that are through already go on. */
+export class PauseGate {
+  readonly #waitingMax: number;
+  readonly #waiting = new Set<() => void>();
+  #isPaused = false;
+
+  constructor(waitingMax: number) {
+    this.#waitingMax = waitingMax;
+  }
+
+  get isPaused(): boolean {
+    return this.#isPaused;
+  }
+
+  get waitingCount(): number {
+    return this.#waiting.size;
+  }
+
+  pause(): void {
+    this.#isPaused = true;
+  }
+
+  resume(): void {
+    this.#isPaused = false;
+    for (const release of this.#waiting) release();
+    this.#waiting.clear();
+  }
+
+  async pass(signal: AbortSignal): Promise<void> {
+    if (!this.#isPaused) return;
+    if (this.#waiting.size >= this.#waitingMax) {
+      const message = `The server is paused and ${this.#waitingMax} requests wait already. Ask again later.`;
+      throw new HttpError(429, message, { headers: { 'retry-after': '1' } });
+    }
+    await new Promise<void>((resolve, reject) => {
+      this.#waiting.add(resolve);
+      signal.addEventListener('abort', () => {
+        this.#waiting.delete(resolve);
+        reject(signal.reason as Error);
+      });
+    });
+  }
+}
