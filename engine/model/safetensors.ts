@@ -132,7 +132,12 @@ function decodeTensor(name: string, entry: Entry, data: Uint8Array, where: strin
   if (offsets[1] - offsets[0] !== expected) {
     throw damaged(where, `${expected} bytes for "${name}" of shape [${shape.join()}]`, `${offsets[1] - offsets[0]}`);
   }
-  return { shape, data: decodeElements(dtype, data.slice(offsets[0], offsets[1])) };
+  return { shape, data: decodeElements(dtype, copyOf(data.subarray(offsets[0], offsets[1]))) };
+}
+
+/** Aligned and of its own memory. Not `slice`, which for a Buffer is a view. */
+function copyOf(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
+  return new Uint8Array(bytes);
 }
 
 function decodeElements(code: ElementCode, bytes: Uint8Array<ArrayBuffer>): NamedTensor['data'] {

@@ -90,7 +90,7 @@ export class Sampler {
     return new Promise((resolve, reject) => {
       const progress = { results: [], admitted: 0, finished: 0 };
       this.#waiting.push({ parameters, requests, signal: options.signal, ...progress, resolve, reject });
-      this.#running ??= this.#run().finally(() => (this.#running = null));
+      this.#running ??= this.#run();
     });
   }
 
@@ -109,6 +109,8 @@ export class Sampler {
     // Calls made in one turn of the event loop start together.
     await setImmediate();
     while (this.#waiting[0]) await this.#runBatch(this.#waiting[0].parameters);
+    // In the same turn as the last look at the line: a call that comes later finds nobody running and starts anew.
+    this.#running = null;
   }
 
   async #runBatch(parameters: Parameters): Promise<void> {

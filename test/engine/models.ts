@@ -1,0 +1,81 @@
+/** Small models and batches for the engine's tests. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { TestContext } from 'node:test';
+import { randomStream } from '../../core/random.ts';
+import type { TrainSample } from '../../core/rl/batch.ts';
+import type { OptimizerSpec } from '../../core/spec/run-spec.ts';
+import {
+  createPreset,
+  type ModelConfig,
+  type ModelFolder,
+  Parameters,
+  type SampleRequest,
+} from '../../engine/index.ts';
+
+export const optimizer: OptimizerSpec = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
+
+/** Two layers, grouped heads, small enough for finite differences. */
+export const tinyConfig: ModelConfig = {
+  vocabularySize: 11,
+  hiddenSize: 16,
+  layerCount: 2,
+  headCount: 4,
+  keyValueHeadCount: 2,
+  headSize: 16,
+  feedForwardSize: 24,
+  normEpsilon: 1e-6,
+  ropeTheta: 30,
+  tiedEmbeddings: true,
+  positionsMax: 32,
+  endTokenIds: [1],
+  padTokenId: 0,
+};
+
+/** Every weight random, norms included, and large enough that no gradient hides in rounding. */
+export function randomParameters(config: ModelConfig, seed: number): Parameters {
+  const parameters = new Parameters(config);
+  const random = randomStream('test weights', seed);
+  for (const { name, shape } of parameters.layout) {
+    const view = parameters.view(name);
+    const center = shape.length === 1 ? 1 : 0;
+    for (let i = 0; i < view.length; i++) view[i] = center + 0.8 * (random() - 0.5);
+  }
+  return parameters;
+}
+
+export function preset(seed = 0): ModelFolder {
+  return createPreset('preset:reverse-text-0.2m', { seed });
+}
+
+export function wordRequest(model: ModelFolder, word: string, seed: number, temperature = 1): SampleRequest {
+  const promptTokenIds = model.tokenizer.renderChat([{ role: 'user', content: word }]);
+  return { promptTokenIds, maxTokens: 10, temperature, seed, stopTokenIds: [1] };
+}
+
+export const words = ['cat', 'horse', 'elephant', 'dog', 'mouse', 'tiger', 'ant', 'giraffe'];
+
+/** Ragged rows with several masked spans each, as turns of a conversation leave them. */
+export function randomBatch(config: ModelConfig, count: number, seed: number): TrainSample[] {
+  const random = randomStream('test batch', seed);
+  return Array.from({ length: count }, () => {
+    const length = 5 + Math.floor(random() * 6);
+    const lossMask = Array.from({ length }, (_, t) => Number(t > 1 && random() < 0.6));
+    lossMask[length - 1] = 1;
+    const perToken = (draw: () => number): number[] => lossMask.map((mask) => (mask === 1 ? draw() : 0));
+    const advantage = 2 * random() - 1;
+    return {
+      tokenIds: Array.from({ length }, () => Math.floor(random() * config.vocabularySize)),
+      lossMask,
+      behaviorLogprobs: perToken(() => -3 + random()),
+      advantages: perToken(() => advantage),
+    };
+  });
+}
+
+export async function temporaryFolder(t: TestContext): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'ratchet-engine-'));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  return folder;
+}
