@@ -32,7 +32,7 @@ export async function ensurePackages({ folder = projectRoot, label = 'packages',
   const elapsed = () => minutes(Date.now() - startedAtMs);
   const timer = setInterval(() => log(`${label} ........ installing; ${elapsed()} elapsed …`), sayEveryMs);
   try {
-    await runNpmCi(folder);
+    await install(folder, log);
   } finally {
     clearInterval(timer);
   }
@@ -119,27 +119,41 @@ function requireFreeSpace(folder) {
 }
 
 /**
+ * `npm ci`, or `npm install` of the same versions where npm finds a package of another platform missing from the lock file: registries
+ * that mirror only some platforms make lock files with such gaps, and refuse them too.
  * @param {string} folder
+ * @param {Log} log
  * @returns {Promise<void>}
  */
-function runNpmCi(folder) {
+async function install(folder, log) {
+  const first = await runNpm(['ci'], folder);
+  if (first.how === null) return;
+  if (!/^npm error Missing: .* from lock file/m.test(first.said)) throw describeFailure(first.said, first.how, folder);
+  log('packages of other platforms are missing from package-lock.json; installing the locked versions of the rest');
+  const second = await runNpm(['install', '--no-save'], folder);
+  if (second.how !== null) throw describeFailure(second.said, second.how, folder);
+}
+
+/**
+ * @param {readonly string[]} args
+ * @param {string} folder
+ * @returns {Promise<{ said: string, how: string | null }>} What it printed, and how it failed, if it did.
+ */
+function runNpm(args, folder) {
   return new Promise((resolve, reject) => {
-    const child = spawn('npm', ['ci', '--no-audit', '--no-fund', '--loglevel=error'], {
+    const child = spawn('npm', [...args, '--no-audit', '--no-fund', '--loglevel=error'], {
       cwd: folder,
       env: withoutNpmNotices(process.env),
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     let said = '';
-    const hear = (/** @type {Buffer} */ chunk) => (said = (said + chunk.toString('utf8')).slice(-8_000));
+    const hear = (/** @type {Buffer} */ chunk) => (said = (said + chunk.toString('utf8')).slice(-20_000));
     child.stdout.on('data', hear);
     child.stderr.on('data', hear);
     child.on('error', (error) =>
       reject(new SetupError(`npm could not be started (${error.message}); install Node with npm.`)),
     );
-    child.on('close', (code, signal) => {
-      if (code === 0) resolve();
-      else reject(new SetupError(describeFailure(said, signal ?? `exit code ${code}`, folder)));
-    });
+    child.on('close', (code, signal) => resolve({ said, how: code === 0 ? null : (signal ?? `exit code ${code}`) }));
   });
 }
 
@@ -154,6 +168,16 @@ function withoutNpmNotices(env) {
   return { ...Object.fromEntries(kept), npm_config_update_notifier: 'false' };
 }
 
+/** The first of these that npm's words match is what to do. */
+const advices = /** @type {const} */ ([
+  [/EACCES|EPERM/, 'see who owns this folder and its node_modules'],
+  [/ENOSPC/, 'make room on the disk'],
+  [
+    /ETIMEDOUT|ENOTFOUND|ECONN|EAI_AGAIN|network/i,
+    'see whether this machine reaches its npm registry (npm ping); behind a proxy: npm config set https-proxy URL',
+  ],
+]);
+
 /**
  * @param {string} said
  * @param {string} how
@@ -161,21 +185,17 @@ function withoutNpmNotices(env) {
  */
 export function describeFailure(said, how, folder) {
   const lines = said
-    .trim()
+    .replace(/^npm error (?:Clean install a project|Usage:)[^]*/m, '')
     .split('\n')
-    .filter((line) => line.trim() !== '' && !/^npm (warn|notice)/i.test(line));
-  const advice = /EACCES|EPERM/.test(said)
-    ? `see who owns ${folder} and its node_modules`
-    : /ENOSPC/.test(said)
-      ? 'make room on the disk'
-      : /ETIMEDOUT|ENOTFOUND|ECONN|EAI_AGAIN|network/i.test(said)
-        ? 'see whether this machine reaches its npm registry (npm ping); behind a proxy: npm config set https-proxy URL'
-        : 'see what npm says above';
-  return [
-    `npm ci failed (${how}). Its last lines:`,
-    ...lines.slice(-8).map((line) => `  ${line}`),
-    `What to do: ${advice}, then start again.`,
-  ].join('\n');
+    .filter((line) => !/^(?:npm error)?\s*$|^npm (?:warn|notice)/i.test(line));
+  const advice = advices.find(([pattern]) => pattern.test(said))?.[1] ?? 'see what npm says above';
+  return new SetupError(
+    [
+      `installing the packages in ${folder} failed (${how}). npm's last lines:`,
+      ...lines.slice(-8).map((line) => `  ${line}`),
+      `What to do: ${advice}, then start again.`,
+    ].join('\n'),
+  );
 }
 
 /** A failure that is told in its own words, without a stack. */

@@ -2,11 +2,12 @@ import { createConnection, createServer } from 'node:net';
 import { takeLock } from './held-lock.ts';
 
 /**
- * The usual port when nobody has it, else one the system chooses. Whoever already listens there is left alone: an unknown server is
+ * The usual port when nobody has it, else (or for 0) one the system chooses. Whoever already listens there is left alone: an unknown server is
  * never adopted. The usual port is also held against other Ratchets that choose at the same moment, as long as this process lives.
  */
 export async function choosePort(usual: number): Promise<number> {
-  if (!(await somebodyListens(usual)) && (await canListen(usual)) && (await reserve(usual))) return usual;
+  if (usual !== 0 && !(await somebodyListens(usual)) && (await canListen(usual)) && (await reserve(usual)))
+    return usual;
   return systemPort();
 }
 

@@ -1,12 +1,14 @@
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { Client, Connection } from '@temporalio/client';
-import { usualPorts } from '../../workers/dev-server.ts';
+import { endLeftoverServer, recordServer, serverArguments, serverFiles, usualPorts } from '../../workers/dev-server.ts';
+import { choosePort } from '../../workers/ports.ts';
 import { startStack, type Role } from '../../workers/supervisor.ts';
+import { ensureTemporalCli } from '../../workers/temporal-cli.ts';
 import { eventually, isAlive, startFixture, temporaryFolder } from './fixtures/processes.ts';
 
 const worker: Role = {
@@ -67,18 +69,26 @@ test('kill -9 of the supervisor takes the server with it; a database of another 
   assert.ok(readdirSync(stack.stateFolder).some((name) => /^temporal\.1\.2\.3\..*\.db$/.test(name)));
 });
 
-test('a server that outlived supervisor and guard is ended before another one opens its database', async (t) => {
-  const { folder, supervisor, pids, server } = await startedStack(t);
-  supervisor.kill('SIGSTOP');
-  const guard = childrenOf(supervisor.pid).find(({ command }) => command.includes('guard.mjs'));
-  assert.ok(guard);
-  for (const pid of [guard.pid, supervisor.pid, ...pids.filter((pid) => pid !== server)]) process.kill(pid, 'SIGKILL');
-  await eventually('the supervisor ended', supervisor.hasEnded);
-  assert.ok(isAlive(server));
+test('a server that outlived its supervisor and guard is ended before another one opens its database', async (t) => {
+  const folder = temporaryFolder(t);
+  const { database } = serverFiles(folder);
+  const path = (await ensureTemporalCli({ log: () => {} })).path;
+  const ports = { grpc: await choosePort(0), ui: await choosePort(0) };
+  const leftover = spawn(path, serverArguments(ports, database), { stdio: 'ignore' });
+  t.after(() => leftover.kill('SIGKILL'));
+  await eventually('it has the database', () => existsSync(database));
+  recordServer(folder, leftover.pid ?? 0);
 
-  const { lines } = await startAgain(t, folder);
-  assert.match(lines.join('\n'), new RegExp(`left over from an earlier start \\(process ${server}\\)`));
-  assert.equal(isAlive(server), false);
+  const lines: string[] = [];
+  await endLeftoverServer(folder, (line) => lines.push(line));
+  assert.match(lines.join('\n'), new RegExp(`left over from an earlier start \\(process ${leftover.pid}\\)`));
+  assert.equal(isAlive(leftover.pid ?? 0), false);
+});
+
+test('a recorded process that is somebody else by now is left alone', async (t) => {
+  const folder = temporaryFolder(t);
+  recordServer(folder, process.pid);
+  await endLeftoverServer(folder, () => assert.fail('nothing was to be ended'));
 });
 
 async function startedStack(t: TestContext) {
@@ -88,7 +98,7 @@ async function startedStack(t: TestContext) {
   const pids = Object.values(byName);
   assert.equal(pids.length, 4);
   assert.ok(pids.every(isAlive));
-  return { folder, supervisor, pids, server: byName['Temporal server'] ?? 0 };
+  return { folder, supervisor, pids };
 }
 
 async function startAgain(t: TestContext, projectFolder: string) {
@@ -96,13 +106,4 @@ async function startAgain(t: TestContext, projectFolder: string) {
   const stack = await startStack({ projectFolder, roles: [], log: (line) => lines.push(line) });
   t.after(() => stack.stop());
   return { lines, stack };
-}
-
-function childrenOf(parent: number): { pid: number; command: string }[] {
-  return execFileSync('ps', ['-A', '-ww', '-o', 'pid=,ppid=,command='], { encoding: 'utf8' })
-    .split('\n')
-    .map((line) => /^\s*(\d+)\s+(\d+)\s+(.*)$/.exec(line))
-    .flatMap((match) =>
-      Number(match?.[2]) === parent ? [{ pid: Number(match?.[1]), command: match?.[3] ?? '' }] : [],
-    );
 }
