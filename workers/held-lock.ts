@@ -46,6 +46,7 @@ export async function takeLock(key: string, facts: unknown, folder: string = ope
     }
     if (others.length === 0) {
       own.hold();
+      await sweep(folder);
       return { lock: own };
     }
     await sleep(settleMs);
@@ -156,6 +157,21 @@ async function look(folder: string, key: string): Promise<Seen[]> {
   const names = readdirSync(folder).filter((name) => name.startsWith(`${digest(key)}.`) && name.endsWith('.sock'));
   const seen = await Promise.all(names.map((name) => ask(folder, name)));
   return seen.filter((one) => one !== null);
+}
+
+/** Sockets of processes that were killed while they held some other lock; asking the dead removes them. */
+async function sweep(folder: string): Promise<void> {
+  const names = readdirSync(folder).filter((name) => name.endsWith('.sock') && !isRunning(Number(name.split('.')[2])));
+  await Promise.all(names.map((name) => ask(folder, name)));
+}
+
+function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
 }
 
 async function ask(folder: string, name: string): Promise<Seen | null> {

@@ -17,17 +17,10 @@ const worker = await openWorker({
   projectFolder: process.cwd(),
   policyUrl: process.env['RATCHET_POLICY_URL'] ?? 'http://127.0.0.1:8420',
 });
-endWithStandardInput();
 process.stdout.write(`${values.role} worker ready\n`);
 await worker.run();
 process.exit(0);
 
 function isRole(role: string | undefined): role is WorkerRole {
   return workerRoles.some((known) => known === role);
-}
-
-/** Under a supervisor standard input is a pipe that closes with it: then this process has no reason to live on. */
-function endWithStandardInput(): void {
-  if (process.env['RATCHET_SUPERVISED'] !== '1') return;
-  process.stdin.on('end', () => process.exit(0)).resume();
 }

@@ -1,0 +1,63 @@
+import { RatchetError } from '../core/errors.ts';
+import { layout } from '../core/layout.ts';
+import { runStateBytesMax } from '../core/limits.ts';
+import type { ObjectRef, RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
+import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import type { PackedBatch } from './plan-step.ts';
+import { readJson, storeOf } from './run-access.ts';
+
+export interface CommitInput {
+  readonly run: RunHandle;
+  /** sha256 of the parent commit; null for v0. */
+  readonly parent: string | null;
+  readonly plan: ObjectRef | null;
+  readonly optimizer: ObjectRef | null;
+  readonly outcomes: StepCommit['outcomes'];
+  /** What only the workflow knows; the batch's metrics are added from its plan. */
+  readonly metrics: Readonly<Record<string, number>>;
+  readonly state: RunState;
+}
+
+/**
+ * Writes the fence. If the step is committed already with the same plan and the same weights, that commit stands and is
+ * adopted; another one there means that someone else went on, and this run stops rather than overwrite it.
+ */
+export const createCommitStep =
+  (codeVersion: string) =>
+  async (input: CommitInput): Promise<{ sha256: string; adopted: boolean }> => {
+    const { run, parent, plan, optimizer, outcomes, state } = input;
+    const stateBytes = encodeJson(state).byteLength;
+    if (stateBytes > runStateBytesMax) {
+      throw new RatchetError('Unsupported', `The run's state is ${stateBytes} bytes, over the limit of ${runStateBytesMax}.`);
+    }
+    const packed = plan && (await readJson<StepPlan>(run, plan)).packed;
+    const batchMetrics = packed ? (await readJson<PackedBatch>(run, packed)).metrics : {};
+    const commit: StepCommit = {
+      schemaVersion: 1,
+      codeVersion,
+      run: run.name,
+      lineage: run.lineage,
+      step: state.step,
+      parent,
+      plan,
+      policy: state.policy,
+      optimizer,
+      outcomes,
+      metrics: { ...batchMetrics, ...input.metrics },
+      state,
+      committedAt: new Date().toISOString(),
+    };
+    const key = layout.commit(run.lineage, state.step);
+    const { stored, bytes } = await storeOf(run).putIfAbsent(key, encodeJson(commit));
+    const found = decodeJson<StepCommit>(bytes);
+    const isSame =
+      found.parent === parent && found.policy.digest === state.policy.digest && found.plan?.sha256 === plan?.sha256;
+    if (!isSame) {
+      throw new RatchetError(
+        'CommitConflict',
+        `${key} in ${storeOf(run).uri} was committed by someone else: policy ${found.policy.digest.slice(0, 12)}… of ${found.committedAt}, not ${state.policy.digest.slice(0, 12)}…. Temporal's state of this run is behind its store. Start it again: ratchet train goes on from the newest commit.`,
+      );
+    }
+    return { sha256: sha256(bytes), adopted: !stored };
+  };

@@ -1,0 +1,118 @@
+import { layout } from '../core/layout.ts';
+import { rolloutMetrics } from '../core/rl/metrics.ts';
+import type { ScoredRollout } from '../core/rl/rollout.ts';
+import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
+import { openEnvironment } from '../backends/environments/index.ts';
+import { scoreRollout } from '../backends/environments/score.ts';
+import { appendMetrics } from '../backends/metrics/jsonl.ts';
+import { decodeJson, encodeJson, putRows } from '../backends/store/objects.ts';
+import { samplePolicy, turnSeed, type GenerateDependencies } from './generate-rollouts.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import { requireCommit, servedPolicy, specOf, storeOf } from './run-access.ts';
+
+export interface EvaluationSummary {
+  readonly environment: string;
+  readonly step: number;
+  readonly rollouts: number;
+  /** Sampled at the run's temperature, and greedily. */
+  readonly sampled: { readonly reward: number; readonly exact: number | null };
+  readonly greedy: { readonly reward: number; readonly exact: number | null };
+  /** What the model says: the first held-out example, sampled. */
+  readonly says: { readonly prompt: string; readonly completion: string; readonly answer: string; readonly reward: number };
+}
+
+/** Evaluates one version on held-out examples, sampled and greedily. An evaluation that is stored is not done again. */
+export const createEvaluatePolicy =
+  (dependencies: GenerateDependencies) =>
+  async (input: { readonly run: RunHandle; readonly step: number }): Promise<EvaluationSummary[]> =>
+    withHeartbeat(async (signal) => {
+      const { run, step } = input;
+      const spec = await specOf(run);
+      const { policy } = (await requireCommit(run, step)).commit;
+      const summaries: EvaluationSummary[] = [];
+      for (const entry of spec.eval?.environments ?? []) {
+        summaries.push(await evaluateOne(dependencies, { run, policy }, spec, entry, signal));
+      }
+      return summaries;
+    });
+
+async function evaluateOne(
+  dependencies: GenerateDependencies,
+  { run, policy }: { readonly run: RunHandle; readonly policy: PolicyVersion },
+  spec: RunSpec,
+  entry: EvalSpec['environments'][number],
+  signal: AbortSignal,
+): Promise<EvaluationSummary> {
+  const store = storeOf(run);
+  const prefix = layout.evaluation(run.lineage, entry.name, run.name, policy.step);
+  const stored = await store.read(`${prefix}metadata.json`);
+  if (stored) return decodeJson<EvaluationSummary>(stored);
+
+  const environment = await openEnvironment(entry);
+  const served = await servedPolicy(run, policy);
+  const inference = dependencies.inference(spec);
+  const tokenizer = await dependencies.tokenizer(served.folder);
+  const { evalDataset } = environment;
+  const count = entry.numExamples < 0 ? evalDataset.length : Math.min(entry.numExamples, evalDataset.length);
+
+  const playAll = async (temperature: number, rolloutsPerExample: number): Promise<ScoredRollout[]> => {
+    const sampling = { ...spec.sampling, temperature };
+    const places = Array.from({ length: count * rolloutsPerExample }, (_, i) => ({
+      exampleId: i % count,
+      index: Math.floor(i / count),
+    }));
+    return Promise.all(
+      places.map(async ({ exampleId, index }) => {
+        const example = evalDataset.at(exampleId);
+        // Not keyed by the step: the same random numbers at every evaluation make the curve smoother.
+        const player = samplePolicy({ inference, tokenizer, served, sampling, signal }, (turn) =>
+          turnSeed('eval', spec.seed, entry.name, exampleId, index, turn),
+        );
+        const record = await environment.rollout(example, player);
+        return scoreRollout(environment, example, { group: 0, index, exampleId, ...record });
+      }),
+    );
+  };
+  const sampled = await playAll(spec.sampling.temperature, entry.rolloutsPerExample);
+  const greedy = await playAll(0, 1);
+  await putRows(store, `${prefix}results.jsonl`, sampled);
+  const summary: EvaluationSummary = {
+    environment: entry.name,
+    step: policy.step,
+    rollouts: sampled.length,
+    sampled: headline(sampled),
+    greedy: headline(greedy),
+    says: saying(environment, sampled[0]!),
+  };
+  await store.put(`${prefix}metadata.json`, encodeJson(summary));
+  await appendMetrics(store, {
+    step: policy.step,
+    lineage: run.lineage,
+    [`eval/${entry.name}/policy_version`]: policy.step,
+    ...Object.fromEntries(
+      Object.entries(rolloutMetrics(sampled)).map(([name, value]) => [`eval/${entry.name}/${name}`, value]),
+    ),
+    [`eval/${entry.name}/greedy/reward/mean`]: summary.greedy.reward,
+    ...(summary.greedy.exact === null ? {} : { [`eval/${entry.name}/greedy/metrics/exact_match`]: summary.greedy.exact }),
+  });
+  return summary;
+}
+
+function headline(rollouts: readonly ScoredRollout[]): { reward: number; exact: number | null } {
+  const metrics = rolloutMetrics(rollouts);
+  return { reward: metrics['reward/mean'] ?? 0, exact: metrics['metrics/exact_match'] ?? null };
+}
+
+function saying(
+  environment: Awaited<ReturnType<typeof openEnvironment>>,
+  rollout: ScoredRollout,
+): EvaluationSummary['says'] {
+  const example = environment.evalDataset.at(rollout.exampleId);
+  return {
+    prompt: example.prompt.at(-1)?.content ?? '',
+    completion: rollout.turns.at(-1)?.text ?? '',
+    answer: example.answer,
+    reward: rollout.reward ?? 0,
+  };
+}

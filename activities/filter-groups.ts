@@ -1,0 +1,46 @@
+import { judgeGroup, solvedCounts } from '../core/rl/difficulty.ts';
+import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from '../core/rl/ledger.ts';
+import { rewardedOutcomes, type ScoredGroup } from '../core/rl/rollout.ts';
+import type { KeptGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import { readRows, specOf } from './run-access.ts';
+
+export interface FilteredRound {
+  readonly kept: KeptGroups;
+  readonly ended: EndedRanges;
+  readonly solved: { readonly all: number; readonly none: number; readonly some: number };
+}
+
+/**
+ * Difficulty filter over one scored round. A group in which any rollout has no reward is dropped whole: a baseline over
+ * what happened to survive would be biased. Pure over stored objects, so twice is once.
+ */
+export async function filterGroups(input: {
+  readonly run: RunHandle;
+  readonly round: SamplingRound;
+  readonly scored: ObjectRef;
+}): Promise<FilteredRound> {
+  const { filter } = await specOf(input.run);
+  const groups = await readRows<ScoredGroup>(input.run, input.scored);
+  const kept: number[] = [];
+  const ended: { ordinal: number; state: EndState }[] = [];
+  for (const group of groups) {
+    const state = endStateOf(group, filter);
+    if (state === null) kept.push(group.ordinal);
+    else ended.push({ ordinal: group.ordinal, state });
+  }
+  return {
+    kept: { scored: input.scored, policyStep: input.round.policyStep, ordinals: encodeRanges(kept) },
+    ended: recordOutcomes({ step: input.round.step, pendingBefore: [], issued: [], ended }).ended,
+    solved: solvedCounts(groups.map(({ rollouts }) => rollouts.map(({ reward }) => reward))),
+  };
+}
+
+function endStateOf(group: ScoredGroup, filter: Parameters<typeof judgeGroup>[1]): EndState | null {
+  const broken = group.rollouts.find(({ outcome }) => !rewardedOutcomes.includes(outcome));
+  if (broken) return `failed:${broken.outcome}`;
+  const verdict = judgeGroup(
+    group.rollouts.map(({ reward }) => reward),
+    filter,
+  );
+  return verdict.kept ? null : `filtered:${verdict.reason}`;
+}

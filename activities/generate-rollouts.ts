@@ -1,0 +1,209 @@
+import { layout } from '../core/layout.ts';
+import { rolloutsInFlightMax } from '../core/limits.ts';
+import { hash32 } from '../core/random.ts';
+import type { GroupLease, Rollout, Turn } from '../core/rl/rollout.ts';
+import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import { RatchetError } from '../core/errors.ts';
+import type { ChatTokenizer } from '../engine/index.ts';
+import { openEnvironment } from '../backends/environments/index.ts';
+import type { Policy } from '../backends/environments/types.ts';
+import type { Inference, ServedPolicy } from '../backends/inference/index.ts';
+import { decodeRows, putRows } from '../backends/store/objects.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
+
+export interface GenerateInput {
+  readonly run: RunHandle;
+  readonly round: SamplingRound;
+  /** Which of how many equal parts of the round. */
+  readonly chunk: { readonly index: number; readonly count: number };
+}
+
+export interface GeneratedChunk {
+  readonly finished: ObjectRef;
+  readonly rollouts: number;
+  /** Of those, how many lay in the store already and cost nothing. */
+  readonly adopted: number;
+  readonly tokens: number;
+  readonly seconds: number;
+}
+
+export interface GenerateDependencies {
+  readonly inference: (spec: RunSpec) => Inference;
+  readonly tokenizer: (folder: string) => Promise<ChatTokenizer>;
+}
+
+/** How often finished rollouts are stored while others of their chunk still run. */
+const partIntervalMs = 500;
+/** A rollout that infrastructure spoiled is played again this often, each time from the start. */
+const attemptsPerRollout = 3;
+
+export const createGenerateRollouts =
+  (dependencies: GenerateDependencies) =>
+  /** Plays a chunk of the round's groups. A retry finds the finished rollouts in the store and plays only the missing. */
+  async (input: GenerateInput): Promise<GeneratedChunk> =>
+    withHeartbeat(async (signal) => {
+      const startedAt = performance.now();
+      const { run, round, chunk } = input;
+      const store = storeOf(run);
+      const prefix = `${layout.round(run.lineage, round.step, round.first, round.last)}chunk_${chunk.index}`;
+      const whole = await store.read(`${prefix}.jsonl`);
+      if (whole) {
+        const rollouts = decodeRows<Rollout>(whole);
+        const finished = { key: `${prefix}.jsonl`, sha256: sha256(whole), bytes: whole.byteLength, count: rollouts.length };
+        return { finished, ...summary(rollouts, rollouts.length, startedAt) };
+      }
+
+      const journal = await RolloutJournal.open(store, `${prefix}/`);
+      const { leases, policy } = await readJson<LeasedGroups>(run, round.leases);
+      const players = await openPlayers(dependencies, run, await servedPolicy(run, policy));
+      const wanted = leases
+        .filter((_, i) => Math.floor((i * chunk.count) / leases.length) === chunk.index)
+        .flatMap((lease) => Array.from({ length: players.spec.rolloutsPerExample }, (_, index) => ({ lease, index })));
+      const missing = wanted.filter(({ lease, index }) => !journal.has(lease.ordinal, index));
+      const adopted = wanted.length - missing.length;
+
+      const flushing = setInterval(() => void journal.flush(), partIntervalMs); // a failed flush surfaces in close()
+      try {
+        for (let start = 0; start < missing.length; start += rolloutsInFlightMax) {
+          const slice = missing.slice(start, start + rolloutsInFlightMax);
+          await allOrFirstError(slice.map(async ({ lease, index }) => journal.add(await players.play(lease, index, signal))));
+        }
+      } finally {
+        clearInterval(flushing);
+        await journal.close(missing.length);
+      }
+      const rollouts = journal.inOrder();
+      const finished = await putRows(store, `${prefix}.jsonl`, rollouts);
+      return { finished, ...summary(rollouts, adopted, startedAt) };
+    });
+
+/** Waits for all of them also when one fails, so that nothing finished is lost with it. */
+async function allOrFirstError(work: readonly Promise<void>[]): Promise<void> {
+  const failed = (await Promise.allSettled(work)).find((result) => result.status === 'rejected');
+  if (failed) throw failed.reason;
+}
+
+function summary(rollouts: readonly Rollout[], adopted: number, startedAt: number) {
+  const tokens = rollouts.reduce((sum, { turns }) => sum + turns.reduce((n, turn) => n + turn.tokenIds.length, 0), 0);
+  return { rollouts: rollouts.length, adopted, tokens, seconds: (performance.now() - startedAt) / 1000 };
+}
+
+/** The finished rollouts of a chunk, stored in parts while the chunk still runs. */
+class RolloutJournal {
+  readonly #store: ReturnType<typeof storeOf>;
+  readonly #prefix: string;
+  readonly #stored: Rollout[];
+  readonly #fresh: Rollout[] = [];
+  readonly #known: Set<string>;
+  #parts: number;
+  #writing: Promise<void> = Promise.resolve();
+
+  private constructor(store: ReturnType<typeof storeOf>, prefix: string, stored: Rollout[], parts: number) {
+    this.#store = store;
+    this.#prefix = prefix;
+    this.#stored = stored;
+    this.#parts = parts;
+    this.#known = new Set(stored.map(({ group, index }) => `${group}/${index}`));
+  }
+
+  static async open(store: ReturnType<typeof storeOf>, prefix: string): Promise<RolloutJournal> {
+    const keys = await store.list(prefix);
+    const parts = await Promise.all(keys.map(async (key) => decodeRows<Rollout>((await store.read(key)) ?? Buffer.of())));
+    return new RolloutJournal(store, prefix, parts.flat(), keys.length);
+  }
+
+  has(group: number, index: number): boolean {
+    return this.#known.has(`${group}/${index}`);
+  }
+
+  add(rollout: Rollout): void {
+    this.#fresh.push(rollout);
+  }
+
+  flush(): Promise<void> {
+    this.#writing = this.#writing.then(async () => {
+      const rows = this.#fresh.splice(0);
+      if (rows.length === 0) return;
+      this.#parts += 1;
+      await putRows(this.#store, `${this.#prefix}part_${this.#parts}.jsonl`, rows);
+      this.#stored.push(...rows);
+    });
+    return this.#writing;
+  }
+
+  /** Stores what is left, unless everything finished at once: then the chunk's own object follows right away. */
+  async close(expected: number): Promise<void> {
+    await this.#writing;
+    if (this.#fresh.length < expected) await this.flush();
+  }
+
+  inOrder(): Rollout[] {
+    return [...this.#stored, ...this.#fresh].sort((a, b) => a.group - b.group || a.index - b.index);
+  }
+}
+
+interface Players {
+  readonly spec: RunSpec;
+  play(lease: GroupLease, index: number, signal: AbortSignal): Promise<Rollout>;
+}
+
+/** Everything a rollout needs: its environment, the tokenizer of the policy, and a server to sample from. */
+async function openPlayers(dependencies: GenerateDependencies, run: RunHandle, served: ServedPolicy): Promise<Players> {
+  const spec = await specOf(run);
+  const inference = dependencies.inference(spec);
+  const tokenizer = await dependencies.tokenizer(served.folder);
+  const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
+  return {
+    spec,
+    async play(lease, index, signal) {
+      const environment = await openEnvironment(entries.get(lease.environment)!);
+      const policy = (): Policy =>
+        samplePolicy({ inference, tokenizer, served, sampling: spec.sampling, signal }, (turn) =>
+          turnSeed(spec.seed, run.lineage, lease.ordinal, index, turn),
+        );
+      const identity = { group: lease.ordinal, index, exampleId: lease.exampleId };
+      for (let attempt = 1; ; attempt++) {
+        try {
+          return { ...identity, ...(await environment.rollout(environment.dataset.at(lease.exampleId), policy())) };
+        } catch (error) {
+          // The server's trouble is everyone's: the activity's own retry takes care of it, with nothing finished lost.
+          if (error instanceof RatchetError || signal.aborted) throw error;
+          if (attempt < attemptsPerRollout) continue;
+          return { ...identity, turns: [], outcome: 'infra_failure', error: String(error).slice(0, 500) };
+        }
+      }
+    },
+  };
+}
+
+/** The model as an environment sees it: messages in, one turn out, every random number keyed by the turn's place. */
+export function samplePolicy(
+  options: {
+    readonly inference: Inference;
+    readonly tokenizer: ChatTokenizer;
+    readonly served: ServedPolicy;
+    readonly sampling: RunSpec['sampling'];
+    readonly signal?: AbortSignal;
+  },
+  seedOfTurn: (turn: number) => number,
+): Policy {
+  const { inference, tokenizer, served, sampling, signal } = options;
+  let turns = 0;
+  return {
+    async sample(messages): Promise<Turn> {
+      const promptTokenIds = tokenizer.renderChat(messages);
+      const seed = seedOfTurn(turns++);
+      const { maxTokens, temperature } = sampling;
+      const sample = await inference.sample({ policy: served, promptTokenIds, maxTokens, temperature, seed, signal });
+      return { promptTokenIds, ...sample, text: tokenizer.decode(sample.tokenIds), policyStep: served.version.step };
+    },
+  };
+}
+
+/** 52 bits from the turn's place in the run. */
+export function turnSeed(...place: readonly (number | string)[]): number {
+  return hash32('turn', ...place) * 2 ** 20 + (hash32('turn again', ...place) >>> 12);
+}

@@ -1,0 +1,118 @@
+import { RatchetError } from '../core/errors.ts';
+import { layout } from '../core/layout.ts';
+import { firstLineage } from '../core/names.ts';
+import type { RunHandle, StepCommit } from '../core/rl/run-state.ts';
+import type { JsonValue, RunSpec } from '../core/spec/run-spec.ts';
+import { loadRunConfig } from '../backends/configs/load-run-config.ts';
+import { openEnvironment } from '../backends/environments/index.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { openRunStore } from '../backends/store/index.ts';
+import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { readHead } from './run-access.ts';
+
+/** What `trainRun` is started with: a path, or a path with what the command line adds. */
+export type TrainRunInput =
+  | string
+  | {
+      readonly config: string;
+      /** Dotted keys as on the command line, values as typed. */
+      readonly overrides?: Readonly<Record<string, string>>;
+      /** The run's name; the config's own, or its file's stem, when missing. */
+      readonly run?: string;
+    };
+
+export interface OpenedRun {
+  readonly handle: RunHandle;
+  readonly spec: RunSpec;
+  /** The newest commit, when the run has been here before. */
+  readonly head: { readonly commit: StepCommit; readonly sha256: string } | null;
+  readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
+  readonly warnings: readonly string[];
+  /** Whether the search attributes RatchetRun, RatchetStep and RatchetReward exist in this namespace. */
+  readonly hasSearchAttributes: boolean;
+}
+
+export interface OpenRunDependencies {
+  readonly projectFolder: string;
+  readonly hasSearchAttributes: () => Promise<boolean>;
+  readonly isWorkflowRunning: (workflowId: string) => Promise<boolean>;
+}
+
+/** What must stay as it was when a run goes on: another value would make it another run. */
+const identity = [
+  'model',
+  'seed',
+  'batchSize',
+  'rolloutsPerExample',
+  'environments',
+  'sft',
+  'sampling',
+  'advantage',
+] as const satisfies readonly (keyof RunSpec)[];
+
+export const createOpenRun =
+  (dependencies: OpenRunDependencies) =>
+  /** Loads, validates and stores the spec, and finds where the run stands. Twice does the same as once. */
+  async (input: TrainRunInput, workflowId: string): Promise<OpenedRun> => {
+    const { config, overrides = {}, run } = typeof input === 'string' ? { config: input } : input;
+    const { spec, warnings } = await loadRunConfig(config, {
+      projectFolder: dependencies.projectFolder,
+      overrides,
+      ...(run === undefined ? {} : { run }),
+    });
+    const store = openRunStore(spec.store.uri, spec.name);
+    await claimRun(dependencies, spec, workflowId);
+
+    const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
+    refuseOtherIdentity(spec, decodeJson<{ spec: RunSpec }>(first.bytes).spec, store.uri);
+    const bytes = encodeJson(spec);
+    const ref = await store.put(layout.spec(sha256(bytes)), bytes);
+    const handle: RunHandle = { name: spec.name, store: spec.store.uri, lineage: firstLineage, spec: ref };
+    return {
+      handle,
+      spec,
+      head: await readHead(handle),
+      datasets: await Promise.all(
+        spec.environments.map(async (entry) => ({
+          name: entry.name,
+          weight: entry.weight,
+          datasetLength: (await openEnvironment(entry)).dataset.length,
+        })),
+      ),
+      warnings,
+      hasSearchAttributes: await dependencies.hasSearchAttributes(),
+    };
+  };
+
+/** One workflow drives a run at a time. The claim of a workflow that has ended is taken over. */
+async function claimRun(dependencies: OpenRunDependencies, spec: RunSpec, workflowId: string): Promise<void> {
+  const store = openRunStore(spec.store.uri, spec.name);
+  for (;;) {
+    const claims = await store.list(layout.claims());
+    const newest = claims.length > 0 ? await store.read(layout.claim(claims.length)) : null;
+    const holder = newest && decodeJson<{ workflowId: string }>(newest).workflowId;
+    if (holder === workflowId) return;
+    if (holder && (await dependencies.isWorkflowRunning(holder))) {
+      throw new RatchetError(
+        'ConfigInvalid',
+        `The run ${spec.name} is being driven by the workflow ${holder}, which is running. Look at that one (ratchet status ${spec.name}), or give this one another name: --name NAME.`,
+      );
+    }
+    const { stored } = await store.putIfAbsent(layout.claim(claims.length + 1), encodeJson({ workflowId }));
+    if (stored) return;
+  }
+}
+
+function refuseOtherIdentity(spec: RunSpec, first: RunSpec, uri: string): void {
+  const changed = identity.filter((key) => JSON.stringify(spec[key]) !== JSON.stringify(first[key]));
+  if (changed.length === 0) return;
+  const lines = changed.map((key) => `  ${key}: was ${show(first[key])}, now ${show(spec[key])}`);
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${uri} holds a run with other settings:\n${lines.join('\n')}\nA run goes on with the settings it began with. Start another with --name NAME, or with --fresh.`,
+  );
+}
+
+function show(value: JsonValue | undefined | object): string {
+  return JSON.stringify(value) ?? 'nothing';
+}

@@ -1,0 +1,176 @@
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { RatchetError } from '../core/errors.ts';
+import { layout } from '../core/layout.ts';
+import type { TrainSample } from '../core/rl/batch.ts';
+import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
+import type { Trainer, TrainOutcome } from '../backends/trainer/types.ts';
+import { decodeJson } from '../backends/store/objects.ts';
+import { readJson, readRows, requireCommit, storeOf } from './run-access.ts';
+import { sealedSteps, type CheckpointManifest } from './save-checkpoint.ts';
+
+/** How a trainer came to be at a version: nothing to do, or a checkpoint and stored batches. */
+export interface Recovery {
+  readonly restoredFrom: number;
+  /** Batches trained again. No rollout is generated for this. */
+  readonly replayedSteps: number;
+  /** Checkpoints that were passed over, with what is wrong with them. */
+  readonly damaged: readonly string[];
+}
+
+/**
+ * The trainer of this process and the version it holds. It is brought to a version as a desired state: if it is there,
+ * nothing happens; otherwise the newest checkpoint that verifies is loaded and the stored batches after it are trained
+ * again, exactly as they were.
+ */
+export class PolicyTrainer {
+  readonly #open: (run: RunHandle) => Promise<Trainer>;
+  #trainer: Trainer | null = null;
+  #owner: string | null = null;
+  #digest: string | null = null;
+
+  constructor(open: (run: RunHandle) => Promise<Trainer>) {
+    this.#open = open;
+  }
+
+  async bringTo(run: RunHandle, version: PolicyVersion): Promise<Recovery | null> {
+    const owner = `${run.store}${run.name}/${run.lineage}`;
+    if (this.#trainer && this.#owner === owner && this.#digest === version.digest) return null;
+    const damaged: string[] = [];
+    for (const step of (await sealedSteps(storeOf(run), run.lineage)).reverse()) {
+      if (step > version.step) continue;
+      try {
+        const manifest = await this.#restore(run, step);
+        this.#owner = owner;
+        const replayedSteps = await this.#replay(run, manifest.step, version);
+        return { restoredFrom: step, replayedSteps, damaged };
+      } catch (error) {
+        if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
+        damaged.push(`step ${step}: ${error.message}`);
+      }
+    }
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `No checkpoint at or before step ${version.step} can be read in ${storeOf(run).uri}checkpoints/.\n${damaged.join('\n')}\nRestore one of these files from a copy, or start over with --fresh.`,
+    );
+  }
+
+  async train(run: RunHandle, plan: StepPlan): Promise<TrainOutcome> {
+    const store = storeOf(run);
+    const samples = await readRows<TrainSample>(run, plan.batch);
+    const referenceFolder = await store.localFolder(plan.reference.weights);
+    const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch: { samples }, referenceFolder }));
+    if (outcome.applied) this.#digest = outcome.digest;
+    return outcome;
+  }
+
+  /** Starts from a folder of Hugging Face files with a fresh optimizer, as a warm-up does. */
+  async startFrom(run: RunHandle, folder: string, optimizer: Uint8Array | null): Promise<{ digest: string }> {
+    this.#trainer ??= await this.#open(run);
+    const opened = await this.#use(async (trainer) => {
+      const { digest } = await trainer.open(folder);
+      await trainer.restoreOptimizer(optimizer);
+      return digest;
+    });
+    this.#owner = `${run.store}${run.name}/${run.lineage}`;
+    this.#digest = opened;
+    return { digest: opened };
+  }
+
+  async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<TrainOutcome> {
+    const outcome = await this.#use((trainer) => trainer.sftStep(input));
+    this.#digest = outcome.digest;
+    return outcome;
+  }
+
+  /** Stores the policy as Hugging Face files below `prefix`; the reference is to the weights file. */
+  async exportTo(run: RunHandle, prefix: string): Promise<ObjectRef> {
+    const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-export-'));
+    try {
+      await this.#use((trainer) => trainer.exportTo(temporary));
+      return await storeFolder(run, temporary, prefix);
+    } finally {
+      await rm(temporary, { recursive: true, force: true });
+    }
+  }
+
+  saveOptimizer(): Promise<Uint8Array> {
+    return this.#use((trainer) => trainer.saveOptimizer());
+  }
+
+  async close(): Promise<void> {
+    const trainer = this.#trainer;
+    this.#forget();
+    await trainer?.close();
+  }
+
+  async #restore(run: RunHandle, step: number): Promise<CheckpointManifest> {
+    const store = storeOf(run);
+    const key = `${layout.checkpoint(run.lineage, step)}manifest.json`;
+    const bytes = await store.read(key);
+    if (!bytes) throw new RatchetError('CheckpointDamaged', `${key} is gone.`);
+    const manifest = parseManifest(bytes, key);
+    await store.get(manifest.policy.file); // throws when a byte of it changed
+    const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
+    const { digest } = await this.startFrom(run, await store.localFolder(manifest.policy.weights), optimizer);
+    if (digest !== manifest.policy.digest) {
+      throw new RatchetError('CheckpointDamaged', `${manifest.policy.weights} holds other weights than ${key} names.`);
+    }
+    return manifest;
+  }
+
+  async #replay(run: RunHandle, from: number, version: PolicyVersion): Promise<number> {
+    for (let step = from + 1; step <= version.step; step++) {
+      const { commit } = await requireCommit(run, step);
+      const plan = await readJson<StepPlan>(run, commit.plan!);
+      const outcome = await this.train(run, plan);
+      if (outcome.digest !== commit.policy.digest) {
+        this.#forget();
+        throw new Error(
+          `Training step ${step} again gave ${outcome.digest.slice(0, 12)}…, the commit says ${commit.policy.digest.slice(0, 12)}….`,
+        );
+      }
+    }
+    return version.step - from;
+  }
+
+  /** A trainer that failed is in a state nobody knows: it is forgotten, and the next step restores. */
+  async #use<T>(work: (trainer: Trainer) => Promise<T>): Promise<T> {
+    if (!this.#trainer) throw new RatchetError('TrainerDetached', 'The trainer holds no policy yet.');
+    try {
+      return await work(this.#trainer);
+    } catch (error) {
+      this.#forget();
+      throw error;
+    }
+  }
+
+  #forget(): void {
+    const trainer = this.#trainer;
+    this.#trainer = null;
+    this.#digest = null;
+    this.#owner = null;
+    void trainer?.close().catch(() => undefined); // it may be dead already
+  }
+}
+
+/** Puts a folder's files into the store, the weights last: a folder that has them is whole. */
+export async function storeFolder(run: RunHandle, folder: string, prefix: string): Promise<ObjectRef> {
+  const names = (await readdir(folder)).sort();
+  const weights = names.filter((name) => name.endsWith('.safetensors'));
+  let last: ObjectRef | undefined;
+  for (const name of [...names.filter((name) => !weights.includes(name)), ...weights]) {
+    last = await storeOf(run).put(prefix + name, await readFile(path.join(folder, name)));
+  }
+  if (!last || weights.length !== 1) throw new Error(`${folder} holds ${weights.length} weights files, expected one.`);
+  return last;
+}
+
+function parseManifest(bytes: Uint8Array, key: string): CheckpointManifest {
+  try {
+    return decodeJson<CheckpointManifest>(bytes);
+  } catch (cause) {
+    throw new RatchetError('CheckpointDamaged', `${key} is not JSON: a byte of it changed.`, { cause });
+  }
+}

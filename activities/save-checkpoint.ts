@@ -1,0 +1,85 @@
+import { layout, stepOf } from '../core/layout.ts';
+import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import type { CheckpointSpec } from '../core/spec/run-spec.ts';
+import { encodeJson } from '../backends/store/objects.ts';
+import type { Store } from '../backends/store/index.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import { requireCommit, specOf, storeOf } from './run-access.ts';
+
+/** `checkpoints/step_N/manifest.json`: written last, so a checkpoint that has one is whole. */
+export interface CheckpointManifest {
+  readonly schemaVersion: 1;
+  readonly lineage: string;
+  readonly step: number;
+  /** sha256 of the commit it belongs to: the run's whole state is there. */
+  readonly commit: string;
+  readonly policy: PolicyVersion;
+  /** null = a fresh optimizer (v0). */
+  readonly optimizer: ObjectRef | null;
+}
+
+export interface CheckpointInput {
+  readonly run: RunHandle;
+  readonly step: number;
+  /** Versions that something still refers to: the reference policy, evaluations under way. */
+  readonly pinned: readonly number[];
+}
+
+/** Seals a committed step as a checkpoint, then removes what retention no longer keeps. Twice is once. */
+export async function saveCheckpoint({ run, step, pinned }: CheckpointInput): Promise<{ kept: number[] }> {
+  return withHeartbeat(async () => {
+    const store = storeOf(run);
+    const { checkpoints: spec, maxAsyncLevel, maxOffPolicySteps } = await specOf(run);
+    const found = await requireCommit(run, step);
+    const manifest: CheckpointManifest = {
+      schemaVersion: 1,
+      lineage: run.lineage,
+      step,
+      commit: found.sha256,
+      policy: found.commit.policy,
+      optimizer: found.commit.optimizer,
+    };
+    await store.putIfAbsent(`${layout.checkpoint(run.lineage, step)}manifest.json`, encodeJson(manifest));
+
+    const sealed = (await sealedSteps(store, run.lineage)).filter((sealedStep) => sealedStep <= step);
+    const kept = keptCheckpoints(sealed, spec);
+    const oldestLive = step - maxAsyncLevel - maxOffPolicySteps - 1;
+    const keepWeights = new Set([...kept, ...pinned]);
+    await removeSteps(store, layout.allCheckpoints(run.lineage), (n) => n <= step && !kept.includes(n));
+    await removeSteps(store, layout.allWeights(run.lineage), (n) => n < oldestLive && !keepWeights.has(n));
+    const replayFrom = kept.slice(-spec.keepLast)[0] ?? 0;
+    await removeFiles(store, layout.allBatches(run.lineage), (n) => n <= replayFrom);
+    if (step > 0) await store.removeAll(layout.allWarmUps());
+    return { kept };
+  });
+}
+
+/** v0, the newest `keepLast`, and every multiple of `keepInterval`; ascending. */
+export function keptCheckpoints(sealed: readonly number[], spec: CheckpointSpec): number[] {
+  const newest = new Set(sealed.slice(-spec.keepLast));
+  return sealed.filter(
+    (step) => step === 0 || newest.has(step) || (spec.keepInterval !== null && step % spec.keepInterval === 0),
+  );
+}
+
+/** Steps that have a manifest, ascending. */
+export async function sealedSteps(store: Store, lineage: string): Promise<number[]> {
+  const keys = await store.list(layout.allCheckpoints(lineage));
+  return keys
+    .filter((key) => key.endsWith('/manifest.json'))
+    .map(stepOf)
+    .filter((step) => step !== null)
+    .sort((a, b) => a - b);
+}
+
+async function removeSteps(store: Store, prefix: string, isOver: (step: number) => boolean): Promise<void> {
+  const steps = new Set((await store.list(prefix)).map(stepOf).filter((step) => step !== null));
+  for (const step of steps) if (isOver(step)) await store.removeAll(`${prefix}step_${step}/`);
+}
+
+async function removeFiles(store: Store, prefix: string, isOver: (step: number) => boolean): Promise<void> {
+  for (const key of await store.list(prefix)) {
+    const step = stepOf(key);
+    if (step !== null && isOver(step)) await store.removeAll(key);
+  }
+}

@@ -1,0 +1,45 @@
+import { layout } from '../core/layout.ts';
+import type { Rollout, ScoredGroup } from '../core/rl/rollout.ts';
+import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import { openEnvironment } from '../backends/environments/index.ts';
+import { scoreRollout } from '../backends/environments/score.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import { readJson, readRows, specOf, storeOf } from './run-access.ts';
+
+export interface ScoreInput {
+  readonly run: RunHandle;
+  readonly round: SamplingRound;
+  readonly finished: readonly ObjectRef[];
+}
+
+/** The rubric over stored rollouts. Whoever scores first decides: a retry returns what is stored. */
+export async function scoreRollouts({ run, round, finished }: ScoreInput): Promise<{ scored: ObjectRef; seconds: number }> {
+  return withHeartbeat(async () => {
+    const startedAt = performance.now();
+    const spec = await specOf(run);
+    const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
+    const { leases } = await readJson<LeasedGroups>(run, round.leases);
+    const rollouts = new Map<number, Rollout[]>();
+    for (const ref of finished) {
+      for (const rollout of await readRows<Rollout>(run, ref)) {
+        const group = rollouts.get(rollout.group);
+        if (group) group.push(rollout);
+        else rollouts.set(rollout.group, [rollout]);
+      }
+    }
+    const groups: ScoredGroup[] = [];
+    for (const lease of leases) {
+      const environment = await openEnvironment(entries.get(lease.environment)!);
+      const example = environment.dataset.at(lease.exampleId);
+      const members = rollouts.get(lease.ordinal) ?? [];
+      const scored = await Promise.all(members.map((rollout) => scoreRollout(environment, example, rollout)));
+      groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
+    }
+    const key = `${layout.round(run.lineage, round.step, round.first, round.last)}scored.jsonl`;
+    const text = groups.map((group) => `${JSON.stringify(group)}\n`).join('');
+    const { bytes } = await storeOf(run).putIfAbsent(key, Buffer.from(text));
+    const scored = { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: groups.length };
+    return { scored, seconds: (performance.now() - startedAt) / 1000 };
+  });
+}

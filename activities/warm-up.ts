@@ -1,0 +1,134 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { RatchetError } from '../core/errors.ts';
+import { layout } from '../core/layout.ts';
+import { warmUpStepsPerSegment } from '../core/limits.ts';
+import { randomStream, uniform } from '../core/random.ts';
+import type { TrainSample } from '../core/rl/batch.ts';
+import type { Example } from '../core/rl/rollout.ts';
+import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import { learningRateAt } from '../core/rl/schedule.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import { type ChatTokenizer, openModel, saveModelFolder } from '../engine/index.ts';
+import { openEnvironment } from '../backends/environments/index.ts';
+import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import { storeFolder, type PolicyTrainer } from './policy-trainer.ts';
+import { specOf, storeOf } from './run-access.ts';
+
+/** Where the supervised warm-up stands; stored whole, so that a killed trainer loses one segment at most. */
+export interface WarmUpState {
+  readonly step: number;
+  readonly policy: PolicyVersion;
+  readonly optimizer: ObjectRef | null;
+  /** Of the last step; null before the first. */
+  readonly loss: number | null;
+}
+
+/**
+ * Makes the base model (`from` null), or trains one more segment of the warm-up. Each state is stored under its step: a
+ * retry returns what is there. Batches are drawn by key, so a resumed warm-up gives the same bits.
+ */
+export const createWarmUp =
+  (trainer: PolicyTrainer, openTokenizer: (folder: string) => Promise<ChatTokenizer>) =>
+  async (input: { readonly run: RunHandle; readonly from: WarmUpState | null }): Promise<WarmUpState> =>
+    withHeartbeat(async () => {
+      const { run, from } = input;
+      const spec = await specOf(run);
+      const total = spec.sft?.steps ?? 0;
+      const step = from === null ? 0 : Math.min(total, from.step + warmUpStepsPerSegment);
+      const isLast = step === total;
+      const key = `${layout.warmUp(step)}state.json`;
+      const stored = await storeOf(run).read(key);
+      if (stored) return decodeJson<WarmUpState>(stored);
+
+      const made = from === null ? await makeBase(run, spec, isLast) : await trainSegment(from, step);
+      await storeOf(run).put(key, encodeJson(made));
+      return made;
+
+      async function trainSegment(start: WarmUpState, end: number): Promise<WarmUpState> {
+        const folder = await storeOf(run).localFolder(start.policy.weights);
+        const optimizer = start.optimizer && (await storeOf(run).get(start.optimizer));
+        await trainer.startFrom(run, folder, optimizer);
+        const draw = await demonstrations(spec, await openTokenizer(folder));
+        let last = { digest: start.policy.digest, loss: start.loss };
+        for (let n = start.step + 1; n <= end; n++) {
+          const outcome = await trainer.sftStep({
+            samples: draw(n),
+            learningRate: sftRate(spec, n),
+            optimizer: spec.optimizer,
+          });
+          if (!outcome.applied) {
+            throw new RatchetError(
+              'Unsupported',
+              `Warm-up step ${n} was refused: ${outcome.reason}. Lower [sft] learning_rate (now ${spec.sft?.learningRate}).`,
+            );
+          }
+          last = { digest: outcome.digest, loss: outcome.metrics['loss'] ?? null };
+        }
+        const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(end);
+        const file = await trainer.exportTo(run, weights);
+        // v0 begins with a fresh optimizer: the moments of another loss are no help (learning rate and scale differ).
+        const state = isLast
+          ? null
+          : await storeOf(run).put(`${layout.warmUp(end)}optimizer.state`, await trainer.saveOptimizer());
+        return { step: end, policy: { step: 0, digest: last.digest, weights, file }, optimizer: state, loss: last.loss };
+      }
+    });
+
+async function makeBase(run: RunHandle, spec: RunSpec, isLast: boolean): Promise<WarmUpState> {
+  const model = await openModel(spec.model, { seed: spec.seed });
+  const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(0);
+  const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
+  try {
+    await saveModelFolder(model, temporary);
+    const file = await storeFolder(run, temporary, weights);
+    const policy = { step: 0, digest: model.parameters.digest(), weights, file };
+    return { step: 0, policy, optimizer: null, loss: null };
+  } finally {
+    await rm(temporary, { recursive: true, force: true });
+  }
+}
+
+function sftRate(spec: RunSpec, step: number): number {
+  const { steps, learningRate, warmupSteps, minRatio } = spec.sft!;
+  return learningRateAt({
+    step,
+    maxSteps: steps,
+    peak: learningRate,
+    schedule: { type: 'linear', warmupSteps, minRatio },
+  });
+}
+
+/** The rows of warm-up step n: examples and demonstrations drawn by (seed, step, row). */
+async function demonstrations(spec: RunSpec, tokenizer: ChatTokenizer): Promise<(step: number) => TrainSample[]> {
+  const environments = await Promise.all(spec.environments.map((entry) => openEnvironment(entry)));
+  const able = environments.filter((environment) => environment.demonstrate !== undefined);
+  if (able.length === 0) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `[sft] asks for a warm-up, but none of the environments (${environments.map(({ name }) => name).join(', ')}) gives demonstrations. Remove [sft].`,
+    );
+  }
+  return (step) =>
+    Array.from({ length: spec.sft!.batchSize }, (_, row) => {
+      const place = [spec.seed, 'sft', step, row] as const;
+      const environment = able[Math.floor(uniform(...place, 'environment') * able.length)]!;
+      const example = environment.dataset.at(Math.floor(uniform(...place, 'example') * environment.dataset.length));
+      return demonstrationRow(tokenizer, example, environment.demonstrate!(example, randomStream(...place)));
+    });
+}
+
+function demonstrationRow(tokenizer: ChatTokenizer, example: Example, completion: string): TrainSample {
+  const prompt = tokenizer.renderChat(example.prompt);
+  const conversation = [...example.prompt, { role: 'assistant' as const, content: completion }];
+  const tokenIds = tokenizer.encode(tokenizer.renderChatText(conversation, { addGenerationPrompt: false }));
+  const zeros = tokenIds.map(() => 0);
+  return {
+    tokenIds,
+    lossMask: tokenIds.map((_, i) => (i >= prompt.length ? 1 : 0)),
+    behaviorLogprobs: zeros,
+    advantages: zeros,
+  };
+}

@@ -1,0 +1,156 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import { inferencePatienceMs } from '../../core/limits.ts';
+import type { Inference, Sample, SampleRequest, ServedPolicy } from './types.ts';
+
+/**
+ * Ratchet's own policy server, over its OpenAI-compatible routes. Calls made in the same turn of the event loop travel
+ * as one `/v1/completions` request with many prompts (token ids in, token ids out), so an environment may be written
+ * one rollout at a time and 512 of them cost one round trip.
+ */
+export class EmbeddedInference implements Inference {
+  readonly #url: string;
+  #waiting: Waiting[] = [];
+
+  constructor(url: string) {
+    this.#url = url.replace(/\/+$/, '');
+  }
+
+  sample(request: SampleRequest): Promise<Sample> {
+    return new Promise((resolve, reject) => {
+      if (this.#waiting.length === 0) setImmediate(() => this.#flush());
+      this.#waiting.push({ request, resolve, reject });
+    });
+  }
+
+  async bringTo(policy: ServedPolicy): Promise<void> {
+    await this.#patiently(undefined, () => this.#load(policy));
+  }
+
+  #flush(): void {
+    const batches = new Map<string, Waiting[]>();
+    for (const waiting of this.#waiting) {
+      const { policy, maxTokens, temperature } = waiting.request;
+      const key = [policy.name, maxTokens, temperature].join('\n');
+      const batch = batches.get(key);
+      if (batch) batch.push(waiting);
+      else batches.set(key, [waiting]);
+    }
+    this.#waiting = [];
+    for (const batch of batches.values()) void this.#complete(batch); // settles every waiting promise, never rejects
+  }
+
+  async #complete(batch: readonly Waiting[]): Promise<void> {
+    try {
+      const first = batch[0]!.request;
+      const samples = await this.#patiently(first.signal, () => this.#completions(batch.map(({ request }) => request)));
+      batch.forEach(({ resolve }, i) => resolve(samples[i]!));
+    } catch (error) {
+      for (const { reject } of batch) reject(error);
+    }
+  }
+
+  async #completions(requests: readonly SampleRequest[]): Promise<Sample[]> {
+    const { policy, maxTokens, temperature, signal } = requests[0]!;
+    const response = await this.#post(
+      '/v1/completions',
+      {
+        model: policy.name,
+        prompt: requests.map(({ promptTokenIds }) => promptTokenIds),
+        seeds: requests.map(({ seed }) => seed),
+        max_tokens: maxTokens,
+        temperature,
+        logprobs: 0,
+        return_token_ids: true,
+      },
+      signal,
+    );
+    if (response.status === 409 || response.status === 404) {
+      await this.#load(policy);
+      throw new RatchetError('VersionNotHeld', `${this.#url} did not hold ${policy.name}; it does now.`);
+    }
+    const { choices } = Completions.parse(await this.#accepted(response, '/v1/completions'));
+    const inOrder = choices.toSorted((a, b) => a.index - b.index);
+    return inOrder.map((choice) => ({
+      tokenIds: choice.token_ids,
+      logprobs: choice.logprobs.token_logprobs,
+      finishReason: choice.finish_reason,
+    }));
+  }
+
+  async #load({ name, version, folder }: ServedPolicy): Promise<void> {
+    const response = await this.#post('/update_weights', { name, weight_dir: folder, digest: version.digest });
+    await this.#accepted(response, '/update_weights');
+  }
+
+  /** Asks again while the server does not answer; longer trouble is left to whoever called. */
+  async #patiently<T>(signal: AbortSignal | undefined, ask: () => Promise<T>): Promise<T> {
+    const giveUpAt = performance.now() + inferencePatienceMs;
+    for (let waitMs = 100; ; waitMs = Math.min(waitMs * 2, 2_000)) {
+      try {
+        return await ask();
+      } catch (error) {
+        const mayAskAgain = error instanceof RatchetError && error.isRetryable && performance.now() < giveUpAt;
+        if (!mayAskAgain || signal?.aborted) throw error;
+        await delay(error.code === 'VersionNotHeld' ? 0 : waitMs, undefined, signal ? { signal } : {});
+      }
+    }
+  }
+
+  async #post(route: string, body: unknown, signal?: AbortSignal): Promise<Response> {
+    try {
+      return await fetch(this.#url + route, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify(body),
+        signal: signal ?? null,
+      });
+    } catch (cause) {
+      signal?.throwIfAborted();
+      throw new RatchetError(
+        'InferenceUnavailable',
+        `The policy server at ${this.#url} does not answer ${route}. Is it running? \`ratchet dev\` starts one; [inference] url names another.`,
+        { cause },
+      );
+    }
+  }
+
+  /** The body of an answer that went well; the server's own words otherwise. */
+  async #accepted(response: Response, route: string): Promise<unknown> {
+    const text = await response.text().catch((cause: unknown) => {
+      throw new RatchetError('InferenceUnavailable', `The policy server at ${this.#url} broke off its answer to ${route}.`, { cause });
+    });
+    if (response.ok) return JSON.parse(text) as unknown;
+    const message = `${this.#url}${route} answered ${response.status}: ${errorMessage(text)}`;
+    if (response.status >= 500 || response.status === 429) throw new RatchetError('InferenceUnavailable', message);
+    throw new RatchetError('InferenceRejected', message);
+  }
+}
+
+interface Waiting {
+  readonly request: SampleRequest;
+  readonly resolve: (sample: Sample) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+const Completions = z.object({
+  choices: z.array(
+    z.object({
+      index: z.int(),
+      finish_reason: z.enum(['stop', 'length']),
+      token_ids: z.array(z.int()),
+      logprobs: z.object({ token_logprobs: z.array(z.number()) }),
+    }),
+  ),
+});
+
+function errorMessage(text: string): string {
+  try {
+    const parsed = z.object({ error: z.object({ message: z.string() }) }).safeParse(JSON.parse(text));
+    if (parsed.success) return parsed.data.error.message;
+  } catch {
+    // Not JSON: the text itself is the message.
+  }
+  return text.slice(0, 500);
+}

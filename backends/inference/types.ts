@@ -1,0 +1,37 @@
+import type { PolicyVersion } from '../../core/rl/run-state.ts';
+
+/** What a server needs to know to hold a version: its name there, its digest, and where its files lie on this machine. */
+export interface ServedPolicy {
+  readonly name: string;
+  readonly version: PolicyVersion;
+  readonly folder: string;
+}
+
+export interface SampleRequest {
+  readonly policy: ServedPolicy;
+  readonly promptTokenIds: readonly number[];
+  readonly maxTokens: number;
+  /** 0 = greedy. */
+  readonly temperature: number;
+  /** Random numbers of this turn are keyed by it and the position, never by the neighbours in a batch. */
+  readonly seed: number;
+  readonly signal?: AbortSignal | undefined;
+}
+
+export interface Sample {
+  readonly tokenIds: readonly number[];
+  /** log softmax(logits / temperature) at each sampled token. */
+  readonly logprobs: readonly number[];
+  readonly finishReason: 'stop' | 'length';
+}
+
+/**
+ * The inference port. A request names its version. A server that no longer holds it, for instance because it was
+ * restarted, is brought to it and asked again: a version is a desired state, not an event.
+ */
+export interface Inference {
+  /** Throws `InferenceUnavailable` (ask again later) or `InferenceRejected` (asking again does not help). */
+  sample(request: SampleRequest): Promise<Sample>;
+  /** Idempotent; returns when every server has confirmed that it holds the version with this digest. */
+  bringTo(policy: ServedPolicy): Promise<void>;
+}

@@ -1,0 +1,33 @@
+import { layout } from '../../core/layout.ts';
+import { decodeRows } from '../store/objects.ts';
+import type { Store } from '../store/types.ts';
+
+/** A row of `metrics.jsonl`: flat numbers of one step. Evaluations are rows of their own. */
+export interface MetricsRow {
+  readonly step: number;
+  readonly lineage: string;
+  readonly [name: string]: number | string;
+}
+
+/** Rows already there, by store; read once per process and kept up to date by what this process appends. */
+const written = new Map<string, Set<string>>();
+
+/** Appends a row unless one with the same lineage, step and kind is there. The file can be rebuilt from the commits. */
+export async function appendMetrics(store: Store, row: MetricsRow): Promise<void> {
+  const known = written.get(store.uri) ?? (await readKeys(store));
+  written.set(store.uri, known);
+  const key = rowKey(row);
+  if (known.has(key)) return;
+  await store.append(layout.metrics(), `${JSON.stringify(row)}\n`);
+  known.add(key);
+}
+
+async function readKeys(store: Store): Promise<Set<string>> {
+  const bytes = await store.read(layout.metrics());
+  return new Set(bytes ? decodeRows<MetricsRow>(bytes).map(rowKey) : []);
+}
+
+function rowKey(row: MetricsRow): string {
+  const evaluation = Object.keys(row).find((name) => name.startsWith('eval/'));
+  return `${row.lineage}/${row.step}/${evaluation?.split('/')[1] ?? 'train'}`;
+}

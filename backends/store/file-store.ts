@@ -1,0 +1,174 @@
+import { createHash, randomUUID } from 'node:crypto';
+import { appendFile, link, mkdir, open, readFile, readdir, realpath, rename, rm, unlink } from 'node:fs/promises';
+import path from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { RatchetError } from '../../core/errors.ts';
+import type { ObjectRef } from '../../core/rl/run-state.ts';
+import type { Store } from './types.ts';
+
+/** A folder as a store: temp file, fsync, rename, fsync of the folder; `link` where only one writer may win. */
+export class FileStore implements Store {
+  readonly uri: string;
+  readonly #root: string;
+
+  constructor(root: string) {
+    this.#root = path.resolve(root);
+    this.uri = pathToFileURL(this.#root + path.sep).href;
+  }
+
+  async put(key: string, bytes: Uint8Array): Promise<ObjectRef> {
+    const target = await this.#prepare(key);
+    const temporary = await writeTemporary(target, bytes);
+    await naming(key, () => rename(temporary, target));
+    await syncFolder(path.dirname(target));
+    return { key, sha256: sha256(bytes), bytes: bytes.byteLength };
+  }
+
+  async putIfAbsent(key: string, bytes: Uint8Array): Promise<{ stored: boolean; bytes: Uint8Array }> {
+    const target = await this.#prepare(key);
+    const temporary = await writeTemporary(target, bytes);
+    try {
+      await link(temporary, target);
+      await syncFolder(path.dirname(target));
+      return { stored: true, bytes };
+    } catch (error) {
+      if (!isErrno(error, 'EEXIST')) throw storeError(key, error);
+      return { stored: false, bytes: await readFile(target) };
+    } finally {
+      await unlink(temporary);
+    }
+  }
+
+  async get(ref: ObjectRef): Promise<Uint8Array> {
+    const bytes = await this.read(ref.key);
+    if (!bytes) {
+      throw new RatchetError('CheckpointDamaged', `${ref.key} is missing from ${this.uri}; expected ${ref.bytes} bytes there.`);
+    }
+    const found = sha256(bytes);
+    if (found !== ref.sha256) {
+      throw new RatchetError(
+        'CheckpointDamaged',
+        `${ref.key} in ${this.uri} is damaged: expected sha256 ${ref.sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…`,
+      );
+    }
+    return bytes;
+  }
+
+  async read(key: string): Promise<Uint8Array | null> {
+    try {
+      return await readFile(await this.#inside(key));
+    } catch (error) {
+      if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
+      throw storeError(key, error);
+    }
+  }
+
+  async list(prefix: string): Promise<string[]> {
+    const folder = prefix.slice(0, prefix.lastIndexOf('/') + 1);
+    try {
+      const entries = await readdir(await this.#inside(folder), { recursive: true, withFileTypes: true });
+      return entries
+        .filter((entry) => entry.isFile() && !entry.name.startsWith('.tmp-'))
+        .map((entry) => path.relative(this.#root, path.join(entry.parentPath, entry.name)).split(path.sep).join('/'))
+        .filter((key) => key.startsWith(prefix))
+        .sort();
+    } catch (error) {
+      if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return [];
+      throw storeError(prefix, error);
+    }
+  }
+
+  async removeAll(prefix: string): Promise<void> {
+    await rm(await this.#inside(prefix), { recursive: true, force: true });
+  }
+
+  async append(key: string, line: string): Promise<void> {
+    const target = await this.#prepare(key);
+    await naming(key, () => appendFile(target, line));
+  }
+
+  async localFolder(prefix: string): Promise<string> {
+    return this.#inside(prefix);
+  }
+
+  async #prepare(key: string): Promise<string> {
+    const target = await this.#inside(key);
+    await naming(key, () => mkdir(path.dirname(target), { recursive: true }));
+    return target;
+  }
+
+  /** The absolute path of a key; refuses one that leads out of the run's folder, also through a symbolic link. */
+  async #inside(key: string): Promise<string> {
+    const target = path.resolve(this.#root, key);
+    if (target !== this.#root && !target.startsWith(this.#root + path.sep)) throw outside(key, this.uri);
+    const [root, parent] = [await nearestReal(this.#root), await nearestReal(path.dirname(target))];
+    if (parent !== root && !parent.startsWith(root + path.sep) && !root.startsWith(parent + path.sep)) throw outside(key, this.uri);
+    return target;
+  }
+}
+
+export function sha256(bytes: Uint8Array): string {
+  return createHash('sha256').update(bytes).digest('hex');
+}
+
+async function writeTemporary(target: string, bytes: Uint8Array): Promise<string> {
+  const temporary = path.join(path.dirname(target), `.tmp-${randomUUID()}`);
+  try {
+    const handle = await open(temporary, 'wx');
+    try {
+      await handle.writeFile(bytes);
+      await handle.sync();
+    } finally {
+      await handle.close();
+    }
+  } catch (error) {
+    await rm(temporary, { force: true });
+    throw storeError(path.basename(target), error);
+  }
+  return temporary;
+}
+
+async function syncFolder(folder: string): Promise<void> {
+  const handle = await open(folder, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+async function nearestReal(file: string): Promise<string> {
+  for (let current = file; ; current = path.dirname(current)) {
+    try {
+      return await realpath(current);
+    } catch (error) {
+      if (!isErrno(error, 'ENOENT') || current === path.dirname(current)) throw error;
+    }
+  }
+}
+
+async function naming<T>(key: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    throw storeError(key, error);
+  }
+}
+
+function storeError(key: string, cause: unknown): unknown {
+  if (isErrno(cause, 'ENOSPC') || isErrno(cause, 'EDQUOT')) {
+    return new RatchetError('StoreFull', `No space left to write ${key}. Free some space; the run goes on by itself.`, { cause });
+  }
+  if (isErrno(cause, 'EACCES') || isErrno(cause, 'EROFS') || isErrno(cause, 'EPERM')) {
+    return new RatchetError('StoreUnavailable', `The store may not be written at ${key}: ${(cause as Error).message}`, { cause });
+  }
+  return cause;
+}
+
+function outside(key: string, uri: string): RatchetError {
+  return new RatchetError('Unsupported', `The key ${JSON.stringify(key)} leads out of ${uri}; keys stay below the run's folder.`);
+}
+
+function isErrno(error: unknown, code: string): boolean {
+  return error instanceof Error && (error as NodeJS.ErrnoException).code === code;
+}

@@ -1,0 +1,26 @@
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { RatchetError } from '../../core/errors.ts';
+import { FileStore } from './file-store.ts';
+import type { Store } from './types.ts';
+
+export type { Store } from './types.ts';
+
+/** The store of one run. `uri` is the folder that holds all runs, absolute; the run's own folder lies in it. */
+export function openRunStore(uri: string, run: string): Store {
+  return new FileStore(path.join(rootFolder(uri), run));
+}
+
+/** A store's URI made absolute: `file:outputs` and bare paths are relative to the project's folder. */
+export function resolveStoreUri(uri: string, projectFolder: string): string {
+  if (uri.startsWith('file:///')) return uri;
+  const scheme = /^([a-z][a-z0-9+.-]*):/.exec(uri)?.[1];
+  if (scheme && scheme !== 'file') {
+    throw new RatchetError('ConfigInvalid', `store.uri: expected file:FOLDER, got ${JSON.stringify(uri)}. Other stores are not supported yet.`);
+  }
+  return new URL(`file://${path.resolve(projectFolder, uri.replace(/^file:/, ''))}/`).href;
+}
+
+function rootFolder(uri: string): string {
+  return fileURLToPath(uri);
+}

@@ -1,0 +1,31 @@
+import type { ObjectRef } from '../../core/rl/run-state.ts';
+import type { Store } from './types.ts';
+
+/** JSON and JSON lines as objects. Canonical by construction: the same value gives the same bytes. */
+export async function putJson(store: Store, key: string, value: unknown): Promise<ObjectRef> {
+  return store.put(key, encodeJson(value));
+}
+
+export function encodeJson(value: unknown): Uint8Array {
+  return Buffer.from(`${JSON.stringify(value)}\n`);
+}
+
+export function decodeJson<T>(bytes: Uint8Array): T {
+  return JSON.parse(Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8')) as T;
+}
+
+export async function putRows(store: Store, key: string, rows: readonly unknown[]): Promise<ObjectRef> {
+  return { ...(await store.put(key, encodeRows(rows))), count: rows.length };
+}
+
+export function encodeRows(rows: readonly unknown[]): Uint8Array {
+  return Buffer.from(rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+}
+
+export function decodeRows<T>(bytes: Uint8Array): T[] {
+  const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8');
+  return text
+    .split('\n')
+    .filter((line) => line.length > 0)
+    .map((line) => JSON.parse(line) as T);
+}

@@ -1,0 +1,23 @@
+import type { ObjectRef } from '../../core/rl/run-state.ts';
+
+/** The store port, scoped to one run's folder. Objects are immutable: a key is written once, or again with the same bytes. */
+export interface Store {
+  /** Where the folder lies, for people: `file:///…/outputs/run/`. */
+  readonly uri: string;
+  /** Durable when it returns. Writing the same key again replaces it: only for keys whose content is determined by it. */
+  put(key: string, bytes: Uint8Array): Promise<ObjectRef>;
+  /** Durable when it returns. Of several writers one wins; all learn what is there. */
+  putIfAbsent(key: string, bytes: Uint8Array): Promise<{ readonly stored: boolean; readonly bytes: Uint8Array }>;
+  /** Throws `CheckpointDamaged` when a reference's bytes have another sha256. */
+  get(ref: ObjectRef): Promise<Uint8Array>;
+  /** null when there is no such key. */
+  read(key: string): Promise<Uint8Array | null>;
+  /** Keys below a prefix, sorted. */
+  list(prefix: string): Promise<string[]>;
+  /** Removes everything below a prefix; nothing there is fine. */
+  removeAll(prefix: string): Promise<void>;
+  /** Adds a line to a log that may be rebuilt at any time (metrics). Not durable by itself. */
+  append(key: string, line: string): Promise<void>;
+  /** A folder on this machine that holds the objects below a prefix, for programs that read files. */
+  localFolder(prefix: string): Promise<string>;
+}

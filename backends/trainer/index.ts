@@ -1,0 +1,14 @@
+import type { TrainerSpec } from '../../core/spec/run-spec.ts';
+import { OnnxTrainer } from './onnx.ts';
+import type { Trainer } from './types.ts';
+
+export type { Trainer, TrainOutcome } from './types.ts';
+
+export function openTrainer(spec: TrainerSpec): Trainer {
+  switch (spec.kind) {
+    case 'onnx':
+      return new OnnxTrainer({ threads: spec.threads });
+    default:
+      return spec.kind satisfies never;
+  }
+}

@@ -1,0 +1,112 @@
+import assert from 'node:assert/strict';
+import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import type { StepPlan } from '../../core/rl/run-state.ts';
+import { type StepResult, type TrainMetrics, type SftMetrics, TrainerProcess } from '../../engine/index.ts';
+import type { Trainer, TrainOutcome } from './types.ts';
+
+/**
+ * Rows that the KL to the reference is estimated on while it is only reported. Scoring the whole batch twice more would
+ * cost a third of the step for a number that is watched, not used.
+ */
+const reportedKlRowsMax = 64;
+
+/** The embedded engine, in a process of its own. */
+export class OnnxTrainer implements Trainer {
+  readonly #options: { readonly threads: number };
+  #process: TrainerProcess | null = null;
+
+  constructor(options: { threads: number }) {
+    this.#options = options;
+  }
+
+  async open(folder: string): Promise<{ digest: string }> {
+    if (!this.#process?.isAlive) this.#process = await TrainerProcess.open(folder, this.#options);
+    else await this.#process.loadWeights(folder);
+    await this.#process.resetOptimizer();
+    return { digest: await this.#process.digest() };
+  }
+
+  async trainStep(input: { plan: StepPlan; batch: TrainBatch; referenceFolder: string }): Promise<TrainOutcome> {
+    const { plan, batch, referenceFolder } = input;
+    const { learningRate, optimizer, loss, temperature, klBeta } = plan;
+    const engine = this.#engine();
+    const isPenalized = klBeta > 0;
+    const reported = isPenalized ? null : await this.#reportedKl(batch.samples, temperature, referenceFolder);
+    const result = await engine.trainStep(batch, {
+      learningRate,
+      optimizer,
+      loss,
+      temperature,
+      klBeta,
+      ...(isPenalized
+        ? { referenceLogprobs: await engine.forwardLogprobs(batch.samples, { temperature, weights: referenceFolder }) }
+        : {}),
+    });
+    return this.#outcome(result, reported === null ? {} : { kl_divergence: reported });
+  }
+
+  async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<TrainOutcome> {
+    const { samples, ...options } = input;
+    return this.#outcome(await this.#engine().sftStep(samples, options));
+  }
+
+  async exportTo(folder: string): Promise<void> {
+    await this.#engine().exportWeights(folder);
+  }
+
+  saveOptimizer(): Promise<Uint8Array> {
+    return this.#engine().saveState();
+  }
+
+  async restoreOptimizer(state: Uint8Array | null): Promise<void> {
+    if (state === null) await this.#engine().resetOptimizer();
+    else await this.#engine().restoreState(state);
+  }
+
+  async close(): Promise<void> {
+    await this.#process?.close();
+  }
+
+  #engine(): TrainerProcess {
+    assert(this.#process, 'open() comes first');
+    return this.#process;
+  }
+
+  async #outcome(
+    result: StepResult<SftMetrics | TrainMetrics>,
+    more: Readonly<Record<string, number>> = {},
+  ): Promise<TrainOutcome> {
+    const metrics = { ...metricsRow(result.metrics), ...more };
+    const digest = await this.#engine().digest();
+    return result.applied ? { applied: true, digest, metrics } : { applied: false, reason: result.reason, digest, metrics };
+  }
+
+  /** k3 estimate (Schulman, "Approximating KL divergence") of KL(current ‖ reference) over evenly spread rows. */
+  async #reportedKl(samples: readonly TrainSample[], temperature: number, referenceFolder: string): Promise<number> {
+    const stride = Math.max(1, Math.ceil(samples.length / reportedKlRowsMax));
+    const rows = samples.filter((_, i) => i % stride === 0);
+    const engine = this.#engine();
+    const current = await engine.forwardLogprobs(rows, { temperature });
+    const reference = await engine.forwardLogprobs(rows, { temperature, weights: referenceFolder });
+    let sum = 0;
+    let count = 0;
+    for (const [r, row] of rows.entries()) {
+      for (const [t, mask] of row.lossMask.entries()) {
+        if (mask === 0) continue;
+        const difference = reference[r]![t]! - current[r]![t]!;
+        sum += Math.exp(difference) - difference - 1;
+        count += 1;
+      }
+    }
+    return count === 0 ? 0 : sum / count;
+  }
+}
+
+/** Metrics in snake case, as they appear in files and curves; what is not known is left out. */
+function metricsRow(metrics: SftMetrics | TrainMetrics): Record<string, number> {
+  return Object.fromEntries(
+    Object.entries(metrics)
+      .filter((entry): entry is [string, number] => typeof entry[1] === 'number')
+      .map(([name, value]) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), value]),
+  );
+}

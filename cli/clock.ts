@@ -1,0 +1,16 @@
+/** Lines with the time since the command began: `0:38  warm-up …`. */
+export interface Clock {
+  readonly say: (line: string) => void;
+}
+
+export function startClock(): Clock {
+  // `npm start` began before this process did.
+  const startedAt = Number(process.env['RATCHET_STARTED_AT'] ?? Date.now());
+  return {
+    say: (line) => {
+      const seconds = Math.max(0, Math.floor((Date.now() - startedAt) / 1000));
+      const time = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`;
+      process.stdout.write(`${time.padStart(5)}  ${line.replaceAll('\n', '\n       ')}\n`);
+    },
+  };
+}

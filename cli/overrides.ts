@@ -1,0 +1,20 @@
+import { RatchetError } from '../core/errors.ts';
+
+/** `--sampling.temperature 0.7 --max-steps=5` as dotted keys with values as typed. Spelling is checked with the config. */
+export function readOverrides(args: readonly string[]): Record<string, string> {
+  const overrides: Record<string, string> = {};
+  for (let i = 0; i < args.length; i++) {
+    const [, key, attached] = /^--([^=]+)(?:=(.*))?$/s.exec(args[i]!) ?? [];
+    if (key === undefined) {
+      throw new RatchetError('ConfigInvalid', `Command line: expected --key value, got ${JSON.stringify(args[i])}.`);
+    }
+    const next = args[i + 1];
+    if (attached !== undefined) overrides[key] = attached;
+    else if (next === undefined || next.startsWith('--')) overrides[key] = 'true';
+    else {
+      overrides[key] = next;
+      i += 1;
+    }
+  }
+  return overrides;
+}

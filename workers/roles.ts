@@ -1,0 +1,51 @@
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { choosePort } from './ports.ts';
+import type { Role, StackPlace } from './supervisor.ts';
+import { workerRoles } from './worker.ts';
+
+/** The policy server's usual port; another is chosen when it is taken. */
+export const usualPolicyPort = 8420;
+
+export interface RoleOptions {
+  /** Weights are only loaded from below these folders. */
+  readonly weightRoots: readonly string[];
+  readonly policyPort: number;
+}
+
+/** Everything a run needs on one machine: the policy server and one worker of each role. */
+export function localRoles(place: StackPlace, { weightRoots, policyPort }: RoleOptions): Role[] {
+  const policyUrl = policyUrlAt(policyPort);
+  const policyServer: Role = {
+    name: 'policy server',
+    args: [
+      ...program('../engine/server/main'),
+      ...['--host', '127.0.0.1', '--port', String(policyPort), '--threads', '1'],
+      ...weightRoots.flatMap((root) => ['--allow-root', root]),
+    ],
+    dropEnv: ['TEMPORAL_API_KEY'],
+    ready: { url: `${policyUrl}/health` },
+  };
+  const workers = workerRoles.map((role): Role => ({
+    name: `${role} worker`,
+    args: [...program('./main'), '--role', role],
+    env: { RATCHET_POLICY_URL: policyUrl, RATCHET_PROJECT: place.projectFolder },
+    ready: { line: `${role} worker ready` },
+  }));
+  return [policyServer, ...workers];
+}
+
+export function policyUrlAt(port: number): string {
+  return `http://127.0.0.1:${port}`;
+}
+
+export async function choosePolicyPort(): Promise<number> {
+  return choosePort(usualPolicyPort);
+}
+
+/** Arguments of node for one of our programs: from source through tsx, or as built. */
+export function program(relative: string): string[] {
+  const extension = path.extname(import.meta.url);
+  const entry = fileURLToPath(new URL(`${relative}${extension}`, import.meta.url));
+  return extension === '.ts' ? ['--import', import.meta.resolve('tsx'), entry] : [entry];
+}

@@ -1,0 +1,45 @@
+import { defineQuery, defineUpdate } from '@temporalio/workflow';
+
+/** What one may ask a run and tell it. The command line uses these definitions; the Temporal UI shows them by name. */
+
+export interface RunStatus {
+  readonly run: string;
+  readonly lineage: string;
+  readonly phase: 'warm-up' | 'training' | 'paused' | 'finishing' | 'finished';
+  /** Last committed step. */
+  readonly step: number;
+  readonly maxSteps: number;
+  /** Why it is paused, when it is. */
+  readonly pausedBecause: string | null;
+  /** What the run is waiting for right now, by name, since when (ISO time). */
+  readonly waitingOn: readonly { readonly what: string; readonly since: string }[];
+  readonly policyDigest: string | null;
+  readonly learningRate: number;
+  /** Where its files are. */
+  readonly store: string;
+  readonly warnings: readonly string[];
+}
+
+/** One thing that happened, for people and programs. `sequence` grows by one per event within a run. */
+export interface RunEvent {
+  readonly sequence: number;
+  /** ISO time. */
+  readonly time: string;
+  readonly kind: 'warm-up' | 'eval' | 'step' | 'checkpoint' | 'recovery' | 'refused' | 'paused' | 'resumed' | 'warning' | 'finished';
+  readonly step: number;
+  /** One line for people. */
+  readonly text: string;
+  /** The figures in it. */
+  readonly values: Readonly<Record<string, number | string>>;
+}
+
+export const statusQuery = defineQuery<RunStatus>('status');
+/** Events after a sequence number, oldest first; only the last few hundred are kept. */
+export const eventsQuery = defineQuery<RunEvent[], [after: number]>('events');
+
+export const pauseUpdate = defineUpdate<string, [reason?: string]>('pause');
+export const resumeUpdate = defineUpdate<string>('resume');
+/** Peak learning rate from the next plan on; the schedule goes on over it. */
+export const setLearningRateUpdate = defineUpdate<string, [learningRate: number]>('set-learning-rate');
+/** Ends the run after this step, with a checkpoint. */
+export const stopAfterUpdate = defineUpdate<string, [step: number]>('stop-after');

@@ -1,0 +1,208 @@
+import {
+  ApplicationFailure,
+  condition,
+  setCurrentDetails,
+  setHandler,
+  upsertMemo,
+  upsertSearchAttributes,
+} from '@temporalio/workflow';
+import { defineSearchAttributeKey } from '@temporalio/common';
+import { eventsKept } from '../core/limits.ts';
+import type { Overrides } from '../core/rl/run-state.ts';
+import {
+  eventsQuery,
+  pauseUpdate,
+  resumeUpdate,
+  setLearningRateUpdate,
+  statusQuery,
+  stopAfterUpdate,
+  type RunEvent,
+  type RunStatus,
+} from './messages.ts';
+
+const attributes = {
+  run: defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
+  step: defineSearchAttributeKey('RatchetStep', 'INT'),
+  reward: defineSearchAttributeKey('RatchetReward', 'DOUBLE'),
+};
+
+/** What the desk carries over continue-as-new. */
+export interface DeskState {
+  readonly events: readonly RunEvent[];
+  readonly pausedBecause: string | null;
+}
+
+export interface DeskOptions {
+  readonly run: string;
+  readonly lineage: string;
+  readonly store: string;
+  readonly maxSteps: number;
+  readonly learningRate: number;
+  readonly warnings: readonly string[];
+  readonly hasSearchAttributes: boolean;
+  readonly overrides: Overrides;
+  readonly carried: DeskState | null;
+}
+
+/** Where people meet the run: it answers queries, takes updates, and says what it is waiting for. */
+export class RunDesk {
+  readonly #options: DeskOptions;
+  readonly #waiting = new Map<number, { what: string; since: string }>();
+  #waits = 0;
+  #events: RunEvent[];
+  #pausedBecause: string | null;
+  #overrides: Overrides;
+  #phase: RunStatus['phase'] = 'warm-up';
+  #step = 0;
+  #digest: string | null = null;
+
+  constructor(options: DeskOptions) {
+    this.#options = options;
+    this.#events = [...(options.carried?.events ?? [])];
+    this.#pausedBecause = options.carried?.pausedBecause ?? null;
+    this.#overrides = options.overrides;
+    this.#listen();
+  }
+
+  get overrides(): Overrides {
+    return this.#overrides;
+  }
+
+  /** The last step this run is to make. */
+  get lastStep(): number {
+    return Math.min(this.#options.maxSteps, this.#overrides.stopAfter ?? Number.POSITIVE_INFINITY);
+  }
+
+  get isPaused(): boolean {
+    return this.#pausedBecause !== null;
+  }
+
+  carry(): DeskState {
+    return { events: this.#events.slice(-20), pausedBecause: this.#pausedBecause };
+  }
+
+  at(phase: RunStatus['phase'], step: number, digest: string | null): void {
+    this.#phase = phase;
+    this.#step = step;
+    this.#digest = digest;
+  }
+
+  /** Everything the run awaits goes through here, so that it can say what it is waiting for. */
+  async waitFor<T>(what: string, work: Promise<T>): Promise<T> {
+    const ticket = this.#waits++;
+    this.#waiting.set(ticket, { what, since: now() });
+    try {
+      return await work;
+    } finally {
+      this.#waiting.delete(ticket);
+    }
+  }
+
+  tell(kind: RunEvent['kind'], step: number, text: string, values: RunEvent['values'] = {}): void {
+    const sequence = (this.#events.at(-1)?.sequence ?? 0) + 1;
+    this.#events.push({ sequence, time: now(), kind, step, text, values });
+    if (this.#events.length > eventsKept) this.#events = this.#events.slice(-eventsKept);
+    setCurrentDetails(this.#details());
+  }
+
+  pause(reason: string): void {
+    this.#pausedBecause = reason;
+    this.tell('paused', this.#step, `paused: ${reason}`);
+  }
+
+  async untilResumed(): Promise<void> {
+    await condition(() => this.#pausedBecause === null);
+  }
+
+  /** Lets `temporal workflow list --query 'RatchetRun="…"'` find the run and see how far it is. */
+  publish(step: number, reward: number | null): void {
+    if (this.#options.hasSearchAttributes) {
+      upsertSearchAttributes([
+        { key: attributes.run, value: this.#options.run },
+        { key: attributes.step, value: step },
+        ...(reward === null ? [] : [{ key: attributes.reward, value: reward }]),
+      ]);
+    } else {
+      upsertMemo({ run: this.#options.run, step, ...(reward === null ? {} : { reward }) });
+    }
+  }
+
+  #listen(): void {
+    setHandler(statusQuery, () => this.#status());
+    setHandler(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
+    setHandler(pauseUpdate, (reason = 'asked to') => {
+      this.pause(reason);
+      return `Pausing after what is under way. Go on with: ratchet resume ${this.#options.run}`;
+    });
+    setHandler(resumeUpdate, () => this.#resume(), {
+      validator: () => {
+        if (!this.isPaused) throw refusal(`The run is not paused; it is at step ${this.#step}.`);
+      },
+    });
+    setHandler(setLearningRateUpdate, (learningRate) => this.#setLearningRate(learningRate), {
+      validator: (learningRate) => {
+        if (typeof learningRate !== 'number' || !(learningRate > 0 && learningRate < 1)) {
+          throw refusal(`learning_rate: expected a number above 0 and below 1, got ${JSON.stringify(learningRate)}.`);
+        }
+      },
+    });
+    setHandler(stopAfterUpdate, (step) => this.#stopAfter(step), {
+      validator: (step) => {
+        if (!Number.isInteger(step) || step <= this.#step) {
+          throw refusal(`stop-after: expected a step after ${this.#step}, got ${JSON.stringify(step)}.`);
+        }
+      },
+    });
+  }
+
+  #resume(): string {
+    this.#pausedBecause = null;
+    this.tell('resumed', this.#step, 'resumed');
+    return `Going on after step ${this.#step}.`;
+  }
+
+  #setLearningRate(learningRate: number): string {
+    this.#overrides = { ...this.#overrides, learningRate };
+    return `Peak learning rate ${learningRate} from the next plan on.`;
+  }
+
+  #stopAfter(step: number): string {
+    this.#overrides = { ...this.#overrides, stopAfter: step };
+    return `The run ends after step ${this.lastStep}.`;
+  }
+
+  #status(): RunStatus {
+    const { run, lineage, store, maxSteps, learningRate, warnings } = this.#options;
+    return {
+      run,
+      lineage,
+      phase: this.isPaused ? 'paused' : this.#phase,
+      step: this.#step,
+      maxSteps,
+      pausedBecause: this.#pausedBecause,
+      waitingOn: [...this.#waiting.values()],
+      policyDigest: this.#digest,
+      learningRate: this.#overrides.learningRate ?? learningRate,
+      store,
+      warnings,
+    };
+  }
+
+  /** The story of the run as markdown, for the Temporal UI. */
+  #details(): string {
+    const { run, maxSteps, store } = this.#options;
+    const title = `**${run}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${maxSteps}`;
+    const evals = this.#events.filter(({ kind }) => kind === 'eval').slice(-3);
+    const rest = this.#events.filter(({ kind }) => kind !== 'eval').slice(-8);
+    const lines = [...evals, ...rest].sort((a, b) => a.sequence - b.sequence).map(({ text }) => `- ${text}`);
+    return [title, '', ...lines, '', `Files: \`${store}\``].join('\n');
+  }
+}
+
+function now(): string {
+  return new Date().toISOString();
+}
+
+function refusal(message: string): ApplicationFailure {
+  return ApplicationFailure.nonRetryable(message, 'Refused');
+}

@@ -1,0 +1,27 @@
+import { decodeRanges, encodeRanges, recordOutcomes, type EndState, type StepOutcomes } from '../core/rl/ledger.ts';
+import type { CollectedStep } from './collect-step.ts';
+
+/**
+ * What became of the groups that a step issued or trained. With several attempts all but the last were refused. What is
+ * under way for later steps is not in it: it is issued by the commit of the step it was collected for.
+ */
+export function stepOutcomes(step: number, attempts: readonly CollectedStep[]): StepOutcomes {
+  const ended: { ordinal: number; state: EndState }[] = [];
+  const add = (state: EndState, ranges: string): void => {
+    for (const ordinal of decodeRanges(ranges)) ended.push({ ordinal, state });
+  };
+  const issued: number[] = [];
+  for (const [i, attempt] of attempts.entries()) {
+    for (const [first, last] of attempt.issued) for (let n = first; n <= last; n++) issued.push(n);
+    for (const ranges of attempt.ended) {
+      for (const [state, ordinals] of Object.entries(ranges)) add(state as EndState, ordinals ?? '');
+    }
+    const end: EndState = i === attempts.length - 1 ? 'trained' : 'refused';
+    for (const { ordinals } of attempt.trained) add(end, ordinals);
+  }
+  const surplus = attempts.at(-1)?.surplus ?? [];
+  return {
+    ...recordOutcomes({ step, pendingBefore: [], issued, ended }),
+    pending: encodeRanges(surplus.flatMap(({ ordinals }) => decodeRanges(ordinals))),
+  };
+}

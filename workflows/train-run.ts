@@ -1,0 +1,357 @@
+import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
+import { refusedAttemptsMax } from '../core/limits.ts';
+import { initialCurriculum } from '../core/rl/curriculum.ts';
+import { nextBeta } from '../core/rl/kl-controller.ts';
+import type { PolicyVersion, RunState } from '../core/rl/run-state.ts';
+import type { EvaluationSummary, OpenedRun, TrainRunInput, WarmUpState } from '../activities/index.ts';
+import { local, opening, orchestrator, rollouts, training } from './activity-options.ts';
+import { collectStep, type CollectedStep } from './collect-step.ts';
+import { RunDesk, type DeskState } from './run-desk.ts';
+import { stepOutcomes } from './step-outcomes.ts';
+
+/** All that continue-as-new carries: what is not here is lost. */
+export interface ContinuedRun {
+  readonly continued: {
+    readonly opened: Omit<OpenedRun, 'head'>;
+    readonly state: RunState;
+    /** sha256 of the last commit. */
+    readonly parent: string;
+    readonly desk: DeskState;
+  };
+}
+
+export interface RunSummary {
+  readonly run: string;
+  readonly step: number;
+  readonly policyDigest: string;
+  readonly ledger: {
+    readonly issued: number;
+    readonly pending: number;
+    readonly counts: Readonly<Record<string, number>>;
+    readonly isSound: boolean;
+  };
+  readonly evals: readonly EvaluationSummary[];
+}
+
+/**
+ * One RL run. Each turn of the loop is one optimizer step; every await is durable. A step has happened when its commit
+ * is in the store: a run that starts finds the newest one and goes on from there, whatever became of Temporal's state.
+ */
+export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<RunSummary> {
+  const { opened, start, carried } = await openOrContinue(input);
+  const { handle: run, spec, datasets } = opened;
+  const desk = new RunDesk({
+    run: spec.name,
+    lineage: run.lineage,
+    store: `${run.store}${spec.name}/`,
+    maxSteps: spec.maxSteps,
+    learningRate: spec.learningRate,
+    warnings: opened.warnings,
+    hasSearchAttributes: opened.hasSearchAttributes,
+    overrides: start?.state.overrides ?? {},
+    carried,
+  });
+  if (!carried) for (const warning of opened.warnings) desk.tell('warning', 0, warning);
+
+  let { state, parent } = start ?? (await makeFirstVersion());
+  desk.at('training', state.step, state.policy.digest);
+  const beside = new Beside();
+  const evals: EvaluationSummary[] = [];
+  const pendingEvals = new Set<number>();
+
+  let served = state.policy;
+  let broadcast = broadcastWeights(state.policy);
+  if (!carried) for (const step of state.pendingEvals) evaluate(step);
+
+  let collecting: Promise<CollectedStep> | null = null;
+  while (state.step < desk.lastStep) {
+    await desk.untilResumed();
+    beside.throwIfFailed();
+    if (workflowInfo().continueAsNewSuggested && collecting === null) await continueRun();
+    const step = state.step + 1;
+    const startedAt = Date.now();
+    let collected: CollectedStep = await (collecting ?? collect(step, state));
+    collecting = mayPrefetch(step) ? collect(step + 1, collected) : null;
+
+    const attempts: CollectedStep[] = [collected];
+    let trained = await train(step, 1, collected);
+    while (trained.policy === null) {
+      desk.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are set aside`);
+      if (attempts.length >= refusedAttemptsMax) {
+        desk.pause(`${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate (set-learning-rate), then resume.`);
+        await desk.untilResumed();
+      }
+      collected = await (collecting ?? collect(step, collected));
+      collecting = null;
+      attempts.push(collected);
+      trained = await train(step, attempts.length, collected);
+    }
+
+    const figures = { ...collected.figures, train_s: trained.seconds, step_s: (Date.now() - startedAt) / 1000 };
+    state = nextState(step, trained.policy, collected, trained.metrics);
+    parent = (
+      await local.commitStep({
+        run,
+        parent,
+        plan: trained.plan,
+        optimizer: trained.optimizer,
+        outcomes: stepOutcomes(step, attempts),
+        metrics: {
+          ...trained.metrics,
+          'train/learning_rate': trained.learningRate,
+          'train/loss': trained.metrics['loss'] ?? 0,
+          'train/kl_divergence': trained.metrics['kl_divergence'] ?? 0,
+          'train/kl_beta': state.klBeta,
+          'rollout/generation_time': collected.figures['generate_s'] ?? 0,
+          'time/train': trained.seconds,
+          'time/step': figures.step_s,
+        },
+        state,
+      })
+    ).sha256;
+    desk.at('training', step, state.policy.digest);
+    broadcast = broadcastWeights(state.policy);
+    await local.recordMetrics({ run, step });
+    desk.publish(step, collected.figures['reward'] ?? null);
+    desk.tell('step', step, stepLine(step, spec.maxSteps, figures), figures);
+    if (trained.snapshot) beside.start(() => saveCheckpoint(step));
+    if (isEvalDue(step)) evaluate(step);
+  }
+  return finish();
+
+  /** Level 0 collects after the newest version is served; level 1 beside the training of the step before. */
+  function collect(step: number, from: Pick<CollectedStep, 'curriculum' | 'surplus'>): Promise<CollectedStep> {
+    return broadcast.then(() =>
+      collectStep(desk, {
+        run,
+        spec,
+        datasets,
+        step,
+        curriculum: from.curriculum,
+        surplus: from.surplus,
+        newestPolicy: () => served,
+      }),
+    );
+  }
+
+  function mayPrefetch(step: number): boolean {
+    return (
+      spec.maxAsyncLevel > 0 &&
+      step < desk.lastStep &&
+      !desk.isPaused &&
+      !workflowInfo().continueAsNewSuggested
+    );
+  }
+
+  async function train(step: number, attempt: number, collected: CollectedStep) {
+    const { policy: from, reference, klBeta } = state;
+    const { overrides } = desk;
+    const planned = await local.planStep({ run, step, attempt, from, reference, klBeta, overrides, packed: collected.packed });
+    const summary = `step ${step}: ${collected.rows} rows onto v${step - 1}, learning rate ${planned.learningRate.toExponential(1)}`;
+    const result = await desk.waitFor(
+      `train ${summary}`,
+      training.trainStep.executeWithOptions({ summary }, [{ run, plan: planned.plan }]),
+    );
+    if (result.recovery) tellRecovery(step, result.recovery);
+    return { ...result, ...planned };
+  }
+
+  function tellRecovery(step: number, recovery: NonNullable<Awaited<ReturnType<typeof training.trainStep>>['recovery']>): void {
+    for (const damage of recovery.damaged) desk.tell('warning', step, `checkpoint passed over: ${damage}`);
+    if (recovery.replayedSteps === 0 && recovery.restoredFrom === state.step && step === (start?.state.step ?? 0) + 1) return;
+    desk.tell(
+      'recovery',
+      step,
+      `trainer restored from checkpoint ${recovery.restoredFrom}, ${recovery.replayedSteps} stored batches trained again, 0 rollouts generated for it`,
+      { restored_from: recovery.restoredFrom, replayed_steps: recovery.replayedSteps },
+    );
+  }
+
+  function nextState(
+    step: number,
+    policy: PolicyVersion,
+    collected: CollectedStep,
+    metrics: Readonly<Record<string, number>>,
+  ): RunState {
+    const measuredKl = metrics['kl_divergence'] ?? 0;
+    const renewsReference = spec.kl.refSyncSteps !== null && step % spec.kl.refSyncSteps === 0;
+    return {
+      schemaVersion: 1,
+      lineage: run.lineage,
+      step,
+      policy,
+      reference: renewsReference ? policy : state.reference,
+      klBeta: nextBeta({ beta: state.klBeta, targetKl: spec.kl.targetKl, measuredKl }),
+      curriculum: collected.curriculum,
+      surplus: collected.surplus,
+      overrides: desk.overrides,
+      pendingEvals: isEvalDue(step) ? [...pendingEvals, step] : [...pendingEvals],
+    };
+  }
+
+  async function broadcastWeights(policy: PolicyVersion): Promise<void> {
+    const summary = `v${policy.step} to the policy servers`;
+    await desk.waitFor(
+      `broadcast ${summary}`,
+      orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }]),
+    );
+    served = policy;
+  }
+
+  async function saveCheckpoint(step: number): Promise<void> {
+    const pinned = [state.reference.step, ...pendingEvals];
+    const { kept } = await orchestrator.saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
+      { run, step, pinned },
+    ]);
+    desk.tell('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
+  }
+
+  function isEvalDue(step: number): boolean {
+    if (!spec.eval) return false;
+    if (step === 0) return !spec.eval.skipFirstStep;
+    return step % spec.eval.interval === 0 || step === desk.lastStep;
+  }
+
+  function evaluate(step: number): void {
+    pendingEvals.add(step);
+    beside.start(async () => {
+      const summary = `held-out examples with v${step}`;
+      const results = await desk.waitFor(
+        `eval ${summary}`,
+        rollouts.evaluatePolicy.executeWithOptions({ summary }, [{ run, step }]),
+      );
+      pendingEvals.delete(step);
+      evals.push(...results);
+      for (const result of results) desk.tell('eval', step, evalLine(result), evalValues(result));
+    });
+  }
+
+  async function makeFirstVersion(): Promise<{ state: RunState; parent: string }> {
+    const total = spec.sft?.steps ?? 0;
+    let warm: WarmUpState | null = null;
+    do {
+      const summary: string = warm === null ? `base model ${spec.model}` : `steps ${warm.step + 1}… of ${total}`;
+      warm = await desk.waitFor(
+        `warm-up: ${summary}`,
+        training.warmUp.executeWithOptions({ summary }, [{ run, from: warm }]),
+      );
+      if (warm.loss !== null) {
+        desk.tell('warm-up', 0, `warm-up (supervised) ${warm.step}/${total}  loss ${warm.loss.toFixed(2)}`, {
+          sft_step: warm.step,
+          loss: warm.loss,
+        });
+      }
+    } while (warm.step < total);
+
+    const first: RunState = {
+      schemaVersion: 1,
+      lineage: run.lineage,
+      step: 0,
+      policy: warm.policy,
+      reference: warm.policy,
+      klBeta: spec.kl.beta,
+      curriculum: initialCurriculum,
+      surplus: [],
+      overrides: desk.overrides,
+      pendingEvals: isEvalDue(0) ? [0] : [],
+    };
+    const metrics = warm.loss === null ? {} : { 'sft/loss': warm.loss };
+    const outcomes = stepOutcomes(0, []);
+    const committed = await local.commitStep({ run, parent: null, plan: null, optimizer: null, outcomes, metrics, state: first });
+    await orchestrator.saveCheckpoint.executeWithOptions({ summary: 'step 0 (v0)' }, [{ run, step: 0, pinned: [] }]);
+    return { state: first, parent: committed.sha256 };
+  }
+
+  /** Everything beside the loop is drained first: a child or an activity in flight would not survive. */
+  async function continueRun(): Promise<never> {
+    await broadcast;
+    await beside.finish();
+    await condition(allHandlersFinished);
+    const { handle, datasets, warnings, hasSearchAttributes } = opened;
+    return continueAsNew<typeof trainRun>({
+      continued: { opened: { handle, spec, datasets, warnings, hasSearchAttributes }, state, parent, desk: desk.carry() },
+    });
+  }
+
+  async function finish(): Promise<RunSummary> {
+    desk.at('finishing', state.step, state.policy.digest);
+    await broadcast;
+    await beside.finish();
+    const ledger = await local.auditRun({ run });
+    desk.at('finished', state.step, state.policy.digest);
+    desk.tell('finished', state.step, `finished at step ${state.step} of ${spec.maxSteps}`);
+    await condition(allHandlersFinished);
+    return { run: spec.name, step: state.step, policyDigest: state.policy.digest, ledger, evals };
+  }
+}
+
+interface Start {
+  readonly state: RunState;
+  readonly parent: string;
+}
+
+async function openOrContinue(
+  input: TrainRunInput | ContinuedRun,
+): Promise<{ opened: Omit<OpenedRun, 'head'>; start: Start | null; carried: DeskState | null }> {
+  if (typeof input === 'object' && 'continued' in input) {
+    const { opened, state, parent, desk } = input.continued;
+    return { opened, start: { state, parent }, carried: desk };
+  }
+  const config = typeof input === 'string' ? input : input.config;
+  const opened = await opening.openRun.executeWithOptions({ summary: config }, [input, workflowInfo().workflowId]);
+  const { head } = opened;
+  const start = head && { state: head.commit.state, parent: head.sha256 };
+  return { opened, start, carried: null };
+}
+
+/** Work that runs beside the loop: checkpoints and evaluations. Its first failure is the run's. */
+class Beside {
+  #work: Promise<void>[] = [];
+  #failure: { readonly reason: unknown } | null = null;
+
+  start(work: () => Promise<void>): void {
+    const running = work();
+    running.catch((reason: unknown) => (this.#failure ??= { reason }));
+    this.#work.push(running);
+  }
+
+  throwIfFailed(): void {
+    if (this.#failure) throw this.#failure.reason;
+  }
+
+  async finish(): Promise<void> {
+    await Promise.all(this.#work);
+    this.#work = [];
+  }
+}
+
+function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
+  const { reward, kept_groups, issued_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
+  return [
+    `step ${step}/${maxSteps}`,
+    `reward ${(reward ?? 0).toFixed(3)}`,
+    `kept ${kept_groups}/${issued_groups} groups (${solved_all} all right, ${solved_none} all wrong)`,
+    `generate ${generate_s?.toFixed(2)}s`,
+    `train ${train_s?.toFixed(2)}s`,
+    `step ${step_s?.toFixed(2)}s`,
+  ].join('  ');
+}
+
+function evalLine({ environment, step, rollouts, sampled, greedy, says }: EvaluationSummary): string {
+  const exact = (value: number | null): string => (value === null ? '' : ` exact ${value.toFixed(3)}`);
+  return [
+    `eval v${step} ${environment} (${rollouts} held-out): reward ${sampled.reward.toFixed(3)}${exact(sampled.exact)}`,
+    `greedy ${greedy.reward.toFixed(3)}${exact(greedy.exact)}`,
+    `"${says.prompt}" → "${says.completion}" (right: "${says.answer}", reward ${says.reward.toFixed(2)})`,
+  ].join('  ');
+}
+
+function evalValues({ environment, sampled, greedy }: EvaluationSummary): Record<string, number | string> {
+  return {
+    environment,
+    reward: sampled.reward,
+    ...(sampled.exact === null ? {} : { exact: sampled.exact }),
+    greedy_reward: greedy.reward,
+    ...(greedy.exact === null ? {} : { greedy_exact: greedy.exact }),
+  };
+}
