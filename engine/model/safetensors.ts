@@ -53,10 +53,10 @@ export function decodeSafetensors(file: Uint8Array, where: string): SafetensorsF
   const { header, dataStart } = decodeHeader(file, where);
   const { __metadata__: metadata = {}, ...entries } = header;
   const data = file.subarray(dataStart);
-  requireContiguous(Object.values(entries) as Entry[], data.length, where);
+  requireContiguous(Object.values<Entry>(entries as Record<string, Entry>), data.length, where);
   const tensors = new Map<string, NamedTensor>();
   for (const [name, entry] of Object.entries(entries)) {
-    tensors.set(name, decodeTensor(name, entry as Entry, data, where));
+    tensors.set(name, decodeTensor(name, entry, data, where));
   }
   return { tensors, metadata };
 }
@@ -152,6 +152,8 @@ function decodeElements(code: ElementCode, bytes: Uint8Array<ArrayBuffer>): Name
       return fromBrainFloats(new Uint16Array(bytes.buffer));
     case 'F16':
       return Float32Array.from(new Uint16Array(bytes.buffer), fromHalf);
+    default:
+      return code satisfies never;
   }
 }
 

@@ -58,7 +58,12 @@ function cachedAttention(
       wide(query, config.headCount),
       wide(key, config.keyValueHeadCount),
       wide(value, config.keyValueHeadCount),
-      ...[pastKey, pastValue, pastLengths, totalLength, cosine, sine],
+      pastKey,
+      pastValue,
+      pastLengths,
+      totalLength,
+      cosine,
+      sine,
     ];
     const name = `attention.${layer}`;
     const [attended, presentKey, presentValue] = graph.namedNode(

@@ -1,0 +1,311 @@
+import assert from 'node:assert/strict';
+import { mkdir, rm, symlink, writeFile } from 'node:fs/promises';
+import { request as httpRequest } from 'node:http';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { setTimeout } from 'node:timers/promises';
+import OpenAI from 'openai';
+import {
+  type ModelFolder,
+  type PolicyServer,
+  type PolicyServerOptions,
+  Sampler,
+  saveModelFolder,
+  startPolicyServer,
+} from '../../engine/index.ts';
+import { preset, temporaryFolder, wordRequest, words } from './models.ts';
+
+interface Stage {
+  readonly server: PolicyServer;
+  readonly client: OpenAI;
+  readonly folder: string;
+  /** Saves a model below the allowed root and loads it under a name. */
+  hold(name: string, model: ModelFolder, extra?: object): Promise<Response>;
+  post(path: string, body: unknown): Promise<Response>;
+}
+
+async function openStage(t: TestContext, options: Partial<PolicyServerOptions> = {}): Promise<Stage> {
+  const folder = await temporaryFolder(t);
+  const server = await startPolicyServer({ threads: 1, allowRoots: [folder], ...options });
+  t.after(() => server.close());
+  const post = (path: string, body: unknown): Promise<Response> =>
+    fetch(`${server.url}${path}`, { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body) });
+  return {
+    server,
+    folder,
+    client: new OpenAI({ baseURL: `${server.url}/v1`, apiKey: options.apiKey ?? 'none', maxRetries: 2 }),
+    post,
+    async hold(name, model, extra = {}) {
+      const weight_dir = join(folder, name.replaceAll(':', '_'));
+      await saveModelFolder(model, weight_dir);
+      return post('/update_weights', { weight_dir, name, ...extra });
+    },
+  };
+}
+
+const models = [preset(0), preset(1), preset(2)];
+const [first, second] = models as [ModelFolder, ModelFolder, ModelFolder];
+
+async function errorOf(response: Response): Promise<{ status: number; message: string; param: string | null }> {
+  const { error } = (await response.json()) as { error: { message: string; param: string | null } };
+  return { status: response.status, message: error.message, param: error.param };
+}
+
+test('the openai client gets a chat completion with token ids and logprobs', async (t) => {
+  const { client, hold } = await openStage(t);
+  assert.equal((await hold('run:main:0', first, { digest: first.parameters.digest(), step: 0 })).status, 200);
+  const request = {
+    model: 'run:main:0',
+    messages: [{ role: 'user' as const, content: 'cat' }],
+    max_tokens: 8,
+    n: 2,
+    seed: 1,
+    logprobs: true,
+    return_token_ids: true,
+  } satisfies OpenAI.ChatCompletionCreateParamsNonStreaming & { return_token_ids: boolean };
+  const answer = (await client.chat.completions.create(request)) as OpenAI.ChatCompletion & {
+    prompt_token_ids: number[];
+  };
+  assert.deepEqual(answer.prompt_token_ids, [3, 6, 4, 23, 2]);
+  assert.equal(answer.choices.length, 2);
+  for (const choice of answer.choices as (OpenAI.ChatCompletion.Choice & { token_ids: number[] })[]) {
+    const content = choice.logprobs!.content!;
+    assert.equal(content.length, choice.token_ids.length);
+    assert.equal(choice.message.content, first.tokenizer.decode(choice.token_ids));
+    assert.ok(content.every(({ logprob, bytes, top_logprobs }) => logprob < 0 && bytes && top_logprobs.length === 0));
+    assert.equal(choice.finish_reason, choice.token_ids.at(-1) === 1 ? 'stop' : 'length');
+  }
+  const tokens = answer.choices.reduce((sum, choice) => sum + choice.logprobs!.content!.length, 0);
+  assert.deepEqual(answer.usage, { prompt_tokens: 5, completion_tokens: tokens, total_tokens: 5 + tokens });
+  assert.deepEqual((await client.chat.completions.create(request)).choices, answer.choices);
+});
+
+test('completions give what the sampler gives, choice by choice from the seeds', async (t) => {
+  const { client, hold } = await openStage(t);
+  await hold('policy', first);
+  const requests = words.flatMap((word, p) => [0, 1].map((k) => wordRequest(first, word, 10 * p + k)));
+  const sampler = await Sampler.open(first.config, { threads: 1 });
+  const expected = await sampler.generate(first.parameters, requests);
+  await sampler.release();
+  const answer = await client.completions.create({
+    model: 'policy',
+    prompt: words.map((word) => first.tokenizer.renderChat([{ role: 'user', content: word }])),
+    n: 2,
+    max_tokens: 10,
+    logprobs: 1,
+    ...{ seeds: requests.map(({ seed }) => seed), return_token_ids: true },
+  });
+  const choices = answer.choices as (OpenAI.CompletionChoice & { token_ids: number[]; prompt_token_ids: number[] })[];
+  choices.forEach((choice, i) => {
+    assert.deepEqual(choice.token_ids, expected[i]!.tokenIds);
+    assert.deepEqual(choice.logprobs!.token_logprobs, expected[i]!.logprobs);
+    assert.deepEqual(choice.prompt_token_ids, requests[i]!.promptTokenIds);
+    assert.equal(choice.logprobs!.tokens!.length, choice.logprobs!.text_offset!.length);
+    assert.equal(choice.text, first.tokenizer.decode(expected[i]!.tokenIds));
+  });
+});
+
+test('a prompt may be text or ids, one or several', async (t) => {
+  const { client, hold } = await openStage(t);
+  await hold('policy', first);
+  const texts: string[] = [];
+  const ids = first.tokenizer.encode('<bos>cat<sep>');
+  for (const prompt of ['<bos>cat<sep>', ['<bos>cat<sep>'], ids, [ids]]) {
+    const { choices } = await client.completions.create({ model: 'policy', prompt, seed: 4, temperature: 1 });
+    assert.equal(choices.length, 1);
+    texts.push(choices[0]!.text);
+  }
+  assert.equal(new Set(texts).size, 1);
+});
+
+test('several versions are held at once, listed with their steps, and answer side by side', async (t) => {
+  const { client, hold } = await openStage(t);
+  for (const [step, model] of models.entries()) await hold(`run:main:${step}`, model, { step });
+  const listed = (await client.models.list()).data as (OpenAI.Model & { step: number; digest: string })[];
+  assert.deepEqual(
+    listed.map(({ id, step, digest }) => [id, step, digest]),
+    models.map((model, step) => [`run:main:${step}`, step, model.parameters.digest()]),
+  );
+  const ask = async (step: number): Promise<string> => {
+    const prompt = '<bos>elephant<sep>';
+    const { choices } = await client.completions.create({ model: `run:main:${step}`, prompt, seed: 3, max_tokens: 30 });
+    return choices[0]!.text;
+  };
+  const together = await Promise.all([0, 1, 2].map(ask));
+  assert.equal(new Set(together).size, 3);
+  for (const step of [2, 0, 1]) assert.equal(await ask(step), together[step]);
+});
+
+test('beyond the limit the least recently used version goes; loading again is idempotent', async (t) => {
+  const { client, hold, post } = await openStage(t, { maxVersions: 2 });
+  const held = async (): Promise<string[]> => (await client.models.list()).data.map(({ id }) => id);
+  await hold('run:main:0', models[0]!);
+  await hold('run:main:1', models[1]!);
+  await hold('run:main:1', models[1]!);
+  assert.deepEqual(await held(), ['run:main:0', 'run:main:1']);
+  await client.completions.create({ model: 'run:main:0', prompt: '<bos>cat<sep>' });
+  await hold('run:main:2', models[2]!);
+  assert.deepEqual(await held(), ['run:main:0', 'run:main:2']);
+  const replaced = await post('/update_weights', { weight_dir: undefined, name: 'run:main:2' });
+  assert.equal(replaced.status, 400);
+});
+
+test('a policy version that is not held is 409 and not retried; another model is 404', async (t) => {
+  const { client, hold } = await openStage(t);
+  await hold('run:main:3', first);
+  const ask = (model: string): Promise<unknown> => client.completions.create({ model, prompt: '<bos>cat<sep>' });
+  await assert.rejects(ask('run:main:2'), (error: InstanceType<typeof OpenAI.APIError>) => {
+    assert.equal(error.status, 409);
+    assert.equal(error.headers?.get('x-should-retry'), 'false');
+    return /Held versions: run:main:3/.test(error.message);
+  });
+  await assert.rejects(ask('gpt-5'), { status: 404 });
+});
+
+test('weights with another digest than announced are refused and the held version stays', async (t) => {
+  const { client, hold } = await openStage(t);
+  await hold('run:main:0', first);
+  const { status, message } = await errorOf(await hold('run:main:0', second, { digest: 'f'.repeat(64) }));
+  assert.equal(status, 409);
+  assert.match(message, /Nothing was loaded/);
+  const [held] = (await client.models.list()).data as (OpenAI.Model & { digest: string })[];
+  assert.equal(held!.digest, first.parameters.digest());
+});
+
+test('weights come from below the allowed roots only, links resolved', async (t) => {
+  const { folder, post } = await openStage(t);
+  const outside = await temporaryFolder(t);
+  await saveModelFolder(first, join(outside, 'model'));
+  await symlink(join(outside, 'model'), join(folder, 'link'));
+  const load = async (weight_dir: string): Promise<number> =>
+    (await post('/update_weights', { weight_dir, name: 'a' })).status;
+  assert.equal(await load(join(outside, 'model')), 403);
+  assert.equal(await load(join(folder, 'link')), 403);
+  assert.equal(await load(join(folder, '..', outside.split('/').at(-1)!, 'model')), 403);
+  assert.equal(await load(join(folder, 'none')), 404);
+  await mkdir(join(folder, 'empty'));
+  assert.equal(await load(join(folder, 'empty')), 400);
+  await saveModelFolder(first, join(folder, 'torn'));
+  await writeFile(join(folder, 'torn', 'model.safetensors'), 'torn');
+  assert.equal(await load(join(folder, 'torn')), 422);
+});
+
+test('what is not honoured is refused by name', async (t) => {
+  const { hold, post } = await openStage(t);
+  await hold('policy', first);
+  const chat = { model: 'policy', messages: [{ role: 'user', content: 'cat' }], max_tokens: 4 };
+  const refused = { stream: true, top_p: 0.9, top_k: 5, stop: ['a'], tools: [{}], frequency_penalty: 1, temprature: 1 };
+  for (const [key, value] of Object.entries(refused)) {
+    const { status, message, param } = await errorOf(await post('/v1/chat/completions', { ...chat, [key]: value }));
+    assert.deepEqual([status, param], [400, key]);
+    assert.match(message, new RegExp(`"${key}"`));
+  }
+  const harmless = { stream: false, top_p: 1, top_k: -1, min_p: 0, stop: null, tools: [], user: 'me', top_logprobs: 0 };
+  assert.equal((await post('/v1/chat/completions', { ...chat, ...harmless })).status, 200);
+});
+
+test('malformed requests get a clear 4xx', async (t) => {
+  const { hold, post, server } = await openStage(t);
+  await hold('policy', first);
+  const completion = { model: 'policy', prompt: '<bos>cat<sep>' };
+  const bad: [unknown, RegExp][] = [
+    ['{', /not JSON/],
+    ['[]', /expected object/],
+    [{ prompt: 'a' }, /model/],
+    [{ ...completion, prompt: [] }, /prompt/],
+    [{ ...completion, prompt: [['a']] }, /prompt/],
+    [{ ...completion, prompt: [4, 99] }, /vocabulary/],
+    [{ ...completion, prompt: '' }, /no tokens/],
+    [{ ...completion, n: 0 }, /n/],
+    [{ ...completion, n: 1e9 }, /at most/],
+    [{ ...completion, max_tokens: 1e6 }, /positions; the model has 64/],
+    [{ ...completion, temperature: 'hot' }, /temperature/],
+    [{ ...completion, temperature: 1e9 }, /temperature/],
+    [{ ...completion, seed: 1.5 }, /seed/],
+    [{ ...completion, seeds: [1, 2] }, /expected 1, got 2/],
+    [{ ...completion, logprobs: 5 }, /logprobs/],
+  ];
+  for (const [body, message] of bad) {
+    const error = await errorOf(await post('/v1/completions', body));
+    assert.equal(error.status, 400, error.message);
+    assert.match(error.message, message);
+  }
+  assert.equal((await errorOf(await post('/v1/embeddings', {}))).status, 404);
+  assert.equal((await fetch(`${server.url}/v1/completions`)).status, 405);
+  assert.equal((await errorOf(await post('/v1/chat/completions', { model: 'policy', messages: [] }))).status, 400);
+});
+
+test('a body that is too large is refused before it is read', async (t) => {
+  const { server } = await openStage(t);
+  const status = await new Promise<number | undefined>((resolve, reject) => {
+    const headers = { 'content-length': String(65 * 2 ** 20) };
+    const sent = httpRequest(`${server.url}/v1/completions`, { method: 'POST', headers }, (response) => {
+      resolve(response.statusCode);
+      sent.destroy();
+    });
+    sent.on('error', reject);
+    sent.write('{');
+  });
+  assert.equal(status, 413);
+});
+
+test('while paused new requests wait and the metrics say so', async (t) => {
+  const { client, hold, post, server } = await openStage(t);
+  await hold('policy', first);
+  const metrics = async (): Promise<string> => (await fetch(`${server.url}/metrics`)).text();
+  await post('/pause', {});
+  let isDone = false;
+  const waiting = client.completions.create({ model: 'policy', prompt: '<bos>cat<sep>' }).then(() => (isDone = true));
+  await setTimeout(100);
+  assert.equal(isDone, false);
+  assert.match(await metrics(), /ratchet_requests_waiting 1\n/);
+  assert.deepEqual(await (await fetch(`${server.url}/health`)).json(), { status: 'paused' });
+  await post('/resume', {});
+  await waiting;
+  const text = await metrics();
+  assert.match(
+    text,
+    /ratchet_requests_waiting 0\n[^]*ratchet_generation_tokens_total [1-9]\d*\n[^]*ratchet_versions_held 1\n/,
+  );
+});
+
+test('a request that its client gave up is dropped', async (t) => {
+  const { client, hold, server } = await openStage(t);
+  await hold('policy', first);
+  const controller = new AbortController();
+  const many = { model: 'policy', prompt: '<bos>elephant<sep>', n: 3000, max_tokens: 50 };
+  const given = client.completions.create(many, { signal: controller.signal });
+  const refused = assert.rejects(given, /abort/i);
+  await setTimeout(60);
+  controller.abort();
+  await refused;
+  await setTimeout(100);
+  const text = await (await fetch(`${server.url}/metrics`)).text();
+  assert.match(text, /ratchet_rows_running 0\n[^]*ratchet_rows_waiting 0\n/);
+});
+
+test('broken weights give an error, never samples', async (t) => {
+  const { client, hold } = await openStage(t);
+  const broken = preset(0);
+  broken.parameters.view('model.norm.weight')[3] = NaN;
+  await hold('policy', broken);
+  await assert.rejects(client.completions.create({ model: 'policy', prompt: '<bos>cat<sep>' }), { status: 500 });
+});
+
+test('beyond loopback a key is demanded, and asked for on every route but /health', async (t) => {
+  await assert.rejects(startPolicyServer({ host: '0.0.0.0', threads: 1, allowRoots: [] }), {
+    code: 'ConfigInvalid',
+    message: /API key/,
+  });
+  const { server, client } = await openStage(t, { host: '0.0.0.0', apiKey: 'secret' });
+  assert.equal((await fetch(`http://127.0.0.1:${server.port}/v1/models`)).status, 401);
+  assert.equal((await fetch(`http://127.0.0.1:${server.port}/health`)).status, 200);
+  assert.deepEqual((await client.models.list()).data, []);
+});
+
+test('a version in use survives the loss of its folder', async (t) => {
+  const { client, hold, folder } = await openStage(t);
+  await hold('policy', first);
+  await rm(join(folder, 'policy'), { recursive: true });
+  assert.equal((await client.completions.create({ model: 'policy', prompt: '<bos>cat<sep>' })).choices.length, 1);
+});
