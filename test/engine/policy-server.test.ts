@@ -20,8 +20,8 @@ interface Stage {
   readonly client: OpenAI;
   readonly folder: string;
   /** Saves a model below the allowed root and loads it under a name. */
-  hold(name: string, model: ModelFolder, extra?: object): Promise<Response>;
-  post(path: string, body: unknown): Promise<Response>;
+  readonly hold: (name: string, model: ModelFolder, extra?: object) => Promise<Response>;
+  readonly post: (path: string, body: unknown) => Promise<Response>;
 }
 
 async function openStage(t: TestContext, options: Partial<PolicyServerOptions> = {}): Promise<Stage> {
@@ -87,13 +87,14 @@ test('completions give what the sampler gives, choice by choice from the seeds',
   const sampler = await Sampler.open(first.config, { threads: 1 });
   const expected = await sampler.generate(first.parameters, requests);
   await sampler.release();
+  const ours = { seeds: requests.map(({ seed }) => seed), return_token_ids: true };
   const answer = await client.completions.create({
+    ...ours,
     model: 'policy',
     prompt: words.map((word) => first.tokenizer.renderChat([{ role: 'user', content: word }])),
     n: 2,
     max_tokens: 10,
     logprobs: 1,
-    ...{ seeds: requests.map(({ seed }) => seed), return_token_ids: true },
   });
   const choices = answer.choices as (OpenAI.CompletionChoice & { token_ids: number[]; prompt_token_ids: number[] })[];
   choices.forEach((choice, i) => {
