@@ -29,7 +29,10 @@ export const createCommitStep =
     const { run, parent, plan, optimizer, outcomes, state } = input;
     const stateBytes = encodeJson(state).byteLength;
     if (stateBytes > runStateBytesMax) {
-      throw new RatchetError('Unsupported', `The run's state is ${stateBytes} bytes, over the limit of ${runStateBytesMax}.`);
+      throw new RatchetError(
+        'Unsupported',
+        `The run's state is ${stateBytes} bytes, over the limit of ${runStateBytesMax}.`,
+      );
     }
     const packed = plan && (await readJson<StepPlan>(run, plan)).packed;
     const batchMetrics = packed ? (await readJson<PackedBatch>(run, packed)).metrics : {};

@@ -19,7 +19,12 @@ export interface EvaluationSummary {
   readonly sampled: { readonly reward: number; readonly exact: number | null };
   readonly greedy: { readonly reward: number; readonly exact: number | null };
   /** What the model says: the first held-out example, sampled. */
-  readonly says: { readonly prompt: string; readonly completion: string; readonly answer: string; readonly reward: number };
+  readonly says: {
+    readonly prompt: string;
+    readonly completion: string;
+    readonly answer: string;
+    readonly reward: number;
+  };
 }
 
 /** Evaluates one version on held-out examples, sampled and greedily. An evaluation that is stored is not done again. */
@@ -94,7 +99,9 @@ async function evaluateOne(
       Object.entries(rolloutMetrics(sampled)).map(([name, value]) => [`eval/${entry.name}/${name}`, value]),
     ),
     [`eval/${entry.name}/greedy/reward/mean`]: summary.greedy.reward,
-    ...(summary.greedy.exact === null ? {} : { [`eval/${entry.name}/greedy/metrics/exact_match`]: summary.greedy.exact }),
+    ...(summary.greedy.exact === null
+      ? {}
+      : { [`eval/${entry.name}/greedy/metrics/exact_match`]: summary.greedy.exact }),
   });
   return summary;
 }

@@ -4,7 +4,10 @@ import { RatchetError } from '../core/errors.ts';
 
 /** The one place where our errors become Temporal's: the code is the failure type, refusals are not retried. */
 export class FailureMapping implements ActivityInboundCallsInterceptor {
-  async execute(input: ActivityExecuteInput, next: (input: ActivityExecuteInput) => Promise<unknown>): Promise<unknown> {
+  async execute(
+    input: ActivityExecuteInput,
+    next: (input: ActivityExecuteInput) => Promise<unknown>,
+  ): Promise<unknown> {
     try {
       return await next(input);
     } catch (error) {

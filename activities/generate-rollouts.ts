@@ -52,7 +52,12 @@ export const createGenerateRollouts =
       const whole = await store.read(`${prefix}.jsonl`);
       if (whole) {
         const rollouts = decodeRows<Rollout>(whole);
-        const finished = { key: `${prefix}.jsonl`, sha256: sha256(whole), bytes: whole.byteLength, count: rollouts.length };
+        const finished = {
+          key: `${prefix}.jsonl`,
+          sha256: sha256(whole),
+          bytes: whole.byteLength,
+          count: rollouts.length,
+        };
         return { finished, ...summary(rollouts, rollouts.length, startedAt) };
       }
 
@@ -69,7 +74,9 @@ export const createGenerateRollouts =
       try {
         for (let start = 0; start < missing.length; start += rolloutsInFlightMax) {
           const slice = missing.slice(start, start + rolloutsInFlightMax);
-          await allOrFirstError(slice.map(async ({ lease, index }) => journal.add(await players.play(lease, index, signal))));
+          await allOrFirstError(
+            slice.map(async ({ lease, index }) => journal.add(await players.play(lease, index, signal))),
+          );
         }
       } finally {
         clearInterval(flushing);
@@ -111,7 +118,9 @@ class RolloutJournal {
 
   static async open(store: ReturnType<typeof storeOf>, prefix: string): Promise<RolloutJournal> {
     const keys = await store.list(prefix);
-    const parts = await Promise.all(keys.map(async (key) => decodeRows<Rollout>((await store.read(key)) ?? Buffer.of())));
+    const parts = await Promise.all(
+      keys.map(async (key) => decodeRows<Rollout>((await store.read(key)) ?? Buffer.of())),
+    );
     return new RolloutJournal(store, prefix, parts.flat(), keys.length);
   }
 

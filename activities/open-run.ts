@@ -6,7 +6,7 @@ import type { JsonValue, RunSpec } from '../core/spec/run-spec.ts';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { openRunStore } from '../backends/store/index.ts';
+import { openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { readHead } from './run-access.ts';
 
@@ -67,7 +67,13 @@ export const createOpenRun =
     refuseOtherIdentity(spec, decodeJson<{ spec: RunSpec }>(first.bytes).spec, store.uri);
     const bytes = encodeJson(spec);
     const ref = await store.put(layout.spec(sha256(bytes)), bytes);
-    const handle: RunHandle = { name: spec.name, store: spec.store.uri, lineage: firstLineage, spec: ref };
+    const handle: RunHandle = {
+      name: spec.name,
+      store: spec.store.uri,
+      lineage: firstLineage,
+      spec: ref,
+      attempt: await nextAttempt(store),
+    };
     return {
       handle,
       spec,
@@ -83,6 +89,11 @@ export const createOpenRun =
       hasSearchAttributes: await dependencies.hasSearchAttributes(),
     };
   };
+
+async function nextAttempt(store: Store): Promise<number> {
+  const keys = await store.list(layout.allLogs());
+  return 1 + Math.max(0, ...keys.map((key) => Number(/attempt_(\d+)\//.exec(key)?.[1] ?? 0)));
+}
 
 /** One workflow drives a run at a time. The claim of a workflow that has ended is taken over. */
 async function claimRun(dependencies: OpenRunDependencies, spec: RunSpec, workflowId: string): Promise<void> {

@@ -4,14 +4,7 @@ import { stepMetrics } from '../core/rl/metrics.ts';
 import { packSamples } from '../core/rl/pack.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
-import type {
-  KeptGroups,
-  ObjectRef,
-  Overrides,
-  PolicyVersion,
-  RunHandle,
-  StepPlan,
-} from '../core/rl/run-state.ts';
+import type { KeptGroups, ObjectRef, Overrides, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import { decodeJson, encodeJson, encodeRows, putJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { readRows, specOf, storeOf } from './run-access.ts';

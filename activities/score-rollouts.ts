@@ -14,7 +14,11 @@ export interface ScoreInput {
 }
 
 /** The rubric over stored rollouts. Whoever scores first decides: a retry returns what is stored. */
-export async function scoreRollouts({ run, round, finished }: ScoreInput): Promise<{ scored: ObjectRef; seconds: number }> {
+export async function scoreRollouts({
+  run,
+  round,
+  finished,
+}: ScoreInput): Promise<{ scored: ObjectRef; seconds: number }> {
   return withHeartbeat(async () => {
     const startedAt = performance.now();
     const spec = await specOf(run);

@@ -73,7 +73,12 @@ export const createWarmUp =
         const state = isLast
           ? null
           : await storeOf(run).put(`${layout.warmUp(end)}optimizer.state`, await trainer.saveOptimizer());
-        return { step: end, policy: { step: 0, digest: last.digest, weights, file }, optimizer: state, loss: last.loss };
+        return {
+          step: end,
+          policy: { step: 0, digest: last.digest, weights, file },
+          optimizer: state,
+          loss: last.loss,
+        };
       }
     });
 

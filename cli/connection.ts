@@ -20,7 +20,10 @@ export async function findTemporal(projectFolder: string): Promise<TemporalPlace
   );
 }
 
-export async function connect({ address, namespace }: TemporalPlace): Promise<{ client: Client; close: () => Promise<void> }> {
+export async function connect({
+  address,
+  namespace,
+}: TemporalPlace): Promise<{ client: Client; close: () => Promise<void> }> {
   try {
     const connection = await Connection.connect({ address, connectTimeout: '10s' });
     return { client: new Client({ connection, namespace }), close: () => connection.close() };

@@ -71,7 +71,9 @@ async function retrying(handle: WorkflowHandle): Promise<string[]> {
 /** null when nobody answers in time. */
 async function ask<T>(handle: WorkflowHandle, query: string, args: unknown[]): Promise<T | null> {
   try {
-    return await handle.client.withDeadline(Date.now() + queryTimeoutMs, () => handle.query<T, unknown[]>(query, ...args));
+    return await handle.client.withDeadline(Date.now() + queryTimeoutMs, () =>
+      handle.query<T, unknown[]>(query, ...args),
+    );
   } catch {
     return null; // No worker, a restarting server, a query that is not registered yet: all say the same, ask again.
   }

@@ -26,6 +26,8 @@ export const layout = {
   evaluation: (lineage: string, environment: string, model: string, step: number) =>
     `${branch(lineage)}evals/${environment}--${model.replaceAll('/', '--')}/step_${step}/`,
   metrics: () => 'metrics.jsonl',
+  allLogs: () => 'logs/',
+  log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,
 } as const;
 
 /** The first lineage lies at the top of the run's folder, where users of other trainers look; later ones below it. */

@@ -20,7 +20,12 @@ export function localRoles(place: StackPlace, { weightRoots, policyPort }: RoleO
     name: 'policy server',
     args: [
       ...program('../engine/server/main'),
-      ...['--host', '127.0.0.1', '--port', String(policyPort), '--threads', '1'],
+      '--host',
+      '127.0.0.1',
+      '--port',
+      String(policyPort),
+      '--threads',
+      '1',
       ...weightRoots.flatMap((root) => ['--allow-root', root]),
     ],
     dropEnv: ['TEMPORAL_API_KEY'],

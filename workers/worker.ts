@@ -4,6 +4,7 @@ import { Client } from '@temporalio/client';
 import { NativeConnection, Worker, type WorkerOptions } from '@temporalio/worker';
 import { createOrchestratorActivities, createRolloutActivities, createTrainActivities } from '../activities/index.ts';
 import { FailureMapping } from '../activities/failures.ts';
+import { RunLog } from '../activities/run-log.ts';
 import { PolicyTrainer } from '../activities/policy-trainer.ts';
 import { openInference } from '../backends/inference/index.ts';
 import type { Inference } from '../backends/inference/index.ts';
@@ -30,12 +31,13 @@ export interface WorkerSettings {
 export async function openWorker(settings: WorkerSettings): Promise<Worker> {
   const { address, namespace } = settings;
   const connection = await NativeConnection.connect({ address });
+  const log = new RunLog(settings.role);
   const common: WorkerOptions = {
     connection,
     namespace,
     taskQueue: taskQueues[settings.role],
     identity: `${settings.role} worker ${process.pid}`,
-    interceptors: { activity: [() => ({ inbound: new FailureMapping() })] },
+    interceptors: { activity: [() => ({ inbound: new FailureMapping() }), () => ({ inbound: log })] },
     shutdownGraceTime: '1s',
     shutdownForceTime: '2500ms',
   };

@@ -25,7 +25,8 @@ export interface RunEvent {
   readonly sequence: number;
   /** ISO time. */
   readonly time: string;
-  readonly kind: 'warm-up' | 'eval' | 'step' | 'checkpoint' | 'recovery' | 'refused' | 'paused' | 'resumed' | 'warning' | 'finished';
+  readonly kind:
+    'warm-up' | 'eval' | 'step' | 'checkpoint' | 'recovery' | 'refused' | 'paused' | 'resumed' | 'warning' | 'finished';
   readonly step: number;
   /** One line for people. */
   readonly text: string;

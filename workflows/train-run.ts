@@ -78,7 +78,9 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     while (trained.policy === null) {
       desk.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are set aside`);
       if (attempts.length >= refusedAttemptsMax) {
-        desk.pause(`${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate (set-learning-rate), then resume.`);
+        desk.pause(
+          `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate (set-learning-rate), then resume.`,
+        );
         await desk.untilResumed();
       }
       collected = await (collecting ?? collect(step, collected));
@@ -135,18 +137,22 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   function mayPrefetch(step: number): boolean {
-    return (
-      spec.maxAsyncLevel > 0 &&
-      step < desk.lastStep &&
-      !desk.isPaused &&
-      !workflowInfo().continueAsNewSuggested
-    );
+    return spec.maxAsyncLevel > 0 && step < desk.lastStep && !desk.isPaused && !workflowInfo().continueAsNewSuggested;
   }
 
   async function train(step: number, attempt: number, collected: CollectedStep) {
     const { policy: from, reference, klBeta } = state;
     const { overrides } = desk;
-    const planned = await local.planStep({ run, step, attempt, from, reference, klBeta, overrides, packed: collected.packed });
+    const planned = await local.planStep({
+      run,
+      step,
+      attempt,
+      from,
+      reference,
+      klBeta,
+      overrides,
+      packed: collected.packed,
+    });
     const summary = `step ${step}: ${collected.rows} rows onto v${step - 1}, learning rate ${planned.learningRate.toExponential(1)}`;
     const result = await desk.waitFor(
       `train ${summary}`,
@@ -156,9 +162,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     return { ...result, ...planned };
   }
 
-  function tellRecovery(step: number, recovery: NonNullable<Awaited<ReturnType<typeof training.trainStep>>['recovery']>): void {
+  function tellRecovery(
+    step: number,
+    recovery: NonNullable<Awaited<ReturnType<typeof training.trainStep>>['recovery']>,
+  ): void {
     for (const damage of recovery.damaged) desk.tell('warning', step, `checkpoint passed over: ${damage}`);
-    if (recovery.replayedSteps === 0 && recovery.restoredFrom === state.step && step === (start?.state.step ?? 0) + 1) return;
+    if (recovery.replayedSteps === 0 && recovery.restoredFrom === state.step && step === (start?.state.step ?? 0) + 1)
+      return;
     desk.tell(
       'recovery',
       step,
@@ -257,7 +267,15 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     };
     const metrics = warm.loss === null ? {} : { 'sft/loss': warm.loss };
     const outcomes = stepOutcomes(0, []);
-    const committed = await local.commitStep({ run, parent: null, plan: null, optimizer: null, outcomes, metrics, state: first });
+    const committed = await local.commitStep({
+      run,
+      parent: null,
+      plan: null,
+      optimizer: null,
+      outcomes,
+      metrics,
+      state: first,
+    });
     await orchestrator.saveCheckpoint.executeWithOptions({ summary: 'step 0 (v0)' }, [{ run, step: 0, pinned: [] }]);
     return { state: first, parent: committed.sha256 };
   }
@@ -269,7 +287,12 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await condition(allHandlersFinished);
     const { handle, datasets, warnings, hasSearchAttributes } = opened;
     return continueAsNew<typeof trainRun>({
-      continued: { opened: { handle, spec, datasets, warnings, hasSearchAttributes }, state, parent, desk: desk.carry() },
+      continued: {
+        opened: { handle, spec, datasets, warnings, hasSearchAttributes },
+        state,
+        parent,
+        desk: desk.carry(),
+      },
     });
   }
 

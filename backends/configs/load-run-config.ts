@@ -44,7 +44,12 @@ async function readConfig(absolute: string, file: string): Promise<string> {
     return await readFile(absolute, 'utf8');
   } catch (cause) {
     const reason = (cause as NodeJS.ErrnoException).code;
-    const what = reason === 'ENOENT' ? 'there is no such file' : reason === 'EISDIR' ? 'that is a folder' : `it cannot be read (${reason})`;
+    const what =
+      reason === 'ENOENT'
+        ? 'there is no such file'
+        : reason === 'EISDIR'
+          ? 'that is a folder'
+          : `it cannot be read (${reason})`;
     throw new RatchetError('ConfigInvalid', `${file}: expected a TOML file, but ${what}: ${absolute}`, { cause });
   }
 }

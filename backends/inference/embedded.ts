@@ -119,7 +119,11 @@ export class EmbeddedInference implements Inference {
   /** The body of an answer that went well; the server's own words otherwise. */
   async #accepted(response: Response, route: string): Promise<unknown> {
     const text = await response.text().catch((cause: unknown) => {
-      throw new RatchetError('InferenceUnavailable', `The policy server at ${this.#url} broke off its answer to ${route}.`, { cause });
+      throw new RatchetError(
+        'InferenceUnavailable',
+        `The policy server at ${this.#url} broke off its answer to ${route}.`,
+        { cause },
+      );
     });
     if (response.ok) return JSON.parse(text) as unknown;
     const message = `${this.#url}${route} answered ${response.status}: ${errorMessage(text)}`;

@@ -42,7 +42,10 @@ export class FileStore implements Store {
   async get(ref: ObjectRef): Promise<Uint8Array> {
     const bytes = await this.read(ref.key);
     if (!bytes) {
-      throw new RatchetError('CheckpointDamaged', `${ref.key} is missing from ${this.uri}; expected ${ref.bytes} bytes there.`);
+      throw new RatchetError(
+        'CheckpointDamaged',
+        `${ref.key} is missing from ${this.uri}; expected ${ref.bytes} bytes there.`,
+      );
     }
     const found = sha256(bytes);
     if (found !== ref.sha256) {
@@ -102,7 +105,8 @@ export class FileStore implements Store {
     const target = path.resolve(this.#root, key);
     if (target !== this.#root && !target.startsWith(this.#root + path.sep)) throw outside(key, this.uri);
     const [root, parent] = [await nearestReal(this.#root), await nearestReal(path.dirname(target))];
-    if (parent !== root && !parent.startsWith(root + path.sep) && !root.startsWith(parent + path.sep)) throw outside(key, this.uri);
+    if (parent !== root && !parent.startsWith(root + path.sep) && !root.startsWith(parent + path.sep))
+      throw outside(key, this.uri);
     return target;
   }
 }
@@ -157,16 +161,23 @@ async function naming<T>(key: string, work: () => Promise<T>): Promise<T> {
 
 function storeError(key: string, cause: unknown): unknown {
   if (isErrno(cause, 'ENOSPC') || isErrno(cause, 'EDQUOT')) {
-    return new RatchetError('StoreFull', `No space left to write ${key}. Free some space; the run goes on by itself.`, { cause });
+    return new RatchetError('StoreFull', `No space left to write ${key}. Free some space; the run goes on by itself.`, {
+      cause,
+    });
   }
   if (isErrno(cause, 'EACCES') || isErrno(cause, 'EROFS') || isErrno(cause, 'EPERM')) {
-    return new RatchetError('StoreUnavailable', `The store may not be written at ${key}: ${(cause as Error).message}`, { cause });
+    return new RatchetError('StoreUnavailable', `The store may not be written at ${key}: ${(cause as Error).message}`, {
+      cause,
+    });
   }
   return cause;
 }
 
 function outside(key: string, uri: string): RatchetError {
-  return new RatchetError('Unsupported', `The key ${JSON.stringify(key)} leads out of ${uri}; keys stay below the run's folder.`);
+  return new RatchetError(
+    'Unsupported',
+    `The key ${JSON.stringify(key)} leads out of ${uri}; keys stay below the run's folder.`,
+  );
 }
 
 function isErrno(error: unknown, code: string): boolean {

@@ -16,7 +16,10 @@ export function resolveStoreUri(uri: string, projectFolder: string): string {
   if (uri.startsWith('file:///')) return uri;
   const scheme = /^([a-z][a-z0-9+.-]*):/.exec(uri)?.[1];
   if (scheme && scheme !== 'file') {
-    throw new RatchetError('ConfigInvalid', `store.uri: expected file:FOLDER, got ${JSON.stringify(uri)}. Other stores are not supported yet.`);
+    throw new RatchetError(
+      'ConfigInvalid',
+      `store.uri: expected file:FOLDER, got ${JSON.stringify(uri)}. Other stores are not supported yet.`,
+    );
   }
   return new URL(`file://${path.resolve(projectFolder, uri.replace(/^file:/, ''))}/`).href;
 }

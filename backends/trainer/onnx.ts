@@ -78,7 +78,9 @@ export class OnnxTrainer implements Trainer {
   ): Promise<TrainOutcome> {
     const metrics = { ...metricsRow(result.metrics), ...more };
     const digest = await this.#engine().digest();
-    return result.applied ? { applied: true, digest, metrics } : { applied: false, reason: result.reason, digest, metrics };
+    return result.applied
+      ? { applied: true, digest, metrics }
+      : { applied: false, reason: result.reason, digest, metrics };
   }
 
   /** k3 estimate (Schulman, "Approximating KL divergence") of KL(current ‖ reference) over evenly spread rows. */

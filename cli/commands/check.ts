@@ -10,18 +10,26 @@ export const checkCommand = new Command('check')
   .argument('[overrides...]')
   .allowUnknownOption()
   .action(async (file: string, rest: string[]) => {
-    const { spec, warnings } = await loadRunConfig(file, { projectFolder: process.cwd(), overrides: readOverrides(rest) });
+    const { spec, warnings } = await loadRunConfig(file, {
+      projectFolder: process.cwd(),
+      overrides: readOverrides(rest),
+    });
     for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
     const model = await openModel(spec.model, { seed: spec.seed });
     const lines = [
       `${file} is a run named ${spec.name}:`,
       `  model         ${spec.model}, ${(model.parameters.flat.length / 1e6).toFixed(2)} M parameters`,
     ];
-    for (const entry of [...spec.environments, ...(spec.eval?.environments ?? []).map((e) => ({ ...e, isEval: true }))]) {
+    for (const entry of [
+      ...spec.environments,
+      ...(spec.eval?.environments ?? []).map((e) => ({ ...e, isEval: true })),
+    ]) {
       const environment = await openEnvironment(entry);
       const isEval = 'isEval' in entry;
       const count = isEval ? environment.evalDataset.length : environment.dataset.length;
-      lines.push(`  ${isEval ? 'eval          ' : 'environment   '}${entry.name}, ${count} ${isEval ? 'held-out ' : ''}examples`);
+      lines.push(
+        `  ${isEval ? 'eval          ' : 'environment   '}${entry.name}, ${count} ${isEval ? 'held-out ' : ''}examples`,
+      );
     }
     lines.push(
       `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}`,

@@ -14,7 +14,9 @@ export const devCommand = new Command('dev')
     const weightRoots = weights.map((folder) => path.resolve(projectFolder, folder));
     for (const root of weightRoots) await mkdir(root, { recursive: true });
     const interrupted = new AbortController();
-    const end = new Promise<void>((resolve) => interrupted.signal.addEventListener('abort', () => resolve(), { once: true }));
+    const end = new Promise<void>((resolve) =>
+      interrupted.signal.addEventListener('abort', () => resolve(), { once: true }),
+    );
     process.on('SIGINT', () => interrupted.abort()).on('SIGTERM', () => interrupted.abort());
 
     const policyPort = await choosePolicyPort();
@@ -29,9 +31,13 @@ export const devCommand = new Command('dev')
       throw error;
     });
     if (!stack) return;
-    clock.say(`ready. Temporal ${stack.temporalAddress}${stack.uiUrl ? `, UI ${stack.uiUrl}` : ''}, policy server ${policyUrlAt(policyPort)}`);
+    clock.say(
+      `ready. Temporal ${stack.temporalAddress}${stack.uiUrl ? `, UI ${stack.uiUrl}` : ''}, policy server ${policyUrlAt(policyPort)}`,
+    );
     clock.say('start a run:  npx ratchet train configs/rl/reverse-text.toml');
-    clock.say(`or:           npx ratchet temporal workflow start --type trainRun --task-queue ratchet --input '"configs/rl/reverse-text.toml"'`);
+    clock.say(
+      `or:           npx ratchet temporal workflow start --type trainRun --task-queue ratchet --input '"configs/rl/reverse-text.toml"'`,
+    );
     await end;
     clock.say('stopping; runs go on when `ratchet dev` or `ratchet train` starts again here');
     await stack.stop();

@@ -22,7 +22,10 @@ export const logsCommand = new Command('logs')
       return;
     }
     if (!roles.includes(role)) {
-      throw new RatchetError('RunNotFound', `${folder} has no log of ${JSON.stringify(role)}; it has: ${roles.join(', ') || 'none'}.`);
+      throw new RatchetError(
+        'RunNotFound',
+        `${folder} has no log of ${JSON.stringify(role)}; it has: ${roles.join(', ') || 'none'}.`,
+      );
     }
     await print(path.join(folder, `${role}.log`), options.follow ?? false);
   });
@@ -36,10 +39,11 @@ async function newestAttempt(folder: string, run: string): Promise<string> {
 }
 
 async function print(file: string, follow: boolean): Promise<void> {
-  for (let offset = 0; ; ) {
+  for (let offset = 0; ;) {
     const { size } = await stat(file);
     if (size > offset) {
-      for await (const chunk of createReadStream(file, { start: offset, end: size - 1 })) process.stdout.write(chunk as Buffer);
+      for await (const chunk of createReadStream(file, { start: offset, end: size - 1 }))
+        process.stdout.write(chunk as Buffer);
       offset = size;
     }
     if (!follow) return;

@@ -11,7 +11,10 @@ export const statusCommand = new Command('status')
     try {
       if (run === undefined) {
         let count = 0;
-        for await (const { workflowId, status } of client.workflow.list({ query: "WorkflowType='trainRun'", pageSize: 50 })) {
+        for await (const { workflowId, status } of client.workflow.list({
+          query: "WorkflowType='trainRun'",
+          pageSize: 50,
+        })) {
           process.stdout.write(`${workflowId}  ${status.name.toLowerCase()}\n`);
           if (++count === 50) break;
         }
@@ -20,7 +23,11 @@ export const statusCommand = new Command('status')
       }
       const handle = client.workflow.getHandle(run);
       const { status } = await handle.describe().catch((cause: unknown) => {
-        throw new RatchetError('RunNotFound', `There is no run ${run} on this Temporal server. \`ratchet status\` lists those there are.`, { cause });
+        throw new RatchetError(
+          'RunNotFound',
+          `There is no run ${run} on this Temporal server. \`ratchet status\` lists those there are.`,
+          { cause },
+        );
       });
       const details = await client.withDeadline(Date.now() + 10_000, () => handle.query<RunStatus>('status'));
       process.stdout.write(`${describe(details, status.name)}\n`);

@@ -22,7 +22,10 @@ export const setCommand = new Command('set')
     const [name = '', value = ''] = setting.split('=');
     const update = { learning_rate: 'set-learning-rate', stop_after: 'stop-after' }[name];
     if (!update) {
-      throw new RatchetError('ConfigInvalid', `expected learning_rate=… or stop_after=…, got ${JSON.stringify(setting)}`);
+      throw new RatchetError(
+        'ConfigInvalid',
+        `expected learning_rate=… or stop_after=…, got ${JSON.stringify(setting)}`,
+      );
     }
     return tell(run, update, [Number(value)]);
   });

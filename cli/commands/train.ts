@@ -54,7 +54,10 @@ async function train(
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       staticSummary: `${spec.model} · ${spec.environments.map(({ name }) => name).join(', ')} · ${spec.maxSteps} steps`,
     });
-    if (uiUrl) clock.say(`Temporal UI  ${uiUrl}/namespaces/default/workflows/${encodeURIComponent(run)}      kill any process and watch`);
+    if (uiUrl)
+      clock.say(
+        `Temporal UI  ${uiUrl}/namespaces/default/workflows/${encodeURIComponent(run)}      kill any process and watch`,
+      );
     return await watch(handle, { run, file, spec, stack, clock, interrupted: interrupted.signal });
   } finally {
     process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
@@ -93,7 +96,9 @@ async function watch(handle: WorkflowHandle<typeof trainRun>, options: Watch): P
     if (!(error instanceof WorkflowFailedError)) throw error;
     const reason = rootMessage(error);
     clock.say(`the run stopped: ${reason}`);
-    clock.say(`nothing that was committed is lost. When that is mended:  npx ratchet train ${file} goes on from the last step`);
+    clock.say(
+      `nothing that was committed is lost. When that is mended:  npx ratchet train ${file} goes on from the last step`,
+    );
     return 1;
   }
 }
@@ -129,7 +134,12 @@ async function openPlace(
   }
 }
 
-function summarize({ step, policyDigest, ledger, run }: RunSummary, spec: RunSpec, stack: Stack | null, clock: Clock): void {
+function summarize(
+  { step, policyDigest, ledger, run }: RunSummary,
+  spec: RunSpec,
+  stack: Stack | null,
+  clock: Clock,
+): void {
   const restarts = Object.values(stack?.restarts() ?? {}).reduce((sum, count) => sum + count, 0);
   const parts = Object.entries(ledger.counts).map(([state, count]) => `${count} ${state}`);
   if (ledger.pending > 0) parts.push(`${ledger.pending} pending`);
@@ -140,7 +150,9 @@ function summarize({ step, policyDigest, ledger, run }: RunSummary, spec: RunSpe
 }
 
 function stopped(run: string, file: string, clock: Clock): number {
-  clock.say(`stopped. The run ${run} is not lost: npx ratchet train ${file}${nameOption(run, file)} goes on where it is`);
+  clock.say(
+    `stopped. The run ${run} is not lost: npx ratchet train ${file}${nameOption(run, file)} goes on where it is`,
+  );
   return 130;
 }
 

@@ -31,6 +31,8 @@ export interface RunHandle {
   readonly store: string;
   readonly lineage: string;
   readonly spec: ObjectRef;
+  /** How often the run has been opened: names the folder of its logs. */
+  readonly attempt: number;
 }
 
 /** One sampling round of a step: the groups first … last, leased together. */
