@@ -1,4 +1,5 @@
 /** The embedded model engine: samples from and trains small Qwen3-type decoders on the CPU with onnxruntime-node. */
+export { type EngineFingerprint, engineFingerprint } from './fingerprint.ts';
 export { type ModelConfig, parseModelConfig } from './model/config.ts';
 export { loadModelFolder, type ModelFolder, saveModelFolder, writeAtOnce } from './model/model-folder.ts';
 export { parameterCount, Parameters } from './model/parameters.ts';

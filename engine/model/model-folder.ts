@@ -22,6 +22,7 @@ const optionalFiles = ['chat_template.jinja', 'generation_config.json', 'special
 const weightsFile = 'model.safetensors';
 const indexFile = 'model.safetensors.index.json';
 const WeightIndex = z.object({ weight_map: z.record(z.string(), z.string().regex(/^[^/\\]+$/)) });
+const GenerationConfig = z.looseObject({ eos_token_id: z.union([z.int(), z.array(z.int())]).nullish() });
 
 export async function loadModelFolder(folder: string): Promise<ModelFolder> {
   const files = await readTextFiles(folder);
@@ -90,7 +91,20 @@ function describeModel(
     },
     where,
   );
-  return { config: parseModelConfig(files['config.json'] ?? '', join(where, 'config.json')), tokenizer, files };
+  const config = parseModelConfig(files['config.json'] ?? '', join(where, 'config.json'));
+  return { config: withGenerationConfig(config, files['generation_config.json'], where), tokenizer, files };
+}
+
+/** generation_config.json may name further end tokens, as chat models do. */
+function withGenerationConfig(config: ModelConfig, text: string | undefined, where: string): ModelConfig {
+  if (text === undefined) return config;
+  const parsed = GenerationConfig.safeParse(JSON.parse(text));
+  if (!parsed.success) {
+    const message = `${join(where, 'generation_config.json')}: ${z.prettifyError(parsed.error)}`;
+    throw new RatchetError('ModelUnsupported', message);
+  }
+  const further = parsed.data.eos_token_id ?? [];
+  return { ...config, endTokenIds: [...new Set([...config.endTokenIds, ...[further].flat()])] };
 }
 
 async function readTextFiles(folder: string): Promise<Record<string, string>> {

@@ -156,12 +156,19 @@ class Routes {
     const controller = new AbortController();
     response.once('close', () => controller.abort(new HttpError(499, 'The client closed the connection.')));
     await this.#gate.pass(controller.signal);
+    this.#requireRoom();
     this.#requestsRunning++;
     try {
       sendJson(response, 200, await this.#versions.use(model, (version) => run(version, controller.signal)));
     } finally {
       this.#requestsRunning--;
     }
+  }
+
+  #requireRoom(): void {
+    if (this.#requestsRunning < waitingRequestsMax) return;
+    const message = `${waitingRequestsMax} requests are being answered already. Ask again later.`;
+    throw new HttpError(429, message, { headers: { 'retry-after': '1' } });
   }
 
   async #sendMetrics(response: ServerResponse): Promise<void> {

@@ -24,7 +24,7 @@ export interface MicroBatch {
 }
 
 /** Rows per micro-batch that fill the matrix kernels and still leave its activations in the cache. */
-const rowsTarget = 128;
+const rowsTarget = 64;
 
 /**
  * Cuts a batch into micro-batches, by length so that little is padding. The cut depends on the rows alone: the same

@@ -1,0 +1,27 @@
+import { readFile } from 'node:fs/promises';
+import { cpus } from 'node:os';
+import { env } from 'onnxruntime-node';
+
+/** What the bits of a step depend on besides its inputs. Equal fingerprints promise equal bits; others a tolerance. */
+export interface EngineFingerprint {
+  readonly runtime: string;
+  readonly provider: 'cpu';
+  readonly threads: number;
+  readonly cpu: string;
+  /** Vector instructions the matrix kernels choose by; empty where the system does not tell. */
+  readonly cpuFeatures: readonly string[];
+}
+
+const vectorFeature = /^(sse4_|avx|fma|f16c|amx|asimd|sve|i8mm|bf16)/;
+
+export async function engineFingerprint({ threads }: { threads: number }): Promise<EngineFingerprint> {
+  const info = await readFile('/proc/cpuinfo', 'utf8').catch(() => '');
+  const features = /^(?:flags|Features)\s*:\s*(.*)$/m.exec(info)?.[1]?.split(' ') ?? [];
+  return {
+    runtime: `onnxruntime-node ${env.versions.node ?? 'unknown'}`,
+    provider: 'cpu',
+    threads,
+    cpu: `${process.arch} ${cpus()[0]?.model ?? 'unknown'}`,
+    cpuFeatures: features.filter((feature) => vectorFeature.test(feature)).toSorted(),
+  };
+}
