@@ -11,7 +11,7 @@ export const decodeRowsMax = 1024;
 /** Positions of one prefill run (rows × padded length); bounds its activations, not the number of requests. */
 export const prefillPositionsMax = 16_384;
 
-/** Bytes of keys and values of one decode batch; rows beyond it wait for the next batch. */
+/** Bytes of keys and values of one decode batch; rows beyond it wait. The cache may hold twice that while it grows. */
 export const keyValueBytesMax = 1024 * mebibyte;
 
 /** Padded positions (rows × width) of one forward and backward run unless the caller asks for fewer. */

@@ -233,7 +233,6 @@ export function selectRows(x: Value, indices: Value): Value {
     attributes: { axis: { int: 0 } },
     shape: [...indices.shape, columns],
     backward: [(d) => scatterRows({ rows, columns, indices, values: d, repeats: false })],
-    type: x.type,
   });
 }
 

@@ -37,7 +37,7 @@ interface PromptGroup {
 }
 
 /** A batch of one row takes another path through the matrix kernels and gives other bits, so there is none. */
-const rowsMin = 2;
+export const rowsMin = 2;
 /** The largest u: u · total is then below total in 32-bit floats, so the draw always ends on a possible token. */
 const uniformMax = 1 - 2 ** -23;
 

@@ -5,7 +5,7 @@ import { decodeRowsMax, keyValueBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { openSession, type SessionOptions } from '../onnx/session.ts';
-import { DecodeBatch, type DecodeSessions, type Row } from './decode-batch.ts';
+import { DecodeBatch, type DecodeSessions, type Row, rowsMin } from './decode-batch.ts';
 import { buildDecodeGraph } from './decode-graph.ts';
 import { KeyValueCache, rowBytes } from './key-value-cache.ts';
 
@@ -144,13 +144,13 @@ export class Sampler {
       longest = Math.max(longest, request.promptTokenIds.length + request.maxTokens);
       if (!fits(this.config, batch.rowCount + rows.length + 1, longest)) break;
       calls.add(call);
-      rows.push(this.#row(call, call.admitted++));
+      rows.push(this.#row(call, call.admitted++, () => calls.delete(call)));
       if (call.admitted === call.requests.length) this.#waiting.shift();
     }
     return rows;
   }
 
-  #row(call: Call, index: number): Row {
+  #row(call: Call, index: number, onDone: () => void): Row {
     return {
       request: call.requests[index]!,
       owner: call,
@@ -159,7 +159,9 @@ export class Sampler {
       finish: (result) => {
         call.results[index] = result;
         call.finished++;
-        if (call.finished === call.requests.length) call.resolve(call.results);
+        if (call.finished < call.requests.length) return;
+        onDone();
+        call.resolve(call.results);
       },
     };
   }
@@ -179,9 +181,9 @@ export class Sampler {
   }
 }
 
-/** One row always fits: what is too large for any batch is refused before. */
+/** The smallest batch always fits: rows too long for it are refused before. */
 function fits(config: ModelConfig, rows: number, length: number): boolean {
-  return rows === 1 || (rows <= decodeRowsMax && rows * rowBytes(config, length) <= keyValueBytesMax);
+  return rows <= decodeRowsMax && Math.max(rows, rowsMin) * rowBytes(config, length) <= keyValueBytesMax;
 }
 
 /** Refuses what no model of this architecture can sample. */
@@ -197,6 +199,13 @@ export function requireSampleable(request: SampleRequest, config: ModelConfig): 
     refuse(
       `The prompt of ${promptTokenIds.length} tokens and max_tokens ${maxTokens} need ${total} positions; the model ` +
         `has ${config.positionsMax}. Shorten the prompt or lower max_tokens.`,
+    );
+  }
+  if (rowsMin * rowBytes(config, total) > keyValueBytesMax) {
+    const mib = (bytes: number): string => `${Math.ceil(bytes / 2 ** 20)} MiB`;
+    refuse(
+      `${total} positions need ${mib(rowsMin * rowBytes(config, total))} of keys and values; the engine keeps at most ` +
+        `${mib(keyValueBytesMax)}. Lower max_tokens.`,
     );
   }
   const foreign = promptTokenIds.find((id) => !Number.isInteger(id) || id < 0 || id >= config.vocabularySize);

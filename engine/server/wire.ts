@@ -90,6 +90,8 @@ const fixedValues: Readonly<Record<string, readonly unknown[]>> = {
   top_logprobs: [null, 0],
   modalities: [null, ['text']],
   prompt_logprobs: [null],
+  return_tokens_as_token_ids: [false],
+  include_stop_str_in_output: [false],
 };
 /** Keys that by their definition change nothing about the answer. */
 const inertKeys = new Set(['user', 'metadata', 'store', 'service_tier', 'safety_identifier', 'prompt_cache_key']);

@@ -58,6 +58,7 @@ export class EngineTrainer implements Trainer {
     return new EngineTrainer(opened, options);
   }
 
+  /** Its parameters are the ones in training: every applied step changes them in place. */
   get model(): ModelFolder {
     return this.#model;
   }
