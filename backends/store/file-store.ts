@@ -1,5 +1,17 @@
 import { createHash, randomUUID } from 'node:crypto';
-import { appendFile, link, mkdir, open, readFile, readdir, realpath, rename, rm, unlink } from 'node:fs/promises';
+import {
+  appendFile,
+  link,
+  mkdir,
+  open,
+  readFile,
+  readdir,
+  readlink,
+  realpath,
+  rename,
+  rm,
+  unlink,
+} from 'node:fs/promises';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
@@ -18,15 +30,18 @@ export class FileStore implements Store {
 
   async put(key: string, bytes: Uint8Array): Promise<ObjectRef> {
     const target = await this.#prepare(key);
-    const temporary = await writeTemporary(target, bytes);
-    await naming(key, () => rename(temporary, target));
+    const temporary = await writeTemporary(key, target, bytes);
+    await naming(key, () => rename(temporary, target)).catch(async (error: unknown) => {
+      await rm(temporary, { force: true });
+      throw error;
+    });
     await syncFolder(path.dirname(target));
     return { key, sha256: sha256(bytes), bytes: bytes.byteLength };
   }
 
   async putIfAbsent(key: string, bytes: Uint8Array): Promise<{ stored: boolean; bytes: Uint8Array }> {
     const target = await this.#prepare(key);
-    const temporary = await writeTemporary(target, bytes);
+    const temporary = await writeTemporary(key, target, bytes);
     try {
       await link(temporary, target);
       await syncFolder(path.dirname(target));
@@ -68,21 +83,17 @@ export class FileStore implements Store {
 
   async list(prefix: string): Promise<string[]> {
     const folder = prefix.slice(0, prefix.lastIndexOf('/') + 1);
-    try {
-      const entries = await readdir(await this.#inside(folder), { recursive: true, withFileTypes: true });
-      return entries
-        .filter((entry) => entry.isFile() && !entry.name.startsWith('.tmp-'))
-        .map((entry) => path.relative(this.#root, path.join(entry.parentPath, entry.name)).split(path.sep).join('/'))
-        .filter((key) => key.startsWith(prefix))
-        .sort();
-    } catch (error) {
-      if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return [];
-      throw storeError(prefix, error);
-    }
+    const root = await this.#inside(folder);
+    const files = await naming(prefix, () => filesBelow(root));
+    return files
+      .map((file) => path.relative(this.#root, file).split(path.sep).join('/'))
+      .filter((key) => key.startsWith(prefix))
+      .sort();
   }
 
   async removeAll(prefix: string): Promise<void> {
-    await rm(await this.#inside(prefix), { recursive: true, force: true });
+    const target = await this.#inside(prefix);
+    await naming(prefix, () => rm(target, { recursive: true, force: true }));
   }
 
   async append(key: string, line: string): Promise<void> {
@@ -104,9 +115,9 @@ export class FileStore implements Store {
   async #inside(key: string): Promise<string> {
     const target = path.resolve(this.#root, key);
     if (target !== this.#root && !target.startsWith(this.#root + path.sep)) throw outside(key, this.uri);
-    const [root, parent] = [await nearestReal(this.#root), await nearestReal(path.dirname(target))];
-    if (parent !== root && !parent.startsWith(root + path.sep) && !root.startsWith(parent + path.sep))
-      throw outside(key, this.uri);
+    if (target === this.#root) return target;
+    const [root, real] = [await nearestReal(this.#root), await nearestReal(target)];
+    if (real !== root && !real.startsWith(root + path.sep)) throw outside(key, this.uri);
     return target;
   }
 }
@@ -115,7 +126,7 @@ export function sha256(bytes: Uint8Array): string {
   return createHash('sha256').update(bytes).digest('hex');
 }
 
-async function writeTemporary(target: string, bytes: Uint8Array): Promise<string> {
+async function writeTemporary(key: string, target: string, bytes: Uint8Array): Promise<string> {
   const temporary = path.join(path.dirname(target), `.tmp-${randomUUID()}`);
   try {
     const handle = await open(temporary, 'wx');
@@ -127,7 +138,7 @@ async function writeTemporary(target: string, bytes: Uint8Array): Promise<string
     }
   } catch (error) {
     await rm(temporary, { force: true });
-    throw storeError(path.basename(target), error);
+    throw storeError(key, error);
   }
   return temporary;
 }
@@ -141,12 +152,31 @@ async function syncFolder(folder: string): Promise<void> {
   }
 }
 
+/** Walks by itself: `readdir`'s recursion gives up altogether when one folder vanishes under it. */
+async function filesBelow(folder: string): Promise<string[]> {
+  const entries = await readdir(folder, { withFileTypes: true }).catch((error: unknown) => {
+    if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return [];
+    throw error;
+  });
+  const found = await Promise.all(
+    entries.map(async (entry) => {
+      if (entry.isDirectory()) return filesBelow(path.join(folder, entry.name));
+      return entry.isFile() && !entry.name.startsWith('.tmp-') ? [path.join(folder, entry.name)] : [];
+    }),
+  );
+  return found.flat();
+}
+
+/** Where a path really leads; of one that does not exist yet, where the nearest folder above it does. */
 async function nearestReal(file: string): Promise<string> {
   for (let current = file; ; current = path.dirname(current)) {
     try {
       return await realpath(current);
     } catch (error) {
-      if (!isErrno(error, 'ENOENT') || current === path.dirname(current)) throw error;
+      const isAbsent = isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR');
+      if (!isAbsent || current === path.dirname(current)) throw error;
+      const dangling = await readlink(current).catch(() => null);
+      if (dangling !== null) return path.resolve(path.dirname(current), dangling);
     }
   }
 }

@@ -1,5 +1,5 @@
 import path from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import { FileStore } from './file-store.ts';
 import type { Store } from './types.ts';
@@ -13,7 +13,7 @@ export function openRunStore(uri: string, run: string): Store {
 
 /** A store's URI made absolute: `file:outputs` and bare paths are relative to the project's folder. */
 export function resolveStoreUri(uri: string, projectFolder: string): string {
-  if (uri.startsWith('file:///')) return uri;
+  if (uri.startsWith('file:///')) return uri.endsWith('/') ? uri : `${uri}/`;
   const scheme = /^([a-z][a-z0-9+.-]*):/.exec(uri)?.[1];
   if (scheme && scheme !== 'file') {
     throw new RatchetError(
@@ -21,7 +21,7 @@ export function resolveStoreUri(uri: string, projectFolder: string): string {
       `store.uri: expected file:FOLDER, got ${JSON.stringify(uri)}. Other stores are not supported yet.`,
     );
   }
-  return new URL(`file://${path.resolve(projectFolder, uri.replace(/^file:/, ''))}/`).href;
+  return pathToFileURL(path.resolve(projectFolder, uri.replace(/^file:/, '')) + path.sep).href;
 }
 
 function rootFolder(uri: string): string {

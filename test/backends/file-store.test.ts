@@ -1,0 +1,210 @@
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import fs from 'node:fs';
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { syncBuiltinESMExports } from 'node:module';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { describe, test, type TestContext } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { FileStore } from '../../backends/store/file-store.ts';
+import { openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
+import { bytes, hasCode, storeContract, text } from './store.contract.ts';
+
+/** A store in a folder that does not exist yet, in a folder of its own. */
+async function fresh(t: TestContext) {
+  const outside = await mkdtemp(path.join(tmpdir(), 'ratchet-store-'));
+  t.after(() => rm(outside, { recursive: true, force: true }));
+  const root = path.join(outside, 'run');
+  return { outside, root, store: new FileStore(root) };
+}
+
+storeContract('FileStore', async (t) => {
+  const { root, store } = await fresh(t);
+  return {
+    store,
+    other: new FileStore(root),
+    async damage(key) {
+      const content = await readFile(path.join(root, key));
+      content[0]! ^= 1;
+      await writeFile(path.join(root, key), content);
+    },
+  };
+});
+
+type Call = 'open' | 'link' | 'rename' | 'appendFile' | 'mkdir' | 'rm';
+
+const failure = (code: string) => () => Promise.reject(Object.assign(new Error(`${code}: simulated`), { code }));
+
+/** While `work` runs, one call of node:fs/promises is another. */
+async function withCall(t: TestContext, name: Call, call: (...args: never[]) => unknown, work: () => Promise<void>) {
+  const { mock } = t.mock.method(fs.promises, name, call);
+  syncBuiltinESMExports();
+  try {
+    await work();
+  } finally {
+    mock.restore();
+    syncBuiltinESMExports();
+  }
+}
+
+describe('a folder as a store', () => {
+  test('what a killed writer left half-written is not in any list', async (t) => {
+    const { root, store } = await fresh(t);
+    await store.put('weights/step_1/config.json', bytes('{}'));
+    await writeFile(path.join(root, 'weights/step_1', `.tmp-${randomUUID()}`), 'half of it');
+    assert.deepEqual(await store.list('weights/'), ['weights/step_1/config.json']);
+  });
+
+  test('a writer leaves nothing but its object, whether it wins or loses', async (t) => {
+    const { root, store } = await fresh(t);
+    await store.put('k', bytes('1'));
+    await store.putIfAbsent('k', bytes('2'));
+    await store.putIfAbsent('l', bytes('3'));
+    assert.deepEqual((await readdir(root)).sort(), ['k', 'l']);
+  });
+
+  test('a write that fails leaves no temporary file behind', async (t) => {
+    const { root, store } = await fresh(t);
+    await mkdir(path.join(root, 'taken', 'below'), { recursive: true });
+    await assert.rejects(store.put('taken', bytes('1')));
+    assert.deepEqual(await readdir(root), ['taken']);
+  });
+
+  for (const operation of ['open', 'link', 'rename', 'appendFile', 'mkdir'] as const) {
+    test(`a full disk (${operation}) is StoreFull, which is worth trying again`, async (t) => {
+      const { store } = await fresh(t);
+      const write = {
+        put: () => store.put('a/k', bytes('1')),
+        link: () => store.putIfAbsent('a/k', bytes('1')),
+        appendFile: () => store.append('a/k', '1'),
+      }[operation === 'link' || operation === 'appendFile' ? operation : 'put'];
+      await withCall(t, operation, failure('ENOSPC'), async () => {
+        await assert.rejects(write, hasCode('StoreFull', 'No space left', 'a/k'));
+      });
+      await write();
+      assert.equal(text(await store.read('a/k')), '1');
+    });
+  }
+
+  test('a disk that fills up while the bytes are written is StoreFull, and nothing half-written stays', async (t) => {
+    const { root, store } = await fresh(t);
+    const { open } = fs.promises;
+    const openFull = async (...args: Parameters<typeof open>) => {
+      const handle = await open(...args);
+      handle.writeFile = failure('ENOSPC');
+      return handle;
+    };
+    await withCall(t, 'open', openFull, async () => {
+      await assert.rejects(store.put('k', bytes('1')), hasCode('StoreFull', 'k'));
+    });
+    assert.deepEqual(await readdir(root), []);
+  });
+
+  test('a folder that may not be written is StoreUnavailable and names the key', async (t) => {
+    const { store } = await fresh(t);
+    await withCall(t, 'open', failure('EACCES'), async () => {
+      await assert.rejects(store.put('a/k', bytes('1')), hasCode('StoreUnavailable', 'a/k', 'simulated'));
+    });
+  });
+
+  test('a folder that may not be removed is StoreUnavailable and names the prefix', async (t) => {
+    const { store } = await fresh(t);
+    await store.put('a/k', bytes('1'));
+    await withCall(t, 'rm', failure('EACCES'), async () => {
+      await assert.rejects(store.removeAll('a/'), hasCode('StoreUnavailable', 'a/'));
+    });
+  });
+
+  test('a local folder is where the objects lie', async (t) => {
+    const { root, store } = await fresh(t);
+    await store.put('weights/step_1/config.json', bytes('{}'));
+    const folder = await store.localFolder('weights/step_1/');
+    assert.equal(folder, path.join(root, 'weights/step_1'));
+    assert.equal(await readFile(path.join(folder, 'config.json'), 'utf8'), '{}');
+    assert.equal(fileURLToPath(store.uri), `${root}/`);
+  });
+
+  test('a run folder that is itself reached through a link works', async (t) => {
+    const { outside, root, store } = await fresh(t);
+    await store.put('a/k', bytes('1'));
+    await symlink(root, path.join(outside, 'alias'));
+    const alias = new FileStore(path.join(outside, 'alias'));
+    assert.deepEqual(await alias.list(''), ['a/k']);
+    await alias.put('b/k', bytes('2'));
+    assert.equal(text(await store.read('b/k')), '2');
+  });
+
+  describe('a link that leads out of the run is refused', () => {
+    const cases = {
+      'to a folder elsewhere': (outside: string) => path.join(outside, 'elsewhere'),
+      'to the folder that holds all runs': (outside: string) => outside,
+    };
+    for (const [name, target] of Object.entries(cases)) {
+      test(name, async (t) => {
+        const { outside, root, store } = await fresh(t);
+        await mkdir(path.join(outside, 'elsewhere'));
+        await writeFile(path.join(outside, 'secret'), 'secret');
+        await writeFile(path.join(outside, 'elsewhere', 'secret'), 'secret');
+        await mkdir(root);
+        await symlink(target(outside), path.join(root, 'link'));
+        const refused = hasCode('Unsupported', 'link');
+        await assert.rejects(store.read('link/secret'), refused);
+        await assert.rejects(store.put('link/k', bytes('1')), refused);
+        await assert.rejects(store.putIfAbsent('link/deep/k', bytes('1')), refused);
+        await assert.rejects(store.append('link/secret', 'more'), refused);
+        await assert.rejects(store.list('link/'), refused);
+        await assert.rejects(store.removeAll('link/secret'), refused);
+        await assert.rejects(store.localFolder('link/'), refused);
+        assert.equal(await readFile(path.join(outside, 'secret'), 'utf8'), 'secret');
+      });
+    }
+
+    test('to a file elsewhere', async (t) => {
+      const { outside, root, store } = await fresh(t);
+      await writeFile(path.join(outside, 'secret'), 'secret');
+      await mkdir(root);
+      await symlink(path.join(outside, 'secret'), path.join(root, 'k'));
+      await assert.rejects(store.read('k'), hasCode('Unsupported', 'k'));
+      await assert.rejects(store.append('k', 'more'), hasCode('Unsupported', 'k'));
+      assert.deepEqual(await store.list(''), []);
+      assert.equal(await readFile(path.join(outside, 'secret'), 'utf8'), 'secret');
+    });
+
+    test('to a place that does not exist yet', async (t) => {
+      const { outside, root, store } = await fresh(t);
+      await mkdir(root);
+      await symlink(path.join(outside, 'later'), path.join(root, 'k'));
+      await assert.rejects(store.append('k', 'line\n'), hasCode('Unsupported', 'k'));
+      assert.deepEqual(await readdir(outside), ['run']);
+    });
+  });
+});
+
+describe('where the store lies', () => {
+  const cases: readonly (readonly [uri: string, expected: string])[] = [
+    ['file:outputs', '/home/me/project/outputs/'],
+    ['outputs', '/home/me/project/outputs/'],
+    ['file:../runs', '/home/me/runs/'],
+    ['/data/runs', '/data/runs/'],
+    ['file:/data/runs', '/data/runs/'],
+    ['file:///data/runs', '/data/runs/'],
+    ['file:///data/runs/', '/data/runs/'],
+    ['file:my runs #1, 50%', '/home/me/project/my runs #1, 50%/'],
+  ];
+  for (const [uri, expected] of cases) {
+    test(`"${uri}" is ${expected}`, () => {
+      const resolved = resolveStoreUri(uri, '/home/me/project');
+      assert(resolved.startsWith('file:///'));
+      assert.equal(fileURLToPath(resolved), expected);
+      assert.equal(openRunStore(resolved, 'r').uri, `${resolved}r/`);
+    });
+  }
+
+  test('a store of another kind is refused by its setting', () => {
+    assert.throws(
+      () => resolveStoreUri('s3://bucket/runs', '/p'),
+      hasCode('ConfigInvalid', 'store.uri', 's3://bucket/runs'),
+    );
+  });
+});
