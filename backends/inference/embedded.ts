@@ -29,21 +29,19 @@ export class EmbeddedInference implements Inference {
   }
 
   #flush(): void {
-    const batches = new Map<string, Waiting[]>();
+    const batches: [Waiting, ...Waiting[]][] = [];
     for (const waiting of this.#waiting) {
-      const { policy, maxTokens, temperature } = waiting.request;
-      const key = [policy.name, maxTokens, temperature].join('\n');
-      const batch = batches.get(key);
+      const batch = batches.find(([first]) => travelTogether(first.request, waiting.request));
       if (batch) batch.push(waiting);
-      else batches.set(key, [waiting]);
+      else batches.push([waiting]);
     }
     this.#waiting = [];
-    for (const batch of batches.values()) void this.#complete(batch); // settles every waiting promise, never rejects
+    for (const batch of batches) void this.#complete(batch); // settles every waiting promise, never rejects
   }
 
-  async #complete(batch: readonly Waiting[]): Promise<void> {
+  async #complete(batch: readonly [Waiting, ...Waiting[]]): Promise<void> {
     try {
-      const first = batch[0]!.request;
+      const first = batch[0].request;
       const samples = await this.#patiently(first.signal, () => this.#completions(batch.map(({ request }) => request)));
       batch.forEach(({ resolve }, i) => resolve(samples[i]!));
     } catch (error) {
@@ -70,8 +68,17 @@ export class EmbeddedInference implements Inference {
       await this.#load(policy);
       throw new RatchetError('VersionNotHeld', `${this.#url} did not hold ${policy.name}; it does now.`);
     }
-    const { choices } = Completions.parse(await this.#accepted(response, '/v1/completions'));
-    const inOrder = choices.toSorted((a, b) => a.index - b.index);
+    const answer = Completions.safeParse(await this.#accepted(response, '/v1/completions'));
+    if (!answer.success || answer.data.choices.length !== requests.length) {
+      const received = answer.success
+        ? `${answer.data.choices.length} choices`
+        : z.prettifyError(answer.error).slice(0, 500);
+      throw new RatchetError(
+        'InferenceRejected',
+        `${this.#url}/v1/completions: expected ${requests.length} choices with token ids and logprobs, got ${received}. Is it Ratchet's policy server?`,
+      );
+    }
+    const inOrder = answer.data.choices.toSorted((a, b) => a.index - b.index);
     return inOrder.map((choice) => ({
       tokenIds: choice.token_ids,
       logprobs: choice.logprobs.token_logprobs,
@@ -125,7 +132,7 @@ export class EmbeddedInference implements Inference {
         { cause },
       );
     });
-    if (response.ok) return JSON.parse(text) as unknown;
+    if (response.ok) return parseJson(text);
     const message = `${this.#url}${route} answered ${response.status}: ${errorMessage(text)}`;
     if (response.status >= 500 || response.status === 429) throw new RatchetError('InferenceUnavailable', message);
     throw new RatchetError('InferenceRejected', message);
@@ -136,6 +143,16 @@ interface Waiting {
   readonly request: SampleRequest;
   readonly resolve: (sample: Sample) => void;
   readonly reject: (error: unknown) => void;
+}
+
+/** One signal stops the whole request, so only those who share it share the request. */
+function travelTogether(a: SampleRequest, b: SampleRequest): boolean {
+  return (
+    a.policy.name === b.policy.name &&
+    a.maxTokens === b.maxTokens &&
+    a.temperature === b.temperature &&
+    a.signal === b.signal
+  );
 }
 
 const Completions = z.object({
@@ -150,11 +167,15 @@ const Completions = z.object({
 });
 
 function errorMessage(text: string): string {
+  const parsed = z.object({ error: z.object({ message: z.string() }) }).safeParse(parseJson(text));
+  return parsed.success ? parsed.data.error.message : text.slice(0, 500);
+}
+
+/** What is not JSON is text as it stands. */
+function parseJson(text: string): unknown {
   try {
-    const parsed = z.object({ error: z.object({ message: z.string() }) }).safeParse(JSON.parse(text));
-    if (parsed.success) return parsed.data.error.message;
+    return JSON.parse(text) as unknown;
   } catch {
-    // Not JSON: the text itself is the message.
+    return text;
   }
-  return text.slice(0, 500);
 }
