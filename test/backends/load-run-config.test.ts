@@ -1,0 +1,100 @@
+import assert from 'node:assert/strict';
+import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { describe, test, type TestContext } from 'node:test';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { hasCode } from './store.contract.ts';
+
+const config = (model: string) => `
+model = "${model}"
+max_steps = 2
+batch_size = 8
+rollouts_per_example = 4
+[sampling]
+max_tokens = 10
+[[env]]
+id = "reverse-text"
+`;
+
+async function project(t: TestContext, files: Readonly<Record<string, string>>): Promise<string> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet #1 '));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  for (const [name, text] of Object.entries(files)) {
+    await mkdir(path.dirname(path.join(folder, name)), { recursive: true });
+    await writeFile(path.join(folder, name), text);
+  }
+  return folder;
+}
+
+describe('loading a run’s config', () => {
+  test('the config that comes with Ratchet is valid and warns of nothing', async (t) => {
+    const file = fileURLToPath(new URL('../../configs/rl/reverse-text.toml', import.meta.url));
+    const projectFolder = await project(t, {});
+    const { spec, warnings } = await loadRunConfig(file, { projectFolder });
+    assert.deepEqual(warnings, []);
+    assert.equal(spec.name, 'reverse-text');
+    assert.equal(spec.model, 'preset:reverse-text-0.2m');
+    assert.equal(spec.store.uri, pathToFileURL(`${projectFolder}/outputs/`).href);
+  });
+
+  test('overrides and a name from the command line win over the file', async (t) => {
+    const projectFolder = await project(t, { 'configs/words.toml': config('preset:reverse-text-0.2m') });
+    const { spec } = await loadRunConfig('configs/words.toml', {
+      projectFolder,
+      overrides: { 'max-steps': '7', 'sampling.temperature': '0.5' },
+      run: 'mine',
+    });
+    assert.deepEqual([spec.name, spec.maxSteps, spec.sampling.temperature], ['mine', 7, 0.5]);
+  });
+
+  const models: readonly (readonly [written: string, where: string])[] = [
+    ['preset:reverse-text-0.2m', 'preset:reverse-text-0.2m'],
+    ['/models/qwen', '/models/qwen'],
+    ['models/qwen', '{project}/models/qwen'],
+    ['./qwen', '{project}/configs/qwen'],
+    ['../qwen', '{project}/qwen'],
+  ];
+  for (const [written, where] of models) {
+    test(`model "${written}" in configs/ means ${where}`, async (t) => {
+      const projectFolder = await project(t, { 'configs/words.toml': config(written) });
+      const { spec } = await loadRunConfig('configs/words.toml', { projectFolder });
+      assert.equal(spec.model, where.replace('{project}', projectFolder));
+    });
+  }
+
+  test('every problem is named at once, with its file and line', async (t) => {
+    const text = config('preset:reverse-text-0.2m')
+      .replace('max_steps = 2', 'max_step = 2')
+      .replace('"reverse-text"', '"revers-text"');
+    const projectFolder = await project(t, { 'bad.toml': text });
+    await assert.rejects(
+      loadRunConfig('bad.toml', { projectFolder }),
+      hasCode('ConfigInvalid', 'bad.toml:3', 'max_steps', 'reverse-text'),
+    );
+  });
+
+  test('a file that is not there is refused with the path that was looked at', async (t) => {
+    const projectFolder = await project(t, {});
+    await assert.rejects(
+      loadRunConfig('configs/none.toml', { projectFolder }),
+      hasCode('ConfigInvalid', 'there is no such file', path.join(projectFolder, 'configs/none.toml')),
+    );
+  });
+
+  test('a folder is refused as a folder', async (t) => {
+    const projectFolder = await project(t, { 'configs/words.toml': '' });
+    await assert.rejects(loadRunConfig('configs', { projectFolder }), hasCode('ConfigInvalid', 'that is a folder'));
+  });
+
+  test(
+    'a file that may not be read says so',
+    { skip: process.getuid?.() === 0 && 'root may read anything' },
+    async (t) => {
+      const projectFolder = await project(t, { 'words.toml': config('preset:reverse-text-0.2m') });
+      await chmod(path.join(projectFolder, 'words.toml'), 0);
+      await assert.rejects(loadRunConfig('words.toml', { projectFolder }), hasCode('ConfigInvalid', 'EACCES'));
+    },
+  );
+});

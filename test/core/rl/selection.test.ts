@@ -1,0 +1,120 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import fc from 'fast-check';
+import { decodeRanges, encodeRanges } from '../../../core/rl/ledger.ts';
+import type { KeptGroups } from '../../../core/rl/run-state.ts';
+import { countGroups, selectGroups } from '../../../core/rl/selection.ts';
+
+const kept = (key: string, policyStep: number, ordinals: readonly number[]): KeptGroups => ({
+  scored: { key, sha256: key, bytes: 1 },
+  policyStep,
+  ordinals: encodeRanges(ordinals),
+});
+const ordinalsOf = (sources: readonly KeptGroups[]) => sources.flatMap(({ ordinals }) => decodeRanges(ordinals));
+
+/** Rounds as a run leaves them: every ordinal in one round at most, rounds in any order, later rounds no older. */
+const selectionInput = fc
+  .record({
+    step: fc.integer({ min: 1, max: 12 }),
+    groupsPerBatch: fc.integer({ min: 1, max: 12 }),
+    maxOffPolicySteps: fc.nat(4),
+    rounds: fc.array(fc.array(fc.boolean(), { minLength: 1, maxLength: 9 }), { maxLength: 5 }),
+    ages: fc.array(fc.nat(6), { minLength: 5, maxLength: 5 }),
+    order: fc.array(fc.nat(), { minLength: 5, maxLength: 5 }),
+  })
+  .map(({ rounds, ages, order, step, ...rest }) => {
+    let next = 1;
+    const versions = ages.map((age) => Math.max(0, step - 1 - age)).sort((a, b) => a - b);
+    const sources = rounds.map((keeps, i) => {
+      const first = next;
+      next += keeps.length;
+      return kept(
+        `round ${i}`,
+        versions[i]!,
+        keeps.flatMap((keep, j) => (keep ? [first + j] : [])),
+      );
+    });
+    const shuffled = sources
+      .map((source, i) => ({ source, at: order[i]! }))
+      .sort((a, b) => a.at - b.at)
+      .map(({ source }) => source);
+    return { step, ...rest, kept: shuffled };
+  });
+
+describe('choosing the groups of a batch', () => {
+  test('nothing is lost and nothing is there twice: trained, surplus and stale together are what was kept', () =>
+    fc.assert(
+      fc.property(selectionInput, (input) => {
+        const { trained, surplus, stale } = selectGroups(input);
+        const all = [...ordinalsOf(trained), ...ordinalsOf(surplus), ...decodeRanges(stale)];
+        assert.deepEqual(
+          all.sort((a, b) => a - b),
+          ordinalsOf(input.kept).sort((a, b) => a - b),
+        );
+      }),
+    ));
+
+  test('a batch is never more than was asked for, and less only when there is no more', () =>
+    fc.assert(
+      fc.property(selectionInput, (input) => {
+        const { trained, surplus } = selectGroups(input);
+        assert.equal(countGroups(trained), Math.min(input.groupsPerBatch, countGroups(trained) + countGroups(surplus)));
+      }),
+    ));
+
+  test('the oldest groups come first: every trained ordinal is below every one that waits', () =>
+    fc.assert(
+      fc.property(selectionInput, (input) => {
+        const { trained, surplus } = selectGroups(input);
+        const [newestTrained, oldestWaiting] = [Math.max(0, ...ordinalsOf(trained)), Math.min(...ordinalsOf(surplus))];
+        assert(newestTrained < oldestWaiting);
+      }),
+    ));
+
+  test('the same groups are taken in whatever order their rounds arrived', () =>
+    fc.assert(
+      fc.property(selectionInput, (input) => {
+        const once = selectGroups(input);
+        const again = selectGroups({ ...input, kept: input.kept.toReversed() });
+        const sorted = (sources: readonly KeptGroups[]) => ordinalsOf(sources).sort((a, b) => a - b);
+        assert.deepEqual(sorted(again.trained), sorted(once.trained));
+        assert.equal(again.stale, once.stale);
+      }),
+    ));
+
+  test('groups keep the round they came from, with its scores and its version', () =>
+    fc.assert(
+      fc.property(selectionInput, (input) => {
+        const home = new Map(input.kept.flatMap((source) => decodeRanges(source.ordinals).map((n) => [n, source])));
+        const { trained, surplus } = selectGroups(input);
+        for (const source of [...trained, ...surplus]) {
+          assert.notEqual(source.ordinals, '');
+          for (const ordinal of decodeRanges(source.ordinals)) {
+            assert.deepEqual(
+              [source.scored, source.policyStep],
+              [home.get(ordinal)!.scored, home.get(ordinal)!.policyStep],
+            );
+          }
+        }
+      }),
+    ));
+
+  test('a group is stale one step after the last that may train it', () => {
+    const groups = [kept('a', 3, [1, 2])];
+    const at = (step: number) => selectGroups({ step, groupsPerBatch: 8, maxOffPolicySteps: 2, kept: groups });
+    assert.deepEqual([countGroups(at(6).trained), at(6).stale], [2, '']); // v3 trained onto v5: two steps off policy
+    assert.deepEqual([countGroups(at(7).trained), at(7).stale], [0, '1-2']);
+  });
+
+  test('what no batch has room for waits, split from the round it came with', () => {
+    const { trained, surplus, stale } = selectGroups({
+      step: 2,
+      groupsPerBatch: 3,
+      maxOffPolicySteps: 1,
+      kept: [kept('b', 1, [5, 6, 9]), kept('a', 0, [2, 4])],
+    });
+    assert.deepEqual(trained, [kept('b', 1, [5]), kept('a', 0, [2, 4])]);
+    assert.deepEqual(surplus, [kept('b', 1, [6, 9])]);
+    assert.equal(stale, '');
+  });
+});
