@@ -95,6 +95,11 @@ export class PolicyTrainer {
     }
   }
 
+  /** Forgets the moments, as a policy's first version does. */
+  resetOptimizer(): Promise<void> {
+    return this.#use((trainer) => trainer.restoreOptimizer(null));
+  }
+
   saveOptimizer(): Promise<Uint8Array> {
     return this.#use((trainer) => trainer.saveOptimizer());
   }

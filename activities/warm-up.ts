@@ -70,6 +70,7 @@ export const createWarmUp =
         const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(end);
         const file = await trainer.exportTo(run, weights);
         // v0 begins with a fresh optimizer: the moments of another loss are no help (learning rate and scale differ).
+        if (isLast) await trainer.resetOptimizer();
         const state = isLast
           ? null
           : await storeOf(run).put(`${layout.warmUp(end)}optimizer.state`, await trainer.saveOptimizer());

@@ -1,0 +1,15 @@
+import { Command } from 'commander';
+import { demoLearning } from './demo-learning.ts';
+import { orchestration } from './orchestration.ts';
+import { trl } from './trl.ts';
+
+/** `npm run bench` lists the measurements, `npm run bench -- NAME [--json]` runs one. */
+const bench = new Command('bench')
+  .usage('NAME [--json]')
+  .description('Measures Ratchet on this machine. The last line is one JSON object with the figures.')
+  .helpCommand(false)
+  .showHelpAfterError('(npm run bench lists the measurements)');
+for (const command of [orchestration, demoLearning, trl]) bench.addCommand(command);
+
+if (process.argv.length <= 2) bench.outputHelp();
+else await bench.parseAsync(process.argv);

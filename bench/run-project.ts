@@ -1,0 +1,136 @@
+import { spawn } from 'node:child_process';
+import { mkdir, mkdtemp, readFile, rm } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import type { Client } from '@temporalio/client';
+import type { EvaluationSummary } from '../activities/index.ts';
+import { connect } from '../cli/connection.ts';
+import { layout } from '../core/layout.ts';
+import { firstLineage } from '../core/names.ts';
+import type { StepCommit } from '../core/rl/run-state.ts';
+import { choosePolicyPort, localRoles, policyUrlAt } from '../workers/roles.ts';
+import { startStack } from '../workers/supervisor.ts';
+import type { Bench } from './measurement.ts';
+
+/** The run that all measurements are made of. */
+export const demoConfig = fileURLToPath(new URL('../configs/rl/reverse-text.toml', import.meta.url));
+
+const command = fileURLToPath(new URL('../cli/ratchet.mjs', import.meta.url));
+
+/** Work in a project folder of its own, under the system's temporary folder. Removed afterwards; kept when the work fails. */
+export async function withProject<T>(bench: Bench, work: (folder: string) => Promise<T>): Promise<T> {
+  const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-bench-'));
+  try {
+    const result = await work(folder);
+    await rm(folder, { recursive: true, force: true });
+    return result;
+  } catch (error) {
+    bench.say(`failed; its files are kept in ${folder}`);
+    throw error;
+  }
+}
+
+export interface CliRun {
+  /** Milliseconds of the system clock, as the commits have it. */
+  readonly startedAt: number;
+  /** From the command to its end. */
+  readonly seconds: number;
+}
+
+/** `ratchet train` on the demo, as a user would type it, in a project folder where nothing runs yet. */
+export async function trainWithCli(
+  bench: Bench,
+  { folder, run, overrides }: { folder: string; run: string; overrides: readonly string[] },
+): Promise<CliRun> {
+  const env = { ...process.env };
+  delete env['TEMPORAL_ADDRESS']; // what is measured is the embedded server
+  const startedAt = Date.now();
+  await runProgram(bench, process.execPath, [command, 'train', demoConfig, '--name', run, ...overrides], folder, env);
+  return { startedAt, seconds: (Date.now() - startedAt) / 1000 };
+}
+
+/** Runs a program, its lines as progress. Returns what it wrote to stdout; anything but exit 0 throws. */
+export async function runProgram(
+  bench: Bench,
+  program: string,
+  args: readonly string[],
+  folder: string,
+  env: NodeJS.ProcessEnv = process.env,
+): Promise<string> {
+  const child = spawn(program, args, { cwd: folder, env, signal: bench.signal, stdio: ['ignore', 'pipe', 'pipe'] });
+  const out: string[] = [];
+  const last: string[] = [];
+  for (const stream of [child.stdout, child.stderr]) {
+    createInterface({ input: stream }).on('line', (line) => {
+      if (stream === child.stdout) out.push(line);
+      last.splice(0, last.length - 20, ...last.slice(-20), line);
+      bench.say(`  ${line}`);
+    });
+  }
+  const code = await new Promise<number | null>((resolve, reject) => child.on('error', reject).on('close', resolve));
+  if (code !== 0) throw new Error(`${program} ${args.join(' ')} ended with ${code}:\n${last.join('\n')}`);
+  return out.join('\n');
+}
+
+/** A running stack to start runs on directly, for measurements that look into Temporal's history. */
+export async function withStack<T>(bench: Bench, folder: string, work: (client: Client) => Promise<T>): Promise<T> {
+  const outputs = path.join(folder, 'outputs');
+  await mkdir(outputs);
+  const policyPort = await choosePolicyPort();
+  const environment = { ...process.env };
+  delete environment['TEMPORAL_ADDRESS'];
+  const stack = await startStack({
+    projectFolder: folder,
+    policyUrl: policyUrlAt(policyPort),
+    roles: (place) => localRoles(place, { weightRoots: [outputs], policyPort }),
+    log: bench.say,
+    signal: bench.signal,
+    environment,
+  });
+  try {
+    const { client, close } = await connect({ address: stack.temporalAddress, namespace: 'default' });
+    try {
+      const result = await client.withAbortSignal(bench.signal, () => work(client));
+      const restarted = Object.entries(stack.restarts()).filter(([, count]) => count > 0);
+      if (restarted.length > 0) throw new Error(`processes died while measuring: ${JSON.stringify(restarted)}`);
+      return result;
+    } finally {
+      await close();
+    }
+  } finally {
+    await stack.stop();
+  }
+}
+
+export function runFolder(folder: string, run: string): string {
+  return path.join(folder, 'outputs', run);
+}
+
+/** The commits of steps 0 … `last`. */
+export async function readCommits(folder: string, run: string, last: number): Promise<StepCommit[]> {
+  return Promise.all(
+    Array.from({ length: last + 1 }, (_, step) => readJson<StepCommit>(folder, run, layout.commit(firstLineage, step))),
+  );
+}
+
+/** What an evaluation of the demo found. */
+export async function readEvaluation(folder: string, run: string, step: number): Promise<EvaluationSummary> {
+  const prefix = layout.evaluation(firstLineage, 'reverse-text', run, step);
+  return readJson<EvaluationSummary>(folder, run, `${prefix}metadata.json`);
+}
+
+async function readJson<T>(folder: string, run: string, key: string): Promise<T> {
+  return JSON.parse(await readFile(path.join(runFolder(folder, run), key), 'utf8')) as T;
+}
+
+/** When a step was committed, milliseconds. */
+export function committedAt(commit: StepCommit): number {
+  return Date.parse(commit.committedAt);
+}
+
+/** Wall time of each step: seconds from the commit before to its own, so nothing between steps is left out. */
+export function stepSeconds(commits: readonly StepCommit[]): number[] {
+  return commits.slice(1).map((commit, i) => (committedAt(commit) - committedAt(commits[i]!)) / 1000);
+}

@@ -1,0 +1,172 @@
+import { samplePolicy, turnSeed } from '../activities/generate-rollouts.ts';
+import { openEnvironment } from '../backends/environments/index.ts';
+import { scoreRollout } from '../backends/environments/score.ts';
+import type { Environment } from '../backends/environments/types.ts';
+import type { Inference, ServedPolicy } from '../backends/inference/index.ts';
+import { samplingRoundsMax } from '../core/limits.ts';
+import { randomStream } from '../core/random.ts';
+import { initialCurriculum, leaseGroups } from '../core/rl/curriculum.ts';
+import { judgeGroup } from '../core/rl/difficulty.ts';
+import { packSamples } from '../core/rl/pack.ts';
+import type { Example, ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
+import { learningRateAt } from '../core/rl/schedule.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import { EngineTrainer, loadTokenizer, Sampler } from '../engine/index.ts';
+import { mean } from './statistics.ts';
+
+export interface Score {
+  readonly reward: number;
+  readonly exact: number;
+}
+
+export interface ControlResult {
+  readonly before: Score;
+  readonly after: Score;
+  /** Fewer than the run's when no group carried a signal any more. */
+  readonly steps: number;
+}
+
+/**
+ * The control of an RL run: the same recipe from the same v0, but every round's rewards are dealt out anew among all its
+ * rollouts. What is learned from such rewards was not learned from the task. The product has no such switch, so this is the
+ * engine's own loop, outside Temporal: same curriculum, random numbers, filter, advantages, schedule and staleness.
+ */
+export async function trainOnShuffledRewards(
+  spec: RunSpec,
+  weights: string,
+  say: (line: string) => void,
+): Promise<ControlResult> {
+  const [entry, ...others] = spec.environments;
+  if (!entry || others.length > 0 || spec.oversamplingFactor !== 1 || spec.kl.beta !== 0) {
+    throw new Error('The control knows one environment, no oversampling and no KL penalty.');
+  }
+  const { threads } = spec.trainer;
+  const trainer = await EngineTrainer.open(weights, { threads });
+  const sampler = await Sampler.open(trainer.model.config, { threads });
+  const environment = await openEnvironment(entry);
+  const { play, evaluate } = await openPlayers({ spec, weights, trainer, sampler, environment });
+  const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
+  let curriculum = initialCurriculum;
+
+  /** Rounds until half a batch carries a signal, as a run does; null when none does. */
+  const collect = async (step: number): Promise<ScoredGroup[] | null> => {
+    const kept: ScoredGroup[] = [];
+    for (let rounds = 0; rounds < samplingRoundsMax; rounds++) {
+      const leased = leaseGroups(curriculum, {
+        count: groupsPerBatch - kept.length,
+        environments: [{ ...entry, datasetLength: environment.dataset.length }],
+        seed: spec.seed,
+        policyStep: step - 1,
+      });
+      curriculum = leased.state;
+      const groups = await Promise.all(
+        leased.leases.map(async (lease) => ({
+          ...lease,
+          rollouts: await Promise.all(
+            Array.from({ length: spec.rolloutsPerExample }, (_, index) =>
+              play(environment.dataset.at(lease.exampleId), lease.ordinal, index),
+            ),
+          ),
+        })),
+      );
+      kept.push(
+        ...shuffleRewards(groups, spec.seed, step).filter((group) => judgeGroup(rewardsOf(group), spec.filter).kept),
+      );
+      if (kept.length * 2 >= groupsPerBatch) return kept;
+    }
+    return null;
+  };
+
+  const before = await evaluate();
+  let step = 0;
+  let collected = await collect(1);
+  while (collected && step < spec.maxSteps) {
+    step += 1;
+    // At async level 1 the next groups are sampled from the version that this step starts from.
+    const isAhead = spec.maxAsyncLevel > 0 && step < spec.maxSteps;
+    const next = isAhead ? await collect(step + 1) : null;
+    const { batch } = packSamples(collected, { advantage: spec.advantage });
+    const result = await trainer.trainStep(batch, {
+      learningRate: learningRateAt({ step, maxSteps: spec.maxSteps, peak: spec.learningRate, schedule: spec.schedule }),
+      optimizer: spec.optimizer,
+      loss: spec.loss,
+      temperature: spec.sampling.temperature,
+      klBeta: 0,
+    });
+    if (!result.applied) throw new Error(`Step ${step} of the control was refused: ${result.reason}`);
+    if (step % 10 === 0) say(`  control, step ${step}/${spec.maxSteps}`);
+    collected = isAhead || step === spec.maxSteps ? next : await collect(step + 1);
+  }
+  const after = await evaluate();
+  await sampler.release();
+  await trainer.close();
+  return { before, after, steps: step };
+}
+
+/** Every reward of the round goes to some rollout of the round, whichever. */
+export function shuffleRewards(groups: readonly ScoredGroup[], ...key: readonly number[]): ScoredGroup[] {
+  const rewards = groups.flatMap(rewardsOf);
+  const random = randomStream('shuffled rewards', ...key, groups[0]?.ordinal ?? 0);
+  for (let i = rewards.length - 1; i > 0; i--) {
+    const j = Math.floor(random() * (i + 1));
+    [rewards[i], rewards[j]] = [rewards[j]!, rewards[i]!];
+  }
+  return groups.map((group) => ({
+    ...group,
+    rollouts: group.rollouts.map((rollout) => ({ ...rollout, reward: rewards.pop()! })),
+  }));
+}
+
+function rewardsOf({ rollouts }: ScoredGroup): (number | null)[] {
+  return rollouts.map(({ reward }) => reward);
+}
+
+/** Rollouts and evaluations with the random numbers that a run of this name would use. */
+async function openPlayers(options: {
+  spec: RunSpec;
+  weights: string;
+  trainer: EngineTrainer;
+  sampler: Sampler;
+  environment: Environment;
+}) {
+  const { spec, weights, trainer, sampler, environment } = options;
+  const tokenizer = await loadTokenizer(weights);
+  const { config, parameters } = trainer.model;
+  const inference: Pick<Inference, 'sample'> = {
+    sample: async ({ promptTokenIds, maxTokens, temperature, seed }) => {
+      const request = { promptTokenIds, maxTokens, temperature, seed, stopTokenIds: config.endTokenIds };
+      return (await sampler.generate(parameters, [request]))[0]!;
+    },
+  };
+  // There is no server that would ask which version is meant: the trainer's own weights are.
+  const served = { version: { step: 0 } } as ServedPolicy;
+  const playWith = async (
+    example: Example,
+    place: { group: number; index: number },
+    seedOfTurn: (turn: number) => number,
+  ): Promise<ScoredRollout> => {
+    const policy = samplePolicy(
+      { inference: inference as Inference, tokenizer, served, sampling: spec.sampling },
+      seedOfTurn,
+    );
+    const record = await environment.rollout(example, policy);
+    return scoreRollout(environment, example, { ...place, exampleId: example.id, ...record });
+  };
+  const play = (example: Example, group: number, index: number): Promise<ScoredRollout> =>
+    playWith(example, { group, index }, (turn) => turnSeed(spec.seed, 'main', group, index, turn));
+  const evaluate = async (): Promise<Score> => {
+    const entry = spec.eval!.environments[0]!;
+    const rollouts = await Promise.all(
+      Array.from({ length: entry.numExamples }, (_, id) =>
+        playWith(environment.evalDataset.at(id), { group: 0, index: 0 }, (turn) =>
+          turnSeed('eval', spec.seed, entry.name, id, 0, turn),
+        ),
+      ),
+    );
+    return {
+      reward: mean(rollouts.map(({ reward }) => reward ?? 0)),
+      exact: mean(rollouts.map(({ metrics }) => metrics['exact_match'] ?? 0)),
+    };
+  };
+  return { play, evaluate };
+}

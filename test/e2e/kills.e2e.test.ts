@@ -1,0 +1,61 @@
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
+import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
+
+let project: SmallProject;
+before(async () => {
+  project = await openSmallProject({ 'undisturbed.toml': smallRun, 'disturbed.toml': smallRun });
+});
+after(() => project?.close());
+
+let undisturbed: RunSummary;
+
+test('a run started with nothing but the path of its file trains to the end with an exact ledger', async () => {
+  undisturbed = await start('undisturbed').then((handle) => handle.result());
+  assert.equal(undisturbed.step, 12);
+  assert.ok(undisturbed.ledger.isSound, JSON.stringify(undisturbed.ledger));
+  assert.ok((undisturbed.ledger.counts['trained'] ?? 0) > 0);
+  assert.deepEqual(
+    undisturbed.evals.map(({ step }) => step).sort((a, b) => a - b),
+    [0, 6, 12],
+  );
+});
+
+test('a run whose every process is killed once ends with the same weights, and nothing is trained twice', async () => {
+  const handle = await start('disturbed');
+  const victims: [step: number, name: string][] = [
+    [1, 'rollout worker'],
+    [3, 'train worker'],
+    [5, 'policy server'],
+    [7, 'orchestrator worker'],
+    [9, 'Temporal server'],
+  ];
+  for (const [step, name] of victims) {
+    await untilCommitted('disturbed', step);
+    const pid = project.stack.pids()[name];
+    assert.ok(pid, `${name} is running`);
+    process.kill(pid, 'SIGKILL');
+  }
+  const summary = await handle.result();
+  assert.equal(summary.step, 12);
+  assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
+  assert.deepEqual(summary.ledger.counts, undisturbed.ledger.counts);
+  assert.equal(summary.policyDigest, undisturbed.policyDigest, 'the same bits as the undisturbed run');
+  for (const [, name] of victims) {
+    assert.ok((project.stack.restarts()[name] ?? 0) >= 1, `${name} was started again: ${project.log.join(' | ')}`);
+  }
+});
+
+async function start(name: string) {
+  return project.client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: name,
+    taskQueue: 'ratchet',
+    args: [`${name}.toml`],
+  });
+}
+
+async function untilCommitted(run: string, step: number): Promise<void> {
+  while (!(await project.commit(run, step))) await delay(20);
+}

@@ -1,0 +1,81 @@
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { StepCommit } from '../../core/rl/run-state.ts';
+import { connect } from '../../cli/connection.ts';
+import { choosePort } from '../../workers/ports.ts';
+import { localRoles, policyUrlAt } from '../../workers/roles.ts';
+import { startStack, type Stack } from '../../workers/supervisor.ts';
+import type { Client } from '@temporalio/client';
+
+/** A project of its own in a temporary folder, with a real server, real roles and the real engine, at toy size. */
+export interface SmallProject {
+  readonly folder: string;
+  readonly stack: Stack;
+  readonly client: Client;
+  readonly log: readonly string[];
+  commit(run: string, step: number): Promise<StepCommit | null>;
+  close(): Promise<void>;
+}
+
+/** Seconds on two cores: 8 groups of 4, a warm-up that only just learns to speak. */
+export const smallRun = `
+model = "preset:reverse-text-0.2m"
+max_steps = 12
+batch_size = 32
+rollouts_per_example = 4
+learning_rate = 1e-3
+max_async_level = 0
+[sampling]
+max_tokens = 10
+[[env]]
+id = "reverse-text"
+args = { min_length = 3, max_length = 4 }
+[sft]
+steps = 60
+batch_size = 16
+learning_rate = 3e-3
+[trainer]
+advantage = "std_normalized"
+[eval]
+interval = 6
+num_examples = 16
+[checkpoints]
+interval = 4
+keep_last = 2
+`;
+
+export async function openSmallProject(configs: Readonly<Record<string, string>>): Promise<SmallProject> {
+  const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-e2e-'));
+  for (const [name, text] of Object.entries(configs)) await writeFile(path.join(folder, name), text);
+  const log: string[] = [];
+  const policyPort = await choosePort(0);
+  const outputs = path.join(folder, 'outputs');
+  await mkdir(outputs);
+  const stack = await startStack({
+    projectFolder: folder,
+    policyUrl: policyUrlAt(policyPort),
+    roles: (place) => localRoles(place, { weightRoots: [outputs], policyPort }),
+    log: (line) => void log.push(line),
+  });
+  const { client, close } = await connect({ address: stack.temporalAddress, namespace: 'default' });
+  return {
+    folder,
+    stack,
+    client,
+    log,
+    async commit(run, step) {
+      const file = path.join(outputs, run, `lineages/main/steps/step_${step}.json`);
+      return existsSync(file) ? (JSON.parse(await readFile(file, 'utf8')) as StepCommit) : null;
+    },
+    async close() {
+      await close();
+      await stack.stop();
+      await rm(folder, { recursive: true, force: true });
+    },
+  };
+}
+
+export const repositoryFolder = fileURLToPath(new URL('../../', import.meta.url));
