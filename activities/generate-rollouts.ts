@@ -9,7 +9,7 @@ import type { ChatTokenizer } from '../engine/index.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import type { Policy } from '../backends/environments/types.ts';
 import type { Inference, ServedPolicy } from '../backends/inference/index.ts';
-import { decodeRows, putRows } from '../backends/store/objects.ts';
+import { decodeRows, encodeRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
@@ -48,18 +48,11 @@ export const createGenerateRollouts =
       const startedAt = performance.now();
       const { run, round, chunk } = input;
       const store = storeOf(run);
-      const prefix = `${layout.round(run.lineage, round.step, round.first, round.last)}chunk_${chunk.index}`;
-      const whole = await store.read(`${prefix}.jsonl`);
-      if (whole) {
-        const rollouts = decodeRows<Rollout>(whole);
-        const finished = {
-          key: `${prefix}.jsonl`,
-          sha256: sha256(whole),
-          bytes: whole.byteLength,
-          count: rollouts.length,
-        };
-        return { finished, ...summary(rollouts, rollouts.length, startedAt) };
-      }
+      const part = `chunk_${chunk.index + 1}_of_${chunk.count}`;
+      const prefix = layout.round(run.lineage, round.step, round.first, round.last) + part;
+      const key = `${prefix}.jsonl`;
+      const whole = await store.read(key);
+      if (whole) return generated(key, whole, null, startedAt);
 
       const journal = await RolloutJournal.open(store, `${prefix}/`);
       const { leases, policy } = await readJson<LeasedGroups>(run, round.leases);
@@ -70,7 +63,7 @@ export const createGenerateRollouts =
       const missing = wanted.filter(({ lease, index }) => !journal.has(lease.ordinal, index));
       const adopted = wanted.length - missing.length;
 
-      const flushing = setInterval(() => void journal.flush(), partIntervalMs); // a failed flush surfaces in close()
+      const flushing = setInterval(() => void journal.flush().catch(() => undefined), partIntervalMs); // close() tries again
       try {
         for (let start = 0; start < missing.length; start += rolloutsInFlightMax) {
           const slice = missing.slice(start, start + rolloutsInFlightMax);
@@ -82,9 +75,9 @@ export const createGenerateRollouts =
         clearInterval(flushing);
         await journal.close(missing.length);
       }
-      const rollouts = journal.inOrder();
-      const finished = await putRows(store, `${prefix}.jsonl`, rollouts);
-      return { finished, ...summary(rollouts, adopted, startedAt) };
+      // An attempt that was given up may still be at work: whoever is first decides, and both return the same.
+      const { stored, bytes } = await store.putIfAbsent(key, encodeRows(journal.inOrder()));
+      return generated(key, bytes, stored ? adopted : null, startedAt);
     });
 
 /** Waits for all of them also when one fails, so that nothing finished is lost with it. */
@@ -93,9 +86,17 @@ async function allOrFirstError(work: readonly Promise<void>[]): Promise<void> {
   if (failed) throw failed.reason;
 }
 
-function summary(rollouts: readonly Rollout[], adopted: number, startedAt: number) {
+/** What lies in the store of a chunk; `adopted` null = all of it was there. */
+function generated(key: string, bytes: Uint8Array, adopted: number | null, startedAt: number): GeneratedChunk {
+  const rollouts = decodeRows<Rollout>(bytes);
   const tokens = rollouts.reduce((sum, { turns }) => sum + turns.reduce((n, turn) => n + turn.tokenIds.length, 0), 0);
-  return { rollouts: rollouts.length, adopted, tokens, seconds: (performance.now() - startedAt) / 1000 };
+  return {
+    finished: { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: rollouts.length },
+    rollouts: rollouts.length,
+    adopted: adopted ?? rollouts.length,
+    tokens,
+    seconds: (performance.now() - startedAt) / 1000,
+  };
 }
 
 /** The finished rollouts of a chunk, stored in parts while the chunk still runs. */
@@ -113,7 +114,7 @@ class RolloutJournal {
     this.#prefix = prefix;
     this.#stored = stored;
     this.#parts = parts;
-    this.#known = new Set(stored.map(({ group, index }) => `${group}/${index}`));
+    this.#known = new Set(stored.map(placeOf));
   }
 
   static async open(store: ReturnType<typeof storeOf>, prefix: string): Promise<RolloutJournal> {
@@ -121,26 +122,33 @@ class RolloutJournal {
     const parts = await Promise.all(
       keys.map(async (key) => decodeRows<Rollout>((await store.read(key)) ?? Buffer.of())),
     );
-    return new RolloutJournal(store, prefix, parts.flat(), keys.length);
+    // Two attempts that overlapped may both have stored a rollout: it counts once.
+    const byPlace = new Map(parts.flat().map((rollout) => [placeOf(rollout), rollout]));
+    return new RolloutJournal(store, prefix, [...byPlace.values()], keys.length);
   }
 
   has(group: number, index: number): boolean {
-    return this.#known.has(`${group}/${index}`);
+    return this.#known.has(placeOf({ group, index }));
   }
 
   add(rollout: Rollout): void {
     this.#fresh.push(rollout);
   }
 
+  /** Stores what finished since the last part. Rows that could not be stored stay with the next one. */
   flush(): Promise<void> {
-    this.#writing = this.#writing.then(async () => {
-      const rows = this.#fresh.splice(0);
+    const writing = this.#writing.then(async () => {
+      const rows = [...this.#fresh];
       if (rows.length === 0) return;
-      this.#parts += 1;
-      await putRows(this.#store, `${this.#prefix}part_${this.#parts}.jsonl`, rows);
-      this.#stored.push(...rows);
+      for (let isStored = false; !isStored;) {
+        this.#parts += 1;
+        const key = `${this.#prefix}part_${this.#parts}.jsonl`;
+        isStored = (await this.#store.putIfAbsent(key, encodeRows(rows))).stored;
+      }
+      this.#stored.push(...this.#fresh.splice(0, rows.length));
     });
-    return this.#writing;
+    this.#writing = writing.catch(() => undefined);
+    return writing;
   }
 
   /** Stores what is left, unless everything finished at once: then the chunk's own object follows right away. */
@@ -152,6 +160,10 @@ class RolloutJournal {
   inOrder(): Rollout[] {
     return [...this.#stored, ...this.#fresh].sort((a, b) => a.group - b.group || a.index - b.index);
   }
+}
+
+function placeOf({ group, index }: Pick<Rollout, 'group' | 'index'>): string {
+  return `${group}/${index}`;
 }
 
 interface Players {

@@ -6,9 +6,9 @@ import { layout } from '../core/layout.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { Trainer, TrainOutcome } from '../backends/trainer/types.ts';
-import { decodeJson } from '../backends/store/objects.ts';
+import { encodeJson } from '../backends/store/objects.ts';
 import { readJson, readRows, requireCommit, storeOf } from './run-access.ts';
-import { sealedSteps, type CheckpointManifest } from './save-checkpoint.ts';
+import { manifestOf, sealedSteps, type CheckpointManifest } from './save-checkpoint.ts';
 
 /** How a trainer came to be at a version: nothing to do, or a checkpoint and stored batches. */
 export interface Recovery {
@@ -29,6 +29,8 @@ export class PolicyTrainer {
   #trainer: Trainer | null = null;
   #owner: string | null = null;
   #digest: string | null = null;
+  /** The reference policy whose file has been looked at. */
+  #reference: string | null = null;
 
   constructor(open: (run: RunHandle) => Promise<Trainer>) {
     this.#open = open;
@@ -59,6 +61,9 @@ export class PolicyTrainer {
   async train(run: RunHandle, plan: StepPlan): Promise<TrainOutcome> {
     const store = storeOf(run);
     const samples = await readRows<TrainSample>(run, plan.batch);
+    const reference = `${run.store}${run.name}/${plan.reference.file.key}#${plan.reference.file.sha256}`;
+    if (this.#reference !== reference) await store.get(plan.reference.file); // throws when a byte of it changed
+    this.#reference = reference;
     const referenceFolder = await store.localFolder(plan.reference.weights);
     const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch: { samples }, referenceFolder }));
     if (outcome.applied) this.#digest = outcome.digest;
@@ -115,7 +120,13 @@ export class PolicyTrainer {
     const key = `${layout.checkpoint(run.lineage, step)}manifest.json`;
     const bytes = await store.read(key);
     if (!bytes) throw new RatchetError('CheckpointDamaged', `${key} is gone.`);
-    const manifest = parseManifest(bytes, key);
+    const manifest = manifestOf(await requireCommit(run, step));
+    if (Buffer.compare(bytes, encodeJson(manifest)) !== 0) {
+      throw new RatchetError(
+        'CheckpointDamaged',
+        `${key} in ${store.uri} does not agree with ${layout.commit(run.lineage, step)}: one of the two was changed.`,
+      );
+    }
     await store.get(manifest.policy.file); // throws when a byte of it changed
     const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
     const { digest } = await this.startFrom(run, await store.localFolder(manifest.policy.weights), optimizer);
@@ -170,12 +181,4 @@ export async function storeFolder(run: RunHandle, folder: string, prefix: string
   }
   if (!last || weights.length !== 1) throw new Error(`${folder} holds ${weights.length} weights files, expected one.`);
   return last;
-}
-
-function parseManifest(bytes: Uint8Array, key: string): CheckpointManifest {
-  try {
-    return decodeJson<CheckpointManifest>(bytes);
-  } catch (cause) {
-    throw new RatchetError('CheckpointDamaged', `${key} is not JSON: a byte of it changed.`, { cause });
-  }
 }

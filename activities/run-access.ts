@@ -32,8 +32,18 @@ export interface FoundCommit {
 }
 
 export async function readCommit(run: RunHandle, step: number): Promise<FoundCommit | null> {
-  const bytes = await storeOf(run).read(layout.commit(run.lineage, step));
-  return bytes && { commit: decodeJson<StepCommit>(bytes), sha256: sha256(bytes) };
+  const key = layout.commit(run.lineage, step);
+  const bytes = await storeOf(run).read(key);
+  if (!bytes) return null;
+  try {
+    return { commit: decodeJson<StepCommit>(bytes), sha256: sha256(bytes) };
+  } catch (cause) {
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${key} in ${storeOf(run).uri} is not JSON: a byte of it changed. Restore the file, or start over with --fresh.`,
+      { cause },
+    );
+  }
 }
 
 export async function requireCommit(run: RunHandle, step: number): Promise<FoundCommit> {

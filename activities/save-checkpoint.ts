@@ -4,7 +4,7 @@ import type { CheckpointSpec } from '../core/spec/run-spec.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import type { Store } from '../backends/store/index.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { requireCommit, specOf, storeOf } from './run-access.ts';
+import { requireCommit, specOf, storeOf, type FoundCommit } from './run-access.ts';
 
 /** `checkpoints/step_N/manifest.json`: written last, so a checkpoint that has one is whole. */
 export interface CheckpointManifest {
@@ -29,29 +29,35 @@ export interface CheckpointInput {
 export async function saveCheckpoint({ run, step, pinned }: CheckpointInput): Promise<{ kept: number[] }> {
   return withHeartbeat(async () => {
     const store = storeOf(run);
-    const { checkpoints: spec, maxAsyncLevel, maxOffPolicySteps } = await specOf(run);
-    const found = await requireCommit(run, step);
-    const manifest: CheckpointManifest = {
-      schemaVersion: 1,
-      lineage: run.lineage,
-      step,
-      commit: found.sha256,
-      policy: found.commit.policy,
-      optimizer: found.commit.optimizer,
-    };
+    const { checkpoints: spec, kl, maxAsyncLevel, maxOffPolicySteps } = await specOf(run);
+    const manifest = manifestOf(await requireCommit(run, step));
     await store.putIfAbsent(`${layout.checkpoint(run.lineage, step)}manifest.json`, encodeJson(manifest));
 
     const sealed = (await sealedSteps(store, run.lineage)).filter((sealedStep) => sealedStep <= step);
     const kept = keptCheckpoints(sealed, spec);
     const oldestLive = step - maxAsyncLevel - maxOffPolicySteps - 1;
-    const keepWeights = new Set([...kept, ...pinned]);
+    const replayFrom = kept.slice(-spec.keepLast)[0] ?? 0;
+    const keepWeights = new Set([...kept, ...pinned, ...referencesSince(replayFrom, step, kl.refSyncSteps)]);
     await removeSteps(store, layout.allCheckpoints(run.lineage), (n) => n <= step && !kept.includes(n));
     await removeSteps(store, layout.allWeights(run.lineage), (n) => n < oldestLive && !keepWeights.has(n));
-    const replayFrom = kept.slice(-spec.keepLast)[0] ?? 0;
     await removeFiles(store, layout.allBatches(run.lineage), (n) => n <= replayFrom);
     if (step > 0) await store.removeAll(layout.allWarmUps());
     return { kept };
   });
+}
+
+/** A commit as a checkpoint: nothing is in it that the commit does not say. */
+export function manifestOf({ commit, sha256 }: FoundCommit): CheckpointManifest {
+  const { lineage, step, policy, optimizer } = commit;
+  return { schemaVersion: 1, lineage, step, commit: sha256, policy, optimizer };
+}
+
+/** The reference policies of steps that may be trained again: the one in use at `from`, and each renewal since. */
+function referencesSince(from: number, to: number, refSyncSteps: number | null): number[] {
+  if (refSyncSteps === null) return [0];
+  const first = Math.floor(from / refSyncSteps);
+  const last = Math.floor(to / refSyncSteps);
+  return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * refSyncSteps);
 }
 
 /** v0, the newest `keepLast`, and every multiple of `keepInterval`; ascending. */

@@ -4,6 +4,7 @@ import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/
 import { openEnvironment } from '../backends/environments/index.ts';
 import { scoreRollout } from '../backends/environments/score.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { decodeRows, encodeRows } from '../backends/store/objects.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 
@@ -21,6 +22,12 @@ export async function scoreRollouts({
 }: ScoreInput): Promise<{ scored: ObjectRef; seconds: number }> {
   return withHeartbeat(async () => {
     const startedAt = performance.now();
+    const seconds = () => (performance.now() - startedAt) / 1000;
+    const key = `${layout.round(run.lineage, round.step, round.first, round.last)}scored.jsonl`;
+    const store = storeOf(run);
+    const known = await store.read(key);
+    if (known) return { scored: refTo(key, known), seconds: seconds() };
+
     const spec = await specOf(run);
     const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
     const { leases } = await readJson<LeasedGroups>(run, round.leases);
@@ -40,10 +47,11 @@ export async function scoreRollouts({
       const scored = await Promise.all(members.map((rollout) => scoreRollout(environment, example, rollout)));
       groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
     }
-    const key = `${layout.round(run.lineage, round.step, round.first, round.last)}scored.jsonl`;
-    const text = groups.map((group) => `${JSON.stringify(group)}\n`).join('');
-    const { bytes } = await storeOf(run).putIfAbsent(key, Buffer.from(text));
-    const scored = { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: groups.length };
-    return { scored, seconds: (performance.now() - startedAt) / 1000 };
+    const { bytes } = await store.putIfAbsent(key, encodeRows(groups));
+    return { scored: refTo(key, bytes), seconds: seconds() };
   });
+}
+
+function refTo(key: string, bytes: Uint8Array): ObjectRef {
+  return { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: decodeRows(bytes).length };
 }

@@ -20,11 +20,13 @@ export interface TrainStepResult {
  * another one it restores, replays the stored batches, and does the same again.
  */
 export const createTrainStep = (trainer: PolicyTrainer) => {
-  let last: { readonly plan: string; readonly result: TrainStepResult } | null = null;
+  let last: { readonly task: string; readonly result: TrainStepResult } | null = null;
   return async (input: { readonly run: RunHandle; readonly plan: ObjectRef }): Promise<TrainStepResult> =>
     withHeartbeat(async () => {
-      if (last?.plan === input.plan.sha256) return last.result;
       const { run } = input;
+      // The run is part of it: two runs of one config have the very same plans, and each needs its own weights stored.
+      const task = `${run.store}${run.name}/${run.lineage}#${input.plan.sha256}`;
+      if (last?.task === task) return last.result;
       const plan = await readJson<StepPlan>(run, input.plan);
       const recovery = await trainer.bringTo(run, plan.from);
       const startedAt = performance.now();
@@ -39,7 +41,7 @@ export const createTrainStep = (trainer: PolicyTrainer) => {
         recovery,
         seconds: (performance.now() - startedAt) / 1000,
       };
-      last = { plan: input.plan.sha256, result };
+      last = { task, result };
       return result;
     });
 };

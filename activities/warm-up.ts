@@ -50,7 +50,13 @@ export const createWarmUp =
       async function trainSegment(start: WarmUpState, end: number): Promise<WarmUpState> {
         const folder = await storeOf(run).localFolder(start.policy.weights);
         const optimizer = start.optimizer && (await storeOf(run).get(start.optimizer));
-        await trainer.startFrom(run, folder, optimizer);
+        const { digest } = await trainer.startFrom(run, folder, optimizer);
+        if (digest !== start.policy.digest) {
+          throw new RatchetError(
+            'CheckpointDamaged',
+            `${start.policy.weights} in ${storeOf(run).uri} holds other weights than warm-up step ${start.step} left there. Start over with --fresh.`,
+          );
+        }
         const draw = await demonstrations(spec, await openTokenizer(folder));
         let last = { digest: start.policy.digest, loss: start.loss };
         for (let n = start.step + 1; n <= end; n++) {

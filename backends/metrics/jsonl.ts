@@ -1,5 +1,4 @@
 import { layout } from '../../core/layout.ts';
-import { decodeRows } from '../store/objects.ts';
 import type { Store } from '../store/types.ts';
 
 /** A row of `metrics.jsonl`: flat numbers of one step. Evaluations are rows of their own. */
@@ -22,9 +21,29 @@ export async function appendMetrics(store: Store, row: MetricsRow): Promise<void
   known.add(key);
 }
 
+/** What a full disk or a killed writer left of a line is closed off, so that it spoils no other line. */
+async function closeLastLine(store: Store, bytes: Uint8Array): Promise<void> {
+  if (bytes.length > 0 && bytes.at(-1) !== 0x0a) await store.append(layout.metrics(), '\n');
+}
+
 async function readKeys(store: Store): Promise<Set<string>> {
   const bytes = await store.read(layout.metrics());
-  return new Set(bytes ? decodeRows<MetricsRow>(bytes).map(rowKey) : []);
+  if (!bytes) return new Set();
+  await closeLastLine(store, bytes);
+  return new Set(wholeRows(bytes).map(rowKey));
+}
+
+function wholeRows(bytes: Uint8Array): MetricsRow[] {
+  return Buffer.from(bytes)
+    .toString('utf8')
+    .split('\n')
+    .flatMap((line) => {
+      try {
+        return [JSON.parse(line) as MetricsRow];
+      } catch {
+        return []; // half a line: its row is written again
+      }
+    });
 }
 
 function rowKey(row: MetricsRow): string {

@@ -1,0 +1,228 @@
+import assert from 'node:assert/strict';
+import { cp, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { describe, test, type TestContext } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { resolveStoreUri } from '../../backends/store/index.ts';
+import { putJson } from '../../backends/store/objects.ts';
+import { layout } from '../../core/layout.ts';
+import type { RunHandle } from '../../core/rl/run-state.ts';
+import { hasCode } from '../backends/store.contract.ts';
+import {
+  act,
+  advance,
+  type Committed,
+  commitFirst,
+  damage,
+  makeRun,
+  openRoles,
+  planNext,
+  runIn,
+  type Roles,
+  type TestRun,
+} from './runs.ts';
+
+/** A run of five committed steps with checkpoints 0, 2 and 4. */
+async function fiveSteps(t: TestContext, overrides: Readonly<Record<string, string>> = {}) {
+  const test = await makeRun(t, overrides);
+  const roles = openRoles();
+  return { test, roles, versions: await steps(test, roles, 5) };
+}
+
+async function steps(test: TestRun, roles: Roles, count: number): Promise<Committed[]> {
+  const versions = [await commitFirst(test, roles)];
+  for (let i = 0; i < count; i++) versions.push(await advance(test, roles, versions.at(-1)!));
+  return versions;
+}
+
+/** The run's folder in another place, where nothing of it is in this process's memory. */
+async function copyOf(t: TestContext, { run, folder }: TestRun): Promise<RunHandle> {
+  const place = await mkdtemp(path.join(tmpdir(), 'ratchet-copy-'));
+  t.after(() => rm(place, { recursive: true, force: true }));
+  await cp(folder, path.join(place, run.name), { recursive: true });
+  return { ...run, store: resolveStoreUri('.', place) };
+}
+
+describe('bringing a trainer to a version', () => {
+  test('a trainer that is there has nothing to do', async (t) => {
+    const { test, roles, versions } = await fiveSteps(t);
+    const [trainer] = roles.trainers;
+    const before = trainer!.trained.length;
+    assert.equal(await roles.policyTrainer.bringTo(test.run, versions[5]!.state.policy), null);
+    assert.deepEqual([trainer!.trained.length, roles.trainers.length], [before, 1]);
+  });
+
+  test('a lost trainer is restored from the newest checkpoint and trains the stored batches again, to the same weights', async (t) => {
+    const { test, versions } = await fiveSteps(t);
+    const { policyTrainer, trainers } = openRoles();
+    const recovery = await policyTrainer.bringTo(test.run, versions[5]!.state.policy);
+    assert.deepEqual(recovery, { restoredFrom: 4, replayedSteps: 1, damaged: [] });
+    assert.deepEqual(trainers[0]!.trained, ['step 5']);
+    assert.equal(await policyTrainer.bringTo(test.run, versions[5]!.state.policy), null);
+  });
+
+  test('a run whose trainer is lost after every step has the weights of an undisturbed run', async (t) => {
+    const { versions } = await fiveSteps(t);
+    const disturbed = await makeRun(t);
+    let last = await commitFirst(disturbed, openRoles());
+    for (let i = 0; i < 5; i++) last = await advance(disturbed, openRoles(), last);
+    assert.equal(last.state.policy.digest, versions[5]!.state.policy.digest);
+  });
+
+  test('a run that was copied elsewhere is restored there', async (t) => {
+    const { test, versions } = await fiveSteps(t);
+    const recovery = await openRoles().policyTrainer.bringTo(await copyOf(t, test), versions[5]!.state.policy);
+    assert.deepEqual(recovery, { restoredFrom: 4, replayedSteps: 1, damaged: [] });
+  });
+
+  test('an older version than it holds is restored, never reached by training on', async (t) => {
+    const { test, roles, versions } = await fiveSteps(t);
+    const recovery = await roles.policyTrainer.bringTo(test.run, versions[3]!.state.policy);
+    assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps], [2, 1]);
+  });
+
+  test('a trainer that fails is forgotten: the next attempt restores and gives the same weights', async (t) => {
+    const { test, roles, versions } = await fiveSteps(t);
+    const planned = await planNext(test, roles, versions[5]!);
+    roles.trainers[0]!.failAt = roles.trainers[0]!.trained.length + 1;
+    await assert.rejects(act(roles.trainStep, { run: test.run, plan: planned.plan }), /the trainer died/);
+    assert(roles.trainers[0]!.isClosed);
+    const retried = await act(roles.trainStep, { run: test.run, plan: planned.plan });
+    assert.deepEqual(retried.recovery, { restoredFrom: 4, replayedSteps: 1, damaged: [] });
+    const undisturbed = await fiveSteps(t);
+    const same = await advance(undisturbed.test, undisturbed.roles, undisturbed.versions[5]!);
+    assert.equal(retried.policy!.digest, same.state.policy.digest);
+  });
+
+  for (const part of ['weights', 'optimizer', 'manifest'] as const) {
+    test(`a checkpoint with a flipped bit in its ${part} is passed over and named`, async (t) => {
+      const { test, versions } = await fiveSteps(t);
+      const key = {
+        weights: `${layout.weights('main', 4)}model.safetensors`,
+        optimizer: `${layout.checkpoint('main', 4)}optimizer.safetensors`,
+        manifest: `${layout.checkpoint('main', 4)}manifest.json`,
+      }[part];
+      await damage(test, key);
+      const { policyTrainer, trainers } = openRoles();
+      const recovery = await policyTrainer.bringTo(test.run, versions[5]!.state.policy);
+      assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps, recovery!.damaged.length], [2, 3, 1]);
+      assert(recovery!.damaged[0]!.startsWith('step 4: '), recovery!.damaged[0]);
+      assert(recovery!.damaged[0]!.includes(key), recovery!.damaged[0]);
+      assert.deepEqual(trainers[0]!.trained, ['step 3', 'step 4', 'step 5']);
+    });
+
+    test(`whichever bit of the ${part} is flipped, no other weights come of it`, async (t) => {
+      const { test, versions } = await fiveSteps(t);
+      const key = {
+        weights: `${layout.weights('main', 4)}model.safetensors`,
+        optimizer: `${layout.checkpoint('main', 4)}optimizer.safetensors`,
+        manifest: `${layout.checkpoint('main', 4)}manifest.json`,
+      }[part];
+      const whole = (await test.store.read(key))!;
+      for (let at = 0; at < whole.length; at += part === 'manifest' ? 1 : 11) {
+        const spoiled = Buffer.from(whole);
+        spoiled[at]! ^= 1 << (at % 8);
+        await writeFile(path.join(test.folder, key), spoiled);
+        const { policyTrainer, trainers } = openRoles();
+        await policyTrainer.bringTo(test.run, versions[5]!.state.policy);
+        assert.equal(
+          trainers.at(-1)!.weights,
+          `${Buffer.from((await test.store.read(`${layout.weights('main', 5)}model.safetensors`))!).toString()}`,
+        );
+      }
+    });
+  }
+
+  test('with every checkpoint damaged it says so, naming each, and what to do', async (t) => {
+    const { test, versions } = await fiveSteps(t);
+    for (const step of [0, 2, 4]) await damage(test, `${layout.weights('main', step)}model.safetensors`);
+    await assert.rejects(
+      openRoles().policyTrainer.bringTo(test.run, versions[5]!.state.policy),
+      hasCode('CheckpointDamaged', 'step 0: ', 'step 2: ', 'step 4: ', 'weights/step_4/model.safetensors', '--fresh'),
+    );
+  });
+
+  test('a missing batch is named, when the checkpoint before it is all there is', async (t) => {
+    const { test, versions } = await fiveSteps(t);
+    const run = await copyOf(t, test);
+    await rm(path.join(fileURLToPath(run.store), run.name, 'batches'), { recursive: true });
+    await assert.rejects(
+      openRoles().policyTrainer.bringTo(run, versions[5]!.state.policy),
+      hasCode('CheckpointDamaged', 'batches/step_5'),
+    );
+    const recovery = await openRoles().policyTrainer.bringTo(run, versions[4]!.state.policy);
+    assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps], [4, 0]);
+  });
+
+  test('a reference policy that was renewed is still there when batches before the renewal are trained again', async (t) => {
+    const overrides = { 'checkpoints.interval': '2', 'checkpoints.keep_last': '3', max_off_policy_steps: '0' };
+    const test = await makeRun(t, overrides);
+    const renewing = { ...test, spec: { ...test.spec, kl: { ...test.spec.kl, refSyncSteps: 3 } } };
+    const run = { ...test.run, spec: await putJson(test.store, 'specs/renewing.json', renewing.spec) };
+    const versions = await steps({ ...renewing, run }, openRoles(), 8);
+    for (const step of [6, 8]) await damage(test, `${layout.checkpoint('main', step)}optimizer.safetensors`);
+    const recovery = await openRoles().policyTrainer.bringTo(run, versions[8]!.state.policy);
+    assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps], [4, 4]);
+  });
+});
+
+describe('a train step', () => {
+  test('a damaged reference policy is refused by name, before anything is trained with it', async (t) => {
+    const test = await makeRun(t);
+    const roles = openRoles();
+    const { plan } = await planNext(test, roles, await advance(test, roles, await commitFirst(test, roles)));
+    await damage(test, `${layout.weights('main', 0)}model.safetensors`);
+    const next = openRoles();
+    await next.policyTrainer.startFrom(test.run, await test.store.localFolder(layout.weights('main', 1)), null);
+    await assert.rejects(
+      act(next.trainStep, { run: test.run, plan }),
+      hasCode('CheckpointDamaged', 'weights/step_0/model.safetensors'),
+    );
+    assert.deepEqual(next.trainers[0]!.trained, []);
+  });
+
+  test('asked twice it is done once', async (t) => {
+    const test = await makeRun(t);
+    const roles = openRoles();
+    const { plan } = await planNext(test, roles, await commitFirst(test, roles));
+    const once = await act(roles.trainStep, { run: test.run, plan });
+    const twice = await act(roles.trainStep, { run: test.run, plan });
+    assert.deepEqual(twice, once);
+    assert.deepEqual(roles.trainers[0]!.trained, ['step 1']);
+  });
+
+  test('asked again in another process it gives the same version', async (t) => {
+    const test = await makeRun(t);
+    const roles = openRoles();
+    const { plan } = await planNext(test, roles, await commitFirst(test, roles));
+    const once = await act(roles.trainStep, { run: test.run, plan });
+    const again = await act(openRoles().trainStep, { run: test.run, plan });
+    assert.deepEqual(again.policy, once.policy);
+  });
+
+  test('a refused batch makes no version, and the policy stays as it was', async (t) => {
+    const test = await makeRun(t);
+    const roles = openRoles();
+    const first = await commitFirst(test, roles);
+    await roles.policyTrainer.bringTo(test.run, first.state.policy);
+    roles.trainers[0]!.refuse = true;
+    const { plan } = await planNext(test, roles, first);
+    const refused = await act(roles.trainStep, { run: test.run, plan });
+    assert.deepEqual([refused.policy, refused.optimizer, refused.reason], [null, null, 'loss is NaN']);
+    assert.equal(await test.store.read(`${layout.weights('main', 1)}model.safetensors`), null);
+    assert.equal(await roles.policyTrainer.bringTo(test.run, first.state.policy), null);
+  });
+
+  test('two runs of one config on one worker each store their own version', async (t) => {
+    const one = await makeRun(t);
+    const two = await runIn(path.dirname(one.folder), {}, 'words-2');
+    const roles = openRoles();
+    const firsts = [await commitFirst(one, roles), await commitFirst(two, roles)];
+    const plans = [await planNext(one, roles, firsts[0]!), await planNext(two, roles, firsts[1]!)];
+    const results = [];
+    for (const [i, { run }] of [one, two].entries())
+      results.push(await act(roles.trainStep, { run, plan: plans[i]!.plan }));
+    for (const [i, { store }] of [one, two].entries()) await store.get(results[i]!.policy!.file);
+  });
+});

@@ -1,0 +1,307 @@
+/** Runs in folders of their own, driven step by step through the real activities with a trainer and a server of a few lines. */
+import { createHash } from 'node:crypto';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import type { TestContext } from 'node:test';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import {
+  createOrchestratorActivities,
+  createRolloutActivities,
+  createTrainActivities,
+} from '../../activities/index.ts';
+import { PolicyTrainer } from '../../activities/policy-trainer.ts';
+import type { Inference, SampleRequest } from '../../backends/inference/index.ts';
+import { resolveStoreUri, type Store } from '../../backends/store/index.ts';
+import { putJson } from '../../backends/store/objects.ts';
+import type { Trainer, TrainOutcome } from '../../backends/trainer/types.ts';
+import { storeOf } from '../../activities/run-access.ts';
+import { hash32 } from '../../core/random.ts';
+import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import type { ObjectRef, PolicyVersion, RunHandle, RunState, SamplingRound } from '../../core/rl/run-state.ts';
+import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { createPreset, loadModelFolder } from '../../engine/index.ts';
+
+const { tokenizer } = createPreset('preset:reverse-text-0.2m', { seed: 0 });
+export const openTokenizer = () => Promise.resolve(tokenizer);
+
+export const configText = `
+model = "preset:reverse-text-0.2m"
+max_steps = 12
+seed = 3
+batch_size = 8
+rollouts_per_example = 4
+max_async_level = 0
+[sampling]
+max_tokens = 10
+[[env]]
+id = "reverse-text"
+[checkpoints]
+interval = 2
+keep_last = 2
+`;
+
+export function specOf(overrides: Readonly<Record<string, string>> = {}): RunSpec {
+  const parsed = parseRunConfig(configText, { file: 'words.toml', overrides });
+  if (!parsed.ok)
+    throw new Error(parsed.problems.map(({ expected, received }) => `${expected}: ${received}`).join('\n'));
+  return parsed.spec;
+}
+
+export interface TestRun {
+  readonly run: RunHandle;
+  readonly spec: RunSpec;
+  readonly store: Store;
+  /** On this machine. */
+  readonly folder: string;
+}
+
+export async function makeRun(
+  t: TestContext,
+  overrides: Readonly<Record<string, string>> = {},
+  name = 'words',
+): Promise<TestRun> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-run-'));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  return runIn(folder, overrides, name);
+}
+
+/** A run, or another one, in a folder that is there. */
+export async function runIn(
+  folder: string,
+  overrides: Readonly<Record<string, string>>,
+  name: string,
+): Promise<TestRun> {
+  const uri = resolveStoreUri('.', folder);
+  const spec: RunSpec = { ...specOf(overrides), name, store: { uri } };
+  const base = { name, store: uri, lineage: 'main', attempt: 1 };
+  const store = storeOf({ ...base, spec: { key: '', sha256: '', bytes: 0 } });
+  const run = { ...base, spec: await putJson(store, 'specs/test.json', spec) };
+  return { run, spec, store, folder: path.join(folder, name) };
+}
+
+const sha = (...parts: readonly string[]) => createHash('sha256').update(parts.join('\n')).digest('hex');
+
+/**
+ * A trainer whose weights are a chain of hashes over everything that may decide a trainer's bits: a batch that is
+ * skipped, trained twice or trained with other moments gives other weights.
+ */
+export class ChainTrainer implements Trainer {
+  weights = '';
+  moments = 'fresh';
+  /** Every step that was trained, in order. */
+  readonly trained: string[] = [];
+  /** Fails this call number of `trainStep` and `sftStep`, counted from 1. */
+  failAt = 0;
+  refuse = false;
+  isClosed = false;
+
+  async open(folder: string): Promise<{ digest: string }> {
+    const bytes = await readFile(path.join(folder, 'model.safetensors'));
+    const isBase = !bytes.toString().startsWith('chain ');
+    this.weights = isBase ? (await loadModelFolder(folder)).parameters.digest() : bytes.toString();
+    this.moments = 'fresh';
+    return { digest: this.#digest() };
+  }
+
+  async trainStep(input: Parameters<Trainer['trainStep']>[0]): Promise<TrainOutcome> {
+    const { plan, batch, referenceFolder } = input;
+    const reference = await readFile(path.join(referenceFolder, 'model.safetensors'));
+    return this.#apply(`step ${plan.step}`, [
+      JSON.stringify([batch, plan.learningRate, plan.loss, plan.klBeta]),
+      sha(reference.toString('hex')),
+    ]);
+  }
+
+  sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<TrainOutcome> {
+    return Promise.resolve(this.#apply('sft', [JSON.stringify(input)]));
+  }
+
+  async exportTo(folder: string): Promise<void> {
+    await writeFile(path.join(folder, 'config.json'), '{}');
+    await writeFile(path.join(folder, 'model.safetensors'), this.weights);
+  }
+
+  saveOptimizer(): Promise<Uint8Array> {
+    return Promise.resolve(Buffer.from(this.moments));
+  }
+
+  restoreOptimizer(state: Uint8Array | null): Promise<void> {
+    this.moments = state === null ? 'fresh' : Buffer.from(state).toString();
+    return Promise.resolve();
+  }
+
+  close(): Promise<void> {
+    this.isClosed = true;
+    return Promise.resolve();
+  }
+
+  #apply(what: string, parts: readonly string[]): TrainOutcome {
+    this.trained.push(what);
+    if (this.trained.length === this.failAt) throw new Error('the trainer died');
+    if (this.refuse) return { applied: false, reason: 'loss is NaN', digest: this.#digest(), metrics: {} };
+    this.weights = `chain ${sha(this.weights, this.moments, ...parts)}`;
+    this.moments = sha(this.moments, ...parts);
+    return { applied: true, digest: this.#digest(), metrics: { loss: 0.5, kl_divergence: 0.01 } };
+  }
+
+  #digest(): string {
+    return this.weights.startsWith('chain ') ? sha(this.weights) : this.weights;
+  }
+}
+
+/** Answers with some of the word's letters, as many right as the seed says. */
+export class WordsInference implements Inference {
+  readonly asked: SampleRequest[] = [];
+  readonly brought: string[] = [];
+  /** Fails this call, counted from 1. */
+  failAt = 0;
+  failure: Error = new Error('reset');
+  beforeAnswer: (call: number) => Promise<void> = () => Promise.resolve();
+
+  async sample(request: SampleRequest) {
+    this.asked.push(request);
+    const call = this.asked.length;
+    await this.beforeAnswer(call);
+    if (call === this.failAt) throw this.failure;
+    const tokenIds = tokenizer.encode('abcdefgh'.slice(0, 2 + (hash32(request.seed) % 5)));
+    return { tokenIds, logprobs: tokenIds.map((id) => -id / 10), finishReason: 'stop' as const };
+  }
+
+  bringTo({ name }: Parameters<Inference['bringTo']>[0]): Promise<void> {
+    this.brought.push(name);
+    return Promise.resolve();
+  }
+}
+
+/** All roles of one life of the processes. `trainers` holds every trainer that was opened. */
+export function openRoles(inference: Inference = new WordsInference()) {
+  const trainers: ChainTrainer[] = [];
+  const policyTrainer = new PolicyTrainer(() => {
+    trainers.push(new ChainTrainer());
+    return Promise.resolve(trainers.at(-1)!);
+  });
+  const generating = { inference: () => inference, tokenizer: openTokenizer };
+  const activities = {
+    ...createOrchestratorActivities({
+      ...generating,
+      codeVersion: 'test',
+      projectFolder: tmpdir(),
+      hasSearchAttributes: () => Promise.resolve(false),
+      isWorkflowRunning: () => Promise.resolve(false),
+    }),
+    ...createRolloutActivities(generating),
+    ...createTrainActivities({ trainer: policyTrainer, tokenizer: openTokenizer }),
+  };
+  return { ...activities, policyTrainer, trainers };
+}
+export type Roles = ReturnType<typeof openRoles>;
+
+/** Runs an activity as a worker would. */
+export function act<Input, Output>(activity: (input: Input) => Promise<Output>, input: Input): Promise<Output> {
+  return new MockActivityEnvironment().run(activity, input);
+}
+
+export interface Committed {
+  readonly state: RunState;
+  readonly parent: string;
+}
+
+/** Makes and commits v0, as the workflow does. */
+export async function commitFirst({ run, spec }: TestRun, roles: Roles): Promise<Committed> {
+  let warm = await act(roles.warmUp, { run, from: null });
+  while (warm.step < (spec.sft?.steps ?? 0)) warm = await act(roles.warmUp, { run, from: warm });
+  const state: RunState = {
+    schemaVersion: 1,
+    lineage: run.lineage,
+    step: 0,
+    policy: warm.policy,
+    reference: warm.policy,
+    klBeta: spec.kl.beta,
+    curriculum: initialCurriculum,
+    surplus: [],
+    overrides: {},
+    pendingEvals: [],
+  };
+  const outcomes = { step: 0, issued: '', ended: {}, pending: '' };
+  const commit = { run, parent: null, plan: null, optimizer: null, outcomes, metrics: {}, state };
+  const { sha256 } = await roles.commitStep(commit);
+  await act(roles.saveCheckpoint, { run, step: 0, pinned: [] });
+  return { state, parent: sha256 };
+}
+
+export const datasets = [{ name: 'reverse-text', weight: 1, datasetLength: 100 }];
+
+export async function sampleRound(
+  { run }: TestRun,
+  roles: Roles,
+  input: { readonly step: number; readonly policy: PolicyVersion; readonly curriculum: RunState['curriculum'] },
+): Promise<{ round: SamplingRound; scored: ObjectRef; curriculum: RunState['curriculum'] }> {
+  const { round, curriculum } = await roles.leaseGroups({ run, count: 2, datasets, ...input });
+  const finished = [];
+  for (const index of [0, 1]) {
+    finished.push((await act(roles.generateRollouts, { run, round, chunk: { index, count: 2 } })).finished);
+  }
+  const { scored } = await act(roles.scoreRollouts, { run, round, finished });
+  return { round, scored, curriculum };
+}
+
+/** One step up to the plan: every group of one round is trained, whatever the filter would say. */
+export async function planNext(test: TestRun, roles: Roles, from: Committed) {
+  const { run } = test;
+  const { state } = from;
+  const step = state.step + 1;
+  const { round, scored, curriculum } = await sampleRound(test, roles, {
+    step,
+    policy: state.policy,
+    curriculum: state.curriculum,
+  });
+  const ordinals = `${round.first}-${round.last}`;
+  const trained = [{ scored, policyStep: round.policyStep, ordinals }];
+  const { packed } = await roles.packBatch({ run, step, trained, scored: [scored] });
+  const { reference, klBeta, overrides, policy } = state;
+  const planned = await roles.planStep({ run, step, attempt: 1, from: policy, reference, klBeta, overrides, packed });
+  return { ...planned, packed, curriculum, step, ordinals };
+}
+
+/** One whole step, committed, and sealed where the plan says so. */
+export async function advance(
+  test: TestRun,
+  roles: Roles,
+  from: Committed,
+  more: { readonly pinned?: readonly number[] } = {},
+): Promise<Committed> {
+  const { run, spec } = test;
+  const { plan, snapshot, curriculum, step, ordinals } = await planNext(test, roles, from);
+  const trained = await act(roles.trainStep, { run, plan });
+  if (!trained.policy) throw new Error(`refused: ${trained.reason}`);
+  const renews = spec.kl.refSyncSteps !== null && step % spec.kl.refSyncSteps === 0;
+  const state: RunState = {
+    ...from.state,
+    step,
+    policy: trained.policy,
+    reference: renews ? trained.policy : from.state.reference,
+    curriculum,
+  };
+  const outcomes = { step, issued: ordinals, ended: { trained: ordinals }, pending: '' };
+  const { sha256 } = await roles.commitStep({
+    run,
+    parent: from.parent,
+    plan,
+    optimizer: trained.optimizer,
+    outcomes,
+    metrics: {},
+    state,
+  });
+  if (snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [state.reference.step, ...(more.pinned ?? [])] });
+  return { state, parent: sha256 };
+}
+
+/** Flips one bit in the middle of a file. */
+export async function damage({ folder }: TestRun, key: string): Promise<void> {
+  const file = path.join(folder, key);
+  const bytes = await readFile(file);
+  bytes[bytes.length >> 1]! ^= 1;
+  await writeFile(file, bytes);
+}
