@@ -1,7 +1,12 @@
 import { readdirSync, readFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Bench } from './measurement.ts';
+import { round } from './statistics.ts';
 
 /** CPU seconds while something was measured: a pair of runs that had different company is no pair. */
 export interface CpuUse {
+  readonly wall_s: number;
   /** Of this process and all below it. */
   readonly own_s: number;
   /** Of everything else on the machine, and of processes of ours that lived for less than half a second. */
@@ -21,15 +26,35 @@ export async function meterCpu<T>(work: () => Promise<T>): Promise<{ result: T; 
     return { busy: busyTicks(readFileSync('/proc/stat', 'utf8')), own: sum(own.values()) };
   };
   const before = read();
+  const startedAt = performance.now();
   const timer = setInterval(read, intervalMs);
   try {
     const result = await work();
     const after = read();
     const ownTicks = after.own - before.own;
     const othersTicks = Math.max(0, after.busy - before.busy - ownTicks);
-    return { result, cpu: { own_s: ownTicks / ticksPerSecond, others_s: othersTicks / ticksPerSecond } };
+    const wall_s = round((performance.now() - startedAt) / 1000, 2);
+    return { result, cpu: { wall_s, own_s: ownTicks / ticksPerSecond, others_s: othersTicks / ticksPerSecond } };
   } finally {
     clearInterval(timer);
+  }
+}
+
+/** Others may take this share of the machine before a figure says less about us than about them. */
+const quietShare = 0.05;
+
+export function isDisturbed(cpu: CpuUse | null): boolean {
+  return cpu !== null && cpu.others_s > quietShare * cpu.wall_s * availableParallelism();
+}
+
+/** Waits until others leave the machine alone for three seconds, but no longer than `patience_s`; says which it was. */
+export async function waitForQuiet(bench: Bench, patience_s: number): Promise<void> {
+  const giveUpAt = performance.now() + patience_s * 1000;
+  for (;;) {
+    const { cpu } = await meterCpu(() => delay(3_000, undefined, { signal: bench.signal }));
+    if (!isDisturbed(cpu)) return;
+    if (performance.now() > giveUpAt)
+      return bench.say(`the machine is not quiet: others used ${cpu?.others_s} s in 3 s`);
   }
 }
 

@@ -102,10 +102,13 @@ async function measureSeed(
   const v0 = path.join(runFolder(folder, run), layout.weights(firstLineage, 0));
   const control = await trainOnShuffledRewards(spec, v0, bench.say);
 
-  // At the warm-up's own pace: the learning rate has to know from the start how many steps there will be.
-  const sftSteps = Math.round((spec.sft!.steps * training_s) / warmup_s);
-  bench.doing(`seed ${seed}: supervised training alone, ${sftSteps} steps for ${Math.round(training_s)} s`);
-  const sftOnly = await trainSupervised(bench, { folder, seed, steps: sftSteps });
+  bench.doing(`seed ${seed}: supervised training alone for ${Math.round(training_s)} s`);
+  const sftOnly = await trainSupervised(bench, {
+    folder,
+    seed,
+    budget_s: training_s,
+    stepsGuess: (spec.sft!.steps * training_s) / warmup_s,
+  });
   return {
     seed,
     before: await score(folder, run, 0),
@@ -118,21 +121,31 @@ async function measureSeed(
   };
 }
 
-/** A run that is nearly all warm-up: its v0 is the supervised policy. */
+/** It got this share of the time or more, or it is done again with more steps. */
+const budgetShareMin = 0.9;
+const attemptsMax = 3;
+
+/**
+ * A run that is nearly all warm-up: its v0 is the supervised policy. The learning rate has to know from the start how many
+ * steps there will be, so their number is guessed from the pace so far.
+ */
 async function trainSupervised(
   bench: Bench,
-  { folder, seed, steps }: { folder: string; seed: number; steps: number },
+  { folder, seed, budget_s, stepsGuess }: { folder: string; seed: number; budget_s: number; stepsGuess: number },
 ): Promise<SeedResult['sftOnly']> {
-  const run = `sft-only-${seed}`;
-  const oneStep = ['--max-steps', '1', '--trainer.warmup_steps', '0'];
-  await trainWithCli(bench, {
-    folder,
-    run,
-    overrides: ['--seed', String(seed), '--sft.steps', String(steps), ...oneStep],
-  });
-  const [v0] = await readCommits(folder, run, 0);
-  const training_s = (committedAt(v0!) - (await runOpenedAt(folder, run))) / 1000;
-  return { ...(await score(folder, run, 0)), steps, training_s: round(training_s, 1) };
+  let steps = Math.round(stepsGuess);
+  for (let attempt = 1; ; attempt++) {
+    const run = `sft-only-${seed}.${attempt}`;
+    const settings = ['--sft.steps', String(steps), '--max-steps', '1', '--trainer.warmup_steps', '0'];
+    await trainWithCli(bench, { folder, run, overrides: ['--seed', String(seed), ...settings] });
+    const [v0] = await readCommits(folder, run, 0);
+    const training_s = (committedAt(v0!) - (await runOpenedAt(folder, run))) / 1000;
+    if (training_s >= budgetShareMin * budget_s || attempt === attemptsMax) {
+      return { ...(await score(folder, run, 0)), steps, training_s: round(training_s, 1) };
+    }
+    bench.say(`${steps} steps took ${round(training_s, 1)} s of ${round(budget_s, 1)} s: again with more`);
+    steps = Math.ceil((steps * budget_s) / training_s);
+  }
 }
 
 /** The first thing a run does is to write down what it is. */

@@ -34,8 +34,8 @@ export function stepsOfHistory(events: readonly HistoryEvent[]): StepHistory[] {
 export type Durations = Readonly<Record<string, readonly number[]>>;
 
 /**
- * Where the time goes: how long each activity waited for a worker and then ran, the same for workflow tasks, and how
- * long the local activities took that run within those.
+ * Where the time goes: how long each activity waited for a worker and then ran, and the same for workflow tasks, within
+ * which the local activities run (their own times in the markers are not those of a clock).
  */
 export function durationsOf(events: readonly HistoryEvent[]): Durations {
   const durations: Record<string, number[]> = {};
@@ -51,44 +51,22 @@ export function durationsOf(events: readonly HistoryEvent[]): Durations {
     const started = at(ended?.startedEventId);
     if (scheduled && started) {
       const name = scheduled.activityTaskScheduledEventAttributes?.activityType?.name ?? 'workflow task';
-      add(`${name}: waits`, eventTime(started) - eventTime(scheduled));
-      add(`${name}: runs`, eventTime(event) - eventTime(started));
+      add(`${name}: waits`, milliseconds(started) - milliseconds(scheduled));
+      add(`${name}: runs`, milliseconds(event) - milliseconds(started));
     }
-    const local = localActivityDetails(event);
-    if (local)
-      add(`${local.activity_type} (local): runs`, timeOf(local.complete_time) - timeOf(local.original_schedule_time));
   }
   return durations;
 }
 
-interface Time {
-  readonly seconds: number;
-  readonly nanos: number;
-}
-
-/** The marker that the SDK records for a local activity. */
-interface LocalActivity {
-  readonly activity_type: string;
-  readonly complete_time: Time;
-  readonly original_schedule_time: Time;
-}
-
+/** The SDK records a local activity as a marker. */
 function localActivityOf(event: HistoryEvent): string | undefined {
-  return localActivityDetails(event)?.activity_type;
-}
-
-function localActivityDetails(event: HistoryEvent): LocalActivity | null {
-  if (event.eventType !== EventType.EVENT_TYPE_MARKER_RECORDED) return null;
+  if (event.eventType !== EventType.EVENT_TYPE_MARKER_RECORDED) return undefined;
   const marker = event.markerRecordedEventAttributes;
   const data = marker?.details?.['data']?.payloads?.[0]?.data;
-  if (marker?.markerName !== 'core_local_activity' || !data) return null;
-  return JSON.parse(Buffer.from(data).toString()) as LocalActivity;
+  if (marker?.markerName !== 'core_local_activity' || !data) return undefined;
+  return (JSON.parse(Buffer.from(data).toString()) as { activity_type: string }).activity_type;
 }
 
-function eventTime({ eventTime }: HistoryEvent): number {
-  return timeOf({ seconds: Number(eventTime?.seconds), nanos: eventTime?.nanos ?? 0 });
-}
-
-function timeOf({ seconds, nanos }: Time): number {
-  return seconds * 1000 + nanos / 1e6;
+function milliseconds({ eventTime }: HistoryEvent): number {
+  return Number(eventTime?.seconds) * 1000 + (eventTime?.nanos ?? 0) / 1e6;
 }

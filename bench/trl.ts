@@ -1,7 +1,7 @@
 import { access } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
-import { meterCpu, type CpuUse } from './cpu-meter.ts';
+import { isDisturbed, meterCpu, waitForQuiet, type CpuUse } from './cpu-meter.ts';
 import { CannotMeasure, measurement, type Bench, type Figures } from './measurement.ts';
 import { committedAt, readCommits, runProgram, stepSeconds, trainWithCli, withProject } from './run-project.ts';
 import { mean, median, round } from './statistics.ts';
@@ -23,16 +23,20 @@ const pip =
  *
  * Both are medians over the pairs. Ours seals its checkpoints as every run does and TRL's saves nothing; ours leaves
  * groups without a signal out of training (`rows_trained` says how much it trained) and TRL trains on all 512 rows.
- * `cpu` beside each run shows whether the machine was ours alone.
+ * `cpu` beside each run shows whether the machine was its alone; `pairs_disturbed` counts the pairs in which others took
+ * more than a twentieth of it. They are in the medians all the same: two threads on two cores suffer badly from company, so a
+ * figure with disturbed pairs says little.
  */
 export const trl = measurement('trl', "the demo beside TRL's GRPOTrainer, in turn", measure)
   .option('--pairs <n>', 'how often each side runs', Number, 2)
   .option('--steps <n>', 'RL steps of each run', Number, 100)
+  .option('--patience <seconds>', 'how long to wait for a quiet machine before each run', Number, 60)
   .addHelpText('after', `\nRATCHET_TRL_PYTHON names a Python with TRL (3.11; about 6 GB): ${pip}`);
 
 interface Options {
   readonly pairs: number;
   readonly steps: number;
+  readonly patience: number;
 }
 
 interface Timed {
@@ -42,7 +46,7 @@ interface Timed {
   readonly cpu: CpuUse | null;
 }
 
-async function measure(bench: Bench, { pairs, steps }: Options): Promise<Figures> {
+async function measure(bench: Bench, { pairs, steps, patience }: Options): Promise<Figures> {
   const python = await findPython(bench);
   bench.doing('both once in passing, so that files and compiled code are in their caches');
   await runTheirs(bench, python, { steps: 1, warmupSteps: 1 });
@@ -51,8 +55,10 @@ async function measure(bench: Bench, { pairs, steps }: Options): Promise<Figures
   const measured: { readonly trl: Timed; readonly ratchet: Timed }[] = [];
   for (let pair = 1; pair <= pairs; pair++) {
     bench.doing(`pair ${pair} of ${pairs}: TRL`);
+    await waitForQuiet(bench, patience);
     const theirs = await runTheirs(bench, python, { steps });
     bench.doing(`pair ${pair} of ${pairs}: Ratchet`);
+    await waitForQuiet(bench, patience);
     const ours = await runOurs(bench, { steps });
     measured.push({ trl: theirs, ratchet: ours });
     bench.say(`pair ${pair}: TRL ${JSON.stringify(theirs)}`);
@@ -60,7 +66,17 @@ async function measure(bench: Bench, { pairs, steps }: Options): Promise<Figures
   }
   const ratio = (of: 'step_s' | 'run_s'): number =>
     round(median(measured.map(({ trl, ratchet }) => trl[of] / ratchet[of])));
-  return { step_ratio: ratio('step_s'), run_ratio: ratio('run_s'), details: { steps, pairs: measured } };
+  const pairs_disturbed = measured.filter(
+    ({ trl, ratchet }) => isDisturbed(trl.cpu) || isDisturbed(ratchet.cpu),
+  ).length;
+  if (pairs_disturbed > 0)
+    bench.say(`${pairs_disturbed} of ${pairs} pairs were disturbed: measure again on a quiet machine`);
+  return {
+    step_ratio: ratio('step_s'),
+    run_ratio: ratio('run_s'),
+    pairs_disturbed,
+    details: { steps, pairs: measured },
+  };
 }
 
 async function findPython(bench: Bench): Promise<string> {

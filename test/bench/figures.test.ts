@@ -1,0 +1,78 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { busyTicks, meterCpu } from '../../bench/cpu-meter.ts';
+import { onPolicyOverhead, prefetchedOverhead } from '../../bench/orchestration.ts';
+import { shuffleRewards } from '../../bench/shuffled-control.ts';
+import { median } from '../../bench/statistics.ts';
+import type { StepCommit } from '../../core/rl/run-state.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
+
+test('on-policy overhead is what is left of the time between commits, from the fourth step on', () => {
+  const commits = [0, 900, 1800, 2700, 3200, 3800].map((at, step) => commit(step, at, { generate: 0.2, train: 0.1 }));
+  assert.deepEqual(onPolicyOverhead(commits).map(tenths), [2, 3]);
+});
+
+test('with prefetching a step is compared with its training or the generation beside it, whichever is longer', () => {
+  const commits = [
+    commit(0, 0),
+    commit(1, 900),
+    commit(2, 1800),
+    commit(3, 2700),
+    commit(4, 3700, { generate: 9, train: 0.9 }),
+    commit(5, 4700, { generate: 0.4, train: 0.3 }),
+    commit(6, 5700, { generate: 0.8, train: 0.3 }),
+  ];
+  assert.deepEqual(prefetchedOverhead(commits).map(tenths), [1, 2], 'beside the last step nothing is generated');
+});
+
+test('the median of an even number of values is the mean of the two in the middle', () => {
+  assert.equal(median([3, 1, 2]), 2);
+  assert.equal(median([4, 1, 2, 3]), 2.5);
+  fc.assert(
+    fc.property(fc.array(fc.integer(), { minLength: 1 }), (values) => {
+      const below = values.filter((value) => value < median(values)).length;
+      const above = values.filter((value) => value > median(values)).length;
+      return below <= values.length / 2 && above <= values.length / 2;
+    }),
+  );
+});
+
+test('shuffling deals the same rewards out anew, and changes nothing else', () => {
+  const groups = [1, 2, 3].map((ordinal) => group(ordinal, [ordinal, ordinal + 0.1, ordinal + 0.2, ordinal + 0.3]));
+  const shuffled = shuffleRewards(groups, 7, 1);
+  const rewards = (all: readonly ScoredGroup[]) => all.flatMap(({ rollouts }) => rollouts.map(({ reward }) => reward!));
+  const sorted = (all: readonly ScoredGroup[]) => rewards(all).sort((a, b) => a - b);
+  assert.notDeepEqual(rewards(shuffled), rewards(groups));
+  assert.deepEqual(sorted(shuffled), sorted(groups));
+  assert.deepEqual(withoutRewards(shuffled), withoutRewards(groups));
+  assert.deepEqual(shuffleRewards(groups, 7, 1), shuffled, 'the same key, the same deal');
+});
+
+test('processors are busy unless they idle or wait for disks', () => {
+  assert.equal(busyTicks('cpu  1 2 3 4000 5000 6 7 8 1 2\ncpu0 9 9 9 9 9 9 9 9 9 9'), 1 + 2 + 3 + 6 + 7 + 8);
+});
+
+test('work of our own is counted as our own', { skip: process.platform !== 'linux' }, async () => {
+  const { cpu } = await meterCpu(async () => {
+    const until = process.cpuUsage().user + 300_000;
+    while (process.cpuUsage().user < until);
+  });
+  assert.ok(cpu && cpu.own_s >= 0.25, JSON.stringify(cpu));
+});
+
+function commit(step: number, atMs: number, times = { generate: 0, train: 0 }): StepCommit {
+  const metrics = { 'rollout/generation_time': times.generate, 'time/train': times.train };
+  return { step, committedAt: new Date(atMs).toISOString(), metrics } as unknown as StepCommit;
+}
+
+function group(ordinal: number, rewards: readonly number[]): ScoredGroup {
+  const rollouts = rewards.map((reward, index) => ({ group: ordinal, index, exampleId: ordinal, reward }));
+  return { ordinal, rollouts } as unknown as ScoredGroup;
+}
+
+function withoutRewards(groups: readonly ScoredGroup[]) {
+  return groups.map((group) => ({ ...group, rollouts: group.rollouts.map((rollout) => ({ ...rollout, reward: 0 })) }));
+}
+
+const tenths = (seconds: number): number => Math.round(seconds * 10);
