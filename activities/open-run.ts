@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
@@ -38,6 +39,10 @@ export interface OpenRunDependencies {
   readonly isWorkflowRunning: (workflowId: string) => Promise<boolean>;
 }
 
+const searchAttributesMissing =
+  'This Temporal namespace has no search attributes RatchetRun, RatchetStep and RatchetReward; the run tells its progress in its memo instead. ' +
+  'To create them: temporal operator search-attribute create --name RatchetRun --type Keyword --name RatchetStep --type Int --name RatchetReward --type Double';
+
 /** What must stay as it was when a run goes on: another value would make it another run. */
 const identity = [
   'model',
@@ -67,6 +72,7 @@ export const createOpenRun =
     refuseOtherIdentity(spec, decodeJson<{ spec: RunSpec }>(first.bytes).spec, store.uri);
     const bytes = encodeJson(spec);
     const ref = await store.put(layout.spec(sha256(bytes)), bytes);
+    const hasSearchAttributes = await dependencies.hasSearchAttributes();
     const handle: RunHandle = {
       name: spec.name,
       store: spec.store.uri,
@@ -85,8 +91,8 @@ export const createOpenRun =
           datasetLength: (await openEnvironment(entry)).dataset.length,
         })),
       ),
-      warnings,
-      hasSearchAttributes: await dependencies.hasSearchAttributes(),
+      warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
+      hasSearchAttributes,
     };
   };
 
@@ -115,7 +121,7 @@ async function claimRun(dependencies: OpenRunDependencies, spec: RunSpec, workfl
 }
 
 function refuseOtherIdentity(spec: RunSpec, first: RunSpec, uri: string): void {
-  const changed = identity.filter((key) => JSON.stringify(spec[key]) !== JSON.stringify(first[key]));
+  const changed = identity.filter((key) => !isDeepStrictEqual(spec[key], first[key]));
   if (changed.length === 0) return;
   const lines = changed.map((key) => `  ${key}: was ${show(first[key])}, now ${show(spec[key])}`);
   throw new RatchetError(

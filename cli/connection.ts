@@ -1,5 +1,6 @@
-import { Client, Connection } from '@temporalio/client';
+import { Client, Connection, type WorkflowHandle, WorkflowNotFoundError } from '@temporalio/client';
 import { RatchetError } from '../core/errors.ts';
+import { runNamePattern } from '../core/names.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
 
 export interface TemporalPlace {
@@ -26,12 +27,43 @@ export async function connect({
 }: TemporalPlace): Promise<{ client: Client; close: () => Promise<void> }> {
   try {
     const connection = await Connection.connect({ address, connectTimeout: '10s' });
-    return { client: new Client({ connection, namespace }), close: () => connection.close() };
+    return {
+      client: new Client({ connection, namespace, identity: `ratchet ${process.pid}` }),
+      close: () => connection.close(),
+    };
   } catch (cause) {
     throw new RatchetError(
       'ServerUnavailable',
       `No Temporal server answers at ${address}. Is it running, and is TEMPORAL_ADDRESS right?`,
       { cause },
     );
+  }
+}
+
+/**
+ * The workflow of a run. Its id is the run's name, unless the run was started by hand under another id: then it is found by
+ * its search attribute.
+ */
+export async function findRun(client: Client, run: string): Promise<WorkflowHandle> {
+  const handle = client.workflow.getHandle(run);
+  if (await exists(handle)) return handle;
+  if (runNamePattern.test(run)) {
+    const query = `WorkflowType='trainRun' AND RatchetRun='${run}'`;
+    for await (const { workflowId } of client.workflow.list({ query, pageSize: 1 }))
+      return client.workflow.getHandle(workflowId);
+  }
+  throw new RatchetError(
+    'RunNotFound',
+    `There is no run ${run} on this Temporal server. \`ratchet status\` lists those there are.`,
+  );
+}
+
+async function exists(handle: WorkflowHandle): Promise<boolean> {
+  try {
+    await handle.describe();
+    return true;
+  } catch (error) {
+    if (error instanceof WorkflowNotFoundError) return false;
+    throw error;
   }
 }

@@ -51,7 +51,10 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     overrides: start?.state.overrides ?? {},
     carried,
   });
-  if (!carried) for (const warning of opened.warnings) desk.tell('warning', 0, warning);
+  if (!carried) {
+    desk.publish(start?.state.step ?? 0, null);
+    for (const warning of opened.warnings) desk.tell('warning', 0, warning);
+  }
 
   let { state, parent } = start ?? (await makeFirstVersion());
   desk.at('training', state.step, state.policy.digest);

@@ -1,7 +1,8 @@
+import { defineSearchAttributeKey } from '@temporalio/common';
+import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
 import type { RunStatus } from '../../workflows/messages.ts';
-import { RatchetError } from '../../core/errors.ts';
-import { connect, findTemporal } from '../connection.ts';
+import { connect, findRun, findTemporal } from '../connection.ts';
 
 export const statusCommand = new Command('status')
   .description('where a run stands and what it is waiting for; without a name, all runs')
@@ -9,32 +10,39 @@ export const statusCommand = new Command('status')
   .action(async (run: string | undefined) => {
     const { client, close } = await connect(await findTemporal(process.cwd()));
     try {
-      if (run === undefined) {
-        let count = 0;
-        for await (const { workflowId, status } of client.workflow.list({
-          query: "WorkflowType='trainRun'",
-          pageSize: 50,
-        })) {
-          process.stdout.write(`${workflowId}  ${status.name.toLowerCase()}\n`);
-          if (++count === 50) break;
-        }
-        if (count === 0) process.stdout.write('no runs yet\n');
-        return;
-      }
-      const handle = client.workflow.getHandle(run);
-      const { status } = await handle.describe().catch((cause: unknown) => {
-        throw new RatchetError(
-          'RunNotFound',
-          `There is no run ${run} on this Temporal server. \`ratchet status\` lists those there are.`,
-          { cause },
-        );
-      });
+      if (run === undefined) return await listRuns(client);
+      const handle = await findRun(client, run);
+      const { status } = await handle.describe();
       const details = await client.withDeadline(Date.now() + 10_000, () => handle.query<RunStatus>('status'));
       process.stdout.write(`${describe(details, status.name)}\n`);
     } finally {
       await close();
     }
   });
+
+const runsListedMax = 50;
+const runKey = defineSearchAttributeKey('RatchetRun', 'KEYWORD');
+const stepKey = defineSearchAttributeKey('RatchetStep', 'INT');
+const rewardKey = defineSearchAttributeKey('RatchetReward', 'DOUBLE');
+
+/** Newest first, one line each. */
+async function listRuns(client: Client): Promise<void> {
+  let count = 0;
+  for await (const found of client.workflow.list({ query: "WorkflowType='trainRun'", pageSize: runsListedMax })) {
+    const { workflowId, status, startTime, typedSearchAttributes: attributes } = found;
+    const reward = attributes.get(rewardKey);
+    const parts = [
+      (attributes.get(runKey) ?? workflowId).padEnd(32),
+      status.name.toLowerCase().padEnd(12),
+      `step ${attributes.get(stepKey) ?? 0}`.padEnd(10),
+      (reward === undefined ? '' : `reward ${reward.toFixed(3)}`).padEnd(14),
+      `since ${startTime.toISOString().slice(0, 19)}`,
+    ];
+    process.stdout.write(`${parts.join('  ')}\n`);
+    if (++count === runsListedMax) break;
+  }
+  if (count === 0) process.stdout.write('no runs yet\n');
+}
 
 function describe(status: RunStatus, workflow: string): string {
   const waiting = status.waitingOn.map(({ what, since }) => `  ${what}, since ${since}`);

@@ -1,7 +1,7 @@
 import { WorkflowUpdateFailedError } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { connect, findTemporal } from '../connection.ts';
+import { connect, findRun, findTemporal } from '../connection.ts';
 
 export const pauseCommand = new Command('pause')
   .description('let what is under way finish, then start no further step')
@@ -33,7 +33,7 @@ export const setCommand = new Command('set')
 async function tell(run: string, update: string, args: [string | number]): Promise<void> {
   const { client, close } = await connect(await findTemporal(process.cwd()));
   try {
-    const answer = await client.workflow.getHandle(run).executeUpdate<string, [string | number]>(update, { args });
+    const answer = await (await findRun(client, run)).executeUpdate<string, [string | number]>(update, { args });
     process.stdout.write(`${answer}\n`);
   } catch (error) {
     if (!(error instanceof WorkflowUpdateFailedError)) throw error;

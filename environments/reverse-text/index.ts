@@ -26,7 +26,9 @@ export function loadEnvironment(args: unknown): Environment {
   const { min_length, max_length, wrong_demonstrations, seed } = parseArgs('reverse-text', Args, args);
   const words = readFileSync(new URL('words.txt', import.meta.url), 'utf8')
     .split('\n')
-    .filter((word) => word.length >= min_length && word.length <= max_length);
+    .filter((word) => word.length >= min_length && word.length <= max_length)
+    // Not by the alphabet: the first examples are to be a fair sample of all.
+    .sort((a, b) => hash32(seed, 'order', a) - hash32(seed, 'order', b) || (a < b ? -1 : 1));
   const isHeldOut = (word: string) => hash32(seed, 'held out', word) % 10 === 0;
 
   return singleTurn({

@@ -1,0 +1,65 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { RunStatus } from '../../workflows/messages.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
+import { auditLedger } from '../../core/rl/ledger.ts';
+import { openSmallProject, smallRun } from './small-run.ts';
+
+const steps = 130;
+const long = smallRun
+  .replace('max_steps = 12', `max_steps = ${steps}`)
+  .replace('max_async_level = 0', 'max_async_level = 1')
+  .replace('batch_size = 32', 'batch_size = 8')
+  .replace('steps = 60', 'steps = 50')
+  .replace('interval = 6', 'interval = 50');
+
+test('a long run continues as new, answers what it is told on the way, and its ledger is exact', async () => {
+  const project = await openSmallProject({ 'long.toml': long });
+  try {
+    const handle = await project.client.workflow.start<typeof trainRun>('trainRun', {
+      workflowId: 'long',
+      taskQueue: 'ratchet',
+      args: ['long.toml'],
+    });
+    while (!(await project.commit('long', 2))) await delay(20);
+    await assert.rejects(handle.executeUpdate('set-learning-rate', { args: [-1] }), 'a senseless value is refused');
+    await handle.executeUpdate('set-learning-rate', { args: [5e-4] });
+    await handle.executeUpdate('pause', { args: ['looking at it'] });
+    await assert.rejects(handle.executeUpdate('stop-after', { args: [1] }), 'a step that is over is refused');
+    const paused = await untilStill();
+    assert.equal(paused.phase, 'paused');
+    assert.equal(paused.pausedBecause, 'looking at it');
+    assert.equal(await project.commit('long', paused.step + 1), null, 'no step after the pause');
+    await handle.executeUpdate('resume', { args: [''] });
+
+    const summary = await handle.result();
+    assert.equal(summary.step, steps);
+    assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
+    const commits = await Promise.all(Array.from({ length: steps + 1 }, (_, step) => project.commit('long', step)));
+    const audit = auditLedger(commits.map((commit) => commit!.outcomes));
+    assert.ok(audit.isSound);
+    assert.ok(commits.every((commit, step) => step === 0 || commit!.metrics['off_policy/max']! <= 1));
+    assert.equal(commits.at(-1)!.state.overrides.learningRate, 5e-4, 'what it was told outlives continue-as-new');
+
+    const executions = await countExecutions();
+    assert.ok(executions >= 2, `one execution holds ${steps} steps: it never continued as new`);
+
+    async function untilStill(): Promise<RunStatus> {
+      for (let last = -1; ;) {
+        const status = await handle.query<RunStatus>('status');
+        if (status.step === last && status.waitingOn.length === 0) return status;
+        last = status.step;
+        await delay(300);
+      }
+    }
+  } finally {
+    await project.close();
+  }
+
+  async function countExecutions(): Promise<number> {
+    let count = 0;
+    for await (const found of project.client.workflow.list({ query: "WorkflowId='long'" })) count += found ? 1 : 0;
+    return count;
+  }
+});

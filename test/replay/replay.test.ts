@@ -1,0 +1,41 @@
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { before, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import proto from '@temporalio/proto';
+import { bundleWorkflowCode, DefaultLogger, Runtime, Worker, type WorkflowBundleWithSourceMap } from '@temporalio/worker';
+
+/** Histories as protobuf bytes: the JSON form of `fetchHistory` does not decode with every protobufjs in the tree. */
+const folder = fileURLToPath(new URL('.', import.meta.url));
+const recorded = readdirSync(folder).filter((name) => name.endsWith('.history.bin'));
+
+let workflowBundle: WorkflowBundleWithSourceMap;
+before(async () => {
+  Runtime.install({ logger: new DefaultLogger('ERROR') });
+  const workflowsPath = fileURLToPath(new URL('../../workflows/index.ts', import.meta.url));
+  workflowBundle = await bundleWorkflowCode({ workflowsPath, logger: new DefaultLogger('WARN') });
+});
+
+test('there are recorded histories of both async levels', () => {
+  assert.deepEqual(recorded.toSorted(), ['async-1.history.bin', 'on-policy.history.bin']);
+});
+
+for (const name of recorded) {
+  test(`a run recorded as ${name.replace('.history.bin', '')} replays: running runs survive this version`, async () => {
+    const history = proto.temporal.api.history.v1.History.decode(readFileSync(folder + name));
+    await Worker.runReplayHistory({ workflowBundle }, history, 'recorded');
+  });
+}
+
+test('a history whose steps came in another order is refused', async () => {
+  const history = proto.temporal.api.history.v1.History.decode(readFileSync(`${folder}on-policy.history.bin`));
+  const scheduled = history.events.filter((event) => event.activityTaskScheduledEventAttributes);
+  const [, warmUp, broadcast] = scheduled.map((event) => event.activityTaskScheduledEventAttributes!);
+  warmUp!.activityType = { name: 'saveCheckpoint' };
+  broadcast!.activityType = { name: 'warmUp' };
+  await assert.rejects(Worker.runReplayHistory({ workflowBundle }, history, 'changed'), /determinism/i);
+});
+
+test('schemas stay out of the workflow bundle', () => {
+  assert.ok(!workflowBundle.code.includes('ZodType'), 'zod is in the bundle: a workflow imports a value of core/spec');
+});
