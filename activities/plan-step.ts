@@ -55,7 +55,7 @@ export async function packBatch(input: {
   };
 }
 
-/** Fixes everything that decides the step's bits. A plan that is already stored stands. */
+/** Fixes everything that decides the step's bits. A plan that is already stored for these groups stands. */
 export async function planStep(input: {
   readonly run: RunHandle;
   readonly step: number;
@@ -86,7 +86,7 @@ export async function planStep(input: {
     optimizer: spec.optimizer,
     snapshot: step % spec.checkpoints.interval === 0 || step === spec.maxSteps || step === overrides.stopAfter,
   };
-  const key = layout.plan(run.lineage, step, attempt);
+  const key = layout.plan(run.lineage, step, attempt, input.packed.sha256);
   const { bytes } = await store.putIfAbsent(key, encodeJson(proposal));
   const plan = decodeJson<StepPlan>(bytes);
   const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength };

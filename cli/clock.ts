@@ -1,12 +1,16 @@
 /** Lines with the time since the command began: `0:38  warm-up …`. */
 export interface Clock {
   readonly say: (line: string) => void;
+  /** `2/3 ` when this is the rest of `npm start`, whose first part was the packages; else nothing. */
+  readonly part: (number: 2 | 3) => string;
 }
 
 export function startClock(): Clock {
   // `npm start` began before this process did.
   const startedAt = Number(process.env['RATCHET_STARTED_AT'] ?? Date.now());
+  const isFirstRun = process.env['RATCHET_STARTED_AT'] !== undefined;
   return {
+    part: (number) => (isFirstRun ? `${number}/3 ` : ''),
     say: (line) => {
       const seconds = Math.max(0, Math.floor((Date.now() - startedAt) / 1000));
       const time = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`;

@@ -15,8 +15,8 @@ export const layout = {
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.jsonl`,
   packed: (lineage: string, step: number, digest: string) =>
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.json`,
-  plan: (lineage: string, step: number, attempt: number) =>
-    `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}plan.json`,
+  plan: (lineage: string, step: number, attempt: number, packedDigest: string) =>
+    `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}.plan.json`,
   weights: (lineage: string, step: number) => `${branch(lineage)}weights/step_${step}/`,
   allWeights: (lineage: string) => `${branch(lineage)}weights/`,
   checkpoint: (lineage: string, step: number) => `${branch(lineage)}checkpoints/step_${step}/`,

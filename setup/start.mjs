@@ -1,6 +1,8 @@
 /** `npm start`: packages, then the first run. Everything else is the command line's own. */
 import { ensurePackages, projectRoot, runInForeground, runSetup } from './packages.mjs';
 
+const startedAt = String(Date.now());
+
 await runSetup(async () => {
   process.stdout.write(
     'Ratchet: trains a small language model by reinforcement learning, durably. ' +
@@ -8,5 +10,8 @@ await runSetup(async () => {
   );
   await ensurePackages({ label: '1/3 packages' });
   const args = ['--import', 'tsx', 'cli/main.ts', 'train', 'configs/rl/reverse-text.toml', ...process.argv.slice(2)];
-  return runInForeground(process.execPath, args, { folder: projectRoot });
+  return runInForeground(process.execPath, args, {
+    folder: projectRoot,
+    env: { ...process.env, RATCHET_STARTED_AT: startedAt },
+  });
 });

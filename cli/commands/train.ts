@@ -9,6 +9,7 @@ import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
+import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { connect } from '../connection.ts';
@@ -118,20 +119,28 @@ async function openPlace(
   const weightRoot = fileURLToPath(spec.store.uri);
   await mkdir(weightRoot, { recursive: true });
   const policyPort = await choosePolicyPort();
-  clock.say('3/3 starting server, 1 trainer, 1 rollout worker, policy server');
   try {
+    const cli = process.env['TEMPORAL_ADDRESS'] ? null : await findServer(clock);
+    clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}1 trainer, 1 rollout worker, policy server`);
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
       roles: (place) => localRoles(place, { weightRoots: [weightRoot], policyPort }),
       log: clock.say,
       signal,
+      ...(cli ? { temporalCli: async () => cli } : {}),
     });
     return { stack, address: stack.temporalAddress, uiUrl: stack.uiUrl };
   } catch (error) {
     if (signal.aborted) return null;
     throw error;
   }
+}
+
+async function findServer(clock: Clock): Promise<TemporalCli> {
+  const cli = await ensureTemporalCli({ log: (line) => clock.say(`${clock.part(2)}${line}`) });
+  clock.say(`${clock.part(2)}Temporal server: ${cli.serverVersion} (${cli.source})`);
+  return cli;
 }
 
 function summarize(

@@ -8,7 +8,7 @@ import { resolveStoreUri } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
-import { hasCode } from '../backends/store.contract.ts';
+import { hasCode, text } from '../backends/store.contract.ts';
 import {
   act,
   advance,
@@ -128,7 +128,7 @@ describe('bringing a trainer to a version', () => {
         await policyTrainer.bringTo(test.run, versions[5]!.state.policy);
         assert.equal(
           trainers.at(-1)!.weights,
-          `${Buffer.from((await test.store.read(`${layout.weights('main', 5)}model.safetensors`))!).toString()}`,
+          text(await test.store.read(`${layout.weights('main', 5)}model.safetensors`)),
         );
       }
     });

@@ -16,7 +16,7 @@ describe('where things lie in a run', () => {
           `${layout.round(lineage, step, 1, 64)}scored.jsonl`,
           layout.batch(lineage, step, digest),
           layout.packed(lineage, step, digest),
-          layout.plan(lineage, step, attempt),
+          layout.plan(lineage, step, attempt, digest),
           `${layout.weights(lineage, step)}model.safetensors`,
           layout.weights(lineage, step),
           `${layout.checkpoint(lineage, step)}manifest.json`,
@@ -45,8 +45,9 @@ describe('where things lie in a run', () => {
         const keys = numbers.flatMap((step) =>
           ['main', 'other'].flatMap((lineage) => [
             layout.commit(lineage, step),
-            layout.plan(lineage, step, 1),
-            layout.plan(lineage, step, 2),
+            layout.plan(lineage, step, 1, digest),
+            layout.plan(lineage, step, 2, digest),
+            layout.plan(lineage, step, 1, digest.replace('a', 'b')),
             layout.batch(lineage, step, digest),
             layout.packed(lineage, step, digest),
             layout.weights(lineage, step),
@@ -72,7 +73,7 @@ describe('where things lie in a run', () => {
       assert(layout.commit(lineage, 3).startsWith(layout.commits(lineage)));
       assert(layout.batch(lineage, 3, digest).startsWith(layout.allBatches(lineage)));
       assert(layout.packed(lineage, 3, digest).startsWith(layout.allBatches(lineage)));
-      assert(layout.plan(lineage, 3, 2).startsWith(layout.allBatches(lineage)));
+      assert(layout.plan(lineage, 3, 2, digest).startsWith(layout.allBatches(lineage)));
     }
     assert(layout.claim(1).startsWith(layout.claims()));
     assert(layout.warmUp(50).startsWith(layout.allWarmUps()));

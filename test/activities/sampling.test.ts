@@ -1,0 +1,311 @@
+import assert from 'node:assert/strict';
+import { readdir, readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { describe, test, type TestContext } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { readJson, readRows } from '../../activities/run-access.ts';
+import { openEnvironment } from '../../backends/environments/index.ts';
+import { FileStore } from '../../backends/store/file-store.ts';
+import { putRows } from '../../backends/store/objects.ts';
+import { RatchetError } from '../../core/errors.ts';
+import type { Outcome, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
+import type { LeasedGroups, PolicyVersion, SamplingRound } from '../../core/rl/run-state.ts';
+import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { act, commitFirst, datasets, makeRun, openRoles, type Roles, type TestRun, WordsInference } from './runs.ts';
+
+/** A run with v0 and a round of four groups leased for step 1. */
+async function leased(t: TestContext, inference = new WordsInference()) {
+  const run = await makeRun(t);
+  const roles = openRoles(inference);
+  const { state } = await commitFirst(run, roles);
+  const lease = { run: run.run, step: 1, count: 4, curriculum: initialCurriculum, datasets, policy: state.policy };
+  const { round } = await roles.leaseGroups(lease);
+  return { test: run, roles, inference, lease, round, policy: state.policy };
+}
+const whole = { index: 0, count: 1 };
+const generate = ({ run }: TestRun, roles: Roles, round: SamplingRound, chunk = whole) =>
+  act(roles.generateRollouts, { run, round, chunk });
+const places = (rollouts: readonly Rollout[]) => rollouts.map(({ group, index }) => `${group}/${index}`);
+const allPlaces = [1, 2, 3, 4].flatMap((group) => [0, 1, 2, 3].map((index) => `${group}/${index}`));
+
+describe('leasing groups', () => {
+  test('leased twice, the same groups are there, under the same reference', async (t) => {
+    const { roles, lease, round } = await leased(t);
+    const again = await roles.leaseGroups(lease);
+    assert.deepEqual(again.round, round);
+    assert.equal(again.curriculum.nextOrdinal, 5);
+  });
+
+  test('a lease that is stored is adopted with the older policy its groups began with', async (t) => {
+    const { test, roles, lease, round, policy } = await leased(t);
+    const newer: PolicyVersion = { ...policy, step: 3, digest: 'newer' };
+    const again = await roles.leaseGroups({ ...lease, policy: newer });
+    assert.deepEqual(again.round, round);
+    assert.equal(again.round.policyStep, 0);
+    const stored = await readJson<LeasedGroups>(test.run, again.round.leases);
+    assert.equal(stored.policy.digest, policy.digest);
+    assert(stored.leases.every(({ policyStep }) => policyStep === 0));
+  });
+
+  test('the next round goes on where the last one ended', async (t) => {
+    const { roles, lease } = await leased(t);
+    const { curriculum } = await roles.leaseGroups(lease);
+    const next = await roles.leaseGroups({ ...lease, curriculum, count: 2 });
+    assert.deepEqual([next.round.first, next.round.last], [5, 6]);
+  });
+});
+
+describe('generating rollouts', () => {
+  test('a chunk holds every rollout of its groups in order, and the chunks together all groups', async (t) => {
+    const { test, roles, round, inference } = await leased(t);
+    const rollouts: Rollout[] = [];
+    for (const index of [0, 1, 2]) {
+      const { finished, adopted } = await generate(test, roles, round, { index, count: 3 });
+      assert.equal(adopted, 0);
+      rollouts.push(...(await readRows<Rollout>(test.run, finished)));
+    }
+    assert.deepEqual(places(rollouts), allPlaces);
+    assert.equal(inference.asked.length, 16);
+    assert.equal(new Set(inference.asked.map(({ seed }) => seed)).size, 16);
+  });
+
+  test('a finished chunk is adopted: the model is not asked again', async (t) => {
+    const { test, roles, round, inference } = await leased(t);
+    const once = await generate(test, roles, round);
+    const again = await generate(test, openRoles(inference), round);
+    assert.deepEqual(again.finished, once.finished);
+    assert.deepEqual([again.adopted, again.rollouts, again.tokens], [16, 16, once.tokens]);
+    assert.equal(inference.asked.length, 16);
+  });
+
+  test('a retry asks only for the rollouts that are missing, and gives what an undisturbed chunk gives', async (t) => {
+    const { test, roles, round, inference } = await leased(t);
+    inference.failAt = 6;
+    inference.failure = new RatchetError('InferenceUnavailable', 'the server died');
+    await assert.rejects(generate(test, roles, round), /the server died/);
+    assert.equal(inference.asked.length, 16);
+    const retried = await generate(test, roles, round);
+    assert.equal(inference.asked.length, 17);
+    assert.deepEqual([retried.rollouts, retried.adopted], [16, 15]);
+
+    const other = await leased(t);
+    const undisturbed = await generate(other.test, other.roles, other.round);
+    assert.equal(retried.finished.sha256, undisturbed.finished.sha256);
+  });
+
+  test('what finished is stored while the rest still runs, so a killed worker loses half a second', async (t) => {
+    const inference = new WordsInference();
+    const { test, roles, round } = await leased(t, inference);
+    const stuck = new AbortController();
+    inference.beforeAnswer = (call) =>
+      call > 10 ? delay(60_000, undefined, { signal: stuck.signal }) : Promise.resolve();
+    const killed = generate(test, roles, round).catch((error: unknown) => error);
+    await delay(1_200);
+    const fresh = new WordsInference();
+    const retried = await generate(test, openRoles(fresh), round); // the killed one never answers
+    assert.deepEqual([retried.adopted, fresh.asked.length], [10, 6]);
+    assert.deepEqual(places(await readRows<Rollout>(test.run, retried.finished)), allPlaces);
+
+    inference.beforeAnswer = () => Promise.resolve();
+    stuck.abort(); // it was only frozen, and wakes up: the chunk that is stored stands
+    await killed;
+    assert.deepEqual(places(await readRows<Rollout>(test.run, retried.finished)), allPlaces);
+    assert.deepEqual((await generate(test, roles, round)).finished, retried.finished);
+  });
+
+  test('of two attempts that overlap, both return the chunk of the first', async (t) => {
+    const [slow, fast] = [new WordsInference(), new WordsInference()];
+    const { test, roles, round } = await leased(t, slow);
+    slow.beforeAnswer = () => delay(1_200);
+    const overlapping = generate(test, roles, round);
+    fast.sample = async (request) => ({
+      ...(await WordsInference.prototype.sample.call(fast, request)),
+      logprobs: [-1, -1],
+    });
+    const first = await generate(test, openRoles(fast), round);
+    assert.deepEqual((await overlapping).finished, first.finished);
+    assert.equal((await readRows<Rollout>(test.run, first.finished)).length, 16);
+  });
+
+  test('a store that is full for a while costs no finished rollout', async (t) => {
+    const inference = new WordsInference();
+    const { test, roles, round } = await leased(t, inference);
+    inference.beforeAnswer = (call) => delay(call > 10 ? 1_800 : 0);
+    let fullWrites = 0;
+    const putIfAbsent = Reflect.get(FileStore.prototype, 'putIfAbsent') as FileStore['putIfAbsent'];
+    t.mock.method(FileStore.prototype, 'putIfAbsent', function (this: FileStore, key: string, bytes: Uint8Array) {
+      if (key.includes('/part_') && fullWrites++ < 2) {
+        return Promise.reject(new RatchetError('StoreFull', 'No space left'));
+      }
+      return putIfAbsent.call(this, key, bytes);
+    });
+    const generated = await generate(test, roles, round);
+    assert.deepEqual([generated.rollouts, inference.asked.length, fullWrites >= 2], [16, 16, true]);
+    const folder = path.join(test.folder, 'rollouts/step_1/groups_1-4/chunk_1_of_1');
+    const parts = await Promise.all((await readdir(folder)).map((name) => readFile(path.join(folder, name), 'utf8')));
+    assert.equal(parts.join('').trim().split('\n').length, 16);
+  });
+
+  test('an environment that breaks now and then is tried again in a fresh rollout', async (t) => {
+    const { test, roles, round } = await leased(t);
+    const environment = await openEnvironment(test.spec.environments[0]!);
+    const whole = { ...environment };
+    let calls = 0;
+    t.mock.method(environment, 'rollout', (...args: Parameters<typeof whole.rollout>) =>
+      calls++ < 16 ? Promise.reject(new Error('sandbox is gone')) : whole.rollout(...args),
+    );
+    const rollouts = await readRows<Rollout>(test.run, (await generate(test, roles, round)).finished);
+    assert(rollouts.every(({ outcome }) => outcome === 'ok'));
+    assert.equal(calls, 32);
+  });
+
+  test('an example whose environment stays broken spoils its rollouts and no others', async (t) => {
+    const { test, roles, round } = await leased(t);
+    const { leases } = await readJson<LeasedGroups>(test.run, round.leases);
+    const environment = await openEnvironment(test.spec.environments[0]!);
+    const whole = { ...environment };
+    t.mock.method(environment, 'rollout', (...[example, policy]: Parameters<typeof whole.rollout>) =>
+      example.id === leases[1]!.exampleId
+        ? Promise.reject(new Error('sandbox is gone'))
+        : whole.rollout(example, policy),
+    );
+    const rollouts = await readRows<Rollout>(test.run, (await generate(test, roles, round)).finished);
+    const spoiled = rollouts.filter(({ outcome }) => outcome === 'infra_failure');
+    assert.deepEqual(places(spoiled), ['2/0', '2/1', '2/2', '2/3']);
+    assert(spoiled.every(({ turns, error }) => turns.length === 0 && error?.includes('sandbox is gone')));
+    assert.equal(rollouts.filter(({ outcome }) => outcome === 'ok').length, 12);
+  });
+
+  test('a cancelled chunk stops, and what had finished by then is there for the next one', async (t) => {
+    const inference = new WordsInference();
+    const { test, roles, round } = await leased(t, inference);
+    inference.sample = async (request) => {
+      const sample = await WordsInference.prototype.sample.call(inference, request);
+      if (inference.asked.length > 8) await delay(60_000, undefined, { signal: request.signal! });
+      return sample;
+    };
+    inference.beforeAnswer = (call) => delay(call);
+    const environment = new MockActivityEnvironment();
+    const generating = environment.run(roles.generateRollouts, { run: test.run, round, chunk: whole });
+    setTimeout(() => environment.cancel('CANCELLED'), 200);
+    const startedAt = performance.now();
+    await assert.rejects(generating);
+    assert(performance.now() - startedAt < 5_000);
+    const fresh = new WordsInference();
+    const next = await generate(test, openRoles(fresh), round);
+    assert.equal(next.adopted + fresh.asked.length, 16);
+  });
+});
+
+describe('scoring rollouts', () => {
+  test('whoever scores first decides: the judges are not asked twice', async (t) => {
+    const { test, roles, round } = await leased(t);
+    const { finished } = await generate(test, roles, round);
+    const environment = await openEnvironment(test.spec.environments[0]!);
+    let asked = 0;
+    for (const judge of environment.rubric.functions) {
+      const whole = { ...judge };
+      t.mock.method(judge, 'score', (rollout: Parameters<typeof whole.score>[0]) => {
+        asked += 1;
+        return whole.score(rollout);
+      });
+    }
+    const once = await act(roles.scoreRollouts, { run: test.run, round, finished: [finished] });
+    assert.equal(asked, 16 * environment.rubric.functions.length);
+    const again = await act(roles.scoreRollouts, { run: test.run, round, finished: [finished] });
+    assert.deepEqual(again.scored, once.scored);
+    assert.equal(asked, 16 * environment.rubric.functions.length);
+  });
+
+  test('every group is there by ordinal, with its rollouts by index and their rewards', async (t) => {
+    const { test, roles, round } = await leased(t);
+    const finished = [];
+    for (const index of [1, 0]) finished.push((await generate(test, roles, round, { index, count: 2 })).finished);
+    const { scored } = await act(roles.scoreRollouts, { run: test.run, round, finished });
+    const groups = await readRows<ScoredGroup>(test.run, scored);
+    assert.deepEqual([groups.map(({ ordinal }) => ordinal), scored.count], [[1, 2, 3, 4], 4]);
+    assert.deepEqual(places(groups.flatMap(({ rollouts }) => rollouts)), allPlaces);
+    assert(
+      groups.every(({ rollouts }) => rollouts.every(({ reward }) => reward !== null && reward >= 0 && reward <= 1)),
+    );
+  });
+});
+
+describe('filtering groups', () => {
+  /** A scored round with these rewards; a word instead of a reward is the outcome of a rollout that has none. */
+  async function filtered(t: TestContext, rewards: readonly (readonly (number | Outcome)[])[], overrides = {}) {
+    const { run, store } = await makeRun(t, overrides);
+    const groups = rewards.map((group, i): ScoredGroup => ({
+      ordinal: i + 1,
+      environment: 'reverse-text',
+      exampleId: i,
+      epoch: 0,
+      policyStep: 0,
+      rollouts: group.map((reward, index) => ({
+        group: i + 1,
+        index,
+        exampleId: i,
+        turns: [],
+        outcome: typeof reward === 'string' ? reward : 'ok',
+        reward: typeof reward === 'string' ? null : reward,
+        metrics: {},
+      })),
+    }));
+    const scored = await putRows(store, 'scored.jsonl', groups);
+    const round = { step: 3, first: 1, last: groups.length, policyStep: 2, leases: scored };
+    const { filterGroups } = openRoles();
+    const once = await filterGroups({ run, round, scored });
+    assert.deepEqual(await filterGroups({ run, round, scored }), once);
+    return once;
+  }
+
+  test('a group in which one rollout has no reward is dropped whole, with the reason', async (t) => {
+    const { kept, ended } = await filtered(t, [
+      [0, 1, 0.5],
+      [0, 1, 'infra_failure'],
+      ['judge_failure', 1, 0],
+      [1, 0, 'timeout'],
+      ['cancelled', 'cancelled', 'cancelled'],
+    ]);
+    assert.equal(kept.ordinals, '1');
+    assert.deepEqual(ended, {
+      'failed:infra_failure': '2',
+      'failed:judge_failure': '3',
+      'failed:timeout': '4',
+      'failed:cancelled': '5',
+    });
+  });
+
+  test('a group whose rollouts all score the same is dropped before training', async (t) => {
+    const { kept, ended, solved } = await filtered(t, [
+      [1, 1],
+      [0, 0],
+      [0.5, 0.5],
+      [0, 1],
+    ]);
+    assert.equal(kept.ordinals, '4');
+    assert.deepEqual(Object.values(ended), ['1-3']);
+    assert.deepEqual(solved, { all: 1, none: 1, some: 2 });
+  });
+
+  test('every group of the round is kept or ended, and the kept ones remember their round', async (t) => {
+    const { kept, ended } = await filtered(
+      t,
+      [
+        [1, 1, 1, 0.9],
+        [0, 0.005],
+        [0.4, 0.6],
+        [0, 1],
+      ],
+      {
+        'difficulty_filter.enabled': 'true',
+        'difficulty_filter.min_reward': '0.01',
+        'difficulty_filter.max_reward': '0.97',
+        'difficulty_filter.min_reward_variance': '0.02',
+      },
+    );
+    assert.deepEqual(ended, { 'filtered:low_variance': '3', 'filtered:too_easy': '1', 'filtered:too_hard': '2' });
+    assert.deepEqual([kept.ordinals, kept.policyStep, kept.scored.key], ['4', 2, 'scored.jsonl']);
+  });
+});

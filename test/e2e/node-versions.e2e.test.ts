@@ -1,0 +1,45 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { promisify } from 'node:util';
+import { cacheFolder } from '../../workers/temporal-cli.ts';
+import { repositoryFolder } from './small-run.ts';
+
+const run = promisify(execFile);
+
+/** The newest of each line, as packages: what people have who keep up. */
+const otherNodes = ['22', '24'];
+
+for (const version of otherNodes) {
+  test(`the run whose every process is killed once ends with the same weights on Node ${version}`, async (context) => {
+    const node = await installNode(context, version);
+    if (node === null) return;
+    const args = ['--import', 'tsx', '--test', '--test-reporter=tap', 'test/e2e/kills.e2e.test.ts'];
+    // The runner tells a test file that it is inside another runner by this; the child is a runner of its own.
+    const { NODE_TEST_CONTEXT: _, ...env } = process.env;
+    const { stdout } = await run(node, args, { cwd: repositoryFolder, env, maxBuffer: 2 ** 26 }).catch(
+      (error: { stdout: string }) => error,
+    );
+    assert.match(stdout, /# pass 2\n/, stdout);
+  });
+}
+
+/** Node as a package, kept in the per-user cache. Without a registry the test is skipped, and says so. */
+async function installNode(context: TestContext, version: string): Promise<string | null> {
+  const folder = path.join(cacheFolder(), 'nodes', version);
+  const packageName = `node-${os.platform()}-${os.arch()}`;
+  const node = path.join(folder, 'node_modules', packageName, 'bin', 'node');
+  if (existsSync(node)) return node;
+  await mkdir(folder, { recursive: true });
+  try {
+    await run('npm', ['install', '--no-save', '--ignore-scripts', '--prefix', folder, `${packageName}@${version}`]);
+    return node;
+  } catch (error) {
+    context.skip(`Node ${version} cannot be installed here: ${String(error).split('\n').slice(0, 3).join(' ')}`);
+    return null;
+  }
+}
