@@ -3,7 +3,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { RunHandle, StepCommit } from '../core/rl/run-state.ts';
-import type { JsonValue, RunSpec } from '../core/spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue, RunSpec } from '../core/spec/run-spec.ts';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
@@ -68,6 +68,7 @@ export const createOpenRun =
     const store = openRunStore(spec.store.uri, spec.name);
     await claimRun(dependencies, spec, workflowId);
 
+    const datasets = await openDatasets(spec); // before the run's identity is written: what is refused may be corrected
     const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
     refuseOtherIdentity(spec, decodeJson<{ spec: RunSpec }>(first.bytes).spec, store.uri);
     const bytes = encodeJson(spec);
@@ -84,17 +85,31 @@ export const createOpenRun =
       handle,
       spec,
       head: await readHead(handle),
-      datasets: await Promise.all(
-        spec.environments.map(async (entry) => ({
-          name: entry.name,
-          weight: entry.weight,
-          datasetLength: (await openEnvironment(entry)).dataset.length,
-        })),
-      ),
+      datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
       hasSearchAttributes,
     };
   };
+
+async function openDatasets({ environments, eval: evaluation }: RunSpec): Promise<OpenedRun['datasets']> {
+  for (const entry of evaluation?.environments ?? []) {
+    if ((await openEnvironment(entry)).evalDataset.length === 0) throw withoutExamples(entry, 'held-out examples');
+  }
+  const datasets = [];
+  for (const entry of environments) {
+    const datasetLength = (await openEnvironment(entry)).dataset.length;
+    if (datasetLength === 0) throw withoutExamples(entry, 'examples');
+    datasets.push({ name: entry.name, weight: entry.weight, datasetLength });
+  }
+  return datasets;
+}
+
+function withoutExamples({ name, args }: Pick<EnvironmentSpec, 'name' | 'args'>, what: string): RatchetError {
+  return new RatchetError(
+    'ConfigInvalid',
+    `The environment ${name} has no ${what} with args = ${JSON.stringify(args)}; expected at least one.`,
+  );
+}
 
 async function nextAttempt(store: Store): Promise<number> {
   const keys = await store.list(layout.allLogs());

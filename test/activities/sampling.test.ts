@@ -133,7 +133,7 @@ describe('generating rollouts', () => {
     const { test, roles, round } = await leased(t, inference);
     inference.beforeAnswer = (call) => delay(call > 10 ? 1_800 : 0);
     let fullWrites = 0;
-    const putIfAbsent = Reflect.get(FileStore.prototype, 'putIfAbsent') as FileStore['putIfAbsent'];
+    const putIfAbsent: FileStore['putIfAbsent'] = Reflect.get(FileStore.prototype, 'putIfAbsent');
     t.mock.method(FileStore.prototype, 'putIfAbsent', function (this: FileStore, key: string, bytes: Uint8Array) {
       if (key.includes('/part_') && fullWrites++ < 2) {
         return Promise.reject(new RatchetError('StoreFull', 'No space left'));

@@ -1,0 +1,187 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { describe, test, type TestContext } from 'node:test';
+import { createOpenRun, type TrainRunInput } from '../../activities/open-run.ts';
+import { openEnvironment } from '../../backends/environments/index.ts';
+import { layout } from '../../core/layout.ts';
+import { hasCode } from '../backends/store.contract.ts';
+import { advance, commitFirst, configText, openRoles, runIn } from './runs.ts';
+
+/** A project with one config; `running` holds the workflows that Temporal says are running. */
+async function project(t: TestContext, text = configText) {
+  const projectFolder = await mkdtemp(path.join(tmpdir(), 'ratchet-project-'));
+  t.after(() => rm(projectFolder, { recursive: true, force: true }));
+  await writeFile(path.join(projectFolder, 'words.toml'), text);
+  const running = new Set<string>();
+  const openRun = createOpenRun({
+    projectFolder,
+    hasSearchAttributes: () => Promise.resolve(true),
+    isWorkflowRunning: (id) => Promise.resolve(running.has(id)),
+  });
+  const open = (more: Partial<Exclude<TrainRunInput, string>> = {}, workflowId = 'words') =>
+    openRun({ config: 'words.toml', ...more }, workflowId);
+  return { projectFolder, outputs: path.join(projectFolder, 'outputs'), running, open, openRun };
+}
+
+describe('opening a run', () => {
+  test('a path alone is enough: the run is named after it and begins at nothing', async (t) => {
+    const { openRun, outputs } = await project(t);
+    const opened = await openRun('words.toml', 'words');
+    assert.deepEqual(
+      [opened.handle.name, opened.handle.lineage, opened.head, opened.warnings],
+      ['words', 'main', null, []],
+    );
+    assert.equal(opened.spec.maxSteps, 12);
+    assert(opened.datasets[0]!.datasetLength > 100);
+    assert.deepEqual(await readdir(outputs), ['words']);
+  });
+
+  test('opened twice by the same workflow, it is the same run', async (t) => {
+    const { open } = await project(t);
+    assert.deepEqual(await open(), await open());
+  });
+
+  test('a run that stopped is found where it stands, also by another workflow', async (t) => {
+    const { open, outputs } = await project(t);
+    await open();
+    const test = await runIn(outputs, {}, 'words');
+    const roles = openRoles();
+    const last = await advance(test, roles, await commitFirst(test, roles));
+    const { head } = await open({}, 'words-again');
+    assert.deepEqual([head!.commit.step, head!.sha256], [1, last.parent]);
+    assert.deepEqual(head!.commit.state, last.state);
+  });
+
+  test('a head that does not continue its parent is refused', async (t) => {
+    const { open, outputs } = await project(t);
+    await open();
+    const test = await runIn(outputs, {}, 'words');
+    const roles = openRoles();
+    const first = await commitFirst(test, roles);
+    await advance(test, roles, { ...first, parent: '0'.repeat(64) });
+    await assert.rejects(open(), hasCode('CheckpointDamaged', layout.commit('main', 1), 'does not continue'));
+  });
+
+  test('each opening has logs of its own', async (t) => {
+    const { open, outputs } = await project(t);
+    const { handle } = await open();
+    assert.equal(handle.attempt, 1);
+    const { store } = await runIn(outputs, {}, 'words');
+    await store.append(layout.log(1, 'train'), 'a line\n');
+    await store.append(layout.log(11, 'train'), 'a line\n');
+    assert.equal((await open()).handle.attempt, 12);
+  });
+});
+
+describe('a run keeps its identity', () => {
+  test('what makes it another run is refused, each setting with its old and its new value', async (t) => {
+    const { open } = await project(t);
+    await open();
+    const overrides = { seed: '4', 'sampling.temperature': '0.5', 'env.0.args': '{ max_length = 4 }' };
+    await assert.rejects(
+      open({ overrides }),
+      hasCode(
+        'ConfigInvalid',
+        'seed: was 3, now 4',
+        'sampling: was',
+        '"temperature":0.5',
+        'environments: was',
+        '--name',
+        '--fresh',
+      ),
+    );
+  });
+
+  test('what may change while it goes on is taken from now on', async (t) => {
+    const { open } = await project(t);
+    await open();
+    const { spec } = await open({
+      overrides: { 'max-steps': '20', 'learning-rate': '0.0005', 'checkpoints.interval': '3' },
+    });
+    assert.deepEqual([spec.maxSteps, spec.learningRate, spec.checkpoints.interval], [20, 0.0005, 3]);
+  });
+
+  test('the same settings in another order are the same settings', async (t) => {
+    const { open, projectFolder } = await project(
+      t,
+      `${configText.replace('[[env]]', '[[env]]\nargs = { min_length = 3, max_length = 5 }')}`,
+    );
+    await open();
+    const reordered = configText.replace('[[env]]', '[[env]]\nargs = { max_length = 5, min_length = 3 }');
+    await writeFile(path.join(projectFolder, 'words.toml'), reordered);
+    await open();
+  });
+
+  test('under another name it is another run', async (t) => {
+    const { open, outputs } = await project(t);
+    await open();
+    const { handle } = await open({ run: 'words-2', overrides: { seed: '4' } });
+    assert.equal(handle.name, 'words-2');
+    assert.deepEqual((await readdir(outputs)).sort(), ['words', 'words-2']);
+  });
+});
+
+describe('one workflow drives a run', () => {
+  test('a second one is refused while the first is running, and told what to do', async (t) => {
+    const { open, running } = await project(t);
+    running.add('words');
+    await open();
+    await assert.rejects(
+      open({}, 'words-other'),
+      hasCode('ConfigInvalid', 'workflow words', 'ratchet status', '--name'),
+    );
+    await open(); // the first one itself, after a restart
+  });
+
+  test('the claim of one that ended is taken over, and then the first one is the second', async (t) => {
+    const { open, running } = await project(t);
+    await open();
+    running.add('words-other');
+    await open({}, 'words-other');
+    await assert.rejects(open(), hasCode('ConfigInvalid', 'workflow words-other'));
+  });
+
+  test('of several that start at once one wins', async (t) => {
+    const { open, running } = await project(t);
+    const ids = Array.from({ length: 8 }, (_, i) => `driver-${i}`);
+    for (const id of ids) running.add(id);
+    const results = await Promise.allSettled(ids.map((id) => open({}, id)));
+    assert.equal(results.filter(({ status }) => status === 'fulfilled').length, 1);
+    for (const result of results) if (result.status === 'rejected') hasCode('ConfigInvalid', 'driver-')(result.reason);
+  });
+});
+
+describe('a config that cannot be run is refused before anything is written', () => {
+  const cases: Readonly<Record<string, Record<string, string>>> = {
+    'a key that does not exist': { 'sampling.temprature': '1' },
+    'an environment that does not exist': { 'env.0.id': 'revers-text' },
+    'a store of another kind': { 'store.uri': 's3://bucket' },
+  };
+  for (const [name, overrides] of Object.entries(cases)) {
+    test(name, async (t) => {
+      const { open, outputs } = await project(t);
+      await assert.rejects(open({ overrides }), hasCode('ConfigInvalid'));
+      await assert.rejects(readdir(outputs), { code: 'ENOENT' });
+    });
+  }
+
+  test('arguments that an environment cannot work with are refused, and the name stays free for the corrected config', async (t) => {
+    const { open } = await project(t);
+    await assert.rejects(
+      open({ overrides: { 'env.0.args': '{ min_length = 99 }' } }),
+      hasCode('ConfigInvalid', 'min_length'),
+    );
+    await open();
+  });
+
+  test('an environment without examples is refused by name', async (t) => {
+    const { open } = await project(t);
+    const environment = await openEnvironment({ id: 'reverse-text', args: {} });
+    const whole = { ...environment };
+    t.after(() => Object.assign(environment, whole));
+    Object.assign(environment, { dataset: { length: 0, at: whole.dataset.at.bind(whole.dataset) } });
+    await assert.rejects(open(), hasCode('ConfigInvalid', 'reverse-text', 'no examples'));
+  });
+});
