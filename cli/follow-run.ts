@@ -6,6 +6,8 @@ import type { RunEvent, RunStatus } from '../workflows/messages.ts';
 const pollMs = 500;
 /** A query that takes longer has nobody to answer it: the orchestrator is being restarted. */
 const queryTimeoutMs = 4_000;
+/** When one attaches to a run, how much of what went before is told. */
+const earlierEventsShown = 5;
 /** After this long without a line the run says what it waits for. */
 const silenceMs = 10_000;
 
@@ -23,6 +25,7 @@ export interface FollowOptions {
  */
 export async function followRun({ handle, print, signal, after = 0 }: FollowOptions): Promise<number> {
   let seen = after;
+  let isFirstLook = true;
   let lastLineAt = Date.now();
   const say = (line: string): void => {
     print(line);
@@ -30,8 +33,13 @@ export async function followRun({ handle, print, signal, after = 0 }: FollowOpti
   };
   while (!signal.aborted) {
     const events = await ask<RunEvent[]>(handle, 'events', [seen]);
-    for (const event of events ?? []) {
-      if (event.sequence <= seen) continue;
+    const fresh = (events ?? []).filter(({ sequence }) => sequence > seen);
+    if (events && isFirstLook && fresh.length > earlierEventsShown) {
+      say(`the run has been here before; the last of ${fresh.at(-1)!.sequence} events:`);
+      fresh.splice(0, fresh.length - earlierEventsShown);
+    }
+    if (events) isFirstLook = false;
+    for (const event of fresh) {
       seen = event.sequence;
       say(event.text);
     }

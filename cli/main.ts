@@ -1,14 +1,6 @@
 import { Command, CommanderError } from 'commander';
 import { RatchetError } from '../core/errors.ts';
 import { codeVersion } from '../workers/code-version.ts';
-import { checkCommand } from './commands/check.ts';
-import { devCommand } from './commands/dev.ts';
-import { logsCommand } from './commands/logs.ts';
-import { statusCommand } from './commands/status.ts';
-import { pauseCommand, resumeCommand, setCommand } from './commands/steer.ts';
-import { temporalCommand } from './commands/temporal.ts';
-import { trainCommand } from './commands/train.ts';
-import { workerCommand } from './commands/worker.ts';
 
 const ratchet = new Command('ratchet')
   .description('RL post-training of language models as a durable Temporal workflow.')
@@ -16,22 +8,26 @@ const ratchet = new Command('ratchet')
   .showHelpAfterError('(ratchet --help lists the commands)')
   .exitOverride();
 
-for (const command of [
-  trainCommand,
-  checkCommand,
-  statusCommand,
-  logsCommand,
-  pauseCommand,
-  resumeCommand,
-  setCommand,
-  devCommand,
-  workerCommand,
-  temporalCommand,
-]) {
-  ratchet.addCommand(command);
-}
+/** Only the command that was asked for is loaded: `ratchet status` need not wait for the engine and the worker. */
+const commands = {
+  train: async () => (await import('./commands/train.ts')).trainCommand,
+  check: async () => (await import('./commands/check.ts')).checkCommand,
+  status: async () => (await import('./commands/status.ts')).statusCommand,
+  logs: async () => (await import('./commands/logs.ts')).logsCommand,
+  pause: async () => (await import('./commands/steer.ts')).pauseCommand,
+  resume: async () => (await import('./commands/steer.ts')).resumeCommand,
+  set: async () => (await import('./commands/steer.ts')).setCommand,
+  dev: async () => (await import('./commands/dev.ts')).devCommand,
+  worker: async () => (await import('./commands/worker.ts')).workerCommand,
+  temporal: async () => (await import('./commands/temporal.ts')).temporalCommand,
+};
+
+const asked = process.argv[2];
+const isKnown = (name: string | undefined): name is keyof typeof commands => name !== undefined && name in commands;
+const wanted = isKnown(asked) ? [commands[asked]] : Object.values(commands);
 
 try {
+  for (const load of wanted) ratchet.addCommand(await load());
   await ratchet.parseAsync(process.argv);
 } catch (error) {
   process.exitCode = report(error);

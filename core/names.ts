@@ -5,7 +5,11 @@ export const taskQueues = {
   orchestrator: 'ratchet',
   rollout: 'ratchet-rollout',
   train: 'ratchet-train',
-} as const;
+} as const satisfies Record<WorkerRole, string>;
+
+/** What a worker process may work on: one queue each. */
+export const workerRoles = ['orchestrator', 'rollout', 'train'] as const;
+export type WorkerRole = (typeof workerRoles)[number];
 
 /** One lineage is one unbroken chain of commits; rewind and fork open another. */
 export const firstLineage = 'main';

@@ -1,5 +1,6 @@
 import { parseArgs } from 'node:util';
-import { openWorker, workerRoles, type WorkerRole } from './worker.ts';
+import { workerRoles, type WorkerRole } from '../core/names.ts';
+import { openWorker } from './worker.ts';
 
 /**
  * One worker process: `workers/main.ts --role rollout`. Where Temporal is comes from TEMPORAL_ADDRESS and

@@ -1,8 +1,8 @@
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { workerRoles } from '../core/names.ts';
 import { choosePort } from './ports.ts';
 import type { Role, StackPlace } from './supervisor.ts';
-import { workerRoles } from './worker.ts';
 
 /** The policy server's usual port; another is chosen when it is taken. */
 export const usualPolicyPort = 8420;

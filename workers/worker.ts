@@ -1,5 +1,3 @@
-import { fileURLToPath } from 'node:url';
-import path from 'node:path';
 import { Client } from '@temporalio/client';
 import { NativeConnection, Worker, type WorkerOptions } from '@temporalio/worker';
 import { createOrchestratorActivities, createRolloutActivities, createTrainActivities } from '../activities/index.ts';
@@ -10,13 +8,11 @@ import { openInference } from '../backends/inference/index.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { openTrainer } from '../backends/trainer/index.ts';
 import { specOf } from '../activities/run-access.ts';
-import { taskQueues } from '../core/names.ts';
+import { taskQueues, type WorkerRole } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { loadTokenizer } from '../engine/index.ts';
 import { codeVersion } from './code-version.ts';
-
-export const workerRoles = ['orchestrator', 'rollout', 'train'] as const;
-export type WorkerRole = (typeof workerRoles)[number];
+import { workflowBundlePath } from './workflow-bundle.ts';
 
 export interface WorkerSettings {
   readonly role: WorkerRole;
@@ -45,7 +41,7 @@ export async function openWorker(settings: WorkerSettings): Promise<Worker> {
     case 'orchestrator':
       return Worker.create({
         ...common,
-        workflowsPath: fileURLToPath(new URL(`../workflows/index${path.extname(import.meta.url)}`, import.meta.url)),
+        workflowBundle: { codePath: await workflowBundlePath() },
         activities: orchestratorActivities(settings, connection),
         // A killed orchestrator's workflows are waited for no longer than this.
         stickyQueueScheduleToStartTimeout: '1s',

@@ -89,6 +89,7 @@ async function watch(handle: WorkflowHandle<typeof trainRun>, options: Watch): P
     ended.abort();
     await printRest(handle, await following, clock.say);
     summarize(result, spec, stack, clock);
+    sayNext(run, file, spec, clock);
     return result.ledger.isSound ? 0 : 1;
   } catch (error) {
     ended.abort();
@@ -156,6 +157,13 @@ function summarize(
     `done: step ${step} of ${spec.maxSteps} · ${restarts} processes restarted · ledger ${ledger.issued} groups issued = ${parts.join(' + ')} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
   );
   clock.say(`policy  ${fileURLToPath(spec.store.uri)}${run}/weights/step_${step}   (${policyDigest.slice(0, 12)})`);
+}
+
+function sayNext(run: string, file: string, spec: RunSpec, clock: Clock): void {
+  const command = `npx ratchet train ${file}`;
+  clock.say(
+    `next    further: ${command}${nameOption(run, file)} --max-steps ${spec.maxSteps * 2}      afresh: ${command} --fresh`,
+  );
 }
 
 function stopped(run: string, file: string, clock: Clock): number {

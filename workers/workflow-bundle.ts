@@ -1,0 +1,45 @@
+import { createHash, randomUUID } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { mkdir, readdir, readFile, rename, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { bundleWorkflowCode, DefaultLogger } from '@temporalio/worker';
+import { cacheFolder } from './temporal-cli.ts';
+
+/** What workflow code may be made of; a change in any of it is another bundle. */
+const sources = ['workflows', 'core', 'package-lock.json'];
+
+/**
+ * The workflows as one file, made once per version of their sources and kept in the per-user cache: bundling takes a
+ * second or two, and a killed orchestrator is wanted back sooner.
+ */
+export async function workflowBundlePath(): Promise<string> {
+  const root = fileURLToPath(new URL('../', import.meta.url));
+  const folder = path.join(cacheFolder(), 'workflow-bundles');
+  const file = path.join(folder, `${await digestOf(root)}.js`);
+  if (existsSync(file)) return file;
+  const workflowsPath = path.join(root, 'workflows', `index${path.extname(import.meta.url)}`);
+  const { code } = await bundleWorkflowCode({ workflowsPath, logger: new DefaultLogger('WARN') });
+  await mkdir(folder, { recursive: true, mode: 0o700 });
+  const temporary = `${file}.${randomUUID()}`;
+  await writeFile(temporary, code);
+  await rename(temporary, file);
+  return file;
+}
+
+async function digestOf(root: string): Promise<string> {
+  const hash = createHash('sha256').update(process.version);
+  for (const source of sources) {
+    const files = path.extname(source) ? [source] : await filesBelow(root, source);
+    for (const file of files) hash.update(`${file}\n`).update(await readFile(path.join(root, file)));
+  }
+  return hash.digest('hex').slice(0, 32);
+}
+
+async function filesBelow(root: string, folder: string): Promise<string[]> {
+  const entries = await readdir(path.join(root, folder), { recursive: true, withFileTypes: true });
+  return entries
+    .filter((entry) => entry.isFile())
+    .map((entry) => path.relative(root, path.join(entry.parentPath, entry.name)))
+    .sort();
+}
