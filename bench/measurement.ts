@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { Command } from 'commander';
 
 /** What a measurement has at hand besides its options. */
@@ -41,6 +42,7 @@ async function run<Options>(
   progress: NodeJS.WritableStream,
 ): Promise<number> {
   const interrupted = new AbortController();
+  setMaxListeners(0, interrupted.signal); // a Temporal client listens once for each of its calls
   const onSignal = (): void => interrupted.abort(new Error('interrupted'));
   process.on('SIGINT', onSignal).on('SIGTERM', onSignal);
   const clock = startClock(progress);
