@@ -1,6 +1,6 @@
 /** The embedded model engine: samples from and trains small Qwen3-type decoders on the CPU with onnxruntime-node. */
 export { type EngineFingerprint, engineFingerprint } from './fingerprint.ts';
-export { type ModelConfig, parseModelConfig } from './model/config.ts';
+export { type ModelConfig, parseModelConfig, requireMemory } from './model/config.ts';
 export { loadModelFolder, type ModelFolder, saveModelFolder, writeAtOnce } from './model/model-folder.ts';
 export { parameterCount, Parameters } from './model/parameters.ts';
 export { createPreset, openModel } from './model/presets.ts';
@@ -17,7 +17,7 @@ export {
 export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from './server/policy-server.ts';
 export type { MaskedSample } from './train/pack.ts';
 export { TrainerProcess } from './train/trainer-process.ts';
-export { EngineTrainer, type TrainerOptions } from './train/trainer.ts';
+export { copiesInTraining, EngineTrainer, type TrainerOptions } from './train/trainer.ts';
 export type {
   ScoreOptions,
   SftMetrics,

@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { openModel } from '../../engine/index.ts';
@@ -15,6 +16,7 @@ export const checkCommand = new Command('check')
       overrides: readOverrides(rest),
     });
     for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
+    await checkModel(spec.model);
     const model = await openModel(spec.model, { seed: spec.seed });
     const lines = [
       `${file} is a run named ${spec.name}:`,

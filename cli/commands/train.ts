@@ -6,6 +6,7 @@ import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
@@ -38,6 +39,7 @@ async function train(
   const named = await loadRunConfig(file, { projectFolder, overrides, ...(options.name ? { run: options.name } : {}) });
   const run = options.fresh ? `${named.spec.name}-${randomBytes(2).toString('hex')}` : named.spec.name;
   const { spec } = await loadRunConfig(file, { projectFolder, overrides, run });
+  await checkModel(spec.model);
 
   const interrupted = new AbortController();
   const onSignal = (): void => interrupted.abort();

@@ -27,7 +27,7 @@ export interface TrainerOptions extends SessionOptions {
 }
 
 /** Weights, gradient, gradient of a micro-batch and two moments. */
-const copiesInTraining = 5;
+export const copiesInTraining = 5;
 
 type GradientKind = Exclude<TrainGraphKind, 'score'>;
 type Sums = Record<string, number>;

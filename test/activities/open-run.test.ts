@@ -106,7 +106,7 @@ describe('a run keeps its identity', () => {
   test('the same settings in another order are the same settings', async (t) => {
     const { open, projectFolder } = await project(
       t,
-      `${configText.replace('[[env]]', '[[env]]\nargs = { min_length = 3, max_length = 5 }')}`,
+      configText.replace('[[env]]', '[[env]]\nargs = { min_length = 3, max_length = 5 }'),
     );
     await open();
     const reordered = configText.replace('[[env]]', '[[env]]\nargs = { max_length = 5, min_length = 3 }');

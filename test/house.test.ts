@@ -1,0 +1,363 @@
+/** The house: which room may know of which. Changing the house means changing this table, and ARCHITECTURE.md with it. */
+import assert from 'node:assert/strict';
+import { execFile, execFileSync } from 'node:child_process';
+import {
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { homedir, tmpdir } from 'node:os';
+import path from 'node:path';
+import { describe, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import ts from 'typescript';
+
+/** What a dynamic import of something that is not written out imports. */
+const computed = 'a computed name';
+
+interface Room {
+  /** Folders or files that values may be imported from, beside its own room. `import type` is free. */
+  readonly rooms: readonly string[];
+  /** Packages, `node:` for what comes with Node. A star stands for any name. */
+  readonly packages: readonly string[];
+  readonly except?: readonly string[];
+  /** Exceptions by file or folder, each with packages of its own. */
+  readonly also?: Readonly<Record<string, readonly string[]>>;
+}
+
+const house: Readonly<Record<string, Room>> = {
+  core: { rooms: [], packages: ['zod'], also: { 'core/spec': ['smol-toml'] } },
+  engine: { rooms: ['core'], packages: ['node:*', 'onnxruntime-node', '@huggingface/*', 'zod'] },
+  backends: {
+    rooms: ['core', 'engine'],
+    packages: ['node:*', 'zod', 'openai'],
+    also: { 'backends/environments/load.ts': [computed] },
+  },
+  environments: { rooms: ['core', 'backends/environments'], packages: ['node:*', 'zod'] },
+  activities: {
+    rooms: ['core', 'engine', 'backends'],
+    packages: ['node:*', '@temporalio/activity', '@temporalio/common'],
+  },
+  // Its code goes through Temporal's bundler: nothing that is not deterministic, and no schemas (two thirds more bundle).
+  workflows: { rooms: ['core'], except: ['core/spec'], packages: ['@temporalio/workflow', '@temporalio/common'] },
+  workers: {
+    rooms: ['core', 'engine', 'backends', 'activities'],
+    packages: ['node:*', '@temporalio/worker', '@temporalio/client', '@temporalio/common', 'zod'],
+  },
+  report: { rooms: ['core', 'backends'], packages: ['node:*'] },
+  cli: {
+    rooms: ['core', 'engine', 'backends', 'activities', 'workers', 'report'],
+    packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common'],
+    also: { 'cli/ratchet.mjs': ['tsx/esm/api'] },
+  },
+  // Runs before any package is there.
+  setup: { rooms: [], packages: ['node:*'] },
+};
+
+/** Measurements and tests look at everything. */
+const freeRooms: readonly string[] = ['bench', 'test'];
+
+const linesMax = 450;
+/** Why a file is longer. */
+const longFiles: Readonly<Record<string, string>> = {
+  'core/spec/dialects/hosted.ts':
+    'one dialect: every key, its bounds, its meaning and its relations, to be read from top to bottom',
+};
+
+const root = fileURLToPath(new URL('../', import.meta.url));
+const allFiles = listFiles();
+const sources = allFiles.filter((file) => /\.(ts|mts|mjs)$/.test(file) && file.includes('/'));
+
+describe('the house', () => {
+  test('every room that holds code is in the table', () => {
+    const rooms = new Set(sources.map(roomOf).filter((room) => !room.startsWith('.')));
+    const unknown = [...rooms].filter((room) => !(room in house) && !freeRooms.includes(room));
+    assert.deepEqual(unknown, [], 'rooms without a line in the table');
+  });
+
+  test('ARCHITECTURE.md draws the same house', { skip: !existsSync(path.join(root, 'ARCHITECTURE.md')) }, () => {
+    const drawn = roomsOfFirstTable(readFileSync(path.join(root, 'ARCHITECTURE.md'), 'utf8')).sort();
+    const built = [...Object.keys(house), ...freeRooms].filter((room) => sources.some((file) => roomOf(file) === room));
+    assert.deepEqual(drawn, built.sort());
+  });
+
+  for (const [name, room] of Object.entries(house)) {
+    test(`${name} imports values only from ${[...room.rooms, ...room.packages].join(', ')}`, () => {
+      const broken = sources
+        .filter((file) => roomOf(file) === name)
+        .flatMap((file) =>
+          valueImports(file)
+            .filter(({ what }) => !mayImport(file, room, what))
+            .map(({ what, line }) => `${file}:${line} imports ${what}`),
+        );
+      assert.deepEqual(broken, []);
+    });
+  }
+
+  test('a workflow imports everything at its top: a dynamic import is not deterministic', () => {
+    const dynamic = sources
+      .filter((file) => roomOf(file) === 'workflows')
+      .flatMap((file) =>
+        valueImports(file)
+          .filter(({ isDynamic }) => isDynamic)
+          .map(({ line }) => `${file}:${line}`),
+      );
+    assert.deepEqual(dynamic, []);
+  });
+
+  test('the table catches what it is there for', () => {
+    const judge = (file: string, what: string) => mayImport(file, house[roomOf(file)]!, what);
+    assert(!judge('core/rl/pack.ts', 'node:fs'));
+    assert(!judge('core/rl/pack.ts', 'smol-toml'));
+    assert(judge('core/spec/overrides.ts', 'smol-toml'));
+    assert(!judge('core/rl/pack.ts', 'engine/index.ts'));
+    assert(!judge('backends/store/index.ts', '@temporalio/common'));
+    assert(!judge('activities/failures.ts', '@temporalio/worker'));
+    assert(!judge('workflows/train-run.ts', 'core/spec/run-spec.ts'));
+    assert(judge('workflows/train-run.ts', 'core/limits.ts'));
+    assert(!judge('workflows/train-run.ts', 'activities/index.ts'));
+    assert(!judge('workers/worker.ts', 'workflows/index.ts'));
+    assert(!judge('setup/start.mjs', 'core/names.ts'));
+    assert(judge('environments/reverse-text/index.ts', 'backends/environments/kit.ts'));
+    assert(!judge('environments/reverse-text/index.ts', 'backends/store/index.ts'));
+    assert(!judge('engine/index.ts', 'enginefoo/index.ts'));
+  });
+
+  test('imports are found in every way they are written, and types are free', () => {
+    const text = [
+      "import a from 'a';",
+      "import type { B } from 'b';",
+      "import { type C } from 'c';", // stays an import when types are erased one file at a time
+      "import 'd';",
+      "export { e } from 'e';",
+      "export type { F } from 'f';",
+      "export * from 'g';",
+      "const h = await import('h');",
+      "type I = import('i').I;",
+      "const j = await import(new URL('j', import.meta.url).href);",
+    ].join('\n');
+    const found = importsOf('core/x.ts', text).map(({ what, line, isDynamic }) => [what, line, isDynamic]);
+    assert.deepEqual(found, [
+      ['a', 1, false],
+      ['c', 3, false],
+      ['d', 4, false],
+      ['e', 5, false],
+      ['g', 7, false],
+      ['h', 8, true],
+      ['a computed name', 10, true],
+    ]);
+  });
+});
+
+describe('the style of the house', () => {
+  test(`no file is longer than ${linesMax} lines, except those with a reason`, () => {
+    const long = sources.filter((file) => textOf(file).split('\n').length - 1 > linesMax);
+    assert.deepEqual(long, Object.keys(longFiles));
+  });
+
+  test('every file is named after what it holds: none is called utils', () => {
+    const vague = allFiles.filter((file) => /^(utils?|helpers?|misc|common|shared)\.[a-z]+$/.test(path.basename(file)));
+    assert.deepEqual(vague, []);
+  });
+
+  test('file names are kebab-case', () => {
+    const names = sources.filter(
+      (file) => !/^[a-z0-9-]+(\.(test|e2e\.test|contract|d))?\.(ts|mts|mjs)$/.test(path.basename(file)),
+    );
+    assert.deepEqual(names, []);
+  });
+
+  test('nothing is of type any', () => {
+    const found = sources.flatMap((file) => {
+      const source = parse(file, textOf(file));
+      const places: string[] = [];
+      const visit = (node: ts.Node): void => {
+        if (node.kind === ts.SyntaxKind.AnyKeyword) places.push(`${file}:${lineOf(source, node)}`);
+        ts.forEachChild(node, visit);
+      };
+      visit(source);
+      return places;
+    });
+    assert.deepEqual(found, []);
+  });
+});
+
+describe('the house can be built anywhere', () => {
+  const texts = allFiles.filter(
+    (file) => file !== 'test/house.test.ts' && !/\.(png|gif|svg|onnx|safetensors|gz|db)$/.test(file),
+  );
+
+  test('no file names a package registry or a proxy: that is the choice of whoever installs', () => {
+    const registry =
+      /\b(registry\.[a-z0-9-]+\.[a-z]+|npm\.pkg\.github|artifactory|nexus\.|verdaccio|pypi\.org\/simple|proxy\.golang\.org|GOPROXY=http)/i;
+    const found = texts.filter((file) => registry.test(textOf(file)) || /"resolved": "http/.test(textOf(file)));
+    assert.deepEqual(found, []);
+  });
+
+  test('no file names a place of the machine it was written on', () => {
+    const home = homedir();
+    const places = [root.replace(/\/$/, ''), ...(home.length > 1 ? [home] : [])];
+    const isOnOneMachine = (text: string) =>
+      places.some((place) => new RegExp(`(^|[^\\w.~-])${place.replaceAll(/[.+]/g, '\\$&')}(/|\\b)`, 'm').test(text));
+    assert.deepEqual(
+      texts.filter((file) => isOnOneMachine(textOf(file))),
+      [],
+    );
+  });
+});
+
+describe('an activity call that nobody awaits is a step that may never happen', () => {
+  const workflow = (statement: string) => (folder: string) => `
+import { proxyActivities } from '@temporalio/workflow';
+import type { OrchestratorActivities } from '${path.relative(folder, path.join(root, 'activities/index.ts'))}';
+const orchestrator = proxyActivities<OrchestratorActivities>({ startToCloseTimeout: '1m' });
+export async function run(input: Parameters<OrchestratorActivities['recordMetrics']>[0]): Promise<void> {
+  await orchestrator.recordMetrics(input);
+  ${statement}
+}
+`;
+
+  test('the linter finds it', async () => {
+    const found = await lint(workflow('orchestrator.recordMetrics(input);'));
+    assert.match(found, /no-floating-promises/);
+    assert.match(found, /workflow\.ts:7:/);
+  });
+
+  test('the linter finds it when its options are given with the call', async () => {
+    const found = await lint(workflow("orchestrator.recordMetrics.executeWithOptions({ summary: 'x' }, [input]);"));
+    assert.match(found, /no-floating-promises/);
+  });
+
+  test('awaited, or started on purpose, it is fine', async () => {
+    assert.equal(await lint(workflow('await orchestrator.recordMetrics(input);')), '');
+    assert.equal(await lint(workflow('void orchestrator.recordMetrics(input);')), '');
+  });
+});
+
+/** What the project's own linter says about one workflow file; '' when nothing. */
+async function lint(textIn: (folder: string) => string): Promise<string> {
+  const folder = realpathSync(mkdtempSync(path.join(tmpdir(), 'ratchet-lint-')));
+  try {
+    symlinkSync(path.join(root, 'node_modules'), path.join(folder, 'node_modules'));
+    writeFileSync(path.join(folder, '.oxlintrc.json'), readFileSync(path.join(root, '.oxlintrc.json')));
+    const options = { noEmit: true, rootDir: '/' };
+    const config = { extends: path.join(root, 'tsconfig.json'), compilerOptions: options, include: ['*.ts'] };
+    writeFileSync(path.join(folder, 'tsconfig.json'), JSON.stringify(config));
+    writeFileSync(path.join(folder, 'workflow.ts'), textIn(folder));
+    const linter = path.join(root, 'node_modules/.bin/oxlint');
+    return await new Promise((resolve, reject) => {
+      execFile(linter, ['--type-aware', '--format=unix', 'workflow.ts'], { cwd: folder }, (error, stdout, stderr) => {
+        if (!error) resolve('');
+        else if (stdout.includes('workflow.ts')) resolve(stdout);
+        else reject(new Error(`The linter did not run: ${stdout}${stderr}`, { cause: error }));
+      });
+    });
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+function mayImport(file: string, room: Room, what: string): boolean {
+  const isBelow = (place: string) => (name: string) => name === place || name.startsWith(`${place}/`);
+  const name = roomOf(file);
+  if (isBelow(name)(what)) return true;
+  const also = Object.entries(room.also ?? {}).flatMap(([place, packages]) => (isBelow(place)(file) ? packages : []));
+  if ([...room.packages, ...also].some((pattern) => matches(pattern, what))) return true;
+  return room.rooms.some((place) => isBelow(place)(what)) && !room.except?.some((place) => isBelow(place)(what));
+}
+
+/** `node:*` any module of Node, `@owner/*` any package of an owner, else a package and what lies in it. */
+function matches(pattern: string, what: string): boolean {
+  return pattern.endsWith('*')
+    ? what.startsWith(pattern.slice(0, -1))
+    : what === pattern || what.startsWith(`${pattern}/`);
+}
+
+interface Import {
+  /** A file relative to the project, or a package as it is written. */
+  readonly what: string;
+  readonly line: number;
+  readonly isDynamic: boolean;
+}
+
+function valueImports(file: string): Import[] {
+  return importsOf(file, textOf(file));
+}
+
+function importsOf(file: string, text: string): Import[] {
+  const source = parse(file, text);
+  const found: Import[] = [];
+  const add = (node: ts.Node, specifier: ts.Node | undefined, isDynamic: boolean): void => {
+    const written = specifier && ts.isStringLiteralLike(specifier) ? specifier.text : null;
+    const what =
+      written === null
+        ? computed
+        : written.startsWith('.')
+          ? path.posix.join(path.posix.dirname(file), written)
+          : written;
+    found.push({ what, line: lineOf(source, node), isDynamic });
+  };
+  const visit = (node: ts.Node): void => {
+    if (ts.isImportDeclaration(node) && node.importClause?.phaseModifier !== ts.SyntaxKind.TypeKeyword) {
+      add(node, node.moduleSpecifier, false);
+    } else if (ts.isExportDeclaration(node) && node.moduleSpecifier && !node.isTypeOnly) {
+      add(node, node.moduleSpecifier, false);
+    } else if (ts.isCallExpression(node)) {
+      const { expression } = node;
+      const isRequire = ts.isIdentifier(expression) && expression.text === 'require';
+      if (expression.kind === ts.SyntaxKind.ImportKeyword || isRequire) add(node, node.arguments[0], true);
+    }
+    ts.forEachChild(node, visit);
+  };
+  visit(source);
+  return found;
+}
+
+function parse(file: string, text: string): ts.SourceFile {
+  return ts.createSourceFile(file, text, ts.ScriptTarget.ESNext, true);
+}
+
+function lineOf(source: ts.SourceFile, node: ts.Node): number {
+  return source.getLineAndCharacterOfPosition(node.getStart(source)).line + 1;
+}
+
+function roomOf(file: string): string {
+  return file.slice(0, file.indexOf('/'));
+}
+
+function textOf(file: string): string {
+  return readFileSync(path.join(root, file), 'utf8');
+}
+
+/** The names in the first column of the first table: `core/` is core. */
+function roomsOfFirstTable(markdown: string): string[] {
+  const lines = markdown.split('\n');
+  const first = lines.findIndex((line) => line.startsWith('|'));
+  const rest = lines.slice(first);
+  const last = rest.findIndex((line) => !line.startsWith('|'));
+  const cells = rest.slice(0, last < 0 ? rest.length : last).map((line) => line.split('|')[1] ?? '');
+  return cells.flatMap((cell) => [...cell.matchAll(/`([a-z]+)\/?`/g)].map(([, name]) => name!));
+}
+
+/** What git keeps; in a copy without git, everything but what is made. */
+function listFiles(): string[] {
+  const made = new Set(['node_modules', 'dist', 'outputs', '.ratchet', '.git']);
+  try {
+    const listed = execFileSync('git', ['ls-files', '-z'], {
+      cwd: root,
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'ignore'],
+    });
+    return listed.split('\0').filter((file) => file !== '' && existsSync(path.join(root, file)));
+  } catch {
+    return readdirSync(root, { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .map((entry) => path.relative(root, path.join(entry.parentPath, entry.name)).split(path.sep).join('/'))
+      .filter((file) => !file.split('/').some((part) => made.has(part)));
+  }
+}
