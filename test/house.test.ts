@@ -309,8 +309,10 @@ function importsOf(file: string, text: string): Import[] {
       add(node, node.moduleSpecifier, false);
     } else if (ts.isCallExpression(node)) {
       const { expression } = node;
-      const isRequire = ts.isIdentifier(expression) && expression.text === 'require';
-      if (expression.kind === ts.SyntaxKind.ImportKeyword || isRequire) add(node, node.arguments[0], true);
+      const [first] = node.arguments;
+      const isRequire =
+        ts.isIdentifier(expression) && expression.text === 'require' && first && ts.isStringLiteral(first);
+      if (expression.kind === ts.SyntaxKind.ImportKeyword || isRequire) add(node, first, true);
     }
     ts.forEachChild(node, visit);
   };
