@@ -9,7 +9,7 @@ import type { ChatTokenizer } from '../engine/index.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import type { Policy } from '../backends/environments/types.ts';
 import type { Inference, ServedPolicy } from '../backends/inference/index.ts';
-import { decodeRows, encodeRows } from '../backends/store/objects.ts';
+import { countRows, decodeRows, encodeRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
@@ -26,7 +26,6 @@ export interface GeneratedChunk {
   readonly rollouts: number;
   /** Of those, how many lay in the store already and cost nothing. */
   readonly adopted: number;
-  readonly tokens: number;
   readonly seconds: number;
 }
 
@@ -88,13 +87,11 @@ async function allOrFirstError(work: readonly Promise<void>[]): Promise<void> {
 
 /** What lies in the store of a chunk; `adopted` null = all of it was there. */
 function generated(key: string, bytes: Uint8Array, adopted: number | null, startedAt: number): GeneratedChunk {
-  const rollouts = decodeRows<Rollout>(bytes);
-  const tokens = rollouts.reduce((sum, { turns }) => sum + turns.reduce((n, turn) => n + turn.tokenIds.length, 0), 0);
+  const rollouts = countRows(bytes);
   return {
-    finished: { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: rollouts.length },
-    rollouts: rollouts.length,
-    adopted: adopted ?? rollouts.length,
-    tokens,
+    finished: { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: rollouts },
+    rollouts,
+    adopted: adopted ?? rollouts,
     seconds: (performance.now() - startedAt) / 1000,
   };
 }

@@ -5,7 +5,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
-import type { Trainer, TrainOutcome } from '../backends/trainer/types.ts';
+import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { readJson, readRows, requireCommit, storeOf } from './run-access.ts';
 import { manifestOf, sealedSteps, type CheckpointManifest } from './save-checkpoint.ts';
@@ -83,10 +83,15 @@ export class PolicyTrainer {
     return { digest: opened };
   }
 
-  async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<TrainOutcome> {
-    const outcome = await this.#use((trainer) => trainer.sftStep(input));
-    this.#digest = outcome.digest;
-    return outcome;
+  /** The version is unknown until `digest()` says it. */
+  async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<SftOutcome> {
+    this.#digest = null;
+    return this.#use((trainer) => trainer.sftStep(input));
+  }
+
+  async digest(): Promise<string> {
+    this.#digest = await this.#use((trainer) => trainer.digest());
+    return this.#digest;
   }
 
   /** Stores the policy as Hugging Face files below `prefix`; the reference is to the weights file. */

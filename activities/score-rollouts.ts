@@ -4,7 +4,7 @@ import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/
 import { openEnvironment } from '../backends/environments/index.ts';
 import { scoreRollout } from '../backends/environments/score.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { decodeRows, encodeRows } from '../backends/store/objects.ts';
+import { countRows, encodeRows } from '../backends/store/objects.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 
@@ -53,5 +53,5 @@ export async function scoreRollouts({
 }
 
 function refTo(key: string, bytes: Uint8Array): ObjectRef {
-  return { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: decodeRows(bytes).length };
+  return { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: countRows(bytes) };
 }

@@ -50,29 +50,30 @@ export const createWarmUp =
       async function trainSegment(start: WarmUpState, end: number): Promise<WarmUpState> {
         const folder = await storeOf(run).localFolder(start.policy.weights);
         const optimizer = start.optimizer && (await storeOf(run).get(start.optimizer));
-        const { digest } = await trainer.startFrom(run, folder, optimizer);
-        if (digest !== start.policy.digest) {
+        const found = await trainer.startFrom(run, folder, optimizer);
+        if (found.digest !== start.policy.digest) {
           throw new RatchetError(
             'CheckpointDamaged',
             `${start.policy.weights} in ${storeOf(run).uri} holds other weights than warm-up step ${start.step} left there. Start over with --fresh.`,
           );
         }
         const draw = await demonstrations(spec, await openTokenizer(folder));
-        let last = { digest: start.policy.digest, loss: start.loss };
+        let { loss } = start;
+        let samples = draw(start.step + 1);
         for (let n = start.step + 1; n <= end; n++) {
-          const outcome = await trainer.sftStep({
-            samples: draw(n),
-            learningRate: sftRate(spec, n),
-            optimizer: spec.optimizer,
-          });
+          const training = trainer.sftStep({ samples, learningRate: sftRate(spec, n), optimizer: spec.optimizer });
+          // The next rows are made while the engine, a process of its own, is at work on these.
+          if (n < end) samples = draw(n + 1);
+          const outcome = await training;
           if (!outcome.applied) {
             throw new RatchetError(
               'Unsupported',
               `Warm-up step ${n} was refused: ${outcome.reason}. Lower [sft] learning_rate (now ${spec.sft?.learningRate}).`,
             );
           }
-          last = { digest: outcome.digest, loss: outcome.metrics['loss'] ?? null };
+          loss = outcome.metrics['loss'] ?? null;
         }
+        const digest = await trainer.digest();
         const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(end);
         const file = await trainer.exportTo(run, weights);
         // v0 begins with a fresh optimizer: the moments of another loss are no help (learning rate and scale differ).
@@ -82,9 +83,9 @@ export const createWarmUp =
           : await storeOf(run).put(`${layout.warmUp(end)}optimizer.state`, await trainer.saveOptimizer());
         return {
           step: end,
-          policy: { step: 0, digest: last.digest, weights, file },
+          policy: { step: 0, digest, weights, file },
           optimizer: state,
-          loss: last.loss,
+          loss,
         };
       }
     });

@@ -43,7 +43,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
   const ended: EndedRanges[] = [];
   const scoredRounds: ObjectRef[] = [];
   const solved = { all: 0, none: 0 };
-  const spent = { generate_s: 0, score_s: 0, tokens: 0, adopted: 0 };
+  const spent = { generate_s: 0, score_s: 0, adopted: 0 };
   let { curriculum } = input;
   let kept: readonly KeptGroups[] = input.surplus;
   let fruitlessRounds = 0;
@@ -117,7 +117,6 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     solved.none += filtered.solved.none;
     spent.generate_s += Math.max(...generated.map(({ seconds }) => seconds));
     spent.score_s += score.seconds;
-    spent.tokens += generated.reduce((sum, { tokens }) => sum + tokens, 0);
     spent.adopted += generated.reduce((sum, { adopted }) => sum + adopted, 0);
   }
 }

@@ -29,3 +29,10 @@ export function decodeRows<T>(bytes: Uint8Array): T[] {
     .filter((line) => line.length > 0)
     .map((line) => JSON.parse(line) as T);
 }
+
+/** How many rows JSON lines hold, without parsing them. */
+export function countRows(bytes: Uint8Array): number {
+  let count = 0;
+  for (let at = bytes.indexOf(0x0a); at >= 0; at = bytes.indexOf(0x0a, at + 1)) count += 1;
+  return count;
+}

@@ -2,7 +2,7 @@ import type { TrainerSpec } from '../../core/spec/run-spec.ts';
 import { OnnxTrainer } from './onnx.ts';
 import type { Trainer } from './types.ts';
 
-export type { Trainer, TrainOutcome } from './types.ts';
+export type { SftOutcome, Trainer, TrainOutcome } from './types.ts';
 
 export function openTrainer(spec: TrainerSpec): Trainer {
   switch (spec.kind) {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { type StepResult, type TrainMetrics, type SftMetrics, TrainerProcess } from '../../engine/index.ts';
-import type { Trainer, TrainOutcome } from './types.ts';
+import type { SftOutcome, Trainer, TrainOutcome } from './types.ts';
 
 /**
  * Rows that the KL to the reference is estimated on while it is only reported. Scoring the whole batch twice more would
@@ -42,12 +42,17 @@ export class OnnxTrainer implements Trainer {
         ? { referenceLogprobs: await engine.forwardLogprobs(batch.samples, { temperature, weights: referenceFolder }) }
         : {}),
     });
-    return this.#outcome(result, reported === null ? {} : { kl_divergence: reported });
+    const outcome = outcomeOf(result, reported === null ? {} : { kl_divergence: reported });
+    return { ...outcome, digest: await engine.digest() };
   }
 
-  async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<TrainOutcome> {
+  async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<SftOutcome> {
     const { samples, ...options } = input;
-    return this.#outcome(await this.#engine().sftStep(samples, options));
+    return outcomeOf(await this.#engine().sftStep(samples, options));
+  }
+
+  digest(): Promise<string> {
+    return this.#engine().digest();
   }
 
   async exportTo(folder: string): Promise<void> {
@@ -72,17 +77,6 @@ export class OnnxTrainer implements Trainer {
     return this.#process;
   }
 
-  async #outcome(
-    result: StepResult<SftMetrics | TrainMetrics>,
-    more: Readonly<Record<string, number>> = {},
-  ): Promise<TrainOutcome> {
-    const metrics = { ...metricsRow(result.metrics), ...more };
-    const digest = await this.#engine().digest();
-    return result.applied
-      ? { applied: true, digest, metrics }
-      : { applied: false, reason: result.reason, digest, metrics };
-  }
-
   /** k3 estimate (Schulman, "Approximating KL divergence") of KL(current ‖ reference) over evenly spread rows. */
   async #reportedKl(samples: readonly TrainSample[], temperature: number, referenceFolder: string): Promise<number> {
     const stride = Math.max(1, Math.ceil(samples.length / reportedKlRowsMax));
@@ -102,6 +96,14 @@ export class OnnxTrainer implements Trainer {
     }
     return count === 0 ? 0 : sum / count;
   }
+}
+
+function outcomeOf(
+  result: StepResult<SftMetrics | TrainMetrics>,
+  more: Readonly<Record<string, number>> = {},
+): SftOutcome {
+  const metrics = { ...metricsRow(result.metrics), ...more };
+  return result.applied ? { applied: true, metrics } : { applied: false, reason: result.reason, metrics };
 }
 
 /** Metrics in snake case, as they appear in files and curves; what is not known is left out. */

@@ -2,14 +2,17 @@ import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec } from '../../core/spec/run-spec.ts';
 
-export interface TrainOutcome {
+export interface SftOutcome {
   /** False = refused: loss or gradient was not finite, nothing was changed. */
   readonly applied: boolean;
   /** Why it was refused. */
   readonly reason?: string;
+  readonly metrics: Readonly<Record<string, number>>;
+}
+
+export interface TrainOutcome extends SftOutcome {
   /** sha256 of the weights after the step, hex. */
   readonly digest: string;
-  readonly metrics: Readonly<Record<string, number>>;
 }
 
 /**
@@ -30,7 +33,9 @@ export interface Trainer {
     readonly samples: readonly TrainSample[];
     readonly learningRate: number;
     readonly optimizer: OptimizerSpec;
-  }): Promise<TrainOutcome>;
+  }): Promise<SftOutcome>;
+  /** sha256 of the weights, hex. */
+  digest(): Promise<string>;
   /** Writes the policy as Hugging Face files. */
   exportTo(folder: string): Promise<void>;
   /** The optimizer's state as bytes; `restoreOptimizer` takes them back, null = a fresh optimizer. */

@@ -24,11 +24,16 @@ const TokenizerConfig = z.looseObject({
 });
 type TokenizerConfig = z.infer<typeof TokenizerConfig>;
 
+/** Prompts kept rendered: those of the groups in flight. */
+const renderedMax = 512;
+
 /** Text to token ids and back, and conversations to prompts, as the model's own files say. */
 export class ChatTokenizer {
   readonly #tokenizer: Tokenizer;
   readonly #template: Template | null;
   readonly #config: TokenizerConfig;
+  /** The rollouts of a group ask for the same prompt; a template takes longer than a map. */
+  readonly #rendered = new Map<string, number[]>();
 
   constructor(files: TokenizerFiles, where: string) {
     const tokenizer = parseObject(files.tokenizer, `${where}/tokenizer.json`);
@@ -68,7 +73,13 @@ export class ChatTokenizer {
 
   /** The prompt after which the assistant's next message is sampled. */
   renderChat(messages: readonly ChatMessage[]): number[] {
-    return this.encode(this.renderChatText(messages, { addGenerationPrompt: true }));
+    const key = JSON.stringify(messages);
+    const known = this.#rendered.get(key);
+    if (known) return known;
+    const tokenIds = this.encode(this.renderChatText(messages, { addGenerationPrompt: true }));
+    this.#rendered.set(key, tokenIds);
+    if (this.#rendered.size > renderedMax) this.#rendered.delete(this.#rendered.keys().next().value!);
+    return tokenIds;
   }
 
   renderChatText(messages: readonly ChatMessage[], options: { addGenerationPrompt: boolean }): string {

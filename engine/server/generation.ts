@@ -122,12 +122,17 @@ function isTokenIds(prompt: readonly (string | number | number[])[]): prompt is 
   return typeof prompt[0] === 'number';
 }
 
+/** Nine digits are enough to give the same 32-bit float again, in half the text. */
+function shortest(value: number): number {
+  return Number(value.toPrecision(9));
+}
+
 function completionLogprobs({ tokenIds, logprobs }: SampleResult, tokenizer: ChatTokenizer): Record<string, unknown> {
   const tokens = tokenIds.map((id) => tokenizer.tokenText(id));
   let offset = 0;
   return {
     tokens,
-    token_logprobs: logprobs,
+    token_logprobs: logprobs.map(shortest),
     top_logprobs: tokens.map(() => null),
     text_offset: tokens.map((token) => {
       const start = offset;
@@ -140,7 +145,7 @@ function completionLogprobs({ tokenIds, logprobs }: SampleResult, tokenizer: Cha
 function chatLogprobs({ tokenIds, logprobs }: SampleResult, tokenizer: ChatTokenizer): Record<string, unknown>[] {
   return tokenIds.map((id, i) => {
     const token = tokenizer.tokenText(id);
-    return { token, logprob: logprobs[i], bytes: [...Buffer.from(token)], top_logprobs: [] };
+    return { token, logprob: shortest(logprobs[i]!), bytes: [...Buffer.from(token)], top_logprobs: [] };
   });
 }
 

@@ -14,7 +14,7 @@ import { PolicyTrainer } from '../../activities/policy-trainer.ts';
 import type { Inference, SampleRequest } from '../../backends/inference/index.ts';
 import { resolveStoreUri, type Store } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
-import type { Trainer, TrainOutcome } from '../../backends/trainer/types.ts';
+import type { Trainer, SftOutcome, TrainOutcome } from '../../backends/trainer/types.ts';
 import { storeOf } from '../../activities/run-access.ts';
 import { hash32 } from '../../core/random.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
@@ -114,7 +114,11 @@ export class ChainTrainer implements Trainer {
     ]);
   }
 
-  sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<TrainOutcome> {
+  digest(): Promise<string> {
+    return Promise.resolve(this.#digest());
+  }
+
+  sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<SftOutcome> {
     return Promise.resolve(this.#apply('sft', [JSON.stringify(input)]));
   }
 
