@@ -4,6 +4,10 @@ import { RatchetError } from '../../core/errors.ts';
 import { inferencePatienceMs } from '../../core/limits.ts';
 import type { Inference, Sample, SampleRequest, ServedPolicy } from './types.ts';
 
+/** Between asking and asking again. A version that was just loaded is asked for at once, the first time. */
+const firstWaitMs = 100;
+const waitMsMax = 2_000;
+
 /**
  * Ratchet's own policy server, over its OpenAI-compatible routes. Calls made in the same turn of the event loop travel
  * as one `/v1/completions` request with many prompts (token ids in, token ids out), so an environment may be written
@@ -94,13 +98,17 @@ export class EmbeddedInference implements Inference {
   /** Asks again while the server does not answer; longer trouble is left to whoever called. */
   async #patiently<T>(signal: AbortSignal | undefined, ask: () => Promise<T>): Promise<T> {
     const giveUpAt = performance.now() + inferencePatienceMs;
-    for (let waitMs = 100; ; waitMs = Math.min(waitMs * 2, 2_000)) {
+    for (let waitMs = firstWaitMs; ; waitMs = Math.min(waitMs * 2, waitMsMax)) {
       try {
         return await ask();
       } catch (error) {
         const mayAskAgain = error instanceof RatchetError && error.isRetryable && performance.now() < giveUpAt;
         if (!mayAskAgain || signal?.aborted) throw error;
-        await delay(error.code === 'VersionNotHeld' ? 0 : waitMs, undefined, signal ? { signal } : {});
+        await delay(
+          error.code === 'VersionNotHeld' && waitMs === firstWaitMs ? 0 : waitMs,
+          undefined,
+          signal ? { signal } : {},
+        );
       }
     }
   }
