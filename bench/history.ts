@@ -4,10 +4,20 @@ type HistoryEvent = temporal.api.history.v1.IHistoryEvent;
 const { HistoryEvent: eventCodec } = protobufs.temporal.api.history.v1;
 const { EventType } = protobufs.temporal.api.enums.v1;
 
+const workflowTaskEvents = new Set<HistoryEvent['eventType']>([
+  EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED,
+  EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED,
+  EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+  EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
+  EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
+]);
+
 /** What one step left in its run's history. */
 export interface StepHistory {
   readonly step: number;
   readonly events: number;
+  /** Of those, workflow tasks. Their number varies by a few: results that arrive together are taken up by one task. */
+  readonly workflowTaskEvents: number;
   /** As the events are encoded; the server's own count differs by a few per cent. */
   readonly bytes: number;
   readonly samplingRounds: number;
@@ -24,6 +34,7 @@ export function stepsOfHistory(events: readonly HistoryEvent[]): StepHistory[] {
     return {
       step: i + 1,
       events: own.length,
+      workflowTaskEvents: own.filter(({ eventType }) => workflowTaskEvents.has(eventType)).length,
       bytes: own.reduce((sum, event) => sum + eventCodec.encode(event).finish().byteLength, 0),
       samplingRounds: own.filter((event) => localActivityOf(event) === 'leaseGroups').length,
     };

@@ -19,7 +19,8 @@ const stepsSkipped = 3;
  * - `overhead_async1_s`, goal ≤ 0.2: async level 1, time between two commits − the longer of training this step and
  *   generating the next beside it.
  * - `events_per_step_16`, `events_per_step_512`, goal ≤ 100 and equal: history events of a step with one sampling round
- *   of 16 and of 512 rollouts.
+ *   of 16 and of 512 rollouts. Workflow tasks, 3 events each, come in varying numbers whatever the batch: two chunks that end
+ *   together cost one task, otherwise two. All other events should be equal (`workflow_task_events_per_step` tells them apart).
  * - `bytes_per_step`: history bytes of such a step at 512.
  *
  * All are medians over the steps after the third. Generation is the slower chunk's `seconds`, training `time/train`: both
@@ -71,7 +72,7 @@ async function measure(bench: Bench, { steps }: Options): Promise<Figures> {
 interface MeasuredRun {
   readonly commits: readonly StepCommit[];
   /** Medians over counted steps with one sampling round. */
-  readonly history: { readonly events: number; readonly bytes: number };
+  readonly history: { readonly events: number; readonly workflowTaskEvents: number; readonly bytes: number };
   readonly durations: Durations;
   readonly othersCpu_s: number | null;
 }
@@ -104,7 +105,11 @@ async function trainOnce(
   if (counted.length === 0) throw new Error(`${name}: no step had exactly one sampling round`);
   const measured: MeasuredRun = {
     commits: await readCommits(folder, name, steps),
-    history: { events: median(counted.map(({ events }) => events)), bytes: median(counted.map(({ bytes }) => bytes)) },
+    history: {
+      events: median(counted.map(({ events }) => events)),
+      workflowTaskEvents: median(counted.map(({ workflowTaskEvents }) => workflowTaskEvents)),
+      bytes: median(counted.map(({ bytes }) => bytes)),
+    },
     durations: durationsOf(events ?? []),
     othersCpu_s: cpu && round(cpu.others_s, 1),
   };
@@ -140,6 +145,7 @@ function describe({ commits, history, othersCpu_s }: MeasuredRun) {
     generate_s: round(median(counted.map(generated))),
     train_s: round(median(counted.map(trained))),
     events_per_step: history.events,
+    workflow_task_events_per_step: history.workflowTaskEvents,
     bytes_per_step: history.bytes,
     // Of the whole run, its warm-up included.
     others_cpu_s: othersCpu_s,

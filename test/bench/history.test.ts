@@ -11,7 +11,7 @@ test('a history is cut at its commits, and what comes before v0 or after the las
     started(1, 0),
     local(2, 'commitStep'),
     local(3, 'leaseGroups'),
-    started(4, 0),
+    { ...started(4, 0), eventType: EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED },
     local(5, 'commitStep'),
     local(6, 'leaseGroups'),
     local(7, 'leaseGroups'),
@@ -20,10 +20,10 @@ test('a history is cut at its commits, and what comes before v0 or after the las
   ];
   const steps = stepsOfHistory(events);
   assert.deepEqual(
-    steps.map(({ step, events, samplingRounds }) => ({ step, events, samplingRounds })),
+    steps.map(({ bytes: _, ...counts }) => counts),
     [
-      { step: 1, events: 3, samplingRounds: 1 },
-      { step: 2, events: 3, samplingRounds: 2 },
+      { step: 1, events: 3, workflowTaskEvents: 1, samplingRounds: 1 },
+      { step: 2, events: 3, workflowTaskEvents: 0, samplingRounds: 2 },
     ],
   );
   assert.ok(
