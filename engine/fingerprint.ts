@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
-import { env } from 'onnxruntime-node';
+import { env } from './onnx/runtime.ts';
 
 /** What the bits of a step depend on besides its inputs. Equal fingerprints promise equal bits; others a tolerance. */
 export interface EngineFingerprint {

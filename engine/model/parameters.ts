@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import type { Tensor } from 'onnxruntime-node';
+import type { Tensor } from '../onnx/runtime.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { floats } from '../onnx/session.ts';
 import type { ModelConfig } from './config.ts';

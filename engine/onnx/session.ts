@@ -1,4 +1,4 @@
-import { InferenceSession, Tensor } from 'onnxruntime-node';
+import { InferenceSession, Tensor } from './runtime.ts';
 import type { Graph } from './graph.ts';
 
 export interface SessionOptions {

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { type InferenceSession, Tensor } from 'onnxruntime-node';
+import { type InferenceSession, Tensor } from '../onnx/runtime.ts';
 import { uniform } from '../../core/random.ts';
 import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
 import type { Parameters } from '../model/parameters.ts';

@@ -1,4 +1,4 @@
-import type { Tensor } from 'onnxruntime-node';
+import type { Tensor } from '../onnx/runtime.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { floats } from '../onnx/session.ts';
 import { cacheNames } from './decode-graph.ts';

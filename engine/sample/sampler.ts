@@ -1,5 +1,5 @@
 import { setImmediate } from 'node:timers/promises';
-import type { InferenceSession } from 'onnxruntime-node';
+import type { InferenceSession } from '../onnx/runtime.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { decodeRowsMax, keyValueBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';

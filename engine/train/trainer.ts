@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import type { InferenceSession, Tensor } from 'onnxruntime-node';
+import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { TrainBatch } from '../../core/rl/batch.ts';
 import { trainPositionsMax } from '../limits.ts';
