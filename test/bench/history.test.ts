@@ -20,7 +20,12 @@ test('a history is cut at its commits, and what comes before v0 or after the las
   ];
   const steps = stepsOfHistory(events);
   assert.deepEqual(
-    steps.map(({ bytes: _, ...counts }) => counts),
+    steps.map(({ step, events, workflowTaskEvents, samplingRounds }) => ({
+      step,
+      events,
+      workflowTaskEvents,
+      samplingRounds,
+    })),
     [
       { step: 1, events: 3, workflowTaskEvents: 1, samplingRounds: 1 },
       { step: 2, events: 3, workflowTaskEvents: 0, samplingRounds: 2 },
