@@ -17,7 +17,7 @@ const pip =
  * The demo beside TRL's GRPOTrainer: same words, shape of model, warm-up and reward, 100 steps of 64 prompts × 8 rollouts,
  * two threads, theirs and ours in turn so that both meet the same machine.
  *
- * - `step_ratio`: TRL's time per step ÷ ours; above 1 = ours is faster. Medians over a run's steps; ours is the time from
+ * - `step_ratio`: our time per step ÷ TRL's; below 1 = ours is faster. Medians over a run's steps; ours is the time from
  *   commit to commit, at async level 1.
  * - `run_ratio`: the same for a whole run, from the command to the last step, with warm caches and without evaluations.
  *
@@ -65,7 +65,7 @@ async function measure(bench: Bench, { pairs, steps, patience }: Options): Promi
     bench.say(`pair ${pair}: Ratchet ${JSON.stringify(ours)}`);
   }
   const ratio = (of: 'step_s' | 'run_s'): number =>
-    round(median(measured.map(({ trl, ratchet }) => trl[of] / ratchet[of])));
+    round(median(measured.map(({ trl, ratchet }) => ratchet[of] / trl[of])));
   const pairs_disturbed = measured.filter(
     ({ trl, ratchet }) => isDisturbed(trl.cpu) || isDisturbed(ratchet.cpu),
   ).length;

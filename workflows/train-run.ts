@@ -249,7 +249,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
         training.warmUp.executeWithOptions({ summary }, [{ run, from: warm }]),
       );
       if (warm.loss !== null) {
-        desk.tell('warm-up', 0, `warm-up (supervised) ${warm.step}/${total}  loss ${warm.loss.toFixed(2)}`, {
+        desk.tell('warm-up', 0, `warm-up (supervised) ${warm.step} of ${total}  loss ${warm.loss.toFixed(2)}`, {
           sft_step: warm.step,
           loss: warm.loss,
         });
@@ -354,9 +354,9 @@ class Beside {
 function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
   const { reward, kept_groups, issued_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
   return [
-    `step ${step}/${maxSteps}`,
+    `step ${step} of ${maxSteps}`,
     `reward ${(reward ?? 0).toFixed(3)}`,
-    `kept ${kept_groups}/${issued_groups} groups (${solved_all} all right, ${solved_none} all wrong)`,
+    `kept ${kept_groups} of ${issued_groups} groups (${solved_all} all right, ${solved_none} all wrong)`,
     `generate ${generate_s?.toFixed(2)}s`,
     `train ${train_s?.toFixed(2)}s`,
     `step ${step_s?.toFixed(2)}s`,

@@ -244,7 +244,7 @@ config = GRPOConfig(
     scale_rewards="group",
     loss_type=args.loss,
     epsilon_high=3.0 if args.loss == "cispo" else None,  # for cispo this is the ceiling of the ratio itself
-    learning_rate=1e-3,
+    learning_rate=1.5e-3,
     lr_scheduler_type="linear",
     warmup_steps=5,
     adam_beta2=0.98,
