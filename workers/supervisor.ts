@@ -66,8 +66,8 @@ export interface Stack extends StackPlace {
   stop(): Promise<void>;
 }
 
-/** How long roles, and then the server, have between SIGTERM and SIGKILL: 5 s together. */
-const graceMs = { role: 3_000, server: 1_500 };
+/** How long roles, and then the server, have between SIGTERM and SIGKILL: well under 5 s together, also on a busy machine. */
+const graceMs = { role: 2_000, server: 1_500 };
 
 /** A port that was free when we looked may be taken when the server binds it. */
 const serverStartsMax = 3;

@@ -34,8 +34,9 @@ export async function openWorker(settings: WorkerSettings): Promise<Worker> {
     taskQueue: taskQueues[settings.role],
     identity: `${settings.role} worker ${process.pid}`,
     interceptors: { activity: [() => ({ inbound: new FailureMapping() }), () => ({ inbound: log })] },
-    shutdownGraceTime: '1s',
-    shutdownForceTime: '2500ms',
+    // Whatever does not end in time is done again elsewhere: that is what activities are made for.
+    shutdownGraceTime: '500ms',
+    shutdownForceTime: '1500ms',
   };
   switch (settings.role) {
     case 'orchestrator':

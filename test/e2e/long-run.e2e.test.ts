@@ -7,7 +7,14 @@ import { auditLedger } from '../../core/rl/ledger.ts';
 import { openSmallProject, smallRun } from './small-run.ts';
 
 const steps = 130;
-const long = smallRun
+const long = `oversampling_factor = 1.5
+${smallRun}
+[kl_penalty]
+enabled = true
+beta = 0.02
+target_kl = 0.02
+ref_sync_steps = 40
+`
   .replace('max_steps = 12', `max_steps = ${steps}`)
   .replace('max_async_level = 0', 'max_async_level = 1')
   .replace('batch_size = 32', 'batch_size = 8')
@@ -39,8 +46,26 @@ test('a long run continues as new, answers what it is told on the way, and its l
     const commits = await Promise.all(Array.from({ length: steps + 1 }, (_, step) => project.commit('long', step)));
     const audit = auditLedger(commits.map((commit) => commit!.outcomes));
     assert.ok(audit.isSound);
-    assert.ok(commits.every((commit, step) => step === 0 || commit!.metrics['off_policy/max']! <= 1));
+    assert.ok(
+      commits.slice(1).every((commit) => commit!.metrics['off_policy/max']! <= 8),
+      'nothing older than max_off_policy_steps was trained',
+    );
     assert.equal(commits.at(-1)!.state.overrides.learningRate, 5e-4, 'what it was told outlives continue-as-new');
+
+    assert.deepEqual(
+      [0, 39, 40, 120].map((step) => commits[step]!.state.reference.step),
+      [0, 0, 40, 120],
+      'the reference policy is renewed every 40 steps',
+    );
+    assert.ok(
+      commits.slice(1).every((commit) => Number.isFinite(commit!.metrics['train/kl_divergence'])),
+      'the KL to the reference is in every step',
+    );
+    assert.ok(new Set(commits.map((commit) => commit!.state.klBeta)).size > 1, 'its coefficient follows the target');
+    assert.ok(
+      commits.some((commit) => commit!.outcomes.pending !== ''),
+      'oversampled groups waited for a later step',
+    );
 
     const executions = await countExecutions();
     assert.ok(executions >= 2, `one execution holds ${steps} steps: it never continued as new`);
