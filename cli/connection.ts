@@ -1,6 +1,7 @@
 import { Client, Connection, type WorkflowHandle, WorkflowNotFoundError } from '@temporalio/client';
+import proto from '@temporalio/proto';
 import { RatchetError } from '../core/errors.ts';
-import { runNamePattern } from '../core/names.ts';
+import { runNamePattern, taskQueues } from '../core/names.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
 
 export interface TemporalPlace {
@@ -37,6 +38,22 @@ export async function connect({
       `No Temporal server answers at ${address}. Is it running, and is TEMPORAL_ADDRESS right?`,
       { cause },
     );
+  }
+}
+
+/** Whether somebody works on the orchestrators' queue of this server. */
+export async function hasWorkers(address: string): Promise<boolean> {
+  const namespace = process.env['TEMPORAL_NAMESPACE'] ?? 'default';
+  const { client, close } = await connect({ address, namespace });
+  try {
+    const { pollers } = await client.workflowService.describeTaskQueue({
+      namespace,
+      taskQueue: { name: taskQueues.orchestrator },
+      taskQueueType: proto.temporal.api.enums.v1.TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    });
+    return (pollers ?? []).length > 0;
+  } finally {
+    await close();
   }
 }
 

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { mkdir } from 'node:fs/promises';
+import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
@@ -13,7 +14,7 @@ import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.t
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
-import { connect } from '../connection.ts';
+import { connect, hasWorkers } from '../connection.ts';
 import { followRun, printRest } from '../follow-run.ts';
 import { readOverrides } from '../overrides.ts';
 import { startClock, type Clock } from '../clock.ts';
@@ -119,6 +120,11 @@ async function openPlace(
     clock.say(`attached to the processes of \`ratchet dev\` (process ${running.pid})`);
     return { stack: null, address: running.temporalAddress, uiUrl: running.uiUrl };
   }
+  const elsewhere = process.env['TEMPORAL_ADDRESS'];
+  if (elsewhere && (await hasWorkers(elsewhere))) {
+    clock.say(`attached to the workers at ${elsewhere}`);
+    return { stack: null, address: elsewhere, uiUrl: null };
+  }
   const weightRoot = fileURLToPath(spec.store.uri);
   await mkdir(weightRoot, { recursive: true });
   const policyPort = await choosePolicyPort();
@@ -181,7 +187,7 @@ function detached(run: string, file: string, clock: Clock): number {
 }
 
 function nameOption(run: string, file: string): string {
-  return file.endsWith(`/${run}.toml`) ? '' : ` --name ${run}`;
+  return path.basename(file, '.toml') === run ? '' : ` --name ${run}`;
 }
 
 /** The message at the bottom of a chain of failures: what went wrong, without what it was wrapped in. */
