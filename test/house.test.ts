@@ -52,7 +52,7 @@ const house: Readonly<Record<string, Room>> = {
   report: { rooms: ['core', 'backends'], packages: ['node:*'] },
   cli: {
     rooms: ['core', 'engine', 'backends', 'activities', 'workers', 'report'],
-    packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common'],
+    packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common', '@temporalio/proto'],
     also: { 'cli/ratchet.mjs': ['tsx/esm/api'] },
   },
   // Runs before any package is there.
