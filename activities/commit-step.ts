@@ -53,7 +53,7 @@ export const createCommitStep =
     };
     const key = layout.commit(run.lineage, state.step);
     const { stored, bytes } = await storeOf(run).putIfAbsent(key, encodeJson(commit));
-    const found = decodeJson<StepCommit>(bytes);
+    const found = decodeJson<StepCommit>(bytes, key);
     const isSame =
       found.parent === parent && found.policy.digest === state.policy.digest && found.plan?.sha256 === plan?.sha256;
     if (!isSame) {

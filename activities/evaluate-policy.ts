@@ -52,7 +52,7 @@ async function evaluateOne(
   const store = storeOf(run);
   const prefix = layout.evaluation(run.lineage, entry.name, run.name, policy.step);
   const stored = await store.read(`${prefix}metadata.json`);
-  if (stored) return decodeJson<EvaluationSummary>(stored);
+  if (stored) return decodeJson<EvaluationSummary>(stored, `${prefix}metadata.json`);
 
   const environment = await openEnvironment(entry);
   const served = await servedPolicy(run, policy);

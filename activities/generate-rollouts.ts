@@ -117,7 +117,7 @@ class RolloutJournal {
   static async open(store: ReturnType<typeof storeOf>, prefix: string): Promise<RolloutJournal> {
     const keys = await store.list(prefix);
     const parts = await Promise.all(
-      keys.map(async (key) => decodeRows<Rollout>((await store.read(key)) ?? Buffer.of())),
+      keys.map(async (key) => decodeRows<Rollout>((await store.read(key)) ?? Buffer.of(), key)),
     );
     // Two attempts that overlapped may both have stored a rollout: it counts once.
     const byPlace = new Map(parts.flat().map((rollout) => [placeOf(rollout), rollout]));

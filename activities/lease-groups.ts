@@ -26,7 +26,7 @@ export async function leaseRound(input: LeaseInput): Promise<{ round: SamplingRo
   const last = state.nextOrdinal - 1;
   const key = `${layout.round(run.lineage, step, first, last)}leases.json`;
   const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson({ policy, leases } satisfies LeasedGroups));
-  const stored = decodeJson<LeasedGroups>(bytes);
+  const stored = decodeJson<LeasedGroups>(bytes, key);
   return {
     round: {
       step,

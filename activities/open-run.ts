@@ -70,7 +70,7 @@ export const createOpenRun =
 
     const datasets = await openDatasets(spec); // before the run's identity is written: what is refused may be corrected
     const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
-    refuseOtherIdentity(spec, decodeJson<{ spec: RunSpec }>(first.bytes).spec, store.uri);
+    refuseOtherIdentity(spec, decodeJson<{ spec: RunSpec }>(first.bytes, store.uri + layout.run()).spec, store.uri);
     const bytes = encodeJson(spec);
     const ref = await store.put(layout.spec(sha256(bytes)), bytes);
     const hasSearchAttributes = await dependencies.hasSearchAttributes();
@@ -122,7 +122,7 @@ async function claimRun(dependencies: OpenRunDependencies, spec: RunSpec, workfl
   for (;;) {
     const claims = await store.list(layout.claims());
     const newest = claims.length > 0 ? await store.read(layout.claim(claims.length)) : null;
-    const holder = newest && decodeJson<{ workflowId: string }>(newest).workflowId;
+    const holder = newest && decodeJson<{ workflowId: string }>(newest, store.uri + layout.claims()).workflowId;
     if (holder === workflowId) return;
     if (holder && (await dependencies.isWorkflowRunning(holder))) {
       throw new RatchetError(

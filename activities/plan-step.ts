@@ -88,7 +88,7 @@ export async function planStep(input: {
   };
   const key = layout.plan(run.lineage, step, attempt, input.packed.sha256);
   const { bytes } = await store.putIfAbsent(key, encodeJson(proposal));
-  const plan = decodeJson<StepPlan>(bytes);
+  const plan = decodeJson<StepPlan>(bytes, key);
   const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength };
   return { plan: ref, learningRate: plan.learningRate, snapshot: plan.snapshot };
 }

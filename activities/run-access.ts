@@ -18,11 +18,11 @@ export async function specOf(run: RunHandle): Promise<RunSpec> {
 }
 
 export async function readJson<T>(run: RunHandle, ref: ObjectRef): Promise<T> {
-  return cached(run, ref, async (bytes) => decodeJson<T>(bytes));
+  return cached(run, ref, async (bytes) => decodeJson<T>(bytes, ref.key));
 }
 
 export async function readRows<T>(run: RunHandle, ref: ObjectRef): Promise<T[]> {
-  return cached(run, ref, async (bytes) => decodeRows<T>(bytes));
+  return cached(run, ref, async (bytes) => decodeRows<T>(bytes, ref.key));
 }
 
 /** A commit and the sha256 of its bytes, which its child names as parent. */
@@ -35,15 +35,7 @@ export async function readCommit(run: RunHandle, step: number): Promise<FoundCom
   const key = layout.commit(run.lineage, step);
   const bytes = await storeOf(run).read(key);
   if (!bytes) return null;
-  try {
-    return { commit: decodeJson<StepCommit>(bytes), sha256: sha256(bytes) };
-  } catch (cause) {
-    throw new RatchetError(
-      'CheckpointDamaged',
-      `${key} in ${storeOf(run).uri} is not JSON: a byte of it changed. Restore the file, or start over with --fresh.`,
-      { cause },
-    );
-  }
+  return { commit: decodeJson<StepCommit>(bytes, storeOf(run).uri + key), sha256: sha256(bytes) };
 }
 
 export async function requireCommit(run: RunHandle, step: number): Promise<FoundCommit> {

@@ -4,7 +4,7 @@ import type { CheckpointSpec } from '../core/spec/run-spec.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import type { Store } from '../backends/store/index.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { requireCommit, specOf, storeOf, type FoundCommit } from './run-access.ts';
+import { readCommit, requireCommit, specOf, storeOf, type FoundCommit } from './run-access.ts';
 
 /** `checkpoints/step_N/manifest.json`: written last, so a checkpoint that has one is whole. */
 export interface CheckpointManifest {
@@ -33,6 +33,7 @@ export async function saveCheckpoint({ run, step, pinned }: CheckpointInput): Pr
     const manifest = manifestOf(await requireCommit(run, step));
     await store.putIfAbsent(`${layout.checkpoint(run.lineage, step)}manifest.json`, encodeJson(manifest));
 
+    await sealForgotten(run, step);
     const sealed = (await sealedSteps(store, run.lineage)).filter((sealedStep) => sealedStep <= step);
     const kept = keptCheckpoints(sealed, spec);
     const oldestLive = step - maxAsyncLevel - maxOffPolicySteps - 1;
@@ -44,6 +45,25 @@ export async function saveCheckpoint({ run, step, pinned }: CheckpointInput): Pr
     if (step > 0) await store.removeAll(layout.allWarmUps());
     return { kept };
   });
+}
+
+/** Earlier steps that left their parts but were not sealed before their workflow ended: they are checkpoints too. */
+async function sealForgotten(run: RunHandle, before: number): Promise<void> {
+  const store = storeOf(run);
+  const keys = await store.list(layout.allCheckpoints(run.lineage));
+  const sealed = new Set(await sealedSteps(store, run.lineage));
+  const begun = new Set(keys.map(stepOf).filter((step) => step !== null && step < before && !sealed.has(step)));
+  for (const step of begun) {
+    const found = step === null ? null : await readCommit(run, step);
+    if (!found?.commit.optimizer) continue; // left behind by an attempt that was never committed
+    const { policy, optimizer } = found.commit;
+    const weights = await store.list(policy.weights);
+    if (!keys.includes(optimizer.key) || !weights.includes(policy.file.key)) continue;
+    await store.putIfAbsent(
+      `${layout.checkpoint(run.lineage, found.commit.step)}manifest.json`,
+      encodeJson(manifestOf(found)),
+    );
+  }
 }
 
 /** A commit as a checkpoint: nothing is in it that the commit does not say. */

@@ -41,7 +41,7 @@ export const createWarmUp =
       const isLast = step === total;
       const key = `${layout.warmUp(step)}state.json`;
       const stored = await storeOf(run).read(key);
-      if (stored) return decodeJson<WarmUpState>(stored);
+      if (stored) return decodeJson<WarmUpState>(stored, key);
 
       const made = from === null ? await makeBase(run, spec, isLast) : await trainSegment(from, step);
       await storeOf(run).put(key, encodeJson(made));

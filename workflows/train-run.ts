@@ -17,8 +17,12 @@ export interface ContinuedRun {
     /** sha256 of the last commit. */
     readonly parent: string;
     readonly desk: DeskState;
+    /** The last few, for the summary. */
+    readonly evals: readonly EvaluationSummary[];
   };
 }
+
+const evalsCarried = 10;
 
 export interface RunSummary {
   readonly run: string;
@@ -49,23 +53,28 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     warnings: opened.warnings,
     hasSearchAttributes: opened.hasSearchAttributes,
     overrides: start?.state.overrides ?? {},
-    carried,
+    carried: carried?.desk ?? null,
   });
   if (!carried) {
     desk.publish(start?.state.step ?? 0, null);
     for (const warning of opened.warnings) desk.tell('warning', 0, warning);
+    const { learningRate } = desk.overrides;
+    if (learningRate !== undefined) {
+      desk.tell('warning', 0, `learning rate ${learningRate} was set while the run was running, and stays`);
+    }
   }
 
   let { state, parent } = start ?? (await makeFirstVersion());
   desk.at('training', state.step, state.policy.digest);
   const beside = new Beside();
-  const evals: EvaluationSummary[] = [];
+  const evals: EvaluationSummary[] = [...(carried?.evals ?? [])];
   const pendingEvals = new Set<number>();
 
   let served = state.policy;
-  let broadcast = broadcastWeights(state.policy);
+  let broadcast = awaitedLater(broadcastWeights(state.policy));
   if (!carried) for (const step of state.pendingEvals) evaluate(step);
 
+  let sealing = Promise.resolve();
   let collecting: Promise<CollectedStep> | null = null;
   while (state.step < desk.lastStep) {
     await desk.untilResumed();
@@ -115,27 +124,21 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       })
     ).sha256;
     desk.at('training', step, state.policy.digest);
-    broadcast = broadcastWeights(state.policy);
+    broadcast = awaitedLater(broadcastWeights(state.policy));
     await local.recordMetrics({ run, step });
     desk.publish(step, collected.figures['reward'] ?? null);
     desk.tell('step', step, stepLine(step, spec.maxSteps, figures), figures);
-    if (trained.snapshot) beside.start(() => saveCheckpoint(step));
+    if (trained.snapshot) sealing = sealInTurn(step);
     if (isEvalDue(step)) evaluate(step);
   }
   return finish();
 
   /** Level 0 collects after the newest version is served; level 1 beside the training of the step before. */
   function collect(step: number, from: Pick<CollectedStep, 'curriculum' | 'surplus'>): Promise<CollectedStep> {
-    return broadcast.then(() =>
-      collectStep(desk, {
-        run,
-        spec,
-        datasets,
-        step,
-        curriculum: from.curriculum,
-        surplus: from.surplus,
-        newestPolicy: () => served,
-      }),
+    const { curriculum, surplus } = from;
+    const newestPolicy = () => served;
+    return awaitedLater(
+      broadcast.then(() => collectStep(desk, { run, spec, datasets, step, curriculum, surplus, newestPolicy })),
     );
   }
 
@@ -211,6 +214,15 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     served = policy;
   }
 
+  /** One after another: retention looks at what is sealed. */
+  function sealInTurn(step: number): Promise<void> {
+    const before = sealing;
+    return beside.start(async () => {
+      await before;
+      await saveCheckpoint(step);
+    });
+  }
+
   async function saveCheckpoint(step: number): Promise<void> {
     const pinned = [state.reference.step, ...pendingEvals];
     const { kept } = await orchestrator.saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
@@ -227,7 +239,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 
   function evaluate(step: number): void {
     pendingEvals.add(step);
-    beside.start(async () => {
+    void beside.start(async () => {
       const summary = `held-out examples with v${step}`;
       const results = await desk.waitFor(
         `eval ${summary}`,
@@ -292,9 +304,10 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     return continueAsNew<typeof trainRun>({
       continued: {
         opened: { handle, spec, datasets, warnings, hasSearchAttributes },
-        state,
+        state: { ...state, overrides: desk.overrides },
         parent,
         desk: desk.carry(),
+        evals: evals.slice(-evalsCarried),
       },
     });
   }
@@ -304,6 +317,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await broadcast;
     await beside.finish();
     const ledger = await local.auditRun({ run });
+    if (!ledger.isSound) desk.tell('warning', state.step, unsoundLine(ledger));
     desk.at('finished', state.step, state.policy.digest);
     desk.tell('finished', state.step, `finished at step ${state.step} of ${spec.maxSteps}`);
     await condition(allHandlersFinished);
@@ -318,16 +332,30 @@ interface Start {
 
 async function openOrContinue(
   input: TrainRunInput | ContinuedRun,
-): Promise<{ opened: Omit<OpenedRun, 'head'>; start: Start | null; carried: DeskState | null }> {
+): Promise<{ opened: Omit<OpenedRun, 'head'>; start: Start | null; carried: ContinuedRun['continued'] | null }> {
   if (typeof input === 'object' && 'continued' in input) {
-    const { opened, state, parent, desk } = input.continued;
-    return { opened, start: { state, parent }, carried: desk };
+    const { opened, state, parent } = input.continued;
+    return { opened, start: { state, parent }, carried: input.continued };
   }
   const config = typeof input === 'string' ? input : input.config;
   const opened = await opening.openRun.executeWithOptions({ summary: config }, [input, workflowInfo().workflowId]);
   const { head } = opened;
-  const start = head && { state: head.commit.state, parent: head.sha256 };
-  return { opened, start, carried: null };
+  return { opened, start: head && { state: startOver(head.commit.state), parent: head.sha256 }, carried: null };
+}
+
+/** `stop-after` was a wish for the execution that has ended; everything else stays as it was set. */
+function startOver(state: RunState): RunState {
+  const { stopAfter: _, ...overrides } = state.overrides;
+  return { ...state, overrides };
+}
+
+/**
+ * A promise that is under way while something else is awaited. Whoever awaits it in the end gets its failure; until then
+ * the failure must not count as one that nobody handles, or the workflow task fails instead of the run.
+ */
+function awaitedLater<T>(work: Promise<T>): Promise<T> {
+  work.catch(() => undefined);
+  return work;
 }
 
 /** Work that runs beside the loop: checkpoints and evaluations. Its first failure is the run's. */
@@ -335,10 +363,11 @@ class Beside {
   #work: Promise<void>[] = [];
   #failure: { readonly reason: unknown } | null = null;
 
-  start(work: () => Promise<void>): void {
+  start(work: () => Promise<void>): Promise<void> {
     const running = work();
     running.catch((reason: unknown) => (this.#failure ??= { reason }));
     this.#work.push(running);
+    return running;
   }
 
   throwIfFailed(): void {
@@ -349,6 +378,17 @@ class Beside {
     await Promise.all(this.#work);
     this.#work = [];
   }
+}
+
+function unsoundLine({ holes, duplicates, brokenLinks }: Awaited<ReturnType<typeof local.auditRun>>): string {
+  return [
+    'the record of this run is not sound:',
+    ...(brokenLinks.length > 0
+      ? [`commits ${brokenLinks.join(', ')} do not continue the one before them (it was changed or removed)`]
+      : []),
+    ...(holes.length > 0 ? [`groups ${holes.join(', ')} are unaccounted for`] : []),
+    ...(duplicates.length > 0 ? [`groups ${duplicates.join(', ')} are accounted for twice`] : []),
+  ].join(' ');
 }
 
 function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {

@@ -1,3 +1,4 @@
+import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import type { Store } from './types.ts';
 
@@ -10,8 +11,9 @@ export function encodeJson(value: unknown): Uint8Array {
   return Buffer.from(`${JSON.stringify(value)}\n`);
 }
 
-export function decodeJson<T>(bytes: Uint8Array): T {
-  return JSON.parse(Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8')) as T;
+/** `key` names the object in the refusal when its bytes have not been compared with a sha256 before. */
+export function decodeJson<T>(bytes: Uint8Array, key?: string): T {
+  return parse(textOf(bytes), key);
 }
 
 export async function putRows(store: Store, key: string, rows: readonly unknown[]): Promise<ObjectRef> {
@@ -22,12 +24,28 @@ export function encodeRows(rows: readonly unknown[]): Uint8Array {
   return Buffer.from(rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
 }
 
-export function decodeRows<T>(bytes: Uint8Array): T[] {
-  const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8');
-  return text
+export function decodeRows<T>(bytes: Uint8Array, key?: string): T[] {
+  return textOf(bytes)
     .split('\n')
     .filter((line) => line.length > 0)
-    .map((line) => JSON.parse(line) as T);
+    .map((line) => parse(line, key));
+}
+
+function textOf(bytes: Uint8Array): string {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8');
+}
+
+function parse<T>(text: string, key: string | undefined): T {
+  try {
+    return JSON.parse(text) as T;
+  } catch (cause) {
+    if (key === undefined) throw cause;
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${key} is not JSON: a byte of it changed. Restore the file from a copy, or start over with --fresh.`,
+      { cause },
+    );
+  }
 }
 
 /** How many rows JSON lines hold, without parsing them. */

@@ -277,12 +277,17 @@ test('a request that its client gave up is dropped', async (t) => {
   const many = { model: 'policy', prompt: '<bos>elephant<sep>', n: 3000, max_tokens: 50 };
   const given = client.completions.create(many, { signal: controller.signal });
   const refused = assert.rejects(given, /abort/i);
-  await setTimeout(60);
+  const metricsMatch = async (pattern: RegExp): Promise<void> => {
+    for (const end = Date.now() + 20_000; ; await setTimeout(5)) {
+      const text = await (await fetch(`${server.url}/metrics`)).text();
+      if (pattern.test(text)) return;
+      if (Date.now() > end) assert.match(text, pattern);
+    }
+  };
+  await metricsMatch(/ratchet_rows_running [1-9]/);
   controller.abort();
   await refused;
-  await setTimeout(100);
-  const text = await (await fetch(`${server.url}/metrics`)).text();
-  assert.match(text, /ratchet_rows_running 0\n[^]*ratchet_rows_waiting 0\n/);
+  await metricsMatch(/ratchet_rows_running 0\n[^]*ratchet_rows_waiting 0\n/);
 });
 
 test('broken weights give an error, never samples', async (t) => {
