@@ -224,6 +224,18 @@ describe('committing a step', () => {
   });
 });
 
+describe('the chain of commits', () => {
+  test('an older commit that was changed is found by the audit, though its groups still add up', async (t) => {
+    const { test, roles, first } = await started(t);
+    await advanceTo(test, roles, first, 4);
+    const key = layout.commit('main', 2);
+    const text = Buffer.from((await test.store.read(key))!).toString();
+    await test.store.put(key, Buffer.from(text.replace('"codeVersion":"', '"codeVersion":"x')));
+    const { isSound, holes, duplicates, brokenLinks } = await roles.auditRun({ run: test.run });
+    assert.deepEqual([isSound, holes, duplicates, brokenLinks], [false, [], [], [3]]);
+  });
+});
+
 describe('sealing and keeping checkpoints', () => {
   const someSteps = fc
     .uniqueArray(fc.integer({ min: 1, max: 60 }), { maxLength: 20 })
@@ -290,6 +302,22 @@ describe('sealing and keeping checkpoints', () => {
     const { kept } = await act(roles.saveCheckpoint, { run: test.run, step: 4, pinned: [0] });
     assert.deepEqual(kept, [0, 2, 4]);
     assert.deepEqual(await test.store.read(`${layout.checkpoint('main', 4)}manifest.json`), manifest);
+  });
+
+  test('a checkpoint whose sealing was lost with its workflow is sealed by the next one, and kept as it should be', async (t) => {
+    const { test, roles, first } = await started(t);
+    await advanceTo(test, roles, first, 4);
+    const manifest = `${layout.checkpoint('main', 4)}manifest.json`;
+    const written = await test.store.read(manifest);
+    await test.store.removeAll(manifest);
+    await advanceTo(
+      test,
+      roles,
+      { state: (await readHead(test.run))!.commit.state, parent: (await readHead(test.run))!.sha256 },
+      6,
+    );
+    assert.deepEqual(await test.store.read(manifest), written);
+    assert.deepEqual(await stepsIn(test, 'checkpoints/'), [0, 4, 6]);
   });
 
   test('a checkpoint of a step that was never committed is refused', async (t) => {
