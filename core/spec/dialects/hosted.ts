@@ -309,17 +309,6 @@ function scheduleRelations(config: HostedConfig): RelationProblem[] {
       suggestion: 'keep the one in [trainer]',
     });
   }
-  const warmup: [path: string[], value: number] =
-    trainer.warmup_steps === undefined
-      ? [['warmup_steps'], warmup_steps ?? 0]
-      : [['trainer', 'warmup_steps'], trainer.warmup_steps];
-  if (warmup[1] > max_steps) {
-    problems.push({
-      paths: [warmup[0], ['max_steps']],
-      expected: `at most max_steps (${max_steps}), or the learning rate is never reached`,
-      received: String(warmup[1]),
-    });
-  }
   if (sft !== undefined && sft.warmup_steps > sft.steps) {
     problems.push({
       paths: [
@@ -382,7 +371,13 @@ function duplicateNames(
 /** What is legal but probably not meant. */
 export function hostedWarnings(config: HostedConfig): string[] {
   const warnings: string[] = [];
-  const { checkpoints, kl_penalty, wandb } = config;
+  const { checkpoints, kl_penalty, max_steps, trainer, wandb } = config;
+  const warmupSteps = trainer.warmup_steps ?? config.warmup_steps ?? 0;
+  if (warmupSteps > max_steps) {
+    warnings.push(
+      `warmup_steps (${warmupSteps}) is more than max_steps (${max_steps}): the run ends before its learning rate is reached.`,
+    );
+  }
   if (wandb !== undefined) warnings.push('[wandb] comes later; metrics are in metrics.jsonl of the run.');
   if (checkpoints.keep_interval !== undefined && checkpoints.keep_interval % checkpoints.interval !== 0) {
     warnings.push(
