@@ -300,7 +300,7 @@ function filterRelations({ difficulty_filter }: HostedConfig): RelationProblem[]
 
 function scheduleRelations(config: HostedConfig): RelationProblem[] {
   const problems: RelationProblem[] = [];
-  const { max_steps, warmup_steps, trainer, sft } = config;
+  const { warmup_steps, trainer, sft } = config;
   if (warmup_steps !== undefined && trainer.warmup_steps !== undefined && warmup_steps !== trainer.warmup_steps) {
     problems.push({
       paths: [['warmup_steps'], ['trainer', 'warmup_steps']],
