@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { WorkflowHandle } from '@temporalio/client';
+import { QueryNotRegisteredError, type WorkflowHandle } from '@temporalio/client';
 import type { RunEvent, RunStatus } from '../workflows/messages.ts';
 
 /** How often the run is asked for news; a query costs its worker a few milliseconds. */
@@ -32,7 +32,8 @@ export async function followRun({ handle, print, signal, after = 0 }: FollowOpti
     lastLineAt = Date.now();
   };
   while (!signal.aborted) {
-    const events = await ask<RunEvent[]>(handle, 'events', [seen]);
+    const answer = await ask<RunEvent[]>(handle, 'events', [seen]);
+    const events = answer.is === 'answer' ? answer.value : null;
     const fresh = (events ?? []).filter(({ sequence }) => sequence > seen);
     if (events && isFirstLook && fresh.length > earlierEventsShown) {
       say(`the run has been here before; the last of ${fresh.at(-1)!.sequence} events:`);
@@ -43,7 +44,7 @@ export async function followRun({ handle, print, signal, after = 0 }: FollowOpti
       seen = event.sequence;
       say(event.text);
     }
-    if (Date.now() - lastLineAt > silenceMs) say(await describeWaiting(handle, events !== null));
+    if (Date.now() - lastLineAt > silenceMs) say(await describeWaiting(handle));
     await delay(pollMs, undefined, { signal }).catch(() => undefined); // aborted: the loop ends
   }
   return seen;
@@ -51,38 +52,60 @@ export async function followRun({ handle, print, signal, after = 0 }: FollowOpti
 
 /** What happened since the last look. */
 export async function printRest(handle: WorkflowHandle, after: number, print: (line: string) => void): Promise<void> {
-  for (const event of (await ask<RunEvent[]>(handle, 'events', [after])) ?? []) print(event.text);
+  const rest = await ask<RunEvent[]>(handle, 'events', [after]);
+  if (rest.is === 'answer') for (const event of rest.value) print(event.text);
 }
 
-async function describeWaiting(handle: WorkflowHandle, answers: boolean): Promise<string> {
-  if (!answers) return 'waiting on: the orchestrator worker, which does not answer; nothing is lost';
-  const status = await ask<RunStatus>(handle, 'status', []);
-  if (status?.pausedBecause) return `paused: ${status.pausedBecause}`;
+/** In one line, what a run waits for. Never throws: whoever does not answer is what it waits for. */
+export async function describeWaiting(handle: WorkflowHandle): Promise<string> {
+  const answer = await ask<RunStatus>(handle, 'status', []);
+  if (answer.is === 'answer' && answer.value.pausedBecause) return `paused: ${answer.value.pausedBecause}`;
   const retries = await retrying(handle);
-  const waiting = (status?.waitingOn ?? []).map(
-    ({ what, since }) => `${what} (${Math.round((Date.now() - Date.parse(since)) / 1000)} s)`,
-  );
-  return `waiting on: ${[...waiting, ...retries].join('; ') || 'the next workflow task'}`;
+  if (retries === null) return 'waiting on: the Temporal server, which does not answer; nothing is lost';
+  return `waiting on: ${[...waitsOf(answer), ...retries].join('; ') || 'the next workflow task'}`;
 }
 
-/** Activities that are being tried again, with what went wrong last. */
-async function retrying(handle: WorkflowHandle): Promise<string[]> {
-  const { raw } = await handle.describe();
-  return (raw.pendingActivities ?? [])
-    .filter(({ attempt }) => (attempt ?? 1) > 1)
-    .map(
-      ({ activityType, attempt, lastFailure }) =>
-        `${activityType?.name} is tried again (attempt ${attempt}): ${lastFailure?.message ?? 'its worker went away'}`,
-    );
+function waitsOf(answer: Answer<RunStatus>): string[] {
+  switch (answer.is) {
+    case 'answer':
+      return answer.value.waitingOn.map(
+        ({ what, since }) => `${what} (${Math.round((Date.now() - Date.parse(since)) / 1000)} s)`,
+      );
+    case 'not open yet':
+      return ['opening the run'];
+    case 'silence':
+      return ['the orchestrator worker, which does not answer; nothing is lost'];
+    default:
+      return answer satisfies never;
+  }
 }
 
-/** null when nobody answers in time. */
-async function ask<T>(handle: WorkflowHandle, query: string, args: unknown[]): Promise<T | null> {
+/** Activities that are being tried again, with what went wrong last. The server knows it without any worker; null when it is silent. */
+async function retrying(handle: WorkflowHandle): Promise<string[] | null> {
   try {
-    return await handle.client.withDeadline(Date.now() + queryTimeoutMs, () =>
+    const { raw } = await handle.client.withDeadline(Date.now() + queryTimeoutMs, () => handle.describe());
+    return (raw.pendingActivities ?? [])
+      .filter(({ attempt }) => (attempt ?? 1) > 1)
+      .map(
+        ({ activityType, attempt, lastFailure }) =>
+          `${activityType?.name} is tried again (attempt ${attempt}): ${lastFailure?.message ?? 'its worker went away'}`,
+      );
+  } catch {
+    return null; // A server that is being restarted, or gone: asked again at the next look.
+  }
+}
+
+/** `not open yet`: the run listens to questions once it has read its config and its store. */
+type Answer<T> =
+  { readonly is: 'answer'; readonly value: T } | { readonly is: 'not open yet' } | { readonly is: 'silence' };
+
+async function ask<T>(handle: WorkflowHandle, query: string, args: unknown[]): Promise<Answer<T>> {
+  try {
+    const value = await handle.client.withDeadline(Date.now() + queryTimeoutMs, () =>
       handle.query<T, unknown[]>(query, ...args),
     );
-  } catch {
-    return null; // No worker, a restarting server, a query that is not registered yet: all say the same, ask again.
+    return { is: 'answer', value };
+  } catch (error) {
+    return { is: error instanceof QueryNotRegisteredError ? 'not open yet' : 'silence' };
   }
 }

@@ -2,19 +2,19 @@ import { RatchetError } from '../core/errors.ts';
 
 /** `--sampling.temperature 0.7 --max-steps=5` as dotted keys with values as typed. Spelling is checked with the config. */
 export function readOverrides(args: readonly string[]): Record<string, string> {
-  const overrides: Record<string, string> = {};
+  const overrides = new Map<string, string>();
   for (let i = 0; i < args.length; i++) {
     const [, key, attached] = /^--([^=]+)(?:=(.*))?$/s.exec(args[i]!) ?? [];
     if (key === undefined) {
       throw new RatchetError('ConfigInvalid', `Command line: expected --key value, got ${JSON.stringify(args[i])}.`);
     }
     const next = args[i + 1];
-    if (attached !== undefined) overrides[key] = attached;
-    else if (next === undefined || next.startsWith('--')) overrides[key] = 'true';
+    if (attached !== undefined) overrides.set(key, attached);
+    else if (next === undefined || next.startsWith('--')) overrides.set(key, 'true');
     else {
-      overrides[key] = next;
+      overrides.set(key, next);
       i += 1;
     }
   }
-  return overrides;
+  return Object.fromEntries(overrides); // Keeps a key called `__proto__`, so that it can be refused.
 }

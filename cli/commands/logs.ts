@@ -15,27 +15,52 @@ export const logsCommand = new Command('logs')
   .option('-f, --follow', 'go on printing what is added')
   .option('--outputs <folder>', 'the folder that holds the runs', 'outputs')
   .action(async (run: string, role: string | undefined, options: { follow?: boolean; outputs: string }) => {
-    const folder = await newestAttempt(path.resolve(options.outputs, run, 'logs'), run);
-    const roles = (await readdir(folder)).filter((name) => name.endsWith('.log')).map((name) => name.slice(0, -4));
+    const attempts = await attemptsOf(path.resolve(options.outputs, run, 'logs'), run);
+    const newest = attempts[0]!;
     if (role === undefined) {
-      process.stdout.write(`${folder}\n${roles.map((name) => `  ratchet logs ${run} ${name}`).join('\n')}\n`);
+      process.stdout.write(
+        `${newest.folder}\n${newest.roles.map((name) => `  ratchet logs ${run} ${name}`).join('\n')}\n`,
+      );
       return;
     }
-    if (!roles.includes(role)) {
+    const withRole = attempts.find(({ roles }) => roles.includes(role));
+    if (!withRole) {
+      const known = [...new Set(attempts.flatMap(({ roles }) => roles))];
       throw new RatchetError(
         'RunNotFound',
-        `${folder} has no log of ${JSON.stringify(role)}; it has: ${roles.join(', ') || 'none'}.`,
+        `${newest.folder} has no log of ${JSON.stringify(role)}; the run has: ${known.join(', ') || 'none'}.`,
       );
     }
-    await print(path.join(folder, `${role}.log`), options.follow ?? false);
+    if (withRole !== newest) {
+      process.stderr.write(
+        `${path.basename(newest.folder)} has no log of ${role} yet; this is ${path.basename(withRole.folder)}\n`,
+      );
+    }
+    await print(path.join(withRole.folder, `${role}.log`), options.follow ?? false);
   });
 
-async function newestAttempt(folder: string, run: string): Promise<string> {
-  const attempts = await readdir(folder).catch((cause: unknown) => {
+interface Attempt {
+  readonly folder: string;
+  readonly roles: readonly string[];
+}
+
+/** Newest first; at least one. */
+async function attemptsOf(folder: string, run: string): Promise<Attempt[]> {
+  const names = await readdir(folder).catch((cause: unknown) => {
     throw new RatchetError('RunNotFound', `There are no logs of a run ${run}: ${folder} does not exist.`, { cause });
   });
-  const newest = Math.max(...attempts.map((name) => Number(/^attempt_(\d+)$/.exec(name)?.[1] ?? 0)));
-  return path.join(folder, `attempt_${newest}`);
+  const numbers = names.flatMap((name) => /^attempt_(\d+)$/.exec(name)?.[1] ?? []).map(Number);
+  if (numbers.length === 0)
+    throw new RatchetError('RunNotFound', `There are no logs of a run ${run} in ${folder} yet.`);
+  return Promise.all(
+    numbers
+      .toSorted((a, b) => b - a)
+      .map(async (number) => {
+        const attempt = path.join(folder, `attempt_${number}`);
+        const files = await readdir(attempt);
+        return { folder: attempt, roles: files.filter((n) => n.endsWith('.log')).map((n) => n.slice(0, -4)) };
+      }),
+  );
 }
 
 async function print(file: string, follow: boolean): Promise<void> {

@@ -1,8 +1,16 @@
 import { defineSearchAttributeKey } from '@temporalio/common';
-import type { Client } from '@temporalio/client';
+import {
+  type Client,
+  QueryNotRegisteredError,
+  ServiceError,
+  WorkflowFailedError,
+  type WorkflowHandle,
+} from '@temporalio/client';
 import { Command } from 'commander';
 import type { RunStatus } from '../../workflows/messages.ts';
 import { connect, findRun, findTemporal } from '../connection.ts';
+import { describeWaiting } from '../follow-run.ts';
+import { rootMessage } from '../root-message.ts';
 
 export const statusCommand = new Command('status')
   .description('where a run stands and what it is waiting for; without a name, all runs')
@@ -13,12 +21,37 @@ export const statusCommand = new Command('status')
       if (run === undefined) return await listRuns(client);
       const handle = await findRun(client, run);
       const { status } = await handle.describe();
-      const details = await client.withDeadline(Date.now() + 10_000, () => handle.query<RunStatus>('status'));
-      process.stdout.write(`${describe(details, status.name)}\n`);
+      const details = await askStatus(handle);
+      const failure = status.name === 'RUNNING' ? null : await failureOf(handle);
+      const lines = details ? [describe(details, status.name)] : [`${run}: workflow ${status.name.toLowerCase()}`];
+      if (failure) lines.push(`stopped because: ${failure}`);
+      else if (!details && status.name === 'RUNNING') lines.push(await describeWaiting(handle));
+      process.stdout.write(`${lines.join('\n')}\n`);
     } finally {
       await close();
     }
   });
+
+/** Null when the run did not get as far as listening, or no orchestrator worker is there to speak for it. */
+async function askStatus(handle: WorkflowHandle): Promise<RunStatus | null> {
+  try {
+    return await handle.client.withDeadline(Date.now() + 10_000, () => handle.query<RunStatus>('status'));
+  } catch (error) {
+    if (error instanceof QueryNotRegisteredError || error instanceof ServiceError) return null;
+    throw error;
+  }
+}
+
+/** Why a closed workflow did not complete; null when it did. */
+async function failureOf(handle: WorkflowHandle): Promise<string | null> {
+  try {
+    await handle.result();
+    return null;
+  } catch (error) {
+    if (error instanceof WorkflowFailedError) return rootMessage(error);
+    throw error;
+  }
+}
 
 const runsListedMax = 50;
 const runKey = defineSearchAttributeKey('RatchetRun', 'KEYWORD');

@@ -1,22 +1,31 @@
 import { randomBytes } from 'node:crypto';
 import { mkdir } from 'node:fs/promises';
-import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
+import { isDeepStrictEqual } from 'node:util';
+import {
+  type Client,
+  isGrpcServiceError,
+  ServiceError,
+  WorkflowFailedError,
+  type WorkflowHandle,
+  WorkflowNotFoundError,
+} from '@temporalio/client';
 import { Command } from 'commander';
-import { RatchetError } from '../../core/errors.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { waitForRunningStack } from '../../workers/project-lock.ts';
+import { readRunningStack, waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
-import { connect, hasWorkers } from '../connection.ts';
+import { connect, findRunning, hasWorkers, startedWith } from '../connection.ts';
 import { followRun, printRest } from '../follow-run.ts';
 import { readOverrides } from '../overrides.ts';
+import { rootMessage } from '../root-message.ts';
+import { trainAgain, type TypedCommand, withMaxSteps } from '../typed-command.ts';
 import { startClock, type Clock } from '../clock.ts';
 
 export const trainCommand = new Command('train')
@@ -37,20 +46,38 @@ async function train(
 ): Promise<number> {
   const clock = startClock();
   const projectFolder = process.cwd();
-  const named = await loadRunConfig(file, { projectFolder, overrides, ...(options.name ? { run: options.name } : {}) });
-  const run = options.fresh ? `${named.spec.name}-${randomBytes(2).toString('hex')}` : named.spec.name;
+  const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides })).spec;
+  const given = options.name ?? usualName;
+  const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
   const { spec } = await loadRunConfig(file, { projectFolder, overrides, run });
   await checkModel(spec.model);
+  const command = { file, name: run === usualName ? null : run, overrides };
 
   const interrupted = new AbortController();
   const onSignal = (): void => interrupted.abort();
   process.on('SIGINT', onSignal).on('SIGTERM', onSignal);
   const place = await openPlace(spec, projectFolder, clock, interrupted.signal);
-  if (!place) return stopped(run, file, clock);
-  const { stack, address, uiUrl } = place;
+  if (!place) return stopped(run, command, clock);
+  const { stack, pid, address, uiUrl } = place;
   const { client, close } = await connect({ address, namespace: process.env['TEMPORAL_NAMESPACE'] ?? 'default' });
+  const watched = watchStack(projectFolder, pid);
   try {
-    const handle = await client.workflow.start<typeof trainRun>('trainRun', {
+    const handle = (await attach(client, run, overrides, clock)) ?? (await start());
+    if (uiUrl)
+      clock.say(
+        `Temporal UI  ${uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}      kill any process and watch`,
+      );
+    const { gone } = watched;
+    return await watch(handle, { run, command, spec, stack, clock, interrupted: interrupted.signal, gone });
+  } finally {
+    watched.stop();
+    process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
+    await close();
+    await stack?.stop();
+  }
+
+  function start(): Promise<RunHandle> {
+    return client.workflow.start<typeof trainRun>('trainRun', {
       workflowId: run,
       taskQueue: taskQueues.orchestrator,
       args: [{ config: file, overrides, run }],
@@ -58,54 +85,118 @@ async function train(
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       staticSummary: `${spec.model} · ${spec.environments.map(({ name }) => name).join(', ')} · ${spec.maxSteps} steps`,
     });
-    if (uiUrl)
-      clock.say(
-        `Temporal UI  ${uiUrl}/namespaces/default/workflows/${encodeURIComponent(run)}      kill any process and watch`,
-      );
-    return await watch(handle, { run, file, spec, stack, clock, interrupted: interrupted.signal });
-  } finally {
-    process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
-    await close();
-    await stack?.stop();
   }
+}
+
+type RunHandle = WorkflowHandle<typeof trainRun>;
+
+/** The run's workflow if it is running already, here or started by hand under an id of its own. */
+async function attach(
+  client: Client,
+  run: string,
+  overrides: Readonly<Record<string, string>>,
+  clock: Clock,
+): Promise<RunHandle | null> {
+  const running = await findRunning(client, run);
+  if (!running) return null;
+  if (running.workflowId !== run)
+    clock.say(`the run ${run} is running as workflow ${running.workflowId}; attached to it`);
+  if (Object.keys(overrides).length > 0 && !isDeepStrictEqual(await startedWith(running), overrides)) {
+    clock.say(
+      `the run goes on with the settings it was started with. To change some: npx ratchet set ${run} learning_rate=… (or stop_after=…), or end it with npx ratchet temporal workflow cancel -w ${running.workflowId} and train again`,
+    );
+  }
+  return running;
 }
 
 interface Watch {
   readonly run: string;
-  readonly file: string;
+  readonly command: TypedCommand;
   readonly spec: RunSpec;
   readonly stack: Stack | null;
   readonly clock: Clock;
   readonly interrupted: AbortSignal;
+  /** Aborted when the processes of another command, to which this one is attached, have ended. */
+  readonly gone: AbortSignal;
 }
 
-async function watch(handle: WorkflowHandle<typeof trainRun>, options: Watch): Promise<number> {
-  const { run, file, spec, stack, clock, interrupted } = options;
+async function watch(handle: RunHandle, options: Watch): Promise<number> {
+  const { run, command, spec, stack, clock, interrupted, gone } = options;
   const ended = new AbortController();
-  const following = followRun({
-    handle,
-    print: clock.say,
-    signal: AbortSignal.any([ended.signal, interrupted]),
-  });
+  const left = AbortSignal.any([interrupted, gone]);
+  const following = followRun({ handle, print: clock.say, signal: AbortSignal.any([ended.signal, left]) });
   try {
-    const result = await handle.client.withAbortSignal(interrupted, () => handle.result());
+    const result = await resultOf(handle, left);
     ended.abort();
     await printRest(handle, await following, clock.say);
     summarize(result, spec, stack, clock);
-    sayNext(run, file, spec, clock);
+    sayNext(command, spec, clock);
     return result.ledger.isSound ? 0 : 1;
   } catch (error) {
     ended.abort();
-    await following;
-    if (interrupted.aborted) return stack ? stopped(run, file, clock) : detached(run, file, clock);
+    const seen = await following;
+    if (interrupted.aborted) return stack ? stopped(run, command, clock) : detached(run, command, clock);
+    if (gone.aborted) {
+      clock.say(
+        `the processes this run used have ended; the run is not lost: ${trainAgain(command)} goes on where it is`,
+      );
+      return 1;
+    }
+    if (error instanceof WorkflowNotFoundError) {
+      clock.say(
+        `this Temporal server does not know the run ${run} (any more); its files are kept: ${trainAgain(command)}`,
+      );
+      return 1;
+    }
     if (!(error instanceof WorkflowFailedError)) throw error;
-    const reason = rootMessage(error);
-    clock.say(`the run stopped: ${reason}`);
-    clock.say(
-      `nothing that was committed is lost. When that is mended:  npx ratchet train ${file} goes on from the last step`,
-    );
+    await printRest(handle, seen, clock.say);
+    clock.say(`the run stopped: ${rootMessage(error)}`);
+    clock.say(`when that is mended: ${trainAgain(command)}   (goes on from the last committed step, if there is one)`);
     return 1;
   }
+}
+
+/** How long a server that did not answer is left alone. */
+const serverPauseMs = 1_000;
+
+/** Waits for the end of a run, however often its server is restarted meanwhile. */
+async function resultOf(handle: RunHandle, left: AbortSignal): Promise<RunSummary> {
+  for (;;) {
+    try {
+      return await handle.client.withAbortSignal(left, () => handle.result());
+    } catch (error) {
+      if (left.aborted || !(error instanceof ServiceError || isGrpcServiceError(error))) throw error;
+      await delay(serverPauseMs, undefined, { signal: left });
+    }
+  }
+}
+
+/** How often one looks whether another command's processes are still there. */
+const stackPollMs = 1_000;
+
+/** Watches the processes of another command; none when they are ours or elsewhere. */
+function watchStack(projectFolder: string, pid: number | null): { gone: AbortSignal; stop: () => void } {
+  const gone = new AbortController();
+  const stopping = new AbortController();
+  if (pid !== null) void look(pid);
+  return { gone: gone.signal, stop: () => stopping.abort() };
+
+  async function look(expected: number): Promise<void> {
+    while (!stopping.signal.aborted) {
+      const running = await readRunningStack(projectFolder).catch(() => null); // The folder itself is gone.
+      if (running?.pid !== expected) return gone.abort();
+      await delay(stackPollMs, undefined, { signal: stopping.signal }).catch(() => undefined); // stopped: the loop ends
+    }
+  }
+}
+
+interface Place {
+  /** Null when the processes are another command's. */
+  readonly stack: Stack | null;
+  /** That command, when it runs in this folder. */
+  readonly pid: number | null;
+  readonly address: string;
+  readonly uiUrl: string | null;
 }
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. */
@@ -114,16 +205,16 @@ async function openPlace(
   projectFolder: string,
   clock: Clock,
   signal: AbortSignal,
-): Promise<{ stack: Stack | null; address: string; uiUrl: string | null } | null> {
+): Promise<Place | null> {
   const running = await waitForRunningStack(projectFolder, 60_000);
   if (running?.temporalAddress) {
-    clock.say(`attached to the processes of \`ratchet dev\` (process ${running.pid})`);
-    return { stack: null, address: running.temporalAddress, uiUrl: running.uiUrl };
+    clock.say(`attached to the processes that run here (process ${running.pid})`);
+    return { stack: null, pid: running.pid, address: running.temporalAddress, uiUrl: running.uiUrl };
   }
   const elsewhere = process.env['TEMPORAL_ADDRESS'];
   if (elsewhere && (await hasWorkers(elsewhere))) {
     clock.say(`attached to the workers at ${elsewhere}`);
-    return { stack: null, address: elsewhere, uiUrl: null };
+    return { stack: null, pid: null, address: elsewhere, uiUrl: null };
   }
   const weightRoot = fileURLToPath(spec.store.uri);
   await mkdir(weightRoot, { recursive: true });
@@ -139,7 +230,7 @@ async function openPlace(
       signal,
       ...(cli ? { temporalCli: async () => cli } : {}),
     });
-    return { stack, address: stack.temporalAddress, uiUrl: stack.uiUrl };
+    return { stack, pid: null, address: stack.temporalAddress, uiUrl: stack.uiUrl };
   } catch (error) {
     if (signal.aborted) return null;
     throw error;
@@ -159,43 +250,28 @@ function summarize(
   clock: Clock,
 ): void {
   const restarts = Object.values(stack?.restarts() ?? {}).reduce((sum, count) => sum + count, 0);
-  const parts = Object.entries(ledger.counts).map(([state, count]) => `${count} ${state}`);
-  if (ledger.pending > 0) parts.push(`${ledger.pending} pending`);
-  clock.say(
-    `done: step ${step} of ${spec.maxSteps} · ${restarts} processes restarted · ledger ${ledger.issued} groups issued = ${parts.join(' + ')} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
-  );
+  const counts = Object.entries(ledger.counts).map(([state, count]) => `${count} ${state}`);
+  if (ledger.pending > 0) counts.push(`${ledger.pending} pending`);
+  const parts = [
+    `done: step ${step} of ${spec.maxSteps}`,
+    ...(stack ? [`${restarts} processes restarted`] : []),
+    `ledger ${ledger.issued} groups issued = ${counts.join(' + ')} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
+  ];
+  clock.say(parts.join(' · '));
   clock.say(`policy  ${fileURLToPath(spec.store.uri)}${run}/weights/step_${step}   (${policyDigest.slice(0, 12)})`);
 }
 
-function sayNext(run: string, file: string, spec: RunSpec, clock: Clock): void {
-  const command = `npx ratchet train ${file}`;
-  clock.say(
-    `next    further: ${command}${nameOption(run, file)} --max-steps ${spec.maxSteps * 2}      afresh: ${command} --fresh`,
-  );
+function sayNext(command: TypedCommand, spec: RunSpec, clock: Clock): void {
+  const further = trainAgain(withMaxSteps(command, spec.maxSteps * 2));
+  clock.say(`next    further: ${further}      afresh: ${trainAgain(command)} --fresh`);
 }
 
-function stopped(run: string, file: string, clock: Clock): number {
-  clock.say(
-    `stopped. The run ${run} is not lost: npx ratchet train ${file}${nameOption(run, file)} goes on where it is`,
-  );
+function stopped(run: string, command: TypedCommand, clock: Clock): number {
+  clock.say(`stopped. The run ${run} is not lost: ${trainAgain(command)} goes on where it is`);
   return 130;
 }
 
-function detached(run: string, file: string, clock: Clock): number {
-  clock.say(`detached. The run ${run} goes on; npx ratchet train ${file}${nameOption(run, file)} attaches again`);
+function detached(run: string, command: TypedCommand, clock: Clock): number {
+  clock.say(`detached. The run ${run} goes on; ${trainAgain(command)} attaches again`);
   return 0;
-}
-
-function nameOption(run: string, file: string): string {
-  return path.basename(file, '.toml') === run ? '' : ` --name ${run}`;
-}
-
-/** The message at the bottom of a chain of failures: what went wrong, without what it was wrapped in. */
-function rootMessage(error: Error): string {
-  let current: Error = error;
-  while (current.cause instanceof Error && !(current instanceof RatchetError)) {
-    if (current.cause.message === '') break;
-    current = current.cause;
-  }
-  return current.message;
 }

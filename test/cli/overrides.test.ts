@@ -23,6 +23,10 @@ describe('settings on the command line', () => {
     });
   }
 
+  test('a key called __proto__ is kept, so that it is refused like any unknown key', () => {
+    assert.deepEqual(Object.entries(readOverrides(['--__proto__', '1'])), [['__proto__', '1']]);
+  });
+
   test('a value may hold anything after the first equals sign, lines included', () =>
     fc.assert(
       fc.property(fc.string(), (value) => {

@@ -1,0 +1,26 @@
+/** A `ratchet train` as it was typed, to be typed again. */
+export interface TypedCommand {
+  readonly file: string;
+  /** Null when the file's own name is the run's. */
+  readonly name: string | null;
+  readonly overrides: Readonly<Record<string, string>>;
+}
+
+/** What to type for the same run again: file, name and settings, quoted for a shell. */
+export function trainAgain({ file, name, overrides }: TypedCommand): string {
+  const settings = Object.entries(overrides).map(([key, value]) =>
+    // A value of its own that starts with a dash would be read as the next setting.
+    value === '' || value.startsWith('-') ? quote(`--${key}=${value}`) : `${quote(`--${key}`)} ${quote(value)}`,
+  );
+  return ['npx ratchet train', quote(file), ...(name === null ? [] : [`--name ${quote(name)}`]), ...settings].join(' ');
+}
+
+/** The same with another number of steps. */
+export function withMaxSteps(command: TypedCommand, maxSteps: number): TypedCommand {
+  const others = Object.entries(command.overrides).filter(([key]) => key.replaceAll('-', '_') !== 'max_steps');
+  return { ...command, overrides: Object.fromEntries([...others, ['max-steps', String(maxSteps)]]) };
+}
+
+function quote(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+}

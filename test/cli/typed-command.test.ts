@@ -1,0 +1,20 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { test } from 'node:test';
+import { readOverrides } from '../../cli/overrides.ts';
+import { trainAgain, withMaxSteps } from '../../cli/typed-command.ts';
+
+test('a command is given back as it was typed, quoted for a shell', () => {
+  const overrides = { 'max-steps': '5', 'env.0.args': '{text="it\'s $HOME"}', 'eval.num_examples': '-1', note: '' };
+  const typed = trainAgain({ file: 'my runs/a.toml', name: 'b', overrides });
+  const printed = execFileSync('sh', ['-c', typed.replace(/^npx ratchet/, `printf '%s\\0'`)]).toString();
+  const [train, file, name, run, ...rest] = printed.split('\0').slice(0, -1);
+  assert.deepEqual([train, file, name, run], ['train', 'my runs/a.toml', '--name', 'b']);
+  assert.deepEqual(readOverrides(rest), overrides);
+});
+
+test('a simple command stays simple, and another number of steps takes the place of the first', () => {
+  const command = { file: 'configs/rl/a.toml', name: null, overrides: { max_steps: '5', seed: '1' } };
+  assert.equal(trainAgain(command), 'npx ratchet train configs/rl/a.toml --max_steps 5 --seed 1');
+  assert.equal(trainAgain(withMaxSteps(command, 10)), 'npx ratchet train configs/rl/a.toml --seed 1 --max-steps 10');
+});
