@@ -8,6 +8,7 @@ import { openInference } from '../backends/inference/index.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { openTrainer } from '../backends/trainer/index.ts';
 import { specOf } from '../activities/run-access.ts';
+import { RatchetError } from '../core/errors.ts';
 import { taskQueues, type WorkerRole } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { loadTokenizer } from '../engine/index.ts';
@@ -26,7 +27,7 @@ export interface WorkerSettings {
 /** One worker of one role, connected. The caller runs it; SIGTERM lets what is in flight finish or hand over. */
 export async function openWorker(settings: WorkerSettings): Promise<Worker> {
   const { address, namespace } = settings;
-  const connection = await NativeConnection.connect({ address });
+  const connection = await connect(address);
   const log = new RunLog(settings.role);
   const common: WorkerOptions = {
     connection,
@@ -66,6 +67,18 @@ export async function openWorker(settings: WorkerSettings): Promise<Worker> {
       });
     default:
       return settings.role satisfies never;
+  }
+}
+
+async function connect(address: string): Promise<NativeConnection> {
+  try {
+    return await NativeConnection.connect({ address });
+  } catch (cause) {
+    throw new RatchetError(
+      'ServerUnavailable',
+      `No Temporal server answers at ${address}. Is it running, and is TEMPORAL_ADDRESS right?`,
+      { cause },
+    );
   }
 }
 
