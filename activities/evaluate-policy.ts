@@ -90,7 +90,6 @@ async function evaluateOne(
     greedy: headline(greedy),
     says: saying(environment, sampled[0]!),
   };
-  await store.put(`${prefix}metadata.json`, encodeJson(summary));
   await appendMetrics(store, {
     step: policy.step,
     lineage: run.lineage,
@@ -103,6 +102,8 @@ async function evaluateOne(
       ? {}
       : { [`eval/${entry.name}/greedy/metrics/exact_match`]: summary.greedy.exact }),
   });
+  // Last: an evaluation whose summary is there is not done again, and its metrics row must not be missing then.
+  await store.put(`${prefix}metadata.json`, encodeJson(summary));
   return summary;
 }
 
