@@ -1,4 +1,11 @@
-import { Client, Connection, type WorkflowHandle, WorkflowNotFoundError } from '@temporalio/client';
+import {
+  Client,
+  Connection,
+  defaultGrpcRetryOptions,
+  makeGrpcRetryInterceptor,
+  type WorkflowHandle,
+  WorkflowNotFoundError,
+} from '@temporalio/client';
 import proto from '@temporalio/proto';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern, taskQueues } from '../core/names.ts';
@@ -23,12 +30,19 @@ export async function findTemporal(projectFolder: string): Promise<TemporalPlace
   );
 }
 
+/** About a second of asking again; the usual ten attempts are 20 s in which nobody can interrupt a call. */
+const callAttemptsMax = 4;
+
 export async function connect({
   address,
   namespace,
 }: TemporalPlace): Promise<{ client: Client; close: () => Promise<void> }> {
   try {
-    const connection = await Connection.connect({ address, connectTimeout: '10s' });
+    const connection = await Connection.connect({
+      address,
+      connectTimeout: '10s',
+      interceptors: [makeGrpcRetryInterceptor(defaultGrpcRetryOptions({ maxAttempts: callAttemptsMax }))],
+    });
     return {
       client: new Client({ connection, namespace, identity: `ratchet ${process.pid}` }),
       close: () => connection.close(),
