@@ -38,6 +38,7 @@ function readOptions(args: readonly string[]): PolicyServerOptions {
     allowRoots: values['allow-root'],
     maxVersions: readInteger('max-versions', values['max-versions'], 1, 1024),
     ...(apiKey !== undefined && { apiKey }),
+    log: (line) => console.log(`${new Date().toISOString()} ${line}`),
   };
 }
 

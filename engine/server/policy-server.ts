@@ -21,6 +21,8 @@ export interface PolicyServerOptions {
   readonly maxVersions?: number;
   /** Demanded as `Authorization: Bearer …` on every route but /health. */
   readonly apiKey?: string;
+  /** Told of every version that is loaded and every request that is refused. */
+  readonly log?: (line: string) => void;
 }
 
 export interface PolicyServer {
@@ -74,6 +76,7 @@ class Routes {
   readonly #gate = new PauseGate(waitingRequestsMax);
   readonly #rate = new TokenRate();
   readonly #apiKey: string | undefined;
+  readonly #log: (line: string) => void;
   #requestsRunning = 0;
 
   readonly #handlers: Readonly<Record<string, Handler>> = {
@@ -101,7 +104,11 @@ class Routes {
     },
     'POST /update_weights': async (request, response) => {
       const body = parseBody(UpdateWeightsRequest, await readJson(request));
-      sendJson(response, 200, { status: 'ok', ...describe(await this.#versions.load(body)) });
+      const startedAt = performance.now();
+      this.#log(`loading ${body.name} from ${body.weight_dir}`);
+      const version = describe(await this.#versions.load(body));
+      this.#log(`holding ${body.name}, loaded in ${Math.round(performance.now() - startedAt)} ms`);
+      sendJson(response, 200, { status: 'ok', ...version });
     },
   };
 
@@ -109,6 +116,7 @@ class Routes {
     const { threads, allowRoots, maxVersions = maxVersionsDefault } = options;
     this.#versions = new PolicyVersions({ threads, allowRoots, maxVersions });
     this.#apiKey = options.apiKey;
+    this.#log = options.log ?? (() => undefined);
   }
 
   async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -117,6 +125,7 @@ class Routes {
       this.#authorize(path, request);
       await this.#handlerOf(request.method ?? 'GET', path)(request, response);
     } catch (error) {
+      this.#log(`refused ${request.method} ${request.url}: ${error instanceof Error ? error.message : String(error)}`);
       sendError(response, error);
     }
   }
