@@ -42,7 +42,7 @@ export async function followRun({ handle, print, signal, after = 0 }: FollowOpti
     if (events) isFirstLook = false;
     for (const event of fresh) {
       seen = event.sequence;
-      say(event.text);
+      say(lineOf(event));
     }
     if (Date.now() - lastLineAt > silenceMs) say(await describeWaiting(handle));
     await delay(pollMs, undefined, { signal }).catch(() => undefined); // aborted: the loop ends
@@ -53,7 +53,7 @@ export async function followRun({ handle, print, signal, after = 0 }: FollowOpti
 /** What happened since the last look. */
 export async function printRest(handle: WorkflowHandle, after: number, print: (line: string) => void): Promise<void> {
   const rest = await ask<RunEvent[]>(handle, 'events', [after]);
-  if (rest.is === 'answer') for (const event of rest.value) print(event.text);
+  if (rest.is === 'answer') for (const event of rest.value) print(lineOf(event));
 }
 
 /** In one line, what a run waits for. Never throws: whoever does not answer is what it waits for. */
@@ -108,4 +108,8 @@ async function ask<T>(handle: WorkflowHandle, query: string, args: unknown[]): P
   } catch (error) {
     return { is: error instanceof QueryNotRegisteredError ? 'not open yet' : 'silence' };
   }
+}
+
+function lineOf({ kind, text }: RunEvent): string {
+  return kind === 'warning' ? `warning: ${text}` : text;
 }

@@ -67,6 +67,7 @@ async function train(
       clock.say(
         `Temporal UI  ${uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}      kill any process and watch`,
       );
+    await tellOthers(client, handle.workflowId, clock);
     const { gone } = watched;
     return await watch(handle, { run, command, spec, stack, clock, interrupted: interrupted.signal, gone });
   } finally {
@@ -83,12 +84,27 @@ async function train(
       args: [{ config: file, overrides, run }],
       workflowIdConflictPolicy: 'USE_EXISTING',
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+      // A killed orchestrator's unfinished workflow task is waited for no longer than this.
+      workflowTaskTimeout: '5s',
       staticSummary: `${spec.model} · ${spec.environments.map(({ name }) => name).join(', ')} · ${spec.maxSteps} steps`,
     });
   }
 }
 
 type RunHandle = WorkflowHandle<typeof trainRun>;
+
+/** Runs that were interrupted go on as soon as there are processes again, and share the one trainer. */
+async function tellOthers(client: Client, ours: string, clock: Clock): Promise<void> {
+  const others: string[] = [];
+  const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
+  for await (const { workflowId } of client.workflow.list({ query, pageSize: 10 })) {
+    if (workflowId !== ours && others.length < 5) others.push(workflowId);
+  }
+  if (others.length === 0) return;
+  clock.say(
+    `also going on here, on the same trainer: ${others.join(', ')}   end one with: npx ratchet temporal workflow cancel -w ${others[0]}`,
+  );
+}
 
 /** The run's workflow if it is running already, here or started by hand under an id of its own. */
 async function attach(
