@@ -4,11 +4,10 @@ import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { StepCommit } from '../../core/rl/run-state.ts';
-import { connect } from '../../cli/connection.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
-import type { Client } from '@temporalio/client';
+import { Client, Connection } from '@temporalio/client';
 
 /** A project of its own in a temporary folder, with a real server, real roles and the real engine, at toy size. */
 export interface SmallProject {
@@ -60,7 +59,9 @@ export async function openSmallProject(configs: Readonly<Record<string, string>>
     roles: (place) => localRoles(place, { weightRoots: [outputs], policyPort }),
     log: (line) => void log.push(line),
   });
-  const { client, close } = await connect({ address: stack.temporalAddress, namespace: 'default' });
+  // Patient, as the SDK is by default: the server is killed and comes back while a result is waited for.
+  const connection = await Connection.connect({ address: stack.temporalAddress });
+  const client = new Client({ connection, identity: `test ${process.pid}` });
   return {
     folder,
     stack,
@@ -71,7 +72,7 @@ export async function openSmallProject(configs: Readonly<Record<string, string>>
       return existsSync(file) ? (JSON.parse(await readFile(file, 'utf8')) as StepCommit) : null;
     },
     async close() {
-      await close();
+      await connection.close();
       await stack.stop();
       await rm(folder, { recursive: true, force: true });
     },
