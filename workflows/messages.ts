@@ -42,5 +42,5 @@ export const pauseUpdate = defineUpdate<string, [reason?: string]>('pause');
 export const resumeUpdate = defineUpdate<string>('resume');
 /** Peak learning rate from the next plan on; the schedule goes on over it. */
 export const setLearningRateUpdate = defineUpdate<string, [learningRate: number]>('set-learning-rate');
-/** Ends the run after this step, with a checkpoint. */
+/** Ends the run after this step; with a checkpoint of it, unless it is planned already. */
 export const stopAfterUpdate = defineUpdate<string, [step: number]>('stop-after');
