@@ -7,7 +7,7 @@ import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { KeptGroups, ObjectRef, Overrides, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import { decodeJson, encodeJson, encodeRows, putJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { readRows, specOf, storeOf } from './run-access.ts';
+import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 
 /** What a step's rollouts were packed into. */
 export interface PackedBatch {
@@ -69,7 +69,7 @@ export async function planStep(input: {
   const { run, step, attempt, from, reference, klBeta, overrides } = input;
   const spec = await specOf(run);
   const store = storeOf(run);
-  const { batch } = decodeJson<PackedBatch>(await store.get(input.packed));
+  const { batch } = await readJson<PackedBatch>(run, input.packed);
   const peak = overrides.learningRate ?? spec.learningRate;
   const proposal: StepPlan = {
     lineage: run.lineage,

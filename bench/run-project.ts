@@ -84,7 +84,7 @@ export async function withStack<T>(bench: Bench, folder: string, work: (client: 
   const stack = await startStack({
     projectFolder: folder,
     policyUrl: policyUrlAt(policyPort),
-    roles: (place) => localRoles(place, { weightRoots: [outputs], policyPort }),
+    roles: localRoles({ weightRoots: [outputs], policyPort }),
     log: bench.say,
     signal: bench.signal,
     environment,

@@ -2,7 +2,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { workerRoles } from '../core/names.ts';
 import { choosePort } from './ports.ts';
-import type { Role, StackPlace } from './supervisor.ts';
+import type { Role } from './supervisor.ts';
 
 /** The policy server's usual port; another is chosen when it is taken. */
 export const usualPolicyPort = 8420;
@@ -14,7 +14,7 @@ export interface RoleOptions {
 }
 
 /** Everything a run needs on one machine: the policy server and one worker of each role. */
-export function localRoles(place: StackPlace, { weightRoots, policyPort }: RoleOptions): Role[] {
+export function localRoles({ weightRoots, policyPort }: RoleOptions): Role[] {
   const policyUrl = policyUrlAt(policyPort);
   const policyServer: Role = {
     name: 'policy server',
@@ -34,7 +34,7 @@ export function localRoles(place: StackPlace, { weightRoots, policyPort }: RoleO
   const workers = workerRoles.map((role): Role => ({
     name: `${role} worker`,
     args: [...program('./main'), '--role', role],
-    env: { RATCHET_POLICY_URL: policyUrl, RATCHET_PROJECT: place.projectFolder },
+    env: { RATCHET_POLICY_URL: policyUrl },
     ready: { line: `${role} worker ready` },
   }));
   return [policyServer, ...workers];

@@ -1,11 +1,9 @@
-import { fileURLToPath } from 'node:url';
 import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
 import { loadEnvironment } from './load.ts';
 import type { Environment } from './types.ts';
 
 export type { Environment, Policy, RolloutRecord } from './types.ts';
 
-const environmentsFolder = fileURLToPath(new URL('../../environments/', import.meta.url));
 const opened = new Map<string, Promise<Environment>>();
 
 /** An environment by id and arguments; the same arguments give the same instance. */
@@ -13,7 +11,7 @@ export function openEnvironment(spec: Pick<EnvironmentSpec, 'id' | 'args'>): Pro
   const key = JSON.stringify([spec.id, spec.args]);
   const known = opened.get(key);
   if (known) return known;
-  const loading = loadEnvironment(spec.id, spec.args, { environmentsFolder });
+  const loading = loadEnvironment(spec.id, spec.args);
   opened.set(key, loading);
   loading.catch(() => opened.delete(key)); // a failed load is tried again, its error belongs to whoever awaits it
   return loading;

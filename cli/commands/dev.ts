@@ -23,7 +23,7 @@ export const devCommand = new Command('dev')
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: (place) => localRoles(place, { weightRoots, policyPort }),
+      roles: localRoles({ weightRoots, policyPort }),
       log: clock.say,
       signal: interrupted.signal,
     }).catch((error: unknown) => {

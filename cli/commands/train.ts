@@ -241,7 +241,7 @@ async function openPlace(
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: (place) => localRoles(place, { weightRoots: [weightRoot], policyPort }),
+      roles: localRoles({ weightRoots: [weightRoot], policyPort }),
       log: clock.say,
       signal,
       ...(cli ? { temporalCli: async () => cli } : {}),

@@ -1,6 +1,7 @@
 /** Entry of the policy server's process. */
 import { parseArgs } from 'node:util';
 import { RatchetError } from '../../core/errors.ts';
+import { policyVersionsHeld } from '../../core/limits.ts';
 import { startPolicyServer, type PolicyServerOptions } from './policy-server.ts';
 
 const usage =
@@ -26,7 +27,7 @@ function readOptions(args: readonly string[]): PolicyServerOptions {
       port: { type: 'string', default: '0' },
       threads: { type: 'string', default: '1' },
       'allow-root': { type: 'string', multiple: true, default: [] },
-      'max-versions': { type: 'string', default: '8' },
+      'max-versions': { type: 'string', default: String(policyVersionsHeld) },
       'api-key-env': { type: 'string' },
     },
   });

@@ -2,6 +2,7 @@ import { timingSafeEqual } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { policyVersionsHeld } from '../../core/limits.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { waitingRequestsMax } from '../limits.ts';
 import { chat, complete } from './generation.ts';
@@ -34,7 +35,6 @@ export interface PolicyServer {
 }
 
 const loopbackHosts = new Set(['127.0.0.1', '::1', 'localhost']);
-const maxVersionsDefault = 8;
 /** Longer than clients keep idle connections, so that it is they who close them. */
 const keepAliveMs = 75_000;
 
@@ -113,7 +113,7 @@ class Routes {
   };
 
   constructor(options: PolicyServerOptions) {
-    const { threads, allowRoots, maxVersions = maxVersionsDefault } = options;
+    const { threads, allowRoots, maxVersions = policyVersionsHeld } = options;
     this.#versions = new PolicyVersions({ threads, allowRoots, maxVersions });
     this.#apiKey = options.apiKey;
     this.#log = options.log ?? (() => undefined);

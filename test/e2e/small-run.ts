@@ -56,7 +56,7 @@ export async function openSmallProject(configs: Readonly<Record<string, string>>
   const stack = await startStack({
     projectFolder: folder,
     policyUrl: policyUrlAt(policyPort),
-    roles: (place) => localRoles(place, { weightRoots: [outputs], policyPort }),
+    roles: localRoles({ weightRoots: [outputs], policyPort }),
     log: (line) => void log.push(line),
   });
   // Patient, as the SDK is by default: the server is killed and comes back while a result is waited for.
