@@ -5,7 +5,7 @@ import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { floats, ints, longs } from '../onnx/session.ts';
 import type { KeyValueCache } from './key-value-cache.ts';
-import type { SampleRequest, SampleResult } from './sampler.ts';
+import { rowsMin, type SampleRequest, type SampleResult } from './sample-request.ts';
 
 export interface DecodeSessions {
   readonly prefill: InferenceSession;
@@ -19,6 +19,7 @@ export interface Row {
   readonly owner: object;
   readonly tokenIds: number[];
   readonly logprobs: number[];
+  readonly onToken: (tokenId: number, logprob: number) => void;
   readonly finish: (result: SampleResult) => void;
 }
 
@@ -36,8 +37,6 @@ interface PromptGroup {
   readonly slots: number[];
 }
 
-/** A batch of one row takes another path through the matrix kernels and gives other bits, so there is none. */
-export const rowsMin = 2;
 /** The largest u: u · total is then below total in 32-bit floats, so the draw always ends on a possible token. */
 const uniformMax = 1 - 2 ** -23;
 
@@ -194,12 +193,14 @@ export class DecodeBatch {
     this.#tokens[slot] = tokenId;
     this.#lengths[slot] = row.request.promptTokenIds.length + row.tokenIds.length;
     this.#tokenCount++;
+    row.onToken(tokenId, logprob);
   }
 
   #compact(): void {
     this.#removeRows((row) => {
       const finishReason = finishReasonOf(row);
-      if (finishReason) row.finish({ tokenIds: row.tokenIds, logprobs: row.logprobs, finishReason });
+      if (finishReason)
+        row.finish({ tokenIds: row.tokenIds, logprobs: row.logprobs, samplingLogprobs: row.logprobs, finishReason });
       return finishReason !== null;
     });
   }
@@ -235,7 +236,8 @@ export class DecodeBatch {
 }
 
 function finishReasonOf({ request, tokenIds }: Row): 'stop' | 'length' | null {
-  if (request.stopTokenIds.includes(tokenIds.at(-1)!)) return 'stop';
+  if (!request.ignoreEnd && request.stopTokenIds.includes(tokenIds.at(-1)!)) return 'stop';
+  if (tokenIds.length >= (request.minTokens ?? 0) && request.isFinished?.(tokenIds)) return 'stop';
   return tokenIds.length === request.maxTokens ? 'length' : null;
 }
 

@@ -1,41 +1,33 @@
 import { setImmediate } from 'node:timers/promises';
 import type { InferenceSession } from '../onnx/runtime.ts';
-import { RatchetError } from '../../core/errors.ts';
 import { decodeRowsMax, keyValueBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { openSession, type SessionOptions } from '../onnx/session.ts';
-import { DecodeBatch, type DecodeSessions, type Row, rowsMin } from './decode-batch.ts';
+import { DecodeBatch, type DecodeSessions, type Row } from './decode-batch.ts';
 import { buildDecodeGraph } from './decode-graph.ts';
 import { KeyValueCache, rowBytes } from './key-value-cache.ts';
+import { requireSampleable, rowsMin, type SampleRequest, type SampleResult } from './sample-request.ts';
 
-export interface SampleRequest {
-  readonly promptTokenIds: readonly number[];
-  readonly maxTokens: number;
-  /** > 0; 0 = greedy, whose logprobs are those of temperature 1. */
-  readonly temperature: number;
-  /** The random number of the row's t-th sampled token is uniform(seed, t), whatever else is in the batch. */
-  readonly seed: number;
-  /** Sampling ends after any of these. */
-  readonly stopTokenIds: readonly number[];
-}
-
-export interface SampleResult {
-  /** Sampled ids, the stop token included when it was sampled. */
-  readonly tokenIds: number[];
-  /** log softmax(logits / temperature) of each sampled id, natural log, not truncated. */
-  readonly logprobs: number[];
-  readonly finishReason: 'stop' | 'length';
-}
+export type { SampleRequest, SampleResult } from './sample-request.ts';
+export { requireSampleable } from './sample-request.ts';
 
 export interface GenerateOptions {
   readonly signal?: AbortSignal;
+  /** Called once per sampled token, in the order of its row; `index` is that of the request in the call. */
+  readonly onToken?: (index: number, tokenId: number, logprob: number) => void;
 }
 
 export interface SamplerCounters {
   readonly rowsRunning: number;
   readonly rowsWaiting: number;
   readonly tokensTotal: number;
+  /** Keys and values that rows may come to need, of keyValueBytesMax. */
+  readonly keyValueBytesUsed: number;
+  readonly keyValueBytesMax: number;
+  /** Prompt tokens of all admitted rows, and those that were computed: the others were shared. */
+  readonly promptTokensTotal: number;
+  readonly promptTokensComputed: number;
 }
 
 /** One call of generate: rows wait here until the batch has room for them. */
@@ -43,6 +35,7 @@ interface Call {
   readonly parameters: Parameters;
   readonly requests: readonly SampleRequest[];
   readonly signal: AbortSignal | undefined;
+  readonly onToken: GenerateOptions['onToken'];
   readonly results: SampleResult[];
   admitted: number;
   finished: number;
@@ -89,14 +82,30 @@ export class Sampler {
     if (requests.length === 0) return [];
     return new Promise((resolve, reject) => {
       const progress = { results: [], admitted: 0, finished: 0 };
-      this.#waiting.push({ parameters, requests, signal: options.signal, ...progress, resolve, reject });
+      this.#waiting.push({
+        parameters,
+        requests,
+        signal: options.signal,
+        onToken: options.onToken,
+        ...progress,
+        resolve,
+        reject,
+      });
       this.#running ??= this.#run();
     });
   }
 
   get counters(): SamplerCounters {
     const rowsWaiting = this.#waiting.reduce((sum, call) => sum + call.requests.length - call.admitted, 0);
-    return { rowsRunning: this.#rowsRunning, rowsWaiting, tokensTotal: this.#tokensTotal };
+    return {
+      rowsRunning: this.#rowsRunning,
+      rowsWaiting,
+      tokensTotal: this.#tokensTotal,
+      keyValueBytesUsed: 0,
+      keyValueBytesMax,
+      promptTokensTotal: 0,
+      promptTokensComputed: 0,
+    };
   }
 
   async release(): Promise<void> {
@@ -156,6 +165,7 @@ export class Sampler {
       owner: call,
       tokenIds: [],
       logprobs: [],
+      onToken: (tokenId, logprob) => call.onToken?.(index, tokenId, logprob),
       finish: (result) => {
         call.results[index] = result;
         call.finished++;
@@ -185,38 +195,3 @@ export class Sampler {
 function fits(config: ModelConfig, rows: number, length: number): boolean {
   return rows <= decodeRowsMax && Math.max(rows, rowsMin) * rowBytes(config, length) <= keyValueBytesMax;
 }
-
-/** Refuses what no model of this architecture can sample. */
-export function requireSampleable(request: SampleRequest, config: ModelConfig): void {
-  const { promptTokenIds, maxTokens, temperature, seed } = request;
-  const refuse = (message: string): never => {
-    throw new RatchetError('InferenceRejected', message);
-  };
-  if (promptTokenIds.length === 0) refuse('The prompt has no tokens; expected at least one.');
-  if (!Number.isInteger(maxTokens) || maxTokens < 1) refuse(`max_tokens must be an integer ≥ 1, got ${maxTokens}.`);
-  const total = promptTokenIds.length + maxTokens;
-  if (total > config.positionsMax) {
-    refuse(
-      `The prompt of ${promptTokenIds.length} tokens and max_tokens ${maxTokens} need ${total} positions; the model ` +
-        `has ${config.positionsMax}. Shorten the prompt or lower max_tokens.`,
-    );
-  }
-  if (rowsMin * rowBytes(config, total) > keyValueBytesMax) {
-    const mib = (bytes: number): string => `${Math.ceil(bytes / 2 ** 20)} MiB`;
-    refuse(
-      `${total} positions need ${mib(rowsMin * rowBytes(config, total))} of keys and values; the engine keeps at most ` +
-        `${mib(keyValueBytesMax)}. Lower max_tokens.`,
-    );
-  }
-  const foreign = promptTokenIds.find((id) => !Number.isInteger(id) || id < 0 || id >= config.vocabularySize);
-  if (foreign !== undefined) refuse(`Token id ${foreign} is outside the vocabulary of ${config.vocabularySize}.`);
-  const isInRange = temperature === 0 || (temperature >= temperatureMin && temperature <= temperatureMax);
-  if (!isInRange) {
-    refuse(`temperature must be 0 (greedy) or from ${temperatureMin} to ${temperatureMax}, got ${temperature}.`);
-  }
-  if (!Number.isSafeInteger(seed)) refuse(`seed must be a safe integer, got ${seed}.`);
-}
-
-/** Outside of these, logits / temperature leaves the range in which 32-bit floats tell tokens apart. */
-const temperatureMin = 1e-3;
-const temperatureMax = 100;
