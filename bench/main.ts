@@ -1,5 +1,6 @@
 import { Command } from 'commander';
 import { demoLearning } from './demo-learning.ts';
+import { engineTrain } from './engine-train.ts';
 import { orchestration } from './orchestration.ts';
 import { trl } from './trl.ts';
 
@@ -9,7 +10,7 @@ const bench = new Command('bench')
   .description('Measures Ratchet on this machine. The last line is one JSON object with the figures.')
   .helpCommand(false)
   .showHelpAfterError('(npm run bench lists the measurements)');
-for (const command of [orchestration, demoLearning, trl]) bench.addCommand(command);
+for (const command of [orchestration, demoLearning, trl, engineTrain]) bench.addCommand(command);
 
 if (process.argv.length <= 2) bench.outputHelp();
 else await bench.parseAsync(process.argv);
