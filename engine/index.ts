@@ -1,6 +1,7 @@
 /** The embedded model engine: samples from and trains small Qwen3-type decoders on the CPU with onnxruntime-node. */
 export { type EngineFingerprint, engineFingerprint } from './fingerprint.ts';
-export { type ModelConfig, parseModelConfig, requireMemory } from './model/config.ts';
+export { type ModelConfig, type ModelFamily, parseModelConfig, type RopeScaling } from './model/config.ts';
+export { requireMemory } from './model/memory.ts';
 export { loadModelFolder, type ModelFolder, saveModelFolder, writeAtOnce } from './model/model-folder.ts';
 export { parameterCount, Parameters } from './model/parameters.ts';
 export { createPreset, openModel } from './model/presets.ts';

@@ -1,18 +1,32 @@
 import assert from 'node:assert/strict';
 import type { Graph, Value } from '../onnx/graph.ts';
 import type { Dimension } from '../onnx/model-proto.ts';
-import { add, embed, gatedSilu, linear, reshape, rmsNorm } from '../onnx/operators.ts';
+import { add, embed, gatedSilu, linear, multiply, reshape, rmsNorm } from '../onnx/operators.ts';
 import type { ModelConfig } from './config.ts';
 import { layerPrefix, outputLayerName, parameterLayout } from './parameters.ts';
+import { rotaryFrequencies } from './rotary.ts';
+
+/** A low-rank addition to one linear layer (Hu et al. 2021): x Wᵀ + scale · dropout(x) Aᵀ Bᵀ. */
+export interface LinearAdapter {
+  /** [r, in] */
+  readonly a: Value;
+  /** [out, r] */
+  readonly b: Value;
+  readonly scale: number;
+  readonly dropout?: (x: Value) => Value;
+}
 
 /**
- * The Qwen3 decoder as graph nodes (Qwen3 technical report, 2025; layout of transformers' Qwen3ForCausalLM). Sampling
- * and training share every line of it but the attention itself, which each hands in.
+ * The decoder as graph nodes: Qwen3 (technical report, 2025), Qwen2 and Llama differ in biases, norms and rotary
+ * frequencies alone (layout of transformers' ForCausalLM classes). Sampling and training share every line of it but
+ * the attention itself, which each hands in.
  */
 export interface DecoderParts {
   readonly config: ModelConfig;
   /** Weights are inputs of the graph, so that one session serves every policy version. */
   readonly weights: ReadonlyMap<string, Value>;
+  /** By the name of the weight each adapts, `model.layers.0.self_attn.q_proj.weight`. */
+  readonly adapters?: ReadonlyMap<string, LinearAdapter>;
   /**
    * Attention of one layer: query [tokens, heads, headSize], key and value [tokens, keyValueHeads, headSize], all
    * without rotary embedding → [tokens, heads · headSize].
@@ -40,13 +54,15 @@ export function decoderLogits(tokens: Value, parts: DecoderParts): Value {
   return linear(normalized, weight(parts, outputLayerName(config)));
 }
 
+/** cos and sin of position · frequency, [positionsMax, headSize / 2] each. */
 export function rotaryTables(graph: Graph, config: ModelConfig): { cosine: Value; sine: Value } {
-  const pairs = config.headSize / 2;
+  const frequencies = rotaryFrequencies(config);
+  const pairs = frequencies.length;
   const angles = (wave: (angle: number) => number): Value => {
     const table = new Float32Array(config.positionsMax * pairs);
     for (let position = 0; position < config.positionsMax; position++) {
       for (let i = 0; i < pairs; i++) {
-        table[position * pairs + i] = wave(position * config.ropeTheta ** ((-2 * i) / config.headSize));
+        table[position * pairs + i] = wave(position * frequencies[i]!);
       }
     }
     return graph.table(table, [config.positionsMax, pairs]);
@@ -61,7 +77,7 @@ function decoderLayer(input: Value, layer: number, parts: DecoderParts): Value {
   const attended = parts.attend(layer, ...projections(normalized, prefix, parts));
   // Rows of the last layer feed nothing but their own logits: those without any stop here.
   const keep = layer === config.layerCount - 1 ? parts.selectOutputs : (rows: Value): Value => rows;
-  const hidden = add(keep(input), linear(keep(attended), weight(parts, `${prefix}self_attn.o_proj.weight`)));
+  const hidden = add(keep(input), project(keep(attended), `${prefix}self_attn.o_proj`, parts));
   return add(hidden, feedForward(hidden, prefix, parts));
 }
 
@@ -70,11 +86,12 @@ function projections(x: Value, prefix: string, parts: DecoderParts): [Value, Val
   const heads = (name: string, count: number): Value => {
     const rows: Dimension | undefined = x.shape[0];
     assert(rows !== undefined, 'hidden states are [tokens, hidden]');
-    const projected = linear(x, weight(parts, `${prefix}self_attn.${name}.weight`));
-    return reshape(projected, [rows, count, config.headSize]);
+    return reshape(project(x, `${prefix}self_attn.${name}`, parts), [rows, count, config.headSize]);
   };
   const norm = (value: Value, name: string): Value =>
-    rmsNorm(value, weight(parts, `${prefix}self_attn.${name}.weight`), config.normEpsilon);
+    config.queryKeyNorm
+      ? rmsNorm(value, weight(parts, `${prefix}self_attn.${name}.weight`), config.normEpsilon)
+      : value;
   return [
     norm(heads('q_proj', config.headCount), 'q_norm'),
     norm(heads('k_proj', config.keyValueHeadCount), 'k_norm'),
@@ -88,9 +105,23 @@ function feedForward(hidden: Value, prefix: string, parts: DecoderParts): Value 
     weight(parts, `${prefix}post_attention_layernorm.weight`),
     parts.config.normEpsilon,
   );
-  const gate = linear(normalized, weight(parts, `${prefix}mlp.gate_proj.weight`));
-  const up = linear(normalized, weight(parts, `${prefix}mlp.up_proj.weight`));
-  return linear(gatedSilu(gate, up), weight(parts, `${prefix}mlp.down_proj.weight`));
+  const gate = project(normalized, `${prefix}mlp.gate_proj`, parts);
+  const up = project(normalized, `${prefix}mlp.up_proj`, parts);
+  return project(gatedSilu(gate, up), `${prefix}mlp.down_proj`, parts);
+}
+
+/** A linear layer with what belongs to it: a bias where the model has one, an adapter where one is attached. */
+function project(x: Value, name: string, parts: DecoderParts): Value {
+  const product = linear(x, weight(parts, `${name}.weight`));
+  const bias = parts.weights.get(`${name}.bias`);
+  const biased = bias ? add(product, bias) : product;
+  const adapter = parts.adapters?.get(`${name}.weight`);
+  return adapter ? add(biased, adapted(x, adapter)) : biased;
+}
+
+function adapted(x: Value, { a, b, scale, dropout }: LinearAdapter): Value {
+  const narrow = linear(dropout ? dropout(x) : x, a);
+  return linear(scale === 1 ? narrow : multiply(narrow, scale), b);
 }
 
 function weight(parts: DecoderParts, name: string): Value {

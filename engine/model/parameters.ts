@@ -92,17 +92,23 @@ function layerShapes(config: ModelConfig, prefix: string): [string, number[]][] 
   const { hiddenSize, headSize, feedForwardSize } = config;
   const queryWidth = config.headCount * headSize;
   const keyWidth = config.keyValueHeadCount * headSize;
+  const linear = (name: string, outputs: number, inputs: number, hasBias: boolean): [string, number[]][] => [
+    [`${prefix}${name}.weight`, [outputs, inputs]],
+    ...(hasBias ? [[`${prefix}${name}.bias`, [outputs]] satisfies [string, number[]]] : []),
+  ];
+  const headNorm = (name: string): [string, number[]][] =>
+    config.queryKeyNorm ? [[`${prefix}self_attn.${name}.weight`, [headSize]]] : [];
   return [
     [`${prefix}input_layernorm.weight`, [hiddenSize]],
-    [`${prefix}self_attn.q_proj.weight`, [queryWidth, hiddenSize]],
-    [`${prefix}self_attn.k_proj.weight`, [keyWidth, hiddenSize]],
-    [`${prefix}self_attn.v_proj.weight`, [keyWidth, hiddenSize]],
-    [`${prefix}self_attn.q_norm.weight`, [headSize]],
-    [`${prefix}self_attn.k_norm.weight`, [headSize]],
-    [`${prefix}self_attn.o_proj.weight`, [hiddenSize, queryWidth]],
+    ...linear('self_attn.q_proj', queryWidth, hiddenSize, config.queryKeyValueBias),
+    ...linear('self_attn.k_proj', keyWidth, hiddenSize, config.queryKeyValueBias),
+    ...linear('self_attn.v_proj', keyWidth, hiddenSize, config.queryKeyValueBias),
+    ...headNorm('q_norm'),
+    ...headNorm('k_norm'),
+    ...linear('self_attn.o_proj', hiddenSize, queryWidth, config.attentionOutputBias),
     [`${prefix}post_attention_layernorm.weight`, [hiddenSize]],
-    [`${prefix}mlp.gate_proj.weight`, [feedForwardSize, hiddenSize]],
-    [`${prefix}mlp.up_proj.weight`, [feedForwardSize, hiddenSize]],
-    [`${prefix}mlp.down_proj.weight`, [hiddenSize, feedForwardSize]],
+    ...linear('mlp.gate_proj', feedForwardSize, hiddenSize, config.feedForwardBias),
+    ...linear('mlp.up_proj', feedForwardSize, hiddenSize, config.feedForwardBias),
+    ...linear('mlp.down_proj', hiddenSize, feedForwardSize, config.feedForwardBias),
   ];
 }

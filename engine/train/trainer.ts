@@ -3,7 +3,7 @@ import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { TrainBatch } from '../../core/rl/batch.ts';
 import { trainPositionsMax } from '../limits.ts';
-import { requireMemory } from '../model/config.ts';
+import { requireMemory } from '../model/memory.ts';
 import { loadParameters, type ModelFolder, saveModelFolder } from '../model/model-folder.ts';
 import { Parameters } from '../model/parameters.ts';
 import { openModel } from '../model/presets.ts';

@@ -18,6 +18,7 @@ export const optimizer: OptimizerSpec = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8
 
 /** Two layers, grouped heads, small enough for finite differences. */
 export const tinyConfig: ModelConfig = {
+  family: 'qwen3',
   vocabularySize: 11,
   hiddenSize: 16,
   layerCount: 2,
@@ -26,7 +27,12 @@ export const tinyConfig: ModelConfig = {
   headSize: 16,
   feedForwardSize: 24,
   normEpsilon: 1e-6,
+  queryKeyNorm: true,
+  queryKeyValueBias: false,
+  attentionOutputBias: false,
+  feedForwardBias: false,
   ropeTheta: 30,
+  ropeScaling: null,
   tiedEmbeddings: true,
   positionsMax: 32,
   endTokenIds: [1],

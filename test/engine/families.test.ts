@@ -1,0 +1,164 @@
+import assert from 'node:assert/strict';
+import { test, type TestContext } from 'node:test';
+import {
+  EngineTrainer,
+  type ModelConfig,
+  Parameters,
+  parseModelConfig,
+  Sampler,
+  type SampleRequest,
+  saveModelFolder,
+} from '../../engine/index.ts';
+import { loadParameters } from '../../engine/model/model-folder.ts';
+import {
+  type Golden,
+  goldenFolder,
+  goldenNames,
+  logprobOf,
+  readGolden,
+  relativeDifference,
+  trainGraphLogits,
+} from './golden/read-golden.ts';
+import { preset, temporaryFolder } from './models.ts';
+
+for (const name of goldenNames) {
+  test(`${name}: logits are transformers'`, async () => {
+    const parameters = await loadParameters(goldenFolder(name));
+    const golden = await readGolden(goldenFolder(name));
+    const difference = relativeDifference(await trainGraphLogits(parameters, golden.tokenIds), golden.logits);
+    assert.ok(difference <= 1e-5, `relative difference ${difference}`);
+  });
+
+  test(`${name}: the score graph and greedy decoding agree with transformers`, async (t) => {
+    const parameters = await loadParameters(goldenFolder(name));
+    const golden = await readGolden(goldenFolder(name));
+    await requireScoresAgree(t, parameters, golden);
+    await requireGreedyAgrees(parameters, golden);
+  });
+}
+
+async function requireScoresAgree(t: TestContext, parameters: Parameters, golden: Golden): Promise<void> {
+  const folder = await temporaryFolder(t);
+  await saveModelFolder({ files: { ...preset().files, 'config.json': golden.config }, parameters }, folder);
+  const trainer = await EngineTrainer.open(folder, { threads: 1 });
+  const { tokenIds } = golden;
+  const lossMask = tokenIds.map((_, i) => Math.min(i, 1));
+  const [logprobs] = await trainer.forwardLogprobs([{ tokenIds, lossMask }], { temperature: 1 });
+  await trainer.close();
+  for (let t = 1; t < tokenIds.length; t++) requireClose(logprobs![t]!, logprobOf(golden, t - 1, tokenIds[t]!));
+}
+
+async function requireGreedyAgrees(parameters: Parameters, golden: Golden): Promise<void> {
+  const sampler = await Sampler.open(parameters.config, { threads: 1 });
+  const { tokenIds, promptLength } = golden;
+  const request = (length: number): SampleRequest => ({
+    promptTokenIds: tokenIds.slice(0, length),
+    maxTokens: tokenIds.length - length,
+    temperature: 0,
+    seed: 0,
+    stopTokenIds: [],
+  });
+  const lengths = [promptLength, promptLength + 20];
+  const results = await sampler.generate(parameters, lengths.map(request));
+  await sampler.release();
+  results.forEach((result, row) => {
+    assert.deepEqual(result.tokenIds, tokenIds.slice(lengths[row]));
+    result.logprobs.forEach((logprob, t) => {
+      const position = lengths[row]! + t;
+      requireClose(logprob, logprobOf(golden, position - 1, tokenIds[position]!));
+    });
+  });
+}
+
+function requireClose(actual: number, expected: number): void {
+  assert.ok(Math.abs(actual - expected) <= 1e-4 * Math.max(1, Math.abs(expected)), `${actual} against ${expected}`);
+}
+
+const readings: readonly [string, string, (config: ModelConfig) => ModelConfig][] = [
+  ['llama3-scaled', 'rope_type llama3', (config) => ({ ...config, ropeScaling: null })],
+  ['llama-biased-linear', 'rope_type linear', (config) => ({ ...config, ropeScaling: null })],
+  ['llama-plain', 'rope_theta', (config) => ({ ...config, ropeTheta: 5e3 })],
+];
+for (const [name, what, misread] of readings) {
+  test(`${name}: logits move when ${what} is misread`, async () => {
+    const right = await loadParameters(goldenFolder(name));
+    const wrong = new Parameters(misread(right.config), right.flat);
+    const golden = await readGolden(goldenFolder(name));
+    assert.ok(relativeDifference(await trainGraphLogits(wrong, golden.tokenIds), golden.logits) > 0.01);
+  });
+}
+
+test('config.json says which norms and biases a family has', async () => {
+  const shapes = await Promise.all(
+    goldenNames.map(async (name) => {
+      const { config } = await readGolden(goldenFolder(name));
+      const { family, queryKeyNorm, queryKeyValueBias, attentionOutputBias, feedForwardBias, ropeScaling } =
+        parseModelConfig(config, name);
+      const has = { queryKeyNorm, queryKeyValueBias, attentionOutputBias, feedForwardBias };
+      const parts = Object.entries(has).flatMap(([part, isThere]) => (isThere ? [part] : []));
+      return [family, ...parts, ropeScaling?.type ?? 'default'].join(' ');
+    }),
+  );
+  assert.deepEqual(shapes, [
+    'qwen3 queryKeyNorm default',
+    'qwen3 queryKeyNorm default',
+    'qwen2 queryKeyValueBias default',
+    'qwen2 queryKeyValueBias default',
+    'llama llama3',
+    'llama default',
+    'llama queryKeyValueBias attentionOutputBias feedForwardBias linear',
+  ]);
+});
+
+test('what the engine cannot compute of a family is refused by name', async () => {
+  const { config } = await readGolden(goldenFolder('llama3-scaled'));
+  const refuses = (change: object, message: RegExp): void => {
+    const text = JSON.stringify({ ...(JSON.parse(config) as object), ...change });
+    assert.throws(() => parseModelConfig(text, 'config.json'), { code: 'ModelUnsupported', message });
+  };
+  refuses({ model_type: 'mistral' }, /model_type to be one of "qwen3", "qwen2", "llama", got "mistral"/);
+  for (const rope_type of ['yarn', 'dynamic', 'longrope']) {
+    refuses({ rope_parameters: { rope_type, factor: 2 } }, new RegExp(`rope_type .* got "${rope_type}"`));
+    refuses({ rope_parameters: null, rope_scaling: { type: rope_type, factor: 2 } }, new RegExp(`"${rope_type}"`));
+  }
+  refuses({ rope_parameters: { rope_type: 'llama3', factor: 2 } }, /"low_freq_factor" beside the rope_type "llama3"/);
+  refuses(
+    { rope_parameters: { rope_type: 'default', partial_rotary_factor: 0.5 } },
+    /partial_rotary_factor 1, got 0.5/,
+  );
+  refuses({ sliding_window: 32 }, /no sliding window, got sliding_window 32/);
+  refuses({ model_type: 'qwen2', use_sliding_window: true, sliding_window: 32 }, /no sliding window/);
+  refuses({ layer_types: ['full_attention', 'sliding_attention'] }, /layer_types .*"sliding_attention"/);
+  refuses({ quantization_config: { bits: 4 } }, /not quantized/);
+  refuses({ head_dim: 24 }, /head_dim to be a multiple of 16, got 24/);
+});
+
+test('a window that Qwen2.5 carries unused is no window', async () => {
+  const { config } = await readGolden(goldenFolder('qwen2-tied'));
+  const text = JSON.stringify({
+    ...(JSON.parse(config) as object),
+    sliding_window: 131_072,
+    use_sliding_window: false,
+  });
+  assert.equal(parseModelConfig(text, 'config.json').family, 'qwen2');
+});
+
+test('what config.json leaves out is what transformers puts in its place', async () => {
+  const parse = async (name: string, gone: string): Promise<ModelConfig> => {
+    const raw = JSON.parse((await readGolden(goldenFolder(name))).config) as Record<string, unknown>;
+    return parseModelConfig(JSON.stringify({ ...raw, [gone]: undefined }), name);
+  };
+  assert.equal((await parse('qwen3-tied', 'head_dim')).headSize, 128);
+  assert.equal((await parse('qwen2-tied', 'head_dim')).headSize, 16);
+  assert.equal((await parse('llama-plain', 'head_dim')).headSize, 16);
+  assert.equal((await parse('llama-plain', 'num_key_value_heads')).keyValueHeadCount, 2);
+  assert.equal((await parse('llama3-scaled', 'rope_parameters')).ropeTheta, 10_000);
+});
+
+test('the older spelling of rotary scaling reads the same', async () => {
+  const raw = JSON.parse((await readGolden(goldenFolder('llama3-scaled'))).config) as Record<string, object>;
+  const { rope_parameters, ...rest } = raw;
+  const { rope_theta, ...scaling } = rope_parameters as Record<string, unknown>;
+  const old = parseModelConfig(JSON.stringify({ ...rest, rope_theta, rope_scaling: scaling }), 'config.json');
+  assert.deepEqual(old, parseModelConfig(JSON.stringify(raw), 'config.json'));
+});
