@@ -50,15 +50,15 @@ export class ChatTokenizer {
     }
   }
 
-  /** Special tokens written in the text are recognised; none is added. */
-  encode(text: string): number[] {
-    return this.#tokenizer.encode(text, { add_special_tokens: false }).ids;
+  /** Special tokens written in the text are recognised; those that begin or end every text are added only if asked for. */
+  encode(text: string, options: { addSpecialTokens?: boolean } = {}): number[] {
+    return this.#tokenizer.encode(text, { add_special_tokens: options.addSpecialTokens ?? false }).ids;
   }
 
-  /** Special tokens are left out. */
-  decode(tokenIds: readonly number[]): string {
+  /** Special tokens are left out unless asked for. */
+  decode(tokenIds: readonly number[], options: { skipSpecialTokens?: boolean } = {}): string {
     if (tokenIds.length === 0) return '';
-    return this.#tokenizer.decode([...tokenIds], { skip_special_tokens: true });
+    return this.#tokenizer.decode([...tokenIds], { skip_special_tokens: options.skipSpecialTokens ?? true });
   }
 
   /** One token's own text, special tokens included, as a log of token logprobs shows it. */
