@@ -2,7 +2,27 @@
 export { type EngineFingerprint, engineFingerprint } from './fingerprint.ts';
 export { type ModelConfig, type ModelFamily, parseModelConfig, type RopeScaling } from './model/config.ts';
 export { requireMemory } from './model/memory.ts';
-export { loadModelFolder, type ModelFolder, saveModelFolder, writeAtOnce } from './model/model-folder.ts';
+export {
+  type LoadOptions,
+  loadModelFolder,
+  loadParameters,
+  type ModelFolder,
+  saveModelFolder,
+} from './model/model-folder.ts';
+export { writeAtOnce } from './model/write-at-once.ts';
+export { type AdapterDescription, describeAdapter, relativeBase, saveAdapterFolder } from './model/adapter-folder.ts';
+export {
+  adaptedLayers,
+  adapterInputs,
+  adapterParameterCount,
+  AdapterParameters,
+  createAdapter,
+  type LoraConfig,
+  loraScale,
+  mergeAdapter,
+  MergedParameters,
+  policyDigest,
+} from './model/lora.ts';
 export { parameterCount, Parameters } from './model/parameters.ts';
 export { createPreset, openModel } from './model/presets.ts';
 export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';

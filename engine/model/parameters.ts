@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { createHash, type Hash } from 'node:crypto';
 import type { Tensor } from '../onnx/runtime.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { floats } from '../onnx/session.ts';
@@ -15,8 +15,13 @@ export interface ParameterSpec {
 
 /** Every tensor of a model in a fixed order, which is also the order in the flat array. Linear layers are [out, in]. */
 export function parameterLayout(config: ModelConfig): readonly ParameterSpec[] {
+  return placed(shapes(config));
+}
+
+/** Tensors one after the other in a flat array. */
+export function placed(tensors: readonly (readonly [name: string, shape: readonly number[]])[]): ParameterSpec[] {
   let offset = 0;
-  return shapes(config).map(([name, shape]) => {
+  return tensors.map(([name, shape]) => {
     const length = shape.reduce((product, size) => product * size, 1);
     const spec = { name, shape, offset, length };
     offset += length;
@@ -25,7 +30,11 @@ export function parameterLayout(config: ModelConfig): readonly ParameterSpec[] {
 }
 
 export function parameterCount(config: ModelConfig): number {
-  const last = parameterLayout(config).at(-1);
+  return elementCount(parameterLayout(config));
+}
+
+export function elementCount(layout: readonly ParameterSpec[]): number {
+  const last = layout.at(-1);
   return last ? last.offset + last.length : 0;
 }
 
@@ -36,21 +45,19 @@ export function outputLayerName(config: ModelConfig): string {
   return config.tiedEmbeddings ? 'model.embed_tokens.weight' : 'lm_head.weight';
 }
 
-/** The weights of one policy version: one flat array, and a view of it for every tensor. */
-export class Parameters {
-  readonly config: ModelConfig;
+/** Tensors by name over one flat array, so that an optimizer, a checkpoint or a digest sees a single vector. */
+export class FlatTensors {
   readonly flat: Float32Array;
   readonly layout: readonly ParameterSpec[];
   readonly #views: ReadonlyMap<string, Float32Array>;
   /** Feeds for a session: tensor name → tensor over the flat array's memory. */
   readonly tensors: Readonly<Record<string, Tensor>>;
 
-  constructor(config: ModelConfig, flat: Float32Array = new Float32Array(parameterCount(config))) {
-    this.config = config;
+  constructor(layout: readonly ParameterSpec[], flat: Float32Array = new Float32Array(elementCount(layout))) {
     this.flat = flat;
-    this.layout = parameterLayout(config);
-    this.#views = new Map(this.layout.map((spec) => [spec.name, this.#slice(spec)]));
-    this.tensors = Object.fromEntries(this.layout.map((spec) => [spec.name, floats(this.#slice(spec), spec.shape)]));
+    this.layout = layout;
+    this.#views = new Map(layout.map((spec) => [spec.name, this.#slice(spec)]));
+    this.tensors = Object.fromEntries(layout.map((spec) => [spec.name, floats(this.#slice(spec), spec.shape)]));
   }
 
   /** A view, not a copy: writing to it changes the model. */
@@ -60,21 +67,39 @@ export class Parameters {
     return view;
   }
 
-  clone(): Parameters {
-    return new Parameters(this.config, this.flat.slice());
-  }
-
-  /** SHA-256 of the flat weights, lower-case hex: the identity of a policy version. */
+  /** SHA-256 of the flat array, lower-case hex. */
   digest(): string {
-    const { buffer, byteOffset, byteLength } = this.flat;
-    return createHash('sha256')
-      .update(new Uint8Array(buffer, byteOffset, byteLength))
-      .digest('hex');
+    return updateWithFloats(createHash('sha256'), this.flat).digest('hex');
   }
 
   #slice({ offset, length }: ParameterSpec): Float32Array {
     return this.flat.subarray(offset, offset + length);
   }
+}
+
+/** The weights of one policy version. Their digest is the version's identity. */
+export class Parameters extends FlatTensors {
+  readonly config: ModelConfig;
+
+  constructor(config: ModelConfig, flat?: Float32Array) {
+    super(parameterLayout(config), flat);
+    this.config = config;
+  }
+
+  clone(): Parameters {
+    return new Parameters(this.config, this.flat.slice());
+  }
+}
+
+/** A hash takes less than 2 GiB at a time. */
+const hashedFloats = 1 << 26;
+
+export function updateWithFloats(hash: Hash, values: Float32Array): Hash {
+  for (let done = 0; done < values.length; done += hashedFloats) {
+    const { buffer, byteOffset, byteLength } = values.subarray(done, done + hashedFloats);
+    hash.update(new Uint8Array(buffer, byteOffset, byteLength));
+  }
+  return hash;
 }
 
 function shapes(config: ModelConfig): [string, number[]][] {

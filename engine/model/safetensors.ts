@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { safetensorsHeaderBytesMax } from '../limits.ts';
+import { fromBrainFloats, fromHalfFloats } from './half-floats.ts';
 
 /**
  * Hugging Face's safetensors: 8 bytes header length (little-endian), a JSON header, then raw little-endian tensors.
@@ -16,8 +17,25 @@ export interface SafetensorsFile {
   readonly metadata: Readonly<Record<string, string>>;
 }
 
+/** In which precision floats are written, by PyTorch's names. Reading gives 32-bit floats whatever the file holds. */
+export type FloatType = 'float32' | 'bfloat16' | 'float16';
+
 const elementBytes = { F32: 4, F16: 2, BF16: 2, I32: 4, I64: 8 } as const;
-type ElementCode = keyof typeof elementBytes;
+export type ElementCode = keyof typeof elementBytes;
+const floatCodes = { float32: 'F32', bfloat16: 'BF16', float16: 'F16' } as const;
+
+/** Where a tensor lies: bytes [start, end) from the beginning of the file. */
+export interface TensorEntry {
+  readonly code: ElementCode;
+  readonly shape: readonly number[];
+  readonly start: number;
+  readonly end: number;
+}
+
+export interface SafetensorsHeader {
+  readonly entries: ReadonlyMap<string, TensorEntry>;
+  readonly metadata: Readonly<Record<string, string>>;
+}
 
 const Entry = z.object({
   dtype: z.string(),
@@ -27,21 +45,25 @@ const Entry = z.object({
 const Header = z.object({ __metadata__: z.record(z.string(), z.string()).optional() }).catchall(Entry);
 type Entry = z.infer<typeof Entry>;
 
-const lengthBytes = 8;
+/** Bytes before the header: its length. */
+export const headerLengthBytes = 8;
 
 /** Tensors in the order of their names: the same content gives the same bytes. */
 export function encodeSafetensors(
   tensors: Readonly<Record<string, NamedTensor>>,
   metadata: Readonly<Record<string, string>> = {},
 ): Uint8Array {
-  const entries = Object.entries(tensors).toSorted(byName);
-  const header = encodeHeader(entries, metadata);
-  const dataBytes = entries.reduce((total, [, tensor]) => total + tensor.data.byteLength, 0);
-  const file = new Uint8Array(lengthBytes + header.length + dataBytes);
-  new DataView(file.buffer).setBigUint64(0, BigInt(header.length), true);
-  file.set(header, lengthBytes);
-  let offset = lengthBytes + header.length;
-  for (const [, { data }] of entries) {
+  const names = Object.keys(tensors).toSorted(byCodeUnits);
+  const header = encodeHeader(
+    names.map((name) => [name, tensors[name]!]),
+    metadata,
+  );
+  const dataBytes = names.reduce((total, name) => total + tensors[name]!.data.byteLength, 0);
+  const file = new Uint8Array(header.length + dataBytes);
+  file.set(header);
+  let offset = header.length;
+  for (const name of names) {
+    const { data } = tensors[name]!;
     file.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), offset);
     offset += data.byteLength;
   }
@@ -50,50 +72,67 @@ export function encodeSafetensors(
 
 /** `where` names the file in error messages. F16 and BF16 come back as 32-bit floats. */
 export function decodeSafetensors(file: Uint8Array, where: string): SafetensorsFile {
-  const { header, dataStart } = decodeHeader(file, where);
-  const { __metadata__: metadata = {}, ...entries } = header;
-  const data = file.subarray(dataStart);
-  requireContiguous(Object.values<Entry>(entries as Record<string, Entry>), data.length, where);
+  const headerBytes = headerLength(file, file.length, where);
+  const { entries, metadata } = decodeHeader(file.subarray(headerLengthBytes, headerBytes), file.length, where);
   const tensors = new Map<string, NamedTensor>();
-  for (const [name, entry] of Object.entries(entries)) {
-    tensors.set(name, decodeTensor(name, entry, data, where));
+  for (const [name, { code, shape, start, end }] of entries) {
+    tensors.set(name, { shape, data: decodeElements(code, copyOf(file.subarray(start, end))) });
   }
   return { tensors, metadata };
 }
 
-function encodeHeader(
-  entries: readonly [string, NamedTensor][],
+/**
+ * The file up to its data, for tensors in the order they will follow: header length and header, padded with spaces to
+ * 8 bytes, so that the data of an aligned file is aligned. Floats are announced as `floatType`.
+ */
+export function encodeHeader(
+  tensors: readonly (readonly [string, NamedTensor])[],
   metadata: Readonly<Record<string, string>>,
+  floatType: FloatType = 'float32',
 ): Uint8Array {
   let offset = 0;
   const header: Record<string, unknown> = {};
-  const sorted = Object.fromEntries(Object.entries(metadata).toSorted(byName));
+  const sorted = Object.fromEntries(Object.entries(metadata).toSorted(([a], [b]) => byCodeUnits(a, b)));
   if (Object.keys(sorted).length > 0) header['__metadata__'] = sorted;
-  for (const [name, { shape, data }] of entries) {
+  for (const [name, { shape, data }] of tensors) {
     requireShape(name, shape, data.length);
-    header[name] = { dtype: codeOf(data), shape, data_offsets: [offset, offset + data.byteLength] };
-    offset += data.byteLength;
+    const dtype = codeOf(data, floatType);
+    const end = offset + data.length * elementBytes[dtype];
+    header[name] = { dtype, shape, data_offsets: [offset, end] };
+    offset = end;
   }
   const text = new TextEncoder().encode(JSON.stringify(header));
-  // Padded with spaces to 8 bytes, so that the data of an aligned file is aligned.
-  const padded = new Uint8Array(Math.ceil(text.length / 8) * 8).fill(0x20);
-  padded.set(text);
-  return padded;
+  const file = new Uint8Array(headerLengthBytes + Math.ceil(text.length / 8) * 8).fill(0x20);
+  new DataView(file.buffer).setBigUint64(0, BigInt(file.length - headerLengthBytes), true);
+  file.set(text, headerLengthBytes);
+  return file;
+}
+
+/** How many bytes come before the data, from the file's first bytes and its size. */
+export function headerLength(beginning: Uint8Array, fileBytes: number, where: string): number {
+  if (fileBytes < headerLengthBytes) throw damaged(where, `at least ${headerLengthBytes} bytes`, `${fileBytes}`);
+  const length = Number(new DataView(beginning.buffer, beginning.byteOffset).getBigUint64(0, true));
+  if (length > safetensorsHeaderBytesMax || headerLengthBytes + length > fileBytes) {
+    throw damaged(where, `a header within its ${fileBytes} bytes`, `a header length of ${length}`);
+  }
+  return headerLengthBytes + length;
+}
+
+/** `header` is the JSON alone; every tensor it names lies within a file of `fileBytes`. */
+export function decodeHeader(header: Uint8Array, fileBytes: number, where: string): SafetensorsHeader {
+  const { __metadata__: metadata = {}, ...entries } = parseHeader(header, where);
+  const dataStart = headerLengthBytes + header.length;
+  requireContiguous(Object.values<Entry>(entries as Record<string, Entry>), fileBytes - dataStart, where);
+  const placed = Object.entries(entries).map(([name, entry]): [string, TensorEntry] => [
+    name,
+    place(name, entry, dataStart, where),
+  ]);
+  return { entries: new Map(placed), metadata };
 }
 
 function requireShape(name: string, shape: readonly number[], length: number): void {
   if (elementCount(shape) === length) return;
   throw new TypeError(`Tensor "${name}" has shape [${shape.join()}] but ${length} elements.`);
-}
-
-function decodeHeader(file: Uint8Array, where: string): { header: z.infer<typeof Header>; dataStart: number } {
-  if (file.length < lengthBytes) throw damaged(where, `at least ${lengthBytes} bytes`, `${file.length}`);
-  const length = Number(new DataView(file.buffer, file.byteOffset).getBigUint64(0, true));
-  if (length > safetensorsHeaderBytesMax || lengthBytes + length > file.length) {
-    throw damaged(where, `a header within its ${file.length} bytes`, `a header length of ${length}`);
-  }
-  const dataStart = lengthBytes + length;
-  return { header: parseHeader(file.subarray(lengthBytes, dataStart), where), dataStart };
 }
 
 function parseHeader(bytes: Uint8Array, where: string): z.infer<typeof Header> {
@@ -122,8 +161,12 @@ function requireContiguous(entries: readonly Entry[], dataBytes: number, where: 
   if (end !== dataBytes) throw damaged(where, `${end} bytes of tensors`, `${dataBytes}`);
 }
 
-function decodeTensor(name: string, entry: Entry, data: Uint8Array, where: string): NamedTensor {
-  const { dtype, shape, data_offsets: offsets } = entry;
+function place(
+  name: string,
+  { dtype, shape, data_offsets: offsets }: Entry,
+  dataStart: number,
+  where: string,
+): TensorEntry {
   if (!isElementCode(dtype)) {
     const known = Object.keys(elementBytes).join(', ');
     throw new RatchetError('ModelUnsupported', `${where}: tensor "${name}" is ${dtype}; the engine reads ${known}.`);
@@ -132,7 +175,7 @@ function decodeTensor(name: string, entry: Entry, data: Uint8Array, where: strin
   if (offsets[1] - offsets[0] !== expected) {
     throw damaged(where, `${expected} bytes for "${name}" of shape [${shape.join()}]`, `${offsets[1] - offsets[0]}`);
   }
-  return { shape, data: decodeElements(dtype, copyOf(data.subarray(offsets[0], offsets[1]))) };
+  return { code: dtype, shape, start: dataStart + offsets[0], end: dataStart + offsets[1] };
 }
 
 /** Aligned and of its own memory. Not `slice`, which for a Buffer is a view. */
@@ -149,32 +192,22 @@ function decodeElements(code: ElementCode, bytes: Uint8Array<ArrayBuffer>): Name
     case 'I64':
       return new BigInt64Array(bytes.buffer);
     case 'BF16':
-      return fromBrainFloats(new Uint16Array(bytes.buffer));
     case 'F16':
-      return Float32Array.from(new Uint16Array(bytes.buffer), fromHalf);
+      return widened(code, new Uint16Array(bytes.buffer));
     default:
       return code satisfies never;
   }
 }
 
-/** A bfloat16 is the upper half of a float32. */
-function fromBrainFloats(halves: Uint16Array): Float32Array {
-  const words = Uint32Array.from(halves, (half) => half << 16);
-  return new Float32Array(words.buffer);
+function widened(code: 'BF16' | 'F16', halves: Uint16Array): Float32Array {
+  const values = new Float32Array(halves.length);
+  if (code === 'BF16') fromBrainFloats(halves, values);
+  else fromHalfFloats(halves, values);
+  return values;
 }
 
-/** IEEE 754 binary16: 1 sign, 5 exponent and 10 fraction bits. */
-function fromHalf(half: number): number {
-  const sign = half & 0x8000 ? -1 : 1;
-  const exponent = (half >> 10) & 0x1f;
-  const fraction = half & 0x3ff;
-  if (exponent === 0) return sign * fraction * 2 ** -24;
-  if (exponent === 0x1f) return fraction === 0 ? sign * Infinity : NaN;
-  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
-}
-
-function codeOf(data: NamedTensor['data']): ElementCode {
-  if (data instanceof Float32Array) return 'F32';
+function codeOf(data: NamedTensor['data'], floatType: FloatType): ElementCode {
+  if (data instanceof Float32Array) return floatCodes[floatType];
   return data instanceof Int32Array ? 'I32' : 'I64';
 }
 
@@ -187,11 +220,12 @@ function elementCount(shape: readonly number[]): number {
 }
 
 /** By UTF-16 code units, which no locale changes. */
-function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]): number {
+export function byCodeUnits(a: string, b: string): number {
   return a < b ? -1 : Number(a > b);
 }
 
-function damaged(where: string, expected: string, received: string, cause?: unknown): RatchetError {
+/** A file that is not what it says it is. */
+export function damaged(where: string, expected: string, received: string, cause?: unknown): RatchetError {
   const message = `${where} is damaged: expected ${expected}, got ${received}. Restore it from another copy.`;
   return new RatchetError('CheckpointDamaged', message, { cause });
 }

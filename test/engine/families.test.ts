@@ -15,6 +15,7 @@ import {
   goldenFolder,
   goldenNames,
   logprobOf,
+  readConfig,
   readGolden,
   relativeDifference,
   trainGraphLogits,
@@ -32,14 +33,20 @@ for (const name of goldenNames) {
   test(`${name}: the score graph and greedy decoding agree with transformers`, async (t) => {
     const parameters = await loadParameters(goldenFolder(name));
     const golden = await readGolden(goldenFolder(name));
-    await requireScoresAgree(t, parameters, golden);
+    await requireScoresAgree(t, { parameters, golden, config: await readConfig(name) });
     await requireGreedyAgrees(parameters, golden);
   });
 }
 
-async function requireScoresAgree(t: TestContext, parameters: Parameters, golden: Golden): Promise<void> {
+interface GoldenModel {
+  readonly parameters: Parameters;
+  readonly golden: Golden;
+  readonly config: string;
+}
+
+async function requireScoresAgree(t: TestContext, { parameters, golden, config }: GoldenModel): Promise<void> {
   const folder = await temporaryFolder(t);
-  await saveModelFolder({ files: { ...preset().files, 'config.json': golden.config }, parameters }, folder);
+  await saveModelFolder({ files: { ...preset().files, 'config.json': config }, parameters }, folder);
   const trainer = await EngineTrainer.open(folder, { threads: 1 });
   const { tokenIds } = golden;
   const lossMask = tokenIds.map((_, i) => Math.min(i, 1));
@@ -91,9 +98,8 @@ for (const [name, what, misread] of readings) {
 test('config.json says which norms and biases a family has', async () => {
   const shapes = await Promise.all(
     goldenNames.map(async (name) => {
-      const { config } = await readGolden(goldenFolder(name));
       const { family, queryKeyNorm, queryKeyValueBias, attentionOutputBias, feedForwardBias, ropeScaling } =
-        parseModelConfig(config, name);
+        parseModelConfig(await readConfig(name), name);
       const has = { queryKeyNorm, queryKeyValueBias, attentionOutputBias, feedForwardBias };
       const parts = Object.entries(has).flatMap(([part, isThere]) => (isThere ? [part] : []));
       return [family, ...parts, ropeScaling?.type ?? 'default'].join(' ');
@@ -111,7 +117,7 @@ test('config.json says which norms and biases a family has', async () => {
 });
 
 test('what the engine cannot compute of a family is refused by name', async () => {
-  const { config } = await readGolden(goldenFolder('llama3-scaled'));
+  const config = await readConfig('llama3-scaled');
   const refuses = (change: object, message: RegExp): void => {
     const text = JSON.stringify({ ...(JSON.parse(config) as object), ...change });
     assert.throws(() => parseModelConfig(text, 'config.json'), { code: 'ModelUnsupported', message });
@@ -134,7 +140,7 @@ test('what the engine cannot compute of a family is refused by name', async () =
 });
 
 test('a window that Qwen2.5 carries unused is no window', async () => {
-  const { config } = await readGolden(goldenFolder('qwen2-tied'));
+  const config = await readConfig('qwen2-tied');
   const text = JSON.stringify({
     ...(JSON.parse(config) as object),
     sliding_window: 131_072,
@@ -145,7 +151,7 @@ test('a window that Qwen2.5 carries unused is no window', async () => {
 
 test('what config.json leaves out is what transformers puts in its place', async () => {
   const parse = async (name: string, gone: string): Promise<ModelConfig> => {
-    const raw = JSON.parse((await readGolden(goldenFolder(name))).config) as Record<string, unknown>;
+    const raw = JSON.parse(await readConfig(name)) as Record<string, unknown>;
     return parseModelConfig(JSON.stringify({ ...raw, [gone]: undefined }), name);
   };
   assert.equal((await parse('qwen3-tied', 'head_dim')).headSize, 128);
@@ -156,7 +162,7 @@ test('what config.json leaves out is what transformers puts in its place', async
 });
 
 test('the older spelling of rotary scaling reads the same', async () => {
-  const raw = JSON.parse((await readGolden(goldenFolder('llama3-scaled'))).config) as Record<string, object>;
+  const raw = JSON.parse(await readConfig('llama3-scaled')) as Record<string, object>;
   const { rope_parameters, ...rest } = raw;
   const { rope_theta, ...scaling } = rope_parameters as Record<string, unknown>;
   const old = parseModelConfig(JSON.stringify({ ...rest, rope_theta, rope_scaling: scaling }), 'config.json');

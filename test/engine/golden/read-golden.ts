@@ -1,8 +1,12 @@
-/** Tiny checkpoints made by transformers with the logits it gives for them; make_model_goldens.py made both. */
+/**
+ * Tiny checkpoints made by transformers with the logits it gives for them (make_model_goldens.py), and adapters made by
+ * PEFT with theirs (make_adapter_goldens.py).
+ */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { decodeSafetensors, type Parameters } from '../../../engine/index.ts';
+import type { Parameters } from '../../../engine/model/parameters.ts';
+import { decodeSafetensors } from '../../../engine/model/safetensors.ts';
 import { decoderLogits, type LinearAdapter, weightInputs } from '../../../engine/model/decoder.ts';
 import { Graph, type Value } from '../../../engine/onnx/graph.ts';
 import { reshape } from '../../../engine/onnx/operators.ts';
@@ -22,9 +26,9 @@ export const goldenNames = [
 
 export const goldenFolder = (name: string): string => fileURLToPath(new URL(`./models/${name}`, import.meta.url));
 
+export const adapterFolder = (name: string): string => fileURLToPath(new URL(`./adapters/${name}`, import.meta.url));
+
 export interface Golden {
-  /** The text of config.json. */
-  readonly config: string;
   /** Random up to `promptLength`, then transformers' greedy continuation. */
   readonly tokenIds: number[];
   readonly promptLength: number;
@@ -32,11 +36,16 @@ export interface Golden {
   readonly logits: Float32Array;
 }
 
-export async function readGolden(folder: string, file = 'golden.safetensors'): Promise<Golden> {
-  const { tensors } = decodeSafetensors(await readFile(join(folder, file)), file);
+/** The text of config.json. */
+export async function readConfig(name: string): Promise<string> {
+  return readFile(join(goldenFolder(name), 'config.json'), 'utf8');
+}
+
+export async function readGolden(folder: string): Promise<Golden> {
+  const file = join(folder, 'golden.safetensors');
+  const { tensors } = decodeSafetensors(await readFile(file), file);
   const integers = (name: string): number[] => Array.from(tensors.get(name)!.data as BigInt64Array, Number);
   return {
-    config: await readFile(join(folder, 'config.json'), 'utf8'),
     tokenIds: integers('tokens'),
     promptLength: integers('prompt')[0]!,
     logits: tensors.get('logits')!.data as Float32Array,

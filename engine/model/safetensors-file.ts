@@ -1,0 +1,140 @@
+import { type FileHandle, open } from 'node:fs/promises';
+import { RatchetError } from '../../core/errors.ts';
+import { fromBrainFloats, fromHalfFloats, toBrainFloats, toHalfFloats } from './half-floats.ts';
+import {
+  byCodeUnits,
+  damaged,
+  decodeHeader,
+  encodeHeader,
+  type FloatType,
+  headerLength,
+  headerLengthBytes,
+  type NamedTensor,
+  type SafetensorsHeader,
+  type TensorEntry,
+} from './safetensors.ts';
+
+/**
+ * Files of weights, tensor by tensor: a file may be larger than the largest Buffer, and nothing but the tensors
+ * themselves is held in memory.
+ */
+
+/** Floats that are read, converted or written at a time; 4 MiB stay in the cache between two of these. */
+const chunkFloats = 1 << 20;
+
+/** A float tensor for writing. */
+export interface FloatTensor {
+  readonly shape: readonly number[];
+  readonly data: Float32Array;
+}
+
+export class SafetensorsReader {
+  readonly #file: FileHandle;
+  readonly #where: string;
+  readonly header: SafetensorsHeader;
+
+  private constructor(file: FileHandle, where: string, header: SafetensorsHeader) {
+    this.#file = file;
+    this.#where = where;
+    this.header = header;
+  }
+
+  static async open(path: string): Promise<SafetensorsReader> {
+    const file = await open(path, 'r');
+    try {
+      return new SafetensorsReader(file, path, await readHeader(file, path));
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+  }
+
+  /** Fills `target` with a tensor of its size, whatever precision the file holds it in. */
+  async readFloats(name: string, target: Float32Array): Promise<void> {
+    const entry = this.header.entries.get(name);
+    if (!entry) throw damaged(this.#where, `a tensor "${name}"`, 'none');
+    const { code } = entry;
+    if (code === 'F32') return this.#readBytes(target, entry.start);
+    if (code !== 'BF16' && code !== 'F16') throw damaged(this.#where, `floats in "${name}"`, code);
+    return this.#readHalves(entry, code, target);
+  }
+
+  async #readHalves({ start }: TensorEntry, code: 'BF16' | 'F16', target: Float32Array): Promise<void> {
+    const chunk = new Uint16Array(Math.min(chunkFloats, target.length));
+    const widen = code === 'BF16' ? fromBrainFloats : fromHalfFloats;
+    for (let done = 0; done < target.length; done += chunk.length) {
+      const part = target.subarray(done, done + chunk.length);
+      const halves = chunk.subarray(0, part.length);
+      await this.#readBytes(halves, start + 2 * done);
+      widen(halves, part);
+    }
+  }
+
+  async #readBytes(target: Float32Array | Uint16Array, position: number): Promise<void> {
+    const step = (chunkFloats * 4) / target.BYTES_PER_ELEMENT;
+    for (let done = 0; done < target.length; done += step) {
+      const part = bytesOf(target.subarray(done, done + step));
+      await readFully(this.#file, part, position + done * target.BYTES_PER_ELEMENT, this.#where);
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#file.close();
+  }
+}
+
+/** Appends a whole file of tensors, in the order of their names, to an open, empty one. */
+export async function writeSafetensors(
+  file: FileHandle,
+  tensors: Readonly<Record<string, FloatTensor>>,
+  options: { metadata: Readonly<Record<string, string>>; dtype: FloatType },
+): Promise<void> {
+  const entries = Object.entries(tensors).toSorted(([a], [b]) => byCodeUnits(a, b));
+  const named: readonly (readonly [string, NamedTensor])[] = entries;
+  await file.writeFile(encodeHeader(named, options.metadata, options.dtype));
+  for (const [name, { data }] of entries) {
+    for (let done = 0; done < data.length; done += chunkFloats) {
+      await file.writeFile(encodeFloats(data.subarray(done, done + chunkFloats), options.dtype, name));
+    }
+  }
+}
+
+function encodeFloats(values: Float32Array, dtype: FloatType, name: string): Uint8Array {
+  if (dtype === 'float32') return bytesOf(values);
+  const halves = new Uint16Array(values.length);
+  if (dtype === 'bfloat16') toBrainFloats(values, halves);
+  else toHalfFloats(values, halves);
+  if (dtype === 'float16') requireFinite(values, halves, name);
+  return bytesOf(halves);
+}
+
+/** A weight that silently became infinite would ruin the model that is saved. */
+function requireFinite(values: Float32Array, halves: Uint16Array, name: string): void {
+  const lost = values.find((value, i) => Number.isFinite(value) && (halves[i]! & 0x7fff) === 0x7c00);
+  if (lost === undefined) return;
+  throw new RatchetError(
+    'Unsupported',
+    `float16 ends at 65504, but "${name}" holds ${lost}. Save the weights as bfloat16 or float32.`,
+  );
+}
+
+async function readHeader(file: FileHandle, where: string): Promise<SafetensorsHeader> {
+  const { size } = await file.stat();
+  const beginning = new Uint8Array(headerLengthBytes);
+  if (size >= headerLengthBytes) await readFully(file, beginning, 0, where);
+  const header = new Uint8Array(headerLength(beginning, size, where) - headerLengthBytes);
+  await readFully(file, header, headerLengthBytes, where);
+  return decodeHeader(header, size, where);
+}
+
+async function readFully(file: FileHandle, target: Uint8Array, position: number, where: string): Promise<void> {
+  for (let done = 0; done < target.length;) {
+    const { bytesRead } = await file.read(target, done, target.length - done, position + done);
+    if (bytesRead === 0) throw damaged(where, `${target.length} bytes at ${position}`, `${done}`);
+    done += bytesRead;
+  }
+}
+
+function bytesOf({ buffer, byteOffset, byteLength }: Float32Array | Uint16Array): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength);
+}

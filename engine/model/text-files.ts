@@ -1,0 +1,52 @@
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+
+/** The files of a model folder beside its weights, as text by name. */
+export type TextFiles = Readonly<Record<string, string>>;
+
+export const requiredFiles: readonly string[] = ['config.json', 'tokenizer.json', 'tokenizer_config.json'];
+const optionalFiles: readonly string[] = [
+  'chat_template.jinja',
+  'additional_chat_templates/tool_use.jinja',
+  'generation_config.json',
+  'special_tokens_map.json',
+  'added_tokens.json',
+];
+
+/** Those of the model's text files that the folder has. */
+export async function readTextFiles(folder: string): Promise<Record<string, string>> {
+  const files: Record<string, string> = {};
+  for (const name of [...requiredFiles, ...optionalFiles]) {
+    const text = await readText(folder, name);
+    if (text !== null) files[name] = text;
+  }
+  return files;
+}
+
+export async function writeTextFiles(folder: string, files: TextFiles): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  for (const [name, text] of Object.entries(files)) {
+    const path = join(folder, name);
+    await mkdir(dirname(path), { recursive: true });
+    await writeFile(path, text);
+  }
+}
+
+/** null where there is no such file. */
+export async function readText(folder: string, name: string): Promise<string | null> {
+  try {
+    return await readFile(join(folder, name), 'utf8');
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'ENOTDIR')) return null;
+    throw error;
+  }
+}
+
+export function missingFile(folder: string, name: string): RatchetError {
+  const files = `${requiredFiles.join(', ')}, model.safetensors`;
+  return new RatchetError(
+    'ModelUnsupported',
+    `${folder} has no ${name}. Expected a folder of Hugging Face files: ${files}.`,
+  );
+}

@@ -1,0 +1,121 @@
+import { stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import type { FlatTensors, ParameterSpec } from './parameters.ts';
+import type { FloatType } from './safetensors.ts';
+import { SafetensorsReader, writeSafetensors } from './safetensors-file.ts';
+import { missingFile, readText } from './text-files.ts';
+import { writeAtOnce } from './write-at-once.ts';
+
+export const weightsFile = 'model.safetensors';
+const indexFile = 'model.safetensors.index.json';
+const WeightIndex = z.object({ weight_map: z.record(z.string(), z.string().regex(/^[^/\\]+$/)) });
+
+/** Fills weights from a folder's model.safetensors, or from the files that its index names. */
+export async function readWeights(weights: FlatTensors, folder: string): Promise<void> {
+  await fillFrom(weights, folder, await weightFiles(folder));
+}
+
+/**
+ * Fills every tensor of `target` from the named files. A tensor that is missing, has another shape, or would be left
+ * over means that the files belong to another model.
+ */
+export async function fillFrom(target: FlatTensors, folder: string, fileNames: readonly string[]): Promise<void> {
+  const specs = new Map(target.layout.map((spec) => [spec.name, spec]));
+  const filled = new Set<string>();
+  for (const fileName of fileNames) await fillFromFile(target, join(folder, fileName), specs, filled);
+  const lacking = target.layout.filter(({ name }) => !filled.has(name));
+  if (lacking.length === 0) return;
+  throw new RatchetError(
+    'CheckpointDamaged',
+    `${folder} lacks ${lacking.length} of ${target.layout.length} tensors that its configuration implies, among them ` +
+      `"${lacking[0]!.name}". Fetch the model again.`,
+  );
+}
+
+/** Writes one safetensors file; it appears when it is whole. */
+export async function writeWeights(
+  weights: FlatTensors,
+  path: string,
+  options: { dtype?: FloatType; metadata?: Readonly<Record<string, string>> } = {},
+): Promise<void> {
+  const tensors = Object.fromEntries(
+    weights.layout.map(({ name, shape }) => [name, { shape, data: weights.view(name) }]),
+  );
+  const { dtype = 'float32', metadata } = options;
+  await writeAtOnce(path, (file) =>
+    writeSafetensors(file, tensors, { dtype, metadata: { format: 'pt', ...metadata } }),
+  );
+}
+
+async function fillFromFile(
+  target: FlatTensors,
+  path: string,
+  specs: ReadonlyMap<string, ParameterSpec>,
+  filled: Set<string>,
+): Promise<void> {
+  const reader = await SafetensorsReader.open(path);
+  try {
+    for (const [name, { shape, code }] of reader.header.entries) {
+      const spec = specs.get(name);
+      if (!spec) {
+        requireNegligible(name, path);
+        continue;
+      }
+      requireFloats({ spec, shape, code, path });
+      await reader.readFloats(name, target.view(name));
+      filled.add(name);
+    }
+  } finally {
+    await reader.close();
+  }
+}
+
+/** What transformers leaves out of a computation too: a tied output layer, and rotary tables of older checkpoints. */
+function requireNegligible(name: string, path: string): void {
+  if (name === 'lm_head.weight' || name.endsWith('rotary_emb.inv_freq')) return;
+  throw new RatchetError(
+    'CheckpointDamaged',
+    `${path} holds a tensor "${name}" that its configuration does not imply: it belongs to another model, and without ` +
+      `this tensor the logits would be wrong. Fetch the model again.`,
+  );
+}
+
+interface Candidate {
+  readonly spec: ParameterSpec;
+  readonly shape: readonly number[];
+  readonly code: string;
+  readonly path: string;
+}
+
+function requireFloats({ spec, shape, code, path }: Candidate): void {
+  const expected = spec.shape.join();
+  if (shape.join() === expected && ['F32', 'F16', 'BF16'].includes(code)) return;
+  throw new RatchetError(
+    'CheckpointDamaged',
+    `${path}: tensor "${spec.name}" must be floats of shape [${expected}], as its configuration implies; it is ${code} ` +
+      `of shape [${shape.join()}].`,
+  );
+}
+
+/** The order in which transformers looks. */
+async function weightFiles(folder: string): Promise<string[]> {
+  if (await isThere(join(folder, weightsFile))) return [weightsFile];
+  const text = await readText(folder, indexFile);
+  if (text === null) throw missingFile(folder, weightsFile);
+  const index = WeightIndex.safeParse(JSON.parse(text));
+  if (!index.success) {
+    throw new RatchetError('CheckpointDamaged', `${join(folder, indexFile)}: ${z.prettifyError(index.error)}`);
+  }
+  const files = [...new Set(Object.values(index.data.weight_map))].toSorted();
+  for (const file of files) if (!(await isThere(join(folder, file)))) throw missingFile(folder, file);
+  return files;
+}
+
+async function isThere(path: string): Promise<boolean> {
+  return stat(path).then(
+    () => true,
+    () => false,
+  );
+}
