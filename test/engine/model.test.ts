@@ -10,7 +10,6 @@ import {
   parseModelConfig,
   saveModelFolder,
 } from '../../engine/index.ts';
-import { encodeParameters } from '../../engine/model/model-folder.ts';
 import { preset, temporaryFolder } from './models.ts';
 
 const reverseText = preset();
@@ -30,20 +29,6 @@ test('a saved folder loads as the same model', async (t) => {
     'tokenizer.json',
     'tokenizer_config.json',
   ]);
-});
-
-test('weights split over several files load as one model', async (t) => {
-  const folder = await temporaryFolder(t);
-  await saveModelFolder(reverseText, folder);
-  const { tensors } = decodeSafetensors(encodeParameters(reverseText.parameters), 'weights');
-  const names = [...tensors.keys()];
-  const weight_map = Object.fromEntries(names.map((name, i) => [name, `part-${i % 2}.safetensors`]));
-  await writeFile(join(folder, 'model.safetensors.index.json'), JSON.stringify({ weight_map }));
-  for (const part of [0, 1]) {
-    const half = Object.fromEntries([...tensors].filter((_, i) => i % 2 === part));
-    await writeFile(join(folder, `part-${part}.safetensors`), encodeSafetensors(half));
-  }
-  assert.equal((await loadModelFolder(folder)).parameters.digest(), reverseText.parameters.digest());
 });
 
 test('a preset depends on its seed and on nothing else', async () => {
