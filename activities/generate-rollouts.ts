@@ -180,7 +180,7 @@ async function openPlayers(dependencies: GenerateDependencies, run: RunHandle, s
       const environment = await openEnvironment(entries.get(lease.environment)!);
       const policy = (): Policy =>
         samplePolicy({ inference, tokenizer, served, sampling: spec.sampling, signal }, (turn) =>
-          turnSeed(spec.seed, run.lineage, lease.ordinal, index, turn),
+          turnSeed(spec.sampling.seed ?? spec.seed, run.lineage, lease.ordinal, index, turn),
         );
       const identity = { group: lease.ordinal, index, exampleId: lease.exampleId };
       for (let attempt = 1; ; attempt++) {
@@ -214,11 +214,17 @@ export function samplePolicy(
     async sample(messages): Promise<Turn> {
       const promptTokenIds = tokenizer.renderChat(messages);
       const seed = seedOfTurn(turns++);
-      const { maxTokens, temperature } = sampling;
-      const sample = await inference.sample({ policy: served, promptTokenIds, maxTokens, temperature, seed, signal });
-      return { promptTokenIds, ...sample, text: tokenizer.decode(sample.tokenIds), policyStep: served.version.step };
+      const sample = await inference.sample({ ...sampling, policy: served, promptTokenIds, seed, signal });
+      const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
+      return { promptTokenIds, ...sample, text, policyStep: served.version.step };
     },
   };
+}
+
+/** A stop text ends a turn and is not part of what was said, as with vLLM. */
+function beforeStop(text: string, stop: readonly string[]): string {
+  const ends = stop.map((end) => text.indexOf(end)).filter((at) => at >= 0);
+  return ends.length === 0 ? text : text.slice(0, Math.min(...ends));
 }
 
 /** 52 bits from the turn's place in the run. */

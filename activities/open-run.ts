@@ -3,7 +3,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { RunHandle, StepCommit } from '../core/rl/run-state.ts';
-import type { EnvironmentSpec, JsonValue, RunSpec } from '../core/spec/run-spec.ts';
+import { type EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
@@ -53,7 +53,17 @@ const identity = [
   'sft',
   'sampling',
   'advantage',
+  'lora',
 ] as const satisfies readonly (keyof RunSpec)[];
+
+type Identity = Pick<RunSpec, (typeof identity)[number]> & { readonly lossCode: string | null };
+
+/** Code counts by what it is, not by where it lies. */
+function identityOf(spec: RunSpec): Identity {
+  const advantage =
+    typeof spec.advantage === 'string' ? spec.advantage : { import: { ...spec.advantage.import, path: '' } };
+  return { ...spec, advantage, lossCode: spec.loss.import?.sha256 ?? null };
+}
 
 export const createOpenRun =
   (dependencies: OpenRunDependencies) =>
@@ -70,7 +80,8 @@ export const createOpenRun =
 
     const datasets = await openDatasets(spec); // before the run's identity is written: what is refused may be corrected
     const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
-    refuseOtherIdentity(spec, decodeJson<{ spec: RunSpec }>(first.bytes, store.uri + layout.run()).spec, store.uri);
+    const recorded = decodeJson<{ spec: unknown }>(first.bytes, store.uri + layout.run());
+    refuseOtherIdentity(spec, RunSpec.parse(recorded.spec), store.uri);
     const bytes = encodeJson(spec);
     const ref = await store.put(layout.spec(sha256(bytes)), bytes);
     const hasSearchAttributes = await dependencies.hasSearchAttributes();
@@ -136,15 +147,16 @@ async function claimRun(dependencies: OpenRunDependencies, spec: RunSpec, workfl
 }
 
 function refuseOtherIdentity(spec: RunSpec, first: RunSpec, uri: string): void {
-  const changed = identity.filter((key) => !isDeepStrictEqual(spec[key], first[key]));
+  const [now, then] = [identityOf(spec), identityOf(first)];
+  const changed = [...identity, 'lossCode' as const].filter((key) => !isDeepStrictEqual(now[key], then[key]));
   if (changed.length === 0) return;
-  const lines = changed.map((key) => `  ${key}: was ${show(first[key])}, now ${show(spec[key])}`);
+  const lines = changed.map((key) => `  ${key}: was ${show(then[key])}, now ${show(now[key])}`);
   throw new RatchetError(
     'ConfigInvalid',
     `${uri} holds a run with other settings:\n${lines.join('\n')}\nA run goes on with the settings it began with. Start another with --name NAME, or with --fresh.`,
   );
 }
 
-function show(value: JsonValue | undefined | object): string {
+function show(value: unknown): string {
   return JSON.stringify(value) ?? 'nothing';
 }

@@ -2,9 +2,13 @@ import { layout } from '../core/layout.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import { stepMetrics } from '../core/rl/metrics.ts';
 import { packSamples } from '../core/rl/pack.ts';
+import type { AdvantageFunction, AdvantageKind } from '../core/rl/advantage.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { KeptGroups, ObjectRef, Overrides, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
+import { hash32 } from '../core/random.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import { importUserFunction } from '../engine/index.ts';
 import { decodeJson, encodeJson, encodeRows, putJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
@@ -32,7 +36,7 @@ export async function packBatch(input: {
     trained.push(...(await readRows<ScoredGroup>(run, source.scored)).filter(({ ordinal }) => wanted.has(ordinal)));
   }
   const finished = (await Promise.all(input.scored.map((ref) => readRows<ScoredGroup>(run, ref)))).flat();
-  const { batch, stats } = packSamples(trained, { advantage: spec.advantage });
+  const { batch, stats } = packSamples(trained, { advantage: await advantageOf(spec) });
   const metrics: Record<string, number> = {
     ...stepMetrics({ step, finished, trained, filter: spec.filter }),
     'batch/rows': stats.rows,
@@ -53,6 +57,12 @@ export async function packBatch(input: {
     reward: metrics['train/reward'] ?? 0,
     metrics: Object.fromEntries(headline.flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : []))),
   };
+}
+
+/** The name of one of ours, or the function of a file the config names, as it was when the run was opened. */
+async function advantageOf({ advantage }: RunSpec): Promise<AdvantageKind | AdvantageFunction> {
+  if (typeof advantage === 'string') return advantage;
+  return (await importUserFunction(advantage.import, 'advantage')) as AdvantageFunction; // what it gives is checked
 }
 
 /** Fixes everything that decides the step's bits. A plan that is already stored for these groups stands. */
@@ -84,6 +94,9 @@ export async function planStep(input: {
     reference,
     loss: spec.loss,
     optimizer: spec.optimizer,
+    numIterations: spec.numIterations,
+    microBatchSize: spec.microBatchSize,
+    ...(spec.lora === null ? {} : { dropoutSeed: hash32('dropout', spec.seed, run.lineage, step) }),
     snapshot: step % spec.checkpoints.interval === 0 || step === spec.maxSteps || step === overrides.stopAfter,
   };
   const key = layout.plan(run.lineage, step, attempt, input.packed.sha256);

@@ -2,7 +2,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout, stepOf } from '../core/layout.ts';
 import { policyName } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import { RunSpec } from '../core/spec/run-spec.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, decodeRows } from '../backends/store/objects.ts';
@@ -14,7 +14,7 @@ export function storeOf(run: RunHandle): Store {
 }
 
 export async function specOf(run: RunHandle): Promise<RunSpec> {
-  return cached(run, run.spec, async (bytes) => decodeJson<RunSpec>(bytes));
+  return cached(run, run.spec, async (bytes) => RunSpec.parse(decodeJson(bytes)));
 }
 
 export async function readJson<T>(run: RunHandle, ref: ObjectRef): Promise<T> {

@@ -85,6 +85,7 @@ export async function trainOnShuffledRewards(
     // At async level 1 the next groups are sampled from the version that this step starts from.
     const isAhead = spec.maxAsyncLevel > 0 && step < spec.maxSteps;
     const next = isAhead ? await collect(step + 1) : null;
+    if (typeof spec.advantage !== 'string') throw new Error('the control knows the built-in advantages only');
     const { batch } = packSamples(collected, { advantage: spec.advantage });
     const result = await trainer.trainStep(batch, {
       learningRate: learningRateAt({ step, maxSteps: spec.maxSteps, peak: spec.learningRate, schedule: spec.schedule }),

@@ -36,7 +36,9 @@ export {
   type SampleResult,
 } from './sample/sampler.ts';
 export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from './server/policy-server.ts';
+export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
 export type { MaskedSample } from './train/pack.ts';
+export { importUserFunction } from './train/user-code.ts';
 export { TrainerProcess } from './train/trainer-process.ts';
 export { copiesInTraining, EngineTrainer, type TrainerOptions } from './train/trainer.ts';
 export type {

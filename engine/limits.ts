@@ -14,8 +14,17 @@ export const prefillPositionsMax = 16_384;
 /** Bytes of keys and values of one decode batch; rows beyond it wait. The cache may hold twice that while it grows. */
 export const keyValueBytesMax = 1024 * mebibyte;
 
+/** Keys, values and logits of prompts that rows to come may share; some thousand short ones of a small model. */
+export const promptCacheBytesMax = 256 * mebibyte;
+
 /** Padded positions (rows × width) of one forward and backward run unless the caller asks for fewer. */
 export const trainPositionsMax = 16_384;
+
+/**
+ * Logits (positions with loss × vocabulary) computed at once while training: 128 MiB, of which a loss and its gradient
+ * hold five or six copies. More of them go through the output layer in parts.
+ */
+export const trainLogitsMax = 32 * mebibyte;
 
 /** Rows of one training batch: a bug guard, not a tuning knob. */
 export const trainRowsMax = 1 << 20;
@@ -29,8 +38,60 @@ export const memoryShareMax = 0.7;
 /** Body of one HTTP request; 64 MiB is about ten million token ids. */
 export const requestBodyBytesMax = 64 * mebibyte;
 
+/** Bodies of all requests that are read or answered at once; a client beyond it gets 429. */
+export const bodyBytesInFlightMax = 4 * requestBodyBytesMax;
+
+/** Nesting of a body. A tool's JSON schema may have a dozen levels. */
+export const jsonDepthMax = 64;
+
+/** Strings, lists and objects of a body: about 100 bytes each once parsed. Numbers are free, so token ids are. */
+export const jsonNodesMax = 1 << 20;
+
+/** Messages of a conversation, and tools it may offer. */
+export const chatMessagesMax = 4096;
+export const chatToolsMax = 128;
+
+/** Stop strings of a request and their length; the end of every text is compared with each of them. */
+export const stopStringsMax = 16;
+export const stopStringCharactersMax = 256;
+
+/** Stop token ids, and tokens with a bias: a million of them would cost every step of everyone's batch. */
+export const stopTokenIdsMax = 1024;
+export const logitBiasTokensMax = 1024;
+
+/** Characters of a prompt per position of the model; no text packs more into its tokens, blanks aside. */
+export const promptCharactersPerPosition = 32;
+
 /** Completions of one HTTP request (prompts × n). */
 export const requestChoicesMax = 65_536;
+
+/** Tokens one HTTP request may ask for (choices × max_tokens): 120 bytes of JSON each stay below the longest string. */
+export const requestTokensMax = 1 << 22;
+
+/** Token ids looked at before a request is sampled: its choices × (prompt, allowed and biased tokens). */
+export const requestCheckedTokensMax = 1 << 25;
+
+/** Choices of one stream; each has chunks of its own. */
+export const streamChoicesMax = decodeRowsMax;
+
+/** Characters of one /tokenize request; about a second. */
+export const tokenizeCharactersMax = 1 << 20;
+
+/** Prompt and completion tokens of all requests under way, 24 bytes each while they are sampled. */
+export const tokensInFlightMax = 1 << 26;
+
+/** A client that has read nothing of its answer for this long is cut off, so that it does not keep it in memory. */
+export const stalledReaderMs = 60_000;
+
+/** A request must have arrived within these times: headers, and all of it. */
+export const headersTimeoutMs = 20_000;
+export const requestTimeoutMs = 120_000;
+
+/** Open connections; more are closed at once. */
+export const connectionsMax = 8192;
+
+/** Lines about refused requests that are logged per second; the rest is counted. */
+export const refusalLinesPerSecondMax = 10;
 
 /** Requests that may wait for a batch; a client beyond it gets 429 and may ask again. */
 export const waitingRequestsMax = 4096;

@@ -2,8 +2,9 @@ import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { formatProblems, parseRunConfig } from '../../core/spec/parse-run-config.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { CodeRef, RunSpec } from '../../core/spec/run-spec.ts';
 import { listEnvironments } from '../environments/load.ts';
+import { sha256 } from '../store/file-store.ts';
 import { resolveStoreUri } from '../store/index.ts';
 
 export interface LoadOptions {
@@ -29,14 +30,46 @@ export async function loadRunConfig(
   });
   if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
   const { spec, warnings } = parsed;
+  const folder = path.dirname(absolute);
+  const code = {
+    loss: spec.loss.import && (await readCode(spec.loss.import, folder, 'trainer.loss.import')),
+    advantage:
+      typeof spec.advantage === 'string'
+        ? null
+        : await readCode(spec.advantage.import, folder, 'trainer.advantage.import'),
+  };
   return {
     spec: {
       ...spec,
+      loss: { ...spec.loss, import: code.loss },
+      advantage: code.advantage === null ? spec.advantage : { import: code.advantage },
       model: resolveModel(spec.model, path.dirname(absolute), projectFolder),
       store: { uri: resolveStoreUri(spec.store.uri, projectFolder) },
     },
-    warnings,
+    warnings: [...warnings, ...[code.loss, code.advantage].filter((ref) => ref !== null).map(runsCode)],
   };
+}
+
+/** Looks at a file of the user's code without running it. A relative path stays in the config's folder. */
+async function readCode({ path: written }: CodeRef, folder: string, key: string): Promise<CodeRef> {
+  const absolute = path.resolve(folder, written);
+  const refuse = (received: string): RatchetError =>
+    new RatchetError(
+      'ConfigInvalid',
+      `${key}: expected a file with code beside or below the config, or an absolute path; ${received}.`,
+    );
+  if (!path.isAbsolute(written) && path.relative(folder, absolute).startsWith('..')) {
+    throw refuse(`${JSON.stringify(written)} leads out of ${folder}`);
+  }
+  try {
+    return { path: absolute, sha256: sha256(await readFile(absolute)) };
+  } catch (cause) {
+    throw refuse(`${absolute} cannot be read (${(cause as NodeJS.ErrnoException).code})`);
+  }
+}
+
+function runsCode({ path: file, sha256: digest }: CodeRef): string {
+  return `this run executes code of its own: ${file} (sha256 ${digest?.slice(0, 12)}…). Read it before you start a config that is not yours.`;
 }
 
 async function readConfig(absolute: string, file: string): Promise<string> {

@@ -1,4 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
+import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { inferencePatienceMs } from '../../core/limits.ts';
@@ -54,15 +55,14 @@ export class EmbeddedInference implements Inference {
   }
 
   async #completions(requests: readonly SampleRequest[]): Promise<Sample[]> {
-    const { policy, maxTokens, temperature, signal } = requests[0]!;
+    const { policy, signal } = requests[0]!;
     const response = await this.#post(
       '/v1/completions',
       {
         model: policy.name,
         prompt: requests.map(({ promptTokenIds }) => promptTokenIds),
         seeds: requests.map(({ seed }) => seed),
-        max_tokens: maxTokens,
-        temperature,
+        ...samplingBody(requests[0]!),
         logprobs: 0,
         return_token_ids: true,
       },
@@ -86,6 +86,7 @@ export class EmbeddedInference implements Inference {
     return inOrder.map((choice) => ({
       tokenIds: choice.token_ids,
       logprobs: choice.logprobs.token_logprobs,
+      ...(choice.sampling_logprobs ? { samplingLogprobs: choice.sampling_logprobs } : {}),
       finishReason: choice.finish_reason,
     }));
   }
@@ -156,11 +157,26 @@ interface Waiting {
 /** One signal stops the whole request, so only those who share it share the request. */
 function travelTogether(a: SampleRequest, b: SampleRequest): boolean {
   return (
-    a.policy.name === b.policy.name &&
-    a.maxTokens === b.maxTokens &&
-    a.temperature === b.temperature &&
-    a.signal === b.signal
+    a.policy.name === b.policy.name && a.signal === b.signal && isDeepStrictEqual(samplingBody(a), samplingBody(b))
   );
+}
+
+/** vLLM's fields; what is neutral is left to the server's defaults, which are the same. */
+function samplingBody(request: SampleRequest): Record<string, unknown> {
+  const { topP = 1, topK = null, minP = 0, minTokens = 0, stop = [] } = request;
+  const { repetitionPenalty = 1, presencePenalty = 0, frequencyPenalty = 0 } = request;
+  return {
+    max_tokens: request.maxTokens,
+    temperature: request.temperature,
+    ...(topP === 1 ? {} : { top_p: topP }),
+    ...(topK === null ? {} : { top_k: topK }),
+    ...(minP === 0 ? {} : { min_p: minP }),
+    ...(repetitionPenalty === 1 ? {} : { repetition_penalty: repetitionPenalty }),
+    ...(presencePenalty === 0 ? {} : { presence_penalty: presencePenalty }),
+    ...(frequencyPenalty === 0 ? {} : { frequency_penalty: frequencyPenalty }),
+    ...(minTokens === 0 ? {} : { min_tokens: minTokens }),
+    ...(stop.length === 0 ? {} : { stop }),
+  };
 }
 
 const Completions = z.object({
@@ -170,6 +186,8 @@ const Completions = z.object({
       finish_reason: z.enum(['stop', 'length']),
       token_ids: z.array(z.int()),
       logprobs: z.object({ token_logprobs: z.array(z.number()) }),
+      /** Ours, where the distribution drawn from is not that of the logprobs. */
+      sampling_logprobs: z.array(z.number()).nullish(),
     }),
   ),
 });

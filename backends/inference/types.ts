@@ -1,4 +1,5 @@
 import type { PolicyVersion } from '../../core/rl/run-state.ts';
+import type { SamplingSpec } from '../../core/spec/run-spec.ts';
 
 /** What a server needs to know to hold a version: its name there, its digest, and where its files lie on this machine. */
 export interface ServedPolicy {
@@ -7,7 +8,10 @@ export interface ServedPolicy {
   readonly folder: string;
 }
 
-export interface SampleRequest {
+/** What changes the distribution, or the end of a turn, beyond the temperature; nothing where left out. */
+export type SamplingModifiers = Partial<Omit<SamplingSpec, 'maxTokens' | 'temperature' | 'seed'>>;
+
+export interface SampleRequest extends SamplingModifiers {
   readonly policy: ServedPolicy;
   readonly promptTokenIds: readonly number[];
   readonly maxTokens: number;
@@ -22,6 +26,8 @@ export interface Sample {
   readonly tokenIds: readonly number[];
   /** log softmax(logits / temperature) at each sampled token. */
   readonly logprobs: readonly number[];
+  /** The same of the distribution really drawn from; absent where it is no other. */
+  readonly samplingLogprobs?: readonly number[];
   readonly finishReason: 'stop' | 'length';
 }
 

@@ -28,7 +28,7 @@ export class OnnxTrainer implements Trainer {
 
   async trainStep(input: { plan: StepPlan; batch: TrainBatch; referenceFolder: string }): Promise<TrainOutcome> {
     const { plan, batch, referenceFolder } = input;
-    const { learningRate, optimizer, loss, temperature, klBeta } = plan;
+    const { learningRate, optimizer, loss, temperature, klBeta, numIterations = 1 } = plan;
     const engine = this.#engine();
     const isPenalized = klBeta > 0;
     const reported = isPenalized ? null : await this.#reportedKl(batch.samples, temperature, referenceFolder);
@@ -38,6 +38,9 @@ export class OnnxTrainer implements Trainer {
       loss,
       temperature,
       klBeta,
+      iterations: numIterations,
+      ...(plan.microBatchSize == null ? {} : { microBatchRows: plan.microBatchSize }),
+      ...(plan.dropoutSeed === undefined ? {} : { dropoutSeed: plan.dropoutSeed }),
       ...(isPenalized
         ? { referenceLogprobs: await engine.forwardLogprobs(batch.samples, { temperature, weights: referenceFolder }) }
         : {}),

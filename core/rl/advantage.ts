@@ -1,3 +1,7 @@
+import { RatchetError } from '../errors.ts';
+import type { AdvantageSpec } from '../spec/run-spec.ts';
+import type { ScoredGroup, ScoredRollout } from './rollout.ts';
+
 /** How much better each rollout did than its siblings. */
 
 /** Added to the standard deviation, so that a group of nearly equal rewards is not blown up (TRL's GRPO trainer). */
@@ -11,10 +15,39 @@ const stdEpsilon = 1e-4;
  *
  * A rollout without a reward (null) is not part of the baseline and has advantage 0.
  */
-export function groupAdvantages(rewards: readonly (number | null)[], kind: 'centered' | 'std_normalized'): number[] {
+export function groupAdvantages(rewards: readonly (number | null)[], kind: AdvantageKind): number[] {
   const { mean, variance } = rewardMoments(rewards);
   const scale = kind === 'std_normalized' ? 1 / (Math.sqrt(variance) + stdEpsilon) : 1;
   return rewards.map((reward) => (reward === null ? 0 : (reward - mean) * scale));
+}
+
+export type AdvantageKind = Extract<AdvantageSpec, string>;
+
+/** A group as an advantage function sees it: the rollouts that carry a reward, in the order of the rewards. */
+export interface RewardedGroup {
+  readonly environment: string;
+  readonly exampleId: number;
+  readonly rollouts: readonly ScoredRollout[];
+}
+
+/** A user's own advantage: one finite number per reward. Pure: a batch packed again is the same batch. */
+export type AdvantageFunction = (rewards: readonly number[], group: RewardedGroup) => readonly number[];
+
+/** The advantages of a user's function, aligned with the group's rollouts; 0 where there is no reward. */
+export function customAdvantages(group: ScoredGroup, advantage: AdvantageFunction): number[] {
+  const rewarded = group.rollouts.filter(({ reward }) => reward !== null);
+  const rewards = rewarded.map(({ reward }) => reward ?? 0);
+  const { environment, exampleId } = group;
+  const given: unknown = advantage(rewards, { environment, exampleId, rollouts: rewarded });
+  if (!Array.isArray(given) || given.length !== rewards.length || !given.every((value) => Number.isFinite(value))) {
+    throw new RatchetError(
+      'Unsupported',
+      `The custom advantage must give ${rewards.length} finite numbers, one per reward; for rewards ` +
+        `[${rewards.join(', ')}] it gave ${JSON.stringify(given) ?? String(given)}.`,
+    );
+  }
+  const inOrder = (given as number[]).values();
+  return group.rollouts.map(({ reward }) => (reward === null ? 0 : (inOrder.next().value ?? 0)));
 }
 
 /** Mean and population variance of the rewards there are; exactly the common value and 0 when all are equal. */

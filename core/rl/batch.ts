@@ -7,6 +7,11 @@ export interface TrainSample {
   readonly lossMask: readonly number[];
   /** The sampler's log probability of the token; 0 where the mask is 0. */
   readonly behaviorLogprobs: readonly number[];
+  /**
+   * Log probability under the distribution that was really drawn from, where penalties, top_p, top_k or min_p made it
+   * another one than softmax(logits / temperature). Absent where it is the same.
+   */
+  readonly samplingLogprobs?: readonly number[];
   readonly advantages: readonly number[];
 }
 

@@ -1,4 +1,4 @@
-import { groupAdvantages } from './advantage.ts';
+import { type AdvantageFunction, type AdvantageKind, customAdvantages, groupAdvantages } from './advantage.ts';
 import type { TrainBatch, TrainSample } from './batch.ts';
 import type { ScoredGroup, ScoredRollout, Turn } from './rollout.ts';
 
@@ -22,14 +22,18 @@ export interface PackStats {
  */
 export function packSamples(
   groups: readonly ScoredGroup[],
-  options: { readonly advantage: 'centered' | 'std_normalized' },
+  options: { readonly advantage: AdvantageKind | AdvantageFunction },
 ): { readonly batch: TrainBatch; readonly stats: PackStats } {
   const samples: TrainSample[] = [];
   let rollouts = 0;
   for (const group of groups.toSorted((a, b) => a.ordinal - b.ordinal)) {
     const inOrder = group.rollouts.toSorted((a, b) => a.index - b.index);
     const rewards = inOrder.map(({ reward }) => reward);
-    for (const [i, advantage] of groupAdvantages(rewards, options.advantage).entries()) {
+    const advantages =
+      typeof options.advantage === 'string'
+        ? groupAdvantages(rewards, options.advantage)
+        : customAdvantages({ ...group, rollouts: inOrder }, options.advantage);
+    for (const [i, advantage] of advantages.entries()) {
       if (rewards[i] === null) continue;
       rollouts += 1;
       samples.push(...rolloutRows(inOrder[i]!, advantage));
@@ -48,6 +52,7 @@ interface Row {
   tokenIds: number[];
   lossMask: number[];
   behaviorLogprobs: number[];
+  samplingLogprobs: number[];
   advantages: number[];
 }
 
@@ -61,27 +66,51 @@ function rolloutRows(rollout: ScoredRollout, advantage: number): TrainSample[] {
     }
     const open = rows.at(-1);
     if (open !== undefined && startsWith(turn.promptTokenIds, open.tokenIds)) extend(open, turn, advantage);
-    else rows.push(extend({ tokenIds: [], lossMask: [], behaviorLogprobs: [], advantages: [] }, turn, advantage));
+    else rows.push(extend(emptyRow(), turn, advantage));
   }
-  return rows.filter(({ lossMask }) => lossMask.includes(1));
+  return rows.filter(({ lossMask }) => lossMask.includes(1)).map(finish);
+}
+
+function emptyRow(): Row {
+  return { tokenIds: [], lossMask: [], behaviorLogprobs: [], samplingLogprobs: [], advantages: [] };
+}
+
+/** Sampling logprobs are kept where they say something of their own. */
+function finish({ samplingLogprobs, ...row }: Row): TrainSample {
+  const isOwn = samplingLogprobs.some((logprob, t) => logprob !== row.behaviorLogprobs[t]);
+  return isOwn ? { ...row, samplingLogprobs } : row;
 }
 
 /** Appends what the turn adds to a row: the rest of its prompt, then what was sampled. */
 function extend(row: Row, turn: Turn, advantage: number): Row {
-  for (const tokenId of turn.promptTokenIds.slice(row.tokenIds.length)) append(row, tokenId, 0, 0, 0);
+  for (const tokenId of turn.promptTokenIds.slice(row.tokenIds.length)) append(row, { ...context, tokenId });
   for (const [i, tokenId] of turn.tokenIds.entries()) {
     // The first token of a row has nothing before it, so no model gives it a probability.
-    if (row.tokenIds.length === 0) append(row, tokenId, 0, 0, 0);
-    else append(row, tokenId, 1, turn.logprobs[i]!, advantage);
+    const logprob = turn.logprobs[i]!;
+    const samplingLogprob = turn.samplingLogprobs?.[i] ?? logprob;
+    if (row.tokenIds.length === 0) append(row, { ...context, tokenId });
+    else append(row, { tokenId, mask: 1, logprob, samplingLogprob, advantage });
   }
   return row;
 }
 
-function append(row: Row, tokenId: number, mask: 0 | 1, logprob: number, advantage: number): void {
-  row.tokenIds.push(tokenId);
-  row.lossMask.push(mask);
-  row.behaviorLogprobs.push(logprob);
-  row.advantages.push(advantage);
+interface RowToken {
+  readonly tokenId: number;
+  readonly mask: 0 | 1;
+  readonly logprob: number;
+  readonly samplingLogprob: number;
+  readonly advantage: number;
+}
+
+/** Of a token that was given, not sampled. */
+const context = { mask: 0, logprob: 0, samplingLogprob: 0, advantage: 0 } as const;
+
+function append(row: Row, token: RowToken): void {
+  row.tokenIds.push(token.tokenId);
+  row.lossMask.push(token.mask);
+  row.behaviorLogprobs.push(token.logprob);
+  row.samplingLogprobs.push(token.samplingLogprob);
+  row.advantages.push(token.advantage);
 }
 
 function startsWith(tokens: readonly number[], prefix: readonly number[]): boolean {

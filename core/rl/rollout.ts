@@ -20,6 +20,8 @@ export interface Turn {
   readonly tokenIds: readonly number[];
   /** log π(token) under the sampler, natural log, of softmax(logits / temperature); one per sampled id. */
   readonly logprobs: readonly number[];
+  /** The same under the distribution really drawn from, where penalties or truncation made it another one. */
+  readonly samplingLogprobs?: readonly number[];
   readonly text: string;
   readonly finishReason: 'stop' | 'length';
   /** The step whose policy sampled this turn. */

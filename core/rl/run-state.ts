@@ -1,4 +1,4 @@
-import type { RunSpec } from '../spec/run-spec.ts';
+import type { LossSettings, RunSpec } from '../spec/run-spec.ts';
 import type { CurriculumState } from './curriculum.ts';
 import type { StepOutcomes } from './ledger.ts';
 import type { GroupLease } from './rollout.ts';
@@ -99,8 +99,14 @@ export interface StepPlan {
   readonly temperature: number;
   readonly klBeta: number;
   readonly reference: PolicyVersion;
-  readonly loss: RunSpec['loss'];
+  readonly loss: LossSettings;
   readonly optimizer: RunSpec['optimizer'];
+  /** Optimizer steps on this batch; 1 when absent. */
+  readonly numIterations?: number;
+  /** Rows computed at once; as many as suit the engine when absent. It decides the order of sums, so bits. */
+  readonly microBatchSize?: number | null;
+  /** Keys the dropout masks of adapters; 0 when absent. */
+  readonly dropoutSeed?: number;
   /** Whether the optimizer's state is stored with the new version, to be sealed as a checkpoint. */
   readonly snapshot: boolean;
 }

@@ -8,8 +8,9 @@ import type { ScheduleSpec } from '../spec/run-spec.ts';
  *     n ≤ w      peak · n / w
  *     constant   peak
  *     linear     peak · (1 − (1 − ρ) · (n − w) / (N − w)), which is peak · ρ at n = N
+ *     cosine     peak · (ρ + (1 − ρ) · (1 + cos(π (n − w) / (N − w))) / 2), likewise
  *
- * as `get_linear_schedule_with_warmup` of transformers, counted from 1 so that no step has rate 0 at its start. Beyond
+ * as `get_linear_schedule_with_warmup` and `get_cosine_schedule_with_warmup` of transformers, counted from 1 so that no step has rate 0 at its start. Beyond
  * the last step the rate stays where it ended. Serves RL and the supervised warm-up alike.
  */
 export function learningRateAt(input: {
@@ -23,5 +24,6 @@ export function learningRateAt(input: {
   if (step <= warmupSteps) return (peak * step) / warmupSteps;
   if (type === 'constant') return peak;
   const done = Math.min(1, (step - warmupSteps) / (maxSteps - warmupSteps));
-  return peak * (1 - (1 - minRatio) * done);
+  const left = type === 'linear' ? 1 - done : (1 + Math.cos(Math.PI * done)) / 2;
+  return peak * (minRatio + (1 - minRatio) * left);
 }

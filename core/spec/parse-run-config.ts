@@ -2,14 +2,10 @@ import { parse, TomlError } from 'smol-toml';
 import type { z } from 'zod';
 import { environmentName, runNamePattern } from '../names.ts';
 import { nearestName } from '../suggest.ts';
-import {
-  HostedConfig,
-  hostedRelations,
-  hostedToRunSpec,
-  hostedWarnings,
-  knownUnsupported,
-  synonyms,
-} from './dialects/hosted.ts';
+import { HostedConfig } from './dialects/hosted.ts';
+import { hostedRelations, hostedWarnings } from './dialects/hosted-relations.ts';
+import { hostedToRunSpec } from './dialects/hosted-run-spec.ts';
+import { knownUnsupported, synonyms, writeOutShorthands } from './dialects/hosted-words.ts';
 import { applyOverrides } from './overrides.ts';
 import type { AppliedOverrides, Table } from './overrides.ts';
 import { findPositions, formatPath, pathKey } from './positions.ts';
@@ -49,7 +45,8 @@ export function parseRunConfig(text: string, options: ParseOptions): ParsedRunCo
   }
 
   const wantsText = (path: KeyPath) => schemaAt(HostedConfig, path)?.type === 'string';
-  const applied = applyOverrides(written, overrides, wantsText);
+  const overridden = applyOverrides(written, overrides, wantsText);
+  const applied = { ...overridden, table: writeOutShorthands(overridden.table) };
   const reporter = new Reporter(file, findPositions(text), applied);
   for (const { path, key, value, reason } of applied.misplaced) {
     reporter.fromCommandLine(path, reason, `--${key.replace(/^-+/, '')} ${quoted(value)}`);

@@ -20,10 +20,31 @@ export const EnvironmentSpec = z.strictObject({
   weight: z.number().positive(),
 });
 
+/**
+ * How turns are sampled; vLLM's meaning and order. Behaviour logprobs are those of softmax(logits / temperature); what
+ * changes the distribution further is corrected for in the loss (see TrainSample). Fields with a default leave it alone.
+ */
 export const SamplingSpec = z.strictObject({
   /** Per turn. */
   maxTokens: positive,
   temperature: z.number().positive(),
+  /** Probability mass of the most likely tokens that may be drawn; 1 = all of them. */
+  topP: z.number().positive().max(1).default(1),
+  /** How many of the most likely tokens may be drawn; null = all of them. */
+  topK: positive.nullable().default(null),
+  /** Tokens less likely than this times the most likely one are not drawn. */
+  minP: z.number().min(0).max(1).default(0),
+  /** Divides the logits of tokens that occurred, or multiplies the negative ones; 1 = none. */
+  repetitionPenalty: z.number().positive().default(1),
+  /** Taken off the logit of a sampled token once, and once per occurrence. */
+  presencePenalty: z.number().min(-2).max(2).default(0),
+  frequencyPenalty: z.number().min(-2).max(2).default(0),
+  /** A turn does not end before. */
+  minTokens: z.int().min(0).default(0),
+  /** Texts that end a turn. */
+  stop: z.array(z.string().min(1)).default([]),
+  /** Keys the random numbers of training rollouts in place of the run's seed; null = the run's seed. */
+  seed: z.int().min(0).nullable().default(null),
 });
 
 export const EvalSpec = z.strictObject({
@@ -77,9 +98,9 @@ export const OptimizerSpec = z.strictObject({
 });
 
 export const ScheduleSpec = z.strictObject({
-  type: z.enum(['constant', 'linear']),
+  type: z.enum(['constant', 'linear', 'cosine']),
   warmupSteps: z.int().min(0),
-  /** The linear schedule falls to this fraction of the learning rate at the last step. */
+  /** The linear and the cosine schedule fall to this fraction of the learning rate at the last step. */
   minRatio: z.number().min(0).max(1),
 });
 
@@ -88,6 +109,8 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     kind: z.literal('onnx'),
     /** Intra-op threads per session. 1 = the bits do not depend on the machine's load. */
     threads: positive,
+    /** Where ONNX Runtime computes; cuda needs its libraries and a GPU. */
+    provider: z.enum(['cpu', 'cuda']).default('cpu'),
   }),
 ]);
 
@@ -96,16 +119,58 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
     kind: z.literal('embedded'),
     /** Base URL of a running policy server; null = the one `ratchet dev` started. */
     url: z.url().nullable(),
+    /** Where the server that `ratchet dev` starts computes. */
+    provider: z.enum(['cpu', 'cuda']).default('cpu'),
   }),
 ]);
 
-export const LossSpec = z.strictObject({
-  type: z.enum(['cispo']),
-  /** Upper clip of the importance ratio in CISPO; there is no lower clip. */
-  clipHigh: z.number().positive(),
-  /** token = Σ over the batch / Σ mask. */
-  aggregation: z.enum(['token']),
+/** A file of the user's with code in it: its absolute path, and the SHA-256 it had when the config was read. */
+export const CodeRef = z.strictObject({
+  path: z.string().min(1),
+  /** Hex; null until the file was read. What the file imports itself is not covered. */
+  sha256: z.string().nullable(),
 });
+
+/**
+ * The policy loss. Per token, with ρ = exp(ℓ − μ), advantage A and sg = stop-gradient:
+ *
+ *     cispo                −sg(min(ρ, clipHigh)) · A · ℓ               (MiniMax-M1, 2025, eq. 4)
+ *     grpo                 −min(ρ·A, clip(ρ, clipLow, clipHigh)·A)     (PPO, Schulman et al. 2017, eq. 7)
+ *     importance_sampling  −ρ · A
+ *     custom               what the imported function gives
+ */
+export const LossSpec = z.strictObject({
+  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'custom']),
+  /** Lower bound of the ratio ρ in grpo (1 − ε_low); cispo has none. */
+  clipLow: z.number().min(0).default(0),
+  /** Upper bound of the ratio ρ: 1 + ε_high in grpo. */
+  clipHigh: z.number().positive(),
+  /**
+   * token = Σ over the batch / Σ mask; sequence = mean over rows of (Σ / Σ mask of the row);
+   * dr_grpo = Σ / (rows · maxTokens) (Liu et al. 2025, Understanding R1-Zero-like training).
+   */
+  aggregation: z.enum(['token', 'sequence', 'dr_grpo']),
+  /** What dr_grpo divides by: the sampling's maxTokens. */
+  maxTokens: positive.nullable().default(null),
+  /** Of a custom loss; null otherwise. */
+  import: CodeRef.nullable().default(null),
+});
+
+/** Low-rank adapters on frozen weights (Hu et al. 2021, LoRA): W x + (alpha / r) · B A x, as PEFT has it. */
+export const LoraSpec = z.strictObject({
+  r: positive,
+  alpha: z.number().positive(),
+  /** Probability of dropping an input of A while training. */
+  dropout: z.number().min(0).lt(1),
+  /** Last parts of module names: `q_proj`, `down_proj`, … */
+  targetModules: z.array(z.string().min(1)).min(1),
+});
+
+/**
+ * What each rollout of a group gets. centered subtracts the group's mean reward; std_normalized also divides by its
+ * population standard deviation + 1e-4; an import is a function (rewards, group) → advantages.
+ */
+export const AdvantageSpec = z.union([z.enum(['centered', 'std_normalized']), z.strictObject({ import: CodeRef })]);
 
 /** Supervised warm-up before step 1, on the environment's own demonstrations. */
 export const SftSpec = z.strictObject({
@@ -131,8 +196,13 @@ export const RunSpec = z.strictObject({
   schedule: ScheduleSpec,
   optimizer: OptimizerSpec,
   loss: LossSpec,
-  /** std_normalized divides the centred reward by the group's population standard deviation + 1e-4. */
-  advantage: z.enum(['centered', 'std_normalized']),
+  advantage: AdvantageSpec,
+  /** Optimizer steps per batch, all with the behaviour logprobs of its sampling (TRL's num_iterations). */
+  numIterations: positive.default(1),
+  /** Rows computed at once; null = as many as suit the engine. Bounds memory; changes the gradient by rounding only. */
+  microBatchSize: positive.nullable().default(null),
+  /** null = all weights are trained. The warm-up always trains all of them: what it ends with is the adapters' base. */
+  lora: LoraSpec.nullable().default(null),
   sampling: SamplingSpec,
   environments: z.array(EnvironmentSpec).min(1),
   eval: EvalSpec.nullable(),
@@ -167,4 +237,9 @@ export type ScheduleSpec = z.infer<typeof ScheduleSpec>;
 export type TrainerSpec = z.infer<typeof TrainerSpec>;
 export type InferenceSpec = z.infer<typeof InferenceSpec>;
 export type LossSpec = z.infer<typeof LossSpec>;
+/** A LossSpec whose fields with a default may be left out. */
+export type LossSettings = z.input<typeof LossSpec>;
+export type CodeRef = z.infer<typeof CodeRef>;
+export type LoraSpec = z.infer<typeof LoraSpec>;
+export type AdvantageSpec = z.infer<typeof AdvantageSpec>;
 export type SftSpec = z.infer<typeof SftSpec>;

@@ -47,11 +47,15 @@ export function weightInputs(graph: Graph, config: ModelConfig, trainable: boole
 
 /** tokens [tokens] → logits [selected tokens, vocabulary]. */
 export function decoderLogits(tokens: Value, parts: DecoderParts): Value {
+  return linear(decoderHidden(tokens, parts), weight(parts, outputLayerName(parts.config)));
+}
+
+/** tokens [tokens] → what the output layer reads, [selected tokens, hidden]. */
+export function decoderHidden(tokens: Value, parts: DecoderParts): Value {
   const { config } = parts;
   let hidden = embed(weight(parts, 'model.embed_tokens.weight'), tokens);
   for (let layer = 0; layer < config.layerCount; layer++) hidden = decoderLayer(hidden, layer, parts);
-  const normalized = rmsNorm(hidden, weight(parts, 'model.norm.weight'), config.normEpsilon);
-  return linear(normalized, weight(parts, outputLayerName(config)));
+  return rmsNorm(hidden, weight(parts, 'model.norm.weight'), config.normEpsilon);
 }
 
 /** cos and sin of position · frequency, [positionsMax, headSize / 2] each. */

@@ -1,3 +1,5 @@
+import assert from 'node:assert/strict';
+import { RatchetError } from '../../core/errors.ts';
 import type { Graph, Value } from '../onnx/graph.ts';
 import {
   absolute,
@@ -14,48 +16,217 @@ import {
   type TokenLogprobs,
 } from '../onnx/operators.ts';
 
+/** What a loss is computed from. Vectors are [selected]: one element per token that carries loss. */
+export interface LossContext {
+  /** ℓ = log softmax(logits / temperature) of each token under the weights in training. Carries the gradient. */
+  readonly logprobs: Value;
+  /** μ: the same under the weights that sampled the token. */
+  readonly behaviorLogprobs: Value;
+  readonly advantages: Value;
+  readonly mask: Value;
+  /** Scalars: the bounds of the ratio. */
+  readonly clipLow: Value;
+  readonly clipHigh: Value;
+  /** Log probabilities under the reference policy; null when the step has none. Its KL term is added by the trainer. */
+  readonly referenceLogprobs: Value | null;
+  /** What a loss may be made of. */
+  readonly operators: LossOperators;
+}
+
+/** The loss of each token, [selected]. Weighting by mask and aggregation, and the sum, are the trainer's. */
+export type TokenLoss = (context: LossContext) => Value;
+
+export interface LossOperators {
+  readonly add: typeof add;
+  readonly subtract: typeof subtract;
+  readonly multiply: typeof multiply;
+  readonly negate: typeof negate;
+  readonly exponential: typeof exponential;
+  /** Of values without gradient: stop it first. */
+  readonly minimum: typeof minimum;
+  readonly maximum: typeof maximum;
+  readonly absolute: typeof absolute;
+  /** 1 where a > b, else 0; no gradient. */
+  readonly isGreater: typeof isGreater;
+  /** sg(·) of the papers. */
+  readonly stopGradient: typeof stopGradient;
+}
+
+export const lossOperators: LossOperators = {
+  add,
+  subtract,
+  multiply,
+  negate,
+  exponential,
+  minimum,
+  maximum,
+  absolute,
+  isGreater,
+  stopGradient,
+};
+
+export const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'custom'] as const;
+export type PolicyLossType = (typeof policyLossTypes)[number];
+
+/** The policy gradient losses we have; their formulas stand at LossSpec. */
+export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, TokenLoss>> = {
+  cispo({ logprobs, behaviorLogprobs, advantages, clipHigh }) {
+    const ratio = exponential(stopGradient(subtract(logprobs, behaviorLogprobs)));
+    return negate(multiply(multiply(minimum(ratio, clipHigh), advantages), logprobs));
+  },
+
+  /**
+   * min() passes the gradient of the smaller branch and clip() none outside its bounds, so a token has the gradient of
+   * ρ·A unless its clipped branch is the smaller one.
+   */
+  grpo(context) {
+    const { logprobs, behaviorLogprobs, advantages } = context;
+    const ratio = exponential(subtract(logprobs, behaviorLogprobs));
+    const cut = isCut(context);
+    const clipped = multiply(clippedRatio(context), advantages);
+    const kept = multiply(subtract(cut, 1), multiply(ratio, advantages));
+    return subtract(kept, multiply(cut, clipped));
+  },
+
+  importance_sampling({ logprobs, behaviorLogprobs, advantages }) {
+    return negate(multiply(exponential(subtract(logprobs, behaviorLogprobs)), advantages));
+  },
+};
+
+/** A loss summed over this graph's tokens, with the metrics that go with it. */
 export interface Loss {
   readonly loss: Value;
-  /** Sums, in the order of graphMetrics after the loss. */
+  /** Sums, in the order of metricNames after the loss. */
   readonly metrics: readonly Value[];
 }
 
-/** −Σ m ℓ / Σ m. */
+/** −Σ w ℓ / normalizer. */
 export function supervisedLoss(graph: Graph, logprobs: TokenLogprobs): Loss {
   const mask = vector(graph, 'mask');
-  const loss = batchMean(graph, negate(sum(multiply(mask, logprobs.tokens), [0])));
+  const loss = normalized(graph, negate(sum(multiply(vector(graph, 'weights'), logprobs.tokens), [0])));
   return { loss, metrics: [entropySum(logprobs, mask)] };
 }
 
 /**
- * CISPO (MiniMax-M1, 2025, eq. 4): −m · sg(min(ρ, c_hi)) · A · ℓ with ρ = exp(ℓ − μ); no lower clip. With a reference r
- * also β · m · (exp(d) − d − 1), d = log π_r − ℓ (Schulman, Approximating KL divergence, 2020, estimator k3).
+ * Σ w (loss of the token + β · k3) / normalizer, with the k3 estimate exp(d) − d − 1, d = log π_r − ℓ, of the divergence
+ * from a reference r where there is one (Schulman, Approximating KL divergence, 2020).
  */
-export function policyLoss(graph: Graph, logprobs: TokenLogprobs, kind: 'cispo' | 'cispo_kl'): Loss {
-  const mask = vector(graph, 'mask');
-  const clipHigh = graph.input('clip_high', 'float32', []);
-  const difference = stopGradient(subtract(logprobs.tokens, vector(graph, 'behavior_logprobs')));
+export function policyLoss(
+  graph: Graph,
+  logprobs: TokenLogprobs,
+  options: { readonly type: PolicyLossType; readonly tokenLoss: TokenLoss; readonly hasReference: boolean },
+): Loss {
+  const { type, tokenLoss, hasReference } = options;
+  const weights = vector(graph, 'weights');
+  const context: LossContext = {
+    logprobs: logprobs.tokens,
+    behaviorLogprobs: vector(graph, 'behavior_logprobs'),
+    advantages: vector(graph, 'advantages'),
+    mask: vector(graph, 'mask'),
+    clipLow: graph.input('clip_low', 'float32', []),
+    clipHigh: graph.input('clip_high', 'float32', []),
+    referenceLogprobs: hasReference ? vector(graph, 'reference_logprobs') : null,
+    operators: lossOperators,
+  };
+  const objective = sum(multiply(weights, checked(tokenLoss, context)), [0]);
+  const metrics = policyMetrics(graph, context, type, logprobs);
+  if (!context.referenceLogprobs) return { loss: normalized(graph, objective), metrics };
+  const divergence = k3(context.referenceLogprobs, logprobs.tokens);
+  const penalty = multiply(sum(multiply(weights, divergence), [0]), graph.input('beta', 'float32', []));
+  return {
+    loss: normalized(graph, add(objective, penalty)),
+    metrics: [...metrics, sum(multiply(context.mask, stopGradient(divergence)), [0])],
+  };
+}
+
+/** What a loss gave, if it is one number per token that the weights can be trained by. */
+function checked(tokenLoss: TokenLoss, context: LossContext): Value {
+  const { logprobs } = context;
+  const given = computed(tokenLoss, context);
+  const value = isValue(given) ? given : null;
+  const received = value ? `[${value.shape.join(', ')}] of ${value.type}` : `a ${typeof given}`;
+  const expected = 'The loss must give one number per token, a float32 value of shape [selected]';
+  if (!value || value.shape.join() !== logprobs.shape.join() || value.type !== logprobs.type) {
+    throw new RatchetError('Unsupported', `${expected}; it gave ${received}.`);
+  }
+  if (value.graph !== logprobs.graph) {
+    throw new RatchetError(
+      'Unsupported',
+      `${expected}, made by the operators it is called with; this one is of another graph.`,
+    );
+  }
+  if (!value.needsGradient) {
+    throw new RatchetError(
+      'Unsupported',
+      `${expected}, that depends on logprobs without stopGradient: nothing would be trained.`,
+    );
+  }
+  return value;
+}
+
+function computed(tokenLoss: TokenLoss, context: LossContext): unknown {
+  try {
+    return tokenLoss(context);
+  } catch (cause) {
+    throw new RatchetError('Unsupported', `The loss failed while its graph was built: ${String(cause)}`, { cause });
+  }
+}
+
+function isValue(given: unknown): given is Value {
+  return (
+    typeof given === 'object' && given !== null && 'graph' in given && 'shape' in given && 'needsGradient' in given
+  );
+}
+
+function policyMetrics(graph: Graph, context: LossContext, type: PolicyLossType, logprobs: TokenLogprobs): Value[] {
+  const { mask } = context;
+  const difference = stopGradient(subtract(context.logprobs, context.behaviorLogprobs));
   const ratio = exponential(difference);
-  const weight = multiply(multiply(minimum(ratio, clipHigh), vector(graph, 'advantages')), mask);
-  const objective = negate(sum(multiply(weight, logprobs.tokens), [0]));
   const masked = (value: Value): Value => sum(multiply(mask, value), [0]);
-  const metrics = [
+  const { low, high } = clippedTokens(context, type);
+  return [
     entropySum(logprobs, mask),
     masked(subtract(subtract(ratio, 1), difference)),
-    masked(isGreater(ratio, clipHigh)),
+    low ? masked(low) : graph.scalar(0),
+    high ? masked(high) : graph.scalar(0),
     masked(ratio),
     largest(multiply(mask, absolute(difference))),
   ];
-  if (kind === 'cispo') return { loss: batchMean(graph, objective), metrics };
-  const divergence = klSum(graph, logprobs.tokens, mask);
-  const penalty = multiply(divergence, graph.input('beta', 'float32', []));
-  return { loss: batchMean(graph, add(objective, penalty)), metrics: [...metrics, stopGradient(divergence)] };
 }
 
-function klSum(graph: Graph, logprobs: Value, mask: Value): Value {
-  const difference = subtract(vector(graph, 'reference_logprobs'), logprobs);
-  const estimate = subtract(subtract(exponential(difference), difference), 1);
-  return sum(multiply(mask, estimate), [0]);
+/** 1 for tokens that clipping acts on, from below and from above; null where the loss has no such clip. */
+function clippedTokens(context: LossContext, type: PolicyLossType): { low: Value | null; high: Value | null } {
+  const { advantages, clipHigh } = context;
+  if (type === 'cispo') return { low: null, high: isGreater(ratioOf(context), clipHigh) };
+  if (type !== 'grpo') return { low: null, high: null };
+  const cut = isCut(context);
+  const high = isGreater(advantages, advantages.graph.scalar(0));
+  return { low: multiply(cut, subtract(high.graph.scalar(1), high)), high: multiply(cut, high) };
+}
+
+/** 1 where clip(ρ)·A < ρ·A: the token's ratio has left its bounds in the direction its advantage pushes it. */
+function isCut(context: LossContext): Value {
+  const { advantages } = context;
+  return isGreater(multiply(ratioOf(context), advantages), multiply(clippedRatio(context), advantages));
+}
+
+function ratioOf({ logprobs, behaviorLogprobs }: LossContext): Value {
+  return exponential(stopGradient(subtract(logprobs, behaviorLogprobs)));
+}
+
+function clippedRatio(context: LossContext): Value {
+  return maximum(minimum(ratioOf(context), context.clipHigh), context.clipLow);
+}
+
+/** Elementwise maximum of values that carry no gradient. */
+function maximum(a: Value, b: Value): Value {
+  assert(!a.needsGradient && !b.needsGradient, 'maximum has no gradient: stop it first');
+  return negate(minimum(negate(a), negate(b)));
+}
+
+function k3(referenceLogprobs: Value, logprobs: Value): Value {
+  const difference = subtract(referenceLogprobs, logprobs);
+  return subtract(subtract(exponential(difference), difference), 1);
 }
 
 function entropySum(logprobs: TokenLogprobs, mask: Value): Value {
@@ -63,9 +234,9 @@ function entropySum(logprobs: TokenLogprobs, mask: Value): Value {
   return negate(sum(multiply(mask, negative), [0]));
 }
 
-/** A sum over this graph's tokens, divided by the mask's total over the whole batch. */
-function batchMean(graph: Graph, total: Value): Value {
-  return multiply(total, graph.input('inverse_mask_total', 'float32', []));
+/** A sum over this graph's tokens, divided by what the aggregation of the whole batch divides by. */
+function normalized(graph: Graph, total: Value): Value {
+  return multiply(total, graph.input('inverse_normalizer', 'float32', []));
 }
 
 function vector(graph: Graph, name: string): Value {

@@ -26,22 +26,54 @@ export interface MicroBatch {
 /** Rows per micro-batch that fill the matrix kernels and still leave its activations in the cache. */
 const rowsTarget = 64;
 
+export interface PackLimits {
+  /** Rows of a micro-batch. */
+  readonly rowsMax?: number;
+  /** Positions with loss of a micro-batch. A single row with more of them is a micro-batch all the same. */
+  readonly selectedMax?: number;
+}
+
 /**
  * Cuts a batch into micro-batches, by length so that little is padding. The cut depends on the rows alone: the same
  * batch gives the same sums in the same order. Rows without loss are left out.
  */
-export function packRows(samples: readonly MaskedSample[], positionsMax: number): MicroBatch[] {
+export function packRows(
+  samples: readonly MaskedSample[],
+  positionsMax: number,
+  { rowsMax = rowsTarget, selectedMax = Infinity }: PackLimits = {},
+): MicroBatch[] {
   const rows = samples
-    .map((sample, row) => ({ row, length: sample.tokenIds.length, hasLoss: sample.lossMask.some((m) => m !== 0) }))
-    .filter(({ hasLoss }) => hasLoss)
+    .map(({ tokenIds, lossMask }, row) => ({ row, length: tokenIds.length, selected: countLoss(lossMask) }))
+    .filter(({ selected }) => selected > 0)
     .toSorted((a, b) => a.length - b.length || a.row - b.row);
-  const batches: number[][] = [];
-  for (const { row, length } of rows) {
+  const batches: { rows: number[]; selected: number }[] = [];
+  for (const { row, length, selected } of rows) {
     const batch = batches.at(-1);
-    if (batch && batch.length < rowsTarget && (batch.length + 1) * (length - 1) <= positionsMax) batch.push(row);
-    else batches.push([row]);
+    const count = (batch?.rows.length ?? 0) + 1;
+    const total = (batch?.selected ?? 0) + selected;
+    if (batch && count <= rowsMax && count * (length - 1) <= positionsMax && total <= selectedMax) {
+      batch.rows.push(row);
+      batch.selected = total;
+    } else batches.push({ rows: [row], selected });
   }
-  return batches.map((batch) => packMicroBatch(samples, batch));
+  return batches.map((batch) => packMicroBatch(samples, batch.rows));
+}
+
+function countLoss(lossMask: readonly number[]): number {
+  let count = 0;
+  for (const mask of lossMask) if (mask !== 0) count++;
+  return count;
+}
+
+/** The positions with loss from `first` to before `end`, of the same rows: what a part of the loss is computed from. */
+export function slicePositions(batch: MicroBatch, first: number, end: number): MicroBatch {
+  return {
+    ...batch,
+    selected: batch.selected.subarray(first, end),
+    targets: batch.targets.subarray(first, end),
+    sourceRow: batch.sourceRow.subarray(first, end),
+    sourcePosition: batch.sourcePosition.subarray(first, end),
+  };
 }
 
 export function maskTotal(samples: readonly MaskedSample[]): number {

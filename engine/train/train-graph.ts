@@ -1,57 +1,140 @@
+import assert from 'node:assert/strict';
 import type { ModelConfig } from '../model/config.ts';
-import { decoderLogits, weightInputs } from '../model/decoder.ts';
+import { decoderHidden, weightInputs } from '../model/decoder.ts';
+import { outputLayerName } from '../model/parameters.ts';
 import { gradients } from '../onnx/gradient.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
-import { multiply, reshape, selectRows, stack, tokenLogprobs } from '../onnx/operators.ts';
+import { linear, multiply, reshape, selectRows, stack, sum, tokenLogprobs } from '../onnx/operators.ts';
 import { causalAttention } from './attention.ts';
-import { policyLoss, supervisedLoss } from './loss.ts';
+import { policyLoss, type PolicyLossType, supervisedLoss, type TokenLoss, tokenLosses } from './loss.ts';
 
 /**
  * score: log probabilities of given tokens, no gradient.
- * sft: cross entropy. cispo: the policy gradient. cispo_kl: the same with a KL term against a reference policy.
+ * sft: cross entropy. The others: a policy loss, with _kl also a KL term against a reference policy.
  */
-export type TrainGraphKind = 'score' | 'sft' | 'cispo' | 'cispo_kl';
+export type TrainGraphKind = 'score' | GradientKind;
+export type GradientKind = 'sft' | PolicyLossType | `${PolicyLossType}_kl`;
 
-/** What each graph reports, in this order, as sums over its tokens (a maximum for the last of cispo). */
-export const graphMetrics = {
-  score: [],
-  sft: ['loss', 'entropy'],
-  cispo: ['loss', 'entropy', 'mismatchKl', 'clipFraction', 'ratioMean', 'maxLogprobDifference'],
-  cispo_kl: ['loss', 'entropy', 'mismatchKl', 'clipFraction', 'ratioMean', 'maxLogprobDifference', 'klDivergence'],
-} as const;
+const policyMetricNames = [
+  'loss',
+  'entropy',
+  'mismatchKl',
+  'clipFractionLow',
+  'clipFractionHigh',
+  'ratioMean',
+  'maxLogprobDifference',
+] as const;
+
+/** What a graph reports, in this order: sums over its tokens, but for one maximum. */
+export function metricNames(kind: GradientKind): readonly string[] {
+  if (kind === 'sft') return ['loss', 'entropy'];
+  return kind.endsWith('_kl') ? [...policyMetricNames, 'klDivergence'] : policyMetricNames;
+}
 
 export const gradientName = (parameter: string): string => `gradient.${parameter}`;
 
+interface GraphOptions {
+  /** Of the kinds `custom` and `custom_kl`. */
+  readonly customLoss?: TokenLoss;
+}
+
 /**
  * Inputs: `tokens` int32 [batch, sequence] padded on the right; `selected` int64 [selected] = index, in the flattened
- * tokens, of each position whose next token counts; `targets` int64 [selected] = those next tokens; `mask` and other
- * vectors [selected]; scalars. The loss is divided by the mask's total over the whole batch, which is handed in, so
- * that gradients of micro-batches add up to the gradient of the batch.
+ * tokens, of each position whose next token counts; `targets` int64 [selected] = those next tokens; vectors [selected],
+ * among them `mask` and `weights` = mask · factor of its row; scalars. The loss is divided by the normalizer of the whole
+ * batch, which is handed in, so that gradients of micro-batches add up to the gradient of the batch.
  */
-export function buildTrainGraph(config: ModelConfig, kind: TrainGraphKind): Graph {
+export function buildTrainGraph(config: ModelConfig, kind: TrainGraphKind, options: GraphOptions = {}): Graph {
   const graph = new Graph();
+  const { hidden, weights } = trunk(graph, config, kind !== 'score');
+  const outputLayer = weights.get(outputLayerName(config));
+  assert(outputLayer, 'every model has an output layer');
+  outputLoss(graph, linear(hidden, outputLayer), kind, { trained: weights, ...options });
+  return graph;
+}
+
+/**
+ * The three graphs below compute the same as buildTrainGraph where the logits of a row are too many to be held at once:
+ * trunk forward, then the head over a part of the positions at a time, then the trunk again with its gradient. The trunk
+ * is computed twice rather than its activations kept.
+ *
+ * Output `hidden` [selected, hidden]: what the output layer reads.
+ */
+export function buildTrunkGraph(config: ModelConfig): Graph {
+  const graph = new Graph();
+  graph.output('hidden', trunk(graph, config, false).hidden);
+  return graph;
+}
+
+/** Inputs `hidden` and those of the loss; outputs as buildTrainGraph, of the output layer and of `hidden`. */
+export function buildHeadGraph(config: ModelConfig, kind: TrainGraphKind, options: GraphOptions = {}): Graph {
+  const graph = new Graph();
+  const needsGradient = kind !== 'score';
+  const name = outputLayerName(config);
+  const hidden = graph.input('hidden', 'float32', ['selected', config.hiddenSize], { needsGradient });
+  const weight = graph.input(name, 'float32', [config.vocabularySize, config.hiddenSize], { needsGradient });
+  const trained = new Map([
+    ['hidden', hidden],
+    [name, weight],
+  ]);
+  outputLoss(graph, linear(hidden, weight), kind, { trained, ...options });
+  return graph;
+}
+
+/** Input `hidden_gradient` [selected, hidden]; outputs the gradients of the trunk's weights. */
+export function buildTrunkGradientGraph(config: ModelConfig): Graph {
+  const graph = new Graph();
+  const { hidden, weights } = trunk(graph, config, true);
+  const gradient = graph.input('hidden_gradient', 'float32', hidden.shape);
+  outputGradients(graph, sum(multiply(hidden, gradient), [0, 1]), weights);
+  return graph;
+}
+
+/** Everything before the output layer: [selected, hidden]. */
+function trunk(
+  graph: Graph,
+  config: ModelConfig,
+  trainable: boolean,
+): { hidden: Value; weights: ReadonlyMap<string, Value> } {
   const tokens = graph.input('tokens', 'int32', ['batch', 'sequence']);
   graph.defineSize('batch', tokens, 0);
   graph.defineSize('sequence', tokens, 1);
   const selected = graph.input('selected', 'int64', ['selected']);
   graph.defineSize('positions', reshape(tokens, ['positions']), 0);
-  const weights = weightInputs(graph, config, kind !== 'score');
-  const logits = decoderLogits(reshape(tokens, ['positions']), {
+  const weights = weightInputs(graph, config, trainable);
+  const hidden = decoderHidden(reshape(tokens, ['positions']), {
     config,
     weights,
     attend: causalAttention(graph, config),
     selectOutputs: (rows) => selectRows(rows, selected),
   });
+  return { hidden, weights };
+}
+
+/** From logits [selected, vocabulary] to what the kind of graph gives: log probabilities, or metrics and gradients. */
+function outputLoss(
+  graph: Graph,
+  logits: Value,
+  kind: TrainGraphKind,
+  options: { readonly trained: ReadonlyMap<string, Value>; readonly customLoss?: TokenLoss },
+): void {
   const scaled = multiply(logits, graph.input('inverse_temperature', 'float32', []));
   const logprobs = tokenLogprobs(scaled, graph.input('targets', 'int64', ['selected']));
-  if (kind === 'score') {
-    graph.output('logprobs', logprobs.tokens);
-    return graph;
-  }
-  const { loss, metrics } = kind === 'sft' ? supervisedLoss(graph, logprobs) : policyLoss(graph, logprobs, kind);
+  if (kind === 'score') return graph.output('logprobs', logprobs.tokens);
+  const { loss, metrics } =
+    kind === 'sft' ? supervisedLoss(graph, logprobs) : policyLoss(graph, logprobs, policyOf(kind, options.customLoss));
   graph.output('metrics', stack([loss, ...metrics]));
-  outputGradients(graph, loss, weights);
-  return graph;
+  outputGradients(graph, loss, options.trained);
+}
+
+function policyOf(
+  kind: Exclude<GradientKind, 'sft'>,
+  customLoss: TokenLoss | undefined,
+): { type: PolicyLossType; tokenLoss: TokenLoss; hasReference: boolean } {
+  const type = kind.replace(/_kl$/, '') as PolicyLossType; // what the template of GradientKind says
+  const tokenLoss = type === 'custom' ? customLoss : tokenLosses[type];
+  assert(tokenLoss, 'a custom loss comes with its function');
+  return { type, tokenLoss, hasReference: kind.endsWith('_kl') };
 }
 
 function outputGradients(graph: Graph, loss: Value, weights: ReadonlyMap<string, Value>): void {

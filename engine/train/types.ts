@@ -1,5 +1,5 @@
 import type { TrainBatch } from '../../core/rl/batch.ts';
-import type { LossSpec, OptimizerSpec } from '../../core/spec/run-spec.ts';
+import type { LossSettings, OptimizerSpec } from '../../core/spec/run-spec.ts';
 import type { MaskedSample } from './pack.ts';
 
 export interface SftOptions {
@@ -7,10 +7,16 @@ export interface SftOptions {
   readonly optimizer: OptimizerSpec;
   /** Padded positions of one micro-batch at most; bounds memory, not the gradient. */
   readonly microBatchPositions?: number;
+  /** Rows of one micro-batch at most. */
+  readonly microBatchRows?: number;
+  /** Keys the dropout masks of adapters, with the pass, the micro-batch and the module; 0 when left out. */
+  readonly dropoutSeed?: number;
 }
 
 export interface TrainOptions extends SftOptions {
-  readonly loss: LossSpec;
+  readonly loss: LossSettings;
+  /** Passes over the batch, each an optimizer step with the same behaviour logprobs; 1 when left out. */
+  readonly iterations?: number;
   /** Of the sampler: ℓ = log softmax(logits / temperature). */
   readonly temperature: number;
   /** Coefficient of the KL term; needs reference logprobs unless 0. */
@@ -23,7 +29,7 @@ export interface SftMetrics {
   readonly loss: number;
   /** Mean over tokens that count of −Σ p log p, in nats. */
   readonly entropy: number;
-  /** Global L2 norm before clipping. */
+  /** Global L2 norm before clipping; of the last pass where there are several. Everything else is their mean. */
   readonly gradNorm: number;
   /** Σ mask. */
   readonly tokenCount: number;
@@ -33,8 +39,13 @@ export interface SftMetrics {
 export interface TrainMetrics extends SftMetrics {
   /** k3 estimate between the sampler and the trainer at the same weights or a few versions apart: mean of ρ − 1 − log ρ. */
   readonly mismatchKl: number;
-  /** Part of the tokens whose ratio ρ is above clipHigh. */
+  /**
+   * Part of the tokens that clipping acts on: in cispo those whose ratio is above clipHigh, in grpo those whose ratio is
+   * above it at a positive advantage or below clipLow at a negative one.
+   */
   readonly clipFraction: number;
+  readonly clipFractionLow: number;
+  readonly clipFractionHigh: number;
   readonly ratioMean: number;
   /** Largest |ℓ − behaviour logprob|. */
   readonly maxLogprobDifference: number;

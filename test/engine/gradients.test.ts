@@ -70,11 +70,13 @@ async function openLosses(config: typeof tinyConfig, lossCase: LossCase, paramet
   const policy = {
     advantages: vector(advantages),
     behavior_logprobs: vector(behavior),
+    clip_low: floatScalar(0),
     clip_high: floatScalar(lossCase.clipHigh),
   };
   const lossFeeds = {
     mask: vector(mask),
-    inverse_mask_total: floatScalar(1 / total),
+    weights: vector(mask),
+    inverse_normalizer: floatScalar(1 / total),
     ...(lossCase.kind === 'sft' ? {} : policy),
     ...(lossCase.kind === 'cispo_kl'
       ? { reference_logprobs: vector(reference), beta: floatScalar(lossCase.beta) }

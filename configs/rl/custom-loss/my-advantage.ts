@@ -1,0 +1,9 @@
+/**
+ * An advantage of one's own: from the rewards of a group to one number each. This one is leave-one-out (RLOO, Ahmadian et
+ * al. 2024, §2.2): each reward against the mean of the others.
+ */
+export default function advantage(rewards: readonly number[]): number[] {
+  const total = rewards.reduce((sum, reward) => sum + reward, 0);
+  const others = Math.max(1, rewards.length - 1);
+  return rewards.map((reward) => reward - (total - reward) / others);
+}

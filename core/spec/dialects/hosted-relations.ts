@@ -1,0 +1,222 @@
+import type { HostedConfig } from './hosted.ts';
+
+/** Something that only shows when two fields are looked at together. */
+export interface RelationProblem {
+  /** The first is where the error is reported. */
+  readonly paths: readonly (readonly (string | number)[])[];
+  readonly expected: string;
+  readonly received: string;
+  readonly suggestion?: string;
+}
+
+export function hostedRelations(config: HostedConfig): RelationProblem[] {
+  return [
+    ...batchRelations(config),
+    ...filterRelations(config),
+    ...scheduleRelations(config),
+    ...keepRelations(config),
+    ...lossRelations(config),
+    ...advantageRelations(config),
+    ...loraRelations(config),
+    ...samplingRelations(config),
+    ...evalRelations(config),
+    ...duplicateNames(config.env, ['env']),
+    ...duplicateNames(config.eval?.env ?? [], ['eval', 'env']),
+  ];
+}
+
+function batchRelations({ batch_size, rollouts_per_example }: HostedConfig): RelationProblem[] {
+  if (batch_size % rollouts_per_example === 0) return [];
+  const below = Math.floor(batch_size / rollouts_per_example) * rollouts_per_example;
+  const nearest = [below, below + rollouts_per_example].filter((size) => size > 0).join(' or ');
+  return [
+    {
+      paths: [['batch_size'], ['rollouts_per_example']],
+      expected: `a multiple of rollouts_per_example (${rollouts_per_example}): a batch is made of whole groups`,
+      received: String(batch_size),
+      suggestion: `use ${nearest}`,
+    },
+  ];
+}
+
+function filterRelations({ difficulty_filter }: HostedConfig): RelationProblem[] {
+  const { min_reward, max_reward } = difficulty_filter ?? {};
+  if (min_reward === undefined || max_reward === undefined || min_reward <= max_reward) return [];
+  return [
+    {
+      paths: [
+        ['difficulty_filter', 'min_reward'],
+        ['difficulty_filter', 'max_reward'],
+      ],
+      expected: `at most max_reward (${max_reward}): groups are kept when min_reward ≤ mean reward ≤ max_reward`,
+      received: String(min_reward),
+      suggestion: 'swap the two, or no group is ever kept',
+    },
+  ];
+}
+
+function scheduleRelations(config: HostedConfig): RelationProblem[] {
+  const problems: RelationProblem[] = [];
+  const { warmup_steps, trainer, sft } = config;
+  if (warmup_steps !== undefined && trainer.warmup_steps !== undefined && warmup_steps !== trainer.warmup_steps) {
+    problems.push({
+      paths: [['warmup_steps'], ['trainer', 'warmup_steps']],
+      expected: `one of them: [trainer] warmup_steps is ${trainer.warmup_steps}`,
+      received: String(warmup_steps),
+      suggestion: 'keep the one in [trainer]',
+    });
+  }
+  if (sft !== undefined && sft.warmup_steps > sft.steps) {
+    problems.push({
+      paths: [
+        ['sft', 'warmup_steps'],
+        ['sft', 'steps'],
+      ],
+      expected: `at most [sft] steps (${sft.steps}), or the learning rate is never reached`,
+      received: String(sft.warmup_steps),
+    });
+  }
+  return problems;
+}
+
+function lossRelations({ trainer: { loss, clip_high } }: HostedConfig): RelationProblem[] {
+  const problems: RelationProblem[] = [];
+  const at = (key: string) => ['trainer', 'loss', key];
+  if (loss.clip_high !== undefined && clip_high !== undefined && loss.clip_high !== clip_high) {
+    problems.push({
+      paths: [['trainer', 'clip_high'], at('clip_high')],
+      expected: `one of them: [trainer.loss] clip_high is ${loss.clip_high}`,
+      received: String(clip_high),
+    });
+  }
+  const [low, high] = [loss.clip_low, loss.clip_high ?? clip_high];
+  const isClipped = loss.type === 'grpo';
+  if (isClipped && high !== undefined && high <= 1) {
+    problems.push({
+      paths: [at('clip_high'), ['trainer', 'clip_high']],
+      expected: 'a number > 1: the largest ratio, 1 + ε',
+      received: String(high),
+      suggestion: `for ε = ${high} write ${1 + high}`,
+    });
+  }
+  if (isClipped && low !== undefined && low >= 1) {
+    problems.push({ paths: [at('clip_low')], expected: 'a number < 1: the least ratio, 1 − ε', received: String(low) });
+  }
+  if (loss.type === 'cispo' && low !== undefined && low !== 0) {
+    problems.push({ paths: [at('clip_low')], expected: 'nothing: cispo has no lower clip', received: String(low) });
+  }
+  return [...problems, ...importRelation(['trainer', 'loss'], loss)];
+}
+
+function advantageRelations({ trainer: { advantage } }: HostedConfig): RelationProblem[] {
+  return importRelation(['trainer', 'advantage'], advantage);
+}
+
+/** `import` and the type "custom" go together. */
+function importRelation(
+  path: readonly string[],
+  { type, import: file }: { readonly type: string; readonly import?: string | undefined },
+): RelationProblem[] {
+  if ((type === 'custom') === (file !== undefined)) return [];
+  const paths = [
+    [...path, 'import'],
+    [...path, 'type'],
+  ];
+  if (file === undefined) {
+    return [{ paths, expected: 'a file with the function, because type is "custom"', received: 'nothing' }];
+  }
+  return [{ paths, expected: 'nothing, or type = "custom"', received: JSON.stringify(file) }];
+}
+
+function loraRelations({ lora, lora_alpha }: HostedConfig): RelationProblem[] {
+  if (lora?.alpha === undefined || lora_alpha === undefined || lora.alpha === lora_alpha) return [];
+  return [
+    {
+      paths: [['lora_alpha'], ['lora', 'alpha']],
+      expected: `one of them: [lora] alpha is ${lora.alpha}`,
+      received: String(lora_alpha),
+    },
+  ];
+}
+
+function samplingRelations({ sampling }: HostedConfig): RelationProblem[] {
+  if (sampling.min_tokens <= sampling.max_tokens) return [];
+  return [
+    {
+      paths: [
+        ['sampling', 'min_tokens'],
+        ['sampling', 'max_tokens'],
+      ],
+      expected: `at most max_tokens (${sampling.max_tokens})`,
+      received: String(sampling.min_tokens),
+    },
+  ];
+}
+
+function keepRelations({ checkpoints: { keep_last, keep_cloud } }: HostedConfig): RelationProblem[] {
+  if (keep_last === undefined || keep_cloud === undefined || keep_last === keep_cloud) return [];
+  return [
+    {
+      paths: [
+        ['checkpoints', 'keep_cloud'],
+        ['checkpoints', 'keep_last'],
+      ],
+      expected: `one of them: keep_cloud is another name of keep_last, which is ${keep_last}`,
+      received: String(keep_cloud),
+    },
+  ];
+}
+
+function evalRelations(config: HostedConfig): RelationProblem[] {
+  const { skip_first_step, eval_base_model } = config.eval ?? {};
+  if (skip_first_step === undefined || eval_base_model === undefined || skip_first_step !== eval_base_model) return [];
+  return [
+    {
+      paths: [
+        ['eval', 'skip_first_step'],
+        ['eval', 'eval_base_model'],
+      ],
+      expected: `the opposite of eval_base_model (${eval_base_model}), or only one of the two`,
+      received: String(skip_first_step),
+    },
+  ];
+}
+
+function duplicateNames(
+  environments: readonly { readonly name?: string | undefined }[],
+  path: readonly string[],
+): RelationProblem[] {
+  return environments.flatMap(({ name }, i) => {
+    const before = environments.findIndex((other) => other.name === name);
+    if (name === undefined || before === i) return [];
+    return [
+      {
+        paths: [[...path, i, 'name']],
+        expected: `a name of its own; ${path.join('.')}[${before}] has this one`,
+        received: JSON.stringify(name),
+      },
+    ];
+  });
+}
+
+/** What is legal but probably not meant. */
+export function hostedWarnings(config: HostedConfig): string[] {
+  const warnings: string[] = [];
+  const { checkpoints, kl_penalty, max_steps, trainer, wandb } = config;
+  const warmupSteps = trainer.warmup_steps ?? config.warmup_steps ?? 0;
+  if (warmupSteps > max_steps) {
+    warnings.push(
+      `warmup_steps (${warmupSteps}) is more than max_steps (${max_steps}): the run ends before its learning rate is reached.`,
+    );
+  }
+  if (wandb !== undefined) warnings.push('[wandb] comes later; metrics are in metrics.jsonl of the run.');
+  if (checkpoints.keep_interval !== undefined && checkpoints.keep_interval % checkpoints.interval !== 0) {
+    warnings.push(
+      `checkpoints.keep_interval (${checkpoints.keep_interval}) is not a multiple of checkpoints.interval (${checkpoints.interval}): only steps that are multiples of both are kept for good.`,
+    );
+  }
+  if (kl_penalty?.enabled === true && kl_penalty.target_kl !== undefined && kl_penalty.beta === 0) {
+    warnings.push('kl_penalty.beta is 0 and stays 0 whatever kl_penalty.target_kl says: doubling 0 gives 0.');
+  }
+  return warnings;
+}

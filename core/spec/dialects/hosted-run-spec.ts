@@ -1,0 +1,180 @@
+import type { z } from 'zod';
+import { environmentName } from '../../names.ts';
+import type { DifficultyFilterSpec, EnvironmentSpec, EvalSpec, KlSpec, RunSpec } from '../run-spec.ts';
+import { defaultLoraAlpha, defaultLoraRank, type evalEnvironment, type HostedConfig, loraModules } from './hosted.ts';
+
+/** Bounds of the ratio where the config names none: PPO's ε = 0.2 on either side; cispo has no lower one. */
+const defaultClip = { low: 0.8, high: 1.2, cispoHigh: 3 };
+
+/** The one meaning of a config whose fields and relations are right. */
+export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
+  const { trainer, sft, sampling, wandb } = config;
+  const environments = trainEnvironments(config);
+  return {
+    schemaVersion: 1,
+    name,
+    model: config.model,
+    seed: config.seed,
+    maxSteps: config.max_steps,
+    batchSize: config.batch_size,
+    rolloutsPerExample: config.rollouts_per_example,
+    learningRate: config.learning_rate,
+    schedule: {
+      type: trainer.schedule,
+      warmupSteps: trainer.warmup_steps ?? config.warmup_steps ?? 0,
+      minRatio: trainer.min_lr_ratio,
+    },
+    optimizer: {
+      beta1: trainer.beta1,
+      beta2: trainer.beta2,
+      epsilon: trainer.epsilon,
+      weightDecay: trainer.weight_decay,
+      maxGradNorm: trainer.max_grad_norm,
+    },
+    loss: lossSpec(config),
+    advantage: advantageSpec(config),
+    numIterations: trainer.num_iterations,
+    microBatchSize: trainer.micro_batch_size ?? null,
+    lora: loraSpec(config),
+    sampling: {
+      maxTokens: sampling.max_tokens,
+      temperature: sampling.temperature,
+      topP: sampling.top_p,
+      topK: sampling.top_k > 0 ? sampling.top_k : null,
+      minP: sampling.min_p,
+      repetitionPenalty: sampling.repetition_penalty,
+      presencePenalty: sampling.presence_penalty,
+      frequencyPenalty: sampling.frequency_penalty,
+      minTokens: sampling.min_tokens,
+      stop: sampling.stop,
+      seed: sampling.seed ?? null,
+    },
+    environments,
+    eval: evalSpec(config, environments),
+    filter: filterSpec(config),
+    kl: klSpec(config),
+    maxAsyncLevel: config.max_async_level,
+    maxOffPolicySteps: config.max_off_policy_steps,
+    oversamplingFactor: config.oversampling_factor,
+    checkpoints: checkpointSpec(config),
+    wandb:
+      wandb === undefined
+        ? null
+        : { project: wandb.project ?? null, name: wandb.name ?? null, entity: wandb.entity ?? null },
+    sft:
+      sft === undefined
+        ? null
+        : {
+            steps: sft.steps,
+            batchSize: sft.batch_size,
+            learningRate: sft.learning_rate,
+            warmupSteps: sft.warmup_steps,
+            minRatio: sft.min_lr_ratio,
+          },
+    trainer: { kind: trainer.kind, threads: trainer.threads, provider: trainer.provider },
+    inference: {
+      kind: config.inference.kind,
+      url: config.inference.url ?? null,
+      provider: config.inference.provider,
+    },
+    store: { uri: config.store.uri },
+  };
+}
+
+function lossSpec({ trainer, sampling }: HostedConfig): RunSpec['loss'] {
+  const { type, clip_low, aggregation, import: file } = trainer.loss;
+  const clipHigh = trainer.loss.clip_high ?? trainer.clip_high;
+  return {
+    type,
+    clipLow: clip_low ?? (type === 'cispo' ? 0 : defaultClip.low),
+    clipHigh: clipHigh ?? (type === 'cispo' ? defaultClip.cispoHigh : defaultClip.high),
+    aggregation,
+    maxTokens: sampling.max_tokens,
+    import: file === undefined ? null : { path: file, sha256: null },
+  };
+}
+
+function advantageSpec({ trainer: { advantage } }: HostedConfig): RunSpec['advantage'] {
+  if (advantage.type !== 'custom') return advantage.type;
+  return { import: { path: advantage.import ?? '', sha256: null } };
+}
+
+/** Naming an alpha asks for LoRA, as in Hosted Training, which trains nothing else. */
+function loraSpec({ lora, lora_alpha }: HostedConfig): RunSpec['lora'] {
+  if (lora?.enabled === false || (lora === undefined && lora_alpha === undefined)) return null;
+  return {
+    r: lora?.r ?? defaultLoraRank,
+    alpha: lora?.alpha ?? lora_alpha ?? defaultLoraAlpha,
+    dropout: lora?.dropout ?? 0,
+    targetModules: lora?.target_modules ?? [...loraModules],
+  };
+}
+
+function trainEnvironments({ env }: HostedConfig): EnvironmentSpec[] {
+  return withNames(env).map(({ id, name, args, weight }) => ({ id, name, args, weight }));
+}
+
+function evalSpec(config: HostedConfig, trained: readonly EnvironmentSpec[]): EvalSpec | null {
+  const evaluation = config.eval;
+  if (evaluation === undefined) return null;
+  const { interval, skip_first_step, eval_base_model, num_examples, rollouts_per_example } = evaluation;
+  const entries: readonly z.infer<typeof evalEnvironment>[] =
+    evaluation.env ?? trained.map(({ id, name, args }) => ({ id, name, args }));
+  return {
+    interval,
+    skipFirstStep: skip_first_step ?? (eval_base_model === undefined ? false : !eval_base_model),
+    environments: withNames(entries).map((entry) => ({
+      id: entry.id,
+      name: entry.name,
+      args: entry.args,
+      numExamples: entry.num_examples ?? num_examples,
+      rolloutsPerExample: entry.rollouts_per_example ?? rollouts_per_example,
+    })),
+  };
+}
+
+/** Environments without a name are called after their id, and numbered when that name is taken. */
+function withNames<T extends { readonly id: string; readonly name?: string | undefined }>(
+  environments: readonly T[],
+): (T & { readonly name: string })[] {
+  const taken = new Set(environments.flatMap(({ name }) => name ?? []));
+  return environments.map((environment) => {
+    if (environment.name !== undefined) return { ...environment, name: environment.name };
+    const base = environmentName(environment.id);
+    let name = base;
+    for (let i = 2; taken.has(name); i++) name = `${base}-${i}`;
+    taken.add(name);
+    return { ...environment, name };
+  });
+}
+
+/** Bounds that keep every group. JSON has no infinity. */
+const unbounded = { minReward: -Number.MAX_VALUE, maxReward: Number.MAX_VALUE };
+
+function filterSpec({ difficulty_filter, buffer }: HostedConfig): DifficultyFilterSpec {
+  const bounds = difficulty_filter?.enabled === true ? difficulty_filter : undefined;
+  return {
+    minRewardVariance: bounds?.min_reward_variance ?? 0,
+    minReward: bounds?.min_reward ?? unbounded.minReward,
+    maxReward: bounds?.max_reward ?? unbounded.maxReward,
+    onlineDifficultyFiltering: buffer.online_difficulty_filtering,
+  };
+}
+
+/** Disabled means reported only: the divergence is measured either way. */
+function klSpec({ kl_penalty }: HostedConfig): KlSpec {
+  const isPenalized = kl_penalty?.enabled === true;
+  return {
+    beta: isPenalized ? kl_penalty.beta : 0,
+    targetKl: isPenalized ? (kl_penalty.target_kl ?? null) : null,
+    refSyncSteps: kl_penalty?.ref_sync_steps ?? null,
+  };
+}
+
+/** Keeping all of them is keeping every multiple of the interval for good. */
+function checkpointSpec({ checkpoints }: HostedConfig): RunSpec['checkpoints'] {
+  const { interval, keep_interval } = checkpoints;
+  const keepLast = checkpoints.keep_last ?? checkpoints.keep_cloud ?? 5;
+  if (keepLast === -1) return { interval, keepLast: 1, keepInterval: interval };
+  return { interval, keepLast, keepInterval: keep_interval ?? null };
+}

@@ -1,0 +1,74 @@
+/**
+ * Fields that Hosted Training, its older versions or its documentation have and Ratchet cannot honour yet, each with
+ * what to do meanwhile. They are refused by name: ignoring one would train something else than was asked for.
+ */
+export const knownUnsupported: Readonly<Record<string, string>> = {
+  adapters: 'LoRA adapters; weights are exported with every checkpoint',
+  checkpoint_id: 'warm start by checkpoint id; point `model` at a folder of weights',
+  cluster_name: 'hosted clusters',
+  env_file: 'secret files; set environment variables where the workers run',
+  env_files: 'secret files; set environment variables where the workers run',
+  infrastructure: 'hosted machine sizes',
+  max_inflight_rollouts: 'a cap of its own; oversampling_factor bounds what is in flight',
+  post_batch_filters: 'filter lists; see [difficulty_filter]',
+  pre_batch_filters: 'filter lists; groups without any advantage are always dropped, for more see [difficulty_filter]',
+  run_config: 'hosted overrides',
+  tailscale: 'hosted networking',
+  teacher: 'distillation from a teacher',
+  trajectory_strategy: 'turns that only append to the conversation are always trained as one row',
+  val: 'validation batches; see [eval]',
+  'buffer.easy_fraction': 'difficulty pools',
+  'buffer.easy_threshold': 'difficulty pools; see [difficulty_filter] max_reward',
+  'buffer.env_ratios': 'ratios in one list; give each [[env]] a weight',
+  'buffer.hard_fraction': 'difficulty pools',
+  'buffer.hard_threshold': 'difficulty pools; see [difficulty_filter] min_reward',
+  'buffer.seed': 'a seed of its own; the run has one `seed`',
+  'buffer.skip_verification': 'rollouts without scoring',
+  'env.group_size': 'group sizes per environment; see rollouts_per_example',
+  'env.harness': 'verifiers v1 harnesses; name a built-in environment by id',
+  'env.max_turns': 'here; if the environment has such a setting, put it in args',
+  'env.ratio': 'ratios; give each [[env]] a weight',
+  'env.sampling': 'sampling per environment; see [sampling]',
+  'env.taskset': 'verifiers v1 tasksets; name a built-in environment by id',
+  'env.timeout': 'timeouts per environment',
+  'env.version': 'versions; the built-in environment is used',
+  'eval.env.version': 'versions; the built-in environment is used',
+  'eval.sampling': 'sampling of its own; evaluations sample as [sampling] says',
+  'sampling.enable_thinking': 'chat template switches',
+  'sampling.extra_body': 'free request fields',
+  'sampling.reasoning_effort': 'chat template switches',
+  'sampling.temp_scheduler': 'temperature schedules',
+};
+
+/** What other trainers call a field of ours. */
+export const synonyms: Readonly<Record<string, string>> = {
+  lr: 'learning_rate',
+  group_size: 'rollouts_per_example',
+  num_generations: 'rollouts_per_example',
+  steps: 'max_steps',
+  max_new_tokens: 'max_tokens',
+  max_completion_length: 'max_tokens',
+  envs: 'env',
+  environment: 'env',
+  environments: 'env',
+  ckpt: 'checkpoints',
+  checkpoint: 'checkpoints',
+  optimizer: 'trainer',
+  kl: 'kl_penalty',
+  rank: 'r',
+  lora_rank: 'r',
+  lora_dropout: 'dropout',
+  lora_target_modules: 'target_modules',
+  loss_aggregation: 'aggregation',
+};
+
+/** The config with the short spellings written out: `loss = "grpo"` is `[trainer.loss] type = "grpo"`. */
+export function writeOutShorthands(table: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const trainer = table['trainer'];
+  if (typeof trainer !== 'object' || trainer === null || Array.isArray(trainer)) return { ...table };
+  const written = Object.entries(trainer).map(([key, value]) => {
+    const isShort = (key === 'loss' || key === 'advantage') && typeof value === 'string';
+    return [key, isShort ? { type: value } : value];
+  });
+  return { ...table, trainer: Object.fromEntries(written) };
+}

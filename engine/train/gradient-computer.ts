@@ -1,0 +1,240 @@
+import assert from 'node:assert/strict';
+import { trainLogitsMax, trainPositionsMax } from '../limits.ts';
+import type { ModelConfig } from '../model/config.ts';
+import { outputLayerName, type Parameters } from '../model/parameters.ts';
+import type { Graph } from '../onnx/graph.ts';
+import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
+import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
+import { type LossFeeds, scoreFeeds, tokenFeeds } from './feeds.ts';
+import type { TokenLoss } from './loss.ts';
+import { type MaskedSample, type MicroBatch, packRows, slicePositions } from './pack.ts';
+import { addMetrics, type Sums } from './step-metrics.ts';
+import {
+  buildHeadGraph,
+  buildTrainGraph,
+  buildTrunkGradientGraph,
+  buildTrunkGraph,
+  gradientName,
+  type GradientKind,
+  type TrainGraphKind,
+} from './train-graph.ts';
+
+/** A custom loss and what identifies it among others. */
+export interface CustomLoss {
+  readonly id: string;
+  readonly tokenLoss: TokenLoss;
+}
+
+/** What one pass over a batch computes. */
+export interface Pass {
+  readonly kind: GradientKind;
+  readonly samples: readonly MaskedSample[];
+  readonly lossFeeds: LossFeeds;
+  readonly customLoss?: CustomLoss;
+  readonly microBatchPositions?: number;
+  readonly microBatchRows?: number;
+}
+
+/** Tensors by name, over the memory of one flat array. */
+interface FlatTensors {
+  readonly flat: Float32Array;
+  readonly tensors: Readonly<Record<string, Tensor>>;
+}
+
+/** Computes losses, gradients and scores of batches, by micro-batches that fit into memory. */
+export class GradientComputer {
+  readonly #config: ModelConfig;
+  readonly #options: SessionOptions;
+  readonly #sessions = new Map<string, Promise<InferenceSession>>();
+  readonly #logitsMax: number;
+  /** Gradient of the output layer from one part of the head; made when first needed. */
+  #headGradient: Tensor | null = null;
+
+  constructor(config: ModelConfig, options: SessionOptions, logitsMax: number = trainLogitsMax) {
+    this.#config = config;
+    this.#options = options;
+    this.#logitsMax = logitsMax;
+  }
+
+  /** Overwrites `gradient` with the gradient of the pass; `scratch` holds those of micro-batches meanwhile. */
+  async accumulate(pass: Pass, parameters: Parameters, gradient: Parameters, scratch: Parameters): Promise<Sums> {
+    const microBatches = this.#cut(pass.samples, pass);
+    const sums: Sums = {};
+    gradient.flat.fill(0);
+    for (const micro of microBatches) {
+      const target = microBatches.length === 1 ? gradient : scratch;
+      const compute = this.#isWhole(micro) ? this.#whole(pass, micro) : this.#inParts(pass, micro);
+      for (const metrics of await compute(parameters, target)) addMetrics(sums, pass.kind, metrics);
+      if (target === scratch) addInto(gradient.flat, scratch.flat);
+    }
+    return sums;
+  }
+
+  /** Log probability of every token that counts; 0 elsewhere. */
+  async score(samples: readonly MaskedSample[], parameters: Parameters, temperature: number): Promise<Float32Array[]> {
+    const results = samples.map((sample) => new Float32Array(sample.tokenIds.length));
+    for (const micro of this.#cut(samples, {})) {
+      if (this.#isWhole(micro)) {
+        const session = await this.#session('score', () => buildTrainGraph(this.#config, 'score'));
+        const feeds = { ...parameters.tensors, ...tokenFeeds(micro), ...scoreFeeds(micro, temperature) };
+        scatter(micro, floatsOf(await session.run(feeds), 'logprobs'), results);
+      } else await this.#scoreInParts(micro, parameters, temperature, results);
+    }
+    return results;
+  }
+
+  async close(): Promise<void> {
+    for (const session of this.#sessions.values()) await (await session).release();
+    this.#sessions.clear();
+  }
+
+  #cut(samples: readonly MaskedSample[], limits: Pick<Pass, 'microBatchPositions' | 'microBatchRows'>): MicroBatch[] {
+    const { microBatchPositions = trainPositionsMax, microBatchRows } = limits;
+    const selectedMax = Math.floor(this.#logitsMax / this.#config.vocabularySize);
+    return packRows(samples, microBatchPositions, {
+      selectedMax,
+      ...(microBatchRows === undefined ? {} : { rowsMax: microBatchRows }),
+    });
+  }
+
+  #isWhole(micro: MicroBatch): boolean {
+    return micro.selected.length * this.#config.vocabularySize <= this.#logitsMax;
+  }
+
+  #whole(pass: Pass, micro: MicroBatch) {
+    return async (parameters: Parameters, target: FlatTensors): Promise<Float32Array[]> => {
+      const session = await this.#gradientSession('whole', pass);
+      const feeds = { ...parameters.tensors, ...tokenFeeds(micro), ...pass.lossFeeds(micro) };
+      const fetches: Record<string, Tensor | null> = { metrics: null };
+      for (const [name, tensor] of Object.entries(target.tensors)) fetches[gradientName(name)] = tensor;
+      return [floatsOf(await session.run(feeds, fetches), 'metrics')];
+    };
+  }
+
+  /** The trunk once, the head over a part of the positions at a time, the trunk again with the gradient of its output. */
+  #inParts(pass: Pass, micro: MicroBatch) {
+    return async (parameters: Parameters, target: FlatTensors): Promise<Float32Array[]> => {
+      const outputLayer = outputLayerName(this.#config);
+      const fromHead = this.#headGradientLike(parameters.tensors[outputLayer]);
+      const outputGradient = target.tensors[outputLayer]?.data;
+      assert(outputGradient instanceof Float32Array, 'the output layer is trained');
+      outputGradient.fill(0);
+      const hidden = await this.#hidden(micro, parameters);
+      const hiddenGradient = new Float32Array(hidden.length);
+      const metrics: Float32Array[] = [];
+      const session = await this.#gradientSession('head', pass);
+      for (const part of this.#parts(micro)) {
+        const feeds = { ...this.#headFeeds(part, hidden, parameters), ...pass.lossFeeds(part.positions) };
+        const output = await session.run(feeds, {
+          metrics: null,
+          [gradientName('hidden')]: this.#rows(hiddenGradient, part),
+          [gradientName(outputLayer)]: fromHead,
+        });
+        metrics.push(floatsOf(output, 'metrics'));
+        addInto(outputGradient, fromHead.data as Float32Array);
+      }
+      await this.#trunkGradient(micro, parameters, target, hiddenGradient);
+      return metrics;
+    };
+  }
+
+  /** Writes the gradients of the trunk's weights; a tied output layer has those of the head in it and gets them added. */
+  async #trunkGradient(
+    micro: MicroBatch,
+    parameters: Parameters,
+    target: FlatTensors,
+    hiddenGradient: Float32Array,
+  ): Promise<void> {
+    const session = await this.#session('trunk gradient', () => buildTrunkGradientGraph(this.#config));
+    const outputLayer = outputLayerName(this.#config);
+    const fromTrunk = this.#headGradientLike(parameters.tensors[outputLayer]);
+    const fetches: Record<string, Tensor> = {};
+    for (const [name, tensor] of Object.entries(target.tensors)) {
+      if (name !== outputLayer) fetches[gradientName(name)] = tensor;
+      else if (this.#config.tiedEmbeddings) fetches[gradientName(name)] = fromTrunk;
+    }
+    const feeds = { ...parameters.tensors, ...tokenFeeds(micro), hidden_gradient: this.#rows(hiddenGradient) };
+    await session.run(feeds, fetches);
+    if (!this.#config.tiedEmbeddings) return;
+    addInto(target.tensors[outputLayer]!.data as Float32Array, fromTrunk.data as Float32Array);
+  }
+
+  async #scoreInParts(
+    micro: MicroBatch,
+    parameters: Parameters,
+    temperature: number,
+    results: readonly Float32Array[],
+  ): Promise<void> {
+    const hidden = await this.#hidden(micro, parameters);
+    const session = await this.#session('score head', () => buildHeadGraph(this.#config, 'score'));
+    for (const part of this.#parts(micro)) {
+      const feeds = { ...this.#headFeeds(part, hidden, parameters), ...scoreFeeds(part.positions, temperature) };
+      scatter(part.positions, floatsOf(await session.run(feeds), 'logprobs'), results);
+    }
+  }
+
+  async #hidden(micro: MicroBatch, parameters: Parameters): Promise<Float32Array> {
+    const session = await this.#session('trunk', () => buildTrunkGraph(this.#config));
+    return floatsOf(await session.run({ ...parameters.tensors, ...tokenFeeds(micro) }), 'hidden');
+  }
+
+  #headFeeds(part: Part, hidden: Float32Array, parameters: Parameters): Record<string, Tensor> {
+    const outputLayer = outputLayerName(this.#config);
+    return { hidden: this.#rows(hidden, part), [outputLayer]: parameters.tensors[outputLayer]! };
+  }
+
+  /** Equal parts of a micro-batch's positions, as few as fit. */
+  #parts(micro: MicroBatch): Part[] {
+    const total = micro.selected.length;
+    const count = Math.ceil(total / Math.max(1, Math.floor(this.#logitsMax / this.#config.vocabularySize)));
+    return Array.from({ length: count }, (_, i) => {
+      const [first, end] = [Math.floor((i * total) / count), Math.floor(((i + 1) * total) / count)];
+      return { first, end, positions: slicePositions(micro, first, end) };
+    });
+  }
+
+  /** A view of rows of a [selected, hidden] matrix. */
+  #rows(matrix: Float32Array, part?: Part): Tensor {
+    const { hiddenSize } = this.#config;
+    const { first, end } = part ?? { first: 0, end: matrix.length / hiddenSize };
+    return floats(matrix.subarray(first * hiddenSize, end * hiddenSize), [end - first, hiddenSize]);
+  }
+
+  #headGradientLike(outputLayer: Tensor | undefined): Tensor {
+    assert(outputLayer, 'every model has an output layer');
+    return (this.#headGradient ??= floats(new Float32Array(outputLayer.size), outputLayer.dims));
+  }
+
+  #gradientSession(part: 'whole' | 'head', { kind, customLoss }: Pass): Promise<InferenceSession> {
+    const build = part === 'whole' ? buildTrainGraph : buildHeadGraph;
+    const options = customLoss ? { customLoss: customLoss.tokenLoss } : {};
+    return this.#session(`${part} ${kind} ${customLoss?.id ?? ''}`, () => build(this.#config, kind, options));
+  }
+
+  #session(key: string, build: () => Graph): Promise<InferenceSession> {
+    const opened = this.#sessions.get(key) ?? openSession(build(), this.#options);
+    this.#sessions.set(key, opened);
+    return opened;
+  }
+}
+
+/** Positions `first` to before `end` of a micro-batch. */
+interface Part {
+  readonly first: number;
+  readonly end: number;
+  readonly positions: MicroBatch;
+}
+
+function floatsOf(outputs: Readonly<Record<string, Tensor>>, name: string): Float32Array {
+  const data = outputs[name]?.data;
+  assert(data instanceof Float32Array, `the graph gives ${name}`);
+  return data;
+}
+
+function scatter(micro: MicroBatch, logprobs: Float32Array, results: readonly Float32Array[]): void {
+  for (let i = 0; i < logprobs.length; i++) results[micro.sourceRow[i]!]![micro.sourcePosition[i]!] = logprobs[i]!;
+}
+
+function addInto(total: Float32Array, part: Float32Array): void {
+  for (let i = 0; i < total.length; i++) total[i] = total[i]! + part[i]!;
+}

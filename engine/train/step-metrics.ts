@@ -1,0 +1,71 @@
+import assert from 'node:assert/strict';
+import { type GradientKind, metricNames } from './train-graph.ts';
+import type { SftMetrics, TrainMetrics } from './types.ts';
+
+/** Sums over the tokens of a batch, by the names of metricNames. */
+export type Sums = Record<string, number>;
+
+/** The loss is normalized already, a maximum stays one, everything else adds up. */
+export function addMetrics(sums: Sums, kind: GradientKind, values: ArrayLike<number>): void {
+  metricNames(kind).forEach((name, i) => {
+    const value = values[i]!;
+    const sofar = sums[name] ?? 0;
+    sums[name] = name === 'maxLogprobDifference' ? largerOrNaN(sofar, value) : sofar + value;
+  });
+}
+
+export function supervisedMetrics(sums: Sums, tokenCount: number, gradNorm: number): SftMetrics {
+  return { loss: sums['loss'] ?? 0, entropy: mean(sums, 'entropy', tokenCount), gradNorm, tokenCount };
+}
+
+export function policyMetrics(sums: Sums, tokenCount: number, gradNorm: number): TrainMetrics {
+  const clipFractionLow = mean(sums, 'clipFractionLow', tokenCount);
+  const clipFractionHigh = mean(sums, 'clipFractionHigh', tokenCount);
+  return {
+    ...supervisedMetrics(sums, tokenCount, gradNorm),
+    mismatchKl: mean(sums, 'mismatchKl', tokenCount),
+    clipFraction: clipFractionLow + clipFractionHigh,
+    clipFractionLow,
+    clipFractionHigh,
+    ratioMean: mean(sums, 'ratioMean', tokenCount),
+    maxLogprobDifference: sums['maxLogprobDifference'] ?? 0,
+    klDivergence: 'klDivergence' in sums ? mean(sums, 'klDivergence', tokenCount) : null,
+  };
+}
+
+/** Means over the passes of a step; the gradient's norm is that of the last one. */
+export function meanOfPasses(passes: readonly TrainMetrics[]): TrainMetrics {
+  const last = passes.at(-1);
+  assert(last, 'a step has one pass at least');
+  const average = (of: (metrics: TrainMetrics) => number): number =>
+    passes.reduce((sum, metrics) => sum + of(metrics), 0) / passes.length;
+  return {
+    loss: average(({ loss }) => loss),
+    entropy: average(({ entropy }) => entropy),
+    gradNorm: last.gradNorm,
+    tokenCount: last.tokenCount,
+    mismatchKl: average(({ mismatchKl }) => mismatchKl),
+    clipFraction: average(({ clipFraction }) => clipFraction),
+    clipFractionLow: average(({ clipFractionLow }) => clipFractionLow),
+    clipFractionHigh: average(({ clipFractionHigh }) => clipFractionHigh),
+    ratioMean: average(({ ratioMean }) => ratioMean),
+    maxLogprobDifference: average(({ maxLogprobDifference }) => maxLogprobDifference),
+    klDivergence: last.klDivergence === null ? null : average(({ klDivergence }) => klDivergence ?? 0),
+  };
+}
+
+/** Why a step must not be taken; null when it may. */
+export function refusal({ tokenCount, loss, gradNorm }: SftMetrics): string | null {
+  if (tokenCount === 0) return 'no token of the batch carries loss';
+  if (!Number.isFinite(loss)) return `the loss is ${loss}`;
+  if (!Number.isFinite(gradNorm)) return `the gradient norm is ${gradNorm}`;
+  return null;
+}
+
+function mean(sums: Sums, name: string, total: number): number {
+  return total === 0 ? 0 : (sums[name] ?? 0) / total;
+}
+
+function largerOrNaN(a: number, b: number): number {
+  return Number.isNaN(a) || Number.isNaN(b) ? NaN : Math.max(a, b);
+}

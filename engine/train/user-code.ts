@@ -1,0 +1,67 @@
+import { createHash } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { pathToFileURL } from 'node:url';
+import { RatchetError } from '../../core/errors.ts';
+import type { CodeRef } from '../../core/spec/run-spec.ts';
+import type { CustomLoss } from './gradient-computer.ts';
+import type { TokenLoss } from './loss.ts';
+
+/**
+ * The function that a user's file exports by default. The file runs with all the rights of this process: it is loaded
+ * because a config names it, and only while it is the file that was looked at when the config was read.
+ */
+export async function importUserFunction(
+  { path, sha256 }: CodeRef,
+  what: 'loss' | 'advantage',
+): Promise<(...args: readonly never[]) => unknown> {
+  const found = createHash('sha256')
+    .update(await readCode(path, what))
+    .digest('hex');
+  if (sha256 !== null && found !== sha256) {
+    throw new RatchetError(
+      'Unsupported',
+      `${path}, the custom ${what} of this run, was changed: expected sha256 ${sha256.slice(0, 12)}…, found ` +
+        `${found.slice(0, 12)}…. Put the file back, or start another run with --fresh.`,
+    );
+  }
+  const module = await load(path, what, found);
+  const given = typeof module === 'object' && module !== null && 'default' in module ? module.default : undefined;
+  if (typeof given === 'function') return given as (...args: readonly never[]) => unknown;
+  throw new RatchetError(
+    'Unsupported',
+    `${path} must export the custom ${what} as its default: expected a function, got ${describe(given)}.`,
+  );
+}
+
+export async function loadCustomLoss(code: CodeRef): Promise<CustomLoss> {
+  const tokenLoss = (await importUserFunction(code, 'loss')) as unknown as TokenLoss; // its result is checked when built
+  return { id: `${code.path}#${code.sha256 ?? ''}`, tokenLoss };
+}
+
+async function readCode(path: string, what: string): Promise<Uint8Array> {
+  try {
+    return await readFile(path);
+  } catch (cause) {
+    throw new RatchetError('Unsupported', `The custom ${what} cannot be read: ${String(cause)}`, { cause });
+  }
+}
+
+/** A file with other contents is another module, also within one process. */
+async function load(path: string, what: string, sha256: string): Promise<unknown> {
+  try {
+    return await import(`${pathToFileURL(path).href}?sha256=${sha256}`);
+  } catch (cause) {
+    const hint = path.endsWith('.ts') ? ' (this Node may not read TypeScript: write it as .js)' : '';
+    throw new RatchetError(
+      'Unsupported',
+      `${path}, the custom ${what}, failed while it was loaded${hint}: ${String(cause)}`,
+      {
+        cause,
+      },
+    );
+  }
+}
+
+function describe(value: unknown): string {
+  return value === undefined ? 'no default export' : `a ${typeof value}`;
+}

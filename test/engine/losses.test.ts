@@ -1,0 +1,341 @@
+import assert from 'node:assert/strict';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import type { TrainSample } from '../../core/rl/batch.ts';
+import type { LossSettings } from '../../core/spec/run-spec.ts';
+import { EngineTrainer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
+import { floats, floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
+import { gather, packRows } from '../../engine/train/pack.ts';
+import { buildTrainGraph, type GradientKind, gradientName, metricNames } from '../../engine/train/train-graph.ts';
+import { optimizer, randomBatch, randomParameters, temporaryFolder, tinyConfig } from './models.ts';
+
+const config = { ...tinyConfig, layerCount: 1 };
+const parameters = randomParameters(config, 4);
+const samples = randomBatch(config, 8, 2);
+const [micro] = packRows(samples, 10_000);
+assert.ok(micro);
+const mask = gather(micro, (row) => samples[row]!.lossMask);
+const advantages = gather(micro, (row) => samples[row]!.advantages);
+const tokens = {
+  tokens: ints(micro.tokens, [micro.rows.length, micro.width]),
+  selected: longs(micro.selected, [micro.selected.length]),
+  targets: longs(micro.targets, [micro.targets.length]),
+};
+const vector = (values: Float32Array): ReturnType<typeof floats> => floats(values, [values.length]);
+
+/** Loss of one token and its derivative by ℓ, in plain double precision: the formulas of the papers, written out. */
+interface Plain {
+  readonly loss: number;
+  readonly slope: number;
+}
+interface Token {
+  readonly logprob: number;
+  readonly behavior: number;
+  readonly advantage: number;
+}
+const bounds = { clipLow: 0.8, clipHigh: 1.28 };
+
+const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling', (token: Token) => Plain> = {
+  cispo({ logprob, behavior, advantage }) {
+    const weight = Math.min(Math.exp(logprob - behavior), bounds.clipHigh) * advantage;
+    return { loss: -weight * logprob, slope: -weight };
+  },
+  /** As torch.minimum(ratio * A, ratio.clamp(low, high) * A): the smaller branch has the gradient, both halves if equal. */
+  grpo({ logprob, behavior, advantage }) {
+    const ratio = Math.exp(logprob - behavior);
+    const clipped = Math.min(Math.max(ratio, bounds.clipLow), bounds.clipHigh);
+    const inside = ratio >= bounds.clipLow && ratio <= bounds.clipHigh ? 1 : 0;
+    const [first, second] = [ratio * advantage, clipped * advantage];
+    const share = first < second ? 1 : first > second ? 0 : 0.5;
+    const slope = share * ratio * advantage + (1 - share) * inside * ratio * advantage;
+    return { loss: -Math.min(first, second), slope: -slope };
+  },
+  importance_sampling({ logprob, behavior, advantage }) {
+    const ratio = Math.exp(logprob - behavior);
+    return { loss: -ratio * advantage, slope: -ratio * advantage };
+  },
+};
+
+async function runGraph(
+  kind: GradientKind,
+  feeds: Record<string, ReturnType<typeof floats>>,
+): Promise<{ metrics: Record<string, number>; gradient: Map<string, Float32Array> }> {
+  const session = await openSession(buildTrainGraph(config, kind), { threads: 1 });
+  const output = await session.run({ ...parameters.tensors, ...tokens, mask: vector(mask), ...feeds });
+  await session.release();
+  const values = output['metrics']!.data as Float32Array;
+  const metrics = Object.fromEntries(metricNames(kind).map((name, i) => [name, values[i]!]));
+  const gradient = new Map(
+    parameters.layout.map(({ name }) => [name, output[gradientName(name)]!.data as Float32Array]),
+  );
+  return { metrics, gradient };
+}
+
+async function logprobsAt(temperature: number): Promise<Float32Array> {
+  const session = await openSession(buildTrainGraph(config, 'score'), { threads: 1 });
+  const feeds = { ...parameters.tensors, ...tokens, inverse_temperature: floatScalar(1 / temperature) };
+  const output = await session.run(feeds);
+  await session.release();
+  return output['logprobs']!.data as Float32Array;
+}
+
+function requireClose(actual: ReadonlyMap<string, Float32Array>, expected: ReadonlyMap<string, Float32Array>): void {
+  for (const [name, values] of expected) {
+    const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+    const given = actual.get(name)!;
+    values.forEach((value, i) => assert.ok(Math.abs(value - given[i]!) <= 1e-5 * largest + 1e-9, `${name}[${i}]`));
+  }
+}
+
+describe('losses agree with their formulas in double precision', () => {
+  for (const type of ['cispo', 'grpo', 'importance_sampling'] as const) {
+    for (const beta of [null, 0.5]) {
+      for (const temperature of [1, 0.7]) {
+        test(`${type}${beta === null ? '' : ' with KL'} at temperature ${temperature}`, async () => {
+          const logprobs = await logprobsAt(temperature);
+          // Ratios on both sides of both bounds, at advantages of both signs.
+          const behavior = logprobs.map((logprob, i) => logprob - [0.6, -0.5, 0.1, -0.1, 0.26][i % 5]!);
+          const reference = logprobs.map((logprob, i) => logprob + 0.4 * Math.sin(i));
+          const weights = mask.map((value, i) => (value * (1 + (i % 3))) / 2);
+          const normalizer = 7;
+          const plain = Array.from(logprobs, (logprob, i): Plain => {
+            const token = { logprob, behavior: behavior[i]!, advantage: advantages[i]! };
+            const { loss, slope } = plainLosses[type](token);
+            const d = reference[i]! - logprob;
+            const kl = beta === null ? { loss: 0, slope: 0 } : { loss: Math.exp(d) - d - 1, slope: 1 - Math.exp(d) };
+            return { loss: loss + (beta ?? 0) * kl.loss, slope: slope + (beta ?? 0) * kl.slope };
+          });
+          const shared = {
+            weights: vector(weights),
+            inverse_normalizer: floatScalar(1 / normalizer),
+            inverse_temperature: floatScalar(1 / temperature),
+          };
+          const { metrics, gradient } = await runGraph(beta === null ? type : `${type}_kl`, {
+            ...shared,
+            advantages: vector(advantages),
+            behavior_logprobs: vector(behavior),
+            clip_low: floatScalar(bounds.clipLow),
+            clip_high: floatScalar(bounds.clipHigh),
+            ...(beta === null ? {} : { reference_logprobs: vector(reference), beta: floatScalar(beta) }),
+          });
+          const loss = plain.reduce((sum, token, i) => sum + weights[i]! * token.loss, 0) / normalizer;
+          assert.ok(Math.abs(metrics['loss']! - loss) < 1e-5, `${metrics['loss']} against ${loss}`);
+          // Σ slope · ∂ℓ is the gradient of supervised training with those weights, which finite differences vouch for.
+          const slopes = Float32Array.from(plain, (token, i) => -weights[i]! * token.slope);
+          requireClose(gradient, (await runGraph('sft', { ...shared, weights: vector(slopes) })).gradient);
+          requireClipMetrics(type, metrics, logprobs, behavior);
+        });
+      }
+    }
+  }
+});
+
+function requireClipMetrics(
+  type: keyof typeof plainLosses,
+  metrics: Record<string, number>,
+  logprobs: Float32Array,
+  behavior: Float32Array,
+): void {
+  const ratios = Array.from(logprobs, (logprob, i) => Math.exp(logprob - behavior[i]!));
+  const count = (holds: (ratio: number, advantage: number) => boolean): number =>
+    ratios.filter((ratio, i) => holds(ratio, advantages[i]!)).length;
+  const high = {
+    cispo: count((ratio) => ratio > bounds.clipHigh),
+    grpo: count((ratio, advantage) => ratio > bounds.clipHigh && advantage > 0),
+    importance_sampling: 0,
+  };
+  const low = type === 'grpo' ? count((ratio, advantage) => ratio < bounds.clipLow && advantage < 0) : 0;
+  assert.deepEqual([metrics['clipFractionLow'], metrics['clipFractionHigh']], [low, high[type]]);
+  if (type === 'grpo') assert.ok(low > 0 && high.grpo > 0, 'the batch has tokens clipped on either side');
+}
+
+const trainer = await EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
+after(() => trainer.close());
+const batch = randomBatch(trainer.model.config, 24, 1);
+const loss: LossSettings = { type: 'cispo', clipHigh: 3, aggregation: 'token' };
+const options: TrainOptions = { learningRate: 0, optimizer, loss, temperature: 1, klBeta: 0 };
+
+async function gradientOf(
+  over: Partial<TrainOptions>,
+  rows: readonly TrainSample[] = batch,
+  by: EngineTrainer = trainer,
+): Promise<{ gradient: Float32Array; metrics: TrainMetrics }> {
+  const { metrics } = await by.trainStep({ samples: rows }, { ...options, ...over });
+  return { gradient: by.gradient.flat.slice(), metrics };
+}
+
+function requireSame(actual: Float32Array, expected: Float32Array): void {
+  const largest = expected.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  assert.ok(largest > 0);
+  expected.forEach((value, i) => assert.ok(Math.abs(value - actual[i]!) < 1e-5 * largest, `element ${i}`));
+}
+
+describe('aggregation', () => {
+  const total = batch.reduce((sum, { lossMask }) => sum + lossMask.reduce((a, b) => a + b, 0), 0);
+
+  test('dr_grpo divides by rows times max_tokens, whatever the lengths', async () => {
+    const byToken = await gradientOf({});
+    const drGrpo = await gradientOf({ loss: { ...loss, aggregation: 'dr_grpo', maxTokens: 40 } });
+    const factor = total / (batch.length * 40);
+    requireSame(
+      drGrpo.gradient,
+      byToken.gradient.map((value) => value * factor),
+    );
+    assert.ok(Math.abs(drGrpo.metrics.loss - byToken.metrics.loss * factor) < 1e-6);
+    assert.equal(drGrpo.metrics.entropy, byToken.metrics.entropy);
+    await assert.rejects(gradientOf({ loss: { ...loss, aggregation: 'dr_grpo' } }), { code: 'Unsupported' });
+  });
+
+  test('sequence is the mean over rows of the mean over their tokens', async () => {
+    const rows = batch.slice(0, 5);
+    const mean = new Float32Array(trainer.gradient.flat.length);
+    for (const row of rows) {
+      const { gradient } = await gradientOf({}, [row]);
+      for (let i = 0; i < mean.length; i++) mean[i]! += gradient[i]! / rows.length;
+    }
+    const idle = { ...rows[0]!, lossMask: rows[0]!.lossMask.map(() => 0) };
+    const { gradient } = await gradientOf({ loss: { ...loss, aggregation: 'sequence' } }, [...rows, idle]);
+    requireSame(gradient, mean);
+  });
+
+  for (const aggregation of ['token', 'sequence', 'dr_grpo'] as const) {
+    test(`the gradient by ${aggregation} does not depend on the cut into micro-batches`, async () => {
+      const over = { loss: { ...loss, type: 'grpo' as const, clipLow: 0.8, aggregation, maxTokens: 10 } };
+      const whole = await gradientOf(over);
+      for (const cut of [{ microBatchRows: 1 }, { microBatchRows: 7 }, { microBatchPositions: 30 }]) {
+        requireSame((await gradientOf({ ...over, ...cut })).gradient, whole.gradient);
+      }
+    });
+  }
+
+  test('a row with more logits than are held at once goes through the output layer in parts, to the same gradient', async () => {
+    const { vocabularySize } = trainer.model.config;
+    const parts = await EngineTrainer.open('preset:reverse-text-0.2m', {
+      threads: 1,
+      seed: 3,
+      logitsMax: 3 * vocabularySize,
+    });
+    const referenceLogprobs = batch.map(({ behaviorLogprobs }) => behaviorLogprobs.map((value) => value + 0.1));
+    const over = { klBeta: 0.2, referenceLogprobs };
+    const [inParts, whole] = [await gradientOf(over, batch, parts), await gradientOf(over)];
+    requireSame(inParts.gradient, whole.gradient);
+    for (const name of ['loss', 'entropy', 'mismatchKl', 'klDivergence'] as const) {
+      assert.ok(Math.abs(inParts.metrics[name]! - whole.metrics[name]!) < 1e-5, name);
+    }
+    const [some, all] = [
+      await parts.forwardLogprobs(batch, { temperature: 1 }),
+      await trainer.forwardLogprobs(batch, { temperature: 1 }),
+    ];
+    some.forEach((row, r) => row.forEach((value, t) => assert.ok(Math.abs(value - all[r]![t]!) < 1e-5)));
+    await parts.close();
+  });
+});
+
+describe('several passes over a batch', () => {
+  const open = (): Promise<EngineTrainer> => EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
+  const rate = { ...options, learningRate: 1e-3 };
+
+  test('each is an optimizer step with the same behaviour logprobs', async () => {
+    const [atOnce, oneByOne] = [await open(), await open()];
+    const together = await atOnce.trainStep({ samples: batch }, { ...rate, iterations: 3 });
+    const passes = [];
+    for (let i = 0; i < 3; i++) passes.push((await oneByOne.trainStep({ samples: batch }, rate)).metrics);
+    assert.equal(await atOnce.digest(), await oneByOne.digest());
+    assert.deepEqual(await atOnce.saveState(), await oneByOne.saveState());
+    assert.equal(together.metrics.gradNorm, passes[2]!.gradNorm);
+    assert.equal(together.metrics.loss, (passes[0]!.loss + passes[1]!.loss + passes[2]!.loss) / 3);
+    await Promise.all([atOnce.close(), oneByOne.close()]);
+  });
+
+  test('a refused later pass leaves weights and optimizer as they were before the first', async () => {
+    const fresh = await open();
+    await fresh.trainStep({ samples: batch }, rate);
+    const before = [await fresh.digest(), await fresh.saveState()];
+    const result = await fresh.trainStep({ samples: batch }, { ...rate, learningRate: 1e38, iterations: 2 });
+    assert.ok(!result.applied && /in pass 2 of 2/.test(result.reason));
+    assert.deepEqual([await fresh.digest(), await fresh.saveState()], before);
+    await fresh.close();
+  });
+});
+
+test('tokens drawn from another distribution weigh as much as their behaviour policy would have drawn them', async () => {
+  const shift = [0.2, 0.9, -0.4];
+  const drawn = batch.map((sample) => ({
+    ...sample,
+    samplingLogprobs: sample.behaviorLogprobs.map((logprob, t) => logprob + shift[t % 3]!),
+  }));
+  // exp(0.4) is within the bound of 2; a difference of 1 would not be.
+  const byHand = batch.map((sample) => ({
+    ...sample,
+    advantages: sample.advantages.map((advantage, t) => advantage * Math.exp(-shift[t % 3]!)),
+  }));
+  requireSame((await gradientOf({}, drawn)).gradient, (await gradientOf({}, byHand)).gradient);
+  const rare = batch.map((sample) => ({
+    ...sample,
+    samplingLogprobs: sample.behaviorLogprobs.map((logprob) => logprob - 5),
+  }));
+  const twice = batch.map((sample) => ({ ...sample, advantages: sample.advantages.map((advantage) => 2 * advantage) }));
+  requireSame((await gradientOf({}, rare)).gradient, (await gradientOf({}, twice)).gradient);
+});
+
+describe('a custom loss', () => {
+  const example = fileURLToPath(new URL('../../configs/rl/custom-loss/my-loss.ts', import.meta.url));
+  const custom = (path: string, sha256: string | null = null): Partial<TrainOptions> => ({
+    loss: { ...loss, type: 'custom', import: { path, sha256 } },
+  });
+
+  test('the example, CISPO written again, gives the bits of the built-in one, also with a KL term', async () => {
+    assert.deepEqual(await gradientOf(custom(example)), {
+      ...(await gradientOf({})),
+      metrics: await metricsWithoutClip(),
+    });
+    const referenceLogprobs = batch.map(({ behaviorLogprobs }) => behaviorLogprobs.map((value) => value - 0.2));
+    const withKl = { klBeta: 0.3, referenceLogprobs };
+    const [own, builtIn] = [await gradientOf({ ...custom(example), ...withKl }), await gradientOf(withKl)];
+    assert.deepEqual(own.gradient, builtIn.gradient);
+    assert.equal(own.metrics.klDivergence, builtIn.metrics.klDivergence);
+  });
+
+  async function metricsWithoutClip(): Promise<TrainMetrics> {
+    return { ...(await gradientOf({})).metrics, clipFraction: 0, clipFractionHigh: 0 };
+  }
+
+  test('what is no loss is refused in words that say what was expected', async (t) => {
+    const folder = await temporaryFolder(t);
+    const refuses = async (name: string, text: string, message: RegExp): Promise<void> => {
+      const path = join(folder, `${name}.js`);
+      await writeFile(path, text);
+      await assert.rejects(gradientOf(custom(path)), { code: 'Unsupported', message });
+    };
+    await refuses(
+      'no-export',
+      'export const loss = 1;',
+      /must export the custom loss as its default.*no default export/,
+    );
+    await refuses('number', 'export default 3;', /expected a function, got a number/);
+    await refuses('syntax', 'export default (', /failed while it was loaded/);
+    await refuses('throws', 'throw new Error("no luck");', /failed while it was loaded: Error: no luck/);
+    await refuses(
+      'throws-later',
+      'export default () => { throw new Error("no luck"); };',
+      /while its graph was built.*no luck/,
+    );
+    await refuses('nothing', 'export default () => undefined;', /one number per token.*it gave a undefined/);
+    await refuses(
+      'scalar',
+      'export default ({ clipHigh }) => clipHigh;',
+      /shape \[selected\]; it gave \[\] of float32/,
+    );
+    const stopped = 'export default ({ logprobs, operators }) => operators.stopGradient(logprobs);';
+    await refuses('stopped', stopped, /nothing would be trained/);
+    const missing = custom(join(folder, 'missing.js'));
+    await assert.rejects(gradientOf(missing), { code: 'Unsupported', message: /cannot be read/ });
+    await assert.rejects(gradientOf(custom(example, 'f'.repeat(64))), { code: 'Unsupported', message: /was changed/ });
+    await assert.rejects(gradientOf({ loss: { ...loss, type: 'custom' } }), {
+      code: 'Unsupported',
+      message: /its file/,
+    });
+  });
+});
