@@ -1,0 +1,81 @@
+/** Models, batches and what PyTorch says of their losses; make_gradients.py makes the folders. */
+import { copyFile, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { TrainSample } from '../../../../core/rl/batch.ts';
+import type { OptimizerSpec } from '../../../../core/spec/run-spec.ts';
+import {
+  createPreset,
+  decodeSafetensors,
+  type EngineTrainer,
+  type SftMetrics,
+  type TrainMetrics,
+} from '../../../../engine/index.ts';
+
+export type GoldenSample = TrainSample & { readonly referenceLogprobs: readonly number[] };
+
+export interface LossCase {
+  readonly name: string;
+  readonly loss: 'sft' | 'cispo' | 'grpo' | 'importance_sampling';
+  readonly aggregation: 'token' | 'sequence' | 'dr_grpo';
+  readonly temperature: number;
+  readonly clipLow: number;
+  readonly clipHigh: number;
+  readonly maxTokens: number;
+  readonly beta: number;
+  /** By the names of SftMetrics and TrainMetrics. */
+  readonly metrics: Readonly<Record<string, number>>;
+}
+
+export interface GradientGolden {
+  readonly cases: readonly LossCase[];
+  readonly samples: readonly GoldenSample[];
+  /** `CASE/TENSOR` → values. */
+  readonly gradients: ReadonlyMap<string, Float32Array>;
+  /** For an adapter: the folder of its base. */
+  readonly base: string | null;
+}
+
+export async function readGradients(folder: string): Promise<GradientGolden> {
+  const json = async (name: string): Promise<unknown> => JSON.parse(await readFile(join(folder, name), 'utf8'));
+  const { base, cases } = (await json('cases.json')) as Pick<GradientGolden, 'base' | 'cases'>;
+  const samples = (await json('batch.json')) as GoldenSample[];
+  return { base, cases, samples, gradients: await readFloats(join(folder, 'gradients.safetensors')) };
+}
+
+export async function readFloats(file: string): Promise<Map<string, Float32Array>> {
+  const { tensors } = decodeSafetensors(await readFile(file), file);
+  return new Map([...tensors].map(([name, { data }]) => [name, data as Float32Array]));
+}
+
+/** The checkpoint as the engine opens one: with a tokenizer, which these have none of and nobody asks. */
+export async function copyModel(folder: string, to: string): Promise<void> {
+  const { files } = createPreset('preset:reverse-text-0.2m', { seed: 0 });
+  for (const [name, text] of Object.entries(files)) await writeFile(join(to, name), text);
+  for (const name of ['config.json', 'model.safetensors']) await copyFile(join(folder, name), join(to, name));
+}
+
+const optimizer: OptimizerSpec = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
+
+/** One step at a learning rate of 0: it leaves the gradient and says the metrics. */
+export async function computeCase(
+  trainer: EngineTrainer,
+  golden: GradientGolden,
+  lossCase: LossCase,
+  limits: { readonly microBatchRows?: number } = {},
+): Promise<SftMetrics | TrainMetrics> {
+  const { loss: type, aggregation, clipLow, clipHigh, maxTokens, temperature, beta } = lossCase;
+  const { samples } = golden;
+  const common = { learningRate: 0, optimizer, ...limits };
+  if (type === 'sft') return (await trainer.sftStep(samples, common)).metrics;
+  const result = await trainer.trainStep(
+    { samples },
+    {
+      ...common,
+      loss: { type, aggregation, clipLow, clipHigh, maxTokens },
+      temperature,
+      klBeta: beta,
+      ...(beta > 0 && { referenceLogprobs: samples.map(({ referenceLogprobs }) => referenceLogprobs) }),
+    },
+  );
+  return result.metrics;
+}
