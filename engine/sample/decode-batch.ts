@@ -1,59 +1,91 @@
 import assert from 'node:assert/strict';
-import { type InferenceSession, Tensor } from '../onnx/runtime.ts';
-import { uniform } from '../../core/random.ts';
+import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
 import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
+import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { floats, ints, longs } from '../onnx/session.ts';
+import { probabilitiesName } from './decode-graph.ts';
+import { rowLengthMax } from './admission.ts';
 import type { KeyValueCache } from './key-value-cache.ts';
-import { rowsMin, type SampleRequest, type SampleResult } from './sample-request.ts';
+import type { ComputedPrompt, PromptCache } from './prompt-cache.ts';
+import { rowsMin, type SampleRequest } from './sample-request.ts';
+import type { Choice, Rows, TokenChooser } from './token-choice.ts';
 
 export interface DecodeSessions {
   readonly prefill: InferenceSession;
   readonly step: InferenceSession;
+  /** Names of the outputs that hold the logits. */
+  readonly logits: { readonly prefill: string; readonly step: string };
 }
+
+/** What a lane must know of a request. Hooks stay with the caller, who drops a row when they end it. */
+export type RowRequest = Omit<SampleRequest, 'isFinished'>;
 
 /** A sequence being sampled. */
 export interface Row {
-  readonly request: SampleRequest;
-  /** Whoever asked for it; rows are dropped by owner. */
-  readonly owner: object;
-  readonly tokenIds: number[];
-  readonly logprobs: number[];
-  readonly onToken: (tokenId: number, logprob: number) => void;
-  readonly finish: (result: SampleResult) => void;
+  readonly id: number;
+  readonly request: RowRequest;
+  readonly chooser: TokenChooser;
+  sampledCount: number;
+  /** Nobody waits for it any more: it leaves at the next step. */
+  isDropped: boolean;
+}
+
+export interface RowEvents {
+  readonly token: (id: number, choice: Choice) => void;
+  readonly end: (id: number, finishReason: 'stop' | 'length') => void;
 }
 
 interface BatchParts {
+  readonly config: ModelConfig;
   readonly parameters: Parameters;
   readonly sessions: DecodeSessions;
   readonly cache: KeyValueCache;
-  /** Holds the distinct prompts of one prefill run before their keys and values go to the rows. */
+  /** Holds the distinct prompts of one prefill run before their keys and values are kept. */
   readonly prefillCache: KeyValueCache;
+  readonly prompts: PromptCache;
+  /** Begins the keys of this version's prompts. */
+  readonly promptPrefix: string;
+  readonly events: RowEvents;
 }
 
 /** A distinct prompt with the slots of the rows that continue it. */
 interface PromptGroup {
+  readonly key: string;
   readonly tokenIds: readonly number[];
   readonly slots: number[];
 }
 
-/** The largest u: u · total is then below total in 32-bit floats, so the draw always ends on a possible token. */
-const uniformMax = 1 - 2 ** -23;
+/** Feeds and fetches of a step over a number of rows, written anew for each step. */
+interface StepTensors {
+  readonly rows: number;
+  readonly revision: number;
+  readonly tokens: Int32Array;
+  readonly pastLengths: Int32Array;
+  readonly totalLength: Int32Array;
+  readonly inverseTemperatures: Float32Array;
+  readonly feeds: Record<string, Tensor>;
+  readonly fetches: Record<string, Tensor>;
+  readonly probabilities: Rows;
+}
 
 /**
  * Rows of one policy version, decoded together. Rows fill slots 0 … rowCount − 1; when one finishes, the last row moves
  * into its slot, so that every step computes live rows only.
+ *
+ * A prompt is computed once and whole. Its first part is not taken from a shorter prompt: see prompt-reuse in
+ * test/engine/sampling-prompts.test.ts.
  */
 export class DecodeBatch {
   readonly #parts: BatchParts;
   readonly #rows: Row[] = [];
-  #tokenCount = 0;
+  #tensors: StepTensors | null = null;
+  readonly #counts = { sampled: 0, promptTokens: 0, promptTokensComputed: 0 };
 
-  /** By slot: the token to feed next, the row's length with it, and how the row samples. */
+  /** By slot: the token to feed next, the row's length with it, and its temperature. */
   readonly #tokens = new Int32Array(decodeRowsMax);
   readonly #lengths = new Int32Array(decodeRowsMax).fill(1);
   readonly #inverseTemperatures = new Float32Array(decodeRowsMax).fill(1);
-  readonly #greedy = new Uint8Array(decodeRowsMax).fill(1);
 
   constructor(parts: BatchParts) {
     this.#parts = parts;
@@ -63,19 +95,23 @@ export class DecodeBatch {
     return this.#rows.length;
   }
 
+  get rowIds(): number[] {
+    return this.#rows.map(({ id }) => id);
+  }
+
   /** The most positions any row may come to. */
   get longest(): number {
     return longestOf(this.#rows);
   }
 
-  /** Tokens sampled since the last call. */
-  takeTokenCount(): number {
-    const count = this.#tokenCount;
-    this.#tokenCount = 0;
-    return count;
+  /** What was done since the last call. */
+  takeCounts(): { sampled: number; promptTokens: number; promptTokensComputed: number } {
+    const counts = { ...this.#counts };
+    Object.assign(this.#counts, { sampled: 0, promptTokens: 0, promptTokensComputed: 0 });
+    return counts;
   }
 
-  /** Takes rows in and samples their first tokens. Each distinct prompt is computed once. */
+  /** Takes rows in and samples their first tokens. */
   async prefill(rows: readonly Row[]): Promise<void> {
     if (rows.length === 0) return;
     const first = this.#rows.length;
@@ -85,9 +121,16 @@ export class DecodeBatch {
       keep: first,
     });
     for (const row of rows) this.#fillSlot(this.#rows.push(row) - 1, row.request);
-    const groups = groupPrompts(this.#rows, first).toSorted((a, b) => a.tokenIds.length - b.tokenIds.length);
-    for (const run of splitByPositions(groups)) await this.#prefillRun(run);
-    this.#compact();
+    const missing: PromptGroup[] = [];
+    for (const group of groupPrompts(this.#rows, first, this.#parts.promptPrefix)) {
+      this.#counts.promptTokens += group.tokenIds.length * group.slots.length;
+      const computed = this.#parts.prompts.get(group.key);
+      if (computed) this.#continue(group, computed);
+      else missing.push(group);
+    }
+    missing.sort((a, b) => a.tokenIds.length - b.tokenIds.length);
+    for (const run of splitByPositions(missing)) await this.#compute(run);
+    this.removeFinished();
   }
 
   /** One more token for every row. */
@@ -95,120 +138,28 @@ export class DecodeBatch {
     if (this.#rows.length === 0) return;
     const rows = Math.max(this.#rows.length, rowsMin);
     if (this.#rows.length < rows) this.#parkSlot(rows - 1);
-    const lengths = this.#lengths.subarray(0, rows);
-    let longest = 0;
-    for (const length of lengths) longest = Math.max(longest, length);
-    const output = await this.#run(this.#parts.sessions.step, this.#parts.cache, rows, {
-      tokens: ints(this.#tokens.slice(0, rows), [rows, 1]),
-      past_lengths: ints(
-        lengths.map((length) => length - 1),
-        [rows],
-      ),
-      total_length: ints(Int32Array.of(longest), []),
-      ...this.#choiceFeeds(Array.from({ length: rows }, (_, slot) => slot)),
+    const tensors = this.#stepTensors(rows);
+    this.#writeFeeds(tensors);
+    const { sessions } = this.#parts;
+    const needsLogits = this.#rows.some((row) => row.chooser.needsLogits);
+    const fetches = needsLogits ? { ...tensors.fetches, [sessions.logits.step]: null } : tensors.fetches;
+    const output = await sessions.step.run(tensors.feeds, fetches);
+    const logits = needsLogits ? this.#matrix(output[sessions.logits.step]) : null;
+    this.#rows.forEach(({ chooser, isDropped }, slot) => {
+      if (isDropped) return;
+      const choice =
+        logits && chooser.needsLogits
+          ? chooser.fromLogits(logits, slot)
+          : chooser.fromProbabilities(tensors.probabilities, slot);
+      this.#accept(slot, choice);
     });
-    this.#rows.forEach((_, slot) => this.#accept(slot, output.tokens[slot]!, output.logprobs[slot]!));
-    this.#compact();
-  }
-
-  /** Forgets an owner's rows. */
-  drop(owner: object): void {
-    this.#removeRows((row) => row.owner === owner);
-  }
-
-  #fillSlot(slot: number, { promptTokenIds, temperature }: SampleRequest): void {
-    this.#lengths[slot] = promptTokenIds.length;
-    this.#greedy[slot] = Number(temperature === 0);
-    this.#inverseTemperatures[slot] = temperature === 0 ? 1 : 1 / temperature;
-  }
-
-  async #prefillRun(groups: readonly PromptGroup[]): Promise<void> {
-    const { prefillCache, cache, sessions } = this.#parts;
-    const width = Math.max(...groups.map((group) => group.tokenIds.length));
-    const batch = Math.max(groups.length, rowsMin);
-    prefillCache.reserve({ rows: batch, length: width, keep: 0 });
-    const slots = groups.flatMap((group) => group.slots);
-    const last = groups.flatMap((group, i) => group.slots.map(() => i * width + group.tokenIds.length - 1));
-    while (last.length < rowsMin) last.push(last[0]!);
-    const output = await this.#run(sessions.prefill, prefillCache, batch, {
-      ...prefillFeeds(groups, batch, width),
-      last: longs(BigInt64Array.from(last, BigInt), [last.length]),
-      ...this.#choiceFeeds(last.map((_, i) => slots[i] ?? slots[0]!)),
-    });
-    groups.forEach((group, i) => {
-      for (const slot of group.slots)
-        cache.copyRow(prefillCache, { from: i, to: slot, positions: group.tokenIds.length });
-    });
-    slots.forEach((slot, i) => this.#accept(slot, output.tokens[i]!, output.logprobs[i]!));
-  }
-
-  async #run(
-    session: InferenceSession,
-    cache: KeyValueCache,
-    rows: number,
-    feeds: Record<string, Tensor>,
-  ): Promise<{ tokens: Int32Array; logprobs: Float32Array }> {
-    const { feeds: past, fetches } = cache.tensors(rows);
-    const output = await session.run(
-      { ...this.#parts.parameters.tensors, ...past, ...feeds },
-      { ...fetches, token: null, logprob: null },
-    );
-    const tokens = output['token']?.data;
-    const logprobs = output['logprob']?.data;
-    assert(
-      tokens instanceof Int32Array && logprobs instanceof Float32Array,
-      'a decode graph gives tokens and logprobs',
-    );
-    return { tokens, logprobs };
-  }
-
-  /** How each of the given slots draws its next token. */
-  #choiceFeeds(slots: readonly number[]): Record<string, Tensor> {
-    const shape = [slots.length, 1];
-    const pick = (slot: number): number => this.#drawUniform(slot);
-    return {
-      uniform: floats(Float32Array.from(slots, pick), shape),
-      inverse_temperature: floats(
-        Float32Array.from(slots, (slot) => this.#inverseTemperatures[slot]!),
-        shape,
-      ),
-      greedy: new Tensor(
-        'bool',
-        Uint8Array.from(slots, (slot) => this.#greedy[slot]!),
-        shape,
-      ),
-    };
-  }
-
-  #drawUniform(slot: number): number {
-    const row = this.#rows[slot];
-    if (!row || this.#greedy[slot] === 1) return 0;
-    return Math.min(uniform(row.request.seed, row.tokenIds.length), uniformMax);
-  }
-
-  #accept(slot: number, tokenId: number, logprob: number): void {
-    const row = this.#rows[slot]!;
-    row.tokenIds.push(tokenId);
-    row.logprobs.push(logprob);
-    this.#tokens[slot] = tokenId;
-    this.#lengths[slot] = row.request.promptTokenIds.length + row.tokenIds.length;
-    this.#tokenCount++;
-    row.onToken(tokenId, logprob);
-  }
-
-  #compact(): void {
-    this.#removeRows((row) => {
-      const finishReason = finishReasonOf(row);
-      if (finishReason)
-        row.finish({ tokenIds: row.tokenIds, logprobs: row.logprobs, samplingLogprobs: row.logprobs, finishReason });
-      return finishReason !== null;
-    });
+    this.removeFinished();
   }
 
   /** Removed rows leave their slots to the last ones. */
-  #removeRows(isRemoved: (row: Row) => boolean): void {
+  removeFinished(): void {
     for (let slot = 0; slot < this.#rows.length;) {
-      if (!isRemoved(this.#rows[slot]!)) {
+      if (!this.#rows[slot]!.isDropped) {
         slot++;
         continue;
       }
@@ -218,42 +169,134 @@ export class DecodeBatch {
     }
   }
 
+  #fillSlot(slot: number, { promptTokenIds, temperature }: RowRequest): void {
+    this.#lengths[slot] = promptTokenIds.length;
+    this.#inverseTemperatures[slot] = temperature === 0 ? 1 : 1 / temperature;
+  }
+
+  async #compute(groups: readonly PromptGroup[]): Promise<void> {
+    const { prefillCache, sessions, prompts, config, parameters } = this.#parts;
+    const width = Math.max(...groups.map((group) => group.tokenIds.length));
+    const batch = Math.max(groups.length, rowsMin);
+    prefillCache.reserve({ rows: batch, length: width, keep: 0 });
+    const { feeds, fetches } = prefillCache.tensors(batch);
+    const output = await sessions.prefill.run(
+      { ...parameters.tensors, ...feeds, ...prefillFeeds(groups, batch, width) },
+      { ...fetches, [sessions.logits.prefill]: null },
+    );
+    const { data } = this.#matrix(output[sessions.logits.prefill]);
+    groups.forEach((group, i) => {
+      const logits = data.slice(i * config.vocabularySize, (i + 1) * config.vocabularySize);
+      const computed = { keysValues: prefillCache.readRow(i, group.tokenIds.length), logits };
+      prompts.set(group.key, computed);
+      this.#counts.promptTokensComputed += group.tokenIds.length;
+      this.#continue(group, computed);
+    });
+  }
+
+  /** First tokens of the rows that share a prompt. */
+  #continue({ tokenIds, slots }: PromptGroup, { keysValues, logits }: ComputedPrompt): void {
+    const row = { data: logits, vocabularySize: logits.length };
+    for (const slot of slots) {
+      this.#parts.cache.writeRow(slot, keysValues, tokenIds.length);
+      this.#accept(slot, this.#rows[slot]!.chooser.fromLogits(row, 0));
+    }
+  }
+
+  #matrix(tensor: Tensor | undefined): Rows {
+    const data = tensor?.data;
+    assert(data instanceof Float32Array, 'a decode graph gives logits');
+    return { data, vocabularySize: this.#parts.config.vocabularySize };
+  }
+
+  #stepTensors(rows: number): StepTensors {
+    const { cache, parameters, config } = this.#parts;
+    const made = this.#tensors;
+    if (made?.rows === rows && made.revision === cache.revision) return made;
+    const { feeds, fetches } = cache.tensors(rows);
+    const tokens = new Int32Array(rows);
+    const pastLengths = new Int32Array(rows);
+    const totalLength = new Int32Array(1);
+    const inverseTemperatures = new Float32Array(rows);
+    const shape = [rows, config.vocabularySize];
+    const probabilities = {
+      data: new Float32Array(rows * config.vocabularySize),
+      vocabularySize: config.vocabularySize,
+    };
+    this.#tensors = {
+      rows,
+      revision: cache.revision,
+      tokens,
+      pastLengths,
+      totalLength,
+      inverseTemperatures,
+      probabilities,
+      feeds: {
+        ...parameters.tensors,
+        ...feeds,
+        tokens: ints(tokens, [rows, 1]),
+        past_lengths: ints(pastLengths, [rows]),
+        total_length: ints(totalLength, []),
+        inverse_temperature: floats(inverseTemperatures, [rows, 1]),
+      },
+      fetches: { ...fetches, [probabilitiesName]: floats(probabilities.data, shape) },
+    };
+    return this.#tensors;
+  }
+
+  #writeFeeds({ rows, tokens, pastLengths, totalLength, inverseTemperatures }: StepTensors): void {
+    let longest = 0;
+    for (let slot = 0; slot < rows; slot++) {
+      const length = this.#lengths[slot]!;
+      longest = Math.max(longest, length);
+      tokens[slot] = this.#tokens[slot]!;
+      pastLengths[slot] = length - 1;
+      inverseTemperatures[slot] = this.#inverseTemperatures[slot]!;
+    }
+    totalLength[0] = longest;
+  }
+
+  #accept(slot: number, choice: Choice): void {
+    const row = this.#rows[slot]!;
+    const { request } = row;
+    row.sampledCount++;
+    this.#tokens[slot] = choice.tokenId;
+    this.#lengths[slot] = request.promptTokenIds.length + row.sampledCount;
+    this.#counts.sampled++;
+    this.#parts.events.token(row.id, choice);
+    const isStop = !request.ignoreEnd && request.stopTokenIds.includes(choice.tokenId);
+    if (row.isDropped || (!isStop && row.sampledCount < request.maxTokens)) return;
+    row.isDropped = true;
+    this.#parts.events.end(row.id, isStop ? 'stop' : 'length');
+  }
+
   #moveSlot(from: number, to: number): void {
     this.#parts.cache.moveRow(from, to);
     this.#rows[to] = this.#rows[from]!;
-    for (const values of [this.#tokens, this.#lengths, this.#inverseTemperatures, this.#greedy]) {
-      values[to] = values[from]!;
-    }
+    for (const values of [this.#tokens, this.#lengths, this.#inverseTemperatures]) values[to] = values[from]!;
   }
 
   /** A slot that pads the batch to two rows: token 0 at the first position. */
   #parkSlot(slot: number): void {
     this.#tokens[slot] = 0;
     this.#lengths[slot] = 1;
-    this.#greedy[slot] = 1;
     this.#inverseTemperatures[slot] = 1;
   }
 }
 
-function finishReasonOf({ request, tokenIds }: Row): 'stop' | 'length' | null {
-  if (!request.ignoreEnd && request.stopTokenIds.includes(tokenIds.at(-1)!)) return 'stop';
-  if (tokenIds.length >= (request.minTokens ?? 0) && request.isFinished?.(tokenIds)) return 'stop';
-  return tokenIds.length === request.maxTokens ? 'length' : null;
-}
-
 function longestOf(rows: readonly Row[]): number {
-  return rows.reduce((longest, { request }) => Math.max(longest, request.promptTokenIds.length + request.maxTokens), 0);
+  return rows.reduce((longest, { request }) => Math.max(longest, rowLengthMax(request)), 0);
 }
 
 /** Slots from `first` on, by prompt. */
-function groupPrompts(rows: readonly Row[], first: number): PromptGroup[] {
+function groupPrompts(rows: readonly Row[], first: number, prefix: string): PromptGroup[] {
   const groups = new Map<string, PromptGroup>();
   for (let slot = first; slot < rows.length; slot++) {
     const tokenIds = rows[slot]!.request.promptTokenIds;
-    const key = tokenIds.join();
+    const key = prefix + tokenIds.join();
     const group = groups.get(key);
     if (group) group.slots.push(slot);
-    else groups.set(key, { tokenIds, slots: [slot] });
+    else groups.set(key, { key, tokenIds, slots: [slot] });
   }
   return [...groups.values()];
 }
@@ -273,13 +316,17 @@ function splitByPositions(groups: readonly PromptGroup[]): PromptGroup[][] {
 function prefillFeeds(groups: readonly PromptGroup[], batch: number, width: number): Record<string, Tensor> {
   const tokens = new Int32Array(batch * width);
   const pastLengths = new Int32Array(batch);
-  groups.forEach(({ tokenIds }, i) => {
+  const last = new BigInt64Array(batch);
+  for (let i = 0; i < batch; i++) {
+    const tokenIds = groups[i]?.tokenIds ?? [0];
     tokens.set(tokenIds, i * width);
     pastLengths[i] = tokenIds.length - 1;
-  });
+    last[i] = BigInt(i * width + tokenIds.length - 1);
+  }
   return {
     tokens: ints(tokens, [batch, width]),
     past_lengths: ints(pastLengths, [batch]),
     total_length: ints(Int32Array.of(width), []),
+    last: longs(last, [batch]),
   };
 }

@@ -7,6 +7,15 @@ import { multiply, reshape, selectRows } from '../onnx/operators.ts';
 
 export type DecodePhase = 'prefill' | 'step';
 
+export interface DecodeGraph {
+  readonly graph: Graph;
+  /** The output [rows, vocabulary] that holds the logits. */
+  readonly logits: string;
+}
+
+/** The step's output [rows, vocabulary] that holds softmax(logits · inverse_temperature). */
+export const probabilitiesName = 'probabilities';
+
 export const cacheNames = (layer: number): { pastKey: string; pastValue: string; key: string; value: string } => ({
   pastKey: `past.${layer}.key`,
   pastValue: `past.${layer}.value`,
@@ -15,13 +24,14 @@ export const cacheNames = (layer: number): { pastKey: string; pastValue: string;
 });
 
 /**
- * One forward pass that appends keys and values to a cache in place and samples the next token of every row.
+ * One forward pass that appends keys and values to a cache in place.
  *
- * prefill: tokens [batch, sequence], padded on the right; `last` [rows] = index, in the flattened tokens, of the token
- * each sampled row continues. Rows may repeat an index: choices of one prompt share its prefill.
- * step: tokens [batch, 1]; the sampled rows are the batch.
+ * prefill: tokens [batch, sequence], padded on the right; `last` [batch] = index, in the flattened tokens, of the token
+ * whose logits are wanted.
+ * step: tokens [batch, 1] and inverse_temperature [batch, 1]; gives probabilities beside the logits. Nothing of the
+ * vocabulary's size leaves the graph unless it is fetched.
  */
-export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase): Graph {
+export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase): DecodeGraph {
   const graph = new Graph();
   const sequence = phase === 'step' ? 1 : 'sequence';
   const tokens = graph.input('tokens', 'int32', ['batch', sequence]);
@@ -35,8 +45,9 @@ export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase): Graph
     attend: cachedAttention(graph, config, { positions, sequence }),
     selectOutputs: (rows) => (last ? selectRows(rows, last) : rows),
   });
-  sampleTokens(graph, logits);
-  return graph;
+  graph.directOutput(logits);
+  if (phase === 'step') outputProbabilities(graph, logits);
+  return { graph, logits: logits.name };
 }
 
 /** Grouped-query attention with rotary embedding over a cache whose rows have their own lengths. */
@@ -92,48 +103,15 @@ function cachedAttention(
   };
 }
 
-/**
- * Draws by inversion: the token is the first whose cumulative probability exceeds u · total, u in [0, 1). Inputs are
- * columns [rows, 1]: `uniform`, `inverse_temperature` and `greedy` (true = the likeliest token, the first of equals).
- * The log probability is of softmax(logits · inverse_temperature), never truncated.
- */
-function sampleTokens(graph: Graph, logits: Value): void {
-  const rows = logits.shape[0];
-  assert(rows !== undefined, 'logits are [rows, vocabulary]');
-  const column: Shape = [rows, 1];
-  const uniform = graph.input('uniform', 'float32', column);
-  const inverseTemperature = graph.input('inverse_temperature', 'float32', column);
-  const greedy = graph.input('greedy', 'bool', column);
+function outputProbabilities(graph: Graph, logits: Value): void {
+  const { shape } = logits;
+  const inverseTemperature = graph.input('inverse_temperature', 'float32', ['batch', 1]);
   const scaled = multiply(logits, inverseTemperature);
   const attributes = { axis: { int: -1 } };
-  const { shape } = logits;
-  const logprobs = graph.node('LogSoftmax', [scaled], { attributes, shape });
-  const probabilities = graph.node('Softmax', [scaled], { attributes, shape });
-  const cumulative = graph.node('CumSum', [probabilities, graph.integer(1)], { shape });
-  const total = graph.node('ReduceMax', [cumulative, graph.integers([1])], {
-    attributes: { keepdims: { int: 1 } },
-    shape: column,
-  });
-  const passed = graph.node('LessOrEqual', [cumulative, multiply(total, uniform)], { shape, type: 'bool' });
-  const counts = graph.node('Cast', [passed], { attributes: { to: { int: 6 } }, shape, type: 'int32' });
-  const drawn = graph.node('ReduceSum', [counts, graph.integers([1])], {
-    attributes: { keepdims: { int: 1 } },
-    shape: column,
-  });
-  const token = graph.node('Where', [greedy, likeliest(graph, scaled, column), drawn], {
-    shape: column,
-    type: 'int32',
-  });
-  const logprob = graph.node('GatherElements', [logprobs, token], { attributes, shape: column });
-  graph.output('token', token);
-  graph.output('logprob', logprob);
-}
-
-function likeliest(graph: Graph, logits: Value, column: Shape): Value {
-  const best = graph.node('ArgMax', [logits], {
-    attributes: { axis: { int: -1 }, keepdims: { int: 1 } },
-    shape: column,
-    type: 'int64',
-  });
-  return graph.node('Cast', [best], { attributes: { to: { int: 6 } }, shape: column, type: 'int32' });
+  const [probabilities] = graph.namedNode(
+    { operator: 'Softmax', domain: '', inputs: [scaled.name], outputs: [probabilitiesName], attributes },
+    [{ name: probabilitiesName, type: 'float32', shape }],
+  );
+  assert(probabilities, 'softmax has one output');
+  graph.directOutput(probabilities);
 }

@@ -16,14 +16,21 @@ export class KeyValueCache {
   #buffers: Float32Array[];
   /** Positions per row. */
   #length = lengthStep;
+  #revision = 0;
 
   constructor(config: ModelConfig) {
     this.#config = config;
     this.#buffers = Array.from({ length: 2 * config.layerCount }, () => new Float32Array(0));
   }
 
+  /** Changes whenever tensors made before are no longer those of the cache. */
+  get revision(): number {
+    return this.#revision;
+  }
+
   /** Makes room for rows of `length` positions; the first `keep` rows stay, whatever else it held may be lost. */
   reserve({ rows, length, keep }: { rows: number; length: number; keep: number }): void {
+    this.#revision++;
     const wanted = Math.ceil(length / lengthStep) * lengthStep;
     if (keep === 0) this.#length = wanted;
     else if (wanted > this.#length) this.#relayout(rows, wanted, keep);
@@ -52,18 +59,17 @@ export class KeyValueCache {
     return { feeds, fetches };
   }
 
-  /** Copies the first positions of a row of another cache into one of this. */
-  copyRow(source: KeyValueCache, { from, to, positions }: { from: number; to: number; positions: number }): void {
-    const { keyValueHeadCount, headSize } = this.#config;
-    const count = positions * headSize;
-    for (let i = 0; i < this.#buffers.length; i++) {
-      const sourceBuffer = source.#buffers[i]!;
-      const target = this.#buffers[i]!;
-      for (let head = 0; head < keyValueHeadCount; head++) {
-        const start = from * source.#rowSize + head * source.#length * headSize;
-        target.set(sourceBuffer.subarray(start, start + count), to * this.#rowSize + head * this.#length * headSize);
-      }
-    }
+  /** The first positions of a row: [layers, 2, keyValueHeads, positions, headSize]. */
+  readRow(row: number, positions: number): Float32Array {
+    const { keyValueHeadCount, headSize, layerCount } = this.#config;
+    const kept = new Float32Array(2 * layerCount * keyValueHeadCount * positions * headSize);
+    this.#eachHead(row, positions, (memory, offset) => kept.set(memory, offset));
+    return kept;
+  }
+
+  /** Writes what readRow gave, of this or another cache, to the first positions of a row. */
+  writeRow(row: number, kept: Float32Array, positions: number): void {
+    this.#eachHead(row, positions, (memory, offset) => memory.set(kept.subarray(offset, offset + memory.length)));
   }
 
   /** Row `to` becomes what row `from` is. */
@@ -72,13 +78,26 @@ export class KeyValueCache {
     for (const buffer of this.#buffers) buffer.copyWithin(to * size, from * size, (from + 1) * size);
   }
 
+  /** The memory of a row's first positions, one piece per layer, keys or values, and head, with its place in a kept row. */
+  #eachHead(row: number, positions: number, visit: (memory: Float32Array, offset: number) => void): void {
+    const { keyValueHeadCount, headSize } = this.#config;
+    const count = positions * headSize;
+    let offset = 0;
+    for (const buffer of this.#buffers) {
+      for (let head = 0; head < keyValueHeadCount; head++, offset += count) {
+        const start = row * this.#rowSize + head * this.#length * headSize;
+        visit(buffer.subarray(start, start + count), offset);
+      }
+    }
+  }
+
   #relayout(rows: number, length: number, keep: number): void {
     const old = new KeyValueCache(this.#config);
     old.#buffers = this.#buffers;
     old.#length = this.#length;
     this.#length = length;
     this.#buffers = old.#buffers.map(() => new Float32Array(rows * this.#rowSize));
-    for (let row = 0; row < keep; row++) this.copyRow(old, { from: row, to: row, positions: old.#length });
+    for (let row = 0; row < keep; row++) this.writeRow(row, old.readRow(row, old.#length), old.#length);
   }
 
   get #rowSize(): number {

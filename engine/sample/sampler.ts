@@ -1,16 +1,13 @@
-import { setImmediate } from 'node:timers/promises';
-import type { InferenceSession } from '../onnx/runtime.ts';
-import { decodeRowsMax, keyValueBytesMax } from '../limits.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { keyValueBytesMax, promptCacheBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
-import { openSession, type SessionOptions } from '../onnx/session.ts';
-import { DecodeBatch, type DecodeSessions, type Row } from './decode-batch.ts';
-import { buildDecodeGraph } from './decode-graph.ts';
-import { KeyValueCache, rowBytes } from './key-value-cache.ts';
-import { requireSampleable, rowsMin, type SampleRequest, type SampleResult } from './sample-request.ts';
+import type { SessionOptions } from '../onnx/session.ts';
+import { DecodeLane, type Lane, type LaneCounters, type LaneEvents, noCounters } from './decode-lane.ts';
+import { requireSampleable, type SampleRequest, type SampleResult } from './sample-request.ts';
+import type { Choice } from './token-choice.ts';
 
 export type { SampleRequest, SampleResult } from './sample-request.ts';
-export { requireSampleable } from './sample-request.ts';
 
 export interface GenerateOptions {
   readonly signal?: AbortSignal;
@@ -22,176 +19,217 @@ export interface SamplerCounters {
   readonly rowsRunning: number;
   readonly rowsWaiting: number;
   readonly tokensTotal: number;
-  /** Keys and values that rows may come to need, of keyValueBytesMax. */
+  /** Keys and values that running rows may come to need, of keyValueBytesMax. */
   readonly keyValueBytesUsed: number;
   readonly keyValueBytesMax: number;
-  /** Prompt tokens of all admitted rows, and those that were computed: the others were shared. */
+  /** Prompt tokens of all rows that ran, and those that were computed: the others were shared. */
   readonly promptTokensTotal: number;
   readonly promptTokensComputed: number;
 }
 
-/** One call of generate: rows wait here until the batch has room for them. */
+/** One call of generate. */
 interface Call {
-  readonly parameters: Parameters;
-  readonly requests: readonly SampleRequest[];
-  readonly signal: AbortSignal | undefined;
+  readonly version: Version;
   readonly onToken: GenerateOptions['onToken'];
-  readonly results: SampleResult[];
-  admitted: number;
-  finished: number;
+  readonly rows: readonly CallRow[];
+  unfinished: number;
   readonly resolve: (results: SampleResult[]) => void;
   readonly reject: (reason: unknown) => void;
 }
 
+interface CallRow {
+  readonly id: number;
+  readonly index: number;
+  readonly request: SampleRequest;
+  readonly tokenIds: number[];
+  readonly logprobs: number[];
+  /** The same array as logprobs while no token was drawn from another distribution. */
+  samplingLogprobs: number[];
+  finishReason: 'stop' | 'length' | null;
+}
+
+/** The weights of one policy version as long as they keep their values. */
+interface Version {
+  readonly key: number;
+  readonly checksum: number;
+  callCount: number;
+}
+
 /**
- * Samples from any number of policy versions of one architecture. Calls that name the version in progress join its
- * batch at the next step; others wait their turn, first come first served. With one thread a row's tokens and logprobs
- * do not depend on its neighbours, bit for bit: no batch has a single row, and random numbers have keys.
+ * Samples from any number of policy versions of one architecture. Rows of all calls are decoded together, as far as they
+ * are of one version; versions take turns step by step, so that none waits for another's rows to end. With one thread a
+ * row's tokens and logprobs do not depend on its neighbours, bit for bit: no batch has a single row, and random numbers
+ * have keys.
+ *
+ * Weights must not change while rows of them wait or run. Between calls they may, as a trainer in the same process does.
  */
 export class Sampler {
   readonly config: ModelConfig;
-  readonly #sessions: DecodeSessions;
-  readonly #cache: KeyValueCache;
-  readonly #prefillCache: KeyValueCache;
-  readonly #waiting: Call[] = [];
-  #running: Promise<void> | null = null;
-  #rowsRunning = 0;
-  #tokensTotal = 0;
+  #lane!: Lane;
+  #counters: LaneCounters = noCounters;
+  readonly #versions = new WeakMap<Parameters, Version>();
+  readonly #forgotten = new FinalizationRegistry<number>((key) => this.#lane.forget(key));
+  readonly #rows = new Map<number, { readonly call: Call; readonly row: CallRow }>();
+  #nextKey = 0;
+  #nextId = 0;
+  #isReleased = false;
 
-  private constructor(config: ModelConfig, sessions: DecodeSessions) {
+  private constructor(config: ModelConfig) {
     this.config = config;
-    this.#sessions = sessions;
-    this.#cache = new KeyValueCache(config);
-    this.#prefillCache = new KeyValueCache(config);
   }
 
-  static async open(config: ModelConfig, options: SessionOptions): Promise<Sampler> {
-    const open = (phase: 'prefill' | 'step'): Promise<InferenceSession> =>
-      openSession(buildDecodeGraph(config, phase), options);
-    return new Sampler(config, { prefill: await open('prefill'), step: await open('step') });
+  static async open(config: ModelConfig, { threads }: SessionOptions): Promise<Sampler> {
+    const sampler = new Sampler(config);
+    const options = { threads, keyValueBytesMax, promptBytesMax: promptCacheBytesMax };
+    sampler.#lane = await DecodeLane.open(config, options, sampler.#events());
+    return sampler;
   }
 
-  /** Results in the order of the requests. An aborted call rejects with the signal's reason at the next step. */
+  /** Results in the order of the requests. An aborted call rejects with the signal's reason; its rows leave at the next step. */
   async generate(
     parameters: Parameters,
     requests: readonly SampleRequest[],
-    options: GenerateOptions = {},
+    { signal, onToken }: GenerateOptions = {},
   ): Promise<SampleResult[]> {
     requests.forEach((request) => requireSampleable(request, this.config));
-    options.signal?.throwIfAborted();
+    signal?.throwIfAborted();
+    if (this.#isReleased) throw released();
     if (requests.length === 0) return [];
+    const version = this.#versionOf(parameters);
     return new Promise((resolve, reject) => {
-      const progress = { results: [], admitted: 0, finished: 0 };
-      this.#waiting.push({
-        parameters,
-        requests,
-        signal: options.signal,
-        onToken: options.onToken,
-        ...progress,
-        resolve,
-        reject,
-      });
-      this.#running ??= this.#run();
+      const rows = requests.map((request, index) => newRow(request, index, this.#nextId++));
+      const onAbort = (): void => this.#end(call, () => reject(signal?.reason));
+      const settled = <Value>(settle: (value: Value) => void) => {
+        return (value: Value): void => {
+          signal?.removeEventListener('abort', onAbort);
+          settle(value);
+        };
+      };
+      const call: Call = {
+        version,
+        onToken,
+        rows,
+        unfinished: rows.length,
+        resolve: settled(resolve),
+        reject: settled(reject),
+      };
+      signal?.addEventListener('abort', onAbort);
+      version.callCount++;
+      for (const row of rows) this.#rows.set(row.id, { call, row });
+      this.#lane.submit(version.key, parameters, rows);
     });
   }
 
   get counters(): SamplerCounters {
-    const rowsWaiting = this.#waiting.reduce((sum, call) => sum + call.requests.length - call.admitted, 0);
-    return {
-      rowsRunning: this.#rowsRunning,
-      rowsWaiting,
-      tokensTotal: this.#tokensTotal,
-      keyValueBytesUsed: 0,
-      keyValueBytesMax,
-      promptTokensTotal: 0,
-      promptTokensComputed: 0,
-    };
+    return { ...this.#counters, keyValueBytesMax };
   }
 
+  /** Calls under way are rejected. */
   async release(): Promise<void> {
-    await this.#running;
-    await this.#sessions.prefill.release();
-    await this.#sessions.step.release();
+    this.#isReleased = true;
+    for (const { call } of this.#rows.values()) this.#end(call, () => call.reject(released()));
+    await this.#lane.close();
   }
 
-  async #run(): Promise<void> {
-    // Calls made in one turn of the event loop start together.
-    await setImmediate();
-    while (this.#waiting[0]) await this.#runBatch(this.#waiting[0].parameters);
-    // In the same turn as the last look at the line: a call that comes later finds nobody running and starts anew.
-    this.#running = null;
-  }
-
-  async #runBatch(parameters: Parameters): Promise<void> {
-    const batch = new DecodeBatch({
-      parameters,
-      sessions: this.#sessions,
-      cache: this.#cache,
-      prefillCache: this.#prefillCache,
-    });
-    const calls = new Set<Call>();
-    try {
-      do {
-        this.#dropAborted(batch, calls);
-        await batch.prefill(this.#admit(parameters, batch, calls));
-        await batch.step();
-        this.#rowsRunning = batch.rowCount;
-        this.#tokensTotal += batch.takeTokenCount();
-      } while (batch.rowCount > 0 || this.#waiting[0]?.parameters === parameters);
-    } catch (error) {
-      for (const call of calls) this.#end(call, () => call.reject(error));
-    }
-    this.#rowsRunning = 0;
-  }
-
-  /** Rows of the first calls in line, as long as they name this version and fit. */
-  #admit(parameters: Parameters, batch: DecodeBatch, calls: Set<Call>): Row[] {
-    const rows: Row[] = [];
-    let longest = batch.longest;
-    for (let call = this.#waiting[0]; call?.parameters === parameters; call = this.#waiting[0]) {
-      const request = call.requests[call.admitted]!;
-      longest = Math.max(longest, request.promptTokenIds.length + request.maxTokens);
-      if (!fits(this.config, batch.rowCount + rows.length + 1, longest)) break;
-      calls.add(call);
-      rows.push(this.#row(call, call.admitted++, () => calls.delete(call)));
-      if (call.admitted === call.requests.length) this.#waiting.shift();
-    }
-    return rows;
-  }
-
-  #row(call: Call, index: number, onDone: () => void): Row {
+  #events(): LaneEvents {
     return {
-      request: call.requests[index]!,
-      owner: call,
-      tokenIds: [],
-      logprobs: [],
-      onToken: (tokenId, logprob) => call.onToken?.(index, tokenId, logprob),
-      finish: (result) => {
-        call.results[index] = result;
-        call.finished++;
-        if (call.finished < call.requests.length) return;
-        onDone();
-        call.resolve(call.results);
+      token: (id, choice) => this.#accept(id, choice),
+      end: (id, finishReason) => this.#finish(id, finishReason),
+      fail: (ids, error) => {
+        for (const id of ids) {
+          const call = this.#rows.get(id)?.call;
+          if (call) this.#end(call, () => call.reject(error));
+        }
       },
+      progress: (counters) => (this.#counters = counters),
     };
   }
 
-  #dropAborted(batch: DecodeBatch, calls: ReadonlySet<Call>): void {
-    for (const call of new Set([...calls, ...this.#waiting])) {
-      if (!call.signal?.aborted) continue;
-      batch.drop(call);
-      this.#end(call, () => call.reject(call.signal?.reason));
+  #accept(id: number, { tokenId, logprob, samplingLogprob }: Choice): void {
+    const found = this.#rows.get(id);
+    if (!found) return;
+    const { call, row } = found;
+    if (samplingLogprob !== logprob && row.samplingLogprobs === row.logprobs)
+      row.samplingLogprobs = row.logprobs.slice();
+    row.tokenIds.push(tokenId);
+    row.logprobs.push(logprob);
+    if (row.samplingLogprobs !== row.logprobs) row.samplingLogprobs.push(samplingLogprob);
+    try {
+      call.onToken?.(row.index, tokenId, logprob);
+      const { isFinished, minTokens = 0 } = row.request;
+      if (row.tokenIds.length < minTokens || !isFinished?.(row.tokenIds)) return;
+    } catch (error) {
+      this.#end(call, () => call.reject(error));
+      return;
     }
+    this.#lane.drop([id]);
+    this.#finish(id, 'stop');
   }
 
+  #finish(id: number, finishReason: 'stop' | 'length'): void {
+    const found = this.#rows.get(id);
+    if (!found) return;
+    const { call, row } = found;
+    row.finishReason = finishReason;
+    this.#rows.delete(id);
+    if (--call.unfinished > 0) return;
+    call.version.callCount--;
+    call.resolve(call.rows.map(resultOf));
+  }
+
+  /** Ends a call before its rows. */
   #end(call: Call, settle: () => void): void {
-    const place = this.#waiting.indexOf(call);
-    if (place >= 0) this.#waiting.splice(place, 1);
+    const ids = call.rows.flatMap(({ id }) => (this.#rows.delete(id) ? [id] : []));
+    if (ids.length === 0) return;
+    this.#lane.drop(ids);
+    call.version.callCount--;
     settle();
+  }
+
+  /** Weights trained in place are another version: what was computed with the old ones is forgotten. */
+  #versionOf(parameters: Parameters): Version {
+    const known = this.#versions.get(parameters);
+    if (known && known.callCount > 0) return known;
+    const checksum = checksumOf(parameters.flat);
+    if (known?.checksum === checksum) return known;
+    if (known) this.#lane.forget(known.key);
+    const version = { key: this.#nextKey++, checksum, callCount: 0 };
+    this.#versions.set(parameters, version);
+    this.#forgotten.register(parameters, version.key);
+    return version;
   }
 }
 
-/** The smallest batch always fits: rows too long for it are refused before. */
-function fits(config: ModelConfig, rows: number, length: number): boolean {
-  return rows <= decodeRowsMax && Math.max(rows, rowsMin) * rowBytes(config, length) <= keyValueBytesMax;
+function newRow(request: SampleRequest, index: number, id: number): CallRow {
+  const logprobs: number[] = [];
+  return { id, index, request, tokenIds: [], logprobs, samplingLogprobs: logprobs, finishReason: null };
+}
+
+function resultOf({ tokenIds, logprobs, samplingLogprobs, finishReason }: CallRow): SampleResult {
+  return { tokenIds, logprobs, samplingLogprobs, finishReason: finishReason! };
+}
+
+function released(): RatchetError {
+  return new RatchetError(
+    'InferenceUnavailable',
+    'The sampler was closed while the call waited or ran. Open it again.',
+  );
+}
+
+/** The sum of the weights' bits: it tells training in place, which changes weights everywhere, at memory speed. */
+function checksumOf({ buffer, byteOffset, length }: Float32Array): number {
+  const words = new Int32Array(buffer, byteOffset, length);
+  let a = 0;
+  let b = 0;
+  let c = 0;
+  let d = 0;
+  let i = 0;
+  for (; i + 3 < length; i += 4) {
+    a = (a + words[i]!) | 0;
+    b = (b + words[i + 1]!) | 0;
+    c = (c + words[i + 2]!) | 0;
+    d = (d + words[i + 3]!) | 0;
+  }
+  for (; i < length; i++) a = (a + words[i]!) | 0;
+  return (a ^ Math.imul(b, 3) ^ Math.imul(c, 5) ^ Math.imul(d, 7)) | 0;
 }

@@ -1,0 +1,79 @@
+import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
+import type { ModelConfig } from '../model/config.ts';
+import { rowBytes } from './key-value-cache.ts';
+import { rowsMin } from './sample-request.ts';
+
+export interface WaitingRow {
+  /** Grows with the order of arrival. */
+  readonly id: number;
+  readonly request: { readonly promptTokenIds: readonly number[]; readonly maxTokens: number };
+}
+
+/** The rows of one policy version: those that run, and those that wait in the order of their arrival. */
+export interface Line {
+  readonly running: BatchSize;
+  readonly waiting: readonly WaitingRow[];
+}
+
+export interface BatchSize {
+  readonly rows: number;
+  /** The most positions a row of it may come to. */
+  readonly length: number;
+}
+
+/** Keys and values that a batch may come to need: every row is as long as the longest may become. */
+export function batchBytes(config: ModelConfig, { rows, length }: BatchSize): number {
+  return rows === 0 ? 0 : Math.max(rows, rowsMin) * rowBytes(config, length);
+}
+
+export function rowLengthMax({ promptTokenIds, maxTokens }: WaitingRow['request']): number {
+  return promptTokenIds.length + maxTokens;
+}
+
+/**
+ * How many waiting rows of each line may start now. Whoever came first is asked first. A line whose share of memory is used up
+ * waits for rows of its own to end; a line that has nothing running and finds no room holds back everyone who came later.
+ */
+export function admit(config: ModelConfig, bytesMax: number, lines: readonly Line[]): number[] {
+  const progress = lines.map((line) => ({ ...line, size: line.running, taken: 0, positions: 0 }));
+  const open = new Set(progress.filter(({ waiting }) => waiting.length > 0));
+  let bytes = progress.reduce((sum, { size }) => sum + batchBytes(config, size), 0);
+  while (open.size > 0) {
+    const line = [...open].reduce((first, each) => (headOf(each).id < headOf(first).id ? each : first));
+    const { request } = headOf(line);
+    const size = { rows: line.size.rows + 1, length: Math.max(line.size.length, rowLengthMax(request)) };
+    const othersBytes = bytes - batchBytes(config, line.size);
+    if (!mayGrow(size, { bytes: batchBytes(config, size), othersBytes, bytesMax })) {
+      if (line.size.rows === 0) break;
+      open.delete(line);
+      continue;
+    }
+    line.size = size;
+    line.taken++;
+    line.positions += request.promptTokenIds.length;
+    bytes = othersBytes + batchBytes(config, size);
+    // The rest of a long line waits for a step, so that rows that run already do not stand still.
+    if (line.positions >= prefillPositionsMax || line.taken === line.waiting.length) open.delete(line);
+  }
+  return progress.map(({ taken }) => taken);
+}
+
+/**
+ * A batch may take three times what it leaves free (dynamic thresholds, Choudhury & Hahne 1998): one version alone fills
+ * three quarters, so that there is room for another to begin. What begins alone may take everything: requests that need
+ * more than that are refused before.
+ */
+function mayGrow(
+  { rows }: BatchSize,
+  { bytes, othersBytes, bytesMax }: { bytes: number; othersBytes: number; bytesMax: number },
+): boolean {
+  const free = bytesMax - othersBytes - bytes;
+  if (rows > decodeRowsMax || free < 0) return false;
+  return bytes <= shareOfFree * free || (othersBytes === 0 && rows <= rowsMin);
+}
+
+const shareOfFree = 3;
+
+function headOf({ waiting, taken }: { waiting: readonly WaitingRow[]; taken: number }): WaitingRow {
+  return waiting[taken]!;
+}

@@ -1,0 +1,246 @@
+import { setImmediate } from 'node:timers/promises';
+import type { ModelConfig } from '../model/config.ts';
+import type { Parameters } from '../model/parameters.ts';
+import { openSession, type SessionOptions } from '../onnx/session.ts';
+import { admit, batchBytes, type BatchSize } from './admission.ts';
+import { DecodeBatch, type DecodeSessions, type Row, type RowEvents, type RowRequest } from './decode-batch.ts';
+import { buildDecodeGraph } from './decode-graph.ts';
+import { KeyValueCache } from './key-value-cache.ts';
+import { PromptCache } from './prompt-cache.ts';
+import { TokenChooser } from './token-choice.ts';
+
+export interface LaneEvents extends RowEvents {
+  /** Rows that ended with an error. */
+  readonly fail: (ids: readonly number[], error: unknown) => void;
+  /** After every round of steps. */
+  readonly progress: (counters: LaneCounters) => void;
+}
+
+export interface LaneCounters {
+  readonly rowsRunning: number;
+  readonly rowsWaiting: number;
+  readonly tokensTotal: number;
+  readonly keyValueBytesUsed: number;
+  readonly promptTokensTotal: number;
+  readonly promptTokensComputed: number;
+}
+
+export const noCounters: LaneCounters = {
+  rowsRunning: 0,
+  rowsWaiting: 0,
+  tokensTotal: 0,
+  keyValueBytesUsed: 0,
+  promptTokensTotal: 0,
+  promptTokensComputed: 0,
+};
+
+export interface LaneOptions extends SessionOptions {
+  /** Keys and values of all batches together. */
+  readonly keyValueBytesMax: number;
+  /** Keys, values and logits of prompts kept for rows to come. */
+  readonly promptBytesMax: number;
+}
+
+export interface NewRow {
+  readonly id: number;
+  readonly request: RowRequest;
+}
+
+/** Rows are decoded by one thread, in batches by policy version. */
+export interface Lane {
+  /** The weights stay as they are while rows of them wait or run; afterwards the lane lets go of them. */
+  submit(version: number, parameters: Parameters, rows: readonly NewRow[]): void;
+  /** No rows of this version will come: its prompts need not be kept. */
+  forget(version: number): void;
+  /** Rows that nobody waits for leave at the next step; no event tells of them any more. */
+  drop(ids: readonly number[]): void;
+  /** Ends after the step in progress; rows are forgotten. */
+  close(): Promise<void>;
+}
+
+interface Version {
+  readonly key: number;
+  readonly parameters: Parameters;
+  waiting: Row[];
+  batch: DecodeBatch | null;
+  cache: KeyValueCache | null;
+}
+
+/**
+ * Decodes the rows of several versions in alternation, one step each. At every step rows join in the order in which they
+ * came, as far as there is room: a version whose share is used up waits for its own rows, and a version that has none
+ * running and finds no room holds back what came after it, so that none starves.
+ */
+export class DecodeLane implements Lane {
+  readonly #config: ModelConfig;
+  readonly #sessions: DecodeSessions;
+  readonly #options: LaneOptions;
+  readonly #events: LaneEvents;
+  readonly #prefillCache: KeyValueCache;
+  readonly #prompts: PromptCache;
+  readonly #versions = new Map<number, Version>();
+  readonly #rows = new Map<number, Row>();
+  /** Kept for the next batch, so that memory is not asked for again for each. */
+  #spareCache: KeyValueCache | null = null;
+  #running: Promise<void> | null = null;
+  #isClosed = false;
+  #hasDropped = false;
+  #counters = noCounters;
+
+  private constructor(
+    config: ModelConfig,
+    parts: { sessions: DecodeSessions; options: LaneOptions; events: LaneEvents },
+  ) {
+    this.#config = config;
+    this.#sessions = parts.sessions;
+    this.#options = parts.options;
+    this.#events = parts.events;
+    this.#prefillCache = new KeyValueCache(config);
+    this.#prompts = new PromptCache(parts.options.promptBytesMax);
+  }
+
+  static async open(config: ModelConfig, options: LaneOptions, events: LaneEvents): Promise<DecodeLane> {
+    const prefill = buildDecodeGraph(config, 'prefill');
+    const step = buildDecodeGraph(config, 'step');
+    const sessions = {
+      prefill: await openSession(prefill.graph, options),
+      step: await openSession(step.graph, options),
+      logits: { prefill: prefill.logits, step: step.logits },
+    };
+    return new DecodeLane(config, { sessions, options, events });
+  }
+
+  forget(key: number): void {
+    this.#prompts.drop(promptPrefix(key));
+  }
+
+  submit(key: number, parameters: Parameters, rows: readonly NewRow[]): void {
+    const version = this.#versions.get(key) ?? { key, parameters, waiting: [], batch: null, cache: null };
+    this.#versions.set(key, version);
+    for (const { id, request } of rows) {
+      const row = { id, request, chooser: new TokenChooser(request), sampledCount: 0, isDropped: false };
+      this.#rows.set(id, row);
+      version.waiting.push(row);
+    }
+    this.#running ??= this.#run();
+  }
+
+  drop(ids: readonly number[]): void {
+    for (const id of ids) {
+      const row = this.#rows.get(id);
+      if (row) row.isDropped = this.#hasDropped = true;
+      this.#rows.delete(id);
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.drop([...this.#rows.keys()]);
+    await this.#running;
+    await this.#sessions.prefill.release();
+    await this.#sessions.step.release();
+  }
+
+  async #run(): Promise<void> {
+    // Rows submitted in one turn of the event loop start together.
+    await setImmediate();
+    while (this.#tidy() && !this.#isClosed) {
+      const admitted = this.#admit();
+      for (const version of this.#versions.values()) await this.#advance(version, admitted.get(version) ?? []);
+      this.#report();
+    }
+    // In the same turn as the last look at the rows: one that comes later finds nobody running and starts anew.
+    this.#running = null;
+    this.#report();
+  }
+
+  /** Forgets what ended; whether rows are left. */
+  #tidy(): boolean {
+    for (const version of this.#versions.values()) {
+      version.batch?.removeFinished();
+      if (this.#hasDropped) version.waiting = version.waiting.filter(({ isDropped }) => !isDropped);
+      if (version.batch?.rowCount === 0) {
+        this.#spareCache = version.cache;
+        version.batch = version.cache = null;
+      }
+      if (!version.batch && version.waiting.length === 0) this.#versions.delete(version.key);
+    }
+    this.#hasDropped = false;
+    return this.#versions.size > 0;
+  }
+
+  /** Takes the rows that may start now from their lines. */
+  #admit(): ReadonlyMap<Version, Row[]> {
+    const versions = [...this.#versions.values()];
+    const lines = versions.map(({ batch, waiting }) => ({ running: sizeOf(batch), waiting }));
+    const counts = admit(this.#config, this.#options.keyValueBytesMax, lines);
+    return new Map(versions.map((version, i) => [version, version.waiting.splice(0, counts[i])]));
+  }
+
+  async #advance(version: Version, admitted: readonly Row[]): Promise<void> {
+    if (!version.batch && admitted.length === 0) return;
+    const batch = (version.batch ??= this.#openBatch(version));
+    try {
+      await batch.prefill(admitted);
+      await batch.step();
+    } catch (error) {
+      const ids = [...new Set([...batch.rowIds, ...admitted.map(({ id }) => id)])].filter((id) => this.#rows.has(id));
+      this.drop(ids);
+      this.#events.fail(ids, error);
+    }
+    this.#count(batch);
+  }
+
+  #openBatch(version: Version): DecodeBatch {
+    const cache = this.#spareCache ?? new KeyValueCache(this.#config);
+    this.#spareCache = null;
+    version.cache = cache;
+    return new DecodeBatch({
+      config: this.#config,
+      parameters: version.parameters,
+      sessions: this.#sessions,
+      cache,
+      prefillCache: this.#prefillCache,
+      prompts: this.#prompts,
+      promptPrefix: promptPrefix(version.key),
+      events: {
+        token: (id, choice) => {
+          if (this.#rows.has(id)) this.#events.token(id, choice);
+        },
+        end: (id, finishReason) => {
+          if (this.#rows.delete(id)) this.#events.end(id, finishReason);
+        },
+      },
+    });
+  }
+
+  #count(batch: DecodeBatch): void {
+    const { sampled, promptTokens, promptTokensComputed } = batch.takeCounts();
+    this.#counters = {
+      ...this.#counters,
+      tokensTotal: this.#counters.tokensTotal + sampled,
+      promptTokensTotal: this.#counters.promptTokensTotal + promptTokens,
+      promptTokensComputed: this.#counters.promptTokensComputed + promptTokensComputed,
+    };
+  }
+
+  #report(): void {
+    const versions = [...this.#versions.values()];
+    const batches = versions.map(({ batch }) => sizeOf(batch));
+    this.#counters = {
+      ...this.#counters,
+      rowsRunning: batches.reduce((sum, { rows }) => sum + rows, 0),
+      rowsWaiting: versions.reduce((sum, { waiting }) => sum + waiting.length, 0),
+      keyValueBytesUsed: batches.reduce((sum, size) => sum + batchBytes(this.#config, size), 0),
+    };
+    this.#events.progress(this.#counters);
+  }
+}
+
+function sizeOf(batch: DecodeBatch | null): BatchSize {
+  return { rows: batch?.rowCount ?? 0, length: batch?.longest ?? 0 };
+}
+
+function promptPrefix(version: number): string {
+  return `${version}:`;
+}
