@@ -1,0 +1,56 @@
+/** AdamW and gradient clipping against torch's, computed in double precision; make_gradients.py makes the golden file. */
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import type { OptimizerSpec } from '../../core/spec/run-spec.ts';
+import { AdamW, globalNorm } from '../../engine/train/adamw.ts';
+import { readFloats } from './golden/gradients/read-gradients.ts';
+
+const folder = fileURLToPath(new URL('./golden/gradients/adamw/', import.meta.url));
+
+interface Golden {
+  readonly optimizer: OptimizerSpec;
+  /** The weights are this many copies of the tile in the file. */
+  readonly repeats: number;
+  readonly steps: readonly { readonly learningRate: number; readonly norm: number }[];
+}
+
+/** Of the distance the weights have gone so far. */
+const tolerance = 1e-6;
+
+test('five steps of AdamW with clipping are those of torch.optim.AdamW and clip_grad_norm_', async () => {
+  const { optimizer: spec, repeats, steps } = JSON.parse(await readFile(`${folder}steps.json`, 'utf8')) as Golden;
+  const tensors = await readFloats(`${folder}steps.safetensors`);
+  const initial = tensors.get('weights_0')!;
+  const weights = repeated(initial, repeats);
+  const optimizer = new AdamW(weights.length);
+  let travelled = 0;
+  for (const [index, { learningRate, norm }] of steps.entries()) {
+    const gradient = repeated(tensors.get(`gradient_${index + 1}`)!, repeats);
+    const ours = globalNorm(gradient);
+    assert.ok(Math.abs(ours / norm - 1) < tolerance, `the norm is ${ours}, torch says ${norm}`);
+    optimizer.apply(weights, gradient, ours, learningRate, spec);
+    // A step is at most about the learning rate long, whatever the gradient.
+    travelled += learningRate;
+    requireEqual(weights, tensors.get(`weights_${index + 1}`)!, travelled);
+  }
+});
+
+/** Beside `tolerance`, a weight may be off by the rounding of what it was added to. */
+function requireEqual(weights: Float32Array, expected: Float32Array, travelled: number): void {
+  weights.forEach((weight, i) => {
+    const value = expected[i % expected.length]!;
+    const rounding = 4 * Math.abs(value) * 2 ** -24;
+    assert.ok(
+      Math.abs(weight - value) <= tolerance * travelled + rounding,
+      `weight ${i} is ${weight}, torch says ${value}`,
+    );
+  });
+}
+
+function repeated(tile: Float32Array, times: number): Float32Array {
+  const whole = new Float32Array(tile.length * times);
+  for (let i = 0; i < times; i++) whole.set(tile, i * tile.length);
+  return whole;
+}
