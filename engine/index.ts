@@ -1,4 +1,4 @@
-/** The embedded model engine: samples from and trains small Qwen3-type decoders on the CPU with onnxruntime-node. */
+/** The embedded model engine: samples from and trains small decoders (Qwen3, Qwen2, Llama) on the CPU with onnxruntime-node. */
 export { type EngineFingerprint, engineFingerprint } from './fingerprint.ts';
 export { type ModelConfig, type ModelFamily, parseModelConfig, type RopeScaling } from './model/config.ts';
 export { requireMemory } from './model/memory.ts';
@@ -27,6 +27,8 @@ export { parameterCount, Parameters } from './model/parameters.ts';
 export { createPreset, openModel } from './model/presets.ts';
 export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';
 export { loadTokenizer } from './model/load-tokenizer.ts';
+export type { ChatOptions, TemplateMessage, TemplateToolCall } from './model/chat-template.ts';
+export { Detokenizer } from './model/detokenizer.ts';
 export { ChatTokenizer } from './model/tokenizer.ts';
 export {
   type GenerateOptions,

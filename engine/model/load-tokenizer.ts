@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { readText } from './text-files.ts';
 import { ChatTokenizer } from './tokenizer.ts';
 
 /** Versions of one policy share their tokenizer; another model or two may be around beside it. */
@@ -8,15 +9,18 @@ const loaded = new Map<string, ChatTokenizer>();
 
 /** The tokenizer of a model folder, without its weights. Folders with the same tokenizer share one instance. */
 export async function loadTokenizer(folder: string): Promise<ChatTokenizer> {
-  const [tokenizer, config, chatTemplate] = await Promise.all([
+  const optional = (name: string): Promise<string | null> => readText(folder, name);
+  const [tokenizer, config, chatTemplate, toolTemplate] = await Promise.all([
     readFile(join(folder, 'tokenizer.json'), 'utf8'),
     readFile(join(folder, 'tokenizer_config.json'), 'utf8'),
-    readFile(join(folder, 'chat_template.jinja'), 'utf8').catch(() => null), // optional
+    optional('chat_template.jinja'),
+    optional('additional_chat_templates/tool_use.jinja'),
   ]);
-  const key = [tokenizer, config, chatTemplate].join('\0');
+  const key = [tokenizer, config, chatTemplate, toolTemplate].join('\0');
   const known = loaded.get(key);
   if (known) return known;
-  const made = new ChatTokenizer({ tokenizer, config, ...(chatTemplate === null ? {} : { chatTemplate }) }, folder);
+  const templates = { ...(chatTemplate !== null && { chatTemplate }), ...(toolTemplate !== null && { toolTemplate }) };
+  const made = new ChatTokenizer({ tokenizer, config, ...templates }, folder);
   loaded.set(key, made);
   if (loaded.size > loadedMax) loaded.delete(loaded.keys().next().value!);
   return made;

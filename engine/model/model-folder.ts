@@ -116,11 +116,13 @@ async function readModelFiles(folder: string, options: LoadOptions): Promise<Tex
 
 function describeModel(files: TextFiles, where: string): Pick<ModelFolder, 'config' | 'tokenizer' | 'files'> {
   const chatTemplate = files['chat_template.jinja'];
+  const toolTemplate = files['additional_chat_templates/tool_use.jinja'];
   const tokenizer = new ChatTokenizer(
     {
       tokenizer: files['tokenizer.json'] ?? '',
       config: files['tokenizer_config.json'] ?? '',
-      ...(chatTemplate === undefined ? {} : { chatTemplate }),
+      ...(chatTemplate !== undefined && { chatTemplate }),
+      ...(toolTemplate !== undefined && { toolTemplate }),
     },
     where,
   );

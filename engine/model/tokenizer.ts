@@ -1,8 +1,7 @@
-import { Template } from '@huggingface/jinja';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import type { ChatMessage } from '../../core/rl/rollout.ts';
+import { additionalSpecialTokens, type ChatOptions, ChatTemplates, type TemplateMessage } from './chat-template.ts';
 
 /** The files a tokenizer is made of, as text. */
 export interface TokenizerFiles {
@@ -12,17 +11,9 @@ export interface TokenizerFiles {
   readonly config: string;
   /** chat_template.jinja, where the template lies beside the config; it wins over the config's own. */
   readonly chatTemplate?: string;
+  /** additional_chat_templates/tool_use.jinja: the template for conversations with tools, where there is one. */
+  readonly toolTemplate?: string;
 }
-
-const SpecialToken = z.union([z.string(), z.object({ content: z.string() }).transform((token) => token.content)]);
-const TokenizerConfig = z.looseObject({
-  chat_template: z.union([z.string(), z.array(z.object({ name: z.string(), template: z.string() }))]).nullish(),
-  bos_token: SpecialToken.nullish(),
-  eos_token: SpecialToken.nullish(),
-  pad_token: SpecialToken.nullish(),
-  unk_token: SpecialToken.nullish(),
-});
-type TokenizerConfig = z.infer<typeof TokenizerConfig>;
 
 /** Prompts kept rendered: those of the groups in flight. */
 const renderedMax = 512;
@@ -30,24 +21,21 @@ const renderedMax = 512;
 /** Text to token ids and back, and conversations to prompts, as the model's own files say. */
 export class ChatTokenizer {
   readonly #tokenizer: Tokenizer;
-  readonly #template: Template | null;
-  readonly #config: TokenizerConfig;
+  readonly #templates: ChatTemplates;
+  readonly #specialTokenIds: ReadonlySet<number>;
   /** The rollouts of a group ask for the same prompt; a template takes longer than a map. */
   readonly #rendered = new Map<string, number[]>();
 
   constructor(files: TokenizerFiles, where: string) {
     const tokenizer = parseObject(files.tokenizer, `${where}/tokenizer.json`);
     const rawConfig = parseObject(files.config, `${where}/tokenizer_config.json`);
-    const config = TokenizerConfig.safeParse(rawConfig);
-    if (!config.success) throw badTokenizer(`${where}/tokenizer_config.json`, z.prettifyError(config.error));
-    this.#config = config.data;
-    const template = files.chatTemplate ?? namedTemplate(config.data.chat_template);
     try {
       this.#tokenizer = new Tokenizer(tokenizer, rawConfig);
-      this.#template = template === null ? null : new Template(template);
+      this.#templates = new ChatTemplates(rawConfig, files);
     } catch (cause) {
       throw badTokenizer(where, String(cause), cause);
     }
+    this.#specialTokenIds = specialTokenIds(this.#tokenizer, rawConfig);
   }
 
   /** Special tokens written in the text are recognised; those that begin or end every text are added only if asked for. */
@@ -55,55 +43,57 @@ export class ChatTokenizer {
     return this.#tokenizer.encode(text, { add_special_tokens: options.addSpecialTokens ?? false }).ids;
   }
 
-  /** Special tokens are left out unless asked for. */
+  /**
+   * Special tokens are left out unless asked for. Spaces before punctuation stay, whatever tokenizer_config.json says of
+   * clean_up_tokenization_spaces: for tokenizers of these families transformers ignores it, and vLLM has no such thing.
+   */
   decode(tokenIds: readonly number[], options: { skipSpecialTokens?: boolean } = {}): string {
     if (tokenIds.length === 0) return '';
-    return this.#tokenizer.decode([...tokenIds], { skip_special_tokens: options.skipSpecialTokens ?? true });
+    return this.#tokenizer.decode([...tokenIds], {
+      skip_special_tokens: options.skipSpecialTokens ?? true,
+      clean_up_tokenization_spaces: false,
+    });
+  }
+
+  /** Whether `decode` leaves it out. */
+  isSpecial(tokenId: number): boolean {
+    return this.#specialTokenIds.has(tokenId);
   }
 
   /** One token's own text, special tokens included, as a log of token logprobs shows it. */
   tokenText(tokenId: number): string {
-    const text = this.#tokenizer.decode([tokenId], { skip_special_tokens: false });
+    const text = this.decode([tokenId], { skipSpecialTokens: false });
     return text === '' ? (this.#tokenizer.id_to_token(tokenId) ?? '') : text;
   }
 
   get canRenderChat(): boolean {
-    return this.#template !== null;
+    return this.#templates.isThere;
   }
 
   /** The prompt after which the assistant's next message is sampled. */
-  renderChat(messages: readonly ChatMessage[]): number[] {
-    const key = JSON.stringify(messages);
+  renderChat(messages: readonly TemplateMessage[], options: ChatOptions = {}): number[] {
+    const key = JSON.stringify([messages, options.tools ?? null, options.templateArguments ?? null]);
     const known = this.#rendered.get(key);
     if (known) return known;
-    const tokenIds = this.encode(this.renderChatText(messages, { addGenerationPrompt: true }));
+    const tokenIds = this.encode(this.renderChatText(messages, { ...options, addGenerationPrompt: true }));
     this.#rendered.set(key, tokenIds);
     if (this.#rendered.size > renderedMax) this.#rendered.delete(this.#rendered.keys().next().value!);
     return tokenIds;
   }
 
-  renderChatText(messages: readonly ChatMessage[], options: { addGenerationPrompt: boolean }): string {
-    if (!this.#template) {
-      throw new RatchetError(
-        'ModelUnsupported',
-        'The model folder has no chat template, so messages cannot be rendered. Send a prompt instead.',
-      );
-    }
-    const { bos_token, eos_token, pad_token, unk_token } = this.#config;
-    return this.#template.render({
-      messages,
-      add_generation_prompt: options.addGenerationPrompt,
-      bos_token: bos_token ?? '',
-      eos_token: eos_token ?? '',
-      pad_token: pad_token ?? '',
-      unk_token: unk_token ?? '',
-    });
+  /** The conversation as the model's chat template writes it, as transformers' apply_chat_template(tokenize=False). */
+  renderChatText(
+    messages: readonly TemplateMessage[],
+    options: ChatOptions & { readonly addGenerationPrompt: boolean },
+  ): string {
+    return this.#templates.render(messages, options);
   }
 }
 
-function namedTemplate(template: TokenizerConfig['chat_template']): string | null {
-  if (template == null || typeof template === 'string') return template ?? null;
-  return template.find(({ name }) => name === 'default')?.template ?? null;
+function specialTokenIds(tokenizer: Tokenizer, config: Record<string, unknown>): Set<number> {
+  const added = [...tokenizer.get_added_tokens_decoder().values()];
+  const named = additionalSpecialTokens(config).map((token) => tokenizer.token_to_id(token));
+  return new Set([...added.flatMap((token) => (token.special ? [token.id] : [])), ...named.filter((id) => id != null)]);
 }
 
 function parseObject(text: string, where: string): Record<string, unknown> {

@@ -3,7 +3,6 @@ import { execFile } from 'node:child_process';
 import { open, readFile, stat, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { setImmediate } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import fc from 'fast-check';
 import { randomStream } from '../../core/random.ts';
@@ -242,15 +241,9 @@ function isNaNBits(bits: number, dtype: 'bfloat16' | 'float16'): boolean {
 /** The most bytes in array buffers while `work` runs, beyond those at its start. */
 async function extraBytes(work: () => Promise<void>): Promise<number> {
   const start = process.memoryUsage().arrayBuffers;
-  let [most, isRunning] = [start, true];
-  const watching = (async () => {
-    while (isRunning) {
-      most = Math.max(most, process.memoryUsage().arrayBuffers);
-      await setImmediate();
-    }
-  })();
+  let most = start;
+  const timer = setInterval(() => (most = Math.max(most, process.memoryUsage().arrayBuffers)), 1);
   await work();
-  isRunning = false;
-  await watching;
+  clearInterval(timer);
   return most - start;
 }

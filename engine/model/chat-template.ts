@@ -1,0 +1,144 @@
+import { Template } from '@huggingface/jinja';
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+
+/** A message as OpenAI's API has it. Further fields reach the template untouched. */
+export interface TemplateMessage {
+  readonly role: string;
+  readonly content?: string | null | readonly unknown[];
+  readonly tool_calls?: readonly TemplateToolCall[] | null;
+}
+
+export interface TemplateToolCall {
+  readonly function: {
+    readonly name: string;
+    /** A text of JSON becomes the object that it says, which is what templates expect; vLLM does the same. */
+    readonly arguments: string | Readonly<Record<string, unknown>>;
+  };
+}
+
+export interface ChatOptions {
+  /** OpenAI's function schemas, `{ type: 'function', function: { name, description, parameters } }`. */
+  readonly tools?: readonly object[] | null;
+  /** chat_template_kwargs: further variables of the template, such as enable_thinking. */
+  readonly templateArguments?: Readonly<Record<string, unknown>>;
+}
+
+const TokenText = z.union([z.string(), z.object({ content: z.string() }).transform(({ content }) => content)]);
+const NamedTemplate = z.object({ name: z.string(), template: z.string() });
+const TokenizerConfig = z.looseObject({
+  chat_template: z.union([z.string(), z.array(NamedTemplate)]).nullish(),
+  additional_special_tokens: z.array(TokenText).nullish(),
+});
+
+/** Special tokens that a template may name. */
+const namedTokens = [
+  'bos_token',
+  'eos_token',
+  'unk_token',
+  'sep_token',
+  'pad_token',
+  'cls_token',
+  'mask_token',
+] as const;
+
+/** A model's chat templates: one, or one by default and one for conversations with tools. */
+export class ChatTemplates {
+  readonly #default: Template | null;
+  readonly #withTools: Template | null;
+  readonly #tokens: Readonly<Record<string, string>>;
+
+  /** `rawConfig` is the object of tokenizer_config.json; templates in files of their own win over those in it. */
+  constructor(rawConfig: Record<string, unknown>, files: { chatTemplate?: string; toolTemplate?: string }) {
+    const { chat_template: stated } = TokenizerConfig.parse(rawConfig);
+    const named = files.chatTemplate === undefined ? namedTemplates(stated) : new Map<string, string>();
+    this.#default = compiled(files.chatTemplate ?? named.get('default'));
+    this.#withTools = compiled(files.toolTemplate ?? named.get('tool_use'));
+    this.#tokens = specialTokens(rawConfig);
+  }
+
+  get isThere(): boolean {
+    return this.#default !== null || this.#withTools !== null;
+  }
+
+  /** The variables are those that transformers' apply_chat_template gives. */
+  render(
+    messages: readonly TemplateMessage[],
+    { tools = null, templateArguments = {}, addGenerationPrompt }: ChatOptions & { addGenerationPrompt: boolean },
+  ): string {
+    const template = (tools === null ? null : this.#withTools) ?? this.#default;
+    if (!template) throw noTemplate(this.isThere);
+    const variables = {
+      ...this.#tokens,
+      messages: messages.map(withParsedArguments),
+      tools,
+      documents: null,
+      add_generation_prompt: addGenerationPrompt,
+      ...templateArguments,
+    };
+    try {
+      return template.render(variables);
+    } catch (cause) {
+      // A template says by raise_exception which conversations it does not take.
+      const reason = cause instanceof Error ? cause.message : String(cause);
+      throw new RatchetError('InferenceRejected', `The chat template does not take these messages: ${reason}`, {
+        cause,
+      });
+    }
+  }
+}
+
+/** Tokens that are special without being marked so in tokenizer.json. */
+export function additionalSpecialTokens(rawConfig: Record<string, unknown>): string[] {
+  return TokenizerConfig.parse(rawConfig).additional_special_tokens ?? [];
+}
+
+function namedTemplates(stated: z.infer<typeof TokenizerConfig>['chat_template']): Map<string, string> {
+  if (typeof stated === 'string') return new Map([['default', stated]]);
+  return new Map(stated?.map(({ name, template }) => [name, template]));
+}
+
+function compiled(template: string | undefined): Template | null {
+  return template === undefined ? null : new Template(template);
+}
+
+function specialTokens(rawConfig: Record<string, unknown>): Record<string, string> {
+  const tokens = namedTokens.flatMap((name): [string, string][] => {
+    const token = TokenText.nullish().parse(rawConfig[name]);
+    return token == null ? [] : [[name, token]];
+  });
+  return Object.fromEntries(tokens);
+}
+
+function withParsedArguments(message: TemplateMessage): TemplateMessage {
+  if (!message.tool_calls) return message;
+  const calls = message.tool_calls.map((call) => ({
+    ...call,
+    function: { ...call.function, arguments: parsedArguments(call) },
+  }));
+  return { ...message, tool_calls: calls };
+}
+
+const Arguments = z.record(z.string(), z.unknown());
+
+function parsedArguments({
+  function: { name, arguments: given },
+}: TemplateToolCall): Readonly<Record<string, unknown>> {
+  if (typeof given !== 'string') return given;
+  try {
+    return Arguments.parse(given === '' ? {} : JSON.parse(given));
+  } catch (cause) {
+    const message = `The arguments of the tool call "${name}" must be the JSON of an object.`;
+    throw new RatchetError('InferenceRejected', message, { cause });
+  }
+}
+
+function noTemplate(hasOther: boolean): RatchetError {
+  const what = hasOther
+    ? 'The model folder has a chat template for conversations with tools alone'
+    : 'The model folder has no chat template';
+  return new RatchetError(
+    'ModelUnsupported',
+    `${what}, so these messages cannot be rendered. Send a prompt of token ids or text instead.`,
+  );
+}
