@@ -22,7 +22,7 @@ const evaluatedMin = 500;
 
 /**
  * Does the demo learn, and from its rewards? Whole runs of configs/rl/reverse-text.toml by the command a user types, one per
- * seed. Everything is measured on 512 held-out words at temperature 1.
+ * seed, at async level 1 as the file has it. Measured on 512 held-out words, at temperature 1 unless a name says greedy.
  *
  * - `reward_min`, `exact_min`: after RL, the worst seed. `exact_before_max`: after the warm-up, the best seed.
  * - `control_gain`: the largest gain in reward of the same recipe on shuffled rewards, from the same warmed-up policy. It
@@ -30,9 +30,12 @@ const evaluatedMin = 500;
  * - `sft_only_exact`: the best exact match of supervised training alone, on the same imperfect demonstrations, for as long as
  *   warm-up and RL took together. RL should be far above it.
  * - `seconds_max`: the longest run, from the command to its end.
+ * - `level0_exact_min`, `level1_exact_min`: after RL at async level 0 and 1, the worst seed (at level 1 `exact_min` again);
+ *   `level0_greedy_exact_min`, `level1_greedy_exact_min`: of the same policies, decoded greedily; `greedy_exact_min`: the
+ *   smaller of the two.
  */
 export const demoLearning = measurement('demo-learning', 'does the demo learn, and from its rewards', measure)
-  .option('--seeds <list>', 'seeds, separated by commas', readSeeds, [0, 1, 2])
+  .option('--seeds <list>', 'seeds, separated by commas', readSeeds, [0, 1, 2, 3, 4])
   .option('--steps <n>', 'RL steps instead of the config’s; for a quick look only', Number);
 
 interface Options {
@@ -62,6 +65,11 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
     control_gain: most(({ control }) => control.after.reward - control.before.reward),
     sft_only_exact: most(({ sftOnly }) => sftOnly.exact),
     seconds_max: most(({ seconds }) => seconds),
+    level0_exact_min: least(({ level0 }) => level0.after.exact),
+    level1_exact_min: least(({ after }) => after.exact),
+    level0_greedy_exact_min: least(({ level0 }) => level0.afterGreedy.exact),
+    level1_greedy_exact_min: least(({ afterGreedy }) => afterGreedy.exact),
+    greedy_exact_min: least(({ level0, afterGreedy }) => Math.min(level0.afterGreedy.exact, afterGreedy.exact)),
     seeds: options.seeds,
     details: results,
   };
@@ -71,9 +79,11 @@ interface SeedResult {
   readonly seed: number;
   readonly before: Score;
   readonly after: Score;
+  readonly afterGreedy: Score;
   readonly seconds: number;
   /** Warm-up and RL, the start of the processes left out. */
   readonly training_s: number;
+  readonly level0: { readonly after: Score; readonly afterGreedy: Score; readonly seconds: number };
   readonly control: ControlResult;
   readonly sftOnly: Score & { readonly steps: number; readonly training_s: number };
   readonly cpu: CpuUse | null;
@@ -84,10 +94,10 @@ async function measureSeed(
   { folder, seed, options }: { folder: string; seed: number; options: Options },
 ): Promise<SeedResult> {
   const steps = options.steps === undefined ? [] : ['--max-steps', String(options.steps)];
-  const overrides = ['--seed', String(seed), ...steps];
+  const atLevel = (level: 0 | 1): string[] => ['--seed', String(seed), '--max-async-level', String(level), ...steps];
   const run = `seed-${seed}`;
   bench.doing(`seed ${seed}: the run`);
-  const { result, cpu } = await meterCpu(() => trainWithCli(bench, { folder, run, overrides }));
+  const { result, cpu } = await meterCpu(() => trainWithCli(bench, { folder, run, overrides: atLevel(1) }));
   const { spec } = await loadRunConfig(demoConfig, {
     projectFolder: folder,
     run,
@@ -97,6 +107,10 @@ async function measureSeed(
   const openedAt = await runOpenedAt(folder, run);
   const training_s = (committedAt(commits.at(-1)!) - openedAt) / 1000;
   const warmup_s = (committedAt(commits[0]!) - openedAt) / 1000;
+
+  bench.doing(`seed ${seed}: the run at async level 0`);
+  const run0 = `${run}-level-0`;
+  const { seconds: seconds0 } = await trainWithCli(bench, { folder, run: run0, overrides: atLevel(0) });
 
   bench.doing(`seed ${seed}: the same recipe on shuffled rewards`);
   const v0 = path.join(runFolder(folder, run), layout.weights(firstLineage, 0));
@@ -109,12 +123,19 @@ async function measureSeed(
     budget_s: training_s,
     stepsGuess: (spec.sft!.steps * training_s) / warmup_s,
   });
+  const last = spec.maxSteps;
   return {
     seed,
     before: await score(folder, run, 0),
-    after: await score(folder, run, spec.maxSteps),
+    after: await score(folder, run, last),
+    afterGreedy: await score(folder, run, last, 'greedy'),
     seconds: round(result.seconds, 1),
     training_s: round(training_s, 1),
+    level0: {
+      after: await score(folder, run0, last),
+      afterGreedy: await score(folder, run0, last, 'greedy'),
+      seconds: round(seconds0, 1),
+    },
     control,
     sftOnly,
     cpu,
@@ -153,9 +174,14 @@ async function runOpenedAt(folder: string, run: string): Promise<number> {
   return (await stat(path.join(runFolder(folder, run), layout.run()))).mtimeMs;
 }
 
-async function score(folder: string, run: string, step: number): Promise<Score> {
-  const { rollouts, sampled } = await readEvaluation(folder, run, step);
+async function score(
+  folder: string,
+  run: string,
+  step: number,
+  decoding: 'sampled' | 'greedy' = 'sampled',
+): Promise<Score> {
+  const { rollouts, [decoding]: found } = await readEvaluation(folder, run, step);
   if (rollouts < evaluatedMin)
     throw new Error(`${run}: v${step} was evaluated on ${rollouts} words, expected ≥ ${evaluatedMin}`);
-  return { reward: sampled.reward, exact: sampled.exact ?? 0 };
+  return { reward: found.reward, exact: found.exact ?? 0 };
 }
