@@ -60,9 +60,13 @@ export interface SampleResult {
 /** A batch of one row takes another path through the matrix kernels and gives other bits, so there is none. */
 export const rowsMin = 2;
 
-/** Refuses what no model of this architecture can sample. */
-export function requireSampleable(request: SampleRequest, config: ModelConfig): void {
-  requireRoom(request, config);
+/** Refuses what no model of this architecture can sample; `bytesMax` bounds keys and values of the smallest batch. */
+export function requireSampleable(
+  request: SampleRequest,
+  config: ModelConfig,
+  bytesMax: number = keyValueBytesMax,
+): void {
+  requireRoom(request, config, bytesMax);
   requireTokens('Token id', request.promptTokenIds, config);
   const { temperature, seed } = request;
   if (temperature !== 0) {
@@ -89,7 +93,11 @@ export function forbidsStopTokens({ minTokens = 0, stopTokenIds, ignoreEnd }: Sa
   return t < minTokens && stopTokenIds.length > 0 && !ignoreEnd;
 }
 
-function requireRoom({ promptTokenIds, maxTokens, minTokens = 0 }: SampleRequest, config: ModelConfig): void {
+function requireRoom(
+  { promptTokenIds, maxTokens, minTokens = 0 }: SampleRequest,
+  config: ModelConfig,
+  bytesMax: number,
+): void {
   if (promptTokenIds.length === 0) refuse('The prompt has no tokens; expected at least one.');
   requireThat(Number.isInteger(maxTokens) && maxTokens >= 1, 'max_tokens', 'an integer ≥ 1', maxTokens);
   const isMinimum = Number.isInteger(minTokens) && minTokens >= 0 && minTokens <= maxTokens;
@@ -101,11 +109,11 @@ function requireRoom({ promptTokenIds, maxTokens, minTokens = 0 }: SampleRequest
         `has ${config.positionsMax}. Shorten the prompt or lower max_tokens.`,
     );
   }
-  if (rowsMin * rowBytes(config, total) > keyValueBytesMax) {
+  if (rowsMin * rowBytes(config, total) > bytesMax) {
     const mib = (bytes: number): string => `${Math.ceil(bytes / 2 ** 20)} MiB`;
     refuse(
       `${total} positions need ${mib(rowsMin * rowBytes(config, total))} of keys and values; the engine keeps at most ` +
-        `${mib(keyValueBytesMax)}. Lower max_tokens.`,
+        `${mib(bytesMax)}. Lower max_tokens.`,
     );
   }
 }

@@ -4,6 +4,7 @@ import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { DecodeLane, type Lane, type LaneCounters, type LaneEvents, noCounters } from './decode-lane.ts';
+import { LaneGroup, laneShare } from './lane-group.ts';
 import { requireSampleable, type SampleRequest, type SampleResult } from './sample-request.ts';
 import type { Choice } from './token-choice.ts';
 
@@ -57,14 +58,16 @@ interface Version {
 
 /**
  * Samples from any number of policy versions of one architecture. Rows of all calls are decoded together, as far as they
- * are of one version; versions take turns step by step, so that none waits for another's rows to end. With one thread a
- * row's tokens and logprobs do not depend on its neighbours, bit for bit: no batch has a single row, and random numbers
- * have keys.
+ * are of one version; versions take turns step by step, so that none waits for another's rows to end. A row's tokens and
+ * logprobs do not depend on its neighbours nor on the number of threads, bit for bit: every matrix product runs on one
+ * thread, no batch has a single row, and random numbers have keys.
  *
  * Weights must not change while rows of them wait or run. Between calls they may, as a trainer in the same process does.
  */
 export class Sampler {
   readonly config: ModelConfig;
+  /** Of the keys and values of the smallest batch: those of one thread. */
+  readonly #rowBytesMax: number;
   #lane!: Lane;
   #counters: LaneCounters = noCounters;
   readonly #versions = new WeakMap<Parameters, Version>();
@@ -74,14 +77,19 @@ export class Sampler {
   #nextId = 0;
   #isReleased = false;
 
-  private constructor(config: ModelConfig) {
+  private constructor(config: ModelConfig, rowBytesMax: number) {
     this.config = config;
+    this.#rowBytesMax = rowBytesMax;
   }
 
+  /** One thread decodes in the caller's; more are worker threads, each of which decodes rows of its own. */
   static async open(config: ModelConfig, { threads }: SessionOptions): Promise<Sampler> {
-    const sampler = new Sampler(config);
-    const options = { threads, keyValueBytesMax, promptBytesMax: promptCacheBytesMax };
-    sampler.#lane = await DecodeLane.open(config, options, sampler.#events());
+    const sampler = new Sampler(config, laneShare(keyValueBytesMax, threads));
+    const options = { threads: 1, keyValueBytesMax, promptBytesMax: promptCacheBytesMax };
+    sampler.#lane =
+      threads === 1
+        ? await DecodeLane.open(config, options, sampler.#events())
+        : await LaneGroup.open(config, threads, options, sampler.#events());
     return sampler;
   }
 
@@ -91,7 +99,7 @@ export class Sampler {
     requests: readonly SampleRequest[],
     { signal, onToken }: GenerateOptions = {},
   ): Promise<SampleResult[]> {
-    requests.forEach((request) => requireSampleable(request, this.config));
+    requests.forEach((request) => requireSampleable(request, this.config, this.#rowBytesMax));
     signal?.throwIfAborted();
     if (this.#isReleased) throw released();
     if (requests.length === 0) return [];

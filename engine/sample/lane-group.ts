@@ -1,0 +1,139 @@
+import { hash32 } from '../../core/random.ts';
+import type { ModelConfig } from '../model/config.ts';
+import type { Parameters } from '../model/parameters.ts';
+import {
+  type Lane,
+  type LaneCounters,
+  type LaneEvents,
+  type LaneOptions,
+  type NewRow,
+  noCounters,
+} from './decode-lane.ts';
+import { WorkerLane } from './worker-lane.ts';
+
+/** A row goes where its prompt was computed unless that lane has this many rows more than another. */
+const affinityRows = 16;
+/** Prompts whose lanes are remembered. */
+const rememberedPromptsMax = 4096;
+
+interface Member {
+  readonly lane: Lane;
+  /** Rows under way. */
+  readonly rows: Set<number>;
+  counters: LaneCounters;
+}
+
+/**
+ * Several lanes, each a worker thread, that share the rows. Where a row runs does not change its bits; rows of one prompt
+ * stay together as far as the lanes are in balance, so that it is computed once.
+ */
+export class LaneGroup implements Lane {
+  readonly #members: readonly Member[];
+  /** Lanes that computed a prompt, by version and a hash of its tokens; the latest last. */
+  readonly #lanesOfPrompt = new Map<string, Set<Member>>();
+
+  private constructor(members: readonly Member[]) {
+    this.#members = members;
+  }
+
+  /** The memory in `options` is that of all lanes together. */
+  static async open(config: ModelConfig, count: number, options: LaneOptions, events: LaneEvents): Promise<LaneGroup> {
+    const share = {
+      threads: 1,
+      keyValueBytesMax: laneShare(options.keyValueBytesMax, count),
+      promptBytesMax: laneShare(options.promptBytesMax, count),
+    };
+    const members: Member[] = [];
+    const group = new LaneGroup(members);
+    const opening = Array.from({ length: count }, async (_, i) => {
+      const lane = await WorkerLane.open(config, share, group.#events(i, events));
+      members[i] = { lane, rows: new Set(), counters: noCounters };
+    });
+    await Promise.all(opening);
+    return group;
+  }
+
+  submit(version: number, parameters: Parameters, rows: readonly NewRow[]): void {
+    const shares = new Map<Member, NewRow[]>();
+    for (const row of rows) {
+      const member = this.#choose(`${version} ${hash32(...row.request.promptTokenIds)}`);
+      member.rows.add(row.id);
+      const share = shares.get(member);
+      if (share) share.push(row);
+      else shares.set(member, [row]);
+    }
+    for (const [{ lane }, share] of shares) lane.submit(version, parameters, share);
+  }
+
+  forget(version: number): void {
+    for (const { lane } of this.#members) lane.forget(version);
+  }
+
+  drop(ids: readonly number[]): void {
+    for (const { lane, rows } of this.#members) {
+      const own = ids.filter((id) => rows.delete(id));
+      if (own.length > 0) lane.drop(own);
+    }
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.#members.map(({ lane }) => lane.close()));
+  }
+
+  #choose(prompt: string): Member {
+    const least = leastLoaded(this.#members);
+    const known = this.#lanesOfPrompt.get(prompt) ?? new Set();
+    const near = known.size > 0 ? leastLoaded([...known]) : least;
+    const member = near.rows.size <= least.rows.size + affinityRows ? near : least;
+    this.#lanesOfPrompt.delete(prompt);
+    this.#lanesOfPrompt.set(prompt, known.add(member));
+    if (this.#lanesOfPrompt.size > rememberedPromptsMax) {
+      for (const oldest of this.#lanesOfPrompt.keys()) {
+        this.#lanesOfPrompt.delete(oldest);
+        break;
+      }
+    }
+    return member;
+  }
+
+  #events(index: number, events: LaneEvents): LaneEvents {
+    const done = (id: number): void => void this.#members[index]?.rows.delete(id);
+    return {
+      token: events.token,
+      end: (id, finishReason) => {
+        done(id);
+        events.end(id, finishReason);
+      },
+      fail: (ids, error) => {
+        ids.forEach(done);
+        events.fail(ids, error);
+      },
+      progress: (counters) => {
+        const member = this.#members[index];
+        if (member) member.counters = counters;
+        events.progress(this.#members.map((each) => each.counters).reduce(added));
+      },
+    };
+  }
+}
+
+/** Of an amount of memory that `count` lanes share. */
+export function laneShare(bytes: number, count: number): number {
+  return Math.floor(bytes / count);
+}
+
+/** The first of equals. */
+function leastLoaded(members: readonly Member[]): Member {
+  return members.reduce((least, member) => (member.rows.size < least.rows.size ? member : least));
+}
+
+function added(a: LaneCounters, b: LaneCounters): LaneCounters {
+  return {
+    rowsRunning: a.rowsRunning + b.rowsRunning,
+    rowsWaiting: a.rowsWaiting + b.rowsWaiting,
+    tokensTotal: a.tokensTotal + b.tokensTotal,
+    keyValueBytesUsed: a.keyValueBytesUsed + b.keyValueBytesUsed,
+    promptTokensTotal: a.promptTokensTotal + b.promptTokensTotal,
+    promptTokensComputed: a.promptTokensComputed + b.promptTokensComputed,
+  };
+}
