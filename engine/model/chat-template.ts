@@ -5,8 +5,8 @@ import { RatchetError } from '../../core/errors.ts';
 /** A message as OpenAI's API has it. Further fields reach the template untouched. */
 export interface TemplateMessage {
   readonly role: string;
-  readonly content?: string | null | readonly unknown[];
-  readonly tool_calls?: readonly TemplateToolCall[] | null;
+  readonly content?: string | null | readonly unknown[] | undefined;
+  readonly tool_calls?: readonly TemplateToolCall[] | null | undefined;
 }
 
 export interface TemplateToolCall {
@@ -19,9 +19,9 @@ export interface TemplateToolCall {
 
 export interface ChatOptions {
   /** OpenAI's function schemas, `{ type: 'function', function: { name, description, parameters } }`. */
-  readonly tools?: readonly object[] | null;
+  readonly tools?: readonly object[] | null | undefined;
   /** chat_template_kwargs: further variables of the template, such as enable_thinking. */
-  readonly templateArguments?: Readonly<Record<string, unknown>>;
+  readonly templateArguments?: Readonly<Record<string, unknown>> | undefined;
 }
 
 const TokenText = z.union([z.string(), z.object({ content: z.string() }).transform(({ content }) => content)]);
