@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import type { Graph, Value } from '../onnx/graph.ts';
 import type { Dimension } from '../onnx/model-proto.ts';
-import { add, embed, gatedSilu, linear, multiply, reshape, rmsNorm } from '../onnx/operators.ts';
+import { gatedSilu, rmsNorm } from '../onnx/composites.ts';
+import { add, embed, linear, multiply, reshape } from '../onnx/operators.ts';
 import type { ModelConfig } from './config.ts';
 import { layerPrefix, outputLayerName, parameterLayout } from './parameters.ts';
 import { rotaryFrequencies } from './rotary.ts';

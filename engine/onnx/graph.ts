@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { fuseAdditions } from './fuse.ts';
 import {
   type Attribute,
   type Dimension,
@@ -45,6 +46,8 @@ export class Graph {
   readonly #constants = new Map<string, Value>();
   readonly #sizes = new Map<string, Value>();
   readonly #shapes = new Map<string, Value>();
+  readonly #parts = new Map<string, unknown>();
+  readonly #shapeOf = new Map<string, Shape>();
   #nextId = 0;
 
   input(name: string, type: ElementType, shape: Shape, options: { needsGradient?: boolean } = {}): Value {
@@ -81,6 +84,18 @@ export class Graph {
     return this.#initializer('float32', shape, bytes);
   }
 
+  /** Stands for an optional input that is left out. */
+  absent(): Value {
+    return this.#leaf('', 'float32', [], false);
+  }
+
+  /** What several operators of this graph use, made once. */
+  shared<Part>(key: string, make: () => Part): Part {
+    const part = (this.#parts.get(key) as Part | undefined) ?? make(); // under this key `make` put it there
+    this.#parts.set(key, part);
+    return part;
+  }
+
   /** One node. Its first output is returned; `nodes` gives the others as well. */
   node(operator: string, inputs: readonly Value[], options: NodeOptions): Value {
     return this.nodes(operator, inputs, options)[0];
@@ -107,6 +122,7 @@ export class Graph {
       attributes: options.attributes ?? {},
       domain: options.domain ?? '',
     });
+    this.#shapeOf.set(first.name, first.shape);
     return [first, ...extra];
   }
 
@@ -144,8 +160,9 @@ export class Graph {
   }
 
   encode(): Uint8Array {
+    const outputNames = this.#outputs.map(({ name }) => name);
     return encodeModel({
-      nodes: this.#nodes,
+      nodes: fuseAdditions(this.#nodes, { shapeOf: this.#shapeOf, outputNames }),
       inputs: this.#inputs,
       outputs: this.#outputs,
       initializers: this.#initializers,
@@ -188,6 +205,7 @@ export class Graph {
   }
 
   #leaf(name: string, type: ElementType, shape: Shape, needsGradient: boolean): Value {
+    this.#shapeOf.set(name, shape);
     return { graph: this, name, shape, type, needsGradient, inputs: [], backward: [] };
   }
 

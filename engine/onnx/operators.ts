@@ -3,8 +3,9 @@ import type { Graph, Value } from './graph.ts';
 import { type Dimension, elementTypes, type Shape } from './model-proto.ts';
 
 /**
- * The operators of our graphs, each with its gradient. Shapes are in comments as [rows, columns]; `d` is the gradient
- * of the operator's output. Gradients are tested against finite differences, one operator at a time.
+ * The operators of our graphs, each with its gradient; composites.ts has those whose gradient is worked out by hand.
+ * Shapes are in comments as [rows, columns]; `d` is the gradient of the operator's output. Gradients are tested against
+ * finite differences, one operator at a time.
  */
 
 export function add(a: Value, b: Value | number): Value {
@@ -154,67 +155,6 @@ export function softmax(a: Value): Value {
   return result;
 }
 
-/** silu(gate) · up with silu(x) = x σ(x) (Shazeer 2020, GLU Variants). The derivative reuses σ: silu′ = s + σ (1 − s). */
-export function gatedSilu(gate: Value, up: Value): Value {
-  const { graph, shape } = gate;
-  const sigmoid = graph.node('Sigmoid', [stopGradient(gate)], { shape });
-  const silu = graph.node('Mul', [stopGradient(gate), sigmoid], { shape });
-  const slope = (): Value => add(silu, multiply(sigmoid, subtract(graph.scalar(1), silu)));
-  const result = graph.node('Mul', [silu, stopGradient(up)], { shape });
-  return {
-    ...result,
-    needsGradient: gate.needsGradient || up.needsGradient,
-    inputs: [gate, up],
-    backward: [(d) => multiply(multiply(d, stopGradient(up)), slope()), (d) => multiply(d, silu)],
-  };
-}
-
-/**
- * x / sqrt(mean(x²) + ε) · w over the last axis (Zhang & Sennrich 2019). With r = 1/sqrt(…), x̂ = x r and n columns:
- * dx = r (d w − x̂ · ((d x̂)·w) / n), dw = Σ rows d x̂.
- */
-export function rmsNorm(x: Value, weight: Value, epsilon: number): Value {
-  const { graph, shape } = x;
-  const columns = dimension(shape, shape.length - 1);
-  assert(typeof columns === 'number', 'the normalized axis has a fixed size');
-  const [result, inverseRms] = graph.nodes('SimplifiedLayerNormalization', [x, weight], {
-    attributes: { axis: { int: -1 }, epsilon: { float: epsilon }, stash_type: { int: 1 } },
-    shape,
-    extraOutputs: [[...shape.slice(0, -1), 1]],
-  });
-  assert(inverseRms, 'SimplifiedLayerNormalization has two outputs');
-  const shared = rmsNormShared(stopGradient(x), inverseRms);
-  return {
-    ...result,
-    needsGradient: x.needsGradient || weight.needsGradient,
-    inputs: [x, weight],
-    backward: [
-      (d) => {
-        const { normalized, product } = shared(d);
-        const column = reshape(stopGradient(weight), [columns, 1]);
-        const projected = graph.node('FusedMatMul', [product, column], {
-          domain: 'com.microsoft',
-          attributes: { alpha: { float: 1 / columns } },
-          shape: inverseRms.shape,
-        });
-        return multiply(subtract(multiply(d, stopGradient(weight)), multiply(normalized, projected)), inverseRms);
-      },
-      (d) => sumTo(shared(d).product, weight.shape),
-    ],
-  };
-}
-
-/** x̂ and d·x̂, which both gradients of rmsNorm use; emitted once. */
-function rmsNormShared(x: Value, inverseRms: Value): (d: Value) => { normalized: Value; product: Value } {
-  let made: { normalized: Value; product: Value } | undefined;
-  return (d) => {
-    if (made) return made;
-    const normalized = multiply(x, inverseRms);
-    made = { normalized, product: multiply(d, normalized) };
-    return made;
-  };
-}
-
 /** Rows of a table by index: table [rows, columns], indices [count] → [count, columns]. Indices may repeat. */
 export function embed(table: Value, indices: Value): Value {
   const columns = dimension(table.shape, 1);
@@ -222,7 +162,7 @@ export function embed(table: Value, indices: Value): Value {
   return table.graph.node('Gather', [table, indices], {
     attributes: { axis: { int: 0 } },
     shape: [...indices.shape, columns],
-    backward: [(d) => scatterRows({ rows, columns, indices, values: d, repeats: true })],
+    backward: [(d) => addRows({ rows, columns, indices, values: d })],
   });
 }
 
@@ -232,92 +172,53 @@ export function selectRows(x: Value, indices: Value): Value {
   return x.graph.node('Gather', [x, indices], {
     attributes: { axis: { int: 0 } },
     shape: [...indices.shape, columns],
-    backward: [(d) => scatterRows({ rows, columns, indices, values: d, repeats: false })],
+    backward: [(d) => writeRows({ rows, columns, indices, values: d })],
   });
 }
 
-interface ScatterRows {
+interface PlacedRows {
   readonly rows: Dimension;
   readonly columns: Dimension;
   readonly indices: Value;
   readonly values: Value;
-  readonly repeats: boolean;
 }
 
-function scatterRows({ rows, columns, indices, values, repeats }: ScatterRows): Value {
+/** A table of zeros with rows written at distinct indices. */
+function writeRows({ rows, columns, indices, values }: PlacedRows): Value {
+  const shape = [rows, columns];
+  return indices.graph.node('ScatterND', [zeros(indices.graph, shape), columnOf(indices), values], { shape });
+}
+
+/**
+ * A table of zeros with rows added at indices that may repeat. Not ScatterND, whose reduction adds from several threads
+ * at once and loses some of it (onnxruntime 1.30): ScatterElements keeps the rows of one target to one thread.
+ */
+function addRows({ rows, columns, indices, values }: PlacedRows): Value {
   const { graph } = indices;
-  const zeros = graph.node('Expand', [graph.scalar(0), graph.shapeVector([rows, columns])], {
-    shape: [rows, columns],
-    type: 'float32',
+  const shape = [rows, columns];
+  const everywhere = graph.node('Expand', [columnOf(indices), graph.shapeVector(values.shape)], {
+    shape: values.shape,
+    type: 'int64',
   });
-  const long = indices.type === 'int64' ? indices : toLong(indices);
-  const column = graph.node('Unsqueeze', [long, graph.integers([-1])], { shape: [...indices.shape, 1] });
-  return graph.node('ScatterND', [zeros, column, values], {
-    attributes: repeats ? { reduction: { string: 'add' } } : {},
-    shape: [rows, columns],
+  return graph.node('ScatterElements', [zeros(graph, shape), everywhere, values], {
+    attributes: { axis: { int: 0 }, reduction: { string: 'add' } },
+    shape,
   });
 }
 
-/** ScatterND knows 64-bit indices only. */
-function toLong(indices: Value): Value {
+function zeros(graph: Graph, shape: Shape): Value {
+  return graph.node('Expand', [graph.scalar(0), graph.shapeVector(shape)], { shape, type: 'float32' });
+}
+
+/** Indices as int64 [count, 1], the only type ScatterND knows. */
+export function columnOf(indices: Value): Value {
+  const { graph } = indices;
   const attributes = { to: { int: elementTypes.int64 } };
-  return indices.graph.node('Cast', [indices], { attributes, shape: indices.shape, type: 'int64' });
-}
-
-export interface RotaryTables {
-  /** int64 [1] = 0 (positions count from 0) or int64 [batch, sequence]. */
-  readonly positions: Value;
-  /** [positions, headSize / 2] each. */
-  readonly cosine: Value;
-  readonly sine: Value;
-}
-
-/** Rotary embedding on [batch, heads, sequence, headSize] (Su et al. 2021). A rotation's adjoint turns the other way. */
-export function rotary(x: Value, tables: RotaryTables): Value {
-  const { positions, cosine, sine } = tables;
-  return x.graph.node('RotaryEmbedding', [x, positions, cosine, sine], {
-    domain: 'com.microsoft',
-    attributes: { interleaved: { int: 0 } },
-    shape: x.shape,
-    backward: [(d) => rotary(d, { positions, cosine, sine: negate(sine) })],
-  });
-}
-
-export interface TokenLogprobs {
-  /** log softmax(logits)[i, targets[i]], [rows]. */
-  readonly tokens: Value;
-  /** The whole log softmax, [rows, vocabulary], without gradient. */
-  readonly vocabulary: Value;
-  /** Its exponential, emitted on first use and shared with the gradient. */
-  readonly probabilities: () => Value;
-}
-
-/** Log probabilities of given tokens. The gradient is onehot − softmax, with no intermediate of logits' size but softmax. */
-export function tokenLogprobs(logits: Value, targets: Value): TokenLogprobs {
-  const { graph, shape } = logits;
-  const rows = dimension(shape, 0);
-  const attributes = { axis: { int: -1 } };
-  const vocabulary = graph.node('LogSoftmax', [stopGradient(logits)], { attributes, shape });
-  const column = graph.node('Unsqueeze', [targets, graph.integers([-1])], { shape: [rows, 1] });
-  const gathered = graph.node('GatherElements', [vocabulary, column], { attributes, shape: [rows, 1] });
-  let exponentials: Value | undefined;
-  const probabilities = (): Value => (exponentials ??= exponential(vocabulary));
-  const picked = graph.node('Squeeze', [gathered, graph.integers([-1])], { shape: [rows] });
-  const tokens: Value = {
-    ...picked,
-    needsGradient: logits.needsGradient,
-    inputs: [logits],
-    backward: [
-      (d) => {
-        const update = reshape(d, [rows, 1]);
-        return graph.node('ScatterElements', [multiply(probabilities(), negate(update)), column, update], {
-          attributes: { ...attributes, reduction: { string: 'add' } },
-          shape,
-        });
-      },
-    ],
-  };
-  return { tokens, vocabulary, probabilities };
+  const long =
+    indices.type === 'int64'
+      ? indices
+      : graph.node('Cast', [indices], { attributes, shape: indices.shape, type: 'int64' });
+  return graph.node('Unsqueeze', [long, graph.integers([-1])], { shape: [...indices.shape, 1] });
 }
 
 /** Concatenation of vectors without gradient: metrics leave the graph as one tensor. */
@@ -329,7 +230,7 @@ export function stack(values: readonly Value[]): Value {
 }
 
 /** Undoes broadcasting: sums d down to `shape`. */
-function sumTo(d: Value, shape: Shape): Value {
+export function sumTo(d: Value, shape: Shape): Value {
   if (sameShape(d.shape, shape)) return d;
   const lead = d.shape.length - shape.length;
   const axes = d.shape.flatMap((size, axis) => (axis < lead || (shape[axis - lead] === 1 && size !== 1) ? [axis] : []));
@@ -357,7 +258,7 @@ function sameShape(a: Shape, b: Shape): boolean {
   return a.length === b.length && a.every((size, axis) => size === b[axis]);
 }
 
-function dimension(shape: Shape, axis: number): Dimension {
+export function dimension(shape: Shape, axis: number): Dimension {
   const size = shape[axis];
   assert(size !== undefined, `[${shape.join()}] has no axis ${axis}`);
   return size;

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { RatchetError } from '../../core/errors.ts';
+import type { TokenLogprobs } from '../onnx/composites.ts';
 import type { Graph, Value } from '../onnx/graph.ts';
 import {
   absolute,
@@ -13,7 +14,6 @@ import {
   stopGradient,
   subtract,
   sum,
-  type TokenLogprobs,
 } from '../onnx/operators.ts';
 
 /** What a loss is computed from. Vectors are [selected]: one element per token that carries loss. */

@@ -2,9 +2,10 @@ import assert from 'node:assert/strict';
 import type { ModelConfig } from '../model/config.ts';
 import { decoderHidden, weightInputs } from '../model/decoder.ts';
 import { outputLayerName } from '../model/parameters.ts';
+import { tokenLogprobs } from '../onnx/composites.ts';
 import { gradients } from '../onnx/gradient.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
-import { linear, multiply, reshape, selectRows, stack, sum, tokenLogprobs } from '../onnx/operators.ts';
+import { multiply, reshape, selectRows, stack, sum } from '../onnx/operators.ts';
 import { causalAttention } from './attention.ts';
 import { policyLoss, type PolicyLossType, supervisedLoss, type TokenLoss, tokenLosses } from './loss.ts';
 
@@ -49,7 +50,7 @@ export function buildTrainGraph(config: ModelConfig, kind: TrainGraphKind, optio
   const { hidden, weights } = trunk(graph, config, kind !== 'score');
   const outputLayer = weights.get(outputLayerName(config));
   assert(outputLayer, 'every model has an output layer');
-  outputLoss(graph, linear(hidden, outputLayer), kind, { trained: weights, ...options });
+  outputLoss(graph, { hidden, weight: outputLayer }, kind, { trained: weights, ...options });
   return graph;
 }
 
@@ -77,7 +78,7 @@ export function buildHeadGraph(config: ModelConfig, kind: TrainGraphKind, option
     ['hidden', hidden],
     [name, weight],
   ]);
-  outputLoss(graph, linear(hidden, weight), kind, { trained, ...options });
+  outputLoss(graph, { hidden, weight }, kind, { trained, ...options });
   return graph;
 }
 
@@ -111,15 +112,16 @@ function trunk(
   return { hidden, weights };
 }
 
-/** From logits [selected, vocabulary] to what the kind of graph gives: log probabilities, or metrics and gradients. */
+/** From what the output layer reads, [selected, hidden], to log probabilities, or metrics and gradients. */
 function outputLoss(
   graph: Graph,
-  logits: Value,
+  output: { readonly hidden: Value; readonly weight: Value },
   kind: TrainGraphKind,
   options: { readonly trained: ReadonlyMap<string, Value>; readonly customLoss?: TokenLoss },
 ): void {
-  const scaled = multiply(logits, graph.input('inverse_temperature', 'float32', []));
-  const logprobs = tokenLogprobs(scaled, graph.input('targets', 'int64', ['selected']));
+  const inverseTemperature = graph.input('inverse_temperature', 'float32', []);
+  const targets = graph.input('targets', 'int64', ['selected']);
+  const logprobs = tokenLogprobs({ ...output, targets, inverseTemperature });
   if (kind === 'score') return graph.output('logprobs', logprobs.tokens);
   const { loss, metrics } =
     kind === 'sft' ? supervisedLoss(graph, logprobs) : policyLoss(graph, logprobs, policyOf(kind, options.customLoss));

@@ -4,6 +4,7 @@ import { Tensor } from 'onnxruntime-node';
 import { randomStream } from '../../core/random.ts';
 import { gradients } from '../../engine/onnx/gradient.ts';
 import { Graph, type Value } from '../../engine/onnx/graph.ts';
+import * as composites from '../../engine/onnx/composites.ts';
 import * as ops from '../../engine/onnx/operators.ts';
 import { openSession } from '../../engine/onnx/session.ts';
 
@@ -63,19 +64,35 @@ const cases: Case[] = [
       [3, 4],
       [3, 4],
     ],
-    build: (_, g, u) => ops.gatedSilu(g, u),
+    build: (_, g, u) => composites.gatedSilu(g, u),
   },
-  { name: 'rmsNorm', shapes: [[3, 8], [8]], build: (_, x, w) => ops.rmsNorm(x, w, 1e-6) },
-  { name: 'rmsNorm by head', shapes: [[2, 3, 8], [8]], build: (_, x, w) => ops.rmsNorm(x, w, 1e-6) },
+  { name: 'rmsNorm', shapes: [[3, 8], [8]], build: (_, x, w) => composites.rmsNorm(x, w, 1e-6) },
+  { name: 'rmsNorm by head', shapes: [[2, 3, 8], [8]], build: (_, x, w) => composites.rmsNorm(x, w, 1e-6) },
   { name: 'embed with repeated rows', shapes: [[4, 3]], build: (g, table) => ops.embed(table, g.integers([1, 3, 1])) },
   { name: 'selectRows', shapes: [[4, 3]], build: (g, x) => ops.selectRows(x, g.integers([2, 0])) },
-  { name: 'tokenLogprobs', shapes: [[3, 5]], build: (g, x) => ops.tokenLogprobs(x, g.integers([0, 4, 2])).tokens },
   {
-    name: 'rotary',
-    shapes: [[1, 2, 3, 16]],
-    build: (g, x) =>
-      ops.rotary(x, { positions: g.integers([0]), cosine: angles(g, Math.cos), sine: angles(g, Math.sin) }),
+    name: 'tokenLogprobs',
+    shapes: [
+      [3, 4],
+      [5, 4],
+    ],
+    build: (g, hidden, weight) => {
+      const inverseTemperature = g.scalar(1 / 0.7);
+      return composites.tokenLogprobs({ hidden, weight, targets: g.integers([0, 4, 0]), inverseTemperature }).tokens;
+    },
   },
+  { name: 'rotary', shapes: [[1, 2, 3, 16]], build: (g, x) => composites.rotary(x, rotaryTables(g)) },
+  ...[1, 2].map((keyValueHeadCount): Case => ({
+    name: `attention with ${keyValueHeadCount} key-value heads for 2 query heads`,
+    shapes: [[2, 3, 32], ...[1, 2].map(() => [2, 3, 16 * keyValueHeadCount])],
+    build: (g, query, key, value) => {
+      g.defineSize('batch', query, 0);
+      g.defineSize('sequence', query, 1);
+      const parts = { query, key, value };
+      const shape = { headCount: 2, keyValueHeadCount, headSize: 16 };
+      return ops.reshape(composites.groupedQueryAttention(parts, rotaryTables(g), shape), [2, 3, 32]);
+    },
+  })),
   ...[false, true].flatMap((transposeA) =>
     [false, true].map((transposeB): Case => ({
       name: `matmul ${transposeA ? 'Aᵀ' : 'A'} ${transposeB ? 'Bᵀ' : 'B'}`,
@@ -109,6 +126,45 @@ test('nothing is computed for inputs that are frozen or cut off', () => {
   const loss = ops.sum(ops.multiply(ops.multiply(frozen, frozen), ops.stopGradient(live)), [0]);
   assert.deepEqual(gradients(loss, [frozen, live]), [null, null]);
   assert.equal(ops.multiply(frozen, frozen).needsGradient, false);
+});
+
+test('rows of one index are all added, whatever the number of threads', async () => {
+  const [rows, count, columns] = [8, 4096, 64];
+  const graph = new Graph();
+  const table = graph.input('table', 'float32', [rows, columns], { needsGradient: true });
+  const indices = Array.from({ length: count }, (_, i) => (i * 7) % rows);
+  graph.output('d', gradients(ops.sum(ops.embed(table, graph.integers(indices)), [0, 1]), [table])[0]!);
+  const session = await openSession(graph, { threads: 2 });
+  const output = await session.run({ table: new Tensor('float32', new Float32Array(rows * columns), [rows, columns]) });
+  await session.release();
+  assert.deepEqual([...new Set(output['d']!.data as Float32Array)], [count / rows]);
+});
+
+test('a sum with a product becomes part of the product, where nothing else reads it', async () => {
+  const graph = new Graph();
+  const x = graph.input('x', 'float32', [2, 3]);
+  const w = graph.input('w', 'float32', [4, 3]);
+  const rest = graph.input('rest', 'float32', [2, 4]);
+  const read = ops.linear(x, w);
+  graph.output('sum', ops.add(rest, ops.linear(x, w)));
+  graph.output('both', ops.add(ops.add(read, rest), read));
+  const operators = Buffer.from(graph.encode()).toString('latin1');
+  assert.equal(operators.match(/Gemm_/g)?.length, 2);
+  assert.equal(operators.match(/Add_/g)?.length, 2);
+  const session = await openSession(graph, { threads: 1 });
+  const feeds = Object.fromEntries(
+    Object.entries({ x: [2, 3], w: [4, 3], rest: [2, 4] }).map(([name, shape], i) => [
+      name,
+      new Tensor('float32', randomFloats(shape, i), shape),
+    ]),
+  );
+  const { sum, both } = await session.run(feeds);
+  await session.release();
+  const others = randomFloats([2, 4], 2);
+  (both!.data as Float32Array).forEach((value, i) => {
+    const expected = 2 * ((sum!.data as Float32Array)[i]! - others[i]!) + others[i]!;
+    assert.ok(Math.abs(value - expected) < 1e-5, `${value} ≠ ${expected}`);
+  });
 });
 
 test('shapes that do not fit are refused while the graph is built', () => {
@@ -147,6 +203,10 @@ async function requireFiniteDifferences(graph: Graph, shapes: readonly (readonly
 function randomFloats(shape: readonly number[], seed: number): Float32Array {
   const random = randomStream('operators', seed);
   return Float32Array.from({ length: shape.reduce((a, b) => a * b, 1) }, () => 2 * random() - 1);
+}
+
+function rotaryTables(graph: Graph): composites.RotaryTables {
+  return { positions: graph.integers([0]), cosine: angles(graph, Math.cos), sine: angles(graph, Math.sin) };
 }
 
 function angles(graph: Graph, wave: (angle: number) => number): Value {
