@@ -35,6 +35,9 @@ export const safetensorsHeaderBytesMax = 100_000_000;
 /** Part of the machine's memory a model may claim; the rest is for activations, the system and everyone else. */
 export const memoryShareMax = 0.7;
 
+/** Parameters of one model: they lie in one array, and Node's arrays of floats end here. */
+export const parametersMax = 2 ** 32;
+
 /** Body of one HTTP request; 64 MiB is about ten million token ids. */
 export const requestBodyBytesMax = 64 * mebibyte;
 

@@ -29,8 +29,11 @@ export function placed(tensors: readonly (readonly [name: string, shape: readonl
   });
 }
 
+/** From two small layouts: a config.json may claim any number of layers. */
 export function parameterCount(config: ModelConfig): number {
-  return elementCount(parameterLayout(config));
+  const one = elementCount(parameterLayout({ ...config, layerCount: 1 }));
+  const two = elementCount(parameterLayout({ ...config, layerCount: 2 }));
+  return one + (config.layerCount - 1) * (two - one);
 }
 
 export function elementCount(layout: readonly ParameterSpec[]): number {

@@ -47,7 +47,7 @@ export class EngineTrainer implements Trainer {
   /** `model` is a folder of Hugging Face files or a preset's name. */
   static async open(model: string, options: TrainerOptions): Promise<EngineTrainer> {
     const opened = await openModel(model, { seed: options.seed ?? 0 });
-    requireMemory(opened.parameters.flat.length, copiesInTraining, 'training it');
+    requireMemory(opened.parameters.flat.length, copiesInTraining, 'training it', { copiesHeld: 1 });
     return new EngineTrainer(opened, options);
   }
 
@@ -75,7 +75,9 @@ export class EngineTrainer implements Trainer {
       const { iterations = 1 } = options;
       const parameterCount = this.#model.parameters.flat.length;
       if (iterations === 1) return this.#trainPass(batch, options);
-      requireMemory(parameterCount, copiesInTraining + copiesForPasses, `training it in ${iterations} passes`);
+      requireMemory(parameterCount, copiesInTraining + copiesForPasses, `training it in ${iterations} passes`, {
+        copiesHeld: copiesInTraining,
+      });
       const before = { weights: this.#model.parameters.flat.slice(), optimizer: this.#optimizer.save() };
       const passes: TrainMetrics[] = [];
       for (let pass = 1; pass <= iterations; pass++) {
