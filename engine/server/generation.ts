@@ -1,168 +1,254 @@
-import { randomInt, randomUUID } from 'node:crypto';
-import { hash32 } from '../../core/random.ts';
-import { requestChoicesMax } from '../limits.ts';
-import type { ChatTokenizer } from '../model/tokenizer.ts';
-import type { SampleRequest, SampleResult } from '../sample/sampler.ts';
-import { HttpError } from './http.ts';
+import { setMaxListeners } from 'node:events';
+import type { ServerResponse } from 'node:http';
+import { setImmediate } from 'node:timers/promises';
+import type { SampleResult } from '../sample/sampler.ts';
+import { Choice, type Delta, type Ending } from './choice.ts';
+import { EventStream } from './event-stream.ts';
+import { HttpError, toHttpError } from './http-error.ts';
+import type { Latencies } from './latencies.ts';
+import type { Plan } from './plan.ts';
 import type { HeldVersion } from './versions.ts';
-import type { ChatRequest, CompletionRequest } from './wire.ts';
 
-/** POST /v1/completions and /v1/chat/completions: from a request's body to an answer in OpenAI's words. */
-
-type SamplingRequest = CompletionRequest | ChatRequest;
-
-/** What OpenAI's API gives when max_tokens is left out of a completion. */
-const completionMaxTokensDefault = 16;
-
-export async function complete(
-  version: HeldVersion,
-  request: CompletionRequest,
-  signal: AbortSignal,
-): Promise<Record<string, unknown>> {
-  const { tokenizer } = version.model;
-  const prompts = promptsOf(request.prompt, tokenizer);
-  const maxTokens = request.max_tokens ?? completionMaxTokensDefault;
-  const results = await sample({ version, request, prompts, maxTokens: () => maxTokens, signal });
-  const n = request.n ?? 1;
-  const choices = results.map((result, index) => ({
-    index,
-    text: tokenizer.decode(result.tokenIds),
-    logprobs: request.logprobs == null ? null : completionLogprobs(result, tokenizer),
-    finish_reason: result.finishReason,
-    ...(request.return_token_ids && {
-      token_ids: result.tokenIds,
-      prompt_token_ids: prompts[Math.floor(index / n)],
-    }),
-  }));
-  return { ...envelope('cmpl', 'text_completion', version), choices, usage: usageOf(prompts, results) };
+/** A choice that is whole. */
+export interface FinishedChoice extends Delta, Ending {
+  readonly index: number;
+  readonly promptTokenIds: readonly number[];
+  /** Of the distribution really drawn from; null where that is the model's own, whose `logprobs` are. */
+  readonly samplingLogprobs: readonly number[] | null;
 }
 
-export async function chat(
-  version: HeldVersion,
-  request: ChatRequest,
-  signal: AbortSignal,
+/** A route's words for what was sampled. */
+export interface AnswerForm {
+  readonly whole: (choices: readonly FinishedChoice[], usage: Usage) => Record<string, unknown>;
+  /** First event of a choice, if the route has one. */
+  readonly opening: (index: number) => Record<string, unknown> | null;
+  /** Whether an event without text is worth sending, for its ids or logprobs. */
+  readonly tellsTokens: boolean;
+  readonly chunk: (index: number, delta: Delta, ending: Ending | null) => Record<string, unknown>;
+  readonly usageChunk: (usage: Usage) => Record<string, unknown>;
+}
+
+export interface Usage {
+  readonly prompt_tokens: number;
+  readonly completion_tokens: number;
+  readonly total_tokens: number;
+}
+
+/** Between looks at the event loop while many choices become text. */
+const tokensPerTurn = 1 << 14;
+
+/** Samples all choices, then answers. */
+export async function answerWhole(
+  plan: Plan,
+  form: AnswerForm,
+  { latencies, controller }: AnswerParts,
 ): Promise<Record<string, unknown>> {
-  const { tokenizer, config } = version.model;
-  const prompt = tokenizer.renderChat(request.messages);
-  const asked = request.max_completion_tokens ?? request.max_tokens;
-  const maxTokens = asked ?? Math.max(1, config.positionsMax - prompt.length);
-  const results = await sample({ version, request, prompts: [prompt], maxTokens: () => maxTokens, signal });
-  const choices = results.map((result, index) => ({
-    index,
-    message: { role: 'assistant', content: tokenizer.decode(result.tokenIds), refusal: null },
-    logprobs: request.logprobs ? { content: chatLogprobs(result, tokenizer), refusal: null } : null,
-    finish_reason: result.finishReason,
-    ...(request.return_token_ids && { token_ids: result.tokenIds }),
-  }));
+  const { version, requests } = plan;
+  // Stop strings are looked for while sampling; all else is read off the result.
+  const watched = plan.choice.stops.length > 0 ? requests.map(() => new Choice(plan.choice)) : null;
+  const watch = latencies.watch(requests.length);
+  const { signal } = controller;
+  const results = await version.sampler.generate(
+    version.model.parameters,
+    watched ? requests.map((request, i) => ({ ...request, isFinished: () => watched[i]!.isStopped })) : requests,
+    {
+      signal,
+      onToken: guarded(controller, (index, tokenId, logprob) => {
+        watch.sawToken(index);
+        watched?.[index]!.add(tokenId, logprob);
+      }),
+    },
+  );
+  watch.sawEnd();
+  requireFinite(version, results);
+  const choices: FinishedChoice[] = [];
+  let tokens = 0;
+  for (const [index, result] of results.entries()) {
+    choices.push(finishedChoice(plan, index, result, watched?.[index]));
+    tokens += result.tokenIds.length;
+    if (tokens < tokensPerTurn) continue;
+    tokens = 0;
+    await setImmediate();
+    signal.throwIfAborted();
+  }
+  return form.whole(choices, usageOf(plan, results));
+}
+
+function finishedChoice(plan: Plan, index: number, result: SampleResult, watched: Choice | undefined): FinishedChoice {
+  const choice = watched ?? readChoice(plan, result);
+  const ending = choice.finish(result);
+  const { tokenIds, logprobs, samplingLogprobs } = result;
   return {
-    ...envelope('chatcmpl', 'chat.completion', version),
-    choices,
-    usage: usageOf([prompt], results),
-    ...(request.return_token_ids && { prompt_token_ids: prompt }),
+    ...choice.takeDelta(),
+    ...ending,
+    index,
+    tokenIds,
+    logprobs,
+    samplingLogprobs: samplingLogprobs === logprobs ? null : samplingLogprobs,
+    promptTokenIds: plan.requests[index]!.promptTokenIds,
   };
 }
 
-interface Sampling {
-  readonly version: HeldVersion;
-  readonly request: SamplingRequest;
-  readonly prompts: readonly (readonly number[])[];
-  readonly maxTokens: (prompt: readonly number[]) => number;
-  readonly signal: AbortSignal;
+/** The choice of a result that nobody watched. */
+function readChoice({ choice: options }: Plan, result: SampleResult): Choice {
+  const choice = new Choice(options);
+  choice.addAll(result.tokenIds);
+  return choice;
 }
 
-/** Choices in prompt-major order. */
-async function sample({ version, request, prompts, maxTokens, signal }: Sampling): Promise<SampleResult[]> {
-  const n = request.n ?? 1;
-  const count = prompts.length * n;
-  if (count > requestChoicesMax) {
-    throw new HttpError(400, `The request asks for ${count} choices; at most ${requestChoicesMax}.`, { param: 'n' });
+/** Samples each choice by itself and tells its tokens as they come. */
+export async function answerStream(plan: Plan, form: AnswerForm, parts: StreamParts): Promise<void> {
+  const { controller } = parts;
+  setMaxListeners(0, controller.signal); // one per choice
+  const events = new EventStream(parts.response);
+  try {
+    const teller = new Teller({ plan, form, events, controller });
+    const watch = parts.latencies.watch(plan.requests.length);
+    const results = await Promise.all(
+      plan.requests.map((_, index) => sampleOne({ plan, index, teller, watch, controller })),
+    );
+    watch.sawEnd();
+    await teller.finish(controller.signal);
+    if (parts.includeUsage) events.send(form.usageChunk(usageOf(plan, results)));
+    events.end();
+  } catch (error) {
+    controller.abort(error);
+    // The answer has begun, so its status cannot tell any more.
+    events.sendError(toHttpError(error));
+    events.end();
+    throw error;
   }
-  const seeds = seedsOf(request, count);
-  const { model, sampler } = version;
-  const requests = seeds.map((seed, index): SampleRequest => {
-    const promptTokenIds = prompts[Math.floor(index / n)]!;
-    return {
-      promptTokenIds,
-      maxTokens: maxTokens(promptTokenIds),
-      temperature: request.temperature ?? 1,
-      seed,
-      stopTokenIds: model.config.endTokenIds,
-    };
+}
+
+export interface AnswerParts {
+  readonly latencies: Latencies;
+  /** Of the request: aborted when the client is gone, and here when the answer fails. */
+  readonly controller: AbortController;
+}
+
+export interface StreamParts extends AnswerParts {
+  readonly response: ServerResponse;
+  readonly includeUsage: boolean;
+}
+
+interface SampleOne {
+  readonly plan: Plan;
+  readonly index: number;
+  readonly teller: Teller;
+  readonly watch: ReturnType<Latencies['watch']>;
+  readonly controller: AbortController;
+}
+
+async function sampleOne({ plan, index, teller, watch, controller }: SampleOne): Promise<SampleResult> {
+  const { model, sampler } = plan.version;
+  const request = plan.requests[index]!;
+  const choice = new Choice(plan.choice);
+  const watched = plan.choice.stops.length > 0 ? { ...request, isFinished: () => choice.isStopped } : request;
+  const [result] = await sampler.generate(model.parameters, [watched], {
+    signal: controller.signal,
+    onToken: guarded(controller, (_, tokenId, logprob) => {
+      if (!Number.isFinite(logprob)) throw brokenWeights(plan.version);
+      watch.sawToken(index);
+      choice.add(tokenId, logprob);
+      teller.hasNews(index, choice, null);
+    }),
   });
-  const results = await sampler.generate(model.parameters, requests, { signal });
-  requireFinite(version, results);
-  return results;
+  teller.hasNews(index, choice, choice.finish(result!));
+  return result!;
 }
 
-/** A single choice uses the seed as it is; several get seeds of their own from it. */
-function seedsOf({ seed, seeds }: SamplingRequest, count: number): number[] {
-  if (seeds && seeds.length !== count) {
-    throw new HttpError(400, `"seeds" must have one seed per choice: expected ${count}, got ${seeds.length}.`, {
-      param: 'seeds',
-    });
+type OnToken = (index: number, tokenId: number, logprob: number) => void;
+
+/** What one request makes of its tokens must not end the batch it shares with others. */
+function guarded(controller: AbortController, onToken: OnToken): OnToken {
+  return (index, tokenId, logprob) => {
+    try {
+      if (!controller.signal.aborted) onToken(index, tokenId, logprob);
+    } catch (error) {
+      controller.abort(error);
+    }
+  };
+}
+
+/** Sends what is new once per turn of the event loop, and nothing while the reader lags behind: it then gets more at once. */
+class Teller {
+  readonly #form: AnswerForm;
+  readonly #events: EventStream;
+  readonly #news = new Map<number, { choice: Choice; ending: Ending | null }>();
+  readonly #opened: boolean[];
+  readonly #controller: AbortController;
+  #isScheduled = false;
+
+  constructor({
+    plan,
+    form,
+    events,
+    controller,
+  }: {
+    plan: Plan;
+    form: AnswerForm;
+    events: EventStream;
+    controller: AbortController;
+  }) {
+    this.#form = form;
+    this.#events = events;
+    this.#controller = controller;
+    this.#opened = plan.requests.map(() => false);
+    events.onDrain(() => this.#tell());
   }
-  if (seeds) return seeds;
-  const root = seed ?? randomInt(2 ** 47);
-  return count === 1 ? [root] : Array.from({ length: count }, (_, index) => hash32('choice', root, index));
+
+  hasNews(index: number, choice: Choice, ending: Ending | null): void {
+    this.#news.set(index, { choice, ending });
+    if (this.#isScheduled) return;
+    this.#isScheduled = true;
+    void this.#tellSoon();
+  }
+
+  /** All has been sampled; returns when it has been sent as well. */
+  async finish(signal: AbortSignal): Promise<void> {
+    for (this.#tell(); this.#news.size > 0; this.#tell()) await this.#events.drained(signal);
+    signal.throwIfAborted();
+  }
+
+  async #tellSoon(): Promise<void> {
+    await setImmediate();
+    this.#isScheduled = false;
+    this.#tell();
+  }
+
+  #tell(): void {
+    try {
+      this.#tellNews();
+    } catch (error) {
+      this.#controller.abort(error);
+    }
+  }
+
+  #tellNews(): void {
+    for (const [index, { choice, ending }] of this.#news) {
+      if (this.#events.isFull) return;
+      this.#news.delete(index);
+      const opening = this.#opened[index] ? null : this.#form.opening(index);
+      this.#opened[index] = true;
+      if (opening) this.#events.send(opening);
+      const delta = choice.takeDelta();
+      const hasWords = delta.content !== '' || delta.toolCalls.length > 0;
+      const hasTokens = this.#form.tellsTokens && delta.tokenIds.length > 0;
+      if (ending || hasWords || hasTokens) this.#events.send(this.#form.chunk(index, delta, ending));
+    }
+  }
 }
 
 function requireFinite(version: HeldVersion, results: readonly SampleResult[]): void {
-  if (results.every(({ logprobs }) => logprobs.every(Number.isFinite))) return;
-  const message = `The version "${version.name}" gives probabilities that are not numbers: its weights are broken.`;
-  throw new HttpError(500, message, { code: 'CheckpointDamaged', headers: { 'x-should-retry': 'false' } });
+  if (!results.every(({ logprobs }) => logprobs.every(Number.isFinite))) throw brokenWeights(version);
 }
 
-function promptsOf(prompt: CompletionRequest['prompt'], tokenizer: ChatTokenizer): number[][] {
-  if (typeof prompt === 'string') return [tokenizer.encode(prompt)];
-  if (isTokenIds(prompt)) return [prompt];
-  return prompt.map((entry) => (typeof entry === 'string' ? tokenizer.encode(entry) : entry));
+function brokenWeights({ name }: HeldVersion): HttpError {
+  const message = `The version "${name}" gives probabilities that are not numbers: its weights are broken.`;
+  return new HttpError(500, message, { code: 'CheckpointDamaged', headers: { 'x-should-retry': 'false' } });
 }
 
-function isTokenIds(prompt: readonly (string | number | number[])[]): prompt is number[] {
-  return typeof prompt[0] === 'number';
-}
-
-/** Nine digits are enough to give the same 32-bit float again, in half the text. */
-function shortest(value: number): number {
-  return Number(value.toPrecision(9));
-}
-
-function completionLogprobs({ tokenIds, logprobs }: SampleResult, tokenizer: ChatTokenizer): Record<string, unknown> {
-  const tokens = tokenIds.map((id) => tokenizer.tokenText(id));
-  let offset = 0;
-  return {
-    tokens,
-    token_logprobs: logprobs.map(shortest),
-    top_logprobs: tokens.map(() => null),
-    text_offset: tokens.map((token) => {
-      const start = offset;
-      offset += token.length;
-      return start;
-    }),
-  };
-}
-
-function chatLogprobs({ tokenIds, logprobs }: SampleResult, tokenizer: ChatTokenizer): Record<string, unknown>[] {
-  return tokenIds.map((id, i) => {
-    const token = tokenizer.tokenText(id);
-    return { token, logprob: shortest(logprobs[i]!), bytes: [...Buffer.from(token)], top_logprobs: [] };
-  });
-}
-
-function envelope(prefix: string, object: string, version: HeldVersion): Record<string, unknown> {
-  return {
-    id: `${prefix}-${randomUUID()}`,
-    object,
-    created: Math.floor(Date.now() / 1000),
-    model: version.name,
-    system_fingerprint: version.digest,
-  };
-}
-
-function usageOf(
-  prompts: readonly (readonly number[])[],
-  results: readonly SampleResult[],
-): Record<'prompt_tokens' | 'completion_tokens' | 'total_tokens', number> {
+function usageOf({ prompts }: Plan, results: readonly SampleResult[]): Usage {
   const prompt_tokens = prompts.reduce((sum, prompt) => sum + prompt.length, 0);
   const completion_tokens = results.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0);
   return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens };

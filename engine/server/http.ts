@@ -1,27 +1,8 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { RatchetError } from '../../core/errors.ts';
-import { requestBodyBytesMax } from '../limits.ts';
-
-/** An answer that is an error, in the words of OpenAI's API. */
-export class HttpError extends Error {
-  readonly status: number;
-  /** The body key at fault, if one is. */
-  readonly param: string | null;
-  readonly code: string | null;
-  readonly headers: Readonly<Record<string, string>>;
-
-  constructor(
-    status: number,
-    message: string,
-    options: { param?: string; code?: string; headers?: Readonly<Record<string, string>>; cause?: unknown } = {},
-  ) {
-    super(message, { cause: options.cause });
-    this.status = status;
-    this.param = options.param ?? null;
-    this.code = options.code ?? null;
-    this.headers = options.headers ?? {};
-  }
-}
+import { requestBodyBytesMax, stalledReaderMs } from '../limits.ts';
+import type { Purse } from './admission.ts';
+import { errorBody, HttpError, toHttpError } from './http-error.ts';
+import { parseBoundedJson } from './json.ts';
 
 export function sendJson(
   response: ServerResponse,
@@ -40,59 +21,43 @@ export function sendText(
 ): void {
   if (response.destroyed || response.headersSent) return;
   const bytes = Buffer.from(text);
+  response.setTimeout(stalledReaderMs);
   response.writeHead(status, { ...headers, 'content-length': bytes.length });
   response.end(bytes);
 }
 
 export function sendError(response: ServerResponse, error: unknown): void {
-  const { status, message, param, code, headers } = toHttpError(error);
-  const type = status >= 500 ? 'server_error' : 'invalid_request_error';
-  sendJson(response, status, { error: { message, type, param, code } }, headers);
-}
-
-function toHttpError(error: unknown): HttpError {
-  if (error instanceof HttpError) return error;
-  if (error instanceof RatchetError) {
-    const headers = error.isRetryable ? {} : { 'x-should-retry': 'false' };
-    return new HttpError(statusOf(error), error.message, { code: error.code, cause: error, headers });
-  }
-  return new HttpError(500, error instanceof Error ? error.message : String(error), { cause: error });
-}
-
-function statusOf({ code }: RatchetError): number {
-  switch (code) {
-    case 'InferenceRejected':
-    case 'ModelUnsupported':
-      return 400;
-    case 'CheckpointDamaged':
-      return 422;
-    default:
-      return 500;
-  }
+  const httpError = toHttpError(error);
+  sendJson(response, httpError.status, errorBody(httpError), httpError.headers);
 }
 
 /** The body as JSON. An empty body is an empty object, so that commands need none. */
-export async function readJson(request: IncomingMessage): Promise<unknown> {
-  const body = await readBody(request);
-  if (body.length === 0) return {};
-  try {
-    return JSON.parse(body.toString('utf8'));
-  } catch (cause) {
-    throw new HttpError(400, `The body is not JSON: ${String(cause)}`, { cause });
-  }
+export async function readJson(request: IncomingMessage, purse: Purse): Promise<unknown> {
+  const body = await readBody(request, purse);
+  return body.length === 0 ? {} : parseBoundedJson(body);
 }
 
-async function readBody(request: IncomingMessage): Promise<Buffer> {
+async function readBody(request: IncomingMessage, purse: Purse): Promise<Buffer> {
   const declared = Number(request.headers['content-length'] ?? 0);
   if (declared > requestBodyBytesMax) throw bodyTooLarge();
-  const chunks: Buffer[] = [];
+  let body: Buffer = Buffer.alloc(0);
   let size = 0;
   for await (const chunk of request as AsyncIterable<Buffer>) {
-    size += chunk.length;
-    if (size > requestBodyBytesMax) throw bodyTooLarge();
-    chunks.push(chunk);
+    const needed = size + chunk.length;
+    if (needed > requestBodyBytesMax) throw bodyTooLarge();
+    if (needed > body.length) body = grown(body, size, needed, purse);
+    size += chunk.copy(body, size);
   }
-  return Buffer.concat(chunks);
+  return body.subarray(0, size);
+}
+
+/** One buffer that doubles: a list of chunks would cost a hundred times a body that comes byte by byte. */
+function grown(body: Buffer, size: number, needed: number, purse: Purse): Buffer {
+  const capacity = Math.min(requestBodyBytesMax, Math.max(needed, 2 * body.length));
+  purse.takeBodyBytes(capacity - body.length);
+  const larger = Buffer.allocUnsafeSlow(capacity);
+  body.copy(larger, 0, 0, size);
+  return larger;
 }
 
 function bodyTooLarge(): HttpError {

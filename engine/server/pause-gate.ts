@@ -1,4 +1,4 @@
-import { HttpError } from './http.ts';
+import { HttpError } from './http-error.ts';
 
 /** Lets requests through, or has them wait while paused. Those that are through already go on. */
 export class PauseGate {

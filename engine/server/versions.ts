@@ -1,9 +1,11 @@
 import { realpath, stat } from 'node:fs/promises';
 import { isAbsolute, join, relative, sep } from 'node:path';
-import { loadModelFolder, loadParameters, type ModelFolder } from '../model/model-folder.ts';
+import { type LoadOptions, loadModelFolder, loadParameters, type ModelFolder } from '../model/model-folder.ts';
+import type { Parameters } from '../model/parameters.ts';
 import type { SessionOptions } from '../onnx/session.ts';
-import { Sampler } from '../sample/sampler.ts';
-import { HttpError } from './http.ts';
+import { Sampler, type SamplerCounters } from '../sample/sampler.ts';
+import { HttpError } from './http-error.ts';
+import { shortened } from './json.ts';
 import type { UpdateWeightsRequest } from './wire.ts';
 
 /** A policy version in memory. */
@@ -30,6 +32,22 @@ export interface VersionLimits extends SessionOptions {
   readonly maxVersions: number;
 }
 
+type Counters = { -readonly [Name in keyof SamplerCounters]: number };
+
+const noCounters: SamplerCounters = {
+  rowsRunning: 0,
+  rowsWaiting: 0,
+  tokensTotal: 0,
+  keyValueBytesUsed: 0,
+  keyValueBytesMax: 0,
+  promptTokensTotal: 0,
+  promptTokensComputed: 0,
+};
+
+function add(total: Counters, counters: SamplerCounters): void {
+  for (const name of Object.keys(noCounters) as (keyof SamplerCounters)[]) total[name] += counters[name];
+}
+
 /** run:lineage:step, as core/names.ts writes it. */
 const policyNamePattern = /^[^:]+:[^:]+:[^:]+$/;
 
@@ -38,6 +56,8 @@ export class PolicyVersions {
   readonly #limits: VersionLimits;
   readonly #slots = new Map<string, Slot>();
   readonly #samplers = new Map<string, Promise<Sampler>>();
+  readonly #released: Counters = { ...noCounters };
+  #base: { folder: string; stamp: string; parameters: Parameters } | null = null;
   #clock = 0;
   #loading: Promise<unknown> = Promise.resolve();
 
@@ -49,8 +69,9 @@ export class PolicyVersions {
     return [...this.#slots.values()].map((slot) => slot.version);
   }
 
-  /** Runs `work` with a version that stays in memory until it is done. */
-  async use<Result>(name: string, work: (version: HeldVersion) => Promise<Result>): Promise<Result> {
+  /** Runs `work` with a version that stays in memory until it is done. Without a name: the only one held. */
+  async use<Result>(asked: string | null, work: (version: HeldVersion) => Promise<Result>): Promise<Result> {
+    const name = asked ?? this.#onlyName();
     const slot = this.#slots.get(name);
     if (!slot) throw this.#notHeld(name);
     slot.requestsInFlight++;
@@ -76,21 +97,17 @@ export class PolicyVersions {
     for (const sampler of this.#samplers.values()) await (await sampler).release();
   }
 
-  async counters(): Promise<{ rowsRunning: number; rowsWaiting: number; tokensTotal: number }> {
-    const total = { rowsRunning: 0, rowsWaiting: 0, tokensTotal: 0 };
-    for (const sampler of this.#samplers.values()) {
-      const counters = (await sampler).counters;
-      total.rowsRunning += counters.rowsRunning;
-      total.rowsWaiting += counters.rowsWaiting;
-      total.tokensTotal += counters.tokensTotal;
-    }
+  /** Over the samplers of all architectures, those of versions that are gone included. */
+  async counters(): Promise<SamplerCounters> {
+    const total = { ...this.#released };
+    for (const sampler of this.#samplers.values()) add(total, (await sampler).counters);
     return total;
   }
 
   async #load(request: UpdateWeightsRequest): Promise<HeldVersion> {
     const held = this.#slots.get(request.name)?.version;
     if (held && held.digest === request.digest) return held;
-    const folder = await this.#resolveAllowed(request.weight_dir);
+    const folder = await this.#resolveAllowed(request.weight_dir, 'weight_dir');
     const model = await this.#loadModel(folder);
     const digest = model.parameters.digest();
     requireDigest(request, digest);
@@ -106,31 +123,50 @@ export class PolicyVersions {
 
   /** A folder without a tokenizer gets that of a held version with the same vocabulary. */
   async #loadModel(folder: string): Promise<HeldVersion['model']> {
-    if (await isFile(join(folder, 'tokenizer.json'))) return loadModelFolder(folder);
-    const parameters = await loadParameters(folder);
+    const options: LoadOptions = {
+      resolveBase: (base) => this.#resolveAllowed(base, 'the base that its adapter_config.json names,'),
+      loadBase: (base) => this.#loadBase(base),
+    };
+    if (await isFile(join(folder, 'tokenizer.json'))) return loadModelFolder(folder, options);
+    const parameters = await loadParameters(folder, options);
     const { config } = parameters;
     const donor = this.list().find((version) => version.model.config.vocabularySize === config.vocabularySize);
-    if (!donor) return loadModelFolder(folder);
+    if (!donor) return loadModelFolder(folder, options);
     return { config, parameters, tokenizer: donor.model.tokenizer };
+  }
+
+  /** The base of adapters stays in memory: every step of a LoRA run sends another adapter of the same base. */
+  async #loadBase(folder: string): Promise<Parameters> {
+    const stamp = await weightsStamp(folder);
+    if (this.#base && this.#base.folder === folder && this.#base.stamp === stamp) return this.#base.parameters;
+    this.#base = null;
+    const parameters = await loadParameters(folder);
+    if (stamp !== null) this.#base = { folder, stamp, parameters };
+    return parameters;
   }
 
   #sampler({ config }: Pick<ModelFolder, 'config'>): Promise<Sampler> {
     const key = JSON.stringify(config);
-    const sampler = this.#samplers.get(key) ?? Sampler.open(config, this.#limits);
-    this.#samplers.set(key, sampler);
-    return sampler;
+    const known = this.#samplers.get(key);
+    if (known) return known;
+    const opened = Sampler.open(config, this.#limits);
+    this.#samplers.set(key, opened);
+    opened.catch(() => this.#samplers.delete(key)); // whoever asked is told; the next one tries again
+    return opened;
   }
 
-  async #resolveAllowed(folder: string): Promise<string> {
+  async #resolveAllowed(folder: string, what: string): Promise<string> {
+    const shown = `${what} ${shortened(folder, 500)}`;
     const resolved = await realpath(folder).catch((cause: unknown) => {
-      throw new HttpError(404, `weight_dir ${folder} cannot be read: ${String(cause)}`, { param: 'weight_dir', cause });
+      const message = `${shown} cannot be read: ${shortened(String(cause), 500)}`;
+      throw new HttpError(404, message, { param: 'weight_dir', cause });
     });
     for (const root of this.#limits.allowRoots) {
       const path = relative(await realpath(root).catch(() => root), resolved);
       if (path !== '..' && !path.startsWith(`..${sep}`) && !isAbsolute(path)) return resolved;
     }
     const roots = this.#limits.allowRoots.join(', ') || 'none';
-    const message = `weight_dir ${folder} lies outside of the allowed roots (${roots}). Start the server with --allow-root.`;
+    const message = `${shown} lies outside of the allowed roots (${roots}). Start the server with --allow-root.`;
     throw new HttpError(403, message, { param: 'weight_dir' });
   }
 
@@ -150,13 +186,26 @@ export class PolicyVersions {
     for (const [key, sampler] of this.#samplers) {
       if (used.has(key) || this.#slots.size === 0) continue;
       this.#samplers.delete(key);
-      await (await sampler).release();
+      const opened = await sampler;
+      await opened.release();
+      const { tokensTotal, promptTokensTotal, promptTokensComputed } = opened.counters;
+      add(this.#released, { ...noCounters, tokensTotal, promptTokensTotal, promptTokensComputed });
     }
   }
 
+  #onlyName(): string {
+    const [name, ...others] = this.#slots.keys();
+    if (name !== undefined && others.length === 0) return name;
+    const message = `Expected "model": one of ${this.#names()}. It may be left out while a single version is held.`;
+    throw new HttpError(400, message, { param: 'model' });
+  }
+
+  #names(): string {
+    return [...this.#slots.keys()].join(', ') || 'none';
+  }
+
   #notHeld(name: string): HttpError {
-    const held = [...this.#slots.keys()].join(', ') || 'none';
-    const message = `The model "${name}" is not held. Held versions: ${held}. Load it with POST /update_weights.`;
+    const message = `The model "${shortened(name)}" is not held. Held versions: ${this.#names()}. Load it with POST /update_weights.`;
     // The openai client retries a bare 409, which would only repeat the refusal.
     const headers = { 'x-should-retry': 'false' };
     const status = policyNamePattern.test(name) ? 409 : 404;
@@ -172,6 +221,15 @@ function requireDigest({ name, digest: expected, weight_dir: folder }: UpdateWei
     code: 'digest_mismatch',
     headers: { 'x-should-retry': 'false' },
   });
+}
+
+/** Tells when a folder's weights have changed; null where that cannot be told. */
+async function weightsStamp(folder: string): Promise<string | null> {
+  for (const name of ['model.safetensors', 'model.safetensors.index.json']) {
+    const stats = await stat(join(folder, name)).catch(() => null); // the other may be there
+    if (stats) return `${name} ${stats.mtimeMs} ${stats.size}`;
+  }
+  return null;
 }
 
 async function isFile(path: string): Promise<boolean> {

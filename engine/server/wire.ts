@@ -1,58 +1,133 @@
 import { z } from 'zod';
-import { HttpError } from './http.ts';
+import { HttpError } from './http-error.ts';
+import { refuseUnhonoured } from './fixed-parameters.ts';
+import { shortened } from './json.ts';
+import {
+  allowedTokenIdList,
+  chatMessages,
+  chatTools,
+  logitBias,
+  promptInput,
+  seedList,
+  stopStrings,
+  stopTokenIdList,
+  streamOptions,
+  templateArguments,
+  tokenIdList,
+} from './wire-parts.ts';
 
-/** Bodies of requests. What is not honoured is refused by name, so that nobody trains on samples they did not ask for. */
+/** Bodies of requests: OpenAI's, vLLM's and, where it says so, ours. */
 
-const tokenIds = z.array(z.int().min(0)).min(1);
-const seed = z.int();
+const modelName = z.string().min(1).max(256);
 
-const sampling = {
-  model: z.string().min(1),
+/** vLLM's sampling parameters. */
+const samplingFields = {
   n: z.int().min(1).nullish(),
   max_tokens: z.int().min(1).nullish(),
-  temperature: z.number().min(0).nullish(),
-  seed: seed.nullish(),
+  min_tokens: z.int().min(0).nullish(),
+  temperature: z.number().min(0).max(100).nullish(),
+  top_p: z.number().gt(0).max(1).nullish(),
+  top_k: z.int().min(-1).nullish(),
+  min_p: z.number().min(0).max(1).nullish(),
+  repetition_penalty: z.number().gt(0).nullish(),
+  presence_penalty: z.number().min(-2).max(2).nullish(),
+  frequency_penalty: z.number().min(-2).max(2).nullish(),
+  logit_bias: logitBias.nullish(),
+  allowed_token_ids: allowedTokenIdList.nullish(),
+  stop: stopStrings.nullish(),
+  stop_token_ids: stopTokenIdList.nullish(),
+  ignore_eos: z.boolean().nullish(),
+  include_stop_str_in_output: z.boolean().nullish(),
+  skip_special_tokens: z.boolean().nullish(),
+  seed: z.int().nullish(),
   /** Ours: one seed per choice, in the order of the choices. Wins over `seed`. */
-  seeds: z.array(seed).nullish(),
+  seeds: seedList.nullish(),
+};
+export type SamplingFields = z.infer<z.ZodObject<typeof samplingFields>>;
+
+const answerFields = {
+  stream: z.boolean().nullish(),
+  stream_options: streamOptions.nullish(),
   /** vLLM's: adds prompt_token_ids and token_ids to the answer. */
   return_token_ids: z.boolean().nullish(),
+  /** vLLM's: tokens beside logprobs are written as "token_id:5". */
+  return_tokens_as_token_ids: z.boolean().nullish(),
 };
 
+/** 0 or 1: the sampled token's own; alternatives are not given. */
+const ownLogprob = z.int().min(0).max(1);
+
 export const CompletionRequest = z.object({
-  ...sampling,
-  prompt: z.union([z.string(), z.array(z.string()).min(1), tokenIds, z.array(tokenIds).min(1)]),
-  /** 0 or 1: the sampled token's own; alternatives are not given. */
-  logprobs: z.int().min(0).max(1).nullish(),
+  model: modelName,
+  prompt: promptInput,
+  ...samplingFields,
+  ...answerFields,
+  logprobs: ownLogprob.nullish(),
 });
 export type CompletionRequest = z.infer<typeof CompletionRequest>;
 
-const contentPart = z.object({ type: z.literal('text'), text: z.string() });
-const messageContent = z
-  .union([z.string(), z.array(contentPart)])
-  .nullish()
-  .transform((content) => (Array.isArray(content) ? content.map((part) => part.text).join('') : (content ?? '')));
+const toolChoice = z.union([
+  z.enum(['none', 'auto', 'required']),
+  z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: z.string() }) }),
+]);
 
-export const ChatRequest = z.object({
-  ...sampling,
-  messages: z
-    .array(
-      z.looseObject({
-        role: z
-          .enum(['system', 'developer', 'user', 'assistant', 'tool'])
-          .transform((role) => (role === 'developer' ? 'system' : role)),
-        content: messageContent,
-      }),
-    )
-    .min(1),
+const chatFields = {
+  model: modelName,
+  ...samplingFields,
+  ...answerFields,
   max_completion_tokens: z.int().min(1).nullish(),
   logprobs: z.boolean().nullish(),
+  tools: chatTools.nullish(),
+  tool_choice: toolChoice.nullish(),
+  parallel_tool_calls: z.boolean().nullish(),
+  /** vLLM's: variables of the chat template, such as enable_thinking. */
+  chat_template_kwargs: templateArguments.nullish(),
+};
+
+export const ChatRequest = z.object({ ...chatFields, messages: chatMessages });
+
+/** prime-rl's /v1/chat/completions/tokens: `tokens` is the prompt, whatever the messages would have become. */
+export const ChatTokensRequest = z.object({
+  ...chatFields,
+  messages: chatMessages.nullish(),
+  tokens: tokenIdList.nullish(),
 });
-export type ChatRequest = z.infer<typeof ChatRequest>;
+export type ChatRequest = z.infer<typeof ChatTokensRequest>;
+
+const generateSampling = z.object({ ...samplingFields, logprobs: ownLogprob.nullish() });
+
+/** vLLM's /inference/v1/generate: token ids in, token ids out. */
+export const GenerateRequest = z.object({
+  /** May be left out while a single version is held. */
+  model: modelName.nullish(),
+  request_id: z.string().min(1).max(256).nullish(),
+  token_ids: tokenIdList,
+  sampling_params: generateSampling,
+  stream: z.boolean().nullish(),
+  stream_options: streamOptions.nullish(),
+});
+export type GenerateRequest = z.infer<typeof GenerateRequest>;
+
+/** vLLM's /tokenize. */
+export const TokenizeRequest = z.object({
+  model: modelName.nullish(),
+  prompt: z.string().nullish(),
+  messages: chatMessages.nullish(),
+  tools: chatTools.nullish(),
+  chat_template_kwargs: templateArguments.nullish(),
+  add_special_tokens: z.boolean().nullish(),
+  add_generation_prompt: z.boolean().nullish(),
+  return_token_strs: z.boolean().nullish(),
+});
+export type TokenizeRequest = z.infer<typeof TokenizeRequest>;
+
+export const DetokenizeRequest = z.object({ model: modelName.nullish(), tokens: allowedTokenIdList });
+export type DetokenizeRequest = z.infer<typeof DetokenizeRequest>;
 
 export const UpdateWeightsRequest = z.strictObject({
   /** Absolute path of a Hugging Face folder below an allowed root. */
-  weight_dir: z.string().min(1),
-  name: z.string().min(1).max(256),
+  weight_dir: z.string().min(1).max(4096),
+  name: modelName,
   /** SHA-256 of the flat weights, hex. */
   digest: z
     .string()
@@ -63,58 +138,72 @@ export const UpdateWeightsRequest = z.strictObject({
 });
 export type UpdateWeightsRequest = z.infer<typeof UpdateWeightsRequest>;
 
-/** Keys of OpenAI's and vLLM's APIs that are honoured at these values only, the first being what they mean when absent. */
-const fixedValues: Readonly<Record<string, readonly unknown[]>> = {
-  stream: [false],
-  stream_options: [null],
-  top_p: [1],
-  top_k: [-1, 0],
-  min_p: [0],
-  presence_penalty: [0],
-  frequency_penalty: [0],
-  repetition_penalty: [1],
-  logit_bias: [null, {}],
-  stop: [null, []],
-  stop_token_ids: [null, []],
-  min_tokens: [0],
-  ignore_eos: [false],
-  skip_special_tokens: [true],
-  echo: [false],
-  best_of: [1],
-  suffix: [null],
-  tools: [null, []],
-  tool_choice: [null, 'none', 'auto'],
-  parallel_tool_calls: [null, true, false],
-  functions: [null, []],
-  response_format: [null, { type: 'text' }],
-  top_logprobs: [null, 0],
-  modalities: [null, ['text']],
-  prompt_logprobs: [null],
-  return_tokens_as_token_ids: [false],
-  include_stop_str_in_output: [false],
-};
-/** Keys that by their definition change nothing about the answer. */
-const inertKeys = new Set(['user', 'metadata', 'store', 'service_tier', 'safety_identifier', 'prompt_cache_key']);
+export function parseCompletion(body: unknown): CompletionRequest {
+  return requireStream(parseHonoured(CompletionRequest, body));
+}
 
-export function parseSamplingBody<Body>(schema: z.ZodObject<z.ZodRawShape> & z.ZodType<Body>, body: unknown): Body {
-  if (typeof body === 'object' && body !== null) refuseUnhonoured(body, new Set(Object.keys(schema.shape)));
+export function parseChat(body: unknown): ChatRequest {
+  return requireTools(requireStream(parseHonoured(ChatRequest, body)));
+}
+
+export function parseChatTokens(body: unknown): ChatRequest {
+  const request = requireTools(requireStream(parseHonoured(ChatTokensRequest, body)));
+  if (request.tokens || request.messages) return request;
+  throw new HttpError(400, 'Expected "tokens" (the prompt as token ids) or "messages", got neither.', {
+    param: 'tokens',
+  });
+}
+
+export function parseGenerate(body: unknown): GenerateRequest {
+  const sampling: unknown = isObject(body) ? (body as { sampling_params?: unknown }).sampling_params : undefined;
+  if (isObject(sampling)) refuseUnhonoured(sampling, keysOf(generateSampling), 'sampling_params.');
+  return requireStream(parseHonoured(GenerateRequest, body));
+}
+
+/** Refuses keys that the schema does not know, by name, before it looks at the values of those it knows. */
+export function parseHonoured<Body>(schema: z.ZodObject<z.ZodRawShape> & z.ZodType<Body>, body: unknown): Body {
+  if (isObject(body)) refuseUnhonoured(body, keysOf(schema));
   return parseBody(schema, body);
 }
 
 export function parseBody<Body>(schema: z.ZodType<Body>, body: unknown): Body {
   const parsed = schema.safeParse(body);
   if (parsed.success) return parsed.data;
-  const param = parsed.error.issues[0]?.path.join('.');
-  throw new HttpError(400, z.prettifyError(parsed.error), param ? { param } : {});
+  const issues = parsed.error.issues.slice(0, issuesShownMax);
+  const param = shortened(issues[0]?.path.join('.') ?? '');
+  throw new HttpError(400, shortened(z.prettifyError({ issues }), messageCharactersMax), param ? { param } : {});
 }
 
-function refuseUnhonoured(body: object, honoured: ReadonlySet<string>): void {
-  for (const [key, value] of Object.entries(body)) {
-    if (honoured.has(key) || inertKeys.has(key)) continue;
-    const allowed = fixedValues[key];
-    if (!allowed) throw new HttpError(400, `Unknown parameter "${key}". Leave it out.`, { param: key });
-    if (value === null || allowed.some((fixed) => JSON.stringify(fixed) === JSON.stringify(value))) continue;
-    const message = `"${key}" is not supported by this server except as ${JSON.stringify(allowed[0])}. Leave it out.`;
-    throw new HttpError(400, message, { param: key, code: 'unsupported_parameter' });
+const issuesShownMax = 5;
+const messageCharactersMax = 1000;
+
+function keysOf(schema: z.ZodObject): ReadonlySet<string> {
+  return new Set(Object.keys(schema.shape));
+}
+
+function isObject(value: unknown): value is object {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function requireStream<Request extends { stream?: boolean | null | undefined; stream_options?: unknown }>(
+  request: Request,
+): Request {
+  if (request.stream || request.stream_options == null) return request;
+  throw new HttpError(400, '"stream_options" is for streams; send "stream": true with it.', {
+    param: 'stream_options',
+  });
+}
+
+/** A call that must be made would need sampling within a grammar. */
+function requireTools(request: ChatRequest): ChatRequest {
+  const { tool_choice: choice, tools } = request;
+  if (choice == null || choice === 'none') return request;
+  if (choice !== 'auto') {
+    const message = `"tool_choice" is supported as "auto" and "none" only, got ${shortened(JSON.stringify(choice))}: calls are not enforced.`;
+    throw new HttpError(400, message, { param: 'tool_choice', code: 'unsupported_parameter' });
   }
+  if (tools && tools.length > 0) return request;
+  throw new HttpError(400, '"tool_choice" is "auto" but there are no "tools". Send them, or leave it out.', {
+    param: 'tool_choice',
+  });
 }

@@ -195,13 +195,35 @@ test('what is not honoured is refused by name', async (t) => {
   const { hold, post } = await openStage(t);
   await hold('policy', first);
   const chat = { model: 'policy', messages: [{ role: 'user', content: 'cat' }], max_tokens: 4 };
-  const refused = { stream: true, top_p: 0.9, top_k: 5, stop: ['a'], tools: [{}], frequency_penalty: 1, temprature: 1 };
+  const refused = {
+    echo: true,
+    best_of: 3,
+    top_logprobs: 2,
+    prompt_logprobs: 1,
+    bad_words: ['a'],
+    response_format: { type: 'json_object' },
+    chat_template: '{{ messages }}',
+    tool_choice: 'required',
+    temprature: 1,
+    constructor: 1,
+  };
   for (const [key, value] of Object.entries(refused)) {
     const { status, message, param } = await errorOf(await post('/v1/chat/completions', { ...chat, [key]: value }));
     assert.deepEqual([status, param], [400, key]);
-    assert.match(message, new RegExp(`"${key}"`));
+    assert.match(message, new RegExp(`"${key}"`), message);
   }
-  const harmless = { stream: false, top_p: 1, top_k: -1, min_p: 0, stop: null, tools: [], user: 'me', top_logprobs: 0 };
+  const harmless = {
+    stream: false,
+    echo: false,
+    tool_choice: 'none',
+    top_p: 1,
+    top_k: -1,
+    min_p: 0,
+    stop: null,
+    tools: [],
+    user: 'me',
+    top_logprobs: 0,
+  };
   assert.equal((await post('/v1/chat/completions', { ...chat, ...harmless })).status, 200);
 });
 
@@ -219,7 +241,7 @@ test('malformed requests get a clear 4xx', async (t) => {
     [{ ...completion, prompt: '' }, /no tokens/],
     [{ ...completion, n: 0 }, /n/],
     [{ ...completion, n: 1e9 }, /at most/],
-    [{ ...completion, max_tokens: 1e6 }, /positions; the model has 64/],
+    [{ ...completion, max_tokens: 1e6 }, /maximum context length is 64 tokens/],
     [{ ...completion, temperature: 'hot' }, /temperature/],
     [{ ...completion, temperature: 1e9 }, /temperature/],
     [{ ...completion, seed: 1.5 }, /seed/],
