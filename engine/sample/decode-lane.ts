@@ -3,17 +3,23 @@ import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { openSession, type SessionOptions } from '../onnx/session.ts';
 import { admit, batchBytes, type BatchSize } from './admission.ts';
-import { DecodeBatch, type DecodeSessions, type Row, type RowEvents, type RowRequest } from './decode-batch.ts';
+import { DecodeBatch, type DecodeSessions, type Row, type RowRequest } from './decode-batch.ts';
 import { buildDecodeGraph } from './decode-graph.ts';
 import { KeyValueCache } from './key-value-cache.ts';
 import { PromptCache } from './prompt-cache.ts';
-import { TokenChooser } from './token-choice.ts';
+import { type Choice, TokenChooser } from './token-choice.ts';
 
-export interface LaneEvents extends RowEvents {
+export interface LaneEvents {
+  readonly token: (id: number, choice: Choice) => void;
   /** Rows that ended with an error. */
   readonly fail: (ids: readonly number[], error: unknown) => void;
-  /** After every round of steps. */
-  readonly progress: (counters: LaneCounters) => void;
+  /** After every step of a version: the rows that ended with it, and the counters, which know of them. */
+  readonly stepped: (ends: readonly RowEnd[], counters: LaneCounters) => void;
+}
+
+export interface RowEnd {
+  readonly id: number;
+  readonly finishReason: 'stop' | 'length';
 }
 
 export interface LaneCounters {
@@ -80,6 +86,8 @@ export class DecodeLane implements Lane {
   readonly #prompts: PromptCache;
   readonly #versions = new Map<number, Version>();
   readonly #rows = new Map<number, Row>();
+  /** Rows that ended in the step in progress. */
+  readonly #ends: RowEnd[] = [];
   /** Kept for the next batch, so that memory is not asked for again for each. */
   #spareCache: KeyValueCache | null = null;
   #running: Promise<void> | null = null;
@@ -147,11 +155,10 @@ export class DecodeLane implements Lane {
     while (this.#tidy() && !this.#isClosed) {
       const admitted = this.#admit();
       for (const version of this.#versions.values()) await this.#advance(version, admitted.get(version) ?? []);
-      this.#report();
     }
     // In the same turn as the last look at the rows: one that comes later finds nobody running and starts anew.
     this.#running = null;
-    this.#report();
+    this.#report([]);
   }
 
   /** Forgets what ended; whether rows are left. */
@@ -189,6 +196,7 @@ export class DecodeLane implements Lane {
       this.#events.fail(ids, error);
     }
     this.#count(batch);
+    this.#report(this.#ends.splice(0));
   }
 
   #openBatch(version: Version): DecodeBatch {
@@ -208,7 +216,7 @@ export class DecodeLane implements Lane {
           if (this.#rows.has(id)) this.#events.token(id, choice);
         },
         end: (id, finishReason) => {
-          if (this.#rows.delete(id)) this.#events.end(id, finishReason);
+          if (this.#rows.delete(id)) this.#ends.push({ id, finishReason });
         },
       },
     });
@@ -224,7 +232,7 @@ export class DecodeLane implements Lane {
     };
   }
 
-  #report(): void {
+  #report(ends: readonly RowEnd[]): void {
     const versions = [...this.#versions.values()];
     const batches = versions.map(({ batch }) => sizeOf(batch));
     this.#counters = {
@@ -233,7 +241,7 @@ export class DecodeLane implements Lane {
       rowsWaiting: versions.reduce((sum, { waiting }) => sum + waiting.length, 0),
       keyValueBytesUsed: batches.reduce((sum, size) => sum + batchBytes(this.#config, size), 0),
     };
-    this.#events.progress(this.#counters);
+    this.#events.stepped(ends, this.#counters);
   }
 }
 

@@ -100,18 +100,15 @@ export class LaneGroup implements Lane {
     const done = (id: number): void => void this.#members[index]?.rows.delete(id);
     return {
       token: events.token,
-      end: (id, finishReason) => {
-        done(id);
-        events.end(id, finishReason);
-      },
       fail: (ids, error) => {
         ids.forEach(done);
         events.fail(ids, error);
       },
-      progress: (counters) => {
+      stepped: (ends, counters) => {
+        for (const { id } of ends) done(id);
         const member = this.#members[index];
         if (member) member.counters = counters;
-        events.progress(this.#members.map((each) => each.counters).reduce(added));
+        events.stepped(ends, this.#members.map((each) => each.counters).reduce(added));
       },
     };
   }

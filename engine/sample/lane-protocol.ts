@@ -1,6 +1,6 @@
 import type { ModelConfig } from '../model/config.ts';
 import type { RowRequest } from './decode-batch.ts';
-import type { LaneCounters, LaneOptions } from './decode-lane.ts';
+import type { LaneCounters, LaneOptions, RowEnd } from './decode-lane.ts';
 
 /** What a worker thread that decodes is started with. */
 export interface WorkerSettings {
@@ -21,17 +21,17 @@ export type ToWorker =
   | { readonly kind: 'drop'; readonly ids: readonly number[] }
   | { readonly kind: 'close' };
 
-/** What happened in one round of steps, in the order of each row. */
-export interface Round {
-  readonly kind: 'round';
+/** What happened in one step of a version. */
+export interface Stepped {
+  readonly kind: 'stepped';
   /** Aligned: a sampled token each. */
   readonly ids: readonly number[];
   readonly tokenIds: Int32Array;
   readonly logprobs: Float32Array;
   readonly samplingLogprobs: Float32Array;
-  readonly ends: readonly { readonly id: number; readonly finishReason: 'stop' | 'length' }[];
+  readonly ends: readonly RowEnd[];
   readonly failures: readonly { readonly ids: readonly number[]; readonly error: unknown }[];
   readonly counters: LaneCounters;
 }
 
-export type FromWorker = { readonly kind: 'opened' } | Round | { readonly kind: 'closed' };
+export type FromWorker = { readonly kind: 'opened' } | Stepped | { readonly kind: 'closed' };

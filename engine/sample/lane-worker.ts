@@ -3,14 +3,14 @@ import assert from 'node:assert/strict';
 import { parentPort, workerData } from 'node:worker_threads';
 import { Parameters } from '../model/parameters.ts';
 import { DecodeLane, type LaneEvents } from './decode-lane.ts';
-import type { FromWorker, Round, ToWorker, WorkerSettings } from './lane-protocol.ts';
+import type { FromWorker, Stepped, ToWorker, WorkerSettings } from './lane-protocol.ts';
 import type { Choice } from './token-choice.ts';
 
 assert(parentPort, 'lane-worker.ts is the entry of a worker thread');
 const port = parentPort;
 const { config, options } = workerData as WorkerSettings;
 const versions = new Map<number, Parameters>();
-const lane = await DecodeLane.open(config, options, roundEvents());
+const lane = await DecodeLane.open(config, options, postedEvents());
 port.on('message', (message: ToWorker) => void receive(message));
 post({ kind: 'opened' });
 
@@ -42,18 +42,16 @@ async function receive(message: ToWorker): Promise<void> {
   }
 }
 
-/** Collects what happens in a round of steps and posts it as one message. */
-function roundEvents(): LaneEvents {
+/** Collects what happens in a step and posts it as one message. */
+function postedEvents(): LaneEvents {
   let tokens: { id: number; choice: Choice }[] = [];
-  let ends: Round['ends'][number][] = [];
-  let failures: Round['failures'][number][] = [];
+  let failures: Stepped['failures'][number][] = [];
   return {
     token: (id, choice) => tokens.push({ id, choice }),
-    end: (id, finishReason) => ends.push({ id, finishReason }),
     fail: (ids, error) => failures.push({ ids, error }),
-    progress: (counters) => {
+    stepped: (ends, counters) => {
       post({
-        kind: 'round',
+        kind: 'stepped',
         ids: tokens.map(({ id }) => id),
         tokenIds: Int32Array.from(tokens, ({ choice }) => choice.tokenId),
         logprobs: Float32Array.from(tokens, ({ choice }) => choice.logprob),
@@ -63,7 +61,6 @@ function roundEvents(): LaneEvents {
         counters,
       });
       tokens = [];
-      ends = [];
       failures = [];
     },
   };

@@ -142,14 +142,16 @@ export class Sampler {
   #events(): LaneEvents {
     return {
       token: (id, choice) => this.#accept(id, choice),
-      end: (id, finishReason) => this.#finish(id, finishReason),
       fail: (ids, error) => {
         for (const id of ids) {
           const call = this.#rows.get(id)?.call;
           if (call) this.#end(call, () => call.reject(error));
         }
       },
-      progress: (counters) => (this.#counters = counters),
+      stepped: (ends, counters) => {
+        this.#counters = counters;
+        for (const { id, finishReason } of ends) this.#finish(id, finishReason);
+      },
     };
   }
 

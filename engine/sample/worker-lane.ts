@@ -4,7 +4,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
 import type { Lane, LaneEvents, LaneOptions, NewRow } from './decode-lane.ts';
-import type { FromWorker, Round, ToWorker, WorkerSettings } from './lane-protocol.ts';
+import type { FromWorker, Stepped, ToWorker, WorkerSettings } from './lane-protocol.ts';
 
 /** Versions without rows whose weights a worker keeps, so that they need not be copied again at the next call. */
 const idleVersionsMax = 2;
@@ -22,7 +22,7 @@ export class WorkerLane implements Lane {
     this.#worker = worker;
     this.#events = events;
     worker.on('message', (message: FromWorker) => {
-      if (message.kind === 'round') this.#receive(message);
+      if (message.kind === 'stepped') this.#receive(message);
     });
     worker.on('error', (error) => this.#die(error));
     worker.on('exit', (code) => this.#die(new Error(`it exited with code ${code}`)));
@@ -74,21 +74,21 @@ export class WorkerLane implements Lane {
     await exited;
   }
 
-  #receive({ ids, tokenIds, logprobs, samplingLogprobs, ends, failures, counters }: Round): void {
+  #receive({ ids, tokenIds, logprobs, samplingLogprobs, ends, failures, counters }: Stepped): void {
     ids.forEach((id, i) => {
       if (!this.#versionOf.has(id)) return;
       const choice = { tokenId: tokenIds[i]!, logprob: logprobs[i]!, samplingLogprob: samplingLogprobs[i]! };
       this.#events.token(id, choice);
     });
-    for (const { id, finishReason } of ends) if (this.#ended(id)) this.#events.end(id, finishReason);
     for (const failure of failures) {
       this.#events.fail(
         failure.ids.filter((id) => this.#ended(id)),
         failure.error,
       );
     }
+    const ended = ends.filter(({ id }) => this.#ended(id));
     this.#letGo();
-    this.#events.progress(counters);
+    this.#events.stepped(ended, counters);
   }
 
   /** Whether the row was under way until now. */

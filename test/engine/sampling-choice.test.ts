@@ -43,7 +43,9 @@ const modifiedRequest = fc
     ignoreEnd: fc.boolean(),
   })
   .map(({ logitBias, allowedTokenIds, ...rest }): SampleRequest => ({
-    ...{ ...rest, maxTokens: 6, logitBias: new Map(logitBias) },
+    ...rest,
+    maxTokens: 6,
+    logitBias: new Map(logitBias),
     ...(allowedTokenIds && { allowedTokenIds }),
   }));
 
@@ -79,7 +81,7 @@ test('tokens are drawn as often as the modified distribution says', () => {
   for (const change of requests) {
     const { probabilities } = plainDraw(logits, { ...base, ...change }, []);
     const draws = 20_000;
-    const counts = new Array<number>(vocabulary).fill(0);
+    const counts = Array.from({ length: vocabulary }, () => 0);
     for (let seed = 0; seed < draws; seed++) {
       counts[drawRow(logits, { ...base, ...change, maxTokens: 1, seed })[0]!.tokenId]!++;
     }
