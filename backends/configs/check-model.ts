@@ -1,23 +1,38 @@
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { copiesInTraining, createPreset, parameterCount, parseModelConfig, requireMemory } from '../../engine/index.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import {
+  adapterParameterCount,
+  copiesForPasses,
+  copiesInTraining,
+  createPreset,
+  parameterCount,
+  parseModelConfig,
+  requireMemory,
+} from '../../engine/index.ts';
 
-/** Refuses a model that the embedded engine cannot open or hold, before anything is started for it. */
-export async function checkModel(model: string): Promise<void> {
-  if (model.startsWith('preset:')) {
-    createPreset(model, { seed: 0 });
-    return;
-  }
-  const file = path.join(model, 'config.json');
-  const config = parseModelConfig(await readConfig(file, model), file);
-  requireMemory(parameterCount(config), copiesInTraining, 'training it');
+type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft' | 'numIterations'>;
+
+/**
+ * Refuses a model that the embedded engine cannot open, adapt or hold, before anything is started for it. Where there
+ * is a warm-up it trains all weights, whatever the run trains after it.
+ */
+export async function checkModel({ model, lora, sft, numIterations }: ModelUse): Promise<void> {
+  const config = await readConfig(model);
+  const adapterCount = lora ? adapterParameterCount(config, lora) : null;
+  const trainsAdaptersOnly = adapterCount !== null && !sft;
+  const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
+  requireMemory(parameterCount(config), copies, 'training it', trainsAdaptersOnly ? { adapterCount } : {});
 }
 
-async function readConfig(file: string, model: string): Promise<string> {
+async function readConfig(model: string): Promise<ReturnType<typeof parseModelConfig>> {
+  if (model.startsWith('preset:')) return createPreset(model, { seed: 0 }).config;
+  const file = path.join(model, 'config.json');
   try {
-    return await readFile(file, 'utf8');
+    return parseModelConfig(await readFile(file, 'utf8'), file);
   } catch (cause) {
+    if (cause instanceof RatchetError) throw cause;
     throw new RatchetError(
       'ModelUnsupported',
       `model: expected a preset (preset:reverse-text-0.2m) or a folder with Hugging Face files, but ${model} has no config.json. Nothing is downloaded by itself: fetch the model into a folder first (hf download OWNER/NAME --local-dir FOLDER) and name that.`,

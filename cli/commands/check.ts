@@ -16,7 +16,7 @@ export const checkCommand = new Command('check')
       overrides: readOverrides(rest),
     });
     for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
-    await checkModel(spec.model);
+    await checkModel(spec);
     const model = await openModel(spec.model, { seed: spec.seed });
     const lines = [
       `${file} is a run named ${spec.name}:`,

@@ -50,7 +50,7 @@ async function train(
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
   const { spec } = await loadRunConfig(file, { projectFolder, overrides, run });
-  await checkModel(spec.model);
+  await checkModel(spec);
   const command = { file, name: run === usualName ? null : run, overrides };
 
   const interrupted = new AbortController();

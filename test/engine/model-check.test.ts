@@ -1,0 +1,37 @@
+import assert from 'node:assert/strict';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { checkModel } from '../../backends/configs/check-model.ts';
+import { goldenFolder, readConfig } from './golden/read-golden.ts';
+import { temporaryFolder } from './models.ts';
+
+const run = { model: 'preset:reverse-text-0.2m', lora: null, sft: null };
+const lora = { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj'] };
+
+test('a run may train a preset or a folder of any family, whole or by adapters', async () => {
+  await checkModel(run);
+  await checkModel({ ...run, lora });
+  await checkModel({ model: goldenFolder('llama3-scaled'), lora, sft: null });
+});
+
+test('a run is refused for its model before any weight is read', async (t) => {
+  const folder = await temporaryFolder(t);
+  const ask = (change: object): Promise<void> => checkModel({ ...run, model: folder, ...change });
+  const refuses = (change: object, message: RegExp): Promise<void> =>
+    assert.rejects(ask(change), { code: 'ModelUnsupported', message });
+  await refuses({}, /has no config.json.*hf download/s);
+  const config = JSON.parse(await readConfig('qwen3-tied')) as object;
+  const write = (change: object): Promise<void> =>
+    writeFile(join(folder, 'config.json'), JSON.stringify({ ...config, ...change }));
+  await write({});
+  await refuses({ lora: { ...lora, targetModules: ['lm_head'] } }, /without the embedding and the output layer/);
+  await write({ hidden_size: 8192, num_hidden_layers: 10_000 });
+  await refuses(
+    {},
+    /billion parameters.*GPU engine, e.g. Tinker\/SkyRL or prime-rl for training and vLLM for sampling/,
+  );
+  await refuses({ lora }, /\(LoRA\)/);
+  const warmUp = { steps: 1, batchSize: 1, learningRate: 1, warmupSteps: 0, minRatio: 0 };
+  await refuses({ lora, sft: warmUp }, /\(5 copies\)/);
+});
