@@ -42,8 +42,9 @@ export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
 export type { MaskedSample } from './train/pack.ts';
 export { importUserFunction } from './train/user-code.ts';
 export { TrainerProcess } from './train/trainer-process.ts';
-export { copiesInTraining, EngineTrainer, type TrainerOptions } from './train/trainer.ts';
+export { copiesForPasses, copiesInTraining, EngineTrainer, type TrainerOptions } from './train/trainer.ts';
 export type {
+  ExportOptions,
   ScoreOptions,
   SftMetrics,
   SftOptions,

@@ -1,14 +1,17 @@
 import assert from 'node:assert/strict';
 import { trainLogitsMax, trainPositionsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
-import { outputLayerName, type Parameters } from '../model/parameters.ts';
+import type { LoraConfig } from '../model/lora.ts';
+import { type FlatTensors, outputLayerName } from '../model/parameters.ts';
 import type { Graph } from '../onnx/graph.ts';
 import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
 import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
+import { type DropoutKey, dropoutFeeds } from './dropout.ts';
 import { type LossFeeds, scoreFeeds, tokenFeeds } from './feeds.ts';
 import type { TokenLoss } from './loss.ts';
 import { type MaskedSample, type MicroBatch, packRows, slicePositions } from './pack.ts';
 import { addMetrics, type Sums } from './step-metrics.ts';
+import type { PolicyWeights } from './trained-policy.ts';
 import {
   buildHeadGraph,
   buildTrainGraph,
@@ -33,12 +36,8 @@ export interface Pass {
   readonly customLoss?: CustomLoss;
   readonly microBatchPositions?: number;
   readonly microBatchRows?: number;
-}
-
-/** Tensors by name, over the memory of one flat array. */
-interface FlatTensors {
-  readonly flat: Float32Array;
-  readonly tensors: Readonly<Record<string, Tensor>>;
+  /** Of the masks for adapters with dropout. */
+  readonly dropout?: DropoutKey;
 }
 
 /** Computes losses, gradients and scores of batches, by micro-batches that fit into memory. */
@@ -47,8 +46,8 @@ export class GradientComputer {
   readonly #options: SessionOptions;
   readonly #sessions = new Map<string, Promise<InferenceSession>>();
   readonly #logitsMax: number;
-  /** Gradient of the output layer from one part of the head; made when first needed. */
-  #headGradient: Tensor | null = null;
+  /** Gradient of the output layer from one part of the positions; made when first needed. */
+  #outputGradient: Tensor | null = null;
 
   constructor(config: ModelConfig, options: SessionOptions, logitsMax: number = trainLogitsMax) {
     this.#config = config;
@@ -57,28 +56,31 @@ export class GradientComputer {
   }
 
   /** Overwrites `gradient` with the gradient of the pass; `scratch` holds those of micro-batches meanwhile. */
-  async accumulate(pass: Pass, parameters: Parameters, gradient: Parameters, scratch: Parameters): Promise<Sums> {
+  async accumulate(pass: Pass, weights: PolicyWeights, gradient: FlatTensors, scratch: FlatTensors): Promise<Sums> {
     const microBatches = this.#cut(pass.samples, pass);
     const sums: Sums = {};
     gradient.flat.fill(0);
     for (const micro of microBatches) {
       const target = microBatches.length === 1 ? gradient : scratch;
       const compute = this.#isWhole(micro) ? this.#whole(pass, micro) : this.#inParts(pass, micro);
-      for (const metrics of await compute(parameters, target)) addMetrics(sums, pass.kind, metrics);
+      for (const metrics of await compute(weights, target)) addMetrics(sums, pass.kind, metrics);
       if (target === scratch) addInto(gradient.flat, scratch.flat);
     }
     return sums;
   }
 
   /** Log probability of every token that counts; 0 elsewhere. */
-  async score(samples: readonly MaskedSample[], parameters: Parameters, temperature: number): Promise<Float32Array[]> {
+  async score(samples: readonly MaskedSample[], weights: PolicyWeights, temperature: number): Promise<Float32Array[]> {
     const results = samples.map((sample) => new Float32Array(sample.tokenIds.length));
     for (const micro of this.#cut(samples, {})) {
       if (this.#isWhole(micro)) {
-        const session = await this.#session('score', () => buildTrainGraph(this.#config, 'score'));
-        const feeds = { ...parameters.tensors, ...tokenFeeds(micro), ...scoreFeeds(micro, temperature) };
+        const lora = weights.adapter?.lora ?? null;
+        const session = await this.#session(`score ${lora !== null}`, () =>
+          buildTrainGraph(this.#config, 'score', { lora }),
+        );
+        const feeds = { ...tensorsOf(weights), ...tokenFeeds(micro), ...scoreFeeds(micro, temperature) };
         scatter(micro, floatsOf(await session.run(feeds), 'logprobs'), results);
-      } else await this.#scoreInParts(micro, parameters, temperature, results);
+      } else await this.#scoreInParts(micro, weights, temperature, results);
     }
     return results;
   }
@@ -102,9 +104,10 @@ export class GradientComputer {
   }
 
   #whole(pass: Pass, micro: MicroBatch) {
-    return async (parameters: Parameters, target: FlatTensors): Promise<Float32Array[]> => {
-      const session = await this.#gradientSession('whole', pass);
-      const feeds = { ...parameters.tensors, ...tokenFeeds(micro), ...pass.lossFeeds(micro) };
+    return async (weights: PolicyWeights, target: FlatTensors): Promise<Float32Array[]> => {
+      const session = await this.#gradientSession('whole', pass, weights);
+      const dropout = this.#dropoutFeeds(micro, weights, pass, session);
+      const feeds = { ...tensorsOf(weights), ...tokenFeeds(micro), ...dropout, ...pass.lossFeeds(micro) };
       const fetches: Record<string, Tensor | null> = { metrics: null };
       for (const [name, tensor] of Object.entries(target.tensors)) fetches[gradientName(name)] = tensor;
       return [floatsOf(await session.run(feeds, fetches), 'metrics')];
@@ -113,74 +116,96 @@ export class GradientComputer {
 
   /** The trunk once, the head over a part of the positions at a time, the trunk again with the gradient of its output. */
   #inParts(pass: Pass, micro: MicroBatch) {
-    return async (parameters: Parameters, target: FlatTensors): Promise<Float32Array[]> => {
+    return async (weights: PolicyWeights, target: FlatTensors): Promise<Float32Array[]> => {
       const outputLayer = outputLayerName(this.#config);
-      const fromHead = this.#headGradientLike(parameters.tensors[outputLayer]);
-      const outputGradient = target.tensors[outputLayer]?.data;
-      assert(outputGradient instanceof Float32Array, 'the output layer is trained');
-      outputGradient.fill(0);
-      const hidden = await this.#hidden(micro, parameters);
+      const outputGradient = weights.adapter ? null : floatsOf(target.tensors, outputLayer);
+      outputGradient?.fill(0);
+      const hidden = await this.#hidden(micro, weights, pass);
       const hiddenGradient = new Float32Array(hidden.length);
       const metrics: Float32Array[] = [];
-      const session = await this.#gradientSession('head', pass);
+      const session = await this.#gradientSession('head', pass, weights);
+      const fromHead = outputGradient && this.#outputGradientPart(weights);
       for (const part of this.#parts(micro)) {
-        const feeds = { ...this.#headFeeds(part, hidden, parameters), ...pass.lossFeeds(part.positions) };
+        const feeds = { ...this.#headFeeds(part, hidden, weights), ...pass.lossFeeds(part.positions) };
         const output = await session.run(feeds, {
           metrics: null,
           [gradientName('hidden')]: this.#rows(hiddenGradient, part),
-          [gradientName(outputLayer)]: fromHead,
+          ...(fromHead && { [gradientName(outputLayer)]: fromHead }),
         });
         metrics.push(floatsOf(output, 'metrics'));
-        addInto(outputGradient, fromHead.data as Float32Array);
+        if (outputGradient && fromHead) addInto(outputGradient, fromHead.data as Float32Array);
       }
-      await this.#trunkGradient(micro, parameters, target, hiddenGradient);
+      await this.#trunkGradient(pass, micro, weights, { target, hiddenGradient });
       return metrics;
     };
   }
 
-  /** Writes the gradients of the trunk's weights; a tied output layer has those of the head in it and gets them added. */
+  /** Writes the gradients of the trunk. A tied output layer is also the embedding: it gets its share added. */
   async #trunkGradient(
+    pass: Pass,
     micro: MicroBatch,
-    parameters: Parameters,
-    target: FlatTensors,
-    hiddenGradient: Float32Array,
+    weights: PolicyWeights,
+    { target, hiddenGradient }: { readonly target: FlatTensors; readonly hiddenGradient: Float32Array },
   ): Promise<void> {
-    const session = await this.#session('trunk gradient', () => buildTrunkGradientGraph(this.#config));
+    const options = graphOptions(weights, pass);
+    const session = await this.#session(`trunk gradient ${JSON.stringify(options)}`, () =>
+      buildTrunkGradientGraph(this.#config, options),
+    );
     const outputLayer = outputLayerName(this.#config);
-    const fromTrunk = this.#headGradientLike(parameters.tensors[outputLayer]);
+    const isShared = this.#config.tiedEmbeddings && !weights.adapter;
+    const fromTrunk = isShared ? this.#outputGradientPart(weights) : null;
     const fetches: Record<string, Tensor> = {};
     for (const [name, tensor] of Object.entries(target.tensors)) {
       if (name !== outputLayer) fetches[gradientName(name)] = tensor;
-      else if (this.#config.tiedEmbeddings) fetches[gradientName(name)] = fromTrunk;
+      else if (fromTrunk) fetches[gradientName(name)] = fromTrunk;
     }
-    const feeds = { ...parameters.tensors, ...tokenFeeds(micro), hidden_gradient: this.#rows(hiddenGradient) };
+    const feeds = {
+      ...tensorsOf(weights),
+      ...tokenFeeds(micro),
+      ...this.#dropoutFeeds(micro, weights, pass, session),
+      hidden_gradient: this.#rows(hiddenGradient),
+    };
     await session.run(feeds, fetches);
-    if (!this.#config.tiedEmbeddings) return;
-    addInto(target.tensors[outputLayer]!.data as Float32Array, fromTrunk.data as Float32Array);
+    if (fromTrunk) addInto(floatsOf(target.tensors, outputLayer), fromTrunk.data as Float32Array);
   }
 
   async #scoreInParts(
     micro: MicroBatch,
-    parameters: Parameters,
+    weights: PolicyWeights,
     temperature: number,
     results: readonly Float32Array[],
   ): Promise<void> {
-    const hidden = await this.#hidden(micro, parameters);
+    const hidden = await this.#hidden(micro, weights);
     const session = await this.#session('score head', () => buildHeadGraph(this.#config, 'score'));
     for (const part of this.#parts(micro)) {
-      const feeds = { ...this.#headFeeds(part, hidden, parameters), ...scoreFeeds(part.positions, temperature) };
+      const feeds = { ...this.#headFeeds(part, hidden, weights), ...scoreFeeds(part.positions, temperature) };
       scatter(part.positions, floatsOf(await session.run(feeds), 'logprobs'), results);
     }
   }
 
-  async #hidden(micro: MicroBatch, parameters: Parameters): Promise<Float32Array> {
-    const session = await this.#session('trunk', () => buildTrunkGraph(this.#config));
-    return floatsOf(await session.run({ ...parameters.tensors, ...tokenFeeds(micro) }), 'hidden');
+  /** What the output layer reads; with dropout when it is for a pass of training. */
+  async #hidden(micro: MicroBatch, weights: PolicyWeights, pass?: Pass): Promise<Float32Array> {
+    const options = graphOptions(weights, pass);
+    const session = await this.#session(`trunk ${JSON.stringify(options)}`, () =>
+      buildTrunkGraph(this.#config, options),
+    );
+    const dropout = pass ? this.#dropoutFeeds(micro, weights, pass, session) : {};
+    return floatsOf(await session.run({ ...tensorsOf(weights), ...tokenFeeds(micro), ...dropout }), 'hidden');
   }
 
-  #headFeeds(part: Part, hidden: Float32Array, parameters: Parameters): Record<string, Tensor> {
+  #headFeeds(part: Part, hidden: Float32Array, { parameters }: PolicyWeights): Record<string, Tensor> {
     const outputLayer = outputLayerName(this.#config);
     return { hidden: this.#rows(hidden, part), [outputLayer]: parameters.tensors[outputLayer]! };
+  }
+
+  #dropoutFeeds(
+    micro: MicroBatch,
+    { adapter }: PolicyWeights,
+    { dropout }: Pass,
+    { inputNames }: InferenceSession,
+  ): Record<string, Tensor> {
+    if (!adapter || !dropout || adapter.lora.dropout === 0) return {};
+    return dropoutFeeds(micro, { config: this.#config, lora: adapter.lora, inputNames, key: dropout });
   }
 
   /** Equal parts of a micro-batch's positions, as few as fit. */
@@ -200,15 +225,19 @@ export class GradientComputer {
     return floats(matrix.subarray(first * hiddenSize, end * hiddenSize), [end - first, hiddenSize]);
   }
 
-  #headGradientLike(outputLayer: Tensor | undefined): Tensor {
+  #outputGradientPart({ parameters }: PolicyWeights): Tensor {
+    const outputLayer = parameters.tensors[outputLayerName(this.#config)];
     assert(outputLayer, 'every model has an output layer');
-    return (this.#headGradient ??= floats(new Float32Array(outputLayer.size), outputLayer.dims));
+    return (this.#outputGradient ??= floats(new Float32Array(outputLayer.size), outputLayer.dims));
   }
 
-  #gradientSession(part: 'whole' | 'head', { kind, customLoss }: Pass): Promise<InferenceSession> {
+  #gradientSession(part: 'whole' | 'head', pass: Pass, weights: PolicyWeights): Promise<InferenceSession> {
+    const { kind, customLoss } = pass;
     const build = part === 'whole' ? buildTrainGraph : buildHeadGraph;
-    const options = customLoss ? { customLoss: customLoss.tokenLoss } : {};
-    return this.#session(`${part} ${kind} ${customLoss?.id ?? ''}`, () => build(this.#config, kind, options));
+    const options = graphOptions(weights, pass);
+    const key = `${part} ${kind} ${customLoss?.id ?? ''} ${JSON.stringify(options)}`;
+    const custom = customLoss ? { customLoss: customLoss.tokenLoss } : {};
+    return this.#session(key, () => build(this.#config, kind, { ...options, ...custom }));
   }
 
   #session(key: string, build: () => Graph): Promise<InferenceSession> {
@@ -223,6 +252,16 @@ interface Part {
   readonly first: number;
   readonly end: number;
   readonly positions: MicroBatch;
+}
+
+function tensorsOf({ parameters, adapter }: PolicyWeights): Record<string, Tensor> {
+  return { ...parameters.tensors, ...adapter?.tensors };
+}
+
+/** Dropout belongs to training: a policy that is scored has none. */
+function graphOptions({ adapter }: PolicyWeights, pass?: Pass): { lora: LoraConfig | null; hasDropout: boolean } {
+  const lora = adapter?.lora ?? null;
+  return { lora, hasDropout: pass?.dropout !== undefined && lora !== null && lora.dropout > 0 };
 }
 
 function floatsOf(outputs: Readonly<Record<string, Tensor>>, name: string): Float32Array {

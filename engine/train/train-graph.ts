@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import type { ModelConfig } from '../model/config.ts';
 import { decoderHidden, weightInputs } from '../model/decoder.ts';
+import { type AdaptedLayer, adapterInputs, type LoraConfig } from '../model/lora.ts';
 import { outputLayerName } from '../model/parameters.ts';
 import { tokenLogprobs } from '../onnx/composites.ts';
 import { gradients } from '../onnx/gradient.ts';
@@ -35,6 +36,10 @@ export function metricNames(kind: GradientKind): readonly string[] {
 export const gradientName = (parameter: string): string => `gradient.${parameter}`;
 
 interface GraphOptions {
+  /** Adapters beside the weights; they are what is trained then. */
+  readonly lora?: LoraConfig | null;
+  /** Whether inputs of adapters are multiplied by masks, inputs named by dropoutName. */
+  readonly hasDropout?: boolean;
   /** Of the kinds `custom` and `custom_kl`. */
   readonly customLoss?: TokenLoss;
 }
@@ -47,10 +52,10 @@ interface GraphOptions {
  */
 export function buildTrainGraph(config: ModelConfig, kind: TrainGraphKind, options: GraphOptions = {}): Graph {
   const graph = new Graph();
-  const { hidden, weights } = trunk(graph, config, kind !== 'score');
+  const { hidden, weights, trained } = trunk(graph, config, kind !== 'score', options);
   const outputLayer = weights.get(outputLayerName(config));
   assert(outputLayer, 'every model has an output layer');
-  outputLoss(graph, { hidden, weight: outputLayer }, kind, { trained: weights, ...options });
+  outputLoss(graph, { hidden, weight: outputLayer }, kind, { ...options, trained });
   return graph;
 }
 
@@ -61,9 +66,9 @@ export function buildTrainGraph(config: ModelConfig, kind: TrainGraphKind, optio
  *
  * Output `hidden` [selected, hidden]: what the output layer reads.
  */
-export function buildTrunkGraph(config: ModelConfig): Graph {
+export function buildTrunkGraph(config: ModelConfig, options: GraphOptions = {}): Graph {
   const graph = new Graph();
-  graph.output('hidden', trunk(graph, config, false).hidden);
+  graph.output('hidden', trunk(graph, config, false, options).hidden);
   return graph;
 }
 
@@ -73,21 +78,20 @@ export function buildHeadGraph(config: ModelConfig, kind: TrainGraphKind, option
   const needsGradient = kind !== 'score';
   const name = outputLayerName(config);
   const hidden = graph.input('hidden', 'float32', ['selected', config.hiddenSize], { needsGradient });
-  const weight = graph.input(name, 'float32', [config.vocabularySize, config.hiddenSize], { needsGradient });
-  const trained = new Map([
-    ['hidden', hidden],
-    [name, weight],
-  ]);
-  outputLoss(graph, { hidden, weight }, kind, { trained, ...options });
+  const isTrained = needsGradient && !options.lora;
+  const weight = graph.input(name, 'float32', [config.vocabularySize, config.hiddenSize], { needsGradient: isTrained });
+  const trained = new Map([['hidden', hidden]]);
+  if (isTrained) trained.set(name, weight);
+  outputLoss(graph, { hidden, weight }, kind, { ...options, trained });
   return graph;
 }
 
 /** Input `hidden_gradient` [selected, hidden]; outputs the gradients of the trunk's weights. */
-export function buildTrunkGradientGraph(config: ModelConfig): Graph {
+export function buildTrunkGradientGraph(config: ModelConfig, options: GraphOptions = {}): Graph {
   const graph = new Graph();
-  const { hidden, weights } = trunk(graph, config, true);
+  const { hidden, trained } = trunk(graph, config, true, options);
   const gradient = graph.input('hidden_gradient', 'float32', hidden.shape);
-  outputGradients(graph, sum(multiply(hidden, gradient), [0, 1]), weights);
+  outputGradients(graph, sum(multiply(hidden, gradient), [0, 1]), trained);
   return graph;
 }
 
@@ -96,20 +100,38 @@ function trunk(
   graph: Graph,
   config: ModelConfig,
   trainable: boolean,
-): { hidden: Value; weights: ReadonlyMap<string, Value> } {
+  { lora = null, hasDropout = false }: GraphOptions,
+): { hidden: Value; weights: ReadonlyMap<string, Value>; trained: ReadonlyMap<string, Value> } {
   const tokens = graph.input('tokens', 'int32', ['batch', 'sequence']);
   graph.defineSize('batch', tokens, 0);
   graph.defineSize('sequence', tokens, 1);
   const selected = graph.input('selected', 'int64', ['selected']);
   graph.defineSize('positions', reshape(tokens, ['positions']), 0);
-  const weights = weightInputs(graph, config, trainable);
+  const weights = weightInputs(graph, config, trainable && !lora);
+  const adapters = lora
+    ? adapterInputs(graph, config, lora, { trainable, ...(hasDropout ? { dropout: drop } : {}) })
+    : null;
   const hidden = decoderHidden(reshape(tokens, ['positions']), {
     config,
     weights,
+    ...(adapters ? { adapters } : {}),
     attend: causalAttention(graph, config),
     selectOutputs: (rows) => selectRows(rows, selected),
   });
-  return { hidden, weights };
+  const factors = [...(adapters?.values() ?? [])].flatMap(({ a, b }) => [a, b]);
+  return { hidden, weights, trained: lora ? new Map(factors.map((factor) => [factor.name, factor])) : weights };
+}
+
+/** The rows of a layer's input: all positions, or in the last layer only those that carry loss. */
+export type DropoutRows = 'positions' | 'selected';
+
+/** Input with the mask of a layer's input, [rows, inputs]: 0 where it is dropped, 1 / (1 − dropout) elsewhere. */
+export const dropoutName = (rows: DropoutRows, weight: string): string => `dropout.${rows}.${weight}`;
+
+function drop(x: Value, { weight, inputs }: AdaptedLayer): Value {
+  const [rows] = x.shape;
+  assert(rows === 'positions' || rows === 'selected', 'the input of a layer is [positions or selected, inputs]');
+  return multiply(x, x.graph.input(dropoutName(rows, weight), 'float32', [rows, inputs]));
 }
 
 /** From what the output layer reads, [selected, hidden], to log probabilities, or metrics and gradients. */

@@ -6,7 +6,16 @@ import type { TrainBatch } from '../../core/rl/batch.ts';
 import type { MaskedSample } from './pack.ts';
 import { fromWire, type OpenArguments, type TrainerCall, type TrainerReply } from './trainer-protocol.ts';
 import type { TrainerOptions } from './trainer.ts';
-import type { ScoreOptions, SftMetrics, SftOptions, StepResult, Trainer, TrainMetrics, TrainOptions } from './types.ts';
+import type {
+  ExportOptions,
+  ScoreOptions,
+  SftMetrics,
+  SftOptions,
+  StepResult,
+  Trainer,
+  TrainMetrics,
+  TrainOptions,
+} from './types.ts';
 
 interface Pending {
   readonly resolve: (result: unknown) => void;
@@ -70,8 +79,8 @@ export class TrainerProcess implements Trainer {
     return (await this.#call('digest')) as string;
   }
 
-  async exportWeights(folder: string): Promise<string> {
-    return (await this.#call('exportWeights', folder)) as string;
+  async exportWeights(folder: string, options: ExportOptions = {}): Promise<string> {
+    return (await this.#call('exportWeights', folder, options)) as string;
   }
 
   async loadWeights(folder: string): Promise<string> {

@@ -1,91 +1,112 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { TrainBatch } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../core/spec/run-spec.ts';
+import type { AdapterParameters, LoraConfig } from '../model/lora.ts';
 import { requireMemory } from '../model/memory.ts';
-import { loadParameters, type ModelFolder, saveModelFolder } from '../model/model-folder.ts';
-import { Parameters } from '../model/parameters.ts';
-import { openModel } from '../model/presets.ts';
+import type { ModelFolder } from '../model/model-folder.ts';
+import type { FlatTensors } from '../model/parameters.ts';
 import type { SessionOptions } from '../onnx/session.ts';
-import { AdamW, globalNorm } from './adamw.ts';
+import { AdamW } from './adamw.ts';
 import { policyFeeds, requirePolicyInputs, supervisedFeeds } from './feeds.ts';
 import { type CustomLoss, GradientComputer, type Pass } from './gradient-computer.ts';
 import { maskTotal, type MaskedSample, requireTrainable } from './pack.ts';
 import { meanOfPasses, policyMetrics, refusal, type Sums, supervisedMetrics } from './step-metrics.ts';
+import { TrainedPolicy } from './trained-policy.ts';
 import { loadCustomLoss } from './user-code.ts';
-import type { ScoreOptions, SftMetrics, SftOptions, StepResult, Trainer, TrainMetrics, TrainOptions } from './types.ts';
+import type {
+  ExportOptions,
+  ScoreOptions,
+  SftMetrics,
+  SftOptions,
+  StepResult,
+  Trainer,
+  TrainMetrics,
+  TrainOptions,
+} from './types.ts';
 
 export interface TrainerOptions extends SessionOptions {
   /** For a preset's random weights. */
   readonly seed?: number;
+  /**
+   * Trains adapters on the weights instead of the weights. null = never; left out = as the folder has it: an adapter's
+   * folder is trained on with its own settings.
+   */
+  readonly lora?: LoraConfig | null;
   /** Logits computed at once; trainLogitsMax when left out. */
   readonly logitsMax?: number;
 }
 
-/** Weights, gradient, gradient of a micro-batch and two moments. */
+/** What is trained, its gradient, the gradient of a micro-batch and two moments. */
 export const copiesInTraining = 5;
 /** Several passes over a batch also keep weights and moments of the start, to go back to when a later one is refused. */
 export const copiesForPasses = 3;
 
 /** Trains one model in this process. One call at a time: a second one waits for the first. */
 export class EngineTrainer implements Trainer {
-  readonly #model: ModelFolder;
+  readonly #policy: TrainedPolicy;
   readonly #optimizer: AdamW;
-  readonly #gradient: Parameters;
-  readonly #microGradient: Parameters;
+  readonly #gradient: FlatTensors;
+  readonly #microGradient: FlatTensors;
   readonly #computer: GradientComputer;
-  #reference: { folder: string; parameters: Parameters } | null = null;
   #tail: Promise<unknown> = Promise.resolve();
 
-  private constructor(model: ModelFolder, options: TrainerOptions) {
-    this.#model = model;
-    this.#computer = new GradientComputer(model.config, options, options.logitsMax);
-    this.#optimizer = new AdamW(model.parameters.flat.length);
-    this.#gradient = new Parameters(model.config);
-    this.#microGradient = new Parameters(model.config);
+  private constructor(policy: TrainedPolicy, options: TrainerOptions) {
+    this.#policy = policy;
+    this.#computer = new GradientComputer(policy.model.config, options, options.logitsMax);
+    this.#optimizer = new AdamW(policy.trained.flat.length, options);
+    this.#gradient = policy.gradientLike();
+    this.#microGradient = policy.gradientLike();
   }
 
-  /** `model` is a folder of Hugging Face files or a preset's name. */
+  /** `model` is a folder of Hugging Face files, of a PEFT adapter, or a preset's name. */
   static async open(model: string, options: TrainerOptions): Promise<EngineTrainer> {
-    const opened = await openModel(model, { seed: options.seed ?? 0 });
-    requireMemory(opened.parameters.flat.length, copiesInTraining, 'training it', { copiesHeld: 1 });
-    return new EngineTrainer(opened, options);
+    const { seed = 0, lora } = options;
+    const policy = await TrainedPolicy.open(model, { seed, ...(lora === undefined ? {} : { lora }) });
+    requireRoom(policy, { copies: copiesInTraining, copiesHeld: 1 }, 'training it');
+    return new EngineTrainer(policy, options);
   }
 
-  /** Its parameters are the ones in training: every applied step changes them in place. */
+  /**
+   * Its parameters are the ones in training, and every applied step changes them in place; where an adapter is trained
+   * they are its base and stay.
+   */
   get model(): ModelFolder {
-    return this.#model;
+    return this.#policy.model;
+  }
+
+  /** The adapter in training, changed in place; null where all weights are trained. */
+  get adapter(): AdapterParameters | null {
+    return this.#policy.adapter;
   }
 
   sftStep(samples: readonly MaskedSample[], options: SftOptions): Promise<StepResult<SftMetrics>> {
     return this.#inTurn(async () => {
-      requireTrainable(samples, this.#model.config);
-      const sums = await this.#accumulate({ kind: 'sft', samples, lossFeeds: supervisedFeeds(samples) }, options);
-      const metrics = supervisedMetrics(sums, maskTotal(samples), globalNorm(this.#gradient.flat));
+      requireTrainable(samples, this.#policy.model.config);
+      const pass = { kind: 'sft' as const, samples, lossFeeds: supervisedFeeds(samples) };
+      const sums = await this.#accumulate(pass, options, 1);
+      const metrics = supervisedMetrics(sums, maskTotal(samples), await this.#optimizer.globalNorm(this.#gradient.flat));
       const reason = refusal(metrics);
       if (reason !== null) return { applied: false, reason, metrics };
-      this.#apply(metrics.gradNorm, options);
+      await this.#apply(metrics.gradNorm, options);
       return { applied: true, metrics };
     });
   }
 
   trainStep(batch: TrainBatch, options: TrainOptions): Promise<StepResult<TrainMetrics>> {
     return this.#inTurn(async () => {
-      requireTrainable(batch.samples, this.#model.config);
+      requireTrainable(batch.samples, this.#policy.model.config);
       requirePolicyInputs(batch, options);
       const { iterations = 1 } = options;
-      const parameterCount = this.#model.parameters.flat.length;
-      if (iterations === 1) return this.#trainPass(batch, options);
-      requireMemory(parameterCount, copiesInTraining + copiesForPasses, `training it in ${iterations} passes`, {
-        copiesHeld: copiesInTraining,
-      });
-      const before = { weights: this.#model.parameters.flat.slice(), optimizer: this.#optimizer.save() };
+      if (iterations === 1) return this.#trainPass(batch, options, 1);
+      const copies = { copies: copiesInTraining + copiesForPasses, copiesHeld: this.adapter ? 1 : copiesInTraining };
+      requireRoom(this.#policy, copies, `training it in ${iterations} passes`);
+      const goBack = this.#checkpoint();
       const passes: TrainMetrics[] = [];
       for (let pass = 1; pass <= iterations; pass++) {
-        const result = await this.#trainPass(batch, options);
+        const result = await this.#trainPass(batch, options, pass);
         passes.push(result.metrics);
         if (result.applied) continue;
-        this.#model.parameters.flat.set(before.weights);
-        this.#optimizer.restore(before.optimizer);
+        goBack();
         return { ...result, reason: `${result.reason}, in pass ${pass} of ${iterations}` };
       }
       return { applied: true, metrics: meanOfPasses(passes) };
@@ -94,26 +115,25 @@ export class EngineTrainer implements Trainer {
 
   forwardLogprobs(samples: readonly MaskedSample[], options: ScoreOptions): Promise<Float32Array[]> {
     return this.#inTurn(async () => {
-      requireTrainable(samples, this.#model.config);
-      return this.#computer.score(samples, await this.#scoringParameters(options), options.temperature);
+      requireTrainable(samples, this.#policy.model.config);
+      const { weights: folder, temperature } = options;
+      const weights = folder === undefined ? this.#policy : await this.#policy.reference(folder);
+      return this.#computer.score(samples, weights, temperature);
     });
   }
 
   digest(): Promise<string> {
-    return this.#inTurn(async () => this.#model.parameters.digest());
+    return this.#inTurn(async () => this.#policy.digest());
   }
 
-  exportWeights(folder: string): Promise<string> {
-    return this.#inTurn(async () => {
-      await saveModelFolder(this.#model, folder);
-      return this.#model.parameters.digest();
-    });
+  exportWeights(folder: string, options: ExportOptions = {}): Promise<string> {
+    return this.#inTurn(async () => this.#policy.save(folder, options.base));
   }
 
   loadWeights(folder: string): Promise<string> {
     return this.#inTurn(async () => {
-      this.#model.parameters.flat.set((await this.#load(folder)).flat);
-      return this.#model.parameters.digest();
+      await this.#policy.load(folder);
+      return this.#policy.digest();
     });
   }
 
@@ -132,56 +152,55 @@ export class EngineTrainer implements Trainer {
   close(): Promise<void> {
     return this.#inTurn(async () => {
       await this.#computer.close();
+      await this.#optimizer.close();
     });
   }
 
   /** The gradient of the last step's loss, by tensor name, before clipping: for tests and probes. */
-  get gradient(): Parameters {
+  get gradient(): FlatTensors {
     return this.#gradient;
   }
 
-  async #trainPass(batch: TrainBatch, options: TrainOptions): Promise<StepResult<TrainMetrics>> {
+  async #trainPass(batch: TrainBatch, options: TrainOptions, number: number): Promise<StepResult<TrainMetrics>> {
     const { samples } = batch;
     const { loss, referenceLogprobs } = options;
     const kind = referenceLogprobs ? (`${loss.type}_kl` as const) : loss.type;
     const custom = loss.type === 'custom' ? { customLoss: await customLossOf(loss) } : {};
     const pass = { kind, samples, lossFeeds: policyFeeds(batch, options), ...custom };
-    const sums = await this.#accumulate(pass, options);
-    const metrics = policyMetrics(sums, maskTotal(samples), globalNorm(this.#gradient.flat));
+    const sums = await this.#accumulate(pass, options, number);
+    const metrics = policyMetrics(sums, maskTotal(samples), await this.#optimizer.globalNorm(this.#gradient.flat));
     const reason = refusal(metrics);
     if (reason !== null) return { applied: false, reason, metrics };
-    this.#apply(metrics.gradNorm, options);
+    await this.#apply(metrics.gradNorm, options);
     return { applied: true, metrics };
   }
 
-  #accumulate(pass: Pass, options: SftOptions): Promise<Sums> {
-    const { microBatchPositions, microBatchRows } = options;
-    const limits = {
+  #accumulate(pass: Pass, options: SftOptions, number: number): Promise<Sums> {
+    const { microBatchPositions, microBatchRows, dropoutSeed = 0 } = options;
+    const more = {
+      dropout: { seed: dropoutSeed, pass: number },
       ...(microBatchPositions === undefined ? {} : { microBatchPositions }),
       ...(microBatchRows === undefined ? {} : { microBatchRows }),
     };
-    const { parameters } = this.#model;
-    return this.#computer.accumulate({ ...pass, ...limits }, parameters, this.#gradient, this.#microGradient);
+    return this.#computer.accumulate({ ...pass, ...more }, this.#policy, this.#gradient, this.#microGradient);
   }
 
-  #apply(gradNorm: number, { learningRate, optimizer }: SftOptions): void {
-    this.#optimizer.apply(this.#model.parameters.flat, this.#gradient.flat, gradNorm, learningRate, optimizer);
+  async #apply(norm: number, { learningRate, optimizer }: SftOptions): Promise<void> {
+    this.#policy.isAdapterNew = false;
+    const { trained } = this.#policy;
+    await this.#optimizer.apply(trained.flat, this.#gradient.flat, { norm, learningRate, optimizer });
   }
 
-  async #scoringParameters({ weights }: ScoreOptions): Promise<Parameters> {
-    if (weights === undefined) return this.#model.parameters;
-    if (this.#reference?.folder !== weights) {
-      this.#reference = { folder: weights, parameters: await this.#load(weights) };
-    }
-    return this.#reference.parameters;
-  }
-
-  async #load(folder: string): Promise<Parameters> {
-    const loaded = await loadParameters(folder);
-    if (layoutText(loaded) !== layoutText(this.#model.parameters)) {
-      throw new RatchetError('ModelUnsupported', `${folder} holds another architecture than the model in training.`);
-    }
-    return loaded;
+  /** Remembers weights and optimizer; what it returns brings them back. */
+  #checkpoint(): () => void {
+    const weights = this.#policy.trained.flat.slice();
+    const optimizer = this.#optimizer.save();
+    const { isAdapterNew } = this.#policy;
+    return () => {
+      this.#policy.trained.flat.set(weights);
+      this.#policy.isAdapterNew = isAdapterNew;
+      this.#optimizer.restore(optimizer);
+    };
   }
 
   #inTurn<Result>(work: () => Promise<Result>): Promise<Result> {
@@ -196,6 +215,12 @@ function customLossOf({ import: code }: LossSettings): Promise<CustomLoss> {
   throw new RatchetError('Unsupported', 'A custom loss needs its file: expected loss.import, got none.');
 }
 
-function layoutText(parameters: Parameters): string {
-  return JSON.stringify(parameters.layout);
+/** Refuses what would not fit beside what is there already. */
+function requireRoom(
+  { parameters, adapter }: TrainedPolicy,
+  { copies, copiesHeld }: { readonly copies: number; readonly copiesHeld: number },
+  purpose: string,
+): void {
+  const adapterCount = adapter ? { adapterCount: adapter.flat.length } : {};
+  requireMemory(parameters.flat.length, copies, purpose, { copiesHeld, ...adapterCount });
 }

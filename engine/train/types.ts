@@ -64,6 +64,11 @@ export interface ScoreOptions {
   readonly weights?: string;
 }
 
+export interface ExportOptions {
+  /** What an adapter's config calls its base: a path, absolute or from the folder it will lie in. */
+  readonly base?: string;
+}
+
 /** A trainer, in this process or another. */
 export interface Trainer {
   sftStep(samples: readonly MaskedSample[], options: SftOptions): Promise<StepResult<SftMetrics>>;
@@ -72,8 +77,11 @@ export interface Trainer {
   forwardLogprobs(samples: readonly MaskedSample[], options: ScoreOptions): Promise<Float32Array[]>;
   /** SHA-256 of the weights: the digest of the policy version. */
   digest(): Promise<string>;
-  /** Writes a Hugging Face folder; its model.safetensors appears whole or not at all. Returns the digest. */
-  exportWeights(folder: string): Promise<string>;
+  /**
+   * Writes a Hugging Face folder, or a PEFT adapter's where an adapter is trained; its weights appear whole or not at all.
+   * Returns the digest of the policy that is loaded from there.
+   */
+  exportWeights(folder: string, options?: ExportOptions): Promise<string>;
   /** Replaces the weights by those of a folder of the same architecture. Returns their digest. */
   loadWeights(folder: string): Promise<string>;
   saveState(): Promise<Uint8Array>;
