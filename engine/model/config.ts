@@ -174,7 +174,7 @@ function biases(raw: HuggingFaceConfig): Biases {
 }
 
 function ropeScaling(rope: RopeParameters, where: string): RopeScaling | null {
-  const require = (name: keyof RopeParameters): number => {
+  const numberOf = (name: keyof RopeParameters): number => {
     const value = rope[name];
     if (typeof value !== 'number') throw unsupported(where, `"${name}" beside the rope_type "${type}"`, 'none');
     return value;
@@ -184,14 +184,14 @@ function ropeScaling(rope: RopeParameters, where: string): RopeScaling | null {
     case 'default':
       return null;
     case 'linear':
-      return { type, factor: require('factor') };
+      return { type, factor: numberOf('factor') };
     case 'llama3':
       return {
         type,
-        factor: require('factor'),
-        lowFrequencyFactor: require('low_freq_factor'),
-        highFrequencyFactor: require('high_freq_factor'),
-        originalPositions: require('original_max_position_embeddings'),
+        factor: numberOf('factor'),
+        lowFrequencyFactor: numberOf('low_freq_factor'),
+        highFrequencyFactor: numberOf('high_freq_factor'),
+        originalPositions: numberOf('original_max_position_embeddings'),
       };
     default:
       throw unsupported(where, 'rope_type "default", "linear" or "llama3"', `"${type}"`);

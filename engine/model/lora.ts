@@ -207,12 +207,21 @@ function addProduct(weight: Float32Array, a: Float32Array, b: Float32Array, { in
   const row = new Float64Array(inputs);
   for (let o = 0; o < outputs; o++) {
     row.fill(0);
-    for (let k = 0; k < r; k++) {
-      const factor = scale * b[o * r + k]!;
-      for (let i = 0; i < inputs; i++) row[i]! += factor * a[k * inputs + i]!;
-    }
+    for (let k = 0; k < r; k += 4) addFourRows(row, a, b.subarray(o * r + k, (o + 1) * r), k);
     const start = o * inputs;
-    for (let i = 0; i < inputs; i++) weight[start + i]! += row[i]!;
+    for (let i = 0; i < inputs; i++) weight[start + i]! += scale * row[i]!;
+  }
+}
+
+/** row += factors[0] · a[k] + … + factors[3] · a[k + 3], as far as there are factors. Four at a time: row is read and written less. */
+function addFourRows(row: Float64Array, a: Float32Array, factors: Float32Array, k: number): void {
+  const inputs = row.length;
+  const [f0 = 0, f1 = 0, f2 = 0, f3 = 0] = [factors[0], factors[1], factors[2], factors[3]];
+  // Rows beyond the last have a factor of 0 and stand for any other.
+  const startOf = (i: number): number => (k + (i < factors.length ? i : 0)) * inputs;
+  const [a0, a1, a2, a3] = [startOf(0), startOf(1), startOf(2), startOf(3)];
+  for (let i = 0; i < inputs; i++) {
+    row[i]! += f0 * a[a0 + i]! + f1 * a[a1 + i]! + f2 * a[a2 + i]! + f3 * a[a3 + i]!;
   }
 }
 
