@@ -2,46 +2,12 @@ import assert from 'node:assert/strict';
 import { mkdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { request as httpRequest } from 'node:http';
 import { join } from 'node:path';
-import { type TestContext, test } from 'node:test';
+import { test } from 'node:test';
 import { setTimeout } from 'node:timers/promises';
 import OpenAI from 'openai';
-import {
-  type ModelFolder,
-  type PolicyServer,
-  type PolicyServerOptions,
-  Sampler,
-  saveModelFolder,
-  startPolicyServer,
-} from '../../engine/index.ts';
+import { type ModelFolder, Sampler, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { preset, temporaryFolder, wordRequest, words } from './models.ts';
-
-interface Stage {
-  readonly server: PolicyServer;
-  readonly client: OpenAI;
-  readonly folder: string;
-  /** Saves a model below the allowed root and loads it under a name. */
-  readonly hold: (name: string, model: ModelFolder, extra?: object) => Promise<Response>;
-  readonly post: (path: string, body: unknown) => Promise<Response>;
-}
-
-async function openStage(t: TestContext, options: Partial<PolicyServerOptions> = {}): Promise<Stage> {
-  const folder = await temporaryFolder(t);
-  const server = await startPolicyServer({ threads: 1, allowRoots: [folder], ...options });
-  t.after(() => server.close());
-  const post = (path: string, body: unknown): Promise<Response> =>
-    fetch(`${server.url}${path}`, { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body) });
-  return {
-    server,
-    folder,
-    client: new OpenAI({ baseURL: `${server.url}/v1`, apiKey: options.apiKey ?? 'none', maxRetries: 2 }),
-    post,
-    async hold(name, model, extra = {}) {
-      const weight_dir = join(folder, name.replaceAll(':', '_'));
-      await saveModelFolder(model, weight_dir);
-      return post('/update_weights', { weight_dir, name, ...extra });
-    },
-  };
-}
+import { openStage } from './server-stage.ts';
 
 const models = [preset(0), preset(1), preset(2)];
 const [first, second] = models as [ModelFolder, ModelFolder, ModelFolder];
