@@ -1,7 +1,9 @@
 import { Command } from 'commander';
 import { demoLearning } from './demo-learning.ts';
+import { engineDecode } from './engine-decode.ts';
 import { engineTrain } from './engine-train.ts';
 import { orchestration } from './orchestration.ts';
+import { serverFuzz } from './server-fuzz.ts';
 import { trl } from './trl.ts';
 
 /** `npm run bench` lists the measurements, `npm run bench -- NAME [--json]` runs one. */
@@ -10,7 +12,8 @@ const bench = new Command('bench')
   .description('Measures Ratchet on this machine. The last line is one JSON object with the figures.')
   .helpCommand(false)
   .showHelpAfterError('(npm run bench lists the measurements)');
-for (const command of [orchestration, demoLearning, trl, engineTrain]) bench.addCommand(command);
+for (const command of [orchestration, demoLearning, trl, engineTrain, engineDecode, serverFuzz])
+  bench.addCommand(command);
 
 if (process.argv.length <= 2) bench.outputHelp();
 else await bench.parseAsync(process.argv);
