@@ -1,7 +1,5 @@
 /** The log probability at which a token was sampled is the one that training computes for it, whatever was sampled beside it. */
 import assert from 'node:assert/strict';
-import { mkdir } from 'node:fs/promises';
-import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { randomStream } from '../../core/random.ts';
@@ -41,9 +39,8 @@ for (const name of ['qwen3', 'qwen2', 'llama']) {
 }
 
 async function openTrainer(t: TestContext, name: string): Promise<EngineTrainer> {
-  const folder = join(await temporaryFolder(t), 'model');
-  await mkdir(folder);
-  await copyModel(fileURLToPath(new URL(`./golden/gradients/${name}`, import.meta.url)), folder);
+  const golden = fileURLToPath(new URL(`./golden/gradients/${name}`, import.meta.url));
+  const folder = await copyModel(golden, await temporaryFolder(t));
   return EngineTrainer.open(folder, { threads: 1 });
 }
 

@@ -5,7 +5,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { randomInt } from 'node:crypto';
-import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -16,7 +15,7 @@ import { relativeDifference } from './golden/read-golden.ts';
 import { temporaryFolder } from './models.ts';
 
 const goldens = fileURLToPath(new URL('./golden/gradients/', import.meta.url));
-const models = ['qwen3', 'qwen2', 'llama'];
+const models = ['qwen3', 'qwen2', 'llama', 'qwen3-lora', 'qwen2-lora'];
 
 /** Largest difference of a tensor's gradient, as a part of its largest element. */
 const gradientTolerance = 1e-5;
@@ -43,12 +42,11 @@ test(
 );
 
 async function compare(t: TestContext, folder: string): Promise<void> {
-  const model = join(await temporaryFolder(t), 'model');
-  await mkdir(model);
-  await copyModel(folder, model);
+  const model = await copyModel(folder, await temporaryFolder(t));
   const golden = await readGradients(folder);
   const trainer = await EngineTrainer.open(model, { threads: 1 });
   try {
+    assert.equal(trainer.adapter !== null, golden.base !== null);
     await compareCases(t, trainer, golden);
   } finally {
     await trainer.close();

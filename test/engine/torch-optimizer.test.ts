@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { OptimizerSpec } from '../../core/spec/run-spec.ts';
-import { AdamW, globalNorm } from '../../engine/train/adamw.ts';
+import { AdamW } from '../../engine/train/adamw.ts';
 import { readFloats } from './golden/gradients/read-gradients.ts';
 
 const folder = fileURLToPath(new URL('./golden/gradients/adamw/', import.meta.url));
@@ -16,25 +16,28 @@ interface Golden {
   readonly steps: readonly { readonly learningRate: number; readonly norm: number }[];
 }
 
+/** The norm is summed in single precision in parts. torch's own in float32 is less exact. */
+const normTolerance = 5e-6;
 /** Of the distance the weights have gone so far. */
-const tolerance = 1e-6;
+const tolerance = 2e-6;
 
 test('five steps of AdamW with clipping are those of torch.optim.AdamW and clip_grad_norm_', async () => {
-  const { optimizer: spec, repeats, steps } = JSON.parse(await readFile(`${folder}steps.json`, 'utf8')) as Golden;
+  const { optimizer, repeats, steps } = JSON.parse(await readFile(`${folder}steps.json`, 'utf8')) as Golden;
   const tensors = await readFloats(`${folder}steps.safetensors`);
   const initial = tensors.get('weights_0')!;
   const weights = repeated(initial, repeats);
-  const optimizer = new AdamW(weights.length);
+  const adamw = new AdamW(weights.length, { threads: 1 });
   let travelled = 0;
   for (const [index, { learningRate, norm }] of steps.entries()) {
     const gradient = repeated(tensors.get(`gradient_${index + 1}`)!, repeats);
-    const ours = globalNorm(gradient);
-    assert.ok(Math.abs(ours / norm - 1) < tolerance, `the norm is ${ours}, torch says ${norm}`);
-    optimizer.apply(weights, gradient, ours, learningRate, spec);
+    const ours = await adamw.globalNorm(gradient);
+    assert.ok(Math.abs(ours / norm - 1) < normTolerance, `the norm is ${ours}, torch says ${norm}`);
+    await adamw.apply(weights, gradient, { norm: ours, learningRate, optimizer });
     // A step is at most about the learning rate long, whatever the gradient.
     travelled += learningRate;
     requireEqual(weights, tensors.get(`weights_${index + 1}`)!, travelled);
   }
+  await adamw.close();
 });
 
 /** Beside `tolerance`, a weight may be off by the rounding of what it was added to. */

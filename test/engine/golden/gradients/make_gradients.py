@@ -99,7 +99,7 @@ def name_of(case):
 
 
 def randomize(model, generator):
-    """Large enough that attention is uneven and no gradient hides in rounding; norms and biases too."""
+    """Attention is uneven and every gradient far above rounding, but in single precision all of it can still be computed."""
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("bias"):
@@ -286,7 +286,8 @@ def write_adapter(name, out, seed):
     model = get_peft_model(base, LoraConfig(**lora, lora_dropout=0.0, task_type="CAUSAL_LM")).eval()
     for adapter_name, parameter in sorted(model.named_parameters()):
         if parameter.requires_grad:  # B as well: where it is zero, A has no gradient
-            parameter.data.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+            scale = parameter.shape[1] ** -0.5 if "lora_A" in adapter_name else 0.2
+            parameter.data.copy_(scale * torch.randn(parameter.shape, generator=generator))
     folder = out / name
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 /** Models, batches and what PyTorch says of their losses; make_gradients.py makes the folders. */
-import { copyFile, readFile, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { copyFile, mkdir, readFile, writeFile } from 'node:fs/promises';
+import { basename, join } from 'node:path';
 import type { TrainSample } from '../../../../core/rl/batch.ts';
 import type { OptimizerSpec } from '../../../../core/spec/run-spec.ts';
 import {
@@ -47,11 +47,27 @@ export async function readFloats(file: string): Promise<Map<string, Float32Array
   return new Map([...tensors].map(([name, { data }]) => [name, data as Float32Array]));
 }
 
-/** The checkpoint as the engine opens one: with a tokenizer, which these have none of and nobody asks. */
-export async function copyModel(folder: string, to: string): Promise<void> {
+/**
+ * Copies a folder, and the base beside it where it is an adapter, to below `to`, as the engine opens them: with a
+ * tokenizer, which these have none of and nobody asks. Returns where.
+ */
+export async function copyModel(folder: string, to: string): Promise<string> {
+  const copy = join(to, basename(folder));
+  const { base } = await readGradients(folder);
+  if (base !== null) {
+    await copyModel(join(folder, '..', base), to);
+    await copyFiles(folder, copy, ['adapter_config.json', 'adapter_model.safetensors']);
+    return copy;
+  }
+  await copyFiles(folder, copy, ['config.json', 'model.safetensors']);
   const { files } = createPreset('preset:reverse-text-0.2m', { seed: 0 });
-  for (const [name, text] of Object.entries(files)) await writeFile(join(to, name), text);
-  for (const name of ['config.json', 'model.safetensors']) await copyFile(join(folder, name), join(to, name));
+  for (const name of ['tokenizer.json', 'tokenizer_config.json']) await writeFile(join(copy, name), files[name]!);
+  return copy;
+}
+
+async function copyFiles(from: string, to: string, names: readonly string[]): Promise<void> {
+  await mkdir(to, { recursive: true });
+  for (const name of names) await copyFile(join(from, name), join(to, name));
 }
 
 const optimizer: OptimizerSpec = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
