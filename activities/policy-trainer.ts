@@ -1,13 +1,15 @@
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
 import { encodeJson } from '../backends/store/objects.ts';
-import { readJson, readRows, requireCommit, storeOf } from './run-access.ts';
+import { readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
 import { manifestOf, sealedSteps, type CheckpointManifest } from './save-checkpoint.ts';
 
 /** How a trainer came to be at a version: nothing to do, or a checkpoint and stored batches. */
@@ -29,6 +31,8 @@ export class PolicyTrainer {
   #trainer: Trainer | null = null;
   #owner: string | null = null;
   #digest: string | null = null;
+  /** What the trainer was opened with; another run may want another. */
+  #settings: RunSpec['trainer'] | null = null;
   /** The reference policy whose file has been looked at. */
   #reference: string | null = null;
 
@@ -70,11 +74,18 @@ export class PolicyTrainer {
     return outcome;
   }
 
-  /** Starts from a folder of Hugging Face files with a fresh optimizer, as a warm-up does. */
-  async startFrom(run: RunHandle, folder: string, optimizer: Uint8Array | null): Promise<{ digest: string }> {
+  /** Starts from a folder of weights with the given state of the optimizer. A warm-up trains all of them, adapters or not. */
+  async startFrom(
+    run: RunHandle,
+    folder: string,
+    { optimizer, isWarmUp }: { readonly optimizer: Uint8Array | null; readonly isWarmUp: boolean },
+  ): Promise<{ digest: string }> {
+    const { trainer: settings, lora, seed } = await specOf(run);
+    if (!isDeepStrictEqual(settings, this.#settings)) await this.close();
     this.#trainer ??= await this.#open(run);
+    this.#settings = settings;
     const opened = await this.#use(async (trainer) => {
-      const { digest } = await trainer.open(folder);
+      const { digest } = await trainer.open(folder, { lora: isWarmUp ? null : lora, seed });
       await trainer.restoreOptimizer(optimizer);
       return digest;
     });
@@ -98,7 +109,8 @@ export class PolicyTrainer {
   async exportTo(run: RunHandle, prefix: string): Promise<ObjectRef> {
     const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-export-'));
     try {
-      await this.#use((trainer) => trainer.exportTo(temporary));
+      const base = path.posix.relative(prefix, layout.weights(run.lineage, 0));
+      await this.#use((trainer) => trainer.exportTo(temporary, { base }));
       return await storeFolder(run, temporary, prefix);
     } finally {
       await rm(temporary, { recursive: true, force: true });
@@ -134,7 +146,10 @@ export class PolicyTrainer {
     }
     await store.get(manifest.policy.file); // throws when a byte of it changed
     const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
-    const { digest } = await this.startFrom(run, await store.localFolder(manifest.policy.weights), optimizer);
+    const { digest } = await this.startFrom(run, await store.localFolder(manifest.policy.weights), {
+      optimizer,
+      isWarmUp: false,
+    });
     if (digest !== manifest.policy.digest) {
       throw new RatchetError('CheckpointDamaged', `${manifest.policy.weights} holds other weights than ${key} names.`);
     }

@@ -50,7 +50,7 @@ export const createWarmUp =
       async function trainSegment(start: WarmUpState, end: number): Promise<WarmUpState> {
         const folder = await storeOf(run).localFolder(start.policy.weights);
         const optimizer = start.optimizer && (await storeOf(run).get(start.optimizer));
-        const found = await trainer.startFrom(run, folder, optimizer);
+        const found = await trainer.startFrom(run, folder, { optimizer, isWarmUp: true });
         if (found.digest !== start.policy.digest) {
           throw new RatchetError(
             'CheckpointDamaged',
@@ -81,6 +81,8 @@ export const createWarmUp =
         const state = isLast
           ? null
           : await storeOf(run).put(`${layout.warmUp(end)}optimizer.state`, await trainer.saveOptimizer());
+        // What follows trains adapters, which is another trainer: it opens v0 as after a crash.
+        if (isLast && spec.lora) await trainer.close();
         return {
           step: end,
           policy: { step: 0, digest, weights, file },

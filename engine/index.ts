@@ -25,6 +25,7 @@ export {
 } from './model/lora.ts';
 export { parameterCount, Parameters } from './model/parameters.ts';
 export { createPreset, openModel } from './model/presets.ts';
+export type { SessionOptions } from './onnx/session.ts';
 export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';
 export { loadTokenizer } from './model/load-tokenizer.ts';
 export type { ChatOptions, TemplateMessage, TemplateToolCall } from './model/chat-template.ts';

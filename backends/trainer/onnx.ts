@@ -1,8 +1,15 @@
 import assert from 'node:assert/strict';
+import { isDeepStrictEqual } from 'node:util';
 import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import { type StepResult, type TrainMetrics, type SftMetrics, TrainerProcess } from '../../engine/index.ts';
-import type { SftOutcome, Trainer, TrainOutcome } from './types.ts';
+import {
+  type SessionOptions,
+  type StepResult,
+  type TrainMetrics,
+  type SftMetrics,
+  TrainerProcess,
+} from '../../engine/index.ts';
+import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
 /**
  * Rows that the KL to the reference is estimated on while it is only reported. Scoring the whole batch twice more would
@@ -10,20 +17,30 @@ import type { SftOutcome, Trainer, TrainOutcome } from './types.ts';
  */
 const reportedKlRowsMax = 64;
 
+interface OnnxOptions extends SessionOptions {
+  readonly provider: 'cpu' | 'cuda';
+}
+
 /** The embedded engine, in a process of its own. */
 export class OnnxTrainer implements Trainer {
-  readonly #options: { readonly threads: number };
+  readonly #options: OnnxOptions;
   #process: TrainerProcess | null = null;
+  #part: TrainedPart | null = null;
 
-  constructor(options: { threads: number }) {
+  constructor(options: OnnxOptions) {
     this.#options = options;
   }
 
-  async open(folder: string): Promise<{ digest: string }> {
-    if (!this.#process?.isAlive) this.#process = await TrainerProcess.open(folder, this.#options);
-    else await this.#process.loadWeights(folder);
-    await this.#process.resetOptimizer();
-    return { digest: await this.#process.digest() };
+  async open(folder: string, part: TrainedPart): Promise<{ digest: string }> {
+    const isReady = this.#process?.isAlive === true && isDeepStrictEqual(part, this.#part);
+    if (isReady) await this.#engine().loadWeights(folder);
+    else {
+      await this.#process?.close(); // another part of the weights is another optimizer and other graphs
+      this.#process = await TrainerProcess.open(folder, { ...this.#options, ...part });
+      this.#part = part;
+    }
+    await this.#engine().resetOptimizer();
+    return { digest: await this.#engine().digest() };
   }
 
   async trainStep(input: { plan: StepPlan; batch: TrainBatch; referenceFolder: string }): Promise<TrainOutcome> {
@@ -58,8 +75,8 @@ export class OnnxTrainer implements Trainer {
     return this.#engine().digest();
   }
 
-  async exportTo(folder: string): Promise<void> {
-    await this.#engine().exportWeights(folder);
+  async exportTo(folder: string, { base }: { base: string }): Promise<void> {
+    await this.#engine().exportWeights(folder, { base });
   }
 
   saveOptimizer(): Promise<Uint8Array> {

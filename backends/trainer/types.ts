@@ -1,6 +1,14 @@
 import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import type { OptimizerSpec } from '../../core/spec/run-spec.ts';
+import type { LoraSpec, OptimizerSpec } from '../../core/spec/run-spec.ts';
+
+/** What is trained from a folder of weights. */
+export interface TrainedPart {
+  /** Adapters on the weights, which stay; null = all weights. */
+  readonly lora: LoraSpec | null;
+  /** Of new adapters. */
+  readonly seed: number;
+}
 
 export interface SftOutcome {
   /** False = refused: loss or gradient was not finite, nothing was changed. */
@@ -20,8 +28,11 @@ export interface TrainOutcome extends SftOutcome {
  * It knows files and batches, not runs.
  */
 export interface Trainer {
-  /** Loads a folder of Hugging Face files and forgets everything else, the optimizer's state included. */
-  open(folder: string): Promise<{ digest: string }>;
+  /**
+   * Loads a folder of Hugging Face files, or of a PEFT adapter and through it its base, and forgets everything else, the
+   * optimizer's state included. A new adapter changes nothing, so its digest is that of the base.
+   */
+  open(folder: string, part: TrainedPart): Promise<{ digest: string }>;
   /** One application of the batch. `referenceFolder` holds the reference policy's files. */
   trainStep(input: {
     readonly plan: StepPlan;
@@ -36,8 +47,11 @@ export interface Trainer {
   }): Promise<SftOutcome>;
   /** sha256 of the weights, hex. */
   digest(): Promise<string>;
-  /** Writes the policy as Hugging Face files. */
-  exportTo(folder: string): Promise<void>;
+  /**
+   * Writes the policy as Hugging Face files; where adapters are trained as PEFT's, which name `base`: a path from the
+   * folder that the files will lie in.
+   */
+  exportTo(folder: string, options: { readonly base: string }): Promise<void>;
   /** The optimizer's state as bytes; `restoreOptimizer` takes them back, null = a fresh optimizer. */
   saveOptimizer(): Promise<Uint8Array>;
   restoreOptimizer(state: Uint8Array | null): Promise<void>;

@@ -18,9 +18,9 @@ export interface PolicyVersion {
   readonly step: number;
   /** sha256 of the weights, hex. */
   readonly digest: string;
-  /** Folder of Hugging Face files, relative to the run's folder, with a trailing slash. */
+  /** Folder of Hugging Face or PEFT files, relative to the run's folder, with a trailing slash. */
   readonly weights: string;
-  /** The `model.safetensors` in it. */
+  /** The one safetensors file in it. */
   readonly file: ObjectRef;
 }
 

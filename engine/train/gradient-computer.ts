@@ -19,7 +19,6 @@ import {
   buildTrunkGraph,
   gradientName,
   type GradientKind,
-  type TrainGraphKind,
 } from './train-graph.ts';
 
 /** A custom loss and what identifies it among others. */

@@ -102,6 +102,7 @@ export class TrainedPolicy implements PolicyWeights {
 
   /** Takes the weights of another folder of the same architecture. */
   async load(folder: string): Promise<void> {
+    this.#reference = null;
     const described = await describeAdapter(folder);
     if (described && !this.adapter) throw otherKind(folder, 'an adapter, while all weights are in training');
     const baseFolder = described?.baseFolder ?? folder;
@@ -128,8 +129,7 @@ export class TrainedPolicy implements PolicyWeights {
     const loaded = await this.#loadParameters(folder);
     const isBase = this.adapter !== null && loaded.digest() === this.#baseDigest;
     const weights = { parameters: isBase ? this.parameters : loaded, adapter: null };
-    // The base's memory gets other weights when another base is loaded, so it is looked at anew each time.
-    this.#reference = isBase ? null : { folder, weights };
+    this.#reference = { folder, weights };
     return weights;
   }
 

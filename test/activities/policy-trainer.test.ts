@@ -174,7 +174,10 @@ describe('a train step', () => {
     const { plan } = await planNext(test, roles, await advance(test, roles, await commitFirst(test, roles)));
     await damage(test, `${layout.weights('main', 0)}model.safetensors`);
     const next = openRoles();
-    await next.policyTrainer.startFrom(test.run, await test.store.localFolder(layout.weights('main', 1)), null);
+    await next.policyTrainer.startFrom(test.run, await test.store.localFolder(layout.weights('main', 1)), {
+      optimizer: null,
+      isWarmUp: false,
+    });
     await assert.rejects(
       act(next.trainStep, { run: test.run, plan }),
       hasCode('CheckpointDamaged', 'weights/step_0/model.safetensors'),

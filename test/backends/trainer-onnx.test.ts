@@ -1,0 +1,90 @@
+import assert from 'node:assert/strict';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { EmbeddedInference } from '../../backends/inference/embedded.ts';
+import type { ServedPolicy } from '../../backends/inference/index.ts';
+import { openTrainer } from '../../backends/trainer/index.ts';
+import type { StepPlan } from '../../core/rl/run-state.ts';
+import { createPreset, EngineTrainer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
+import { optimizer, randomBatch } from '../engine/models.ts';
+
+const lora = { r: 4, alpha: 8, dropout: 0.1, targetModules: ['q_proj', 'k_proj', 'v_proj', 'o_proj'] };
+
+test('a policy with adapters is trained, exported beside its base, and served to the digit', async (t) => {
+  const weights = await mkdtemp(join(tmpdir(), 'ratchet-lora-'));
+  t.after(() => rm(weights, { recursive: true, force: true }));
+  const [base, exported] = [join(weights, 'step_0'), join(weights, 'step_1')];
+  const model = createPreset('preset:reverse-text-0.2m', { seed: 1 });
+  await saveModelFolder(model, base);
+  await mkdir(exported);
+
+  const trainer = openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
+  t.after(() => trainer.close());
+  const part = { lora, seed: 3 };
+  assert.equal((await trainer.open(base, part)).digest, model.parameters.digest());
+  const version = { step: 0, digest: '', weights: '', file: { key: '', sha256: '', bytes: 0 } };
+  const plan: StepPlan = {
+    lineage: 'main',
+    step: 1,
+    attempt: 1,
+    from: version,
+    reference: version,
+    batch: version.file,
+    packed: version.file,
+    learningRate: 1e-2,
+    temperature: 0.8,
+    klBeta: 0.05,
+    loss: { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregation: 'sequence' },
+    optimizer,
+    numIterations: 2,
+    microBatchSize: 5,
+    dropoutSeed: 11,
+    snapshot: false,
+  };
+  const batch = { samples: randomBatch(model.config, 16, 4) };
+  const outcome = await trainer.trainStep({ plan, batch, referenceFolder: base });
+  assert.ok(outcome.applied && outcome.metrics['kl_divergence']! >= 0);
+  await trainer.exportTo(exported, { base: '../step_0' });
+  const state = await trainer.saveOptimizer();
+
+  // The same step from the same place gives the same bits, masks of dropout included.
+  assert.equal((await trainer.open(base, part)).digest, model.parameters.digest());
+  assert.equal((await trainer.trainStep({ plan, batch, referenceFolder: base })).digest, outcome.digest);
+  assert.deepEqual(await trainer.saveOptimizer(), state);
+  // A warm-up trains all weights, in between.
+  assert.equal((await trainer.open(base, { lora: null, seed: 3 })).digest, model.parameters.digest());
+  await assert.rejects(trainer.open(exported, { lora: null, seed: 3 }), { code: 'ModelUnsupported' });
+  assert.equal((await trainer.open(exported, part)).digest, outcome.digest);
+
+  const server = await startPolicyServer({ host: '127.0.0.1', port: 0, allowRoots: [weights], threads: 1 });
+  t.after(() => server.close());
+  const policy: ServedPolicy = {
+    name: 'lora:main:1',
+    folder: exported,
+    version: { ...version, step: 1, digest: outcome.digest },
+  };
+  const inference = new EmbeddedInference(server.url);
+  await inference.bringTo(policy);
+  const promptTokenIds = model.tokenizer.renderChat([{ role: 'user', content: 'horse' }]);
+  const turns = await Promise.all(
+    Array.from({ length: 6 }, (_, seed) =>
+      inference.sample({ policy, promptTokenIds, maxTokens: 10, temperature: 0.8, topP: 0.9, seed }),
+    ),
+  );
+  const samples = turns.map(({ tokenIds }) => ({
+    tokenIds: [...promptTokenIds, ...tokenIds],
+    lossMask: [...promptTokenIds.map(() => 0), ...tokenIds.map(() => 1)],
+  }));
+  const engine = await EngineTrainer.open(exported, { threads: 1 });
+  t.after(() => engine.close());
+  const scored = await engine.forwardLogprobs(samples, { temperature: 0.8 });
+  turns.forEach(({ logprobs, samplingLogprobs }, row) => {
+    const trained = scored[row]!.slice(promptTokenIds.length);
+    logprobs.forEach((logprob, i) => assert.ok(Math.abs(logprob - trained[i]!) < 1e-4));
+    // Cut to nine tenths of the mass, what was drawn was likelier than before.
+    assert.equal(samplingLogprobs?.length, logprobs.length);
+    samplingLogprobs.forEach((logprob, i) => assert.ok(logprob >= logprobs[i]! - 1e-6));
+  });
+});
