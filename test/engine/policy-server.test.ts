@@ -4,7 +4,7 @@ import { request as httpRequest } from 'node:http';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { setTimeout } from 'node:timers/promises';
-import OpenAI from 'openai';
+import type OpenAI from 'openai';
 import { type ModelFolder, Sampler, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { preset, temporaryFolder, wordRequest, words } from './models.ts';
 import { openStage } from './server-stage.ts';
