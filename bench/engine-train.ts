@@ -1,4 +1,4 @@
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { availableParallelism, tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -6,9 +6,9 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { randomStream } from '../core/random.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
-import { EngineTrainer, type TrainOptions } from '../engine/index.ts';
+import { EngineTrainer, type LoraConfig, type TrainOptions } from '../engine/index.ts';
 import { isDisturbed, meterCpu, waitForQuiet } from './cpu-meter.ts';
-import { modelShapes, writeRandomModel } from './engine-shapes.ts';
+import { type ModelShape, modelShapes, writeRandomModel } from './engine-shapes.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { findTorchPython, PeerProcess } from './peer-process.ts';
 import { median, round } from './statistics.ts';
@@ -20,15 +20,16 @@ const peerProgram = fileURLToPath(new URL('peers/torch_train.py', import.meta.ur
  * AdamW, in turn. Before anything is timed both sides take three steps, and loss, entropy and gradient norm must agree.
  *
  * - `ratio_small`: our time ÷ PyTorch's, 0.8 M parameters, 128 rows of 32 tokens. `ratio_m10`: 8.7 M, 16 rows of 64.
+ *   `ratio_lora`: adapters (r = 16 on every linear layer) on the latter, beside PEFT on transformers' model.
  *   Medians over pairs of one step each, with as many threads as the machine has cores; below 1 = ours is faster.
  * - `…_1_thread`: the same with one thread. `…_min`: our fastest step ÷ their fastest. `…_cpu`: the same as the ratio in CPU
  *   time, which company on the machine disturbs less (idle threads that spin count in it, so read it at one thread).
  *
- * The peer is written by hand, without Hugging Face's code around it, with a fused AdamW. `pairs_disturbed` counts the pairs
+ * The peer of full training is written by hand, without Hugging Face's code around it; AdamW is fused in both. `pairs_disturbed` counts the pairs
  * in which others took more than a twentieth of the machine; they are in the medians all the same.
  */
 export const engineTrain = measurement('engine-train', 'an optimizer step beside PyTorch’s, in turn', measure)
-  .option('--shape <name>', `only this one: ${['small', 'm10'].join(' or ')}`, readCase)
+  .option('--shape <name>', 'only this one: small, m10 or lora', readCase)
   .option('--pairs <n>', 'steps of each side', Number, 20)
   .option('--threads <n>', 'only with so many threads', Number)
   .option('--patience <seconds>', 'how long to wait for a quiet machine before each shape', Number, 60)
@@ -41,11 +42,26 @@ interface Options {
   readonly patience: number;
 }
 
-/** Rows and tokens fed per row. */
+interface Case {
+  readonly model: ModelShape;
+  readonly rows: number;
+  /** Tokens fed per row. */
+  readonly length: number;
+  readonly lora: LoraConfig | null;
+}
+
+const linearLayers = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'];
+
 const cases = {
-  small: { model: modelShapes.small, rows: 128, length: 32 },
-  m10: { model: modelShapes.m10, rows: 16, length: 64 },
-} as const;
+  small: { model: modelShapes.small, rows: 128, length: 32, lora: null },
+  m10: { model: modelShapes.m10, rows: 16, length: 64, lora: null },
+  lora: {
+    model: modelShapes.m10,
+    rows: 16,
+    length: 64,
+    lora: { r: 16, alpha: 32, dropout: 0, targetModules: linearLayers },
+  },
+} as const satisfies Record<string, Case>;
 type CaseName = keyof typeof cases;
 
 function readCase(name: string): CaseName {
@@ -64,7 +80,11 @@ const options: TrainOptions = {
 };
 
 async function measure(bench: Bench, { shape, pairs, threads, patience }: Options): Promise<Figures> {
-  const python = await findTorchPython(bench, ['torch', 'safetensors']);
+  const python = await findTorchPython(bench, [
+    'torch',
+    'safetensors',
+    ...(shape === 'lora' || !shape ? ['transformers', 'peft'] : []),
+  ]);
   const cores = availableParallelism();
   const figures: Record<string, number> = {};
   const details: Record<string, unknown> = {};
@@ -112,16 +132,17 @@ interface Pair {
 const stepsInPassing = 3;
 
 async function measureCase(bench: Bench, { name, pairs, threads, python }: CaseOptions) {
-  const { model, rows, length } = cases[name];
+  const { model, rows, length, lora }: Case = cases[name];
   bench.doing(`${name}, ${threads} threads: opening both sides`);
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-bench-'));
+  const [base, adapter, batchFile] = ['base', 'adapter', 'batch.json'].map((part) => path.join(folder, part));
   const batch = randomBatch({ rows, length, vocabulary: model.vocab_size });
-  const batchFile = path.join(folder, 'batch.json');
-  await mkdir(folder, { recursive: true });
-  await writeRandomModel(folder, model);
-  await writeFile(batchFile, JSON.stringify(batch));
-  const trainer = await EngineTrainer.open(folder, { threads });
-  const args = [peerProgram, '--model', folder, '--batch', batchFile, '--threads', String(threads)];
+  await writeRandomModel(base!, model);
+  await writeFile(batchFile!, JSON.stringify(batch));
+  const trainer = await EngineTrainer.open(base!, { threads, lora });
+  if (lora) await trainer.exportWeights(adapter!);
+  const args = [peerProgram, '--model', base!, '--batch', batchFile!, '--threads', String(threads)];
+  if (lora) args.push('--lora', adapter!);
   const peer = new PeerProcess(bench, python, args, { ...process.env, OMP_NUM_THREADS: String(threads) });
   const takePair = (): Promise<{ ours: Step; theirs: Step }> => inTurn(trainer, peer, batch);
   try {
