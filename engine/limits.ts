@@ -17,6 +17,9 @@ export const keyValueBytesMax = 1024 * mebibyte;
 /** Keys, values and logits of prompts that rows to come may share; some thousand short ones of a small model. */
 export const promptCacheBytesMax = 256 * mebibyte;
 
+/** Weights that a sampler may pack for a version: they are part of a graph, and a graph's file ends at 2 GiB. */
+export const packedWeightBytesMax = 1024 * mebibyte;
+
 /** Padded positions (rows × width) of one forward and backward run unless the caller asks for fewer. */
 export const trainPositionsMax = 16_384;
 

@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
 import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
-import type { Parameters } from '../model/parameters.ts';
 import { floats, ints, longs } from '../onnx/session.ts';
 import { probabilitiesName } from './decode-graph.ts';
 import { rowLengthMax } from './admission.ts';
@@ -12,6 +11,8 @@ import { rowsMin, type SampleRequest } from './sample-request.ts';
 import type { Choice, Rows, TokenChooser } from './token-choice.ts';
 
 export interface DecodeSessions {
+  /** Feeds of every run: the weights, unless they are in the graph. */
+  readonly weights: Readonly<Record<string, Tensor>>;
   readonly prefill: InferenceSession;
   readonly step: InferenceSession;
   /** Names of the outputs that hold the logits. */
@@ -38,7 +39,6 @@ export interface RowEvents {
 
 interface BatchParts {
   readonly config: ModelConfig;
-  readonly parameters: Parameters;
   readonly sessions: DecodeSessions;
   readonly cache: KeyValueCache;
   /** Holds the distinct prompts of one prefill run before their keys and values are kept. */
@@ -175,13 +175,13 @@ export class DecodeBatch {
   }
 
   async #compute(groups: readonly PromptGroup[]): Promise<void> {
-    const { prefillCache, sessions, prompts, config, parameters } = this.#parts;
+    const { prefillCache, sessions, prompts, config } = this.#parts;
     const width = Math.max(...groups.map((group) => group.tokenIds.length));
     const batch = Math.max(groups.length, rowsMin);
     prefillCache.reserve({ rows: batch, length: width, keep: 0 });
     const { feeds, fetches } = prefillCache.tensors(batch);
     const output = await sessions.prefill.run(
-      { ...parameters.tensors, ...feeds, ...prefillFeeds(groups, batch, width) },
+      { ...sessions.weights, ...feeds, ...prefillFeeds(groups, batch, width) },
       { ...fetches, [sessions.logits.prefill]: null },
     );
     const { data } = this.#matrix(output[sessions.logits.prefill]);
@@ -210,7 +210,7 @@ export class DecodeBatch {
   }
 
   #stepTensors(rows: number): StepTensors {
-    const { cache, parameters, config } = this.#parts;
+    const { cache, sessions, config } = this.#parts;
     const made = this.#tensors;
     if (made?.rows === rows && made.revision === cache.revision) return made;
     const { feeds, fetches } = cache.tensors(rows);
@@ -232,7 +232,7 @@ export class DecodeBatch {
       inverseTemperatures,
       probabilities,
       feeds: {
-        ...parameters.tensors,
+        ...sessions.weights,
         ...feeds,
         tokens: ints(tokens, [rows, 1]),
         past_lengths: ints(pastLengths, [rows]),

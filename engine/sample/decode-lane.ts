@@ -1,10 +1,9 @@
 import { setImmediate } from 'node:timers/promises';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
-import { openSession, type SessionOptions } from '../onnx/session.ts';
+import { DecodeProgram, type ProgramOptions } from './decode-program.ts';
 import { admit, batchBytes, type BatchSize } from './admission.ts';
 import { DecodeBatch, type DecodeSessions, type Row, type RowRequest } from './decode-batch.ts';
-import { buildDecodeGraph } from './decode-graph.ts';
 import { KeyValueCache } from './key-value-cache.ts';
 import { PromptCache } from './prompt-cache.ts';
 import { type Choice, TokenChooser } from './token-choice.ts';
@@ -40,7 +39,7 @@ export const noCounters: LaneCounters = {
   promptTokensComputed: 0,
 };
 
-export interface LaneOptions extends SessionOptions {
+export interface LaneOptions extends ProgramOptions {
   /** Keys and values of all batches together. */
   readonly keyValueBytesMax: number;
   /** Keys, values and logits of prompts kept for rows to come. */
@@ -79,7 +78,7 @@ interface Version {
  */
 export class DecodeLane implements Lane {
   readonly #config: ModelConfig;
-  readonly #sessions: DecodeSessions;
+  readonly #program: DecodeProgram;
   readonly #options: LaneOptions;
   readonly #events: LaneEvents;
   readonly #prefillCache: KeyValueCache;
@@ -97,10 +96,10 @@ export class DecodeLane implements Lane {
 
   private constructor(
     config: ModelConfig,
-    parts: { sessions: DecodeSessions; options: LaneOptions; events: LaneEvents },
+    parts: { program: DecodeProgram; options: LaneOptions; events: LaneEvents },
   ) {
     this.#config = config;
-    this.#sessions = parts.sessions;
+    this.#program = parts.program;
     this.#options = parts.options;
     this.#events = parts.events;
     this.#prefillCache = new KeyValueCache(config);
@@ -108,14 +107,7 @@ export class DecodeLane implements Lane {
   }
 
   static async open(config: ModelConfig, options: LaneOptions, events: LaneEvents): Promise<DecodeLane> {
-    const prefill = buildDecodeGraph(config, 'prefill');
-    const step = buildDecodeGraph(config, 'step');
-    const sessions = {
-      prefill: await openSession(prefill.graph, options),
-      step: await openSession(step.graph, options),
-      logits: { prefill: prefill.logits, step: step.logits },
-    };
-    return new DecodeLane(config, { sessions, options, events });
+    return new DecodeLane(config, { program: await DecodeProgram.open(config, options), options, events });
   }
 
   forget(key: number): void {
@@ -145,8 +137,7 @@ export class DecodeLane implements Lane {
     this.#isClosed = true;
     this.drop([...this.#rows.keys()]);
     await this.#running;
-    await this.#sessions.prefill.release();
-    await this.#sessions.step.release();
+    await this.#program.release();
   }
 
   async #run(): Promise<void> {
@@ -169,6 +160,7 @@ export class DecodeLane implements Lane {
       if (version.batch?.rowCount === 0) {
         this.#spareCache = version.cache;
         version.batch = version.cache = null;
+        this.#program.done(version.key);
       }
       if (!version.batch && version.waiting.length === 0) this.#versions.delete(version.key);
     }
@@ -186,27 +178,30 @@ export class DecodeLane implements Lane {
 
   async #advance(version: Version, admitted: readonly Row[]): Promise<void> {
     if (!version.batch && admitted.length === 0) return;
-    const batch = (version.batch ??= this.#openBatch(version));
+    let batch = version.batch;
     try {
+      batch ??= this.#openBatch(version, await this.#program.use(version.key, version.parameters));
+      version.batch = batch;
       await batch.prefill(admitted);
       await batch.step();
     } catch (error) {
-      const ids = [...new Set([...batch.rowIds, ...admitted.map(({ id }) => id)])].filter((id) => this.#rows.has(id));
+      const ids = [...new Set([...(batch?.rowIds ?? []), ...admitted.map(({ id }) => id)])].filter((id) =>
+        this.#rows.has(id),
+      );
       this.drop(ids);
       this.#events.fail(ids, error);
     }
-    this.#count(batch);
+    if (batch) this.#count(batch);
     this.#report(this.#ends.splice(0));
   }
 
-  #openBatch(version: Version): DecodeBatch {
+  #openBatch(version: Version, sessions: DecodeSessions): DecodeBatch {
     const cache = this.#spareCache ?? new KeyValueCache(this.#config);
     this.#spareCache = null;
     version.cache = cache;
     return new DecodeBatch({
       config: this.#config,
-      parameters: version.parameters,
-      sessions: this.#sessions,
+      sessions,
       cache,
       prefillCache: this.#prefillCache,
       prompts: this.#prompts,

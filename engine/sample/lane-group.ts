@@ -39,6 +39,7 @@ export class LaneGroup implements Lane {
   /** The memory in `options` is that of all lanes together. */
   static async open(config: ModelConfig, count: number, options: LaneOptions, events: LaneEvents): Promise<LaneGroup> {
     const share = {
+      ...options,
       threads: 1,
       keyValueBytesMax: laneShare(options.keyValueBytesMax, count),
       promptBytesMax: laneShare(options.promptBytesMax, count),

@@ -2,8 +2,8 @@ import { RatchetError } from '../../core/errors.ts';
 import { keyValueBytesMax, promptCacheBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
-import type { SessionOptions } from '../onnx/session.ts';
 import { DecodeLane, type Lane, type LaneCounters, type LaneEvents, noCounters } from './decode-lane.ts';
+import type { ProgramOptions } from './decode-program.ts';
 import { LaneGroup, laneShare } from './lane-group.ts';
 import { requireSampleable, type SampleRequest, type SampleResult } from './sample-request.ts';
 import type { Choice } from './token-choice.ts';
@@ -83,9 +83,9 @@ export class Sampler {
   }
 
   /** One thread decodes in the caller's; more are worker threads, each of which decodes rows of its own. */
-  static async open(config: ModelConfig, { threads }: SessionOptions): Promise<Sampler> {
+  static async open(config: ModelConfig, { threads, packWeights = false }: ProgramOptions): Promise<Sampler> {
     const sampler = new Sampler(config, laneShare(keyValueBytesMax, threads));
-    const options = { threads: 1, keyValueBytesMax, promptBytesMax: promptCacheBytesMax };
+    const options = { threads: 1, packWeights, keyValueBytesMax, promptBytesMax: promptCacheBytesMax };
     sampler.#lane =
       threads === 1
         ? await DecodeLane.open(config, options, sampler.#events())

@@ -61,6 +61,25 @@ test('another sampler, and two and three threads, give the same bits', async () 
   }
 });
 
+test('packed weights give the same tokens and nearly the same logprobs, in any batch, version by version', async (t) => {
+  const packed = await Sampler.open(model.config, { threads: 1, packWeights: true });
+  t.after(() => packed.release());
+  const results = await generate(mixed, packed);
+  assert.deepEqual(
+    results.map(({ tokenIds }) => tokenIds),
+    reference.map(({ tokenIds }) => tokenIds),
+  );
+  const differences = results.flatMap(({ logprobs }, i) =>
+    logprobs.map((each, k) => each - reference[i]!.logprobs[k]!),
+  );
+  assert.ok(differences.every((difference) => Math.abs(difference) < 1e-4));
+  const others = [1, 2, 3].map((seed) => preset(seed).parameters);
+  const plain = mixed.slice(0, 6);
+  const [first] = await Promise.all(others.map((parameters) => packed.generate(parameters, plain)));
+  assert.deepEqual(await packed.generate(others[0]!, plain), first);
+  assert.deepEqual(await generate([mixed[3]!], packed), [results[3]]);
+});
+
 test('logprobs are the model’s own; samplingLogprobs those of what was drawn from, the same array where that is the same', () => {
   for (const [i, { logprobs, samplingLogprobs }] of reference.entries()) {
     const change = changes[i % changes.length]!;
