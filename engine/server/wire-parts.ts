@@ -69,13 +69,16 @@ const reservedVariables = new Set(['messages', 'tools', 'documents', 'add_genera
 
 const contentPart = z.object({ type: z.literal('text'), text: z.string() });
 const messageContent = z
-  .union([z.string(), z.array(contentPart)])
+  .union([z.string(), z.array(contentPart)], { error: 'expected a text or a list of parts of type "text"' })
   .nullish()
   .transform((content) => (Array.isArray(content) ? content.map((part) => part.text).join('') : (content ?? '')));
 
 const toolCall = z.looseObject({
   type: z.literal('function').default('function'),
-  function: z.looseObject({ name: z.string(), arguments: z.union([z.string(), looseRecord]) }),
+  function: z.looseObject({
+    name: z.string(),
+    arguments: z.union([z.string(), looseRecord], { error: 'expected a text of JSON or an object' }),
+  }),
 });
 
 export const chatMessages = listOf(
@@ -140,7 +143,7 @@ function refusal(expected: string): (issue: { input?: unknown }) => string {
 }
 
 /** What came, in a few words. */
-function described(input: unknown): string {
+export function described(input: unknown): string {
   if (input === undefined) return 'nothing';
   if (Array.isArray(input)) return describedList(input);
   if (typeof input === 'object' && input !== null) return `an object of ${Object.keys(input).length} entries`;
@@ -149,12 +152,19 @@ function described(input: unknown): string {
 
 function describedList(list: readonly unknown[]): string {
   if (list.length === 0) return 'an empty list';
-  const kinds = new Set(
-    list.map((entry) => (Array.isArray(entry) ? 'lists' : entry === null ? 'null' : `${typeof entry}s`)),
+  const kinds = new Set(list.map(kindOf));
+  const wrong = list.findIndex((entry) =>
+    Array.isArray(entry) ? entry.length === 0 || !isTokenIds(entry) : isNoTokenId(entry),
   );
-  const isWrong = (entry: unknown): entry is number =>
-    typeof entry === 'number' && (!Number.isSafeInteger(entry) || entry < 0);
-  const wrong = list.find(isWrong);
-  const example = wrong === undefined ? '' : `, among them ${wrong}`;
+  const example = wrong < 0 || kinds.size > 1 ? '' : `, the one at ${wrong} being ${described(list[wrong])}`;
   return `a list of ${list.length} ${[...kinds].join(' and ')}${example}`;
+}
+
+function kindOf(entry: unknown): string {
+  if (entry === null) return 'null';
+  return Array.isArray(entry) ? 'lists' : `${typeof entry}s`;
+}
+
+function isNoTokenId(entry: unknown): boolean {
+  return typeof entry === 'number' && (!Number.isSafeInteger(entry) || entry < 0);
 }

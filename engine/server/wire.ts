@@ -6,6 +6,7 @@ import {
   allowedTokenIdList,
   chatMessages,
   chatTools,
+  described,
   logitBias,
   promptInput,
   seedList,
@@ -66,10 +67,13 @@ export const CompletionRequest = z.object({
 });
 export type CompletionRequest = z.infer<typeof CompletionRequest>;
 
-const toolChoice = z.union([
-  z.enum(['none', 'auto', 'required']),
-  z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: z.string() }) }),
-]);
+const toolChoice = z.union(
+  [
+    z.enum(['none', 'auto', 'required']),
+    z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: z.string() }) }),
+  ],
+  { error: 'expected "none" or "auto"' },
+);
 
 const chatFields = {
   model: modelName,
@@ -131,7 +135,7 @@ export const UpdateWeightsRequest = z.strictObject({
   /** SHA-256 of the flat weights, hex. */
   digest: z
     .string()
-    .regex(/^[0-9a-f]{64}$/)
+    .regex(/^[0-9a-f]{64}$/, { error: 'expected a SHA-256, 64 hexadecimal digits' })
     .optional(),
   /** The optimizer step that made the version; shown by GET /v1/models. */
   step: z.int().min(0).optional(),
@@ -171,11 +175,23 @@ export function parseBody<Body>(schema: z.ZodType<Body>, body: unknown): Body {
   if (parsed.success) return parsed.data;
   const issues = parsed.error.issues.slice(0, issuesShownMax);
   const param = shortened(issues[0]?.path.join('.') ?? '');
-  throw new HttpError(400, shortened(z.prettifyError({ issues }), messageCharactersMax), param ? { param } : {});
+  const message = shortened(issues.map((issue) => sentenceOf(issue, body)).join(' '), messageCharactersMax);
+  throw new HttpError(400, message, param ? { param } : {});
 }
 
-const issuesShownMax = 5;
+const issuesShownMax = 3;
 const messageCharactersMax = 1000;
+
+/** Which parameter, what was expected, what came. */
+function sentenceOf({ path, message }: z.core.$ZodIssue, body: unknown): string {
+  const name = path.length === 0 ? 'The body' : `"${shortened(path.join('.'))}"`;
+  const expected = message
+    .replace(/^(Invalid input|Invalid option|Too big|Too small): /, '')
+    .replace(/, received .*$/s, '');
+  if (expected.includes(', got ')) return `${name}: ${expected}.`;
+  const received = path.reduce((value: unknown, key) => (value as Record<PropertyKey, unknown> | null)?.[key], body);
+  return `${name}: ${expected}, got ${described(received)}.`;
+}
 
 function keysOf(schema: z.ZodObject): ReadonlySet<string> {
   return new Set(Object.keys(schema.shape));
