@@ -71,8 +71,8 @@ export const promptCharactersPerPosition = 32;
 /** Completions of one HTTP request (prompts × n). */
 export const requestChoicesMax = 65_536;
 
-/** Tokens one HTTP request may ask for (choices × max_tokens): 120 bytes of JSON each stay below the longest string. */
-export const requestTokensMax = 1 << 22;
+/** Tokens one HTTP request may ask for (choices × max_tokens). Few choices come to their max_tokens; if all do, the answer may be too long for a text. */
+export const requestTokensMax = 1 << 24;
 
 /** Token ids looked at before a request is sampled: its choices × (prompt, allowed and biased tokens). */
 export const requestCheckedTokensMax = 1 << 25;

@@ -10,7 +10,18 @@ export function sendJson(
   body: unknown,
   headers: Readonly<Record<string, string>> = {},
 ): void {
-  sendText(response, status, JSON.stringify(body), { 'content-type': 'application/json', ...headers });
+  sendText(response, status, stringify(body), { 'content-type': 'application/json', ...headers });
+}
+
+/** A text of 512 MiB is the longest there is: some ten million tokens with their logprobs. */
+function stringify(body: unknown): string {
+  try {
+    return JSON.stringify(body);
+  } catch (cause) {
+    if (!(cause instanceof RangeError)) throw cause;
+    const message = 'The answer would be longer than 512 MiB. Ask for fewer choices or tokens in one request.';
+    throw new HttpError(400, message, { param: 'n', cause });
+  }
 }
 
 export function sendText(

@@ -170,7 +170,7 @@ test('what is asked of one request has a bound, and says so', async (t) => {
   const roomy: ModelFolder = chainModel(['a']);
   await hold('policy', roomy);
   const over = { ...base, n: 60_000, max_tokens: 1000 };
-  assert.match((await refusal('/v1/completions', over)).message, /up to 60000000 tokens .* at most 4194304/);
+  assert.match((await refusal('/v1/completions', over)).message, /up to 60000000 tokens .* at most 16777216/);
   const streamed = { ...base, n: 2000, stream: true };
   assert.match((await refusal('/v1/completions', streamed)).message, /2000 choices in a stream; at most 1024/);
   const checked = { ...base, n: 60_000, prompt: Array.from({ length: 2000 }, () => 5) };
