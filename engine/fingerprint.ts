@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
-import { env } from './onnx/runtime.ts';
+import { runtimeVersion } from './onnx/c-api.ts';
 
 /** What the bits of a step depend on besides its inputs. Equal fingerprints promise equal bits; others a tolerance. */
 export interface EngineFingerprint {
@@ -18,7 +18,7 @@ export async function engineFingerprint({ threads }: { threads: number }): Promi
   const info = await readFile('/proc/cpuinfo', 'utf8').catch(() => '');
   const features = /^(?:flags|Features)\s*:\s*(.*)$/m.exec(info)?.[1]?.split(' ') ?? [];
   return {
-    runtime: `onnxruntime-node ${env.versions.node ?? 'unknown'}`,
+    runtime: `onnxruntime-node ${runtimeVersion()}`,
     provider: 'cpu',
     threads,
     cpu: `${process.arch} ${cpus()[0]?.model ?? 'unknown'}`,

@@ -34,8 +34,9 @@ const house: Readonly<Record<string, Room>> = {
   core: { rooms: [], packages: ['zod'], also: { 'core/spec': ['smol-toml'] } },
   engine: {
     rooms: ['core'],
-    packages: ['node:*', 'onnxruntime-node', '@huggingface/*', 'zod'],
-    also: { 'engine/train/user-code.ts': [computed] },
+    packages: ['node:*', '@huggingface/*', 'zod'],
+    // onnxruntime-node's library is called, its own binding never loaded.
+    also: { 'engine/train/user-code.ts': [computed], 'engine/onnx/c-api.ts': ['koffi'] },
   },
   backends: {
     rooms: ['core', 'engine'],

@@ -3,15 +3,16 @@ import type { GraphNode, Shape } from './model-proto.ts';
 interface Surroundings {
   /** Of every value, by name. */
   readonly shapeOf: ReadonlyMap<string, Shape>;
-  readonly outputNames: readonly string[];
+  /** Values the graph gives. */
+  readonly kept: readonly string[];
 }
 
 /**
  * Gemm(A, B) + C becomes Gemm(A, B, C) where nothing else reads the product: residuals, biases and sums of gradients
  * cost no pass of their own.
  */
-export function fuseAdditions(nodes: readonly GraphNode[], { shapeOf, outputNames }: Surroundings): GraphNode[] {
-  const uses = countUses(nodes, outputNames);
+export function fuseAdditions(nodes: readonly GraphNode[], { shapeOf, kept }: Surroundings): GraphNode[] {
+  const uses = countUses(nodes, kept);
   const products = new Map(
     nodes
       .filter(
@@ -34,9 +35,9 @@ export function fuseAdditions(nodes: readonly GraphNode[], { shapeOf, outputName
   return result.filter((node) => !fused.has(node));
 }
 
-function countUses(nodes: readonly GraphNode[], outputNames: readonly string[]): Map<string, number> {
+function countUses(nodes: readonly GraphNode[], kept: readonly string[]): Map<string, number> {
   const uses = new Map<string, number>();
-  for (const name of [...nodes.flatMap(({ inputs }) => inputs), ...outputNames]) {
+  for (const name of [...nodes.flatMap(({ inputs }) => inputs), ...kept]) {
     uses.set(name, (uses.get(name) ?? 0) + 1);
   }
   return uses;

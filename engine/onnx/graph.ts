@@ -37,11 +37,16 @@ interface NodeOptions {
   readonly extraOutputs?: readonly Shape[];
 }
 
+interface GraphOutput extends GraphPort {
+  /** The value's own name. */
+  readonly source: string;
+}
+
 /** Collects nodes in the order they are made, which is the order ONNX wants, and writes them as a model file. */
 export class Graph {
   readonly #nodes: GraphNode[] = [];
   readonly #inputs: GraphPort[] = [];
-  readonly #outputs: GraphPort[] = [];
+  readonly #outputs: GraphOutput[] = [];
   readonly #initializers: Initializer[] = [];
   readonly #constants = new Map<string, Value>();
   readonly #sizes = new Map<string, Value>();
@@ -57,13 +62,12 @@ export class Graph {
 
   /** Names a value as an output; the shape is that of the value. */
   output(name: string, value: Value): void {
-    this.#nodes.push({ operator: 'Identity', inputs: [value.name], outputs: [name], attributes: {}, domain: '' });
-    this.#outputs.push({ name, type: value.type, shape: value.shape });
+    this.#outputs.push({ name, type: value.type, shape: value.shape, source: value.name });
   }
 
   /** An output that is also the name of a node's own output, so that ONNX Runtime can write it in place. */
   directOutput(value: Value): void {
-    this.#outputs.push({ name: value.name, type: value.type, shape: value.shape });
+    this.output(value.name, value);
   }
 
   scalar(value: number): Value {
@@ -159,10 +163,19 @@ export class Graph {
     return this.#concatenatedShape(shape);
   }
 
+  get inputNames(): string[] {
+    return this.#inputs.map(({ name }) => name);
+  }
+
+  get outputNames(): string[] {
+    return this.#outputs.map(({ name }) => name);
+  }
+
   encode(): Uint8Array {
-    const outputNames = this.#outputs.map(({ name }) => name);
+    const kept = this.#outputs.map(({ source }) => source);
+    const nodes = fuseAdditions(this.#nodes, { shapeOf: this.#shapeOf, kept });
     return encodeModel({
-      nodes: fuseAdditions(this.#nodes, { shapeOf: this.#shapeOf, outputNames }),
+      nodes: nameOutputs(nodes, this.#outputs),
       inputs: this.#inputs,
       outputs: this.#outputs,
       initializers: this.#initializers,
@@ -212,4 +225,27 @@ export class Graph {
   #fresh(): string {
     return `v${this.#nextId++}`;
   }
+}
+
+/** Nodes write outputs under the names they go by, so that nothing is copied; a second name of one value is a copy. */
+function nameOutputs(nodes: readonly GraphNode[], outputs: readonly GraphOutput[]): GraphNode[] {
+  const written = new Set(nodes.flatMap((node) => node.outputs));
+  const nameOf = new Map<string, string>();
+  const copies: GraphNode[] = [];
+  for (const { name, source } of outputs) {
+    if (written.has(source) && !nameOf.has(source)) nameOf.set(source, name);
+    else
+      copies.push({
+        operator: 'Identity',
+        inputs: [nameOf.get(source) ?? source],
+        outputs: [name],
+        attributes: {},
+        domain: '',
+      });
+  }
+  const renamed = (names: readonly string[]): string[] => names.map((name) => nameOf.get(name) ?? name);
+  return [
+    ...nodes.map((node) => ({ ...node, inputs: renamed(node.inputs), outputs: renamed(node.outputs) })),
+    ...copies,
+  ];
 }

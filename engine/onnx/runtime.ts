@@ -1,2 +1,218 @@
-import './no-telemetry.ts'; // before the library, and the library from nowhere else
-export { env, InferenceSession, Tensor } from 'onnxruntime-node';
+import assert from 'node:assert/strict';
+import {
+  addressOf,
+  call,
+  callAside,
+  environment,
+  held,
+  logErrors,
+  made,
+  type Pointer,
+  release,
+  viewOf,
+} from './c-api.ts';
+
+/** ONNX Runtime's sessions and tensors, over its C API. */
+
+/** Element types by name: their code (enum ONNXTensorElementDataType) and the array that holds them. */
+const elementTypes = {
+  float32: { code: 1, array: Float32Array },
+  int32: { code: 6, array: Int32Array },
+  int64: { code: 7, array: BigInt64Array },
+  bool: { code: 9, array: Uint8Array },
+} as const;
+
+export type TensorType = keyof typeof elementTypes;
+export type TensorData = Float32Array | Int32Array | BigInt64Array | Uint8Array;
+
+/** Releases the runtime's half of a tensor when ours is collected. */
+const values = new FinalizationRegistry<Pointer>((value) => release('releaseValue', value));
+
+/** An array with a type and a shape. A run reads and writes the array itself: nothing is copied on the way. */
+export class Tensor {
+  readonly type: TensorType;
+  readonly data: TensorData;
+  readonly dims: readonly number[];
+  #value: Pointer = 0n;
+
+  constructor(type: TensorType, data: TensorData, dims: readonly number[]) {
+    const { array } = elementTypes[type];
+    const size = dims.reduce((product, dim) => product * dim, 1);
+    assert(data instanceof array, `a ${type} tensor is held by a ${array.name}`);
+    assert(data.length === size, `a tensor of shape [${dims.join()}] has ${size} elements, not ${data.length}`);
+    this.type = type;
+    this.data = held(data);
+    this.dims = dims;
+  }
+
+  get size(): number {
+    return this.data.length;
+  }
+
+  /** The runtime's view of it, made when it is first needed. */
+  get value(): Pointer {
+    if (this.#value !== 0n) return this.#value;
+    const { data, dims } = this;
+    const shape = BigInt64Array.from(dims, BigInt);
+    // Memory of no bytes has no address; the runtime wants one.
+    const memory = data.length === 0 ? nothing : data;
+    const { code } = elementTypes[this.type];
+    this.#value = made('createTensorWithData', cpuMemory(), memory, data.byteLength, shape, dims.length, code);
+    values.register(this, this.#value);
+    return this.#value;
+  }
+}
+
+const nothing = new Float64Array(1);
+
+export interface SessionConfig {
+  readonly threads: number;
+  readonly provider: 'cpu' | 'cuda';
+}
+
+interface Model {
+  /** An ONNX model file. */
+  readonly file: Uint8Array;
+  readonly inputNames: readonly string[];
+  readonly outputNames: readonly string[];
+}
+
+export type Tensors = Readonly<Record<string, Tensor>>;
+
+/** A compiled graph. */
+export class InferenceSession {
+  readonly inputNames: readonly string[];
+  readonly outputNames: readonly string[];
+  /** 0 once released. */
+  #session: Pointer;
+  /** C strings by name, kept alive with their addresses. */
+  readonly #names = new Map<string, { readonly text: Buffer; readonly address: Pointer }>();
+  #running = 0;
+
+  private constructor(session: Pointer, { inputNames, outputNames }: Model) {
+    this.#session = session;
+    this.inputNames = inputNames;
+    this.outputNames = outputNames;
+  }
+
+  static async create(model: Model, config: SessionConfig): Promise<InferenceSession> {
+    const options = sessionOptions(config);
+    try {
+      const out = held(new BigUint64Array(1));
+      const { file } = model;
+      await callAside('createSessionFromArray', [environment(), file, file.byteLength, options, out], null);
+      return new InferenceSession(out[0]!, model);
+    } finally {
+      release('releaseSessionOptions', options);
+    }
+  }
+
+  /**
+   * Computes the outputs named in `fetches`, or all: into the tensor given there, which is also what comes back, or into
+   * a new one where it is null. Runs on another thread; the tensors must not be touched before it is done.
+   */
+  async run(feeds: Tensors, fetches?: Readonly<Record<string, Tensor | null>>): Promise<Record<string, Tensor>> {
+    assert(this.#session !== 0n, 'the session is open');
+    const wanted = fetches ? Object.entries(fetches) : this.outputNames.map((name): [string, null] => [name, null]);
+    const inputs = this.#place(Object.entries(feeds));
+    const outputs = this.#place(wanted);
+    this.#running++;
+    try {
+      const { names, values } = inputs;
+      await callAside(
+        'run',
+        [this.#session, null, names, values, values.length, outputs.names, outputs.values.length, outputs.values],
+        [feeds, wanted],
+      );
+    } finally {
+      this.#running--;
+    }
+    return Object.fromEntries(wanted.map(([name, tensor], i) => [name, tensor ?? takeOver(outputs.values[i]!)]));
+  }
+
+  async release(): Promise<void> {
+    assert(this.#running === 0, 'nothing runs in a session that is released');
+    if (this.#session !== 0n) release('releaseSession', this.#session);
+    this.#session = 0n;
+  }
+
+  #place(entries: readonly (readonly [string, Tensor | null])[]): { names: BigUint64Array; values: BigUint64Array } {
+    return {
+      names: held(BigUint64Array.from(entries, ([name]) => this.#name(name))),
+      values: held(BigUint64Array.from(entries, ([, tensor]) => tensor?.value ?? 0n)),
+    };
+  }
+
+  #name(name: string): Pointer {
+    const known = this.#names.get(name);
+    if (known) return known.address;
+    const text = Buffer.from(`${name}\0`);
+    const address = addressOf(text);
+    this.#names.set(name, { text, address });
+    return address;
+  }
+}
+
+function sessionOptions({ threads, provider }: SessionConfig): Pointer {
+  const options = made('createSessionOptions');
+  try {
+    call('setIntraOpNumThreads', options, threads);
+    call('setInterOpNumThreads', options, 1);
+    call('setSessionExecutionMode', options, sequential);
+    call('setGraphOptimizationLevel', options, allOptimizations);
+    call('setSessionLogSeverityLevel', options, logErrors);
+    if (provider === 'cuda') appendCuda(options);
+    return options;
+  } catch (error) {
+    release('releaseSessionOptions', options);
+    throw error;
+  }
+}
+
+const sequential = 0;
+const allOptimizations = 99;
+
+function appendCuda(options: Pointer): void {
+  const cuda = made('createCudaProviderOptions');
+  try {
+    call('appendCudaProvider', options, cuda);
+  } finally {
+    release('releaseCudaProviderOptions', cuda);
+  }
+}
+
+let cpuMemoryInfo: Pointer | undefined;
+
+function cpuMemory(): Pointer {
+  return (cpuMemoryInfo ??= made('createCpuMemoryInfo', arenaAllocator, defaultMemory));
+}
+
+const arenaAllocator = 1;
+const defaultMemory = 0;
+
+/** Copies a value the runtime made into memory of ours, and releases it. */
+function takeOver(value: Pointer): Tensor {
+  const info = made('getTensorTypeAndShape', value);
+  try {
+    const code = new Int32Array(1);
+    call('getTensorElementType', info, code);
+    const rank = made('getDimensionsCount', info);
+    const dims = new BigInt64Array(Math.max(1, Number(rank)));
+    call('getDimensions', info, dims, rank);
+    const shape = [...dims.subarray(0, Number(rank))].map(Number);
+    const [type, { array }] = elementTypeOf(code[0]!);
+    const size = shape.reduce((product, dim) => product * dim, 1);
+    const bytes = size * array.BYTES_PER_ELEMENT;
+    const data = size === 0 ? new array(0) : new array(viewOf(made('getTensorMutableData', value), bytes).slice(0));
+    return new Tensor(type, data, shape);
+  } finally {
+    release('releaseTensorTypeAndShapeInfo', info);
+    release('releaseValue', value);
+  }
+}
+
+function elementTypeOf(code: number): [TensorType, (typeof elementTypes)[TensorType]] {
+  const entry = Object.entries(elementTypes).find(([, element]) => element.code === code);
+  assert(entry, `an output has element type ${code}; expected one of ${Object.keys(elementTypes).join(', ')}`);
+  return entry as [TensorType, (typeof elementTypes)[TensorType]]; // keys of elementTypes are TensorTypes
+}

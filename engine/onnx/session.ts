@@ -1,21 +1,20 @@
-import { InferenceSession, Tensor } from './runtime.ts';
 import type { Graph } from './graph.ts';
+import { InferenceSession, Tensor } from './runtime.ts';
 
 export interface SessionOptions {
   /** Intra-op threads. 1 = the bits do not depend on the batch's shape or the machine's load. */
   readonly threads: number;
+  /** Where graphs are computed; cpu unless given. */
+  readonly provider?: 'cpu' | 'cuda';
 }
 
-/** Compiles a graph for the CPU. Weights are inputs, so a session is small and serves every policy version. */
-export async function openSession(graph: Graph, { threads }: SessionOptions): Promise<InferenceSession> {
-  return InferenceSession.create(graph.encode(), {
-    executionProviders: ['cpu'],
-    intraOpNumThreads: threads,
-    interOpNumThreads: 1,
-    executionMode: 'sequential',
-    graphOptimizationLevel: 'all',
-    logSeverityLevel: 3,
-  });
+/** Compiles a graph. Weights are inputs, so a session is small and serves every policy version. */
+export async function openSession(
+  graph: Graph,
+  { threads, provider = 'cpu' }: SessionOptions,
+): Promise<InferenceSession> {
+  const { inputNames, outputNames } = graph;
+  return InferenceSession.create({ file: graph.encode(), inputNames, outputNames }, { threads, provider });
 }
 
 export function floats(data: Float32Array, shape: readonly number[]): Tensor {

@@ -1,22 +1,33 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { OptimizerSpec } from '../../core/spec/run-spec.ts';
 import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../model/safetensors.ts';
+import { Graph, type Value } from '../onnx/graph.ts';
+import { add, multiply, subtract } from '../onnx/operators.ts';
+import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
+import { floats, floatScalar, openSession, type SessionOptions } from '../onnx/session.ts';
 
 /** Added to the norm when clipping, as torch.nn.utils.clip_grad_norm_ does. */
 const clipEpsilon = 1e-6;
 
+/** Elements updated by one run: what one chunk reads and writes stays in a core's cache from operator to operator. */
+const chunkLength = 1 << 16;
+
 /**
- * AdamW (Loshchilov & Hutter 2019, algorithm 2) over the flat weights, with the gradient clipped by its global norm.
- * Agrees with torch.optim.AdamW; weight decay applies to every parameter, as there. One pass in a fixed order: the
- * same gradients give the same bits.
+ * AdamW (Loshchilov & Hutter 2019, algorithm 2) over flat weights, with the gradient clipped by its global norm, as
+ * graphs over one chunk at a time. Agrees with torch.optim.AdamW; weight decay applies to every parameter, as there.
+ * Nothing crosses from element to element, so the bits depend on the gradient alone.
  */
 export class AdamW {
+  readonly #options: SessionOptions;
+  readonly #chunksOf = new WeakMap<Float32Array, Tensor[]>();
+  #sessions: { update: Promise<InferenceSession>; squares: Promise<InferenceSession> } | null = null;
   #firstMoment: Float32Array;
   #secondMoment: Float32Array;
   /** Steps taken since the state was fresh. */
   #step = 0;
 
-  constructor(parameterCount: number) {
+  constructor(parameterCount: number, options: SessionOptions) {
+    this.#options = options;
     this.#firstMoment = new Float32Array(parameterCount);
     this.#secondMoment = new Float32Array(parameterCount);
   }
@@ -27,26 +38,59 @@ export class AdamW {
     this.#step = 0;
   }
 
-  /** Changes the weights in place. `norm` is the gradient's global norm. */
-  apply(weights: Float32Array, gradient: Float32Array, norm: number, learningRate: number, spec: OptimizerSpec): void {
-    const { beta1, beta2, epsilon, weightDecay, maxGradNorm } = spec;
-    this.#step++;
-    const scale = Math.min(1, maxGradNorm / (norm + clipEpsilon));
-    const stepSize = learningRate / (1 - beta1 ** this.#step);
-    const inverseCorrection = 1 / Math.sqrt(1 - beta2 ** this.#step);
-    const decay = 1 - learningRate * weightDecay;
-    const firstGain = (1 - beta1) * scale;
-    const secondGain = (1 - beta2) * scale * scale;
-    const first = this.#firstMoment;
-    const second = this.#secondMoment;
-    for (let i = 0; i < weights.length; i++) {
-      const g = gradient[i]!;
-      const m = first[i]! * beta1 + g * firstGain;
-      const v = second[i]! * beta2 + g * g * secondGain;
-      first[i] = m;
-      second[i] = v;
-      weights[i] = weights[i]! * decay - (stepSize * m) / (Math.sqrt(v) * inverseCorrection + epsilon);
+  /** L2 norm: single precision within a chunk, double across them. Not finite when any element is not. */
+  async globalNorm(gradient: Float32Array): Promise<number> {
+    const session = await this.#opened().squares;
+    let total = 0;
+    for (const chunk of this.#chunks(gradient)) {
+      const { squares } = await session.run({ gradient: chunk });
+      total += Number(squares?.data[0]);
     }
+    return Math.sqrt(total);
+  }
+
+  /** Changes the weights in place. `norm` is the gradient's global norm. */
+  async apply(weights: Float32Array, gradient: Float32Array, update: UpdateOptions): Promise<void> {
+    const session = await this.#opened().update;
+    this.#step++;
+    const scalars = Object.fromEntries(
+      Object.entries(coefficients(update, this.#step)).map(([name, value]) => [name, floatScalar(value)]),
+    );
+    const [ws, gs] = [this.#chunks(weights), this.#chunks(gradient)];
+    const [firsts, seconds] = [this.#chunks(this.#firstMoment), this.#chunks(this.#secondMoment)];
+    for (let i = 0; i < ws.length; i++) {
+      const [weight, first, second] = [ws[i]!, firsts[i]!, seconds[i]!];
+      await session.run(
+        { ...scalars, gradient: gs[i]!, weight, first, second },
+        { new_weight: weight, new_first: first, new_second: second },
+      );
+    }
+  }
+
+  async close(): Promise<void> {
+    if (this.#sessions)
+      await Promise.all(Object.values(this.#sessions).map(async (session) => (await session).release()));
+    this.#sessions = null;
+  }
+
+  #opened(): { update: Promise<InferenceSession>; squares: Promise<InferenceSession> } {
+    return (this.#sessions ??= {
+      update: openSession(updateGraph(), this.#options),
+      squares: openSession(squaresGraph(), this.#options),
+    });
+  }
+
+  /** Tensors over the parts of a flat array, made once. */
+  #chunks(flat: Float32Array): Tensor[] {
+    const made = this.#chunksOf.get(flat);
+    if (made) return made;
+    const count = Math.ceil(flat.length / chunkLength);
+    const chunks = Array.from({ length: count }, (_, i) => {
+      const part = flat.subarray(i * chunkLength, (i + 1) * chunkLength);
+      return floats(part, [part.length]);
+    });
+    this.#chunksOf.set(flat, chunks);
+    return chunks;
   }
 
   save(): Uint8Array {
@@ -70,11 +114,56 @@ export class AdamW {
   }
 }
 
-/** L2 norm, summed in double precision. Not finite when any element is not. */
-export function globalNorm(gradient: Float32Array): number {
-  let total = 0;
-  for (let i = 0; i < gradient.length; i++) total += gradient[i]! * gradient[i]!;
-  return Math.sqrt(total);
+export interface UpdateOptions {
+  /** The gradient's global norm. */
+  readonly norm: number;
+  readonly learningRate: number;
+  readonly optimizer: OptimizerSpec;
+}
+
+/** Scalars of one update, in double precision until they are fed. */
+function coefficients({ norm, learningRate, optimizer }: UpdateOptions, step: number): Record<string, number> {
+  const { beta1, beta2, epsilon, weightDecay, maxGradNorm } = optimizer;
+  return {
+    clip: Math.min(1, maxGradNorm / (norm + clipEpsilon)),
+    beta1,
+    one_minus_beta1: 1 - beta1,
+    beta2,
+    one_minus_beta2: 1 - beta2,
+    inverse_correction: 1 / Math.sqrt(1 - beta2 ** step),
+    epsilon,
+    step_size: learningRate / (1 - beta1 ** step),
+    keep: 1 - learningRate * weightDecay,
+  };
+}
+
+/** With g the clipped gradient: m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², w ← keep·w − step·m / (√v·c + ε). */
+function updateGraph(): Graph {
+  const graph = new Graph();
+  const scalar = (name: string): Value => graph.input(name, 'float32', []);
+  const vector = (name: string): Value => graph.input(name, 'float32', ['chunk']);
+  const g = multiply(vector('gradient'), scalar('clip'));
+  const first = add(multiply(vector('first'), scalar('beta1')), multiply(g, scalar('one_minus_beta1')));
+  const squared = multiply(multiply(g, g), scalar('one_minus_beta2'));
+  const second = add(multiply(vector('second'), scalar('beta2')), squared);
+  const root = graph.node('Sqrt', [second], { shape: second.shape });
+  const denominator = add(multiply(root, scalar('inverse_correction')), scalar('epsilon'));
+  const change = graph.node('Div', [multiply(first, scalar('step_size')), denominator], { shape: first.shape });
+  graph.output('new_weight', subtract(multiply(vector('weight'), scalar('keep')), change));
+  graph.output('new_first', first);
+  graph.output('new_second', second);
+  return graph;
+}
+
+function squaresGraph(): Graph {
+  const graph = new Graph();
+  const gradient = graph.input('gradient', 'float32', ['chunk']);
+  const squares = graph.node('ReduceSumSquare', [gradient, graph.integers([0])], {
+    attributes: { keepdims: { int: 0 } },
+    shape: [],
+  });
+  graph.output('squares', squares);
+  return graph;
 }
 
 function moment(tensors: ReadonlyMap<string, NamedTensor>, name: string, length: number): Float32Array {

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { Tensor } from 'onnxruntime-node';
 import { randomStream } from '../../core/random.ts';
 import { gradients } from '../../engine/onnx/gradient.ts';
 import { Graph, type Value } from '../../engine/onnx/graph.ts';
 import * as composites from '../../engine/onnx/composites.ts';
 import * as ops from '../../engine/onnx/operators.ts';
+import { Tensor } from '../../engine/onnx/runtime.ts';
 import { openSession } from '../../engine/onnx/session.ts';
 
 /** Builds an expression over inputs of the given shapes. */
@@ -178,7 +178,7 @@ async function requireFiniteDifferences(graph: Graph, shapes: readonly (readonly
   const session = await openSession(graph, { threads: 1 });
   const values = shapes.map((shape, i) => randomFloats(shape, i));
   const run = async (): Promise<Record<string, Tensor>> =>
-    session.run(Object.fromEntries(values.map((data, i) => [`x${i}`, new Tensor('float32', data, shapes[i])])));
+    session.run(Object.fromEntries(values.map((data, i) => [`x${i}`, new Tensor('float32', data, shapes[i]!)])));
   const exact = await run();
   const step = 1e-2;
   for (const [i, data] of values.entries()) {

@@ -1,0 +1,188 @@
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import './no-telemetry.ts'; // before the library, and the library from nowhere else
+import koffi from 'koffi';
+import { RatchetError } from '../../core/errors.ts';
+
+/**
+ * The part of ONNX Runtime's C API that the engine uses, called in the library that onnxruntime-node brings. Its own
+ * binding copies every output of a run into new memory; here tensors are read and written where they lie.
+ * Source: onnxruntime_c_api.h, struct OrtApi, whose members keep their places from version to version.
+ */
+
+/** An address. 0 = none. */
+export type Pointer = bigint;
+
+/** The version of the API asked for; everything below is older. */
+const apiVersion = 17;
+const pointerBytes = 8;
+
+type Call = ((...values: unknown[]) => unknown) & {
+  async: (...values: unknown[]) => void;
+};
+
+/** Places in struct OrtApi, and what each member takes. All but the two releases and the message return a status. */
+const members = {
+  getErrorMessage: [2, 'str', ['void *']],
+  createEnv: [3, 'void *', ['int', 'str', 'void *']],
+  disableTelemetryEvents: [6, 'void *', ['void *']],
+  createSessionFromArray: [8, 'void *', ['void *', 'void *', 'size_t', 'void *', 'void *']],
+  run: [9, 'void *', ['void *', 'void *', 'void *', 'void *', 'size_t', 'void *', 'size_t', 'void *']],
+  createSessionOptions: [10, 'void *', ['void *']],
+  setSessionExecutionMode: [13, 'void *', ['void *', 'int']],
+  setSessionLogSeverityLevel: [22, 'void *', ['void *', 'int']],
+  setGraphOptimizationLevel: [23, 'void *', ['void *', 'int']],
+  setIntraOpNumThreads: [24, 'void *', ['void *', 'int']],
+  setInterOpNumThreads: [25, 'void *', ['void *', 'int']],
+  createTensorWithData: [49, 'void *', ['void *', 'void *', 'size_t', 'void *', 'size_t', 'int', 'void *']],
+  getTensorMutableData: [51, 'void *', ['void *', 'void *']],
+  getTensorElementType: [60, 'void *', ['void *', 'void *']],
+  getDimensionsCount: [61, 'void *', ['void *', 'void *']],
+  getDimensions: [62, 'void *', ['void *', 'void *', 'size_t']],
+  getTensorTypeAndShape: [65, 'void *', ['void *', 'void *']],
+  createCpuMemoryInfo: [69, 'void *', ['int', 'int', 'void *']],
+  releaseStatus: [93, 'void', ['void *']],
+  releaseSession: [95, 'void', ['void *']],
+  releaseValue: [96, 'void', ['void *']],
+  releaseTensorTypeAndShapeInfo: [99, 'void', ['void *']],
+  releaseSessionOptions: [100, 'void', ['void *']],
+  appendCudaProvider: [204, 'void *', ['void *', 'void *']],
+  createCudaProviderOptions: [205, 'void *', ['void *']],
+  releaseCudaProviderOptions: [208, 'void', ['void *']],
+} satisfies Record<string, [place: number, result: string, parameters: string[]]>;
+
+type Member = keyof typeof members;
+
+interface Library {
+  /** Held: the library is unloaded when its handle is collected. */
+  readonly handle: ReturnType<typeof koffi.load>;
+  readonly api: Readonly<Record<Member, Call>>;
+  readonly version: string;
+  readonly env: Pointer;
+}
+
+let loaded: Library | undefined;
+
+/** Calls a member that reports a status; throws what the status says. */
+export function call(member: Member, ...values: unknown[]): void {
+  requireOk(library().api[member](...values));
+}
+
+/** What calls on other threads read and write: kept from the collector until they are done. */
+const inUse = new Set<unknown>();
+
+/** The same on another thread: the event loop goes on meanwhile. `memory` is what the values point into. */
+export function callAside(member: Member, values: readonly unknown[], memory: unknown): Promise<void> {
+  const held = { values, memory };
+  inUse.add(held);
+  return new Promise((resolve, reject) => {
+    library().api[member].async(...values, (error: Error | null, status: unknown) => {
+      inUse.delete(held);
+      try {
+        if (error) throw error;
+        requireOk(status);
+        resolve();
+      } catch (cause) {
+        reject(cause);
+      }
+    });
+  });
+}
+
+/** Calls a member that returns nothing. */
+export function release(member: Member, pointer: Pointer): void {
+  library().api[member](pointer);
+}
+
+/** Calls a member whose last parameter receives a pointer. */
+export function made(member: Member, ...values: unknown[]): Pointer {
+  const out = new BigUint64Array(1);
+  call(member, ...values, out);
+  return out[0]!;
+}
+
+/** The process's environment of the runtime: its loggers, and telemetry switched off. */
+export function environment(): Pointer {
+  return library().env;
+}
+
+/** Of the library, as its package names it. */
+export function runtimeVersion(): string {
+  return library().version;
+}
+
+/** V8 keeps small arrays where its collector moves them; one whose buffer was asked for stays where it is. */
+export function held<Memory extends NodeJS.TypedArray>(memory: Memory): Memory {
+  void memory.buffer;
+  return memory;
+}
+
+export function addressOf(memory: NodeJS.TypedArray): Pointer {
+  return koffi.address(memory);
+}
+
+/** A view of memory of the runtime's own, valid until the value it belongs to is released. */
+export function viewOf(address: Pointer, byteLength: number): ArrayBuffer {
+  return koffi.view(address, byteLength);
+}
+
+function library(): Library {
+  return (loaded ??= load());
+}
+
+function load(): Library {
+  const { file, version } = locate();
+  const handle = open(file);
+  const base = handle.func('void *OrtGetApiBase()')() as Pointer;
+  const getApi = koffi.decode(koffi.decode(base, 0, 'void *'), koffi.proto('void *', ['uint32_t'])) as Call;
+  const struct = getApi(apiVersion) as Pointer | null;
+  if (!struct) throw unusable(`version ${version} without API ${apiVersion}`);
+  const api = Object.fromEntries(
+    Object.entries(members).map(([name, [place, result, parameters]]) => {
+      const prototype = koffi.proto(result, parameters);
+      return [name, koffi.decode(koffi.decode(struct, place * pointerBytes, 'void *'), prototype) as Call];
+    }),
+  ) as Record<Member, Call>; // every member is in it
+  const out = new BigUint64Array(1);
+  const status = api.createEnv(logErrors, 'ratchet', out) ?? api.disableTelemetryEvents(out[0]);
+  if (status) throw unusable(String(api.getErrorMessage(status)));
+  return { handle, api, version, env: out[0]! };
+}
+
+/** Messages below errors are not for people who train models. */
+export const logErrors = 3;
+
+function locate(): { file: string; version: string } {
+  const require = createRequire(import.meta.url);
+  const manifest = require.resolve('onnxruntime-node/package.json');
+  const { version } = require(manifest) as { version: string }; // npm demands one
+  const names: Partial<Record<NodeJS.Platform, string>> = {
+    linux: 'libonnxruntime.so.1',
+    darwin: `libonnxruntime.${version}.dylib`,
+    win32: 'onnxruntime.dll',
+  };
+  const name = names[process.platform] ?? 'libonnxruntime.so.1';
+  return { file: join(dirname(manifest), 'bin', 'napi-v6', process.platform, process.arch, name), version };
+}
+
+function open(file: string): ReturnType<typeof koffi.load> {
+  try {
+    return koffi.load(file);
+  } catch (cause) {
+    throw unusable(String(cause), cause);
+  }
+}
+
+function requireOk(status: unknown): void {
+  if (!status) return;
+  const { api } = library();
+  const message = String(api.getErrorMessage(status));
+  api.releaseStatus(status);
+  throw new Error(`ONNX Runtime: ${message}`);
+}
+
+function unusable(received: string, cause?: unknown): RatchetError {
+  const platform = `${process.platform} ${process.arch}`;
+  const message = `The engine needs the library of onnxruntime-node for ${platform}, got ${received}. Run npm ci.`;
+  return new RatchetError('Unsupported', message, { cause });
+}

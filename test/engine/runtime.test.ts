@@ -1,0 +1,79 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { Graph } from '../../engine/onnx/graph.ts';
+import { exponential, multiply } from '../../engine/onnx/operators.ts';
+import { Tensor } from '../../engine/onnx/runtime.ts';
+import { floats, longs, openSession } from '../../engine/onnx/session.ts';
+
+function doubling(): Graph {
+  const graph = new Graph();
+  const x = graph.input('x', 'float32', ['n']);
+  graph.output('twice', multiply(x, 2));
+  graph.output('exponential', exponential(x));
+  return graph;
+}
+
+test('a run writes into the tensor it is given, which may be its own input', async () => {
+  const session = await openSession(doubling(), { threads: 1 });
+  const x = floats(Float32Array.of(1, 2, 3), [3]);
+  const output = await session.run({ x }, { twice: x });
+  await session.release();
+  assert.equal(output['twice'], x);
+  assert.deepEqual([...x.data], [2, 4, 6]);
+  assert.deepEqual(Object.keys(output), ['twice']);
+});
+
+test('outputs that no tensor was given for come in new ones, of no elements too', async () => {
+  const session = await openSession(doubling(), { threads: 1 });
+  const output = await session.run({ x: floats(new Float32Array(0), [0]) });
+  const other = await session.run({ x: floats(Float32Array.of(0), [1]) }, { exponential: null });
+  await session.release();
+  assert.deepEqual(output['twice']!.dims, [0]);
+  assert.deepEqual([...other['exponential']!.data], [1]);
+});
+
+test('what the runtime refuses is an error with its words', async () => {
+  const session = await openSession(doubling(), { threads: 1 });
+  await assert.rejects(session.run({}), /Missing Input: x|'x'|x/);
+  await assert.rejects(session.run({ x: longs(BigInt64Array.of(1n), [1]) }), /Unexpected input data type/);
+  await assert.rejects(session.run({ x: floats(Float32Array.of(1), [1]) }, { nothing: null }), /nothing/);
+  await session.release();
+  await assert.rejects(session.run({ x: floats(Float32Array.of(1), [1]) }), /the session is open/);
+});
+
+test('a tensor of the wrong size or array is refused where it is made', () => {
+  assert.throws(() => floats(new Float32Array(5), [2, 3]), /has 6 elements, not 5/);
+  assert.throws(() => new Tensor('float32', new Int32Array(1), [1]), /held by a Float32Array/);
+});
+
+test('the event loop goes on while a graph is computed', async () => {
+  const graph = new Graph();
+  const x = graph.input('x', 'float32', ['n', 'n']);
+  const product = (a: typeof x): typeof x => graph.node('MatMul', [a, x], { shape: ['n', 'n'] });
+  graph.output('y', product(product(product(x))));
+  const session = await openSession(graph, { threads: 1 });
+  const n = 1024;
+  let turns = 0;
+  const counting = setInterval(() => turns++);
+  await session.run({ x: floats(new Float32Array(n * n), [n, n]) });
+  clearInterval(counting);
+  await session.release();
+  assert.ok(turns > 0, 'a timer fired meanwhile');
+});
+
+test('runs at the same time, with garbage collected between, keep to their own memory', async () => {
+  const sessions = await Promise.all([1, 2, 3].map(() => openSession(doubling(), { threads: 1 })));
+  const check = async (round: number): Promise<void> => {
+    const values = Float32Array.from({ length: 1 + (round % 7) }, (_, i) => round + i);
+    const { twice } = await sessions[round % 3]!.run({ x: floats(values, [values.length]) }, { twice: null });
+    assert.deepEqual(
+      [...twice!.data],
+      [...values].map((value) => 2 * value),
+    );
+  };
+  for (let round = 0; round < 3000; round += 30) {
+    await Promise.all(Array.from({ length: 30 }, (_, i) => check(round + i)));
+    globalThis.gc?.();
+  }
+  for (const session of sessions) await session.release();
+});
