@@ -15,7 +15,7 @@ export interface EvaluationSummary {
   readonly environment: string;
   readonly step: number;
   readonly rollouts: number;
-  /** Sampled at the run's temperature, and greedily. */
+  /** Sampled as [eval.sampling] or [sampling] says, and greedily. */
   readonly sampled: { readonly reward: number; readonly exact: number | null };
   readonly greedy: { readonly reward: number; readonly exact: number | null };
   /** What the model says: the first held-out example, sampled. */
@@ -61,8 +61,9 @@ async function evaluateOne(
   const { evalDataset } = environment;
   const count = entry.numExamples < 0 ? evalDataset.length : Math.min(entry.numExamples, evalDataset.length);
 
+  const usual = spec.eval?.sampling ?? spec.sampling;
   const playAll = async (temperature: number, rolloutsPerExample: number): Promise<ScoredRollout[]> => {
-    const sampling = { ...spec.sampling, temperature };
+    const sampling = { ...usual, temperature };
     const places = Array.from({ length: count * rolloutsPerExample }, (_, i) => ({
       exampleId: i % count,
       index: Math.floor(i / count),
@@ -79,7 +80,7 @@ async function evaluateOne(
       }),
     );
   };
-  const sampled = await playAll(spec.sampling.temperature, entry.rolloutsPerExample);
+  const sampled = await playAll(usual.temperature, entry.rolloutsPerExample);
   const greedy = await playAll(0, 1);
   await putRows(store, `${prefix}results.jsonl`, sampled);
   const summary: EvaluationSummary = {

@@ -51,6 +51,8 @@ export const EvalSpec = z.strictObject({
   /** Steps between evaluations; the first is at step 0 unless skipped, the last after the last step. */
   interval: positive,
   skipFirstStep: z.boolean(),
+  /** null = as the training rollouts. */
+  sampling: SamplingSpec.nullable().default(null),
   environments: z.array(
     z.strictObject({
       id: z.string().min(1),

@@ -113,6 +113,39 @@ describe('sampling from the policy server', () => {
     }
   });
 
+  test('sampling parameters travel as the fields of vLLM, and the distribution drawn from comes back', async (t) => {
+    const { url, calls, held } = await fakeServer(t, {
+      '/v1/completions': ({ body }, response) =>
+        reply(response, 200, {
+          choices: body.prompt!.map((_, index) => ({
+            index,
+            finish_reason: 'stop',
+            token_ids: [5],
+            logprobs: { token_logprobs: [-2] },
+            sampling_logprobs: [-1],
+          })),
+        }),
+    });
+    held.add('v1');
+    const more = { topP: 0.9, topK: 5, minP: 0.1, repetitionPenalty: 1.2, presencePenalty: 1, frequencyPenalty: -1 };
+    const inference = new EmbeddedInference(url);
+    const sample = await inference.sample(ask([1], { ...more, minTokens: 2, stop: ['x'] }));
+    assert.deepEqual([sample.logprobs, sample.samplingLogprobs], [[-2], [-1]]);
+    const sent = {
+      top_p: 0.9,
+      top_k: 5,
+      min_p: 0.1,
+      repetition_penalty: 1.2,
+      presence_penalty: 1,
+      frequency_penalty: -1,
+      min_tokens: 2,
+      stop: ['x'],
+    };
+    assert.deepEqual({ ...calls.at(-1)!.body, ...sent }, calls.at(-1)!.body);
+    await inference.sample(ask([1], { topP: 1, stop: [], minTokens: 0 }));
+    assert.ok(!('top_p' in calls.at(-1)!.body) && !('stop' in calls.at(-1)!.body));
+  });
+
   test('calls that differ in version or sampling travel apart', async (t) => {
     const { url, calls, held } = await fakeServer(t);
     for (const name of ['v1', 'v2']) held.add(name);

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -37,6 +38,33 @@ describe('loading a run’s config', () => {
     assert.equal(spec.name, 'reverse-text');
     assert.equal(spec.model, 'preset:reverse-text-0.2m');
     assert.equal(spec.store.uri, pathToFileURL(`${projectFolder}/outputs/`).href);
+  });
+
+  test('code of its own is looked at, said aloud and not run', async (t) => {
+    const custom = '[trainer.loss]\ntype = "custom"\nimport = "./my-loss.js"\n';
+    const projectFolder = await project(t, {
+      'configs/words.toml': config('preset:reverse-text-0.2m') + custom,
+      'configs/my-loss.js': 'throw new Error("it was run");',
+      'configs/deep/outside.toml': config('preset:reverse-text-0.2m') + custom.replace('./my', '../my'),
+      'configs/deep/missing.toml': config('preset:reverse-text-0.2m') + custom,
+    });
+    const { spec, warnings } = await loadRunConfig('configs/words.toml', { projectFolder });
+    const file = path.join(projectFolder, 'configs', 'my-loss.js');
+    assert.deepEqual(spec.loss.import, {
+      path: file,
+      sha256: createHash('sha256').update('throw new Error("it was run");').digest('hex'),
+    });
+    assert.match(warnings.join(), /executes code of its own: .*my-loss.js/);
+    const load = (name: string) => loadRunConfig(`configs/deep/${name}.toml`, { projectFolder });
+    await assert.rejects(load('outside'), hasCode('ConfigInvalid', 'leads out of'));
+    await assert.rejects(load('missing'), hasCode('ConfigInvalid', 'cannot be read (ENOENT)'));
+  });
+
+  test('the example with a loss and an advantage of its own is valid', async (t) => {
+    const file = fileURLToPath(new URL('../../configs/rl/custom-loss/custom-loss.toml', import.meta.url));
+    const { spec, warnings } = await loadRunConfig(file, { projectFolder: await project(t, {}) });
+    assert.equal(spec.loss.type, 'custom');
+    assert.equal(warnings.length, 2);
   });
 
   test('overrides and a name from the command line win over the file', async (t) => {

@@ -1,4 +1,5 @@
 import type { HostedConfig } from './hosted.ts';
+import { evalSampling } from './hosted-run-spec.ts';
 
 /** Something that only shows when two fields are looked at together. */
 export interface RelationProblem {
@@ -139,18 +140,23 @@ function loraRelations({ lora, lora_alpha }: HostedConfig): RelationProblem[] {
   ];
 }
 
-function samplingRelations({ sampling }: HostedConfig): RelationProblem[] {
-  if (sampling.min_tokens <= sampling.max_tokens) return [];
+function samplingRelations(config: HostedConfig): RelationProblem[] {
   return [
-    {
-      paths: [
-        ['sampling', 'min_tokens'],
-        ['sampling', 'max_tokens'],
-      ],
-      expected: `at most max_tokens (${sampling.max_tokens})`,
-      received: String(sampling.min_tokens),
-    },
+    ...lengthRelation(['sampling'], config.sampling),
+    ...(config.eval?.sampling ? lengthRelation(['eval', 'sampling'], evalSampling(config)) : []),
   ];
+}
+
+function lengthRelation(
+  path: readonly string[],
+  { min_tokens = 0, max_tokens }: { readonly min_tokens?: number | undefined; readonly max_tokens: number },
+): RelationProblem[] {
+  if (min_tokens <= max_tokens) return [];
+  const paths = [
+    [...path, 'min_tokens'],
+    [...path, 'max_tokens'],
+  ];
+  return [{ paths, expected: `at most max_tokens (${max_tokens})`, received: String(min_tokens) }];
 }
 
 function keepRelations({ checkpoints: { keep_last, keep_cloud } }: HostedConfig): RelationProblem[] {

@@ -36,19 +36,7 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
     numIterations: trainer.num_iterations,
     microBatchSize: trainer.micro_batch_size ?? null,
     lora: loraSpec(config),
-    sampling: {
-      maxTokens: sampling.max_tokens,
-      temperature: sampling.temperature,
-      topP: sampling.top_p,
-      topK: sampling.top_k > 0 ? sampling.top_k : null,
-      minP: sampling.min_p,
-      repetitionPenalty: sampling.repetition_penalty,
-      presencePenalty: sampling.presence_penalty,
-      frequencyPenalty: sampling.frequency_penalty,
-      minTokens: sampling.min_tokens,
-      stop: sampling.stop,
-      seed: sampling.seed ?? null,
-    },
+    sampling: samplingSpec(sampling),
     environments,
     eval: evalSpec(config, environments),
     filter: filterSpec(config),
@@ -78,6 +66,31 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
       provider: config.inference.provider,
     },
     store: { uri: config.store.uri },
+  };
+}
+
+type WrittenSampling = HostedConfig['sampling'];
+
+/** [sampling] with what [eval.sampling] says laid over it. */
+export function evalSampling({ sampling, eval: evaluation }: HostedConfig): WrittenSampling {
+  const { max_tokens = sampling.max_tokens, temperature = sampling.temperature, ...more } = evaluation?.sampling ?? {};
+  return { ...sampling, ...more, max_tokens, temperature };
+}
+
+function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
+  const { top_k = -1 } = sampling;
+  return {
+    maxTokens: sampling.max_tokens,
+    temperature: sampling.temperature,
+    topP: sampling.top_p ?? 1,
+    topK: top_k > 0 ? top_k : null,
+    minP: sampling.min_p ?? 0,
+    repetitionPenalty: sampling.repetition_penalty ?? 1,
+    presencePenalty: sampling.presence_penalty ?? 0,
+    frequencyPenalty: sampling.frequency_penalty ?? 0,
+    minTokens: sampling.min_tokens ?? 0,
+    stop: sampling.stop ?? [],
+    seed: sampling.seed ?? null,
   };
 }
 
@@ -122,6 +135,7 @@ function evalSpec(config: HostedConfig, trained: readonly EnvironmentSpec[]): Ev
     evaluation.env ?? trained.map(({ id, name, args }) => ({ id, name, args }));
   return {
     interval,
+    sampling: evaluation.sampling === undefined ? null : samplingSpec(evalSampling(config)),
     skipFirstStep: skip_first_step ?? (eval_base_model === undefined ? false : !eval_base_model),
     environments: withNames(entries).map((entry) => ({
       id: entry.id,

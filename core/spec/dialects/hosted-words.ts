@@ -33,7 +33,6 @@ export const knownUnsupported: Readonly<Record<string, string>> = {
   'env.timeout': 'timeouts per environment',
   'env.version': 'versions; the built-in environment is used',
   'eval.env.version': 'versions; the built-in environment is used',
-  'eval.sampling': 'sampling of its own; evaluations sample as [sampling] says',
   'sampling.enable_thinking': 'chat template switches',
   'sampling.extra_body': 'free request fields',
   'sampling.reasoning_effort': 'chat template switches',

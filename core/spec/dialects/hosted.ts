@@ -64,6 +64,25 @@ export const evalEnvironment = z.strictObject({
   rollouts_per_example: whole(1).optional(),
 });
 
+/** What changes the distribution, or the end of a turn, beyond the temperature; vLLM's meanings. Neutral when missing. */
+const modifierFields = {
+  top_p: z.number().positive().max(1).meta({ expected: 'a number > 0 and ≤ 1' }).optional(),
+  top_k: z
+    .union([z.literal(-1), z.literal(0), z.int().min(1)])
+    .meta({ expected: 'an integer ≥ 1, or -1 for all tokens' })
+    .optional(),
+  min_p: fraction().optional(),
+  repetition_penalty: positive().optional(),
+  presence_penalty: penalty().optional(),
+  frequency_penalty: penalty().optional(),
+  min_tokens: whole(0).optional(),
+  stop: z
+    .array(z.string().min(1))
+    .max(stopTextsMax)
+    .meta({ expected: `a list of at most ${stopTextsMax} texts, none of them empty` })
+    .optional(),
+};
+
 /** The linear layers of a decoder, all of which LoRA adapts unless told otherwise. */
 export const loraModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const;
 /** prime-rl's defaults. */
@@ -128,21 +147,7 @@ export const HostedConfig = z.strictObject({
     .strictObject({
       max_tokens: whole(1).default(512),
       temperature: positive().default(1),
-      top_p: z.number().positive().max(1).meta({ expected: 'a number > 0 and ≤ 1' }).default(1),
-      top_k: z
-        .union([z.literal(-1), z.literal(0), z.int().min(1)])
-        .meta({ expected: 'an integer ≥ 1, or -1 for all tokens' })
-        .default(-1),
-      min_p: fraction().default(0),
-      repetition_penalty: positive().default(1),
-      presence_penalty: penalty().default(0),
-      frequency_penalty: penalty().default(0),
-      min_tokens: whole(0).default(0),
-      stop: z
-        .array(z.string().min(1))
-        .max(stopTextsMax)
-        .meta({ expected: `a list of at most ${stopTextsMax} texts, none of them empty` })
-        .default([]),
+      ...modifierFields,
       /** Keys the random numbers of training rollouts; the run's seed when missing. */
       seed: whole(0).optional(),
     })
@@ -155,6 +160,10 @@ export const HostedConfig = z.strictObject({
       skip_first_step: flag().optional(),
       /** The older name of the opposite. */
       eval_base_model: flag().optional(),
+      /** What is not said here is as in [sampling]. */
+      sampling: z
+        .strictObject({ max_tokens: whole(1).optional(), temperature: positive().optional(), ...modifierFields })
+        .optional(),
       /** Default: the training environments. */
       env: z.array(evalEnvironment).min(1).meta({ expected: 'a list of tables: [[eval.env]]' }).optional(),
     })

@@ -126,6 +126,24 @@ describe('learning rate', () => {
     assert.ok(at(6) < at(5) && at(99) > at(100));
   });
 
+  test("the cosine schedule agrees with transformers' get_cosine_schedule_with_warmup(optimizer, 4, 20)", () => {
+    const schedule = { type: 'cosine' as const, warmupSteps: 4, minRatio: 0 };
+    const golden = [
+      [1, 0.25],
+      [4, 1],
+      [5, 0.990392640202],
+      [10, 0.691341716183],
+      [12, 0.5],
+      [19, 0.009607359798],
+      [20, 0],
+      [25, 0],
+    ] as const;
+    for (const [step, rate] of golden) near(learningRateAt({ step, maxSteps: 20, peak: 1, schedule }), rate, 1e-12);
+    const floored = { ...schedule, minRatio: 0.1 };
+    near(learningRateAt({ step: 12, maxSteps: 20, peak: 2, schedule: floored }), 1.1);
+    near(learningRateAt({ step: 20, maxSteps: 20, peak: 2, schedule: floored }), 0.2);
+  });
+
   test('without a warm-up the first step has nearly the full rate, and a constant one stays', () => {
     const schedule = { type: 'constant' as const, warmupSteps: 0, minRatio: 0 };
     assert.equal(learningRateAt({ step: 1, maxSteps: 10, peak: 2, schedule }), 2);
@@ -138,8 +156,9 @@ describe('learning rate', () => {
         fc.integer({ min: 1, max: 500 }),
         fc.nat(50),
         fc.double({ min: 0, max: 1, noNaN: true }),
-        (n, w, r) => {
-          const schedule = { type: 'linear' as const, warmupSteps: Math.min(w, n), minRatio: r };
+        fc.constantFrom('linear' as const, 'cosine' as const),
+        (n, w, r, type) => {
+          const schedule = { type, warmupSteps: Math.min(w, n), minRatio: r };
           for (let step = 1; step < n; step++) {
             const rate = learningRateAt({ step, maxSteps: n, peak: 1, schedule });
             assert.ok(rate > 0 && rate <= 1, `step ${step}: ${rate}`);

@@ -37,6 +37,34 @@ const group = (ordinal: number, rollouts: readonly ScoredRollout[], policyStep =
 const centered = { advantage: 'centered' } as const;
 
 describe('packing', () => {
+  test('tokens that were drawn from another distribution say so, in rows where it was another one', () => {
+    const drawn: Turn = { ...turn([1, 2], [7, 0]), samplingLogprobs: [-0.01, -0] };
+    const next = turn([1, 2, 7, 0, 3], [8]);
+    const same: Turn = { ...turn([1, 2], [7, 0]), samplingLogprobs: [-0.07, -0] };
+    const { batch } = packSamples([group(1, [rollout(0, 1, [drawn, next]), rollout(1, 0, [same])])], centered);
+    assert.deepEqual(batch.samples[0]?.behaviorLogprobs, [0, 0, -0.07, -0, 0, -0.08]);
+    assert.deepEqual(batch.samples[0]?.samplingLogprobs, [0, 0, -0.01, -0, 0, -0.08]);
+    assert.ok(!('samplingLogprobs' in batch.samples[1]!));
+  });
+
+  test("a user's advantage sees the rewarded rollouts in order, and what it gives is checked", () => {
+    const rollouts = [rollout(2, 0.5), rollout(0, 1), rollout(1, null)];
+    const { batch } = packSamples([group(1, rollouts)], {
+      advantage: (rewards, { rollouts: seen }) => rewards.map((reward, i) => 10 * reward + seen[i]!.index),
+    });
+    assert.deepEqual(
+      batch.samples.map(({ advantages }) => advantages.at(-1)),
+      [10, 7],
+    );
+    for (const wrong of [[1], [1, NaN], [1, 'a'], 'none', undefined]) {
+      const advantage = (): never => wrong as never;
+      assert.throws(() => packSamples([group(1, rollouts)], { advantage }), {
+        code: 'Unsupported',
+        message: /must give 2 finite numbers/,
+      });
+    }
+  });
+
   test('a single turn is one row; only sampled tokens are trained, each with the advantage of its rollout', () => {
     const { batch, stats } = packSamples([group(1, [rollout(0, 1), rollout(1, 0)])], centered);
     assert.deepEqual(batch.samples[0], {

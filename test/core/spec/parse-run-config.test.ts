@@ -177,12 +177,18 @@ steps = 0
   });
 
   test('a key in the wrong table is told where it belongs', () => {
-    assert.equal(only(`max_tokens = 5\n${minimal}`).suggestion, '"max_tokens" belongs in [sampling]');
+    assert.equal(
+      only(`max_tokens = 5\n${minimal}`).suggestion,
+      '"max_tokens" belongs in [sampling] or in [eval.sampling]',
+    );
     assert.equal(
       only(`${minimal}[sampling]\nbatch_size = 8\n`).suggestion,
       '"batch_size" belongs at the top, before the first table or in [sft]',
     );
-    assert.equal(only(`${minimal}temperatur = 1\n`).suggestion, 'did you mean "temperature"? It belongs in [sampling]');
+    assert.equal(
+      only(`${minimal}temperatur = 1\n`).suggestion,
+      'did you mean "temperature"? It belongs in [sampling] or in [eval.sampling]',
+    );
   });
 
   test("another trainer's word for a key is translated", () => {

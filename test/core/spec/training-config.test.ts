@@ -1,0 +1,128 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import {
+  formatProblems,
+  type ParseOptions,
+  parseRunConfig,
+  type Problem,
+} from '../../../core/spec/parse-run-config.ts';
+import { RunSpec } from '../../../core/spec/run-spec.ts';
+
+const minimal = 'model = "preset:x"\n[[env]]\nid = "reverse-text"\n';
+
+function accept(text: string, options: Partial<ParseOptions> = {}) {
+  const parsed = parseRunConfig(text, { file: 'run.toml', ...options });
+  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
+  return parsed;
+}
+
+/** The one problem a config has. */
+function only(text: string): Problem {
+  const parsed = parseRunConfig(text, { file: 'run.toml' });
+  assert.ok(!parsed.ok, 'was accepted');
+  assert.equal(parsed.problems.length, 1, formatProblems(parsed.problems));
+  return parsed.problems[0]!;
+}
+
+describe('what is trained and how', () => {
+  test('a loss may be named, or have a table of its own', () => {
+    const at = (text: string) => accept(`${minimal}${text}`).spec.loss;
+    assert.deepEqual(at(''), {
+      type: 'cispo',
+      clipLow: 0,
+      clipHigh: 3,
+      aggregation: 'token',
+      maxTokens: 512,
+      import: null,
+    });
+    const grpo = at('[trainer]\nloss = "grpo"\n');
+    assert.deepEqual([grpo.type, grpo.clipLow, grpo.clipHigh], ['grpo', 0.8, 1.2]);
+    assert.equal(at('[trainer]\nclip_high = 5\n').clipHigh, 5);
+    const own = at('[trainer.loss]\ntype = "grpo"\nclip_high = 1.28\naggregation = "dr_grpo"\n');
+    assert.deepEqual([own.clipLow, own.clipHigh, own.aggregation, own.maxTokens], [0.8, 1.28, 'dr_grpo', 512]);
+    const custom = at('[trainer.loss]\ntype = "custom"\nimport = "./my-loss.ts"\n');
+    assert.deepEqual(custom.import, { path: './my-loss.ts', sha256: null });
+    assert.equal(accept(`${minimal}`, { overrides: { 'trainer.loss': 'grpo' } }).spec.loss.type, 'grpo');
+  });
+
+  test('a loss whose settings do not fit is refused at the setting', () => {
+    const at = (text: string) => only(`${minimal}[trainer.loss]\n${text}\n`);
+    assert.match(at('type = "grpo"\nclip_high = 0.2').suggestion ?? '', /for ε = 0.2 write 1.2/);
+    assert.equal(at('type = "grpo"\nclip_low = 1.5').path, 'trainer.loss.clip_low');
+    assert.match(at('clip_low = 0.5').expected, /cispo has no lower clip/);
+    assert.match(at('type = "custom"').expected, /a file with the function/);
+    assert.match(at('import = "./x.ts"').expected, /type = "custom"/);
+    assert.match(at('type = "custom"\nimport = "./x.py"').expected, /a .ts or .js file/);
+    assert.equal(only(`${minimal}[trainer]\nloss = "ppo"\n`).path, 'trainer.loss.type');
+    assert.match(only(`${minimal}[trainer]\nloss = "ppo"\n`).received, /"ppo"/);
+    assert.match(
+      only(`${minimal}[trainer]\nclip_high = 2\n[trainer.loss]\nclip_high = 3\n`).expected,
+      /\[trainer.loss\] clip_high is 3/,
+    );
+  });
+
+  test('LoRA is asked for by its table, or by the alpha of Hosted Training', () => {
+    const all = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'];
+    const at = (text: string) => accept(`${text}${minimal}`).spec.lora;
+    assert.equal(at(''), null);
+    assert.deepEqual(at('lora_alpha = 8\n'), { r: 16, alpha: 8, dropout: 0, targetModules: all });
+    const table = 'enabled = true\nr = 64\nalpha = 16\ndropout = 0.05\ntarget_modules = ["q_proj", "v_proj"]\n';
+    assert.deepEqual(accept(`${minimal}[lora]\n${table}`).spec.lora, {
+      r: 64,
+      alpha: 16,
+      dropout: 0.05,
+      targetModules: ['q_proj', 'v_proj'],
+    });
+    assert.equal(accept(`${minimal}[lora]\nenabled = false\nr = 4\n`).spec.lora, null);
+    assert.match(only(`lora_alpha = 8\n${minimal}[lora]\nalpha = 4\n`).expected, /alpha is 4/);
+    assert.match(only(`${minimal}[lora]\ntarget_modules = ["lm_head"]\n`).expected, /"q_proj"/);
+  });
+
+  test('passes, micro-batches, schedules and the device are settings of the trainer', () => {
+    const text = 'num_iterations = 3\nmicro_batch_size = 8\nschedule = "cosine"\nprovider = "cuda"\n';
+    const { spec } = accept(`${minimal}[trainer]\n${text}`);
+    assert.deepEqual(
+      [spec.numIterations, spec.microBatchSize, spec.schedule.type, spec.trainer.provider],
+      [3, 8, 'cosine', 'cuda'],
+    );
+    assert.deepEqual([accept(minimal).spec.numIterations, accept(minimal).spec.microBatchSize], [1, null]);
+  });
+
+  test('sampling has the parameters of vLLM, for training and for evaluation', () => {
+    const sampling = 'top_p = 0.9\ntop_k = 50\nmin_p = 0.01\nrepetition_penalty = 1.1\nmin_tokens = 2\nstop = ["."]\n';
+    const { spec } = accept(
+      `${minimal}[sampling]\nseed = 4\n${sampling}[eval.sampling]\ntemperature = 0.5\ntop_k = -1\n`,
+    );
+    const expected = {
+      maxTokens: 512,
+      temperature: 1,
+      topP: 0.9,
+      topK: 50,
+      minP: 0.01,
+      repetitionPenalty: 1.1,
+      presencePenalty: 0,
+      frequencyPenalty: 0,
+      minTokens: 2,
+      stop: ['.'],
+      seed: 4,
+    };
+    assert.deepEqual(spec.sampling, expected);
+    assert.deepEqual(spec.eval?.sampling, { ...expected, temperature: 0.5, topK: null });
+    assert.match(only(`${minimal}[sampling]\nmax_tokens = 4\nmin_tokens = 5\n`).expected, /at most max_tokens \(4\)/);
+    assert.equal(only(`${minimal}[sampling]\ntop_p = 0\n`).path, 'sampling.top_p');
+  });
+
+  test('a spec that was written down without a field has its default', () => {
+    const { spec } = accept(minimal);
+    const { numIterations: _, microBatchSize: __, lora: ___, ...older } = spec;
+    const { maxTokens, temperature } = spec.sampling;
+    const read = RunSpec.parse({
+      ...older,
+      sampling: { maxTokens, temperature },
+      loss: { type: 'cispo', clipHigh: 3, aggregation: 'token' },
+      trainer: { kind: 'onnx', threads: 1 },
+      inference: { kind: 'embedded', url: null },
+    });
+    assert.deepEqual(read, { ...spec, loss: { ...spec.loss, maxTokens: null } });
+  });
+});
