@@ -50,12 +50,13 @@ export const bodyBytesInFlightMax = 4 * requestBodyBytesMax;
 /** Nesting of a body. A tool's JSON schema may have a dozen levels. */
 export const jsonDepthMax = 64;
 
-/** Strings, lists and objects of a body: about 100 bytes each once parsed. Numbers are free, so token ids are. */
-export const jsonNodesMax = 1 << 20;
+/** Strings, lists and objects of a body, about 100 bytes each once parsed; 65,536 prompts need a quarter. Numbers are free, so token ids are. */
+export const jsonNodesMax = 1 << 18;
 
-/** Messages of a conversation, and tools it may offer. */
+/** Messages of a conversation, tools it may offer or call in a message, and parts of a message's text. */
 export const chatMessagesMax = 4096;
 export const chatToolsMax = 128;
+export const contentPartsMax = 1024;
 
 /** Stop strings of a request and their length; the end of every text is compared with each of them. */
 export const stopStringsMax = 16;

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import {
   chatMessagesMax,
   chatToolsMax,
+  contentPartsMax,
   logitBiasTokensMax,
   requestChoicesMax,
   stopStringCharactersMax,
@@ -69,7 +70,9 @@ const reservedVariables = new Set(['messages', 'tools', 'documents', 'add_genera
 
 const contentPart = z.object({ type: z.literal('text'), text: z.string() });
 const messageContent = z
-  .union([z.string(), z.array(contentPart)], { error: 'expected a text or a list of parts of type "text"' })
+  .union([z.string(), listOf(contentPart, { min: 0, max: contentPartsMax })], {
+    error: 'expected a text or a list of parts of type "text"',
+  })
   .nullish()
   .transform((content) => (Array.isArray(content) ? content.map((part) => part.text).join('') : (content ?? '')));
 
@@ -87,7 +90,7 @@ export const chatMessages = listOf(
       .enum(['system', 'developer', 'user', 'assistant', 'tool'])
       .transform((role) => (role === 'developer' ? 'system' : role)),
     content: messageContent,
-    tool_calls: listOf(toolCall, { min: 0, max: chatMessagesMax }).nullish(),
+    tool_calls: listOf(toolCall, { min: 0, max: chatToolsMax }).nullish(),
   }),
   { min: 1, max: chatMessagesMax },
 );
@@ -142,6 +145,8 @@ function refusal(expected: string): (issue: { input?: unknown }) => string {
   return ({ input }) => `expected ${expected}, got ${described(input)}`;
 }
 
+const entriesDescribedMax = 1000;
+
 /** What came, in a few words. */
 export function described(input: unknown): string {
   if (input === undefined) return 'nothing';
@@ -152,8 +157,9 @@ export function described(input: unknown): string {
 
 function describedList(list: readonly unknown[]): string {
   if (list.length === 0) return 'an empty list';
-  const kinds = new Set(list.map(kindOf));
-  const wrong = list.findIndex((entry) =>
+  const beginning = list.slice(0, entriesDescribedMax);
+  const kinds = new Set(beginning.map(kindOf));
+  const wrong = beginning.findIndex((entry) =>
     Array.isArray(entry) ? entry.length === 0 || !isTokenIds(entry) : isNoTokenId(entry),
   );
   const example = wrong < 0 || kinds.size > 1 ? '' : `, the one at ${wrong} being ${described(list[wrong])}`;
