@@ -17,17 +17,13 @@ import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts'
  */
 const reportedKlRowsMax = 64;
 
-interface OnnxOptions extends SessionOptions {
-  readonly provider: 'cpu' | 'cuda';
-}
-
 /** The embedded engine, in a process of its own. */
 export class OnnxTrainer implements Trainer {
-  readonly #options: OnnxOptions;
+  readonly #options: SessionOptions;
   #process: TrainerProcess | null = null;
   #part: TrainedPart | null = null;
 
-  constructor(options: OnnxOptions) {
+  constructor(options: SessionOptions) {
     this.#options = options;
   }
 

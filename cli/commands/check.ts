@@ -2,8 +2,11 @@ import { Command } from 'commander';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
-import { openModel } from '../../engine/index.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { adapterParameterCount, openModel } from '../../engine/index.ts';
 import { readOverrides } from '../overrides.ts';
+
+type Config = Parameters<typeof adapterParameterCount>[0];
 
 export const checkCommand = new Command('check')
   .description('say everything that is wrong with a run file, and what it will do; starts nothing')
@@ -35,8 +38,26 @@ export const checkCommand = new Command('check')
     }
     lines.push(
       `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}`,
+      `  trains        ${trainedPart(spec, model.config)}`,
+      `  loss          ${lossLine(spec)}`,
       `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}` : 'none'}`,
       `  checkpoints   every ${spec.checkpoints.interval} steps in ${spec.store.uri}${spec.name}/`,
     );
     process.stdout.write(`${lines.join('\n')}\n`);
   });
+
+function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, config: Config): string {
+  const what = lora
+    ? `adapters of ${(adapterParameterCount(config, lora) / 1e6).toFixed(2)} M parameters (r ${lora.r}, alpha ${lora.alpha}, dropout ${lora.dropout}) on ${lora.targetModules.join(', ')}`
+    : 'all weights';
+  const passes = numIterations === 1 ? '' : `, ${numIterations} passes over a batch`;
+  return `${what}${passes}, ${schedule.type} learning rate, on ${trainer.provider}`;
+}
+
+function lossLine({ loss, advantage }: RunSpec): string {
+  const bounds = { cispo: `, ratio ≤ ${loss.clipHigh}`, grpo: `, ratio from ${loss.clipLow} to ${loss.clipHigh}` };
+  const clip = loss.type === 'cispo' || loss.type === 'grpo' ? bounds[loss.type] : '';
+  const code = loss.import ? ` ${loss.import.path}` : '';
+  const kind = typeof advantage === 'string' ? advantage : `custom ${advantage.import.path}`;
+  return `${loss.type}${code}${clip}, by ${loss.aggregation}; advantage ${kind}`;
+}

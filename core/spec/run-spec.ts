@@ -121,8 +121,8 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
     kind: z.literal('embedded'),
     /** Base URL of a running policy server; null = the one `ratchet dev` started. */
     url: z.url().nullable(),
-    /** Where the server that `ratchet dev` starts computes. */
-    provider: z.enum(['cpu', 'cuda']).default('cpu'),
+    /** Where the policy server computes. */
+    provider: z.literal('cpu').default('cpu'),
   }),
 ]);
 

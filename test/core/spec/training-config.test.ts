@@ -42,7 +42,7 @@ describe('what is trained and how', () => {
     assert.deepEqual([own.clipLow, own.clipHigh, own.aggregation, own.maxTokens], [0.8, 1.28, 'dr_grpo', 512]);
     const custom = at('[trainer.loss]\ntype = "custom"\nimport = "./my-loss.ts"\n');
     assert.deepEqual(custom.import, { path: './my-loss.ts', sha256: null });
-    assert.equal(accept(`${minimal}`, { overrides: { 'trainer.loss': 'grpo' } }).spec.loss.type, 'grpo');
+    assert.equal(accept(minimal, { overrides: { 'trainer.loss': 'grpo' } }).spec.loss.type, 'grpo');
   });
 
   test('a loss whose settings do not fit is refused at the setting', () => {
@@ -85,6 +85,7 @@ describe('what is trained and how', () => {
       [spec.numIterations, spec.microBatchSize, spec.schedule.type, spec.trainer.provider],
       [3, 8, 'cosine', 'cuda'],
     );
+    assert.match(only(`${minimal}[inference]\nprovider = "cuda"\n`).expected, /not supported yet: "cuda"/);
     assert.deepEqual([accept(minimal).spec.numIterations, accept(minimal).spec.microBatchSize], [1, null]);
   });
 
