@@ -73,8 +73,8 @@ interface StepTensors {
  * Rows of one policy version, decoded together. Rows fill slots 0 … rowCount − 1; when one finishes, the last row moves
  * into its slot, so that every step computes live rows only.
  *
- * A prompt is computed once and whole. Its first part is not taken from a shorter prompt: see prompt-reuse in
- * test/engine/sampling-prompts.test.ts.
+ * A prompt is computed once. Its beginning is taken from another prompt, which leaves the bits as they are, but never from
+ * tokens that were sampled: keys and values computed in steps of one token have other bits than those of a prompt.
  */
 export class DecodeBatch {
   readonly #parts: BatchParts;
@@ -128,8 +128,10 @@ export class DecodeBatch {
       if (computed) this.#continue(group, computed);
       else missing.push(group);
     }
-    missing.sort((a, b) => a.tokenIds.length - b.tokenIds.length);
-    for (const run of splitByPositions(missing)) await this.#compute(run);
+    const whole: PromptGroup[] = [];
+    for (const group of missing) if (!(await this.#extend(group))) whole.push(group);
+    whole.sort((a, b) => a.tokenIds.length - b.tokenIds.length);
+    for (const run of splitByPositions(whole)) await this.#compute(run);
     this.removeFinished();
   }
 
@@ -174,22 +176,42 @@ export class DecodeBatch {
     this.#inverseTemperatures[slot] = temperature === 0 ? 1 : 1 / temperature;
   }
 
+  /** Computes a prompt whose beginning is that of another one; whether there is such a prompt. */
+  async #extend(group: PromptGroup): Promise<boolean> {
+    const { prefillCache, prompts, promptPrefix } = this.#parts;
+    const { tokenIds } = group;
+    if (tokenIds.length < sharedPositionsMin) return false;
+    const found = prompts.nearest(promptPrefix, tokenIds);
+    const start = Math.min(found?.sharedCount ?? 0, tokenIds.length - widthMin);
+    if (!found || start < sharedPositionsMin) return false;
+    prefillCache.reserve({ rows: 1, length: tokenIds.length, keep: 0 });
+    prefillCache.writeRow(0, found.prompt.keysValues, start, found.prompt.tokenIds.length);
+    await this.#runPrefill([group], start);
+    return true;
+  }
+
   async #compute(groups: readonly PromptGroup[]): Promise<void> {
+    const { prefillCache } = this.#parts;
+    const length = Math.max(...groups.map((group) => group.tokenIds.length));
+    prefillCache.reserve({ rows: prefillRows(groups), length, keep: 0 });
+    await this.#runPrefill(groups, 0);
+  }
+
+  /** Positions from `start` on, which is 0 unless there is a single group. */
+  async #runPrefill(groups: readonly PromptGroup[], start: number): Promise<void> {
     const { prefillCache, sessions, prompts, config } = this.#parts;
-    const width = Math.max(...groups.map((group) => group.tokenIds.length));
-    const batch = Math.max(groups.length, rowsMin);
-    prefillCache.reserve({ rows: batch, length: width, keep: 0 });
-    const { feeds, fetches } = prefillCache.tensors(batch);
+    const { feeds, fetches } = prefillCache.tensors(prefillRows(groups));
     const output = await sessions.prefill.run(
-      { ...sessions.weights, ...feeds, ...prefillFeeds(groups, batch, width) },
+      { ...sessions.weights, ...feeds, ...prefillFeeds(groups, start) },
       { ...fetches, [sessions.logits.prefill]: null },
     );
     const { data } = this.#matrix(output[sessions.logits.prefill]);
     groups.forEach((group, i) => {
+      const { key, tokenIds } = group;
       const logits = data.slice(i * config.vocabularySize, (i + 1) * config.vocabularySize);
-      const computed = { keysValues: prefillCache.readRow(i, group.tokenIds.length), logits };
-      prompts.set(group.key, computed);
-      this.#counts.promptTokensComputed += group.tokenIds.length;
+      const computed = { tokenIds, keysValues: prefillCache.readRow(i, tokenIds.length), logits };
+      prompts.set(key, computed);
+      this.#counts.promptTokensComputed += tokenIds.length - start;
       this.#continue(group, computed);
     });
   }
@@ -312,21 +334,39 @@ function splitByPositions(groups: readonly PromptGroup[]): PromptGroup[][] {
   return runs;
 }
 
+/** A single prompt is a batch of one: the rows of its matrix products are its positions. */
+function prefillRows(groups: readonly PromptGroup[]): number {
+  const isWide = groups[0]!.tokenIds.length >= widthMin;
+  return groups.length > 1 || isWide ? groups.length : rowsMin;
+}
+
 /** Rows beyond the groups are padding: one token 0 each. */
-function prefillFeeds(groups: readonly PromptGroup[], batch: number, width: number): Record<string, Tensor> {
+function prefillFeeds(groups: readonly PromptGroup[], start: number): Record<string, Tensor> {
+  const batch = prefillRows(groups);
+  const length = Math.max(...groups.map(({ tokenIds }) => tokenIds.length));
+  const width = length - start;
   const tokens = new Int32Array(batch * width);
   const pastLengths = new Int32Array(batch);
-  const last = new BigInt64Array(batch);
+  // At least two rows of logits: one alone takes the path of a single row through the output layer.
+  const last = new BigInt64Array(Math.max(batch, rowsMin));
   for (let i = 0; i < batch; i++) {
     const tokenIds = groups[i]?.tokenIds ?? [0];
-    tokens.set(tokenIds, i * width);
+    tokens.set(tokenIds.slice(start), i * width);
     pastLengths[i] = tokenIds.length - 1;
-    last[i] = BigInt(i * width + tokenIds.length - 1);
+    last[i] = BigInt(i * width + tokenIds.length - start - 1);
   }
   return {
     tokens: ints(tokens, [batch, width]),
     past_lengths: ints(pastLengths, [batch]),
-    total_length: ints(Int32Array.of(width), []),
-    last: longs(last, [batch]),
+    total_length: ints(Int32Array.of(length), []),
+    last: longs(last, [last.length]),
   };
 }
+
+/** Positions of a prefill run at least, so that no matrix product has a single row. */
+const widthMin = 2;
+/**
+ * A prompt takes its beginning from another when they share this many tokens: such prompts are computed one by one, since
+ * the attention kernel knows a past before several new positions for a batch of one alone.
+ */
+const sharedPositionsMin = 64;

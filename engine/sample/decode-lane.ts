@@ -51,7 +51,7 @@ export interface NewRow {
   readonly request: RowRequest;
 }
 
-/** Rows are decoded by one thread, in batches by policy version. */
+/** Rows are decoded one step at a time on one processor, in batches by policy version. */
 export interface Lane {
   /** The weights stay as they are while rows of them wait or run; afterwards the lane lets go of them. */
   submit(version: number, parameters: Parameters, rows: readonly NewRow[]): void;

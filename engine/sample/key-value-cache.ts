@@ -67,9 +67,12 @@ export class KeyValueCache {
     return kept;
   }
 
-  /** Writes what readRow gave, of this or another cache, to the first positions of a row. */
-  writeRow(row: number, kept: Float32Array, positions: number): void {
-    this.#eachHead(row, positions, (memory, offset) => memory.set(kept.subarray(offset, offset + memory.length)));
+  /** Writes the first of the `keptPositions` that readRow gave, of this or another cache, to the first of a row. */
+  writeRow(row: number, kept: Float32Array, positions: number, keptPositions: number = positions): void {
+    this.#eachHead(row, positions, (memory, offset) => {
+      const start = (offset / positions) * keptPositions;
+      memory.set(kept.subarray(start, start + memory.length));
+    });
   }
 
   /** Row `to` becomes what row `from` is. */

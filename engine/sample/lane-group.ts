@@ -2,6 +2,7 @@ import { hash32 } from '../../core/random.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
 import {
+  DecodeLane,
   type Lane,
   type LaneCounters,
   type LaneEvents,
@@ -9,7 +10,6 @@ import {
   type NewRow,
   noCounters,
 } from './decode-lane.ts';
-import { WorkerLane } from './worker-lane.ts';
 
 /** A row goes where its prompt was computed unless that lane has this many rows more than another. */
 const affinityRows = 16;
@@ -24,7 +24,8 @@ interface Member {
 }
 
 /**
- * Several lanes, each a worker thread, that share the rows. Where a row runs does not change its bits; rows of one prompt
+ * Several lanes that share the rows. A session computes in a thread of its own, so that their steps run at the same time,
+ * each on one processor. Where a row runs does not change its bits; rows of one prompt
  * stay together as far as the lanes are in balance, so that it is computed once.
  */
 export class LaneGroup implements Lane {
@@ -47,7 +48,7 @@ export class LaneGroup implements Lane {
     const members: Member[] = [];
     const group = new LaneGroup(members);
     const opening = Array.from({ length: count }, async (_, i) => {
-      const lane = await WorkerLane.open(config, share, group.#events(i, events));
+      const lane = await DecodeLane.open(config, share, group.#events(i, events));
       members[i] = { lane, rows: new Set(), counters: noCounters };
     });
     await Promise.all(opening);

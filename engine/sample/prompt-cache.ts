@@ -1,5 +1,6 @@
 /** A prompt that was computed: what a row needs to continue it. */
 export interface ComputedPrompt {
+  readonly tokenIds: readonly number[];
   /** Keys and values as KeyValueCache.readRow gives them. */
   readonly keysValues: Float32Array;
   /** Of the token after the prompt, [vocabulary]. */
@@ -8,7 +9,8 @@ export interface ComputedPrompt {
 
 /**
  * Prompts by version and tokens, the most recently used ones within a bound of bytes: rows of a group share their prompt
- * also when they arrive in different calls or must wait for room. Whole prompts only: see DecodeBatch about parts.
+ * also when they arrive in different calls or must wait for room, and a prompt takes its beginning from one before it, as
+ * the next turn of a conversation does.
  */
 export class PromptCache {
   readonly #bytesMax: number;
@@ -30,6 +32,17 @@ export class PromptCache {
     this.#prompts.delete(key);
     this.#prompts.set(key, prompt);
     return prompt;
+  }
+
+  /** The prompt of a version that begins with as many of the same tokens as any. */
+  nearest(prefix: string, tokenIds: readonly number[]): { prompt: ComputedPrompt; sharedCount: number } | null {
+    let nearest: { prompt: ComputedPrompt; sharedCount: number } | null = null;
+    for (const [key, prompt] of this.#prompts) {
+      if (!key.startsWith(prefix)) continue;
+      const sharedCount = countShared(prompt.tokenIds, tokenIds);
+      if (sharedCount > (nearest?.sharedCount ?? 0)) nearest = { prompt, sharedCount };
+    }
+    return nearest;
   }
 
   set(key: string, prompt: ComputedPrompt): void {
@@ -56,6 +69,13 @@ export class PromptCache {
   }
 }
 
-function bytesOf({ keysValues, logits }: ComputedPrompt): number {
-  return keysValues.byteLength + logits.byteLength;
+function countShared(a: readonly number[], b: readonly number[]): number {
+  let count = 0;
+  while (count < a.length && count < b.length && a[count] === b[count]) count++;
+  return count;
+}
+
+/** The key and the ids are about eight bytes a token each. */
+function bytesOf({ tokenIds, keysValues, logits }: ComputedPrompt): number {
+  return keysValues.byteLength + logits.byteLength + 16 * tokenIds.length;
 }

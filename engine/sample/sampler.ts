@@ -82,7 +82,7 @@ export class Sampler {
     this.#rowBytesMax = rowBytesMax;
   }
 
-  /** One thread decodes in the caller's; more are worker threads, each of which decodes rows of its own. */
+  /** With several threads each decodes rows of its own. */
   static async open(config: ModelConfig, { threads, packWeights = false }: ProgramOptions): Promise<Sampler> {
     const sampler = new Sampler(config, laneShare(keyValueBytesMax, threads));
     const options = { threads: 1, packWeights, keyValueBytesMax, promptBytesMax: promptCacheBytesMax };

@@ -226,6 +226,36 @@ test('a prompt is computed once for all rows that share it, in one call, in seve
   await waiting.release();
 });
 
+test('the next turn of a conversation computes what is new, with the bits of a prompt computed whole', async (t) => {
+  const config = { ...tinyConfig, positionsMax: 256 };
+  const parameters = randomParameters(config, 8);
+  const [own, fresh] = [await Sampler.open(config, { threads: 1 }), await Sampler.open(config, { threads: 1 })];
+  t.after(() => Promise.all([own.release(), fresh.release()]));
+  const ids = (length: number, key: string): number[] =>
+    Array.from({ length }, (_, i) => Math.floor(11 * uniform('turn', key, i)));
+  const request = (promptTokenIds: number[]): SampleRequest[] =>
+    [1, 2, 3].map((seed) => ({ promptTokenIds, maxTokens: 12, temperature: 1, seed, stopTokenIds: [] }));
+  const first = ids(100, 'a');
+  const prompts = [
+    { promptTokenIds: first, computed: 100 },
+    { promptTokenIds: [...first, ...ids(40, 'b')], computed: 40 },
+    { promptTokenIds: [...first, ...ids(40, 'b'), ...ids(1, 'c')], computed: 2 },
+    { promptTokenIds: [...first.slice(0, 80), ...ids(50, 'd')], computed: 50 },
+    { promptTokenIds: first.slice(0, 70), computed: 2 },
+    { promptTokenIds: [...first.slice(0, 30), ...ids(50, 'e')], computed: 80 },
+  ];
+  let before = 0;
+  for (const { promptTokenIds, computed } of prompts) {
+    const requests = request(promptTokenIds);
+    const results = await own.generate(parameters, requests);
+    // More than the first tokens of both are shared by chance at times.
+    const added = own.counters.promptTokensComputed - before;
+    assert.ok(added <= computed && added > computed - 8, `${added} of ${computed}`);
+    before += added;
+    assert.deepEqual(results, await fresh.generate(parameters.clone(), requests));
+  }
+});
+
 function counts({ counters }: Sampler): number[] {
   return [counters.promptTokensTotal, counters.promptTokensComputed];
 }
