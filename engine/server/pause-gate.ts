@@ -29,6 +29,7 @@ export class PauseGate {
   }
 
   async pass(signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted();
     if (!this.#isPaused) return;
     if (this.#waiting.size >= this.#waitingMax) {
       const message = `The server is paused and ${this.#waitingMax} requests wait already. Ask again later.`;

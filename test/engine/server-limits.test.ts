@@ -4,6 +4,7 @@ import fc from 'fast-check';
 import { bodyBytesInFlightMax, jsonDepthMax, jsonNodesMax, waitingRequestsMax } from '../../engine/limits.ts';
 import { Admission } from '../../engine/server/admission.ts';
 import { parseBoundedJson, shortened } from '../../engine/server/json.ts';
+import { PauseGate } from '../../engine/server/pause-gate.ts';
 import { RefusalLog } from '../../engine/server/refusal-log.ts';
 
 const parse = (text: string): unknown => parseBoundedJson(Buffer.from(text));
@@ -57,4 +58,16 @@ test('what the log and answers repeat of a client is short and printable', () =>
   for (let i = 0; i < 1000; i++) log.add('POST', `/${'y'.repeat(5000)}`, new Error('z'.repeat(5000)));
   assert.ok(lines.length <= 30, `${lines.length} lines`);
   assert.ok(lines.every((line) => line.length < 900));
+});
+
+test('a client that is gone does not wait for a paused server', async () => {
+  const gate = new PauseGate(10);
+  gate.pause();
+  await assert.rejects(gate.pass(AbortSignal.abort(new Error('gone'))), /gone/);
+  const controller = new AbortController();
+  const waiting = gate.pass(controller.signal);
+  assert.equal(gate.waitingCount, 1);
+  controller.abort(new Error('gone'));
+  await assert.rejects(waiting, /gone/);
+  assert.equal(gate.waitingCount, 0);
 });
