@@ -10,10 +10,21 @@ import type { TokenLoss } from './loss.ts';
  * The function that a user's file exports by default. The file runs with all the rights of this process: it is loaded
  * because a config names it, and only while it is the file that was looked at when the config was read.
  */
-export async function importUserFunction(
+export async function importUserFunction(code: CodeRef, what: 'loss' | 'advantage'): Promise<UserFunction> {
+  return (await importChecked(code, what)).call;
+}
+
+export async function loadCustomLoss(code: CodeRef): Promise<CustomLoss> {
+  const { call, sha256 } = await importChecked(code, 'loss');
+  return { id: `${code.path}#${sha256}`, tokenLoss: call as unknown as TokenLoss }; // its result is checked when built
+}
+
+type UserFunction = (...args: readonly never[]) => unknown;
+
+async function importChecked(
   { path, sha256 }: CodeRef,
   what: 'loss' | 'advantage',
-): Promise<(...args: readonly never[]) => unknown> {
+): Promise<{ call: UserFunction; sha256: string }> {
   const found = createHash('sha256')
     .update(await readCode(path, what))
     .digest('hex');
@@ -26,16 +37,11 @@ export async function importUserFunction(
   }
   const module = await load(path, what, found);
   const given = typeof module === 'object' && module !== null && 'default' in module ? module.default : undefined;
-  if (typeof given === 'function') return given as (...args: readonly never[]) => unknown;
+  if (typeof given === 'function') return { call: given as UserFunction, sha256: found };
   throw new RatchetError(
     'Unsupported',
     `${path} must export the custom ${what} as its default: expected a function, got ${describe(given)}.`,
   );
-}
-
-export async function loadCustomLoss(code: CodeRef): Promise<CustomLoss> {
-  const tokenLoss = (await importUserFunction(code, 'loss')) as unknown as TokenLoss; // its result is checked when built
-  return { id: `${code.path}#${code.sha256 ?? ''}`, tokenLoss };
 }
 
 async function readCode(path: string, what: string): Promise<Uint8Array> {
