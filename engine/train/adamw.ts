@@ -41,12 +41,13 @@ export class AdamW {
   /** L2 norm: single precision within a chunk, double across them. Not finite when any element is not. */
   async globalNorm(gradient: Float32Array): Promise<number> {
     const session = await this.#opened().squares;
-    let total = 0;
-    for (const chunk of this.#chunks(gradient)) {
-      const { squares } = await session.run({ gradient: chunk });
-      total += Number(squares?.data[0]);
-    }
-    return Math.sqrt(total);
+    const chunks = this.#chunks(gradient);
+    const squares = new Float64Array(chunks.length);
+    await this.#eachChunk(chunks.length, async (i) => {
+      const output = await session.run({ gradient: chunks[i]! });
+      squares[i] = Number(output['squares']?.data[0]);
+    });
+    return Math.sqrt(squares.reduce((total, square) => total + square, 0));
   }
 
   /** Changes the weights in place. `norm` is the gradient's global norm. */
@@ -58,13 +59,13 @@ export class AdamW {
     );
     const [ws, gs] = [this.#chunks(weights), this.#chunks(gradient)];
     const [firsts, seconds] = [this.#chunks(this.#firstMoment), this.#chunks(this.#secondMoment)];
-    for (let i = 0; i < ws.length; i++) {
+    await this.#eachChunk(ws.length, async (i) => {
       const [weight, first, second] = [ws[i]!, firsts[i]!, seconds[i]!];
-      await session.run(
-        { ...scalars, gradient: gs[i]!, weight, first, second },
-        { new_weight: weight, new_first: first, new_second: second },
-      );
-    }
+      const moments = { new_first: first, new_second: second };
+      // At a rate of 0 the weights stay, and a step of 0 is not divided by.
+      const fetches = update.learningRate === 0 ? moments : { ...moments, new_weight: weight };
+      await session.run({ ...scalars, gradient: gs[i]!, weight, first, second }, fetches);
+    });
   }
 
   async close(): Promise<void> {
@@ -75,9 +76,18 @@ export class AdamW {
 
   #opened(): { update: Promise<InferenceSession>; squares: Promise<InferenceSession> } {
     return (this.#sessions ??= {
-      update: openSession(updateGraph(), this.#options),
-      squares: openSession(squaresGraph(), this.#options),
+      update: openSession(updateGraph(), { ...this.#options, threads: 1 }),
+      squares: openSession(squaresGraph(), { ...this.#options, threads: 1 }),
     });
+  }
+
+  /** As many chunks at a time as there are threads, each on one: an operator on a chunk is too short to be shared. */
+  async #eachChunk(count: number, work: (chunk: number) => Promise<void>): Promise<void> {
+    let next = 0;
+    const lane = async (): Promise<void> => {
+      while (next < count) await work(next++);
+    };
+    await Promise.all(Array.from({ length: this.#options.threads }, lane));
   }
 
   /** Tensors over the parts of a flat array, made once. */
@@ -121,34 +131,37 @@ export interface UpdateOptions {
   readonly optimizer: OptimizerSpec;
 }
 
-/** Scalars of one update, in double precision until they are fed. */
+/** Scalars of one update, in double precision until they are fed; `updateGraph` says what they are for. */
 function coefficients({ norm, learningRate, optimizer }: UpdateOptions, step: number): Record<string, number> {
   const { beta1, beta2, epsilon, weightDecay, maxGradNorm } = optimizer;
+  const clip = Math.min(1, maxGradNorm / (norm + clipEpsilon));
+  const stepSize = learningRate / (1 - beta1 ** step);
   return {
-    clip: Math.min(1, maxGradNorm / (norm + clipEpsilon)),
     beta1,
-    one_minus_beta1: 1 - beta1,
+    first_gain: clip * (1 - beta1),
     beta2,
-    one_minus_beta2: 1 - beta2,
-    inverse_correction: 1 / Math.sqrt(1 - beta2 ** step),
-    epsilon,
-    step_size: learningRate / (1 - beta1 ** step),
+    second_gain: clip * Math.sqrt(1 - beta2),
     keep: 1 - learningRate * weightDecay,
+    root_scale: 1 / (Math.sqrt(1 - beta2 ** step) * stepSize),
+    root_offset: epsilon / stepSize,
   };
 }
 
-/** With g the clipped gradient: m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², w ← keep·w − step·m / (√v·c + ε). */
+/**
+ * With g the gradient, c the clip factor and s the step size over its bias correction: m ← β₁m + c(1 − β₁)g,
+ * v ← β₂v + (c√(1 − β₂) g)², w ← keep·w − m / (√v · 1/(s√(1 − β₂ᵗ)) + ε/s).
+ */
 function updateGraph(): Graph {
   const graph = new Graph();
   const scalar = (name: string): Value => graph.input(name, 'float32', []);
   const vector = (name: string): Value => graph.input(name, 'float32', ['chunk']);
-  const g = multiply(vector('gradient'), scalar('clip'));
-  const first = add(multiply(vector('first'), scalar('beta1')), multiply(g, scalar('one_minus_beta1')));
-  const squared = multiply(multiply(g, g), scalar('one_minus_beta2'));
-  const second = add(multiply(vector('second'), scalar('beta2')), squared);
+  const gradient = vector('gradient');
+  const first = add(multiply(vector('first'), scalar('beta1')), multiply(gradient, scalar('first_gain')));
+  const scaled = multiply(gradient, scalar('second_gain'));
+  const second = add(multiply(vector('second'), scalar('beta2')), multiply(scaled, scaled));
   const root = graph.node('Sqrt', [second], { shape: second.shape });
-  const denominator = add(multiply(root, scalar('inverse_correction')), scalar('epsilon'));
-  const change = graph.node('Div', [multiply(first, scalar('step_size')), denominator], { shape: first.shape });
+  const denominator = add(multiply(root, scalar('root_scale')), scalar('root_offset'));
+  const change = graph.node('Div', [first, denominator], { shape: first.shape });
   graph.output('new_weight', subtract(multiply(vector('weight'), scalar('keep')), change));
   graph.output('new_first', first);
   graph.output('new_second', second);
