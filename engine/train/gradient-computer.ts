@@ -58,7 +58,8 @@ export class GradientComputer {
   async accumulate(pass: Pass, weights: PolicyWeights, gradient: FlatTensors, scratch: FlatTensors): Promise<Sums> {
     const microBatches = this.#cut(pass.samples, pass);
     const sums: Sums = {};
-    gradient.flat.fill(0);
+    // One micro-batch overwrites all of it.
+    if (microBatches.length !== 1) gradient.flat.fill(0);
     for (const micro of microBatches) {
       const target = microBatches.length === 1 ? gradient : scratch;
       const compute = this.#isWhole(micro) ? this.#whole(pass, micro) : this.#inParts(pass, micro);
