@@ -84,7 +84,11 @@ export class EngineTrainer implements Trainer {
       requireTrainable(samples, this.#policy.model.config);
       const pass = { kind: 'sft' as const, samples, lossFeeds: supervisedFeeds(samples) };
       const sums = await this.#accumulate(pass, options, 1);
-      const metrics = supervisedMetrics(sums, maskTotal(samples), await this.#optimizer.globalNorm(this.#gradient.flat));
+      const metrics = supervisedMetrics(
+        sums,
+        maskTotal(samples),
+        await this.#optimizer.globalNorm(this.#gradient.flat),
+      );
       const reason = refusal(metrics);
       if (reason !== null) return { applied: false, reason, metrics };
       await this.#apply(metrics.gradNorm, options);
