@@ -46,6 +46,7 @@ const members = {
   releaseValue: [96, 'void', ['void *']],
   releaseTensorTypeAndShapeInfo: [99, 'void', ['void *']],
   releaseSessionOptions: [100, 'void', ['void *']],
+  addExternalInitializers: [210, 'void *', ['void *', 'void *', 'void *', 'size_t']],
   appendCudaProvider: [204, 'void *', ['void *', 'void *']],
   createCudaProviderOptions: [205, 'void *', ['void *']],
   releaseCudaProviderOptions: [208, 'void', ['void *']],

@@ -171,14 +171,18 @@ export class Graph {
     return this.#outputs.map(({ name }) => name);
   }
 
-  encode(): Uint8Array {
+  /** `constants` are inputs that the session gets once and for all: the runtime may move and pack them as it likes. */
+  encode(constants: ReadonlySet<string> = new Set()): Uint8Array {
     const kept = this.#outputs.map(({ source }) => source);
     const nodes = fuseAdditions(this.#nodes, { shapeOf: this.#shapeOf, kept });
     return encodeModel({
       nodes: nameOutputs(nodes, this.#outputs),
-      inputs: this.#inputs,
+      inputs: this.#inputs.filter(({ name }) => !constants.has(name)),
       outputs: this.#outputs,
       initializers: this.#initializers,
+      externals: this.#inputs
+        .filter(({ name }) => constants.has(name))
+        .map(({ name, type, shape }) => ({ name, type, shape: fixedShape(name, shape) })),
     });
   }
 
@@ -225,6 +229,13 @@ export class Graph {
   #fresh(): string {
     return `v${this.#nextId++}`;
   }
+}
+
+function fixedShape(name: string, shape: Shape): readonly number[] {
+  return shape.map((size) => {
+    assert(typeof size === 'number', `${name} is a constant: its sizes are fixed, and ${size} is not`);
+    return size;
+  });
 }
 
 /** Nodes write outputs under the names they go by, so that nothing is copied; a second name of one value is a copy. */

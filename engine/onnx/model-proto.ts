@@ -39,11 +39,19 @@ export interface Initializer {
   readonly bytes: Uint8Array;
 }
 
+/** A constant that is handed over beside the file, when the session is made. */
+export interface ExternalInitializer {
+  readonly name: string;
+  readonly type: ElementType;
+  readonly shape: readonly number[];
+}
+
 export interface GraphParts {
   readonly nodes: readonly GraphNode[];
   readonly inputs: readonly GraphPort[];
   readonly outputs: readonly GraphPort[];
   readonly initializers: readonly Initializer[];
+  readonly externals: readonly ExternalInitializer[];
 }
 
 const irVersion = 10;
@@ -66,6 +74,7 @@ function encodeGraph(parts: GraphParts): ProtobufWriter {
   parts.nodes.forEach((node, index) => graph.message(1, encodeNode(node, index)));
   graph.string(2, 'ratchet');
   for (const initializer of parts.initializers) graph.message(5, encodeInitializer(initializer));
+  for (const external of parts.externals) graph.message(5, encodeExternal(external));
   for (const port of parts.inputs) graph.message(11, encodePort(port));
   for (const port of parts.outputs) graph.message(12, encodePort(port));
   return graph;
@@ -94,6 +103,14 @@ function encodeInitializer(initializer: Initializer): ProtobufWriter {
   const writer = new ProtobufWriter();
   for (const size of initializer.shape) writer.int(1, size);
   return writer.int(2, elementTypes[initializer.type]).string(8, initializer.name).bytes(9, initializer.bytes);
+}
+
+/** Data location 1 = external; the file it names is never opened, since the data is handed over. */
+function encodeExternal({ name, type, shape }: ExternalInitializer): ProtobufWriter {
+  const writer = new ProtobufWriter();
+  for (const size of shape) writer.int(1, size);
+  const location = new ProtobufWriter().string(1, 'location').string(2, 'handed-over');
+  return writer.int(2, elementTypes[type]).string(8, name).message(13, location).int(14, 1);
 }
 
 function encodePort(port: GraphPort): ProtobufWriter {

@@ -75,22 +75,25 @@ interface Model {
   readonly file: Uint8Array;
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
+  /** Inputs that are the same in every run; those of a run's feeds are passed over. */
+  readonly constants: Tensors;
 }
 
 export type Tensors = Readonly<Record<string, Tensor>>;
 
 /** A compiled graph. */
 export class InferenceSession {
+  readonly #constants: Tensors;
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
   /** 0 once released. */
   #session: Pointer;
-  /** C strings by name, kept alive with their addresses. */
-  readonly #names = new Map<string, { readonly text: Buffer; readonly address: Pointer }>();
+  readonly #names: Names = new Map();
   #running = 0;
 
-  private constructor(session: Pointer, { inputNames, outputNames }: Model) {
+  private constructor(session: Pointer, { inputNames, outputNames, constants }: Model) {
     this.#session = session;
+    this.#constants = constants;
     this.inputNames = inputNames;
     this.outputNames = outputNames;
   }
@@ -98,6 +101,7 @@ export class InferenceSession {
   static async create(model: Model, config: SessionConfig): Promise<InferenceSession> {
     const options = sessionOptions(config);
     try {
+      addConstants(options, model.constants);
       const out = held(new BigUint64Array(1));
       const { file } = model;
       await callAside('createSessionFromArray', [environment(), file, file.byteLength, options, out], null);
@@ -114,8 +118,9 @@ export class InferenceSession {
   async run(feeds: Tensors, fetches?: Readonly<Record<string, Tensor | null>>): Promise<Record<string, Tensor>> {
     assert(this.#session !== 0n, 'the session is open');
     const wanted = fetches ? Object.entries(fetches) : this.outputNames.map((name): [string, null] => [name, null]);
-    const inputs = this.#place(Object.entries(feeds));
-    const outputs = this.#place(wanted);
+    const fed = Object.entries(feeds).filter(([name]) => !Object.hasOwn(this.#constants, name));
+    const inputs = place(this.#names, fed);
+    const outputs = place(this.#names, wanted);
     this.#running++;
     try {
       const { names, values } = inputs;
@@ -135,22 +140,35 @@ export class InferenceSession {
     if (this.#session !== 0n) release('releaseSession', this.#session);
     this.#session = 0n;
   }
+}
 
-  #place(entries: readonly (readonly [string, Tensor | null])[]): { names: BigUint64Array; values: BigUint64Array } {
-    return {
-      names: held(BigUint64Array.from(entries, ([name]) => this.#name(name))),
-      values: held(BigUint64Array.from(entries, ([, tensor]) => tensor?.value ?? 0n)),
-    };
-  }
+/** C strings by name, kept alive with their addresses. */
+type Names = Map<string, { readonly text: Buffer; readonly address: Pointer }>;
 
-  #name(name: string): Pointer {
-    const known = this.#names.get(name);
-    if (known) return known.address;
-    const text = Buffer.from(`${name}\0`);
-    const address = addressOf(text);
-    this.#names.set(name, { text, address });
-    return address;
-  }
+function place(
+  names: Names,
+  entries: readonly (readonly [string, Tensor | null])[],
+): { names: BigUint64Array; values: BigUint64Array } {
+  return {
+    names: held(BigUint64Array.from(entries, ([name]) => nameIn(names, name))),
+    values: held(BigUint64Array.from(entries, ([, tensor]) => tensor?.value ?? 0n)),
+  };
+}
+
+function nameIn(names: Names, name: string): Pointer {
+  const known = names.get(name);
+  if (known) return known.address;
+  const text = Buffer.from(`${name}\0`);
+  const address = addressOf(text);
+  names.set(name, { text, address });
+  return address;
+}
+
+function addConstants(options: Pointer, constants: Tensors): void {
+  const entries = Object.entries(constants);
+  if (entries.length === 0) return;
+  const { names, values } = place(new Map(), entries);
+  call('addExternalInitializers', options, names, values, entries.length);
 }
 
 function sessionOptions({ threads, provider }: SessionConfig): Pointer {

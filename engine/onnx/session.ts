@@ -1,5 +1,5 @@
 import type { Graph } from './graph.ts';
-import { InferenceSession, Tensor } from './runtime.ts';
+import { InferenceSession, Tensor, type Tensors } from './runtime.ts';
 
 export interface SessionOptions {
   /** Intra-op threads. 1 = the bits do not depend on the batch's shape or the machine's load. */
@@ -8,13 +8,18 @@ export interface SessionOptions {
   readonly provider?: 'cpu' | 'cuda';
 }
 
-/** Compiles a graph. Weights are inputs, so a session is small and serves every policy version. */
+/**
+ * Compiles a graph. Weights are inputs, so a session is small and serves every policy version; those that stay may be
+ * handed over as `constants`, which a GPU then keeps instead of getting them anew for every run.
+ */
 export async function openSession(
   graph: Graph,
   { threads, provider = 'cpu' }: SessionOptions,
+  constants: Tensors = {},
 ): Promise<InferenceSession> {
+  const file = graph.encode(new Set(Object.keys(constants)));
   const { inputNames, outputNames } = graph;
-  return InferenceSession.create({ file: graph.encode(), inputNames, outputNames }, { threads, provider });
+  return InferenceSession.create({ file, inputNames, outputNames, constants }, { threads, provider });
 }
 
 export function floats(data: Float32Array, shape: readonly number[]): Tensor {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { trainLogitsMax, trainPositionsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { LoraConfig } from '../model/lora.ts';
-import { type FlatTensors, outputLayerName } from '../model/parameters.ts';
+import { type FlatTensors, outputLayerName, type Parameters } from '../model/parameters.ts';
 import type { Graph } from '../onnx/graph.ts';
 import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
 import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
@@ -39,19 +39,28 @@ export interface Pass {
   readonly dropout?: DropoutKey;
 }
 
+export interface ComputerOptions extends SessionOptions {
+  /** Logits computed at once; trainLogitsMax when left out. */
+  readonly logitsMax?: number;
+  /** Weights that stay as they are until `forgetFrozen`: sessions get them once instead of with every run. */
+  readonly frozen?: Parameters | null;
+}
+
 /** Computes losses, gradients and scores of batches, by micro-batches that fit into memory. */
 export class GradientComputer {
   readonly #config: ModelConfig;
   readonly #options: SessionOptions;
   readonly #sessions = new Map<string, Promise<InferenceSession>>();
   readonly #logitsMax: number;
+  readonly #frozen: Parameters | null;
   /** Gradient of the output layer from one part of the positions; made when first needed. */
   #outputGradient: Tensor | null = null;
 
-  constructor(config: ModelConfig, options: SessionOptions, logitsMax: number = trainLogitsMax) {
+  constructor(config: ModelConfig, options: ComputerOptions) {
     this.#config = config;
     this.#options = options;
-    this.#logitsMax = logitsMax;
+    this.#logitsMax = options.logitsMax ?? trainLogitsMax;
+    this.#frozen = options.frozen ?? null;
   }
 
   /** Overwrites `gradient` with the gradient of the pass; `scratch` holds those of micro-batches meanwhile. */
@@ -75,7 +84,7 @@ export class GradientComputer {
     for (const micro of this.#cut(samples, {})) {
       if (this.#isWhole(micro)) {
         const lora = weights.adapter?.lora ?? null;
-        const session = await this.#session(`score ${lora !== null}`, () =>
+        const session = await this.#session(weights, `score ${lora !== null}`, () =>
           buildTrainGraph(this.#config, 'score', { lora }),
         );
         const feeds = { ...tensorsOf(weights), ...tokenFeeds(micro), ...scoreFeeds(micro, temperature) };
@@ -83,6 +92,11 @@ export class GradientComputer {
       } else await this.#scoreInParts(micro, weights, temperature, results);
     }
     return results;
+  }
+
+  /** To be called before the frozen weights change: sessions keep a copy of them. */
+  async forgetFrozen(): Promise<void> {
+    if (this.#frozen) await this.close();
   }
 
   async close(): Promise<void> {
@@ -148,7 +162,7 @@ export class GradientComputer {
     { target, hiddenGradient }: { readonly target: FlatTensors; readonly hiddenGradient: Float32Array },
   ): Promise<void> {
     const options = graphOptions(weights, pass);
-    const session = await this.#session(`trunk gradient ${JSON.stringify(options)}`, () =>
+    const session = await this.#session(weights, `trunk gradient ${JSON.stringify(options)}`, () =>
       buildTrunkGradientGraph(this.#config, options),
     );
     const outputLayer = outputLayerName(this.#config);
@@ -176,7 +190,7 @@ export class GradientComputer {
     results: readonly Float32Array[],
   ): Promise<void> {
     const hidden = await this.#hidden(micro, weights);
-    const session = await this.#session('score head', () => buildHeadGraph(this.#config, 'score'));
+    const session = await this.#session(weights, 'score head', () => buildHeadGraph(this.#config, 'score'));
     for (const part of this.#parts(micro)) {
       const feeds = { ...this.#headFeeds(part, hidden, weights), ...scoreFeeds(part.positions, temperature) };
       scatter(part.positions, floatsOf(await session.run(feeds), 'logprobs'), results);
@@ -186,7 +200,7 @@ export class GradientComputer {
   /** What the output layer reads; with dropout when it is for a pass of training. */
   async #hidden(micro: MicroBatch, weights: PolicyWeights, pass?: Pass): Promise<Float32Array> {
     const options = graphOptions(weights, pass);
-    const session = await this.#session(`trunk ${JSON.stringify(options)}`, () =>
+    const session = await this.#session(weights, `trunk ${JSON.stringify(options)}`, () =>
       buildTrunkGraph(this.#config, options),
     );
     const dropout = pass ? this.#dropoutFeeds(micro, weights, pass, session) : {};
@@ -237,13 +251,21 @@ export class GradientComputer {
     const options = graphOptions(weights, pass);
     const key = `${part} ${kind} ${customLoss?.id ?? ''} ${JSON.stringify(options)}`;
     const custom = customLoss ? { customLoss: customLoss.tokenLoss } : {};
-    return this.#session(key, () => build(this.#config, kind, { ...options, ...custom }));
+    return this.#session(weights, key, () => build(this.#config, kind, { ...options, ...custom }));
   }
 
-  #session(key: string, build: () => Graph): Promise<InferenceSession> {
-    const opened = this.#sessions.get(key) ?? openSession(build(), this.#options);
-    this.#sessions.set(key, opened);
+  #session({ parameters }: PolicyWeights, key: string, build: () => Graph): Promise<InferenceSession> {
+    const isFrozen = parameters === this.#frozen;
+    const fullKey = `${key} ${isFrozen}`;
+    const opened = this.#sessions.get(fullKey) ?? this.#open(build(), isFrozen ? parameters : null);
+    this.#sessions.set(fullKey, opened);
     return opened;
+  }
+
+  #open(graph: Graph, frozen: Parameters | null): Promise<InferenceSession> {
+    const names = graph.inputNames.filter((name) => frozen?.tensors[name] !== undefined);
+    const constants = Object.fromEntries(names.map((name) => [name, frozen!.tensors[name]!]));
+    return openSession(graph, this.#options, constants);
   }
 }
 

@@ -34,6 +34,8 @@ export interface TrainerOptions extends SessionOptions {
   readonly lora?: LoraConfig | null;
   /** Logits computed at once; trainLogitsMax when left out. */
   readonly logitsMax?: number;
+  /** Sessions get weights that are not trained once, and keep a copy: on by default where they compute on a GPU. */
+  readonly keepFrozen?: boolean;
 }
 
 /** What is trained, its gradient, the gradient of a micro-batch and two moments. */
@@ -52,7 +54,9 @@ export class EngineTrainer implements Trainer {
 
   private constructor(policy: TrainedPolicy, options: TrainerOptions) {
     this.#policy = policy;
-    this.#computer = new GradientComputer(policy.model.config, options, options.logitsMax);
+    const { provider = 'cpu', keepFrozen = provider !== 'cpu' } = options;
+    const frozen = keepFrozen && policy.adapter ? policy.parameters : null;
+    this.#computer = new GradientComputer(policy.model.config, { ...options, frozen });
     this.#optimizer = new AdamW(policy.trained.flat.length, options);
     this.#gradient = policy.gradientLike();
     this.#microGradient = policy.gradientLike();
@@ -136,6 +140,7 @@ export class EngineTrainer implements Trainer {
 
   loadWeights(folder: string): Promise<string> {
     return this.#inTurn(async () => {
+      await this.#computer.forgetFrozen();
       await this.#policy.load(folder);
       return this.#policy.digest();
     });

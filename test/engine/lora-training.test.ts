@@ -167,3 +167,17 @@ test('what is dropped is keyed: by the seed and the row, not by the micro-batch 
     Math.sqrt(sum(mean.length, (i) => mean[i]! ** 2) * sum(mean.length, (i) => expected[i]! ** 2));
   assert.ok(cosine > 0.9, `the mean over masks points elsewhere: cosine ${cosine}`);
 });
+
+test('a base that sessions keep gives the same step, and another one after it was loaded', async (t) => {
+  const { folder, open, trainer: fed } = await openStage(t);
+  const kept = await open(undefined, { keepFrozen: true });
+  const otherFolder = join(folder, 'other');
+  await saveModelFolder(preset(4), otherFolder);
+  for (const load of [null, otherFolder]) {
+    if (load) for (const trainer of [fed, kept]) await trainer.loadWeights(load);
+    const [a, b] = [await fed.trainStep({ samples }, options), await kept.trainStep({ samples }, options)];
+    assert.ok(Math.abs(a.metrics.loss - b.metrics.loss) < 1e-5, `${a.metrics.loss} ≠ ${b.metrics.loss}`);
+    assert.ok(Math.abs(a.metrics.gradNorm / b.metrics.gradNorm - 1) < 1e-5);
+    fed.gradient.flat.forEach((value, i) => assert.ok(Math.abs(value - kept.gradient.flat[i]!) < 1e-5));
+  }
+});

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Graph } from '../../engine/onnx/graph.ts';
-import { exponential, multiply } from '../../engine/onnx/operators.ts';
+import { exponential, linear, multiply } from '../../engine/onnx/operators.ts';
 import { Tensor } from '../../engine/onnx/runtime.ts';
 import { floats, longs, openSession } from '../../engine/onnx/session.ts';
 
@@ -76,4 +76,25 @@ test('runs at the same time, with garbage collected between, keep to their own m
     globalThis.gc?.();
   }
   for (const session of sessions) await session.release();
+});
+
+test('inputs handed over as constants give what the same inputs give when they are fed', async () => {
+  const graph = new Graph();
+  const x = graph.input('x', 'float32', ['n', 3]);
+  const w = graph.input('w', 'float32', [2, 3]);
+  graph.output('y', linear(x, w));
+  const weights = { w: floats(Float32Array.of(1, 2, 3, 4, 5, 6), [2, 3]) };
+  const feeds = { x: floats(Float32Array.of(1, 0, -1, 2, 2, 2), [2, 3]), ...weights };
+  const outputs = [];
+  for (const constants of [{}, weights]) {
+    const session = await openSession(graph, { threads: 1 }, constants);
+    outputs.push([...(await session.run(feeds))['y']!.data]);
+    await session.release();
+  }
+  assert.deepEqual(outputs, [
+    [-2, -2, 12, 30],
+    [-2, -2, 12, 30],
+  ]);
+  const open = openSession(graph, { threads: 1 }, { x: feeds.x });
+  await assert.rejects(open, /x is a constant: its sizes are fixed, and n is not/);
 });
