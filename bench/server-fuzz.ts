@@ -19,7 +19,7 @@ const wrongShownMax = 20;
  * - `wrong_answers`, goal 0: a 5xx, an answer that is not well-formed, an error without a message, a refusal of what is right
  *   or an answer to what is wrong.
  * - `memory_change`, goal within ± 0.05: JavaScript's heap and what it holds outside (after forced collections, nothing under
- *   way) at the end over the same after a tenth of the requests, less 1. `rss_change`: the process's resident memory likewise.
+ *   way, without the sampler's room for keys and values) at the end over the same after a tenth of the requests, less 1. `rss_change`: the process's resident memory likewise.
  */
 export const serverFuzz = measurement('server-fuzz', 'what wild requests do to the policy server', measure)
   .option('--requests <n>', 'how many', Number, 500_000)

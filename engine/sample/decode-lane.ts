@@ -26,6 +26,8 @@ export interface LaneCounters {
   readonly rowsWaiting: number;
   readonly tokensTotal: number;
   readonly keyValueBytesUsed: number;
+  /** Memory kept for keys and values: of running rows, of the next ones, and of prompts. */
+  readonly keyValueBytesKept: number;
   readonly promptTokensTotal: number;
   readonly promptTokensComputed: number;
 }
@@ -35,6 +37,7 @@ export const noCounters: LaneCounters = {
   rowsWaiting: 0,
   tokensTotal: 0,
   keyValueBytesUsed: 0,
+  keyValueBytesKept: 0,
   promptTokensTotal: 0,
   promptTokensComputed: 0,
 };
@@ -230,11 +233,13 @@ export class DecodeLane implements Lane {
   #report(ends: readonly RowEnd[]): void {
     const versions = [...this.#versions.values()];
     const batches = versions.map(({ batch }) => sizeOf(batch));
+    const caches = [this.#prefillCache, this.#spareCache, ...versions.map(({ cache }) => cache)];
     this.#counters = {
       ...this.#counters,
       rowsRunning: batches.reduce((sum, { rows }) => sum + rows, 0),
       rowsWaiting: versions.reduce((sum, { waiting }) => sum + waiting.length, 0),
       keyValueBytesUsed: batches.reduce((sum, size) => sum + batchBytes(this.#config, size), 0),
+      keyValueBytesKept: caches.reduce((sum, cache) => sum + (cache?.bytes ?? 0), this.#prompts.bytes),
     };
     this.#events.stepped(ends, this.#counters);
   }

@@ -28,6 +28,11 @@ export class KeyValueCache {
     return this.#revision;
   }
 
+  /** Of the memory kept. */
+  get bytes(): number {
+    return this.#buffers.reduce((sum, { byteLength }) => sum + byteLength, 0);
+  }
+
   /** Makes room for rows of `length` positions; the first `keep` rows stay, whatever else it held may be lost. */
   reserve({ rows, length, keep }: { rows: number; length: number; keep: number }): void {
     this.#revision++;

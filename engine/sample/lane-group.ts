@@ -132,6 +132,7 @@ function added(a: LaneCounters, b: LaneCounters): LaneCounters {
     rowsWaiting: a.rowsWaiting + b.rowsWaiting,
     tokensTotal: a.tokensTotal + b.tokensTotal,
     keyValueBytesUsed: a.keyValueBytesUsed + b.keyValueBytesUsed,
+    keyValueBytesKept: a.keyValueBytesKept + b.keyValueBytesKept,
     promptTokensTotal: a.promptTokensTotal + b.promptTokensTotal,
     promptTokensComputed: a.promptTokensComputed + b.promptTokensComputed,
   };

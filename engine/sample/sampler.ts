@@ -23,6 +23,8 @@ export interface SamplerCounters {
   /** Keys and values that running rows may come to need, of keyValueBytesMax. */
   readonly keyValueBytesUsed: number;
   readonly keyValueBytesMax: number;
+  /** Memory kept for keys and values, also of rows to come and of prompts. */
+  readonly keyValueBytesKept: number;
   /** Prompt tokens of all rows that ran, and those that were computed: the others were shared. */
   readonly promptTokensTotal: number;
   readonly promptTokensComputed: number;

@@ -43,6 +43,12 @@ function ownLines(metrics: ServerMetrics): Line[] {
       'Keys and values that running choices may come to need.',
       sampler.keyValueBytesUsed,
     ],
+    [
+      'ratchet_key_value_bytes_kept',
+      'gauge',
+      'Memory kept for keys and values, also of choices to come and of prompts.',
+      sampler.keyValueBytesKept,
+    ],
     ['ratchet_key_value_bytes_max', 'gauge', 'Keys and values there is room for.', sampler.keyValueBytesMax],
     ['ratchet_key_value_usage', 'gauge', 'The former over the latter.', keyValueUsage(sampler)],
     ['ratchet_generation_tokens_total', 'counter', 'Tokens sampled since the start.', sampler.tokensTotal],

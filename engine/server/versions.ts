@@ -39,6 +39,7 @@ const noCounters: SamplerCounters = {
   rowsWaiting: 0,
   tokensTotal: 0,
   keyValueBytesUsed: 0,
+  keyValueBytesKept: 0,
   keyValueBytesMax: 0,
   promptTokensTotal: 0,
   promptTokensComputed: 0,
