@@ -9,17 +9,20 @@ import { floats, floatScalar, openSession, type SessionOptions } from '../onnx/s
 /** Added to the norm when clipping, as torch.nn.utils.clip_grad_norm_ does. */
 const clipEpsilon = 1e-6;
 
-/** Elements updated by one run: what one chunk reads and writes stays in a core's cache from operator to operator. */
-const chunkLength = 1 << 16;
+/** Elements of a chunk at most: what its operators read and write stays in a core's cache from one to the next. */
+const chunkLengthMax = 1 << 15;
+
+/** A run costs about a tenth of a millisecond whatever it computes, so it takes several chunks. */
+const chunksPerRun = 16;
 
 /**
  * AdamW (Loshchilov & Hutter 2019, algorithm 2) over flat weights, with the gradient clipped by its global norm, as
- * graphs over one chunk at a time. Agrees with torch.optim.AdamW; weight decay applies to every parameter, as there.
- * Nothing crosses from element to element, so the bits depend on the gradient alone.
+ * graphs over some chunks at a time. Agrees with torch.optim.AdamW; weight decay applies to every parameter, as there.
+ * Nothing crosses from element to element but in the norm, so the bits depend on the gradient alone.
  */
 export class AdamW {
   readonly #options: SessionOptions;
-  readonly #chunksOf = new WeakMap<Float32Array, Tensor[]>();
+  readonly #chunksOf = new WeakMap<Float32Array, Tensor[][]>();
   #sessions: { update: Promise<InferenceSession>; squares: Promise<InferenceSession> } | null = null;
   #firstMoment: Float32Array;
   #secondMoment: Float32Array;
@@ -41,11 +44,11 @@ export class AdamW {
   /** L2 norm: single precision within a chunk, double across them. Not finite when any element is not. */
   async globalNorm(gradient: Float32Array): Promise<number> {
     const session = await this.#opened().squares;
-    const chunks = this.#chunks(gradient);
-    const squares = new Float64Array(chunks.length);
-    await this.#eachChunk(chunks.length, async (i) => {
-      const output = await session.run({ gradient: chunks[i]! });
-      squares[i] = Number(output['squares']?.data[0]);
+    const runs = this.#chunks(gradient);
+    const squares = new Float32Array(runs.length * chunksPerRun);
+    await this.#eachRun(runs.length, async (i) => {
+      const fetches = { squares: floats(squares.subarray(i * chunksPerRun, (i + 1) * chunksPerRun), [chunksPerRun]) };
+      await session.run(numbered({ gradient: runs[i]! }), fetches);
     });
     return Math.sqrt(squares.reduce((total, square) => total + square, 0));
   }
@@ -59,12 +62,12 @@ export class AdamW {
     );
     const [ws, gs] = [this.#chunks(weights), this.#chunks(gradient)];
     const [firsts, seconds] = [this.#chunks(this.#firstMoment), this.#chunks(this.#secondMoment)];
-    await this.#eachChunk(ws.length, async (i) => {
+    await this.#eachRun(ws.length, async (i) => {
       const [weight, first, second] = [ws[i]!, firsts[i]!, seconds[i]!];
       const moments = { new_first: first, new_second: second };
       // At a rate of 0 the weights stay, and a step of 0 is not divided by.
       const fetches = update.learningRate === 0 ? moments : { ...moments, new_weight: weight };
-      await session.run({ ...scalars, gradient: gs[i]!, weight, first, second }, fetches);
+      await session.run({ ...scalars, ...numbered({ gradient: gs[i]!, weight, first, second }) }, numbered(fetches));
     });
   }
 
@@ -81,8 +84,8 @@ export class AdamW {
     });
   }
 
-  /** As many chunks at a time as there are threads, each on one: an operator on a chunk is too short to be shared. */
-  async #eachChunk(count: number, work: (chunk: number) => Promise<void>): Promise<void> {
+  /** As many runs at a time as there are threads, each on one: an operator on a chunk is too short to be shared. */
+  async #eachRun(count: number, work: (run: number) => Promise<void>): Promise<void> {
     let next = 0;
     const lane = async (): Promise<void> => {
       while (next < count) await work(next++);
@@ -90,17 +93,21 @@ export class AdamW {
     await Promise.all(Array.from({ length: this.#options.threads }, lane));
   }
 
-  /** Tensors over the parts of a flat array, made once. */
-  #chunks(flat: Float32Array): Tensor[] {
+  /** Tensors over the parts of a flat array by run, made once. The last ones may be shorter, or empty. */
+  #chunks(flat: Float32Array): Tensor[][] {
     const made = this.#chunksOf.get(flat);
     if (made) return made;
-    const count = Math.ceil(flat.length / chunkLength);
-    const chunks = Array.from({ length: count }, (_, i) => {
-      const part = flat.subarray(i * chunkLength, (i + 1) * chunkLength);
+    const runCount = Math.ceil(flat.length / (chunksPerRun * chunkLengthMax));
+    const length = Math.ceil(flat.length / (runCount * chunksPerRun));
+    const chunk = (i: number): Tensor => {
+      const part = flat.subarray(i * length, (i + 1) * length);
       return floats(part, [part.length]);
-    });
-    this.#chunksOf.set(flat, chunks);
-    return chunks;
+    };
+    const runs = Array.from({ length: runCount }, (_, run) =>
+      Array.from({ length: chunksPerRun }, (__, i) => chunk(run * chunksPerRun + i)),
+    );
+    this.#chunksOf.set(flat, runs);
+    return runs;
   }
 
   save(): Uint8Array {
@@ -154,29 +161,52 @@ function coefficients({ norm, learningRate, optimizer }: UpdateOptions, step: nu
 function updateGraph(): Graph {
   const graph = new Graph();
   const scalar = (name: string): Value => graph.input(name, 'float32', []);
-  const vector = (name: string): Value => graph.input(name, 'float32', ['chunk']);
-  const gradient = vector('gradient');
-  const first = add(multiply(vector('first'), scalar('beta1')), multiply(gradient, scalar('first_gain')));
-  const scaled = multiply(gradient, scalar('second_gain'));
-  const second = add(multiply(vector('second'), scalar('beta2')), multiply(scaled, scaled));
-  const root = graph.node('Sqrt', [second], { shape: second.shape });
-  const denominator = add(multiply(root, scalar('root_scale')), scalar('root_offset'));
-  const change = graph.node('Div', [first, denominator], { shape: first.shape });
-  graph.output('new_weight', subtract(multiply(vector('weight'), scalar('keep')), change));
-  graph.output('new_first', first);
-  graph.output('new_second', second);
+  const [beta1, firstGain, beta2, secondGain] = [
+    scalar('beta1'),
+    scalar('first_gain'),
+    scalar('beta2'),
+    scalar('second_gain'),
+  ];
+  const [keep, rootScale, rootOffset] = [scalar('keep'), scalar('root_scale'), scalar('root_offset')];
+  for (let i = 0; i < chunksPerRun; i++) {
+    const vector = (name: string): Value => graph.input(chunkName(name, i), 'float32', [`chunk${i}`]);
+    const gradient = vector('gradient');
+    const first = add(multiply(vector('first'), beta1), multiply(gradient, firstGain));
+    const scaled = multiply(gradient, secondGain);
+    const second = add(multiply(vector('second'), beta2), multiply(scaled, scaled));
+    const root = graph.node('Sqrt', [second], { shape: second.shape });
+    const denominator = add(multiply(root, rootScale), rootOffset);
+    const change = graph.node('Div', [first, denominator], { shape: first.shape });
+    graph.output(chunkName('new_weight', i), subtract(multiply(vector('weight'), keep), change));
+    graph.output(chunkName('new_first', i), first);
+    graph.output(chunkName('new_second', i), second);
+  }
   return graph;
 }
 
 function squaresGraph(): Graph {
   const graph = new Graph();
-  const gradient = graph.input('gradient', 'float32', ['chunk']);
-  const squares = graph.node('ReduceSumSquare', [gradient, graph.integers([0])], {
-    attributes: { keepdims: { int: 0 } },
-    shape: [],
+  const squares = Array.from({ length: chunksPerRun }, (_, i) => {
+    const gradient = graph.input(chunkName('gradient', i), 'float32', [`chunk${i}`]);
+    return graph.node('ReduceSumSquare', [gradient, graph.integers([0])], {
+      attributes: { keepdims: { int: 1 } },
+      shape: [1],
+    });
   });
-  graph.output('squares', squares);
+  const attributes = { axis: { int: 0 } };
+  graph.output('squares', graph.node('Concat', squares, { attributes, shape: [chunksPerRun] }));
   return graph;
+}
+
+function chunkName(name: string, chunk: number): string {
+  return `${name}_${chunk}`;
+}
+
+/** Chunks of a run under their names in the graph. */
+function numbered(chunks: Readonly<Record<string, readonly Tensor[]>>): Record<string, Tensor> {
+  return Object.fromEntries(
+    Object.entries(chunks).flatMap(([name, tensors]) => tensors.map((tensor, i) => [chunkName(name, i), tensor])),
+  );
 }
 
 function moment(tensors: ReadonlyMap<string, NamedTensor>, name: string, length: number): Float32Array {
