@@ -17,7 +17,10 @@ export const keyValueBytesMax = 1024 * mebibyte;
 /** Keys, values and logits of prompts that rows to come may share; some thousand short ones of a small model. */
 export const promptCacheBytesMax = 256 * mebibyte;
 
-/** Weights that a sampler may pack for a version: they are part of a graph, and a graph's file ends at 2 GiB. */
+/** Below this, steps take less time than opening a session for each version. */
+export const packedParametersMin = 2_000_000;
+
+/** Weights that a sampler packs for a version, beside the version itself. */
 export const packedWeightBytesMax = 1024 * mebibyte;
 
 /** Padded positions (rows × width) of one forward and backward run unless the caller asks for fewer. */

@@ -55,12 +55,23 @@ export class FlatTensors {
   readonly #views: ReadonlyMap<string, Float32Array>;
   /** Feeds for a session: tensor name → tensor over the flat array's memory. */
   readonly tensors: Readonly<Record<string, Tensor>>;
+  #revision = 0;
 
   constructor(layout: readonly ParameterSpec[], flat: Float32Array = new Float32Array(elementCount(layout))) {
     this.flat = flat;
     this.layout = layout;
     this.#views = new Map(layout.map((spec) => [spec.name, this.#slice(spec)]));
     this.tensors = Object.fromEntries(layout.map((spec) => [spec.name, floats(this.#slice(spec), spec.shape)]));
+  }
+
+  /** Another number once the values are others: what was computed from them and kept does not hold any more. */
+  get revision(): number {
+    return this.#revision;
+  }
+
+  /** To be called by whoever writes to values that others may have read. */
+  changed(): void {
+    this.#revision++;
   }
 
   /** A view, not a copy: writing to it changes the model. */

@@ -11,7 +11,7 @@ import { rowsMin, type SampleRequest } from './sample-request.ts';
 import type { Choice, Rows, TokenChooser } from './token-choice.ts';
 
 export interface DecodeSessions {
-  /** Feeds of every run: the weights, unless they are in the graph. */
+  /** Feeds of every run. */
   readonly weights: Readonly<Record<string, Tensor>>;
   readonly prefill: InferenceSession;
   readonly step: InferenceSession;

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
 import type { ModelConfig } from '../model/config.ts';
-import type { Parameters } from '../model/parameters.ts';
 import { decoderLogits, rotaryTables, weightInputs } from '../model/decoder.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
 import type { Shape } from '../onnx/model-proto.ts';
@@ -32,9 +31,9 @@ export const cacheNames = (layer: number): { pastKey: string; pastValue: string;
  * step: tokens [batch, 1] and inverse_temperature [batch, 1]; gives probabilities beside the logits. Nothing of the
  * vocabulary's size leaves the graph unless it is fetched.
  *
- * Weights are inputs, or constants of the graph when they are given.
+ * Weights are inputs.
  */
-export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase, parameters?: Parameters): DecodeGraph {
+export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase): DecodeGraph {
   const graph = new Graph();
   const sequence = phase === 'step' ? 1 : 'sequence';
   const tokens = graph.input('tokens', 'int32', ['batch', sequence]);
@@ -44,17 +43,13 @@ export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase, parame
   const last = phase === 'prefill' ? graph.input('last', 'int64', ['rows']) : null;
   const logits = decoderLogits(reshape(tokens, [positions]), {
     config,
-    weights: parameters ? weightConstants(graph, parameters) : weightInputs(graph, config, false),
+    weights: weightInputs(graph, config, false),
     attend: cachedAttention(graph, config, { positions, sequence }),
     selectOutputs: (rows) => (last ? selectRows(rows, last) : rows),
   });
   graph.directOutput(logits);
   if (phase === 'step') outputProbabilities(graph, logits);
   return { graph, logits: logits.name };
-}
-
-function weightConstants(graph: Graph, parameters: Parameters): ReadonlyMap<string, Value> {
-  return new Map(parameters.layout.map(({ name, shape }) => [name, graph.table(parameters.view(name), shape)]));
 }
 
 /** Grouped-query attention with rotary embedding over a cache whose rows have their own lengths. */

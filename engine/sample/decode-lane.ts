@@ -1,7 +1,7 @@
 import { setImmediate } from 'node:timers/promises';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
-import { DecodeProgram, type ProgramOptions } from './decode-program.ts';
+import type { DecodeProgram } from './decode-program.ts';
 import { admit, batchBytes, type BatchSize } from './admission.ts';
 import { DecodeBatch, type DecodeSessions, type Row, type RowRequest } from './decode-batch.ts';
 import { KeyValueCache } from './key-value-cache.ts';
@@ -42,7 +42,7 @@ export const noCounters: LaneCounters = {
   promptTokensComputed: 0,
 };
 
-export interface LaneOptions extends ProgramOptions {
+export interface LaneOptions {
   /** Keys and values of all batches together. */
   readonly keyValueBytesMax: number;
   /** Keys, values and logits of prompts kept for rows to come. */
@@ -97,20 +97,13 @@ export class DecodeLane implements Lane {
   #hasDropped = false;
   #counters = noCounters;
 
-  private constructor(
-    config: ModelConfig,
-    parts: { program: DecodeProgram; options: LaneOptions; events: LaneEvents },
-  ) {
+  constructor(config: ModelConfig, program: DecodeProgram, options: LaneOptions, events: LaneEvents) {
     this.#config = config;
-    this.#program = parts.program;
-    this.#options = parts.options;
-    this.#events = parts.events;
+    this.#program = program;
+    this.#options = options;
+    this.#events = events;
     this.#prefillCache = new KeyValueCache(config);
-    this.#prompts = new PromptCache(parts.options.promptBytesMax);
-  }
-
-  static async open(config: ModelConfig, options: LaneOptions, events: LaneEvents): Promise<DecodeLane> {
-    return new DecodeLane(config, { program: await DecodeProgram.open(config, options), options, events });
+    this.#prompts = new PromptCache(options.promptBytesMax);
   }
 
   forget(key: number): void {
@@ -140,7 +133,6 @@ export class DecodeLane implements Lane {
     this.#isClosed = true;
     this.drop([...this.#rows.keys()]);
     await this.#running;
-    await this.#program.release();
   }
 
   async #run(): Promise<void> {

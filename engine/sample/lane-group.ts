@@ -1,6 +1,6 @@
 import { hash32 } from '../../core/random.ts';
 import type { ModelConfig } from '../model/config.ts';
-import type { Parameters } from '../model/parameters.ts';
+import { parameterCount, type Parameters } from '../model/parameters.ts';
 import {
   DecodeLane,
   type Lane,
@@ -10,11 +10,22 @@ import {
   type NewRow,
   noCounters,
 } from './decode-lane.ts';
+import type { DecodeProgram } from './decode-program.ts';
 
 /** A row goes where its prompt was computed unless that lane has this many rows more than another. */
 const affinityRows = 16;
+/** Rows times parameters from which a lane of its own is faster than a place in another: a step costs half a millisecond. */
+const laneWorkMin = 20_000_000;
 /** Prompts whose lanes are remembered. */
 const rememberedPromptsMax = 4096;
+
+interface LaneGroupParts {
+  readonly program: DecodeProgram;
+  readonly options: LaneOptions;
+  readonly events: LaneEvents;
+  /** Rows that are worth a lane; as the model's size has it unless given. */
+  readonly rowsMin?: number | undefined;
+}
 
 interface Member {
   readonly lane: Lane;
@@ -30,35 +41,31 @@ interface Member {
  */
 export class LaneGroup implements Lane {
   readonly #members: readonly Member[];
+  /** Rows that are worth a lane. */
+  readonly #rowsMin: number;
   /** Lanes that computed a prompt, by version and a hash of its tokens; the latest last. */
   readonly #lanesOfPrompt = new Map<string, Set<Member>>();
 
-  private constructor(members: readonly Member[]) {
-    this.#members = members;
-  }
-
   /** The memory in `options` is that of all lanes together. */
-  static async open(config: ModelConfig, count: number, options: LaneOptions, events: LaneEvents): Promise<LaneGroup> {
+  constructor(config: ModelConfig, count: number, { program, options, events, rowsMin }: LaneGroupParts) {
     const share = {
-      ...options,
-      threads: 1,
       keyValueBytesMax: laneShare(options.keyValueBytesMax, count),
       promptBytesMax: laneShare(options.promptBytesMax, count),
     };
-    const members: Member[] = [];
-    const group = new LaneGroup(members);
-    const opening = Array.from({ length: count }, async (_, i) => {
-      const lane = await DecodeLane.open(config, share, group.#events(i, events));
-      members[i] = { lane, rows: new Set(), counters: noCounters };
-    });
-    await Promise.all(opening);
-    return group;
+    this.#rowsMin = rowsMin ?? Math.ceil(laneWorkMin / parameterCount(config));
+    this.#members = Array.from({ length: count }, (_, i) => ({
+      lane: new DecodeLane(config, program, share, this.#events(i, events)),
+      rows: new Set(),
+      counters: noCounters,
+    }));
   }
 
   submit(version: number, parameters: Parameters, rows: readonly NewRow[]): void {
     const shares = new Map<Member, NewRow[]>();
+    const rowCount = this.#members.reduce((sum, member) => sum + member.rows.size, rows.length);
+    const worth = this.#members.slice(0, Math.max(1, Math.floor(rowCount / this.#rowsMin)));
     for (const row of rows) {
-      const member = this.#choose(`${version} ${hash32(...row.request.promptTokenIds)}`);
+      const member = this.#choose(worth, `${version} ${hash32(...row.request.promptTokenIds)}`);
       member.rows.add(row.id);
       const share = shares.get(member);
       if (share) share.push(row);
@@ -82,8 +89,8 @@ export class LaneGroup implements Lane {
     await Promise.all(this.#members.map(({ lane }) => lane.close()));
   }
 
-  #choose(prompt: string): Member {
-    const least = leastLoaded(this.#members);
+  #choose(members: readonly Member[], prompt: string): Member {
+    const least = leastLoaded(members);
     const known = this.#lanesOfPrompt.get(prompt) ?? new Set();
     const near = known.size > 0 ? leastLoaded([...known]) : least;
     const member = near.rows.size <= least.rows.size + affinityRows ? near : least;

@@ -3,7 +3,7 @@ import { keyValueBytesMax, promptCacheBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { DecodeLane, type Lane, type LaneCounters, type LaneEvents, noCounters } from './decode-lane.ts';
-import type { ProgramOptions } from './decode-program.ts';
+import { DecodeProgram, type ProgramOptions } from './decode-program.ts';
 import { LaneGroup, laneShare } from './lane-group.ts';
 import { requireSampleable, type SampleRequest, type SampleResult } from './sample-request.ts';
 import type { Choice } from './token-choice.ts';
@@ -14,6 +14,11 @@ export interface GenerateOptions {
   readonly signal?: AbortSignal;
   /** Called once per sampled token, in the order of its row; `index` is that of the request in the call. */
   readonly onToken?: (index: number, tokenId: number, logprob: number) => void;
+}
+
+export interface SamplerOptions extends ProgramOptions {
+  /** Rows from which one more thread decodes; the smaller the model, the more unless given. It does not touch the bits. */
+  readonly rowsPerThreadMin?: number;
 }
 
 export interface SamplerCounters {
@@ -54,7 +59,7 @@ interface CallRow {
 /** The weights of one policy version as long as they keep their values. */
 interface Version {
   readonly key: number;
-  readonly checksum: number;
+  readonly revision: number;
   callCount: number;
 }
 
@@ -64,35 +69,45 @@ interface Version {
  * logprobs do not depend on its neighbours nor on the number of threads, bit for bit: every matrix product runs on one
  * thread, no batch has a single row, and random numbers have keys.
  *
- * Weights must not change while rows of them wait or run. Between calls they may, as a trainer in the same process does.
+ * Weights must not change while rows of them wait or run. Between calls they may, as a trainer in the same process does, which
+ * calls their `changed()`.
  */
 export class Sampler {
   readonly config: ModelConfig;
   /** Of the keys and values of the smallest batch: those of one thread. */
   readonly #rowBytesMax: number;
-  #lane!: Lane;
+  readonly #program: DecodeProgram;
+  readonly #lane: Lane;
   #counters: LaneCounters = noCounters;
   readonly #versions = new WeakMap<Parameters, Version>();
-  readonly #forgotten = new FinalizationRegistry<number>((key) => this.#lane.forget(key));
+  readonly #forgotten = new FinalizationRegistry<number>((key) => this.#forget(key));
   readonly #rows = new Map<number, { readonly call: Call; readonly row: CallRow }>();
   #nextKey = 0;
   #nextId = 0;
   #isReleased = false;
 
-  private constructor(config: ModelConfig, rowBytesMax: number) {
+  private constructor(
+    config: ModelConfig,
+    program: DecodeProgram,
+    { threads, rowsMin }: { threads: number; rowsMin: number | undefined },
+  ) {
     this.config = config;
-    this.#rowBytesMax = rowBytesMax;
+    this.#rowBytesMax = laneShare(keyValueBytesMax, threads);
+    this.#program = program;
+    const options = { keyValueBytesMax, promptBytesMax: promptCacheBytesMax };
+    this.#lane =
+      threads === 1
+        ? new DecodeLane(config, program, options, this.#events())
+        : new LaneGroup(config, threads, { program, options, events: this.#events(), rowsMin });
   }
 
   /** With several threads each decodes rows of its own. */
-  static async open(config: ModelConfig, { threads, packWeights = false }: ProgramOptions): Promise<Sampler> {
-    const sampler = new Sampler(config, laneShare(keyValueBytesMax, threads));
-    const options = { threads: 1, packWeights, keyValueBytesMax, promptBytesMax: promptCacheBytesMax };
-    sampler.#lane =
-      threads === 1
-        ? await DecodeLane.open(config, options, sampler.#events())
-        : await LaneGroup.open(config, threads, options, sampler.#events());
-    return sampler;
+  static async open(
+    config: ModelConfig,
+    { threads, rowsPerThreadMin: rowsMin, ...options }: SamplerOptions,
+  ): Promise<Sampler> {
+    const program = await DecodeProgram.open(config, { ...options, threads: 1 });
+    return new Sampler(config, program, { threads, rowsMin });
   }
 
   /** Results in the order of the requests. An aborted call rejects with the signal's reason; its rows leave at the next step. */
@@ -139,6 +154,12 @@ export class Sampler {
     this.#isReleased = true;
     for (const { call } of this.#rows.values()) this.#end(call, () => call.reject(released()));
     await this.#lane.close();
+    await this.#program.release();
+  }
+
+  #forget(key: number): void {
+    this.#lane.forget(key);
+    this.#program.forget(key);
   }
 
   #events(): LaneEvents {
@@ -201,11 +222,9 @@ export class Sampler {
   /** Weights trained in place are another version: what was computed with the old ones is forgotten. */
   #versionOf(parameters: Parameters): Version {
     const known = this.#versions.get(parameters);
-    if (known && known.callCount > 0) return known;
-    const checksum = checksumOf(parameters.flat);
-    if (known?.checksum === checksum) return known;
-    if (known) this.#lane.forget(known.key);
-    const version = { key: this.#nextKey++, checksum, callCount: 0 };
+    if (known && (known.callCount > 0 || known.revision === parameters.revision)) return known;
+    if (known) this.#forget(known.key);
+    const version = { key: this.#nextKey++, revision: parameters.revision, callCount: 0 };
     this.#versions.set(parameters, version);
     this.#forgotten.register(parameters, version.key);
     return version;
@@ -226,22 +245,4 @@ function released(): RatchetError {
     'InferenceUnavailable',
     'The sampler was closed while the call waited or ran. Open it again.',
   );
-}
-
-/** The sum of the weights' bits: it tells training in place, which changes weights everywhere, at memory speed. */
-function checksumOf({ buffer, byteOffset, length }: Float32Array): number {
-  const words = new Int32Array(buffer, byteOffset, length);
-  let a = 0;
-  let b = 0;
-  let c = 0;
-  let d = 0;
-  let i = 0;
-  for (; i + 3 < length; i += 4) {
-    a = (a + words[i]!) | 0;
-    b = (b + words[i + 1]!) | 0;
-    c = (c + words[i + 2]!) | 0;
-    d = (d + words[i + 3]!) | 0;
-  }
-  for (; i < length; i++) a = (a + words[i]!) | 0;
-  return (a ^ Math.imul(b, 3) ^ Math.imul(c, 5) ^ Math.imul(d, 7)) | 0;
 }

@@ -109,6 +109,7 @@ export class TrainedPolicy implements PolicyWeights {
     const base = await this.#loadParameters(baseFolder);
     if (!this.adapter) {
       this.parameters.flat.set(base.flat);
+      this.parameters.changed();
       return;
     }
     const { config, lora } = this.adapter;
@@ -118,6 +119,8 @@ export class TrainedPolicy implements PolicyWeights {
       : createAdapter(config, lora, this.#seed);
     this.parameters.flat.set(base.flat);
     this.adapter.flat.set(adapter.flat);
+    this.parameters.changed();
+    this.adapter.changed();
     this.#baseFolder = baseFolder;
     this.#baseDigest = digest;
     this.isAdapterNew = !described;

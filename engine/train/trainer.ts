@@ -198,6 +198,7 @@ export class EngineTrainer implements Trainer {
     this.#policy.isAdapterNew = false;
     const { trained } = this.#policy;
     await this.#optimizer.apply(trained.flat, this.#gradient.flat, { norm, learningRate, optimizer });
+    trained.changed();
   }
 
   /** Remembers weights and optimizer; what it returns brings them back. */
@@ -207,6 +208,7 @@ export class EngineTrainer implements Trainer {
     const { isAdapterNew } = this.#policy;
     return () => {
       this.#policy.trained.flat.set(weights);
+      this.#policy.trained.changed();
       this.#policy.isAdapterNew = isAdapterNew;
       this.#optimizer.restore(optimizer);
     };

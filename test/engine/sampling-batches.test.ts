@@ -50,7 +50,7 @@ test('a row has the same bits alone, permuted and among rows that sample otherwi
 
 test('another sampler, and two and three threads, give the same bits', async () => {
   for (const threads of [1, 2, 3]) {
-    const other = await Sampler.open(model.config, { threads });
+    const other = await Sampler.open(model.config, { threads, rowsPerThreadMin: 1 });
     assert.deepEqual(await generate(mixed, other), reference, `${threads} threads`);
     const late = mixed.map(async (request, i) => {
       await setTimeout(i % 5);
@@ -78,6 +78,10 @@ test('packed weights give the same tokens and nearly the same logprobs, in any b
   const [first] = await Promise.all(others.map((parameters) => packed.generate(parameters, plain)));
   assert.deepEqual(await packed.generate(others[0]!, plain), first);
   assert.deepEqual(await generate([mixed[3]!], packed), [results[3]]);
+  const several = await Sampler.open(model.config, { threads: 2, packWeights: true, rowsPerThreadMin: 1 });
+  assert.deepEqual(await generate(mixed, several), results);
+  assert.deepEqual(await several.generate(others[0]!, plain), first);
+  await several.release();
 });
 
 test('logprobs are the model’s own; samplingLogprobs those of what was drawn from, the same array where that is the same', () => {
@@ -127,7 +131,7 @@ function firstTwo({ tokenIds, logprobs, samplingLogprobs }: SampleResult): Parti
 
 for (const threads of [1, 2]) {
   test(`every token is told as it is sampled, and a hook that throws rejects its call alone, ${threads} threads`, async (t) => {
-    const own = await Sampler.open(model.config, { threads });
+    const own = await Sampler.open(model.config, { threads, rowsPerThreadMin: 1 });
     t.after(() => own.release());
     const told = mixed.map((): number[] => []);
     const results = await own.generate(model.parameters, mixed, {
@@ -147,7 +151,7 @@ for (const threads of [1, 2]) {
   });
 
   test(`an aborted call frees its rows, and closing a sampler rejects what runs and what waits, ${threads} threads`, async () => {
-    const own = await Sampler.open(model.config, { threads });
+    const own = await Sampler.open(model.config, { threads, rowsPerThreadMin: 1 });
     const long = Array.from({ length: 1500 }, (_, seed) => ({
       ...wordRequest(model, 'ant', seed),
       maxTokens: 50,
@@ -197,7 +201,7 @@ test('versions take turns: a short call of one ends while long rows of another r
 
 test('a prompt is computed once for all rows that share it, in one call, in several, and when they must wait', async () => {
   for (const threads of [1, 2]) {
-    const own = await Sampler.open(tinyConfig, { threads });
+    const own = await Sampler.open(tinyConfig, { threads, rowsPerThreadMin: 1 });
     const parameters = randomParameters(tinyConfig, 3);
     const promptTokenIds = Array.from({ length: 20 }, (_, t) => Math.floor(11 * uniform('prompt', t)));
     const group = Array.from({ length: 16 }, (_, seed): SampleRequest => ({
@@ -262,7 +266,7 @@ function counts({ counters }: Sampler): number[] {
 
 test('weights that were trained in place are not answered from prompts of the old ones', async () => {
   for (const threads of [1, 2]) {
-    const own = await Sampler.open(tinyConfig, { threads });
+    const own = await Sampler.open(tinyConfig, { threads, rowsPerThreadMin: 1 });
     const parameters = randomParameters(tinyConfig, 5);
     const requests = Array.from({ length: 8 }, (_, seed): SampleRequest => ({
       promptTokenIds: [1, 2, 3],
@@ -273,6 +277,7 @@ test('weights that were trained in place are not answered from prompts of the ol
     }));
     const before = await own.generate(parameters, requests);
     parameters.flat.set(randomParameters(tinyConfig, 6).flat);
+    parameters.changed();
     const trained = await own.generate(parameters, requests);
     assert.notDeepEqual(trained, before);
     assert.deepEqual(trained, await own.generate(randomParameters(tinyConfig, 6), requests));
