@@ -1,11 +1,12 @@
 import { readFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import { runtimeVersion } from './onnx/c-api.ts';
+import type { Provider, SessionOptions } from './onnx/session.ts';
 
 /** What the bits of a step depend on besides its inputs. Equal fingerprints promise equal bits; others a tolerance. */
 export interface EngineFingerprint {
   readonly runtime: string;
-  readonly provider: 'cpu';
+  readonly provider: Provider;
   readonly threads: number;
   readonly cpu: string;
   /** Vector instructions the matrix kernels choose by; empty where the system does not tell. */
@@ -14,12 +15,12 @@ export interface EngineFingerprint {
 
 const vectorFeature = /^(sse4_|avx|fma|f16c|amx|asimd|sve|i8mm|bf16)/;
 
-export async function engineFingerprint({ threads }: { threads: number }): Promise<EngineFingerprint> {
+export async function engineFingerprint({ threads, provider = 'cpu' }: SessionOptions): Promise<EngineFingerprint> {
   const info = await readFile('/proc/cpuinfo', 'utf8').catch(() => '');
   const features = /^(?:flags|Features)\s*:\s*(.*)$/m.exec(info)?.[1]?.split(' ') ?? [];
   return {
     runtime: `onnxruntime-node ${runtimeVersion()}`,
-    provider: 'cpu',
+    provider,
     threads,
     cpu: `${process.arch} ${cpus()[0]?.model ?? 'unknown'}`,
     cpuFeatures: features.filter((feature) => vectorFeature.test(feature)).toSorted(),

@@ -16,10 +16,12 @@ const waitMsMax = 2_000;
  */
 export class EmbeddedInference implements Inference {
   readonly #url: string;
+  readonly #provider: 'cpu' | 'cuda';
   #waiting: Waiting[] = [];
 
-  constructor(url: string) {
+  constructor(url: string, provider: 'cpu' | 'cuda' = 'cpu') {
     this.#url = url.replace(/\/+$/, '');
+    this.#provider = provider;
   }
 
   sample(request: SampleRequest): Promise<Sample> {
@@ -92,7 +94,12 @@ export class EmbeddedInference implements Inference {
   }
 
   async #load({ name, version, folder }: ServedPolicy): Promise<void> {
-    const response = await this.#post('/update_weights', { name, weight_dir: folder, digest: version.digest });
+    const response = await this.#post('/update_weights', {
+      name,
+      weight_dir: folder,
+      digest: version.digest,
+      ...(this.#provider === 'cpu' ? {} : { provider: this.#provider }),
+    });
     await this.#accepted(response, '/update_weights');
   }
 
@@ -143,7 +150,9 @@ export class EmbeddedInference implements Inference {
     });
     if (response.ok) return parseJson(text);
     const message = `${this.#url}${route} answered ${response.status}: ${errorMessage(text)}`;
-    if (response.status >= 500 || response.status === 429) throw new RatchetError('InferenceUnavailable', message);
+    const isRefusal = response.status === 501; // not implemented there: asking again does not help
+    if ((response.status >= 500 && !isRefusal) || response.status === 429)
+      throw new RatchetError('InferenceUnavailable', message);
     throw new RatchetError('InferenceRejected', message);
   }
 }

@@ -8,7 +8,7 @@ export type { Inference, Sample, SampleRequest, ServedPolicy } from './types.ts'
 export function openInference(spec: InferenceSpec, defaultUrl: string): Inference {
   switch (spec.kind) {
     case 'embedded':
-      return new EmbeddedInference(spec.url ?? defaultUrl);
+      return new EmbeddedInference(spec.url ?? defaultUrl, spec.provider);
     default:
       return spec.kind satisfies never;
   }

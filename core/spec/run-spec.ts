@@ -122,7 +122,7 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
     /** Base URL of a running policy server; null = the one `ratchet dev` started. */
     url: z.url().nullable(),
     /** Where the policy server computes. */
-    provider: z.literal('cpu').default('cpu'),
+    provider: z.enum(['cpu', 'cuda']).default('cpu'),
   }),
 ]);
 

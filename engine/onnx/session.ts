@@ -1,11 +1,13 @@
 import type { Graph } from './graph.ts';
 import { InferenceSession, Tensor, type Tensors } from './runtime.ts';
 
+export type Provider = 'cpu' | 'cuda';
+
 export interface SessionOptions {
   /** Intra-op threads. 1 = the bits do not depend on the batch's shape or the machine's load. */
   readonly threads: number;
   /** Where graphs are computed; cpu unless given. */
-  readonly provider?: 'cpu' | 'cuda';
+  readonly provider?: Provider;
 }
 
 /**

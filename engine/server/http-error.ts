@@ -43,6 +43,8 @@ function statusOf({ code }: RatchetError): number {
       return 400;
     case 'CheckpointDamaged':
       return 422;
+    case 'Unsupported':
+      return 501;
     default:
       return 500;
   }

@@ -5,8 +5,8 @@ import { policyVersionsHeld } from '../../core/limits.ts';
 import { startPolicyServer, type PolicyServerOptions } from './policy-server.ts';
 
 const usage =
-  'policy server: --allow-root DIR (repeatable) [--host 127.0.0.1] [--port 0] [--threads 1] [--max-versions 8] ' +
-  '[--api-key-env NAME]';
+  'policy server: --allow-root DIR (repeatable) [--host 127.0.0.1] [--port 0] [--threads 1] [--provider cpu|cuda] ' +
+  '[--max-versions 8] [--api-key-env NAME]';
 
 try {
   const server = await startPolicyServer(readOptions(process.argv.slice(2)));
@@ -26,6 +26,7 @@ function readOptions(args: readonly string[]): PolicyServerOptions {
       host: { type: 'string', default: '127.0.0.1' },
       port: { type: 'string', default: '0' },
       threads: { type: 'string', default: '1' },
+      provider: { type: 'string', default: 'cpu' },
       'allow-root': { type: 'string', multiple: true, default: [] },
       'max-versions': { type: 'string', default: String(policyVersionsHeld) },
       'api-key-env': { type: 'string' },
@@ -36,6 +37,7 @@ function readOptions(args: readonly string[]): PolicyServerOptions {
     host: values.host,
     port: readInteger('port', values.port, 0, 65_535),
     threads: readInteger('threads', values.threads, 1, 256),
+    provider: readProvider(values.provider),
     allowRoots: values['allow-root'],
     maxVersions: readInteger('max-versions', values['max-versions'], 1, 1024),
     ...(apiKey !== undefined && { apiKey }),
@@ -48,6 +50,11 @@ function readApiKey(name: string | undefined): string | undefined {
   const key = process.env[name];
   if (key) return key;
   throw new RatchetError('ConfigInvalid', `--api-key-env names ${name}, which is not set. Set it to the key.`);
+}
+
+function readProvider(text: string): 'cpu' | 'cuda' {
+  if (text === 'cpu' || text === 'cuda') return text;
+  throw new RatchetError('ConfigInvalid', `--provider: expected cpu or cuda, got "${text}".\n${usage}`);
 }
 
 function readInteger(name: string, text: string, min: number, max: number): number {

@@ -3,6 +3,7 @@ import { createServer, type Server, STATUS_CODES } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { RatchetError } from '../../core/errors.ts';
+import type { Provider } from '../onnx/session.ts';
 import { connectionsMax, headersTimeoutMs, requestTimeoutMs } from '../limits.ts';
 import { errorBody, HttpError } from './http-error.ts';
 import { sendError } from './http.ts';
@@ -14,6 +15,8 @@ export interface PolicyServerOptions {
   /** 0 = one that is free. */
   readonly port?: number;
   readonly threads: number;
+  /** Where versions are sampled that do not say so themselves; cpu unless given. */
+  readonly provider?: Provider;
   readonly allowRoots: readonly string[];
   readonly maxVersions?: number;
   /** Demanded as `Authorization: Bearer …` on every route but /health, /liveness and /ping. */

@@ -9,6 +9,7 @@ import { type AnswerForm, answerStream, answerWhole } from './generation.ts';
 import { HttpError } from './http-error.ts';
 import { readJson, sendError, sendJson, sendText } from './http.ts';
 import { shortened } from './json.ts';
+import type { SessionOptions } from '../onnx/session.ts';
 import { Latencies } from './latencies.ts';
 import { metricsText, TokenRate } from './metrics.ts';
 import { PauseGate } from './pause-gate.ts';
@@ -57,7 +58,7 @@ export class Routes {
   readonly #generationRate = new TokenRate();
   readonly #promptRate = new TokenRate();
   readonly #latencies = new Latencies();
-  readonly #threads: number;
+  readonly #session: SessionOptions;
   readonly #apiKey: string | undefined;
   readonly #log: (line: string) => void;
   readonly #refusals: RefusalLog;
@@ -107,10 +108,10 @@ export class Routes {
   };
 
   constructor(options: PolicyServerOptions) {
-    const { threads, allowRoots, maxVersions = policyVersionsHeld } = options;
-    this.#versions = new PolicyVersions({ threads, allowRoots, maxVersions });
+    const { threads, provider = 'cpu', allowRoots, maxVersions = policyVersionsHeld } = options;
+    this.#versions = new PolicyVersions({ threads, provider, allowRoots, maxVersions });
     this.#apiKey = options.apiKey;
-    this.#threads = threads;
+    this.#session = { threads, provider };
     this.#log = options.log ?? (() => undefined);
     this.#refusals = new RefusalLog(this.#log);
   }
@@ -194,7 +195,7 @@ export class Routes {
   }
 
   async #describeServer(): Promise<Record<string, unknown>> {
-    const fingerprint = await engineFingerprint({ threads: this.#threads });
+    const fingerprint = await engineFingerprint(this.#session);
     return { version: fingerprint.runtime, engine: 'ratchet', ...fingerprint };
   }
 

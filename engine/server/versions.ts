@@ -2,7 +2,7 @@ import { realpath, stat } from 'node:fs/promises';
 import { isAbsolute, join, relative, sep } from 'node:path';
 import { type LoadOptions, loadModelFolder, loadParameters, type ModelFolder } from '../model/model-folder.ts';
 import type { Parameters } from '../model/parameters.ts';
-import type { SessionOptions } from '../onnx/session.ts';
+import type { Provider, SessionOptions } from '../onnx/session.ts';
 import { Sampler, type SamplerCounters } from '../sample/sampler.ts';
 import { HttpError } from './http-error.ts';
 import { shortened } from './json.ts';
@@ -21,6 +21,7 @@ export interface HeldVersion {
 
 interface Slot {
   readonly version: HeldVersion;
+  readonly samplerKey: string;
   requestsInFlight: number;
   /** Larger = used later. */
   lastUse: number;
@@ -61,6 +62,8 @@ export class PolicyVersions {
   #base: { folder: string; stamp: string; parameters: Parameters } | null = null;
   #clock = 0;
   #loading: Promise<unknown> = Promise.resolve();
+  /** A load has a sampler before a slot tells of it. */
+  #isLoading = false;
 
   constructor(limits: VersionLimits) {
     this.#limits = limits;
@@ -87,7 +90,15 @@ export class PolicyVersions {
 
   /** Loads a version beside the others; answers when it can be sampled. Loads happen one after the other. */
   load(request: UpdateWeightsRequest): Promise<HeldVersion> {
-    const turn = this.#loading.then(() => this.#load(request));
+    const turn = this.#loading.then(async () => {
+      this.#isLoading = true;
+      try {
+        return await this.#load(request);
+      } finally {
+        this.#isLoading = false;
+        await this.#releaseUnusedSamplers();
+      }
+    });
     this.#loading = turn.catch(() => undefined);
     return turn;
   }
@@ -113,11 +124,13 @@ export class PolicyVersions {
     const digest = model.parameters.digest();
     requireDigest(request, digest);
     if (held?.digest === digest) return held;
-    const sampler = await this.#sampler(model);
+    const provider = request.provider ?? this.#limits.provider ?? 'cpu';
+    const samplerKey = `${provider} ${JSON.stringify(model.config)}`;
+    const sampler = await this.#sampler(samplerKey, model, provider);
     const step = request.step ?? null;
     const version = { name: request.name, digest, step, weightDir: folder, loadedAtMs: Date.now(), model, sampler };
     this.#slots.delete(request.name);
-    this.#slots.set(request.name, { version, requestsInFlight: 0, lastUse: ++this.#clock });
+    this.#slots.set(request.name, { version, samplerKey, requestsInFlight: 0, lastUse: ++this.#clock });
     await this.#evict(request.name);
     return version;
   }
@@ -146,11 +159,10 @@ export class PolicyVersions {
     return parameters;
   }
 
-  #sampler({ config }: Pick<ModelFolder, 'config'>): Promise<Sampler> {
-    const key = JSON.stringify(config);
+  #sampler(key: string, { config }: Pick<ModelFolder, 'config'>, provider: Provider): Promise<Sampler> {
     const known = this.#samplers.get(key);
     if (known) return known;
-    const opened = Sampler.open(config, this.#limits);
+    const opened = Sampler.open(config, { threads: this.#limits.threads, provider });
     this.#samplers.set(key, opened);
     opened.catch(() => this.#samplers.delete(key)); // whoever asked is told; the next one tries again
     return opened;
@@ -183,11 +195,12 @@ export class PolicyVersions {
   }
 
   async #releaseUnusedSamplers(): Promise<void> {
-    const used = new Set(this.list().map(({ model }) => JSON.stringify(model.config)));
-    for (const [key, sampler] of this.#samplers) {
-      if (used.has(key) || this.#slots.size === 0) continue;
-      this.#samplers.delete(key);
-      const opened = await sampler;
+    if (this.#isLoading || this.#slots.size === 0) return;
+    const used = new Set([...this.#slots.values()].map(({ samplerKey }) => samplerKey));
+    const unused = [...this.#samplers].filter(([key]) => !used.has(key));
+    for (const [key] of unused) this.#samplers.delete(key);
+    for (const [, opening] of unused) {
+      const opened = await opening;
       await opened.release();
       const { tokensTotal, promptTokensTotal, promptTokensComputed } = opened.counters;
       add(this.#released, { ...noCounters, tokensTotal, promptTokensTotal, promptTokensComputed });

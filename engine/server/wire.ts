@@ -132,6 +132,8 @@ export const UpdateWeightsRequest = z.strictObject({
   /** Absolute path of a Hugging Face folder below an allowed root. */
   weight_dir: z.string().min(1).max(4096),
   name: modelName,
+  /** Where it is sampled; where the server was told to compute when left out. */
+  provider: z.enum(['cpu', 'cuda']).optional(),
   /** SHA-256 of the flat weights, hex. */
   digest: z
     .string()

@@ -297,7 +297,19 @@ test('bringing a server to a version names its folder and digest, and waits out 
   const { url, calls } = await fakeServer(t, {
     '/update_weights': (_, response) => reply(response, asked++ === 0 ? 503 : 200, {}),
   });
-  await new EmbeddedInference(url).bringTo(policyOf('v3'));
+  await new EmbeddedInference(url, 'cuda').bringTo(policyOf('v3'));
   assert.equal(calls.length, 2);
-  assert.deepEqual(calls[1]!.body, { name: 'v3', weight_dir: '/weights/v3', digest: 'digest of v3' });
+  const body = { name: 'v3', weight_dir: '/weights/v3', digest: 'digest of v3', provider: 'cuda' };
+  assert.deepEqual(calls[1]!.body, body);
+});
+
+test('a server that cannot do what the version needs is not asked again', async (t) => {
+  const { url, calls } = await fakeServer(t, {
+    '/update_weights': (_, response) => reply(response, 501, { error: { message: 'no GPU' } }),
+  });
+  await assert.rejects(
+    new EmbeddedInference(url, 'cuda').bringTo(policyOf('v3')),
+    coded('InferenceRejected', 'no GPU'),
+  );
+  assert.equal(calls.length, 1);
 });

@@ -241,3 +241,14 @@ test('requests that come on one connection before the first is answered are answ
   assert.equal(text.match(/HTTP\/1.1 200 OK/g)!.length, 31);
   assert.ok(text.endsWith('{"status":"ok"}'));
 });
+
+test('a version may ask for a GPU, and without its libraries that is refused with what they are', async (t) => {
+  const { hold } = await openStage(t);
+  const response = await hold('policy', preset(0), { provider: 'cuda' });
+  if (response.status === 200) return t.skip('there is a GPU');
+  const { error } = (await response.json()) as { error: { message: string } };
+  assert.equal(response.status, 501);
+  assert.equal(response.headers.get('x-should-retry'), 'false');
+  assert.match(error.message, /expected an NVIDIA GPU, CUDA 12, cuDNN 9, .* provider = "cpu" needs none\.$/);
+  assert.equal((await hold('policy', preset(0), { provider: 'cpu' })).status, 200);
+});

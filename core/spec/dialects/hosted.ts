@@ -235,10 +235,7 @@ export const HostedConfig = z.strictObject({
         .url({ protocol: /^https?$/ })
         .meta({ expected: 'a URL such as "http://127.0.0.1:8000"' })
         .optional(),
-      provider: z
-        .literal('cpu')
-        .meta({ expected: '"cpu"; known, not supported yet: "cuda" (the trainer may compute there)' })
-        .default('cpu'),
+      provider: choice('cpu', 'cuda').default('cpu'),
     })
     .prefault({}),
   store: z
