@@ -86,7 +86,7 @@ describe('what is trained and how', () => {
       [3, 8, 'cosine', 'cuda'],
     );
     assert.equal(accept(`${minimal}[inference]\nprovider = "cuda"\n`).spec.inference.provider, 'cuda');
-    assert.match(only(`${minimal}[inference]\nprovider = "gpu"\n`).expected, /"cpu" or "cuda"/);
+    assert.match(only(`${minimal}[inference]\nprovider = "gpu"\n`).expected, /one of "cpu", "cuda"/);
     assert.deepEqual([accept(minimal).spec.numIterations, accept(minimal).spec.microBatchSize], [1, null]);
   });
 
