@@ -3,24 +3,14 @@ import { refusedAttemptsMax } from '../core/limits.ts';
 import { initialCurriculum } from '../core/rl/curriculum.ts';
 import { nextBeta } from '../core/rl/kl-controller.ts';
 import type { PolicyVersion, RunState } from '../core/rl/run-state.ts';
-import type { EvaluationSummary, OpenedRun, TrainRunInput, WarmUpState } from '../activities/index.ts';
-import { local, opening, orchestrator, rollouts, training } from './activity-options.ts';
+import type { EvaluationSummary, TrainRunInput, WarmUpState } from '../activities/index.ts';
+import { local, orchestrator, rollouts, training } from './activity-options.ts';
+import { awaitedLater, Beside } from './beside.ts';
 import { collectStep, type CollectedStep } from './collect-step.ts';
-import { RunDesk, type DeskState } from './run-desk.ts';
+import { evalLine, evalValues, stepLine, unsoundLine } from './lines.ts';
+import { RunDesk } from './run-desk.ts';
+import { openOrContinue, type ContinuedRun } from './run-start.ts';
 import { stepOutcomes } from './step-outcomes.ts';
-
-/** All that continue-as-new carries: what is not here is lost. */
-export interface ContinuedRun {
-  readonly continued: {
-    readonly opened: Omit<OpenedRun, 'head'>;
-    readonly state: RunState;
-    /** sha256 of the last commit. */
-    readonly parent: string;
-    readonly desk: DeskState;
-    /** The last few, for the summary. */
-    readonly evals: readonly EvaluationSummary[];
-  };
-}
 
 const evalsCarried = 10;
 
@@ -323,101 +313,4 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await condition(allHandlersFinished);
     return { run: spec.name, step: state.step, policyDigest: state.policy.digest, ledger, evals };
   }
-}
-
-interface Start {
-  readonly state: RunState;
-  readonly parent: string;
-}
-
-async function openOrContinue(
-  input: TrainRunInput | ContinuedRun,
-): Promise<{ opened: Omit<OpenedRun, 'head'>; start: Start | null; carried: ContinuedRun['continued'] | null }> {
-  if (typeof input === 'object' && 'continued' in input) {
-    const { opened, state, parent } = input.continued;
-    return { opened, start: { state, parent }, carried: input.continued };
-  }
-  const config = typeof input === 'string' ? input : input.config;
-  const opened = await opening.openRun.executeWithOptions({ summary: config }, [input, workflowInfo().workflowId]);
-  const { head } = opened;
-  return { opened, start: head && { state: startOver(head.commit.state), parent: head.sha256 }, carried: null };
-}
-
-/** `stop-after` was a wish for the execution that has ended; everything else stays as it was set. */
-function startOver(state: RunState): RunState {
-  const { stopAfter: _, ...overrides } = state.overrides;
-  return { ...state, overrides };
-}
-
-/**
- * A promise that is under way while something else is awaited. Whoever awaits it in the end gets its failure; until then
- * the failure must not count as one that nobody handles, or the workflow task fails instead of the run.
- */
-function awaitedLater<T>(work: Promise<T>): Promise<T> {
-  work.catch(() => undefined);
-  return work;
-}
-
-/** Work that runs beside the loop: checkpoints and evaluations. Its first failure is the run's. */
-class Beside {
-  #work: Promise<void>[] = [];
-  #failure: { readonly reason: unknown } | null = null;
-
-  start(work: () => Promise<void>): Promise<void> {
-    const running = work();
-    running.catch((reason: unknown) => (this.#failure ??= { reason }));
-    this.#work.push(running);
-    return running;
-  }
-
-  throwIfFailed(): void {
-    if (this.#failure) throw this.#failure.reason;
-  }
-
-  async finish(): Promise<void> {
-    await Promise.all(this.#work);
-    this.#work = [];
-  }
-}
-
-function unsoundLine({ holes, duplicates, brokenLinks }: Awaited<ReturnType<typeof local.auditRun>>): string {
-  return [
-    'the record of this run is not sound:',
-    ...(brokenLinks.length > 0
-      ? [`commits ${brokenLinks.join(', ')} do not continue the one before them (it was changed or removed)`]
-      : []),
-    ...(holes.length > 0 ? [`groups ${holes.join(', ')} are unaccounted for`] : []),
-    ...(duplicates.length > 0 ? [`groups ${duplicates.join(', ')} are accounted for twice`] : []),
-  ].join(' ');
-}
-
-function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
-  const { reward, kept_groups, issued_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
-  return [
-    `step ${step} of ${maxSteps}`,
-    `reward ${(reward ?? 0).toFixed(3)}`,
-    `kept ${kept_groups} of ${issued_groups} groups (${solved_all} all right, ${solved_none} all wrong)`,
-    `generate ${generate_s?.toFixed(2)}s`,
-    `train ${train_s?.toFixed(2)}s`,
-    `step ${step_s?.toFixed(2)}s`,
-  ].join('  ');
-}
-
-function evalLine({ environment, step, rollouts, sampled, greedy, says }: EvaluationSummary): string {
-  const exact = (value: number | null): string => (value === null ? '' : ` exact ${value.toFixed(3)}`);
-  return [
-    `eval v${step} ${environment} (${rollouts} held-out): reward ${sampled.reward.toFixed(3)}${exact(sampled.exact)}`,
-    `greedy ${greedy.reward.toFixed(3)}${exact(greedy.exact)}`,
-    `"${says.prompt}" → "${says.completion}" (right: "${says.answer}", reward ${says.reward.toFixed(2)})`,
-  ].join('  ');
-}
-
-function evalValues({ environment, sampled, greedy }: EvaluationSummary): Record<string, number | string> {
-  return {
-    environment,
-    reward: sampled.reward,
-    ...(sampled.exact === null ? {} : { exact: sampled.exact }),
-    greedy_reward: greedy.reward,
-    ...(greedy.exact === null ? {} : { greedy_exact: greedy.exact }),
-  };
 }

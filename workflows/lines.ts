@@ -1,0 +1,46 @@
+import type { EvaluationSummary } from '../activities/index.ts';
+import type { local } from './activity-options.ts';
+
+/** What a run tells people, one line per event. */
+
+export function unsoundLine({ holes, duplicates, brokenLinks }: Awaited<ReturnType<typeof local.auditRun>>): string {
+  return [
+    'the record of this run is not sound:',
+    ...(brokenLinks.length > 0
+      ? [`commits ${brokenLinks.join(', ')} do not continue the one before them (it was changed or removed)`]
+      : []),
+    ...(holes.length > 0 ? [`groups ${holes.join(', ')} are unaccounted for`] : []),
+    ...(duplicates.length > 0 ? [`groups ${duplicates.join(', ')} are accounted for twice`] : []),
+  ].join(' ');
+}
+
+export function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
+  const { reward, kept_groups, issued_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
+  return [
+    `step ${step} of ${maxSteps}`,
+    `reward ${(reward ?? 0).toFixed(3)}`,
+    `kept ${kept_groups} of ${issued_groups} groups (${solved_all} all right, ${solved_none} all wrong)`,
+    `generate ${generate_s?.toFixed(2)}s`,
+    `train ${train_s?.toFixed(2)}s`,
+    `step ${step_s?.toFixed(2)}s`,
+  ].join('  ');
+}
+
+export function evalLine({ environment, step, rollouts, sampled, greedy, says }: EvaluationSummary): string {
+  const exact = (value: number | null): string => (value === null ? '' : ` exact ${value.toFixed(3)}`);
+  return [
+    `eval v${step} ${environment} (${rollouts} held-out): reward ${sampled.reward.toFixed(3)}${exact(sampled.exact)}`,
+    `greedy ${greedy.reward.toFixed(3)}${exact(greedy.exact)}`,
+    `"${says.prompt}" → "${says.completion}" (right: "${says.answer}", reward ${says.reward.toFixed(2)})`,
+  ].join('  ');
+}
+
+export function evalValues({ environment, sampled, greedy }: EvaluationSummary): Record<string, number | string> {
+  return {
+    environment,
+    reward: sampled.reward,
+    ...(sampled.exact === null ? {} : { exact: sampled.exact }),
+    greedy_reward: greedy.reward,
+    ...(greedy.exact === null ? {} : { greedy_exact: greedy.exact }),
+  };
+}
