@@ -70,7 +70,7 @@ export class DecodeProgram {
       await this.#releaseIdle(idleVersionsMax);
       return sessionsOf(parameters, this.#prefill, await packed.step);
     } catch (error) {
-      this.#packed.delete(version);
+      if (this.#packed.get(version) === packed) this.#packed.delete(version); // the next one tries again
       throw error;
     }
   }
@@ -98,10 +98,10 @@ export class DecodeProgram {
 
   async #releaseIdle(keep: number): Promise<void> {
     const idle = [...this.#packed].filter(([, { users }]) => users === 0);
-    for (const [version, { step }] of idle.slice(0, Math.max(0, idle.length - keep))) {
-      this.#packed.delete(version);
-      await (await step).session.release();
-    }
+    const oldest = idle.slice(0, Math.max(0, idle.length - keep));
+    // All at once, before anything is waited for: a version that is wanted again meanwhile gets a session of its own.
+    for (const [version] of oldest) this.#packed.delete(version);
+    for (const [, { step }] of oldest) await (await step).session.release();
   }
 }
 
