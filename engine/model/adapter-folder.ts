@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import type { ModelConfig } from './config.ts';
 import { adaptedLayers, AdapterParameters, type LoraConfig } from './lora.ts';
-import { readText, type TextFiles, writeTextFiles } from './text-files.ts';
+import { parseJson, readText, type TextFiles, writeTextFiles } from './text-files.ts';
 import { fillFrom, writeWeights } from './weights.ts';
 import { SafetensorsReader } from './safetensors-file.ts';
 
@@ -134,7 +134,7 @@ const silentFields = new Set([
 const plainInitializations: readonly unknown[] = [true, false, 'gaussian', 'orthogonal', 'eva', null, undefined];
 
 function parsePeftConfig(text: string, where: string): { lora: LoraConfig; base: string } {
-  const raw = parseJson(text, where);
+  const raw = parseJson(text, where, "PEFT's adapter_config.json");
   const parsed = PeftConfig.safeParse(raw);
   if (!parsed.success) {
     const message = `${where}: expected a LoRA adapter for causal language models. ${z.prettifyError(parsed.error)}`;
@@ -161,12 +161,4 @@ function notComputed(where: string, name: string, value: unknown): RatchetError 
     `${where}: "${name}" is ${JSON.stringify(value)}, which the embedded engine does not compute. It reads plain LoRA ` +
       `adapters; merge this one into its base with PEFT (merge_and_unload) and load the result.`,
   );
-}
-
-function parseJson(text: string, where: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch (cause) {
-    throw new RatchetError('ModelUnsupported', `${where} is not JSON. Expected PEFT's adapter_config.json.`, { cause });
-  }
 }

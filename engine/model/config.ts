@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { contextPositionsMax } from '../limits.ts';
+import { parseJson } from './text-files.ts';
 
 export type ModelFamily = 'qwen3' | 'qwen2' | 'llama';
 
@@ -101,7 +102,7 @@ const qwenKeyValueHeadCount = 32;
 
 /** Reads the text of a config.json. What the engine cannot compute is refused here, before any weight is read. */
 export function parseModelConfig(text: string, where: string): ModelConfig {
-  const raw = parseJson(text, where);
+  const raw = parseJson(text, where, 'a Hugging Face config.json');
   requireFamily(raw, where);
   const parsed = HuggingFaceConfig.safeParse(raw);
   if (!parsed.success) throw unsupported(where, 'a complete config.json', z.prettifyError(parsed.error));
@@ -109,14 +110,6 @@ export function parseModelConfig(text: string, where: string): ModelConfig {
   const config = fromHuggingFace(parsed.data, where);
   requireShape(config, where);
   return config;
-}
-
-function parseJson(text: string, where: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch (cause) {
-    throw new RatchetError('ModelUnsupported', `${where} is not JSON. Expected a Hugging Face config.json.`, { cause });
-  }
 }
 
 function requireFamily(raw: unknown, where: string): void {
@@ -128,7 +121,7 @@ function requireFamily(raw: unknown, where: string): void {
 
 function fromHuggingFace(raw: HuggingFaceConfig, where: string): ModelConfig {
   const end = raw.eos_token_id ?? [];
-  const rope = raw.rope_parameters ?? raw.rope_scaling ?? {};
+  const rope = ropeParameters(raw);
   return {
     family: raw.model_type,
     vocabularySize: raw.vocab_size,
@@ -148,6 +141,11 @@ function fromHuggingFace(raw: HuggingFaceConfig, where: string): ModelConfig {
     endTokenIds: typeof end === 'number' ? [end] : end,
     padTokenId: raw.pad_token_id ?? null,
   };
+}
+
+/** Where both are there, the older name goes first unless it is empty: so transformers has it. */
+function ropeParameters({ rope_scaling: older, rope_parameters: newer }: HuggingFaceConfig): RopeParameters {
+  return older && Object.keys(older).length > 0 ? older : (newer ?? {});
 }
 
 function keyValueHeadCount(raw: HuggingFaceConfig): number {
@@ -209,7 +207,7 @@ function requireSupported(raw: HuggingFaceConfig, where: string): void {
   require(!usesWindow, 'no sliding window', `sliding_window ${raw.sliding_window ?? 'in use'}`);
   const otherLayer = raw.layer_types?.find((type) => type !== 'full_attention');
   require(otherLayer === undefined, 'layer_types of "full_attention" alone', `"${otherLayer}"`);
-  const rotaryPart = raw.rope_parameters?.partial_rotary_factor ?? raw['partial_rotary_factor'] ?? 1;
+  const rotaryPart = ropeParameters(raw).partial_rotary_factor ?? raw['partial_rotary_factor'] ?? 1;
   require(rotaryPart === 1, 'partial_rotary_factor 1', JSON.stringify(rotaryPart));
 }
 

@@ -7,7 +7,15 @@ import { type LoraConfig, mergeAdapter, mergeInPlace } from './lora.ts';
 import { requireMemory } from './memory.ts';
 import { parameterCount, Parameters } from './parameters.ts';
 import { encodeSafetensors, type FloatType } from './safetensors.ts';
-import { missingFile, readText, readTextFiles, requiredFiles, type TextFiles, writeTextFiles } from './text-files.ts';
+import {
+  missingFile,
+  parseJson,
+  readText,
+  readTextFiles,
+  requiredFiles,
+  type TextFiles,
+  writeTextFiles,
+} from './text-files.ts';
 import { ChatTokenizer } from './tokenizer.ts';
 import { readWeights, weightsFile, writeWeights } from './weights.ts';
 
@@ -133,11 +141,9 @@ function describeModel(files: TextFiles, where: string): Pick<ModelFolder, 'conf
 /** generation_config.json may name further end tokens, as chat models do. */
 function withGenerationConfig(config: ModelConfig, text: string | undefined, where: string): ModelConfig {
   if (text === undefined) return config;
-  const parsed = GenerationConfig.safeParse(JSON.parse(text));
-  if (!parsed.success) {
-    const message = `${join(where, 'generation_config.json')}: ${z.prettifyError(parsed.error)}`;
-    throw new RatchetError('ModelUnsupported', message);
-  }
+  const path = join(where, 'generation_config.json');
+  const parsed = GenerationConfig.safeParse(parseJson(text, path, "Hugging Face's generation_config.json"));
+  if (!parsed.success) throw new RatchetError('ModelUnsupported', `${path}: ${z.prettifyError(parsed.error)}`);
   const further = parsed.data.eos_token_id ?? [];
   return { ...config, endTokenIds: [...new Set([...config.endTokenIds, ...[further].flat()])] };
 }

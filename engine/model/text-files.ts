@@ -50,3 +50,12 @@ export function missingFile(folder: string, name: string): RatchetError {
     `${folder} has no ${name}. Expected a folder of Hugging Face files: ${files}.`,
   );
 }
+
+/** `expected` says what the file should have been. */
+export function parseJson(text: string, where: string, expected: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (cause) {
+    throw new RatchetError('ModelUnsupported', `${where} is not JSON. Expected ${expected}.`, { cause });
+  }
+}

@@ -5,7 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { FlatTensors, ParameterSpec } from './parameters.ts';
 import type { FloatType } from './safetensors.ts';
 import { SafetensorsReader, writeSafetensors } from './safetensors-file.ts';
-import { missingFile, readText } from './text-files.ts';
+import { missingFile, parseJson, readText } from './text-files.ts';
 import { writeAtOnce } from './write-at-once.ts';
 
 export const weightsFile = 'model.safetensors';
@@ -104,7 +104,7 @@ async function weightFiles(folder: string): Promise<string[]> {
   if (await isThere(join(folder, weightsFile))) return [weightsFile];
   const text = await readText(folder, indexFile);
   if (text === null) throw missingFile(folder, weightsFile);
-  const index = WeightIndex.safeParse(JSON.parse(text));
+  const index = WeightIndex.safeParse(parseJson(text, join(folder, indexFile), 'an index of safetensors files'));
   if (!index.success) {
     throw new RatchetError('CheckpointDamaged', `${join(folder, indexFile)}: ${z.prettifyError(index.error)}`);
   }

@@ -168,3 +168,12 @@ test('the older spelling of rotary scaling reads the same', async () => {
   const old = parseModelConfig(JSON.stringify({ ...rest, rope_theta, rope_scaling: scaling }), 'config.json');
   assert.deepEqual(old, parseModelConfig(JSON.stringify(raw), 'config.json'));
 });
+
+test('of both spellings the older one holds unless it is empty, as in transformers', async () => {
+  const raw = JSON.parse(await readConfig('llama3-scaled')) as Record<string, unknown>;
+  const parse = (rope_scaling: object): ModelConfig =>
+    parseModelConfig(JSON.stringify({ ...raw, rope_scaling }), 'config.json');
+  assert.deepEqual(parse({}).ropeScaling?.type, 'llama3');
+  assert.deepEqual(parse({ type: 'linear', factor: 2 }).ropeScaling, { type: 'linear', factor: 2 });
+  assert.throws(() => parse({ type: 'yarn', factor: 2 }), /rope_type .* got "yarn"/);
+});

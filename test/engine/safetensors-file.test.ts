@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { open, readFile, stat, truncate, writeFile } from 'node:fs/promises';
+import { open, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
@@ -247,3 +247,17 @@ async function extraBytes(work: () => Promise<void>): Promise<number> {
   clearInterval(timer);
   return most - start;
 }
+
+test('a file beside the weights that is not JSON is named', async (t) => {
+  const folder = await temporaryFolder(t);
+  await saveModelFolder(reverseText, folder);
+  for (const name of ['config.json', 'generation_config.json', 'tokenizer.json']) {
+    await writeFile(join(folder, name), '{');
+    const message = new RegExp(`${name}.* not JSON`);
+    await assert.rejects(loadModelFolder(folder), { code: 'ModelUnsupported', message });
+    await writeFile(join(folder, name), reverseText.files[name] ?? '{}');
+  }
+  await rm(join(folder, 'model.safetensors'));
+  await writeFile(join(folder, 'model.safetensors.index.json'), '{');
+  await assert.rejects(loadModelFolder(folder), { code: 'ModelUnsupported', message: /index\.json is not JSON/ });
+});
