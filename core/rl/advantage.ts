@@ -38,16 +38,27 @@ export function customAdvantages(group: ScoredGroup, advantage: AdvantageFunctio
   const rewarded = group.rollouts.filter(({ reward }) => reward !== null);
   const rewards = rewarded.map(({ reward }) => reward ?? 0);
   const { environment, exampleId } = group;
-  const given: unknown = advantage(rewards, { environment, exampleId, rollouts: rewarded });
-  if (!Array.isArray(given) || given.length !== rewards.length || !given.every((value) => Number.isFinite(value))) {
+  const of = `for rewards [${rewards.join(', ')}]`;
+  const given = called(() => advantage(rewards, { environment, exampleId, rollouts: rewarded }), of);
+  const values: readonly unknown[] | null = Array.isArray(given) ? Array.from<unknown>(given) : null; // no holes
+  if (values?.length !== rewards.length || !values.every((value) => Number.isFinite(value))) {
+    const received = values ? `[${values.map(String).join(', ')}]` : `a value of type ${typeof given}`;
     throw new RatchetError(
       'Unsupported',
-      `The custom advantage must give ${rewards.length} finite numbers, one per reward; for rewards ` +
-        `[${rewards.join(', ')}] it gave ${JSON.stringify(given) ?? String(given)}.`,
+      `The custom advantage must give ${rewards.length} finite numbers, one per reward; ${of} it gave ${received}.`,
     );
   }
-  const inOrder = (given as number[]).values();
+  const inOrder = (values as readonly number[]).values();
   return group.rollouts.map(({ reward }) => (reward === null ? 0 : (inOrder.next().value ?? 0)));
+}
+
+/** A function that is pure fails again when it is called again: that is a refusal, not something to retry. */
+function called(advantage: () => unknown, of: string): unknown {
+  try {
+    return advantage();
+  } catch (cause) {
+    throw new RatchetError('Unsupported', `The custom advantage failed ${of}: ${String(cause)}`, { cause });
+  }
 }
 
 /** Mean and population variance of the rewards there are; exactly the common value and 0 when all are equal. */

@@ -56,13 +56,23 @@ describe('packing', () => {
       batch.samples.map(({ advantages }) => advantages.at(-1)),
       [10, 7],
     );
-    for (const wrong of [[1], [1, NaN], [1, 'a'], 'none', undefined]) {
+    for (const wrong of [[1], [1, NaN], [1, 'a'], [1, 1n], Array(2), 'none', null, undefined]) {
       const advantage = (): never => wrong as never;
       assert.throws(() => packSamples([group(1, rollouts)], { advantage }), {
         code: 'Unsupported',
         message: /must give 2 finite numbers/,
       });
     }
+  });
+
+  test('an advantage that throws is refused, not tried again', () => {
+    const advantage = (): never => {
+      throw new Error('boom');
+    };
+    assert.throws(() => packSamples([group(1, [rollout(0, 1), rollout(1, 0)])], { advantage }), {
+      code: 'Unsupported',
+      message: /custom advantage failed for rewards \[1, 0\]: Error: boom/,
+    });
   });
 
   test('a single turn is one row; only sampled tokens are trained, each with the advantage of its rollout', () => {
