@@ -57,16 +57,16 @@ export class AdamW {
   async apply(weights: Float32Array, gradient: Float32Array, update: UpdateOptions): Promise<void> {
     const session = await this.#opened().update;
     this.#step++;
-    const scalars = Object.fromEntries(
-      Object.entries(coefficients(update, this.#step)).map(([name, value]) => [name, floatScalar(value)]),
-    );
+    const values = coefficients(update, this.#step);
+    const scalars = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, floatScalar(value)]));
+    // At a rate of 0, or too small for single precision, the weights stay, and such a step is not divided by.
+    const isStill = !Number.isFinite(Math.fround(values.root_scale));
     const [ws, gs] = [this.#chunks(weights), this.#chunks(gradient)];
     const [firsts, seconds] = [this.#chunks(this.#firstMoment), this.#chunks(this.#secondMoment)];
     await this.#eachRun(ws.length, async (i) => {
       const [weight, first, second] = [ws[i]!, firsts[i]!, seconds[i]!];
       const moments = { new_first: first, new_second: second };
-      // At a rate of 0 the weights stay, and a step of 0 is not divided by.
-      const fetches = update.learningRate === 0 ? moments : { ...moments, new_weight: weight };
+      const fetches = isStill ? moments : { ...moments, new_weight: weight };
       await session.run({ ...scalars, ...numbered({ gradient: gs[i]!, weight, first, second }) }, numbered(fetches));
     });
   }
@@ -139,7 +139,7 @@ export interface UpdateOptions {
 }
 
 /** Scalars of one update, in double precision until they are fed; `updateGraph` says what they are for. */
-function coefficients({ norm, learningRate, optimizer }: UpdateOptions, step: number): Record<string, number> {
+function coefficients({ norm, learningRate, optimizer }: UpdateOptions, step: number) {
   const { beta1, beta2, epsilon, weightDecay, maxGradNorm } = optimizer;
   const clip = Math.min(1, maxGradNorm / (norm + clipEpsilon));
   const stepSize = learningRate / (1 - beta1 ** step);

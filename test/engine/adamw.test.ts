@@ -36,6 +36,16 @@ for (const length of [1, 5, 17, 600_001]) {
   });
 }
 
+test('a rate of 0, or too small for single precision, leaves every weight, whatever its gradient', async () => {
+  for (const learningRate of [0, 1e-45, 1e-40, 3e-39, 1e-30]) {
+    const adamw = new AdamW(3, { threads: 1 });
+    const weights = Float32Array.of(0.5, -2, 3);
+    await adamw.apply(weights, Float32Array.of(0, 1, -1), { norm: Math.SQRT2, learningRate, optimizer });
+    await adamw.close();
+    assert.deepEqual(weights, Float32Array.of(0.5, -2, 3), `rate ${learningRate}`);
+  }
+});
+
 /** The norm of every `stride`-th element from `start` on. */
 function norms(values: Float32Array, start: number, stride: number): number {
   let sum = 0;
