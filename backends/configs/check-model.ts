@@ -20,10 +20,11 @@ type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> & Partial<Pick<RunSpec, 
  */
 export async function checkModel({ model, lora, sft, numIterations = 1 }: ModelUse): Promise<void> {
   const config = await readConfig(model);
-  const adapterCount = lora ? adapterParameterCount(config, lora) : null;
-  const trainsAdaptersOnly = adapterCount !== null && !sft;
   const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
-  requireMemory(parameterCount(config), copies, 'training it', trainsAdaptersOnly ? { adapterCount } : {});
+  if (!lora || sft) requireMemory(parameterCount(config), copies, 'training it');
+  if (!lora) return;
+  const adapterCount = adapterParameterCount(config, lora);
+  requireMemory(parameterCount(config), copies, 'training its adapters', { adapterCount });
 }
 
 async function readConfig(model: string): Promise<ReturnType<typeof parseModelConfig>> {

@@ -37,7 +37,7 @@ export const checkCommand = new Command('check')
       );
     }
     lines.push(
-      `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}`,
+      `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${spec.inference.provider === 'cpu' ? '' : `, sampled on ${spec.inference.provider}`}`,
       `  trains        ${trainedPart(spec, model.config)}`,
       `  loss          ${lossLine(spec)}`,
       `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}` : 'none'}`,

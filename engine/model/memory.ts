@@ -32,12 +32,13 @@ export function requireMemory(
   if (fits && parameterCount <= parametersMax) return;
   const copied = adapterCount === undefined ? `${copies} ${copies === 1 ? 'copy' : 'copies'}` : 'LoRA';
   const couldAdapt = adapterCount === undefined && copies > 1 && weightBytes * loraShare <= allowedBytes;
+  const smallerAdapters = adapterCount === undefined ? '' : ', a smaller r';
   throw new RatchetError(
     'ModelUnsupported',
     `The model has ${millions(parameterCount)} parameters, ${gibibytes(weightBytes)} in 32-bit floats; ${purpose} needs ` +
       `${gibibytes(neededBytes)} (${copied}). ${atHand(memory, allowedBytes)}` +
       (parameterCount > parametersMax ? ` It holds at most ${millions(parametersMax)} parameters in one array.` : '') +
-      ` Use a smaller model${couldAdapt ? ', LoRA, which copies its adapters alone,' : ''} or a larger machine; a model ` +
+      ` Use a smaller model${couldAdapt ? ', LoRA, which copies its adapters alone,' : smallerAdapters} or a larger machine; a model ` +
       `of this size is for a GPU engine, e.g. Tinker/SkyRL or prime-rl for training and vLLM for sampling.`,
   );
 }

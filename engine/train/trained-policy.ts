@@ -1,6 +1,14 @@
 import { RatchetError } from '../../core/errors.ts';
 import { describeAdapter, readAdapter, saveAdapterFolder } from '../model/adapter-folder.ts';
-import { AdapterParameters, createAdapter, type LoraConfig, loraScale, policyDigest } from '../model/lora.ts';
+import {
+  adapterParameterCount,
+  AdapterParameters,
+  createAdapter,
+  type LoraConfig,
+  loraScale,
+  policyDigest,
+} from '../model/lora.ts';
+import { requireMemory } from '../model/memory.ts';
 import { loadModelFolder, loadParameters, type ModelFolder, saveModelFolder } from '../model/model-folder.ts';
 import { type FlatTensors, Parameters } from '../model/parameters.ts';
 import { openModel } from '../model/presets.ts';
@@ -61,6 +69,8 @@ export class TrainedPolicy implements PolicyWeights {
       if (described) throw otherKind(folder, 'an adapter, and no LoRA was asked for');
       return new TrainedPolicy({ model, adapter: null, seed, baseFolder, baseDigest: '', isAdapterNew: false });
     }
+    const adapterCount = adapterParameterCount(model.config, adapted);
+    requireMemory(model.parameters.flat.length, 1, 'adapting it', { adapterCount, copiesHeld: 1 });
     const baseDigest = model.parameters.digest();
     const adapter = described
       ? await readAdapterLike(folder, described.lora, { lora: adapted, base: model.parameters, digest: baseDigest })

@@ -3,6 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { checkModel } from '../../backends/configs/check-model.ts';
+import { EngineTrainer } from '../../engine/index.ts';
 import { goldenFolder, readConfig } from './golden/read-golden.ts';
 import { temporaryFolder } from './models.ts';
 
@@ -34,4 +35,13 @@ test('a run is refused for its model before any weight is read', async (t) => {
   await refuses({ lora }, /\(LoRA\)/);
   const warmUp = { steps: 1, batchSize: 1, learningRate: 1, warmupSteps: 0, minRatio: 0 };
   await refuses({ lora, sft: warmUp }, /\(5 copies\)/);
+});
+
+test('adapters that do not fit are refused as well, also where a warm-up comes first', async () => {
+  const huge = { ...lora, r: 1e9 };
+  const warmUp = { steps: 1, batchSize: 1, learningRate: 1, warmupSteps: 0, minRatio: 0 };
+  const refusal = { code: 'ModelUnsupported', message: /\(LoRA\).*a smaller r or a larger machine/ };
+  await assert.rejects(checkModel({ ...run, lora: huge }), refusal);
+  await assert.rejects(checkModel({ ...run, lora: huge, sft: warmUp }), refusal);
+  await assert.rejects(EngineTrainer.open(run.model, { threads: 1, lora: huge }), refusal);
 });
