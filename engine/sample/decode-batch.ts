@@ -182,8 +182,10 @@ export class DecodeBatch {
     const { tokenIds } = group;
     if (tokenIds.length < sharedPositionsMin) return false;
     const found = prompts.nearest(promptPrefix, tokenIds);
-    const start = Math.min(found?.sharedCount ?? 0, tokenIds.length - widthMin);
-    if (!found || start < sharedPositionsMin) return false;
+    if (!found) return false;
+    const { length } = tokenIds;
+    const start = length - evenWidth(Math.max(1, length - found.sharedCount));
+    if (start < sharedPositionsMin) return false;
     prefillCache.reserve({ rows: 1, length: tokenIds.length, keep: 0 });
     prefillCache.writeRow(0, found.prompt.keysValues, start, found.prompt.tokenIds.length);
     await this.#runPrefill([group], start);
@@ -192,15 +194,15 @@ export class DecodeBatch {
 
   async #compute(groups: readonly PromptGroup[]): Promise<void> {
     const { prefillCache } = this.#parts;
-    const length = Math.max(...groups.map((group) => group.tokenIds.length));
-    prefillCache.reserve({ rows: prefillRows(groups), length, keep: 0 });
+    const length = evenWidth(Math.max(...groups.map((group) => group.tokenIds.length)));
+    prefillCache.reserve({ rows: groups.length, length, keep: 0 });
     await this.#runPrefill(groups, 0);
   }
 
   /** Positions from `start` on, which is 0 unless there is a single group. */
   async #runPrefill(groups: readonly PromptGroup[], start: number): Promise<void> {
     const { prefillCache, sessions, prompts, config } = this.#parts;
-    const { feeds, fetches } = prefillCache.tensors(prefillRows(groups));
+    const { feeds, fetches } = prefillCache.tensors(groups.length);
     const output = await sessions.prefill.run(
       { ...sessions.weights, ...feeds, ...prefillFeeds(groups, start) },
       { ...fetches, [sessions.logits.prefill]: null },
@@ -335,22 +337,14 @@ function splitByPositions(groups: readonly PromptGroup[]): PromptGroup[][] {
 }
 
 /** A single prompt is a batch of one: the rows of its matrix products are its positions. */
-function prefillRows(groups: readonly PromptGroup[]): number {
-  const isWide = groups[0]!.tokenIds.length >= widthMin;
-  return groups.length > 1 || isWide ? groups.length : rowsMin;
-}
-
-/** Rows beyond the groups are padding: one token 0 each. */
 function prefillFeeds(groups: readonly PromptGroup[], start: number): Record<string, Tensor> {
-  const batch = prefillRows(groups);
-  const length = Math.max(...groups.map(({ tokenIds }) => tokenIds.length));
-  const width = length - start;
+  const batch = groups.length;
+  const width = evenWidth(Math.max(...groups.map(({ tokenIds }) => tokenIds.length)) - start);
   const tokens = new Int32Array(batch * width);
   const pastLengths = new Int32Array(batch);
   // At least two rows of logits: one alone takes the path of a single row through the output layer.
   const last = new BigInt64Array(Math.max(batch, rowsMin));
-  for (let i = 0; i < batch; i++) {
-    const tokenIds = groups[i]?.tokenIds ?? [0];
+  for (const [i, { tokenIds }] of groups.entries()) {
     tokens.set(tokenIds.slice(start), i * width);
     pastLengths[i] = tokenIds.length - 1;
     last[i] = BigInt(i * width + tokenIds.length - start - 1);
@@ -358,13 +352,20 @@ function prefillFeeds(groups: readonly PromptGroup[], start: number): Record<str
   return {
     tokens: ints(tokens, [batch, width]),
     past_lengths: ints(pastLengths, [batch]),
-    total_length: ints(Int32Array.of(length), []),
+    total_length: ints(Int32Array.of(start + width), []),
     last: longs(last, [last.length]),
   };
 }
 
-/** Positions of a prefill run at least, so that no matrix product has a single row. */
-const widthMin = 2;
+/**
+ * Positions of a prefill run, so that no matrix product has a single row, which gives other bits than among others: neither
+ * the layers' nor those of the attention kernel, which takes positions in blocks (of an even size, twice a head's as a
+ * rule) and the rest by themselves.
+ */
+function evenWidth(positions: number): number {
+  return positions + (positions % 2);
+}
+
 /**
  * A prompt takes its beginning from another when they share this many tokens: such prompts are computed one by one, since
  * the attention kernel knows a past before several new positions for a batch of one alone.

@@ -48,6 +48,33 @@ test('a row has the same bits alone, permuted and among rows that sample otherwi
   );
 });
 
+test('a prompt of any length has the same bits alone, beside a longer one and after its beginning', async (t) => {
+  const config = { ...tinyConfig, positionsMax: 160 };
+  const parameters = randomParameters(config, 3);
+  const small = await Sampler.open(config, { threads: 1 });
+  t.after(() => small.release());
+  const requestOf = (length: number, salt: number): SampleRequest => ({
+    promptTokenIds: Array.from({ length }, (_, i) => Math.floor(config.vocabularySize * uniform(salt, i))),
+    maxTokens: 3,
+    temperature: 1,
+    seed: length,
+    stopTokenIds: [],
+  });
+  // The attention kernel takes 32 positions at a time for heads of 16: what is left over must not be a single one.
+  for (const length of [1, 2, 3, 31, 32, 33, 34, 63, 64, 65, 66, 96, 97, 98, 128, 129, 130]) {
+    const asked = requestOf(length, length);
+    const alone = await small.generate(parameters, [asked]);
+    parameters.changed();
+    const [beside] = await small.generate(parameters, [asked, requestOf(length + 20, 500)]);
+    assert.deepEqual([beside], alone, `${length} tokens beside more`);
+    parameters.changed();
+    if (length < 66) continue;
+    await small.generate(parameters, [requestOf(65, length)]);
+    assert.deepEqual(await small.generate(parameters, [asked]), alone, `${length} tokens after 65 of them`);
+    parameters.changed();
+  }
+});
+
 test('another sampler, and two and three threads, give the same bits', async () => {
   for (const threads of [1, 2, 3]) {
     const other = await Sampler.open(model.config, { threads, rowsPerThreadMin: 1 });
