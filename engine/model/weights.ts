@@ -65,6 +65,7 @@ async function fillFromFile(
       }
       requireFloats({ spec, shape, code, path });
       await reader.readFloats(name, target.view(name));
+      requireFinite(name, target.view(name), path);
       filled.add(name);
     }
   } finally {
@@ -79,6 +80,17 @@ function requireNegligible(name: string, path: string): void {
     'CheckpointDamaged',
     `${path} holds a tensor "${name}" that its configuration does not imply: it belongs to another model, and without ` +
       `this tensor the logits would be wrong. Fetch the model again.`,
+  );
+}
+
+/** Weights that are not numbers sample the first token for ever and say nothing. */
+function requireFinite(name: string, values: Float32Array, path: string): void {
+  const at = values.findIndex((value) => !Number.isFinite(value));
+  if (at < 0) return;
+  throw new RatchetError(
+    'CheckpointDamaged',
+    `${path}: expected finite numbers in tensor "${name}", got ${values[at]} at position ${at}. The training that wrote it ` +
+      `diverged, or the file is damaged: take an earlier one.`,
   );
 }
 

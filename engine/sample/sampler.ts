@@ -116,7 +116,7 @@ export class Sampler {
     requests: readonly SampleRequest[],
     { signal, onToken }: GenerateOptions = {},
   ): Promise<SampleResult[]> {
-    requests.forEach((request) => requireSampleable(request, this.config, this.#rowBytesMax));
+    requests.forEach((request) => this.requireSampleable(request));
     signal?.throwIfAborted();
     if (this.#isReleased) throw released();
     if (requests.length === 0) return [];
@@ -143,6 +143,11 @@ export class Sampler {
       for (const row of rows) this.#rows.set(row.id, { call, row });
       this.#lane.submit(version.key, parameters, rows);
     });
+  }
+
+  /** Throws `InferenceRejected` for what `generate` would refuse. */
+  requireSampleable(request: SampleRequest): void {
+    requireSampleable(request, this.config, this.#rowBytesMax);
   }
 
   get counters(): SamplerCounters {

@@ -20,18 +20,11 @@ try {
 }
 
 function readOptions(args: readonly string[]): PolicyServerOptions {
-  const { values } = parseArgs({
-    args: [...args],
-    options: {
-      host: { type: 'string', default: '127.0.0.1' },
-      port: { type: 'string', default: '0' },
-      threads: { type: 'string', default: '1' },
-      provider: { type: 'string', default: 'cpu' },
-      'allow-root': { type: 'string', multiple: true, default: [] },
-      'max-versions': { type: 'string', default: String(policyVersionsHeld) },
-      'api-key-env': { type: 'string' },
-    },
-  });
+  const values = parseOptions(args);
+  if (values.help) {
+    console.log(usage);
+    process.exit(0);
+  }
   const apiKey = readApiKey(values['api-key-env']);
   return {
     host: values.host,
@@ -43,6 +36,26 @@ function readOptions(args: readonly string[]): PolicyServerOptions {
     ...(apiKey !== undefined && { apiKey }),
     log: (line) => console.log(`${new Date().toISOString()} ${line}`),
   };
+}
+
+function parseOptions(args: readonly string[]) {
+  try {
+    return parseArgs({
+      args: [...args],
+      options: {
+        host: { type: 'string', default: '127.0.0.1' },
+        port: { type: 'string', default: '0' },
+        threads: { type: 'string', default: '1' },
+        provider: { type: 'string', default: 'cpu' },
+        'allow-root': { type: 'string', multiple: true, default: [] },
+        'max-versions': { type: 'string', default: String(policyVersionsHeld) },
+        'api-key-env': { type: 'string' },
+        help: { type: 'boolean', default: false },
+      },
+    }).values;
+  } catch (cause) {
+    throw new RatchetError('ConfigInvalid', `${(cause as Error).message}\n${usage}`, { cause });
+  }
 }
 
 function readApiKey(name: string | undefined): string | undefined {

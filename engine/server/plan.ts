@@ -1,7 +1,7 @@
 import { randomInt } from 'node:crypto';
 import { hash32 } from '../../core/random.ts';
 import { requestCheckedTokensMax, requestChoicesMax, requestTokensMax, streamChoicesMax } from '../limits.ts';
-import { requireSampleable, type SampleRequest } from '../sample/sample-request.ts';
+import type { SampleRequest } from '../sample/sample-request.ts';
 import type { Purse } from './admission.ts';
 import type { ChoiceOptions } from './choice.ts';
 import { HttpError } from './http-error.ts';
@@ -40,7 +40,7 @@ export function planSampling(input: PlanInput): Plan {
     const p = Math.floor(index / n);
     return { ...common, promptTokenIds: prompts[p]!, maxTokens: maxTokens[p]!, seed };
   });
-  for (let index = 0; index < requests.length; index += n) requireSampleable(requests[index]!, version.model.config);
+  for (let index = 0; index < requests.length; index += n) version.sampler.requireSampleable(requests[index]!);
   purse.takeTokens(prompts.reduce((sum, prompt, p) => sum + prompt.length + n * maxTokens[p]!, 0));
   return { version, prompts, requests, choice: choiceOptionsOf(input, endTokenIds) };
 }

@@ -200,7 +200,7 @@ export class Routes {
   }
 
   async #sendMetrics(response: ServerResponse): Promise<void> {
-    const sampler = await this.#versions.counters();
+    const sampler = this.#versions.counters();
     const text = metricsText({
       requestsRunning: this.#running.size - this.#gate.waitingCount,
       requestsWaiting: this.#gate.waitingCount,

@@ -58,6 +58,8 @@ export class PolicyVersions {
   readonly #limits: VersionLimits;
   readonly #slots = new Map<string, Slot>();
   readonly #samplers = new Map<string, Promise<Sampler>>();
+  /** Those of #samplers that are open. */
+  readonly #opened = new Set<Sampler>();
   readonly #released: Counters = { ...noCounters };
   #base: { folder: string; stamp: string; parameters: Parameters } | null = null;
   #clock = 0;
@@ -110,9 +112,9 @@ export class PolicyVersions {
   }
 
   /** Over the samplers of all architectures, those of versions that are gone included. */
-  async counters(): Promise<SamplerCounters> {
+  counters(): SamplerCounters {
     const total = { ...this.#released };
-    for (const sampler of this.#samplers.values()) add(total, (await sampler).counters);
+    for (const sampler of this.#opened) add(total, sampler.counters);
     return total;
   }
 
@@ -164,7 +166,10 @@ export class PolicyVersions {
     if (known) return known;
     const opened = Sampler.open(config, { threads: this.#limits.threads, provider });
     this.#samplers.set(key, opened);
-    opened.catch(() => this.#samplers.delete(key)); // whoever asked is told; the next one tries again
+    void opened.then(
+      (sampler) => this.#opened.add(sampler),
+      () => this.#samplers.delete(key), // whoever asked is told; the next one tries again
+    );
     return opened;
   }
 
@@ -202,6 +207,7 @@ export class PolicyVersions {
     for (const [, opening] of unused) {
       const opened = await opening;
       await opened.release();
+      this.#opened.delete(opened);
       const { tokensTotal, promptTokensTotal, promptTokensComputed } = opened.counters;
       add(this.#released, { ...noCounters, tokensTotal, promptTokensTotal, promptTokensComputed });
     }

@@ -69,5 +69,5 @@ async function load(path: string, what: string, sha256: string): Promise<unknown
 }
 
 function describe(value: unknown): string {
-  return value === undefined ? 'no default export' : `a ${typeof value}`;
+  return value === undefined ? 'no default export' : `${typeof value === 'object' ? 'an' : 'a'} ${typeof value}`;
 }

@@ -252,3 +252,12 @@ test('a version may ask for a GPU, and without its libraries that is refused wit
   assert.match(error.message, /expected an NVIDIA GPU, CUDA 12, cuDNN 9, .* provider = "cpu" needs none\.$/);
   assert.equal((await hold('policy', preset(0), { provider: 'cpu' })).status, 200);
 });
+
+test('weights that are not numbers are refused with the tensor, not sampled', async (t) => {
+  const { hold } = await openStage(t);
+  const broken = preset(0);
+  broken.parameters.view('model.norm.weight')[3] = NaN;
+  const response = await hold('policy', broken);
+  assert.equal(response.status, 422);
+  assert.match(await response.text(), /finite numbers in tensor \\"model\.norm\.weight\\", got NaN at position 3/);
+});
