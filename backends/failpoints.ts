@@ -4,39 +4,24 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../core/errors.ts';
 
 /**
- * Named gaps between a write and its acknowledgement, where the fault tests make a process wait, fail or run twice. They
- * do nothing unless RATCHET_FAILPOINTS names a folder with a plan in it, `NAME.json`; what fired is noted there, so that it
- * happens once, also across restarts.
+ * Named gaps between a write and its acknowledgement, where the fault tests let a process wait, fail or do a thing twice.
+ * They do nothing unless RATCHET_FAILPOINTS names a folder with a plan in it, `NAME.json`. Passings are counted there over
+ * all processes, so that a fault happens once, also across restarts; what fired is noted beside it.
+ *
+ * Every activity has two, `trainStep.begun` and `trainStep.done` (all is stored, nobody knows); inside of activities:
+ * `generate.part` (some rollouts of a chunk are stored, others run), `train.applied` (the weights in memory are new, nothing
+ * is stored).
  */
-export const failpoints = [
-  'warm-up.exported',
-  'lease.stored',
-  'generate.part',
-  'generate.stored',
-  'score.stored',
-  'filter.done',
-  'plan.stored',
-  'train.applied',
-  'train.exported',
-  'commit.stored',
-  'broadcast.loaded',
-  'checkpoint.sealed',
-  'metrics.recorded',
-  'evaluate.stored',
-] as const;
-export type Failpoint = (typeof failpoints)[number];
-
-/** What a test asks of a failpoint. */
 export interface FailpointPlan {
-  /** At which passing, counted from 1 over all processes. */
+  /** At which passing, counted from 1. */
   readonly at: number;
-  /** hold = until the test writes NAME.released; fail = with a failure that is tried again. */
-  readonly action: 'hold' | 'fail';
+  /** hold = until NAME.released is there; fail = a failure that is tried again; repeat = what follows is done twice. */
+  readonly action: 'hold' | 'fail' | 'repeat';
   /** Of how many passings from there on; 1 when left out. */
   readonly times?: number;
 }
 
-/** Written as NAME.fired.N when a failpoint fires for the N-th time. */
+/** Lies in NAME.fired.N when a failpoint fires for the N-th time. */
 export interface FiredFailpoint {
   readonly pid: number;
   readonly time: string;
@@ -44,18 +29,25 @@ export interface FiredFailpoint {
 
 const releaseCheckMs = 20;
 
-export async function failpoint(name: Failpoint): Promise<void> {
-  const folder = process.env['RATCHET_FAILPOINTS'];
-  if (folder === undefined) return;
-  const planFile = path.join(folder, `${name}.json`);
-  if (!existsSync(planFile)) return;
-  const { at, action, times = 1 } = JSON.parse(readFileSync(planFile, 'utf8')) as FailpointPlan;
+/** Whether what follows is to be done twice. */
+export async function failpoint(name: string): Promise<{ readonly isRepeated: boolean }> {
+  const plan = readPlan(name);
+  if (!plan) return { isRepeated: false };
+  const { folder, at, action, times = 1 } = plan;
   const passing = countPassing(folder, name);
-  if (passing < at || passing >= at + times) return;
+  if (passing < at || passing >= at + times) return { isRepeated: false };
   const fired: FiredFailpoint = { pid: process.pid, time: new Date().toISOString() };
   writeFileSync(path.join(folder, `${name}.fired.${passing - at + 1}`), JSON.stringify(fired));
   if (action === 'fail') throw new RatchetError('FaultInjected', `The failpoint ${name} was asked to fail.`);
-  while (!existsSync(path.join(folder, `${name}.released`))) await delay(releaseCheckMs);
+  while (action === 'hold' && !existsSync(path.join(folder, `${name}.released`))) await delay(releaseCheckMs);
+  return { isRepeated: action === 'repeat' };
+}
+
+function readPlan(name: string): (FailpointPlan & { readonly folder: string }) | null {
+  const folder = process.env['RATCHET_FAILPOINTS'];
+  if (folder === undefined) return null;
+  const file = path.join(folder, `${name}.json`);
+  return existsSync(file) ? { folder, ...(JSON.parse(readFileSync(file, 'utf8')) as FailpointPlan) } : null;
 }
 
 /** Whoever makes the next folder has the next number. */

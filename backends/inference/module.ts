@@ -3,7 +3,7 @@ import type { ModuleSpec } from '../../core/spec/run-spec.ts';
 import { importUserFunction } from '../../engine/index.ts';
 import type { Inference, Sample, SampleRequest, ServedPolicy } from './types.ts';
 
-/** An inference of the user's own: what the default export of `import` gives for `args`, made at the first call. */
+/** An inference of the user's own: what the default export of `import` gives for `options`, made at the first call. */
 export class ModuleInference implements Inference {
   readonly #spec: ModuleSpec;
   #made: Promise<Inference> | null = null;
@@ -25,9 +25,9 @@ export class ModuleInference implements Inference {
   }
 }
 
-async function loadInference({ import: code, args }: ModuleSpec): Promise<Inference> {
-  const create = (await importUserFunction(code, 'inference')) as (given: ModuleSpec['args']) => unknown;
-  const made = (await create(args)) as Partial<Record<string, unknown>> | null | undefined;
+async function loadInference({ import: code, options }: ModuleSpec): Promise<Inference> {
+  const create = (await importUserFunction(code, 'inference')) as (given: ModuleSpec['options']) => unknown;
+  const made = (await create(options)) as Partial<Record<string, unknown>> | null | undefined;
   if (typeof made?.['sample'] === 'function' && typeof made['bringTo'] === 'function') {
     return made as unknown as Inference; // both methods are there
   }

@@ -14,10 +14,10 @@ const methods = [
   'close',
 ] as const satisfies readonly (keyof Trainer)[];
 
-/** A trainer of the user's own: what the default export of `import` gives for `args`. */
-export async function loadTrainer({ import: code, args }: ModuleSpec): Promise<Trainer> {
-  const create = (await importUserFunction(code, 'trainer')) as (given: ModuleSpec['args']) => unknown;
-  const made = (await create(args)) as Partial<Record<string, unknown>> | null | undefined;
+/** A trainer of the user's own: what the default export of `import` gives for `options`. */
+export async function loadTrainer({ import: code, options }: ModuleSpec): Promise<Trainer> {
+  const create = (await importUserFunction(code, 'trainer')) as (given: ModuleSpec['options']) => unknown;
+  const made = (await create(options)) as Partial<Record<string, unknown>> | null | undefined;
   const missing = methods.filter((name) => typeof made?.[name] !== 'function');
   if (missing.length === 0) return made as unknown as Trainer; // every method is there
   throw new RatchetError(

@@ -113,11 +113,11 @@ export const CodeRef = z.strictObject({
   sha256: z.string().nullable(),
 });
 
-/** A trainer or an inference of the user's own: what its file exports by default, called with `args`. */
+/** A trainer or an inference of the user's own: what its file exports by default, called with `options`. */
 const ModuleSpec = z.strictObject({
   kind: z.literal('module'),
   import: CodeRef,
-  args: z.record(z.string(), z.json()),
+  options: z.record(z.string(), z.json()),
 });
 
 export const TrainerSpec = z.discriminatedUnion('kind', [

@@ -16,13 +16,13 @@ rollouts_per_example = 4
 id = "reverse-text"
 `;
 
-test('a trainer and an inference of one’s own are files named in the config, called with its args', async (t) => {
+test('a trainer and an inference of one’s own are files named in the config, called with its options', async (t) => {
   const folder = await project(t, {
     'own.js': 'export default (args) => ({ ...args, sample: async () => args.says, bringTo: async () => {} });',
   });
   const { spec, warnings } = await load(
     folder,
-    '[inference]\nkind = "module"\nimport = "./own.js"\nargs = { says = 7 }',
+    '[inference]\nkind = "module"\nimport = "./own.js"\noptions = { says = 7 }',
   );
   assert.equal(await openInference(spec.inference, '').sample({} as never), 7);
   assert.match(warnings.join(), /executes code of its own: .*own\.js/);

@@ -1,7 +1,7 @@
 /**
  * An inference that answers at once, by hash: the same version, prompt and seed give the same tokens, right in about half of
  * their places, so that groups differ. Every answer is noted in `log`, a line each, by process: what was sampled twice shows.
- * `[inference] kind = "module"`; args: { log, sampleMs }.
+ * `[inference] kind = "module"`; options: { log, sampleMs }.
  */
 import { appendFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';

@@ -1,7 +1,7 @@
 /**
  * A trainer whose weights are a hash chain: the digest after a step is the hash of the one before, the optimizer's state,
  * and all that decides a step. It costs nothing, and a batch that is lost, trained twice or changed shows in every digest
- * after it. `[trainer] kind = "module"`; args: { stepMs } = how long a step takes.
+ * after it. `[trainer] kind = "module"`; options: { stepMs } = how long a step takes.
  */
 import { createHash } from 'node:crypto';
 import { copyFile, readdir, readFile, stat, writeFile } from 'node:fs/promises';

@@ -68,12 +68,12 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
 /** `import` is there where the kind is "module": hosted-relations.ts. */
 function moduleSpec({
   import: path = '',
-  args,
+  options,
 }: {
   import?: string | undefined;
-  args: ModuleSpec['args'];
+  options: ModuleSpec['options'];
 }): ModuleSpec {
-  return { kind: 'module', import: { path, sha256: null }, args };
+  return { kind: 'module', import: { path, sha256: null }, options };
 }
 
 function trainerSpec(trainer: HostedConfig['trainer']): RunSpec['trainer'] {

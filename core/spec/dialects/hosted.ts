@@ -200,7 +200,7 @@ export const HostedConfig = z.strictObject({
       kind: choice('onnx', 'module').default('onnx'),
       /** Of kind "module": a file whose default export makes the trainer, and what it is called with. */
       import: codeFile().optional(),
-      args: z.record(z.string(), z.json()).default({}),
+      options: z.record(z.string(), z.json()).default({}),
       threads: whole(1).default(1),
       provider: choice('cpu', 'cuda').default('cpu'),
       /** A loss without settings may be written as a text: `loss = "grpo"`. */
@@ -235,7 +235,7 @@ export const HostedConfig = z.strictObject({
     .strictObject({
       kind: choice('embedded', 'module').default('embedded'),
       import: codeFile().optional(),
-      args: z.record(z.string(), z.json()).default({}),
+      options: z.record(z.string(), z.json()).default({}),
       url: z
         .url({ protocol: /^https?$/ })
         .meta({ expected: 'a URL such as "http://127.0.0.1:8000"' })
