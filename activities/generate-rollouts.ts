@@ -11,6 +11,7 @@ import type { Policy } from '../backends/environments/types.ts';
 import type { Inference, ServedPolicy } from '../backends/inference/index.ts';
 import { countRows, decodeRows, encodeRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { failpoint } from '../backends/failpoints.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
 
@@ -143,6 +144,7 @@ class RolloutJournal {
         isStored = (await this.#store.putIfAbsent(key, encodeRows(rows))).stored;
       }
       this.#stored.push(...this.#fresh.splice(0, rows.length));
+      await failpoint('generate.part');
     });
     this.#writing = writing.catch(() => undefined);
     return writing;

@@ -1,5 +1,6 @@
 import { layout } from '../core/layout.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
+import { failpoint } from '../backends/failpoints.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { PolicyTrainer, Recovery } from './policy-trainer.ts';
 import { readJson, storeOf } from './run-access.ts';
@@ -31,6 +32,7 @@ export const createTrainStep = (trainer: PolicyTrainer) => {
       const recovery = await trainer.bringTo(run, plan.from);
       const startedAt = performance.now();
       const outcome = await trainer.train(run, plan);
+      await failpoint('train.applied');
       const policy = outcome.applied ? await exportVersion(trainer, run, plan, outcome.digest) : null;
       const optimizer = policy && plan.snapshot ? await storeOptimizer(trainer, run, plan.step) : null;
       const result: TrainStepResult = {

@@ -40,6 +40,7 @@ export async function trainOnShuffledRewards(
   if (!entry || others.length > 0 || spec.oversamplingFactor !== 1 || spec.kl.beta !== 0) {
     throw new Error('The control knows one environment, no oversampling and no KL penalty.');
   }
+  if (spec.trainer.kind !== 'onnx') throw new Error('The control trains with the embedded engine.');
   const { threads } = spec.trainer;
   const trainer = await EngineTrainer.open(weights, { threads });
   const sampler = await Sampler.open(trainer.model.config, { threads });

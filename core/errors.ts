@@ -18,6 +18,7 @@ export const errorCodes = {
   VersionNotHeld: { retryable: true },
   TrainerDetached: { retryable: true },
   ServerUnavailable: { retryable: true },
+  FaultInjected: { retryable: true },
 } as const;
 
 export type ErrorCode = keyof typeof errorCodes;

@@ -1,6 +1,7 @@
 import { Client } from '@temporalio/client';
 import { NativeConnection, Worker, type WorkerOptions } from '@temporalio/worker';
 import { createOrchestratorActivities, createRolloutActivities, createTrainActivities } from '../activities/index.ts';
+import { ActivityFailpoints } from '../activities/failpoint-interceptor.ts';
 import { FailureMapping } from '../activities/failures.ts';
 import { RunLog } from '../activities/run-log.ts';
 import { PolicyTrainer } from '../activities/policy-trainer.ts';
@@ -34,7 +35,13 @@ export async function openWorker(settings: WorkerSettings): Promise<Worker> {
     namespace,
     taskQueue: taskQueues[settings.role],
     identity: `${settings.role} worker ${process.pid}`,
-    interceptors: { activity: [() => ({ inbound: new FailureMapping() }), () => ({ inbound: log })] },
+    interceptors: {
+      activity: [
+        () => ({ inbound: new FailureMapping() }),
+        () => ({ inbound: log }),
+        () => ({ inbound: new ActivityFailpoints() }),
+      ],
+    },
     // Whatever does not end in time is done again elsewhere: that is what activities are made for.
     shutdownGraceTime: '500ms',
     shutdownForceTime: '1500ms',

@@ -12,14 +12,15 @@ import {
   requireMemory,
 } from '../../engine/index.ts';
 
-type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> & Partial<Pick<RunSpec, 'numIterations'>>;
+type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> & Partial<Pick<RunSpec, 'numIterations' | 'trainer'>>;
 
 /**
  * Refuses a model that the embedded engine cannot open, adapt or hold, before anything is started for it. Where there
  * is a warm-up it trains all weights, whatever the run trains after it.
  */
-export async function checkModel({ model, lora, sft, numIterations = 1 }: ModelUse): Promise<void> {
+export async function checkModel({ model, lora, sft, numIterations = 1, trainer }: ModelUse): Promise<void> {
   const config = await readConfig(model);
+  if (trainer?.kind === 'module') return; // what it can hold is its own affair
   const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
   if (!lora || sft) requireMemory(parameterCount(config), copies, 'training it');
   if (!lora) return;

@@ -37,17 +37,31 @@ export async function loadRunConfig(
       typeof spec.advantage === 'string'
         ? null
         : await readCode(spec.advantage.import, folder, 'trainer.advantage.import'),
+    trainer: spec.trainer.kind === 'module' ? await readCode(spec.trainer.import, folder, 'trainer.import') : null,
+    inference:
+      spec.inference.kind === 'module' ? await readCode(spec.inference.import, folder, 'inference.import') : null,
   };
   return {
     spec: {
       ...spec,
       loss: { ...spec.loss, import: code.loss },
       advantage: code.advantage === null ? spec.advantage : { import: code.advantage },
+      trainer: withCode(spec.trainer, code.trainer),
+      inference: withCode(spec.inference, code.inference),
       model: resolveModel(spec.model, path.dirname(absolute), projectFolder),
       store: { uri: resolveStoreUri(spec.store.uri, projectFolder) },
     },
-    warnings: [...warnings, ...[code.loss, code.advantage].filter((ref) => ref !== null).map(runsCode)],
+    warnings: [
+      ...warnings,
+      ...Object.values(code)
+        .filter((ref) => ref !== null)
+        .map(runsCode),
+    ],
   };
+}
+
+function withCode<Spec extends { readonly kind: string }>(spec: Spec, code: CodeRef | null): Spec {
+  return code === null ? spec : { ...spec, import: code };
 }
 
 /** Looks at a file of the user's code without running it. A relative path stays in the config's folder. */

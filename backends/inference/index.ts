@@ -1,5 +1,6 @@
 import type { InferenceSpec } from '../../core/spec/run-spec.ts';
 import { EmbeddedInference } from './embedded.ts';
+import { ModuleInference } from './module.ts';
 import type { Inference } from './types.ts';
 
 export type { Inference, Sample, SampleRequest, ServedPolicy } from './types.ts';
@@ -9,7 +10,9 @@ export function openInference(spec: InferenceSpec, defaultUrl: string): Inferenc
   switch (spec.kind) {
     case 'embedded':
       return new EmbeddedInference(spec.url ?? defaultUrl, spec.provider);
+    case 'module':
+      return new ModuleInference(spec);
     default:
-      return spec.kind satisfies never;
+      return spec satisfies never;
   }
 }

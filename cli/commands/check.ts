@@ -51,7 +51,7 @@ function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, config
     ? `adapters of ${(adapterParameterCount(config, lora) / 1e6).toFixed(2)} M parameters (r ${lora.r}, alpha ${lora.alpha}, dropout ${lora.dropout}) on ${lora.targetModules.join(', ')}`
     : 'all weights';
   const passes = numIterations === 1 ? '' : `, ${numIterations} passes over a batch`;
-  return `${what}${passes}, ${schedule.type} learning rate, on ${trainer.provider}`;
+  return `${what}${passes}, ${schedule.type} learning rate, ${trainer.kind === 'module' ? `by ${trainer.import.path}` : `on ${trainer.provider}`}`;
 }
 
 function lossLine({ loss, advantage }: RunSpec): string {

@@ -106,6 +106,20 @@ export const ScheduleSpec = z.strictObject({
   minRatio: z.number().min(0).max(1),
 });
 
+/** A file of the user's with code in it: its absolute path, and the SHA-256 it had when the config was read. */
+export const CodeRef = z.strictObject({
+  path: z.string().min(1),
+  /** Hex; null until the file was read. What the file imports itself is not covered. */
+  sha256: z.string().nullable(),
+});
+
+/** A trainer or an inference of the user's own: what its file exports by default, called with `options`. */
+const ModuleSpec = z.strictObject({
+  kind: z.literal('module'),
+  import: CodeRef,
+  options: z.record(z.string(), z.json()),
+});
+
 export const TrainerSpec = z.discriminatedUnion('kind', [
   z.strictObject({
     kind: z.literal('onnx'),
@@ -114,6 +128,7 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     /** Where ONNX Runtime computes; cuda needs its libraries and a GPU. */
     provider: z.enum(['cpu', 'cuda']).default('cpu'),
   }),
+  ModuleSpec,
 ]);
 
 export const InferenceSpec = z.discriminatedUnion('kind', [
@@ -124,14 +139,8 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
     /** Where the policy server computes. */
     provider: z.enum(['cpu', 'cuda']).default('cpu'),
   }),
+  ModuleSpec,
 ]);
-
-/** A file of the user's with code in it: its absolute path, and the SHA-256 it had when the config was read. */
-export const CodeRef = z.strictObject({
-  path: z.string().min(1),
-  /** Hex; null until the file was read. What the file imports itself is not covered. */
-  sha256: z.string().nullable(),
-});
 
 /**
  * The policy loss. Per token, with ρ = exp(ℓ − μ), advantage A and sg = stop-gradient:
@@ -241,6 +250,7 @@ export type InferenceSpec = z.infer<typeof InferenceSpec>;
 export type LossSpec = z.infer<typeof LossSpec>;
 /** A LossSpec whose fields with a default may be left out. */
 export type LossSettings = z.input<typeof LossSpec>;
+export type ModuleSpec = z.infer<typeof ModuleSpec>;
 export type CodeRef = z.infer<typeof CodeRef>;
 export type LoraSpec = z.infer<typeof LoraSpec>;
 export type AdvantageSpec = z.infer<typeof AdvantageSpec>;

@@ -10,7 +10,7 @@ import type { TokenLoss } from './loss.ts';
  * The function that a user's file exports by default. The file runs with all the rights of this process: it is loaded
  * because a config names it, and only while it is the file that was looked at when the config was read.
  */
-export async function importUserFunction(code: CodeRef, what: 'loss' | 'advantage'): Promise<UserFunction> {
+export async function importUserFunction(code: CodeRef, what: UserCode): Promise<UserFunction> {
   return (await importChecked(code, what)).call;
 }
 
@@ -19,11 +19,14 @@ export async function loadCustomLoss(code: CodeRef): Promise<CustomLoss> {
   return { id: `${code.path}#${sha256}`, tokenLoss: call as unknown as TokenLoss }; // its result is checked when built
 }
 
+/** What the function is for, as messages name it. */
+type UserCode = 'loss' | 'advantage' | 'trainer' | 'inference';
+
 type UserFunction = (...args: readonly never[]) => unknown;
 
 async function importChecked(
   { path, sha256 }: CodeRef,
-  what: 'loss' | 'advantage',
+  what: UserCode,
 ): Promise<{ call: UserFunction; sha256: string }> {
   const found = createHash('sha256')
     .update(await readCode(path, what))

@@ -20,7 +20,7 @@ test('a policy with adapters is trained, exported beside its base, and served to
   await saveModelFolder(model, base);
   await mkdir(exported);
 
-  const trainer = openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
+  const trainer = await openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
   t.after(() => trainer.close());
   const part = { lora, seed: 3 };
   assert.equal((await trainer.open(base, part)).digest, model.parameters.digest());

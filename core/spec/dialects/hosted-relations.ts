@@ -18,6 +18,7 @@ export function hostedRelations(config: HostedConfig): RelationProblem[] {
     ...keepRelations(config),
     ...lossRelations(config),
     ...advantageRelations(config),
+    ...moduleRelations(config),
     ...loraRelations(config),
     ...samplingRelations(config),
     ...evalRelations(config),
@@ -113,20 +114,27 @@ function advantageRelations({ trainer: { advantage } }: HostedConfig): RelationP
   return importRelation(['trainer', 'advantage'], advantage);
 }
 
-/** `import` and the type "custom" go together. */
+function moduleRelations({ trainer, inference }: HostedConfig): RelationProblem[] {
+  const relation = (path: string, { kind, import: file }: typeof trainer | typeof inference): RelationProblem[] =>
+    importRelation([path], { type: kind, import: file }, { key: 'kind', word: 'module' });
+  return [...relation('trainer', trainer), ...relation('inference', inference)];
+}
+
+/** `import` and a kind of the user's own go together. */
 function importRelation(
   path: readonly string[],
   { type, import: file }: { readonly type: string; readonly import?: string | undefined },
+  own: { readonly key: string; readonly word: string } = { key: 'type', word: 'custom' },
 ): RelationProblem[] {
-  if ((type === 'custom') === (file !== undefined)) return [];
+  if ((type === own.word) === (file !== undefined)) return [];
   const paths = [
     [...path, 'import'],
-    [...path, 'type'],
+    [...path, own.key],
   ];
   if (file === undefined) {
-    return [{ paths, expected: 'a file with the function, because type is "custom"', received: 'nothing' }];
+    return [{ paths, expected: `a file with the code, because ${own.key} is "${own.word}"`, received: 'nothing' }];
   }
-  return [{ paths, expected: 'nothing, or type = "custom"', received: JSON.stringify(file) }];
+  return [{ paths, expected: `nothing, or ${own.key} = "${own.word}"`, received: JSON.stringify(file) }];
 }
 
 function loraRelations({ lora, lora_alpha }: HostedConfig): RelationProblem[] {

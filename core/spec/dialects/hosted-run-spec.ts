@@ -1,6 +1,6 @@
 import type { z } from 'zod';
 import { environmentName } from '../../names.ts';
-import type { DifficultyFilterSpec, EnvironmentSpec, EvalSpec, KlSpec, RunSpec } from '../run-spec.ts';
+import type { DifficultyFilterSpec, EnvironmentSpec, EvalSpec, KlSpec, ModuleSpec, RunSpec } from '../run-spec.ts';
 import { defaultLoraAlpha, defaultLoraRank, type evalEnvironment, type HostedConfig, loraModules } from './hosted.ts';
 
 /** Bounds of the ratio where the config names none: PPO's ε = 0.2 on either side; cispo has no lower one. */
@@ -59,14 +59,31 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
             warmupSteps: sft.warmup_steps,
             minRatio: sft.min_lr_ratio,
           },
-    trainer: { kind: trainer.kind, threads: trainer.threads, provider: trainer.provider },
-    inference: {
-      kind: config.inference.kind,
-      url: config.inference.url ?? null,
-      provider: config.inference.provider,
-    },
+    trainer: trainerSpec(trainer),
+    inference: inferenceSpec(config.inference),
     store: { uri: config.store.uri },
   };
+}
+
+/** `import` is there where the kind is "module": hosted-relations.ts. */
+function moduleSpec({
+  import: path = '',
+  options,
+}: {
+  import?: string | undefined;
+  options: ModuleSpec['options'];
+}): ModuleSpec {
+  return { kind: 'module', import: { path, sha256: null }, options };
+}
+
+function trainerSpec(trainer: HostedConfig['trainer']): RunSpec['trainer'] {
+  const { kind, threads, provider } = trainer;
+  return kind === 'module' ? moduleSpec(trainer) : { kind, threads, provider };
+}
+
+function inferenceSpec(inference: HostedConfig['inference']): RunSpec['inference'] {
+  const { kind, url = null, provider } = inference;
+  return kind === 'module' ? moduleSpec(inference) : { kind, url, provider };
 }
 
 type WrittenSampling = HostedConfig['sampling'];

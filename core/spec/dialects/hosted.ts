@@ -197,7 +197,10 @@ export const HostedConfig = z.strictObject({
   wandb: z.strictObject({ project: text().optional(), name: text().optional(), entity: text().optional() }).optional(),
   trainer: z
     .strictObject({
-      kind: choice('onnx').default('onnx'),
+      kind: choice('onnx', 'module').default('onnx'),
+      /** Of kind "module": a file whose default export makes the trainer, and what it is called with. */
+      import: codeFile().optional(),
+      options: z.record(z.string(), z.json()).default({}),
       threads: whole(1).default(1),
       provider: choice('cpu', 'cuda').default('cpu'),
       /** A loss without settings may be written as a text: `loss = "grpo"`. */
@@ -230,7 +233,9 @@ export const HostedConfig = z.strictObject({
     .prefault({}),
   inference: z
     .strictObject({
-      kind: choice('embedded').default('embedded'),
+      kind: choice('embedded', 'module').default('embedded'),
+      import: codeFile().optional(),
+      options: z.record(z.string(), z.json()).default({}),
       url: z
         .url({ protocol: /^https?$/ })
         .meta({ expected: 'a URL such as "http://127.0.0.1:8000"' })

@@ -82,10 +82,14 @@ describe('what is trained and how', () => {
     const text = 'num_iterations = 3\nmicro_batch_size = 8\nschedule = "cosine"\nprovider = "cuda"\n';
     const { spec } = accept(`${minimal}[trainer]\n${text}`);
     assert.deepEqual(
-      [spec.numIterations, spec.microBatchSize, spec.schedule.type, spec.trainer.provider],
-      [3, 8, 'cosine', 'cuda'],
+      [spec.numIterations, spec.microBatchSize, spec.schedule.type, spec.trainer],
+      [3, 8, 'cosine', { kind: 'onnx', threads: 1, provider: 'cuda' }],
     );
-    assert.equal(accept(`${minimal}[inference]\nprovider = "cuda"\n`).spec.inference.provider, 'cuda');
+    assert.deepEqual(accept(`${minimal}[inference]\nprovider = "cuda"\n`).spec.inference, {
+      kind: 'embedded',
+      url: null,
+      provider: 'cuda',
+    });
     assert.match(only(`${minimal}[inference]\nprovider = "gpu"\n`).expected, /one of "cpu", "cuda"/);
     assert.deepEqual([accept(minimal).spec.numIterations, accept(minimal).spec.microBatchSize], [1, null]);
   });

@@ -1,0 +1,63 @@
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { RatchetError } from '../core/errors.ts';
+
+/**
+ * Named gaps between a write and its acknowledgement, where the fault tests let a process wait, fail or do a thing twice.
+ * They do nothing unless RATCHET_FAILPOINTS names a folder with a plan in it, `NAME.json`. Passings are counted there over
+ * all processes, so that a fault happens once, also across restarts; what fired is noted beside it.
+ *
+ * Every activity has two, `trainStep.begun` and `trainStep.done` (all is stored, nobody knows); inside of activities:
+ * `generate.part` (some rollouts of a chunk are stored, others run), `train.applied` (the weights in memory are new, nothing
+ * is stored).
+ */
+export interface FailpointPlan {
+  /** At which passing, counted from 1. */
+  readonly at: number;
+  /** hold = until NAME.released is there; fail = a failure that is tried again; repeat = what follows is done twice. */
+  readonly action: 'hold' | 'fail' | 'repeat';
+  /** Of how many passings from there on; 1 when left out. */
+  readonly times?: number;
+}
+
+/** Lies in NAME.fired.N when a failpoint fires for the N-th time. */
+export interface FiredFailpoint {
+  readonly pid: number;
+  readonly time: string;
+}
+
+const releaseCheckMs = 20;
+
+/** Whether what follows is to be done twice. */
+export async function failpoint(name: string): Promise<{ readonly isRepeated: boolean }> {
+  const plan = readPlan(name);
+  if (!plan) return { isRepeated: false };
+  const { folder, at, action, times = 1 } = plan;
+  const passing = countPassing(folder, name);
+  if (passing < at || passing >= at + times) return { isRepeated: false };
+  const fired: FiredFailpoint = { pid: process.pid, time: new Date().toISOString() };
+  writeFileSync(path.join(folder, `${name}.fired.${passing - at + 1}`), JSON.stringify(fired));
+  if (action === 'fail') throw new RatchetError('FaultInjected', `The failpoint ${name} was asked to fail.`);
+  while (action === 'hold' && !existsSync(path.join(folder, `${name}.released`))) await delay(releaseCheckMs);
+  return { isRepeated: action === 'repeat' };
+}
+
+function readPlan(name: string): (FailpointPlan & { readonly folder: string }) | null {
+  const folder = process.env['RATCHET_FAILPOINTS'];
+  if (folder === undefined) return null;
+  const file = path.join(folder, `${name}.json`);
+  return existsSync(file) ? { folder, ...(JSON.parse(readFileSync(file, 'utf8')) as FailpointPlan) } : null;
+}
+
+/** Whoever makes the next folder has the next number. */
+function countPassing(folder: string, name: string): number {
+  for (let passing = 1; ; passing++) {
+    try {
+      mkdirSync(path.join(folder, `${name}.passing.${passing}`));
+      return passing;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+    }
+  }
+}

@@ -1,0 +1,38 @@
+import { RatchetError } from '../../core/errors.ts';
+import type { ModuleSpec } from '../../core/spec/run-spec.ts';
+import { importUserFunction } from '../../engine/index.ts';
+import type { Inference, Sample, SampleRequest, ServedPolicy } from './types.ts';
+
+/** An inference of the user's own: what the default export of `import` gives for `options`, made at the first call. */
+export class ModuleInference implements Inference {
+  readonly #spec: ModuleSpec;
+  #made: Promise<Inference> | null = null;
+
+  constructor(spec: ModuleSpec) {
+    this.#spec = spec;
+  }
+
+  async sample(request: SampleRequest): Promise<Sample> {
+    return (await this.#inference()).sample(request);
+  }
+
+  async bringTo(policy: ServedPolicy): Promise<void> {
+    await (await this.#inference()).bringTo(policy);
+  }
+
+  #inference(): Promise<Inference> {
+    return (this.#made ??= loadInference(this.#spec));
+  }
+}
+
+async function loadInference({ import: code, options }: ModuleSpec): Promise<Inference> {
+  const create = (await importUserFunction(code, 'inference')) as (given: ModuleSpec['options']) => unknown;
+  const made = (await create(options)) as Partial<Record<string, unknown>> | null | undefined;
+  if (typeof made?.['sample'] === 'function' && typeof made['bringTo'] === 'function') {
+    return made as unknown as Inference; // both methods are there
+  }
+  throw new RatchetError(
+    'Unsupported',
+    `${code.path}: its default export must give an inference with sample and bringTo (backends/inference/types.ts).`,
+  );
+}

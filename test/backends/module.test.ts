@@ -1,0 +1,57 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { openInference } from '../../backends/inference/index.ts';
+import { openTrainer } from '../../backends/trainer/index.ts';
+
+const config = `
+model = "preset:reverse-text-0.2m"
+max_steps = 2
+batch_size = 8
+rollouts_per_example = 4
+[[env]]
+id = "reverse-text"
+`;
+
+test('a trainer and an inference of one’s own are files named in the config, called with its options', async (t) => {
+  const folder = await project(t, {
+    'own.js': 'export default (args) => ({ ...args, sample: async () => args.says, bringTo: async () => {} });',
+  });
+  const { spec, warnings } = await load(
+    folder,
+    '[inference]\nkind = "module"\nimport = "./own.js"\noptions = { says = 7 }',
+  );
+  assert.equal(await openInference(spec.inference, '').sample({} as never), 7);
+  assert.match(warnings.join(), /executes code of its own: .*own\.js/);
+});
+
+test('what a module must export is said when it does not', async (t) => {
+  const folder = await project(t, {
+    'half.js': 'export default () => ({ open() {}, close() {} });',
+    'none.js': 'export const trainer = 1;',
+  });
+  const open = async (file: string): Promise<unknown> => {
+    const { spec } = await load(folder, `[trainer]\nkind = "module"\nimport = "./${file}"`);
+    return openTrainer(spec.trainer);
+  };
+  await assert.rejects(open('half.js'), /half\.js: .* missing: trainStep, sftStep, digest/);
+  await assert.rejects(open('none.js'), /none\.js must export the custom trainer as its default/);
+  await assert.rejects(open('gone.js'), /trainer\.import: .*gone\.js cannot be read/);
+  await assert.rejects(load(folder, '[trainer]\nkind = "module"'), /a file with the code, because kind is "module"/);
+  await assert.rejects(load(folder, '[inference]\nimport = "./none.js"'), /nothing, or kind = "module"/);
+});
+
+async function project(t: TestContext, files: Readonly<Record<string, string>>): Promise<string> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-module-'));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  for (const [name, text] of Object.entries(files)) await writeFile(path.join(folder, name), text);
+  return folder;
+}
+
+async function load(folder: string, more: string): ReturnType<typeof loadRunConfig> {
+  await writeFile(path.join(folder, 'run.toml'), `${config}${more}\n`);
+  return loadRunConfig('run.toml', { projectFolder: folder });
+}

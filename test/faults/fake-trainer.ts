@@ -1,0 +1,64 @@
+/**
+ * A trainer whose weights are a hash chain: the digest after a step is the hash of the one before, the optimizer's state,
+ * and all that decides a step. It costs nothing, and a batch that is lost, trained twice or changed shows in every digest
+ * after it. `[trainer] kind = "module"`; options: { stepMs } = how long a step takes.
+ */
+import { createHash } from 'node:crypto';
+import { copyFile, readdir, readFile, stat, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Trainer } from '../../backends/trainer/types.ts';
+import { loadModelFolder } from '../../engine/index.ts';
+
+const weightsFile = 'model.safetensors';
+const digestLength = 64;
+const freshOptimizer = 'fresh';
+
+export default function createTrainer({ stepMs = 0 }: { readonly stepMs?: number }): Trainer {
+  let folder = '';
+  let digest = '';
+  let optimizer = freshOptimizer;
+  const advance = async (what: unknown): Promise<void> => {
+    await delay(stepMs);
+    digest = hash(digest, optimizer, JSON.stringify(what));
+    optimizer = hash(optimizer, digest);
+  };
+  return {
+    async open(from) {
+      folder = from;
+      const { size } = await stat(path.join(from, weightsFile));
+      digest =
+        size === digestLength
+          ? await readFile(path.join(from, weightsFile), 'utf8')
+          : (await loadModelFolder(from)).parameters.digest();
+      return { digest };
+    },
+    async trainStep({ plan, batch }) {
+      const { step, learningRate, klBeta, reference, loss } = plan;
+      await advance({ step, learningRate, klBeta, reference: reference.digest, loss, batch });
+      const metrics = { loss: 1, grad_norm: 1, entropy: 1, kl_divergence: 0 };
+      return { applied: true, metrics, digest };
+    },
+    async sftStep({ samples, learningRate }) {
+      await advance({ samples, learningRate });
+      return { applied: true, metrics: { loss: 1 } };
+    },
+    digest: () => Promise.resolve(digest),
+    async exportTo(target) {
+      for (const name of await readdir(folder)) {
+        if (name !== weightsFile) await copyFile(path.join(folder, name), path.join(target, name));
+      }
+      await writeFile(path.join(target, weightsFile), digest);
+    },
+    saveOptimizer: () => Promise.resolve(Buffer.from(optimizer)),
+    restoreOptimizer(state) {
+      optimizer = state === null ? freshOptimizer : Buffer.from(state).toString('utf8');
+      return Promise.resolve();
+    },
+    close: () => Promise.resolve(),
+  };
+}
+
+function hash(...parts: readonly string[]): string {
+  return createHash('sha256').update(parts.join('\n')).digest('hex');
+}
