@@ -1,6 +1,6 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { environmentForAll, environmentForRoles, selectEnvironment } from './child-environment.ts';
+import { environmentForAll, environmentForRoles, selectEnvironment, withoutVariables } from '../core/child-environment.ts';
 import {
   endLeftoverServer,
   isServing,
@@ -178,14 +178,15 @@ function superviseRole(
   surroundings: Surroundings,
 ): SupervisedProcess {
   const names = [...environmentForRoles, ...(role.passEnv ?? [])];
-  const dropped = selectEnvironment(role.dropEnv ?? [], environment);
-  const kept = Object.entries(selectEnvironment(names, environment)).filter(([name]) => !(name in dropped));
+  // What is set for a server elsewhere is not for our own.
+  const dropped = [...(role.dropEnv ?? []), ...(place.uiUrl === null ? [] : ['TEMPORAL_*'])];
+  const kept = withoutVariables(dropped, selectEnvironment(names, environment));
   return new SupervisedProcess(
     {
       name: role.name,
       command: role.command ?? process.execPath,
       args: role.args,
-      env: { ...Object.fromEntries(kept), TEMPORAL_ADDRESS: place.temporalAddress, ...role.env },
+      env: { ...kept, TEMPORAL_ADDRESS: place.temporalAddress, ...role.env },
       folder: place.projectFolder,
       rank: 'role',
       ready: role.ready,
