@@ -27,7 +27,10 @@ const tagBytes = 16;
 export function readPayloadKeys(env: Readonly<NodeJS.ProcessEnv> = process.env): readonly PayloadKey[] {
   const [given, file] = [env['RATCHET_PAYLOAD_KEY'], env['RATCHET_PAYLOAD_KEY_FILE']];
   if (given && file) {
-    throw new RatchetError('ConfigInvalid', 'RATCHET_PAYLOAD_KEY and RATCHET_PAYLOAD_KEY_FILE are both set; unset one of them.');
+    throw new RatchetError(
+      'ConfigInvalid',
+      'RATCHET_PAYLOAD_KEY and RATCHET_PAYLOAD_KEY_FILE are both set; unset one of them.',
+    );
   }
   const from = file ? `RATCHET_PAYLOAD_KEY_FILE (${file})` : 'RATCHET_PAYLOAD_KEY';
   const text = file ? readNamedFile('RATCHET_PAYLOAD_KEY_FILE', file).toString('utf8') : (given ?? '');
@@ -58,7 +61,9 @@ export class AesPayloadCodec implements PayloadCodec {
   }
 
   async decode(payloads: Payload[]): Promise<Payload[]> {
-    return payloads.map((payload) => (metadataText(payload, 'encoding') === encoding ? this.#decrypt(payload) : payload));
+    return payloads.map((payload) =>
+      metadataText(payload, 'encoding') === encoding ? this.#decrypt(payload) : payload,
+    );
   }
 
   #decrypt(payload: Payload): Payload {
@@ -101,7 +106,8 @@ function decrypt({ data }: Payload, { id, bytes }: PayloadKey): Payload {
 function parseKey(word: string, from: string): PayloadKey {
   const isHex = /^[0-9a-f]{64}$/i.test(word);
   const bytes = Buffer.from(word, isHex ? 'hex' : 'base64');
-  if ((!isHex && !/^[\w+/-]{43}=?$/.test(word)) || bytes.length !== keyBytes) throw noKey(from, `a word of ${word.length} characters`);
+  if ((!isHex && !/^[\w+/-]{43}=?$/.test(word)) || bytes.length !== keyBytes)
+    throw noKey(from, `a word of ${word.length} characters`);
   const id = createHash('sha256').update('ratchet payload key\n').update(bytes).digest('hex').slice(0, 12);
   return { id, bytes };
 }

@@ -42,7 +42,15 @@ const restartSeconds = 10;
 /** Settings of the shell that a service is given besides what every child process sees. Secrets are never among them. */
 const settingsKept = ['RATCHET_*', 'TEMPORAL_*'];
 /** A desktop session's own, wrong after the next login. */
-const settingsLeft = ['RATCHET_STARTED_AT', 'TERM', 'NO_COLOR', 'FORCE_COLOR', 'SHELL', 'XDG_RUNTIME_DIR', 'XDG_SESSION_*'];
+const settingsLeft = [
+  'RATCHET_STARTED_AT',
+  'TERM',
+  'NO_COLOR',
+  'FORCE_COLOR',
+  'SHELL',
+  'XDG_RUNTIME_DIR',
+  'XDG_SESSION_*',
+];
 /** Paths of secrets are no secrets. */
 const pathNames = /^(?:TEMPORAL_TLS_.*_PATH|TEMPORAL_TLS_SERVER_NAME|TEMPORAL_API_KEY_FILE|RATCHET_PAYLOAD_KEY_FILE)$/;
 
@@ -53,13 +61,21 @@ export function planService(options: ServiceOptions): ServicePlan {
   const projectFolder = realpathSync(options.projectFolder);
   const environment = environmentOf(env);
   for (const text of [projectFolder, ...command]) refuseUnwritable(text);
-  const stem = path.basename(projectFolder).toLowerCase().replaceAll(/[^a-z0-9]+/g, '-').replaceAll(/^-+|-+$/g, '').slice(0, 40);
+  const stem = path
+    .basename(projectFolder)
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9]+/g, '-')
+    .replaceAll(/^-+|-+$/g, '')
+    .slice(0, 40);
   const hash = createHash('sha256').update(projectFolder).digest('hex').slice(0, 8);
   const name = ['ratchet', ...(stem === '' ? [] : [stem]), hash].join('-');
   const definition = { name, projectFolder, command, environment };
   const notes = secretsLeftOut(env);
   if (manager === 'systemd') {
-    const config = env['XDG_CONFIG_HOME'] && path.isAbsolute(env['XDG_CONFIG_HOME']) ? env['XDG_CONFIG_HOME'] : path.join(home, '.config');
+    const config =
+      env['XDG_CONFIG_HOME'] && path.isAbsolute(env['XDG_CONFIG_HOME'])
+        ? env['XDG_CONFIG_HOME']
+        : path.join(home, '.config');
     const unit = `${name}.service`;
     return {
       manager,
@@ -108,7 +124,11 @@ export function uninstallService({ file, manager }: ServicePlan): boolean {
   return true;
 }
 
-function managerOf({ platform = process.platform, hasSystemd = existsSync('/run/systemd/system'), command }: ServiceOptions): ServiceManager {
+function managerOf({
+  platform = process.platform,
+  hasSystemd = existsSync('/run/systemd/system'),
+  command,
+}: ServiceOptions): ServiceManager {
   if (platform === 'darwin') return 'launchd';
   if (platform === 'linux' && hasSystemd) return 'systemd';
   throw new RatchetError(
@@ -192,7 +212,9 @@ function environmentOf(env: Readonly<NodeJS.ProcessEnv>): Record<string, string>
   const seen = selectEnvironment([...environmentForAll, ...settingsKept], env);
   const open = { ...withoutVariables([...temporalSecrets, ...settingsLeft], seen), ...namesOfFiles(seen) };
   // A proxy's password, or a key in a setting that is not ours.
-  return Object.fromEntries(Object.entries(open).filter(([, value]) => value !== '' && !hasControlCharacters(value) && !hasPassword(value)));
+  return Object.fromEntries(
+    Object.entries(open).filter(([, value]) => value !== '' && !hasControlCharacters(value) && !hasPassword(value)),
+  );
 }
 
 function namesOfFiles(env: Readonly<Record<string, string>>): Record<string, string> {

@@ -1,6 +1,11 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { environmentForAll, environmentForRoles, selectEnvironment, withoutVariables } from '../core/child-environment.ts';
+import {
+  environmentForAll,
+  environmentForRoles,
+  selectEnvironment,
+  withoutVariables,
+} from '../core/child-environment.ts';
 import {
   endLeftoverServer,
   isServing,

@@ -71,7 +71,9 @@ function adviceOn(failed: string, address: string, tls: TLSConfig | null): strin
   }
   if (/CERT_HAS_EXPIRED/.test(failed)) return `The certificate of ${address} has expired`;
   if (/SELF_SIGNED|UNABLE_TO|CERT_SIGNATURE|CERT_UNTRUSTED/.test(failed)) {
-    const whom = tls?.serverRootCACertificate ? 'the authority in TEMPORAL_TLS_SERVER_CA_CERT_PATH' : 'an authority this system knows';
+    const whom = tls?.serverRootCACertificate
+      ? 'the authority in TEMPORAL_TLS_SERVER_CA_CERT_PATH'
+      : 'an authority this system knows';
     return `The certificate of ${address} is not signed by ${whom}. Put the authority's own into TEMPORAL_TLS_SERVER_CA_CERT_PATH`;
   }
   return tls?.clientCertPair
@@ -83,7 +85,9 @@ function adviceOn(failed: string, address: string, tls: TLSConfig | null): strin
 async function attempt(socket: Socket, event: 'connect' | 'secureConnect'): Promise<string | null> {
   let failed: string | null = null;
   socket.on('error', (error: NodeJS.ErrnoException) => (failed ??= error.code ?? error.message));
-  socket.setTimeout(answerTimeoutMs, () => socket.destroy(Object.assign(new Error('no answer'), { code: 'no answer' })));
+  socket.setTimeout(answerTimeoutMs, () =>
+    socket.destroy(Object.assign(new Error('no answer'), { code: 'no answer' })),
+  );
   try {
     await Promise.race([once(socket, event), once(socket, 'close')]);
     if (event === 'secureConnect' && failed === null) {

@@ -70,7 +70,9 @@ function readPair(certificate: Material | null, key: Material | null): { crt: Bu
     `${key.from}: expected a private key in PEM, without a passphrase`,
   );
   if (!parsed.checkPrivateKey(privateKey)) {
-    throw refused(`${key.from} is not the key of the certificate in ${certificate.from}; give the two that belong together`);
+    throw refused(
+      `${key.from} is not the key of the certificate in ${certificate.from}; give the two that belong together`,
+    );
   }
   return { crt: certificate.bytes, key: key.bytes };
 }
@@ -78,7 +80,9 @@ function readPair(certificate: Material | null, key: Material | null): { crt: Bu
 function requireCertificate({ bytes, from }: Material): X509Certificate {
   const parsed = parsedOr(() => new X509Certificate(bytes), `${from}: expected a certificate in PEM`);
   if (Date.parse(parsed.validTo) < Date.now()) {
-    throw refused(`${from}: this certificate (${parsed.subject.replaceAll('\n', ', ')}) expired on ${parsed.validTo}; renew it`);
+    throw refused(
+      `${from}: this certificate (${parsed.subject.replaceAll('\n', ', ')}) expired on ${parsed.validTo}; renew it`,
+    );
   }
   return parsed;
 }
@@ -90,7 +94,9 @@ function readApiKey(env: Environment): string | null {
   if (file && key === '') throw refused(`TEMPORAL_API_KEY_FILE: ${file} is empty; expected an API key`);
   // What is no header would be refused later, with the key in the message.
   if (!/^[\x21-\x7e]*$/.test(key)) {
-    throw refused(`${file ? `TEMPORAL_API_KEY_FILE: ${file}` : 'TEMPORAL_API_KEY'}: expected one word of printable ASCII`);
+    throw refused(
+      `${file ? `TEMPORAL_API_KEY_FILE: ${file}` : 'TEMPORAL_API_KEY'}: expected one word of printable ASCII`,
+    );
   }
   return key === '' ? null : key;
 }

@@ -10,7 +10,10 @@ import { startClock } from '../clock.ts';
 export const devCommand = new Command('dev')
   .description('a Temporal server and all roles on this machine, supervised, until Ctrl-C')
   .option('--weights <folder...>', 'folders the policy server may load weights from', ['outputs'])
-  .option('--install-service', 'write a service (systemd, launchd) that starts this at boot, so that runs go on by themselves')
+  .option(
+    '--install-service',
+    'write a service (systemd, launchd) that starts this at boot, so that runs go on by themselves',
+  )
   .option('--uninstall-service', "remove this folder's service")
   .action(async ({ weights, installService: installs, uninstallService: uninstalls }: DevOptions) => {
     const projectFolder = process.cwd();
@@ -62,7 +65,9 @@ function tellService(projectFolder: string, weights: readonly string[], installs
   if (installs) {
     say(`${plan.file}: ${installService(plan)}. It is not enabled yet:`);
     for (const line of [...plan.toEnable, '', ...plan.notes]) say(line === '' ? '' : `  ${line}`);
-    say('Runs that are open when the machine goes down go on when it is back. To end it for good: ratchet dev --uninstall-service');
+    say(
+      'Runs that are open when the machine goes down go on when it is back. To end it for good: ratchet dev --uninstall-service',
+    );
     return;
   }
   if (!uninstallService(plan)) return say(`There is no service for ${projectFolder}: ${plan.file} does not exist.`);

@@ -16,7 +16,10 @@ export function refuseForeignSites({ host, origin }: IncomingHttpHeaders): void 
     throw new HttpError(403, 'Expected the header "Host" to name this machine: 127.0.0.1 or localhost.');
   }
   if (origin !== undefined && !isLoopback(hostnameOf(origin))) {
-    throw new HttpError(403, 'This server answers no web pages of other places. Start it with an API key to use it from one.');
+    throw new HttpError(
+      403,
+      'This server answers no web pages of other places. Start it with an API key to use it from one.',
+    );
   }
 }
 

@@ -41,7 +41,11 @@ describe('opening a run', () => {
   test('a workflow id or a name that reads as a path is refused at the door, and nothing is written', async (t) => {
     const { openRun, open, projectFolder } = await project(t);
     for (const id of ['../../etc/x', '/etc/x', '.hidden', 'a/b', 'a\\b', 'a b', 'x\n', '', `a${'b'.repeat(255)}`]) {
-      await assert.rejects(openRun('words.toml', id), hasCode('ConfigInvalid', 'cannot drive a run'), JSON.stringify(id));
+      await assert.rejects(
+        openRun('words.toml', id),
+        hasCode('ConfigInvalid', 'cannot drive a run'),
+        JSON.stringify(id),
+      );
     }
     for (const run of ['../../etc/x', '/etc/x', '.hidden', 'A', '', `a${'b'.repeat(64)}`]) {
       await assert.rejects(open({ run }), hasCode('ConfigInvalid'), JSON.stringify(run));

@@ -51,7 +51,11 @@ const foreign = {
   HF_TOKEN: canary(),
   OPENAI_API_KEY: canary(),
 };
-const secrets: readonly string[] = [...Object.values(foreign), payloadKey, Buffer.from(payloadKey, 'base64').toString('hex')];
+const secrets: readonly string[] = [
+  ...Object.values(foreign),
+  payloadKey,
+  Buffer.from(payloadKey, 'base64').toString('hex'),
+];
 
 let folder: string;
 let dev: ChildProcess;
@@ -101,7 +105,8 @@ test('no argument of any process held a secret, and each process saw only what i
   for (const secret of secrets) assert.ok(!argumentsSeen.includes(secret));
   assert.ok(environments.size > 0 || process.platform !== 'linux');
   for (const [what, environment] of environments) {
-    for (const [name, secret] of Object.entries(foreign)) assert.ok(!environment.includes(secret), `${what} saw ${name}`);
+    for (const [name, secret] of Object.entries(foreign))
+      assert.ok(!environment.includes(secret), `${what} saw ${name}`);
     const speaksTemporal = /--role/.test(what);
     assert.equal(environment.includes(payloadKey), speaksTemporal, `${what} and the key of the payloads`);
   }
@@ -115,7 +120,11 @@ test("code of the user's finds no secret in its environment", () => {
 });
 
 test('a config with a literal secret is refused with the advice to rotate it, without repeating it', async () => {
-  const handle = await client.workflow.start('trainRun', { workflowId: 'leaky', taskQueue: 'ratchet', args: ['leaky.toml'] });
+  const handle = await client.workflow.start('trainRun', {
+    workflowId: 'leaky',
+    taskQueue: 'ratchet',
+    args: ['leaky.toml'],
+  });
   const message = await handle.result().then(
     () => assert.fail('it was trained'),
     (error: Error) => String((error.cause as Error).cause),
@@ -132,7 +141,11 @@ test('with a payload key nothing but names, times and figures can be read in the
     for (const hidden of ['hidden', 'leaky.toml', 'rotate', 'reverse-text', 'max_tokens', 'learningRate', folder]) {
       assert.ok(!texts.includes(hidden), `${workflowId}: ${hidden} can be read`);
     }
-    const open = new Set(payloadsIn(history.events).filter((one) => one.encoding !== 'binary/encrypted').map(({ at }) => at));
+    const open = new Set(
+      payloadsIn(history.events)
+        .filter((one) => one.encoding !== 'binary/encrypted')
+        .map(({ at }) => at),
+    );
     const expected = workflowId === 'leaky' ? [] : ['upsertWorkflowSearchAttributesEventAttributes'];
     for (const place of expected) assert.ok(open.has(place), place);
     for (const place of open) assert.ok([...expected, 'marker data'].includes(place), `not encrypted: ${place}`);
@@ -140,7 +153,10 @@ test('with a payload key nothing but names, times and figures can be read in the
 });
 
 test('status and logs work with the key; without it they say which key is missing', async () => {
-  const [status, logs] = [await ratchet(['status', 'guarded'], true), await ratchet(['logs', 'guarded', 'train'], true)];
+  const [status, logs] = [
+    await ratchet(['status', 'guarded'], true),
+    await ratchet(['logs', 'guarded', 'train'], true),
+  ];
   assert.match(status.output, new RegExp(`guarded: .*step ${steps} of ${steps}`), status.output);
   assert.match(logs.output, /trainStep/);
   const failed = await ratchet(['status', 'leaky'], true);
@@ -153,7 +169,11 @@ test('status and logs work with the key; without it they say which key is missin
 
 test('a stack without the key loses no run that needs it: the run waits, says which key is missing, and goes on with it', async () => {
   await restartDev(false);
-  const handle = await client.workflow.start('trainRun', { workflowId: 'kept', taskQueue: 'ratchet', args: ['leaky.toml'] });
+  const handle = await client.workflow.start('trainRun', {
+    workflowId: 'kept',
+    taskQueue: 'ratchet',
+    args: ['leaky.toml'],
+  });
   await eventually('the task was tried', async () => {
     const texts = readableTexts((await rawHistory('kept')).events).join('\n');
     return /encrypted with the key [0-9a-f]{12}, and none is set/.test(texts);
@@ -180,8 +200,13 @@ let argumentsSeen = '';
 const environments = new Map<string, string>();
 
 async function startDev(hasKey = true): Promise<void> {
-  dev = spawn(process.execPath, [command, 'dev'], { cwd: folder, env: shellEnvironment(hasKey), stdio: ['ignore', 'pipe', 'pipe'] });
-  for (const stream of [dev.stdout, dev.stderr]) stream?.on('data', (chunk: Buffer) => (printed += chunk.toString('utf8')));
+  dev = spawn(process.execPath, [command, 'dev'], {
+    cwd: folder,
+    env: shellEnvironment(hasKey),
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  for (const stream of [dev.stdout, dev.stderr])
+    stream?.on('data', (chunk: Buffer) => (printed += chunk.toString('utf8')));
   let address = '';
   await eventually(
     'the stack is ready',
@@ -213,10 +238,15 @@ function shellEnvironment(hasKey: boolean): NodeJS.ProcessEnv {
 
 function ratchet(args: readonly string[], hasKey: boolean): Promise<{ code: number; output: string }> {
   return new Promise((resolve) => {
-    execFile(process.execPath, [command, ...args], { cwd: folder, env: shellEnvironment(hasKey) }, (error, stdout, stderr) => {
-      printed += stdout + stderr;
-      resolve({ code: error ? Number(error.code) : 0, output: stdout + stderr });
-    });
+    execFile(
+      process.execPath,
+      [command, ...args],
+      { cwd: folder, env: shellEnvironment(hasKey) },
+      (error, stdout, stderr) => {
+        printed += stdout + stderr;
+        resolve({ code: error ? Number(error.code) : 0, output: stdout + stderr });
+      },
+    );
   });
 }
 
@@ -260,7 +290,9 @@ async function rawHistory(workflowId: string): Promise<{ events: unknown[] }> {
       ...(nextPageToken ? { nextPageToken } : {}),
     });
     for (const event of page.history?.events ?? []) {
-      events.push(proto.temporal.api.history.v1.HistoryEvent.toObject(proto.temporal.api.history.v1.HistoryEvent.create(event)));
+      events.push(
+        proto.temporal.api.history.v1.HistoryEvent.toObject(proto.temporal.api.history.v1.HistoryEvent.create(event)),
+      );
     }
     nextPageToken = page.nextPageToken?.length ? page.nextPageToken : undefined;
     await delay(0);

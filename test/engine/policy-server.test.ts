@@ -317,7 +317,12 @@ test('a web page of another place gets nothing from a server without a key, what
   for (const host of [`127.0.0.1:${server.port}`, `localhost:${server.port}`, 'LOCALHOST', `[::1]:${server.port}`]) {
     assert.equal(await statusOf({ host }), 200, host);
   }
-  for (const host of ['evil.example', `evil.example:${server.port}`, '127.0.0.1.evil.example', 'localhost@evil.example']) {
+  for (const host of [
+    'evil.example',
+    `evil.example:${server.port}`,
+    '127.0.0.1.evil.example',
+    'localhost@evil.example',
+  ]) {
     assert.equal(await statusOf({ host }), 403, host);
   }
   assert.equal(await statusOf({ origin: `http://localhost:3000` }), 200);

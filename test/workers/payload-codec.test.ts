@@ -44,7 +44,11 @@ test('a payload that was changed, cut, or given another key name is refused, not
   const changed = Buffer.from(data);
   changed[20]! ^= 1;
   const otherName = (await codecOf(second).encode([plain()]))[0]!.metadata!;
-  for (const bad of [{ ...good, data: changed }, { ...good, data: data.subarray(0, 20) }, { ...good, data: Buffer.alloc(0) }]) {
+  for (const bad of [
+    { ...good, data: changed },
+    { ...good, data: data.subarray(0, 20) },
+    { ...good, data: Buffer.alloc(0) },
+  ]) {
     await assert.rejects(codec.decode([bad]), /changed or cut/);
   }
   await assert.rejects(codec.decode([{ ...good, metadata: otherName }]), /changed or cut/);
@@ -64,13 +68,14 @@ test('a key is 32 bytes in base64 or hex, from the variable or a file; a passphr
   assert.deepEqual(readPayloadKeys({}), []);
 
   const phrase = 'correct horse';
-  const refusal = (error: Error) => /32 bytes in base64 or hex.*openssl rand/.test(error.message) && !error.message.includes('horse');
+  const refusal = (error: Error) =>
+    /32 bytes in base64 or hex.*openssl rand/.test(error.message) && !error.message.includes('horse');
   assert.throws(() => readPayloadKeys({ RATCHET_PAYLOAD_KEY: phrase }), refusal);
   assert.throws(() => readPayloadKeys({ RATCHET_PAYLOAD_KEY: 'x'.repeat(44) }), refusal);
   assert.throws(() => readPayloadKeys({ RATCHET_PAYLOAD_KEY: ' ' }), /got nothing/);
-  assert.throws(() => readPayloadKeys({ RATCHET_PAYLOAD_KEY_FILE: '/no/such' }), /RATCHET_PAYLOAD_KEY_FILE: .*no such file/);
   assert.throws(
-    () => readPayloadKeys({ RATCHET_PAYLOAD_KEY: newKey(), RATCHET_PAYLOAD_KEY_FILE: file }),
-    /both set/,
+    () => readPayloadKeys({ RATCHET_PAYLOAD_KEY_FILE: '/no/such' }),
+    /RATCHET_PAYLOAD_KEY_FILE: .*no such file/,
   );
+  assert.throws(() => readPayloadKeys({ RATCHET_PAYLOAD_KEY: newKey(), RATCHET_PAYLOAD_KEY_FILE: file }), /both set/);
 });

@@ -29,7 +29,10 @@ test('a systemd unit that the machine accepts says what is run, where, and that 
   }
   assert.ok(lines.includes('Environment="RATCHET_CACHE=/big disk/100%%"'));
   const start = lines.find((line) => line.startsWith('ExecStart=')) ?? '';
-  assert.match(start, /^ExecStart=".*\/my node" "\/opt\/100%% \$\$HOME\/ratchet \\"x\\"\.mjs" "dev" "--weights" "outputs"$/);
+  assert.match(
+    start,
+    /^ExecStart=".*\/my node" "\/opt\/100%% \$\$HOME\/ratchet \\"x\\"\.mjs" "dev" "--weights" "outputs"$/,
+  );
   assert.match(plan.text, /^WorkingDirectory=\/.*\/it's 100%% "my" \$HOME \\n & <co>$/m);
   assert.ok(plan.toEnable.some((line) => line.startsWith('loginctl enable-linger me')));
 });
@@ -42,21 +45,33 @@ const analyze = (): string | null => {
   }
 };
 
-test('systemd itself finds nothing wrong with the unit', { skip: analyze() ? false : 'there is no systemd-analyze' }, (t) => {
-  const plan = planService(optionsFor(t));
-  installService(plan);
-  const said = execFileSync('sh', ['-c', 'systemd-analyze --user --man=no verify "$1" 2>&1; echo "ended $?"', 'sh', plan.file], {
-    encoding: 'utf8',
-    env: { PATH: process.env['PATH'], HOME: dirname(plan.file), XDG_RUNTIME_DIR: dirname(plan.file) },
-  });
-  assert.doesNotMatch(said, new RegExp(plan.name), said);
-  writeFileSync(plan.file, plan.text.replace('KillMode=mixed', 'KillMode=sometimes'));
-  const wrong = execFileSync('sh', ['-c', 'systemd-analyze --user --man=no verify "$1" 2>&1; true', 'sh', plan.file], {
-    encoding: 'utf8',
-    env: { PATH: process.env['PATH'], HOME: dirname(plan.file), XDG_RUNTIME_DIR: dirname(plan.file) },
-  });
-  assert.match(wrong, /kill ?mode/i, 'it looks at what it is given');
-});
+test(
+  'systemd itself finds nothing wrong with the unit',
+  { skip: analyze() ? false : 'there is no systemd-analyze' },
+  (t) => {
+    const plan = planService(optionsFor(t));
+    installService(plan);
+    const said = execFileSync(
+      'sh',
+      ['-c', 'systemd-analyze --user --man=no verify "$1" 2>&1; echo "ended $?"', 'sh', plan.file],
+      {
+        encoding: 'utf8',
+        env: { PATH: process.env['PATH'], HOME: dirname(plan.file), XDG_RUNTIME_DIR: dirname(plan.file) },
+      },
+    );
+    assert.doesNotMatch(said, new RegExp(plan.name), said);
+    writeFileSync(plan.file, plan.text.replace('KillMode=mixed', 'KillMode=sometimes'));
+    const wrong = execFileSync(
+      'sh',
+      ['-c', 'systemd-analyze --user --man=no verify "$1" 2>&1; true', 'sh', plan.file],
+      {
+        encoding: 'utf8',
+        env: { PATH: process.env['PATH'], HOME: dirname(plan.file), XDG_RUNTIME_DIR: dirname(plan.file) },
+      },
+    );
+    assert.match(wrong, /kill ?mode/i, 'it looks at what it is given');
+  },
+);
 
 test('a launchd plist holds the same, escaped, and reads back as it was meant', (t) => {
   const options = optionsFor(t, { platform: 'darwin', hasSystemd: false });
@@ -66,7 +81,10 @@ test('a launchd plist holds the same, escaped, and reads back as it was meant', 
   assert.equal(stringAfter(plan.text, 'Label'), plan.name);
   assert.equal(stringAfter(plan.text, 'RATCHET_CACHE'), '/big disk/100%');
   const [, list = ''] = /<key>ProgramArguments<\/key><array>(.*)<\/array>/.exec(plan.text) ?? [];
-  assert.deepEqual([...list.matchAll(/<string>(.*?)<\/string>/g)].map(([, one]) => unescape(one!)), options.command);
+  assert.deepEqual(
+    [...list.matchAll(/<string>(.*?)<\/string>/g)].map(([, one]) => unescape(one!)),
+    options.command,
+  );
   assert.match(plan.text, /<key>SuccessfulExit<\/key><false\/>/);
 });
 
@@ -79,7 +97,11 @@ test('no secret of the shell is written, and it is said where it goes instead', 
     HTTPS_PROXY: 'http://me:canary-5@proxy:8080',
     WANDB_API_KEY: 'canary-6',
   };
-  const names = { TEMPORAL_ADDRESS: 'cloud:7233', TEMPORAL_TLS_CLIENT_KEY_PATH: '/keys/k', RATCHET_PAYLOAD_KEY_FILE: '/keys/p' };
+  const names = {
+    TEMPORAL_ADDRESS: 'cloud:7233',
+    TEMPORAL_TLS_CLIENT_KEY_PATH: '/keys/k',
+    RATCHET_PAYLOAD_KEY_FILE: '/keys/p',
+  };
   for (const platform of ['linux', 'darwin'] as const) {
     const plan = planService(optionsFor(t, { platform, env: { ...secrets, ...names } }));
     assert.doesNotMatch(JSON.stringify(plan), /canary/);
@@ -109,7 +131,10 @@ test('two folders of the same name have services of their own', (t) => {
 });
 
 test('elsewhere, and for a folder whose name no unit can hold, it is refused with what to do', (t) => {
-  assert.throws(() => planService(optionsFor(t, { hasSystemd: false })), /Linux without systemd.*\n.*dev --weights outputs/);
+  assert.throws(
+    () => planService(optionsFor(t, { hasSystemd: false })),
+    /Linux without systemd.*\n.*dev --weights outputs/,
+  );
   assert.throws(() => planService(optionsFor(t, { platform: 'win32' })), /this is win32/);
   const projectFolder = join(temporaryFolder(t), 'two\nlines');
   mkdirSync(projectFolder);

@@ -14,34 +14,42 @@ import { hasOpenssl, makeCertificates, startTlsProxy, type KeyPair } from './fix
 
 const skip = hasOpenssl() ? false : 'there is no openssl to make certificates with';
 
-test('workers and commands reach a server behind TLS, with a client certificate where it wants one, and with an API key', { skip }, async (t) => {
-  const upstream = await startServer(t);
-  const { authority, server, client } = makeCertificates(t);
-  const open = await startTlsProxy(t, { server, upstream });
-  const strict = await startTlsProxy(t, { server, upstream, clientAuthority: authority.certificate });
-  const trusting = { TEMPORAL_TLS_SERVER_CA_CERT_PATH: authority.certificate };
-  const keyFile = join(temporaryFolder(t), 'api-key');
-  writeFileSync(keyFile, 'key-from-a-file\n');
+test(
+  'workers and commands reach a server behind TLS, with a client certificate where it wants one, and with an API key',
+  { skip },
+  async (t) => {
+    const upstream = await startServer(t);
+    const { authority, server, client } = makeCertificates(t);
+    const open = await startTlsProxy(t, { server, upstream });
+    const strict = await startTlsProxy(t, { server, upstream, clientAuthority: authority.certificate });
+    const trusting = { TEMPORAL_TLS_SERVER_CA_CERT_PATH: authority.certificate };
+    const keyFile = join(temporaryFolder(t), 'api-key');
+    writeFileSync(keyFile, 'key-from-a-file\n');
 
-  await reach(open.address, { ...trusting, TEMPORAL_API_KEY: 'key-from-the-environment' });
-  await reach(open.address, { ...trusting, TEMPORAL_API_KEY_FILE: keyFile, TEMPORAL_TLS_SERVER_NAME: 'temporal.test' });
-  await reach(strict.address, { ...trusting, ...presenting(client) });
+    await reach(open.address, { ...trusting, TEMPORAL_API_KEY: 'key-from-the-environment' });
+    await reach(open.address, {
+      ...trusting,
+      TEMPORAL_API_KEY_FILE: keyFile,
+      TEMPORAL_TLS_SERVER_NAME: 'temporal.test',
+    });
+    await reach(strict.address, { ...trusting, ...presenting(client) });
 
-  const keys = new Set(open.calls.map(({ authorization }) => authorization));
-  assert.deepEqual([...keys], ['Bearer key-from-the-environment', 'Bearer key-from-a-file']);
-  assert.ok(strict.calls.length > 0);
-  assert.ok(strict.calls.every(({ authorization }) => authorization === undefined));
+    const keys = new Set(open.calls.map(({ authorization }) => authorization));
+    assert.deepEqual([...keys], ['Bearer key-from-the-environment', 'Bearer key-from-a-file']);
+    assert.ok(strict.calls.length > 0);
+    assert.ok(strict.calls.every(({ authorization }) => authorization === undefined));
 
-  async function reach(address: string, env: NodeJS.ProcessEnv): Promise<void> {
-    const settings = remoteTemporal(address, env);
-    const command = await connect(settings);
-    await command.client.workflow.count("WorkflowType='trainRun'");
-    await command.close();
-    const worker = await connectWorker(settings);
-    await worker.workflowService.getSystemInfo({});
-    await worker.close();
-  }
-});
+    async function reach(address: string, env: NodeJS.ProcessEnv): Promise<void> {
+      const settings = remoteTemporal(address, env);
+      const command = await connect(settings);
+      await command.client.workflow.count("WorkflowType='trainRun'");
+      await command.close();
+      const worker = await connectWorker(settings);
+      await worker.workflowService.getSystemInfo({});
+      await worker.close();
+    }
+  },
+);
 
 test('what is wrong with the way to a server is said, with what to set', { skip }, async (t) => {
   const upstream = await startServer(t);
@@ -53,7 +61,11 @@ test('what is wrong with the way to a server is said, with what to set', { skip 
   const elsewhere = { TEMPORAL_TLS_SERVER_CA_CERT_PATH: stranger.authority.certificate };
 
   await refused(strict.address, trusting, /client certificate: TEMPORAL_TLS_CLIENT_CERT_PATH/);
-  await refused(strict.address, { ...trusting, ...presenting(stranger.client) }, /does not accept the client certificate/);
+  await refused(
+    strict.address,
+    { ...trusting, ...presenting(stranger.client) },
+    /does not accept the client certificate/,
+  );
   assert.equal(strict.calls.length, 0, 'nobody got in');
   await refused(open.address, elsewhere, /not signed by the authority in TEMPORAL_TLS_SERVER_CA_CERT_PATH/);
   await refused(open.address, { TEMPORAL_TLS: 'true' }, /not signed by an authority this system knows/);
@@ -71,7 +83,10 @@ test('what is wrong with the way to a server is said, with what to set', { skip 
 
 test('a server that nobody runs is said to be silent', async () => {
   const port = await choosePort(0);
-  await assert.rejects(connectWorker(localTemporal(`127.0.0.1:${port}`)), /No Temporal server answers at .* \(ECONNREFUSED\)/);
+  await assert.rejects(
+    connectWorker(localTemporal(`127.0.0.1:${port}`)),
+    /No Temporal server answers at .* \(ECONNREFUSED\)/,
+  );
 });
 
 function presenting({ certificate, key }: KeyPair): NodeJS.ProcessEnv {
