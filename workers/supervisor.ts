@@ -17,10 +17,12 @@ import {
   type ServerPorts,
 } from './dev-server.ts';
 import { startGuard } from './guard.ts';
+import { readPayloadKeys } from './payload-codec.ts';
 import { choosePort } from './ports.ts';
 import { holdProject } from './project-lock.ts';
 import { SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
 import { ensureTemporalCli, type TemporalCli } from './temporal-cli.ts';
+import { remoteTemporal } from './temporal-settings.ts';
 
 /** One process that the stack keeps alive. */
 export interface Role {
@@ -83,6 +85,7 @@ const serverStartsMax = 3;
  */
 export async function startStack(options: StackOptions): Promise<Stack> {
   const { environment = process.env, log } = options;
+  refuseBadCredentials(environment);
   const hold = await holdProject(options.projectFolder);
   const stateFolder = join(hold.projectFolder, '.ratchet');
   const logFolder = join(stateFolder, 'logs');
@@ -174,6 +177,13 @@ export async function startStack(options: StackOptions): Promise<Stack> {
     );
     return server;
   }
+}
+
+/** What every worker would stumble over is said once, before anything starts. */
+function refuseBadCredentials(environment: Readonly<NodeJS.ProcessEnv>): void {
+  readPayloadKeys(environment);
+  const elsewhere = environment['TEMPORAL_ADDRESS'];
+  if (elsewhere) remoteTemporal(elsewhere, environment);
 }
 
 function superviseRole(
