@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
-import { firstLineage } from '../core/names.ts';
+import { firstLineage, workflowIdPattern } from '../core/names.ts';
 import type { RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import { type EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
@@ -69,6 +69,7 @@ export const createOpenRun =
   (dependencies: OpenRunDependencies) =>
   /** Loads, validates and stores the spec, and finds where the run stands. Twice does the same as once. */
   async (input: TrainRunInput, workflowId: string): Promise<OpenedRun> => {
+    refuseWorkflowId(workflowId);
     const { config, overrides = {}, run } = typeof input === 'string' ? { config: input } : input;
     const { spec, warnings } = await loadRunConfig(config, {
       projectFolder: dependencies.projectFolder,
@@ -101,6 +102,14 @@ export const createOpenRun =
       hasSearchAttributes,
     };
   };
+
+function refuseWorkflowId(workflowId: string): void {
+  if (workflowIdPattern.test(workflowId)) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `The workflow id ${JSON.stringify(workflowId)} cannot drive a run: expected up to 255 letters, digits and . _ : + @ -, beginning with a letter or digit. Start it again with another --workflow-id; the run's name is the best one.`,
+  );
+}
 
 async function openDatasets({ environments, eval: evaluation }: RunSpec): Promise<OpenedRun['datasets']> {
   for (const entry of evaluation?.environments ?? []) {

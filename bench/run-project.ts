@@ -12,6 +12,7 @@ import { firstLineage } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../workers/roles.ts';
 import { startStack } from '../workers/supervisor.ts';
+import { localTemporal } from '../workers/temporal-settings.ts';
 import type { Bench } from './measurement.ts';
 
 /** The run that all measurements are made of. */
@@ -90,7 +91,7 @@ export async function withStack<T>(bench: Bench, folder: string, work: (client: 
     environment,
   });
   try {
-    const { client, close } = await connect({ address: stack.temporalAddress, namespace: 'default' });
+    const { client, close } = await connect(localTemporal(stack.temporalAddress));
     try {
       const result = await client.withAbortSignal(bench.signal, () => work(client));
       const restarted = Object.entries(stack.restarts()).filter(([, count]) => count > 0);

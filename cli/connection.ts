@@ -6,60 +6,58 @@ import {
   type WorkflowHandle,
   WorkflowNotFoundError,
 } from '@temporalio/client';
+import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import proto from '@temporalio/proto';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern, taskQueues } from '../core/names.ts';
-import { readRunningStack } from '../workers/project-lock.ts';
+import { dataConverterFor, readPayloadKeys } from '../workers/payload-codec.ts';
+import { readRunningStack, type RunningStack } from '../workers/project-lock.ts';
+import { connectionOptions, notConnected } from '../workers/temporal-connection.ts';
+import { localTemporal, remoteTemporal, type TemporalSettings } from '../workers/temporal-settings.ts';
 import { rootMessage } from './root-message.ts';
 
-export interface TemporalPlace {
-  readonly address: string;
-  readonly namespace: string;
-}
-
 /** Where Temporal is: TEMPORAL_ADDRESS, else what runs in this folder. */
-export async function findTemporal(projectFolder: string): Promise<TemporalPlace> {
-  const namespace = process.env['TEMPORAL_NAMESPACE'] ?? 'default';
+export async function findTemporal(projectFolder: string): Promise<TemporalSettings> {
   const given = process.env['TEMPORAL_ADDRESS'];
-  if (given) return { address: given, namespace };
+  if (given) return remoteTemporal(given);
   const running = await readRunningStack(projectFolder);
-  if (running?.temporalAddress) return { address: running.temporalAddress, namespace };
+  if (running?.temporalAddress) return temporalOf(running, running.temporalAddress);
   throw new RatchetError(
     'ServerUnavailable',
     `Nothing of Ratchet runs in ${projectFolder}. Start it with \`ratchet dev\` or \`ratchet train FILE\`, or set TEMPORAL_ADDRESS to a server elsewhere.`,
   );
 }
 
+/** How the server of a stack is reached. One that is not the stack's own has no UI address. */
+export function temporalOf({ uiUrl }: Pick<RunningStack, 'uiUrl'>, address: string): TemporalSettings {
+  return uiUrl === null ? remoteTemporal(address) : localTemporal(address);
+}
+
 /** About a second of asking again; the usual ten attempts are 20 s in which nobody can interrupt a call. */
 const callAttemptsMax = 4;
 
-export async function connect({
-  address,
-  namespace,
-}: TemporalPlace): Promise<{ client: Client; close: () => Promise<void> }> {
+export async function connect(settings: TemporalSettings): Promise<{ client: Client; close: () => Promise<void> }> {
+  const { namespace } = settings;
+  const dataConverter = dataConverterFor(readPayloadKeys());
   try {
     const connection = await Connection.connect({
-      address,
+      ...connectionOptions(settings),
       connectTimeout: '10s',
       interceptors: [makeGrpcRetryInterceptor(defaultGrpcRetryOptions({ maxAttempts: callAttemptsMax }))],
     });
     return {
-      client: new Client({ connection, namespace, identity: `ratchet ${process.pid}` }),
+      client: new Client({ connection, namespace, dataConverter, identity: `ratchet ${process.pid}` }),
       close: () => connection.close(),
     };
   } catch (cause) {
-    throw new RatchetError(
-      'ServerUnavailable',
-      `No Temporal server answers at ${address}. Is it running, and is TEMPORAL_ADDRESS right?`,
-      { cause },
-    );
+    throw await notConnected(settings, cause);
   }
 }
 
 /** Whether somebody works on the orchestrators' queue of this server. */
-export async function hasWorkers(address: string): Promise<boolean> {
-  const namespace = process.env['TEMPORAL_NAMESPACE'] ?? 'default';
-  const { client, close } = await connect({ address, namespace });
+export async function hasWorkers(settings: TemporalSettings): Promise<boolean> {
+  const { client, close } = await connect(settings);
+  const { namespace } = settings;
   try {
     const { pollers } = await client.workflowService.describeTaskQueue({
       namespace,
@@ -106,9 +104,11 @@ export async function startedWith({ client, workflowId }: WorkflowHandle): Promi
     execution: { workflowId },
     maximumPageSize: 1,
   });
-  const data = history?.events?.[0]?.workflowExecutionStartedEventAttributes?.input?.payloads?.[0]?.data;
-  if (!data) return null;
-  const input = JSON.parse(Buffer.from(data).toString()) as string | { overrides?: Record<string, string> };
+  const payloads = history?.events?.[0]?.workflowExecutionStartedEventAttributes?.input?.payloads;
+  if (!payloads?.length) return null;
+  const [input] = (await decodeArrayFromPayloads(client.options.loadedDataConverter, payloads)) as [
+    string | { overrides?: Record<string, string> },
+  ];
   return typeof input === 'string' ? {} : (input.overrides ?? null);
 }
 

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { QueryNotRegisteredError, type WorkflowHandle } from '@temporalio/client';
+import { decodeOptionalFailureToOptionalError } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import type { RunEvent, RunStatus } from '../workflows/messages.ts';
 
 /** How often the run is asked for news; a query costs its worker a few milliseconds. */
@@ -84,12 +85,14 @@ function waitsOf(answer: Answer<RunStatus>): string[] {
 async function retrying(handle: WorkflowHandle): Promise<string[] | null> {
   try {
     const { raw } = await handle.client.withDeadline(Date.now() + queryTimeoutMs, () => handle.describe());
-    return (raw.pendingActivities ?? [])
-      .filter(({ attempt }) => (attempt ?? 1) > 1)
-      .map(
-        ({ activityType, attempt, lastFailure }) =>
-          `${activityType?.name} is tried again (attempt ${attempt}): ${lastFailure?.message ?? 'its worker went away'}`,
-      );
+    const again = (raw.pendingActivities ?? []).filter(({ attempt }) => (attempt ?? 1) > 1);
+    return await Promise.all(
+      again.map(async ({ activityType, attempt, lastFailure }) => {
+        const converter = handle.client.options.loadedDataConverter;
+        const failure = await decodeOptionalFailureToOptionalError(converter, lastFailure);
+        return `${activityType?.name} is tried again (attempt ${attempt}): ${failure?.message ?? 'its worker went away'}`;
+      }),
+    );
   } catch {
     return null; // A server that is being restarted, or gone: asked again at the next look.
   }

@@ -17,6 +17,9 @@ export const firstLineage = 'main';
 /** A run is named once and its workflow id is that name. The pattern also keeps it safe as a folder name. */
 export const runNamePattern = /^[a-z0-9][a-z0-9._-]{0,63}$/;
 
+/** What a workflow that drives a run may be called: it is shown, copied into commands and stored, so nothing that reads as a path. */
+export const workflowIdPattern = /^[A-Za-z0-9][\w.:+@-]{0,254}$/;
+
 /** The name under which an inference server holds one version of a run's policy. */
 export function policyName(run: string, lineage: string, step: number): string {
   return `${run}:${lineage}:${step}`;

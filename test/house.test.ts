@@ -52,7 +52,7 @@ const house: Readonly<Record<string, Room>> = {
   workflows: { rooms: ['core'], except: ['core/spec'], packages: ['@temporalio/workflow', '@temporalio/common'] },
   workers: {
     rooms: ['core', 'engine', 'backends', 'activities'],
-    packages: ['node:*', '@temporalio/worker', '@temporalio/client', '@temporalio/common', 'zod'],
+    packages: ['node:*', '@temporalio/worker', '@temporalio/client', '@temporalio/common', '@temporalio/proto', 'zod'],
   },
   report: { rooms: ['core', 'backends'], packages: ['node:*'] },
   cli: {

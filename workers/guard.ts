@@ -1,6 +1,6 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { environmentForAll, selectEnvironment } from './child-environment.ts';
+import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
 
 /** The order in which groups end: what works before what it reports to. */
 export const guardRanks = { role: 0, server: 1 } as const;
@@ -25,7 +25,10 @@ export function startGuard(): Guard {
     const child = spawn(process.execPath, [fileURLToPath(new URL('./guard.mjs', import.meta.url))], {
       detached: true,
       stdio: ['pipe', 'ignore', 'ignore'],
-      env: selectEnvironment(environmentForAll.filter((name) => name !== 'NODE_OPTIONS')),
+      env: selectEnvironment(
+        environmentForAll.filter((name) => name !== 'NODE_OPTIONS'),
+        process.env,
+      ),
     });
     child.stdin.on('error', () => {});
     child.on('error', () => {});

@@ -1,10 +1,11 @@
 import { parseArgs } from 'node:util';
 import { workerRoles, type WorkerRole } from '../core/names.ts';
+import { takeCredentials } from './credentials.ts';
 import { openWorker } from './worker.ts';
 
 /**
  * One worker process: `workers/main.ts --role rollout`. Where Temporal is comes from TEMPORAL_ADDRESS and
- * TEMPORAL_NAMESPACE, the policy server from RATCHET_POLICY_URL, the project's folder is the current one.
+ * its companions (`temporal-settings.ts`), the policy server from RATCHET_POLICY_URL, the project's folder is the current one.
  */
 const { values } = parseArgs({ options: { role: { type: 'string' } } });
 if (!isRole(values.role)) {
@@ -13,8 +14,7 @@ if (!isRole(values.role)) {
 }
 const worker = await openWorker({
   role: values.role,
-  address: process.env['TEMPORAL_ADDRESS'] ?? '127.0.0.1:7233',
-  namespace: process.env['TEMPORAL_NAMESPACE'] ?? 'default',
+  ...takeCredentials(),
   projectFolder: process.cwd(),
   policyUrl: process.env['RATCHET_POLICY_URL'] ?? 'http://127.0.0.1:8420',
 });

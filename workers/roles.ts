@@ -1,5 +1,6 @@
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { temporalSecrets } from '../core/child-environment.ts';
 import { workerRoles } from '../core/names.ts';
 import { choosePort } from './ports.ts';
 import type { Role } from './supervisor.ts';
@@ -28,7 +29,7 @@ export function localRoles({ weightRoots, policyPort }: RoleOptions): Role[] {
       '1',
       ...weightRoots.flatMap((root) => ['--allow-root', root]),
     ],
-    dropEnv: ['TEMPORAL_API_KEY'],
+    dropEnv: temporalSecrets,
     ready: { url: `${policyUrl}/health` },
   };
   const workers = workerRoles.map((role): Role => ({

@@ -1,6 +1,11 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { environmentForAll, environmentForRoles, selectEnvironment } from './child-environment.ts';
+import {
+  environmentForAll,
+  environmentForRoles,
+  selectEnvironment,
+  withoutVariables,
+} from '../core/child-environment.ts';
 import {
   endLeftoverServer,
   isServing,
@@ -12,10 +17,12 @@ import {
   type ServerPorts,
 } from './dev-server.ts';
 import { startGuard } from './guard.ts';
+import { readPayloadKeys } from './payload-codec.ts';
 import { choosePort } from './ports.ts';
 import { holdProject } from './project-lock.ts';
 import { SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
 import { ensureTemporalCli, type TemporalCli } from './temporal-cli.ts';
+import { remoteTemporal } from './temporal-settings.ts';
 
 /** One process that the stack keeps alive. */
 export interface Role {
@@ -78,6 +85,7 @@ const serverStartsMax = 3;
  */
 export async function startStack(options: StackOptions): Promise<Stack> {
   const { environment = process.env, log } = options;
+  refuseBadCredentials(environment);
   const hold = await holdProject(options.projectFolder);
   const stateFolder = join(hold.projectFolder, '.ratchet');
   const logFolder = join(stateFolder, 'logs');
@@ -171,6 +179,13 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   }
 }
 
+/** What every worker would stumble over is said once, before anything starts. */
+function refuseBadCredentials(environment: Readonly<NodeJS.ProcessEnv>): void {
+  readPayloadKeys(environment);
+  const elsewhere = environment['TEMPORAL_ADDRESS'];
+  if (elsewhere) remoteTemporal(elsewhere, environment);
+}
+
 function superviseRole(
   role: Role,
   place: StackPlace,
@@ -178,14 +193,15 @@ function superviseRole(
   surroundings: Surroundings,
 ): SupervisedProcess {
   const names = [...environmentForRoles, ...(role.passEnv ?? [])];
-  const dropped = selectEnvironment(role.dropEnv ?? [], environment);
-  const kept = Object.entries(selectEnvironment(names, environment)).filter(([name]) => !(name in dropped));
+  // What is set for a server elsewhere is not for our own.
+  const dropped = [...(role.dropEnv ?? []), ...(place.uiUrl === null ? [] : ['TEMPORAL_*'])];
+  const kept = withoutVariables(dropped, selectEnvironment(names, environment));
   return new SupervisedProcess(
     {
       name: role.name,
       command: role.command ?? process.execPath,
       args: role.args,
-      env: { ...Object.fromEntries(kept), TEMPORAL_ADDRESS: place.temporalAddress, ...role.env },
+      env: { ...kept, TEMPORAL_ADDRESS: place.temporalAddress, ...role.env },
       folder: place.projectFolder,
       rank: 'role',
       ready: role.ready,

@@ -4,7 +4,7 @@ import { mkdtemp } from 'node:fs/promises';
 import { setPriority } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { environmentForAll, selectEnvironment } from './child-environment.ts';
+import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
 import { requireFreeSpace, sayEvery } from './long-wait.ts';
 
 /** What the go.mod of the release asks for. */
@@ -67,7 +67,7 @@ async function findGo(): Promise<string | null> {
 
 /** GOTOOLCHAIN=local: an older Go must say so, not silently fetch another. */
 const goEnvironment = () => ({
-  ...selectEnvironment([...environmentForAll, 'GO*']),
+  ...selectEnvironment([...environmentForAll, 'GO*'], process.env),
   GOTOOLCHAIN: 'local',
   GOFLAGS: '-modcacherw',
 });

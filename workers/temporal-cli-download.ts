@@ -1,10 +1,11 @@
-import { execFile } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { createReadStream, existsSync, mkdirSync, renameSync, rmSync, statSync } from 'node:fs';
-import { chmod, mkdtemp, open } from 'node:fs/promises';
+import { once } from 'node:events';
+import { createReadStream, createWriteStream, existsSync, mkdirSync, renameSync, rmSync, statSync } from 'node:fs';
+import { mkdtemp, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
-import { promisify } from 'node:util';
+import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
 import { requireFreeSpace, sayEvery } from './long-wait.ts';
 
 /**
@@ -112,12 +113,48 @@ function explain(error: unknown): string {
   return error.cause instanceof Error ? error.cause.message : error.message;
 }
 
-async function unpack(archive: string, folder: string, target: string): Promise<void> {
+/** What the archive's `temporal` unpacks to, at most; measured 120 MB. */
+const binaryBytesMax = 600 * 1024 * 1024;
+
+/**
+ * Takes the one file out of the archive that is wanted, as a stream of bytes into a file of our own making: whatever else the
+ * archive holds (absolute paths, `..`, links, devices) never touches the disk, and its size is bounded.
+ */
+export async function unpack(
+  archive: string,
+  folder: string,
+  target: string,
+  bytesMax: number = binaryBytesMax,
+): Promise<void> {
   const room = await mkdtemp(join(folder, 'unpacking-'));
   try {
-    await promisify(execFile)('tar', ['-xzf', archive, '-C', room, 'temporal']);
-    await chmod(join(room, 'temporal'), 0o755);
-    renameSync(join(room, 'temporal'), target);
+    const unpacked = join(room, 'temporal');
+    const tar = spawn('tar', ['-xzOf', archive, 'temporal'], {
+      stdio: ['ignore', 'pipe', 'pipe'],
+      env: selectEnvironment(environmentForAll, process.env),
+    });
+    const ended = once(tar, 'close') as Promise<[number | null, NodeJS.Signals | null]>;
+    ended.catch(() => {}); // A tar that does not start is reported by its stream first.
+    let said = '';
+    tar.stderr.on('data', (chunk: Buffer) => (said = (said + chunk.toString('utf8')).slice(0, 500)));
+    let bytes = 0;
+    const bounded = async function* (source: AsyncIterable<Buffer>): AsyncIterable<Buffer> {
+      for await (const chunk of source) {
+        bytes += chunk.length;
+        if (bytes > bytesMax) throw new Error(`${archive} unpacks to more than ${bytesMax} bytes`);
+        yield chunk;
+      }
+    };
+    try {
+      await pipeline(tar.stdout, bounded, createWriteStream(unpacked, { flags: 'wx', mode: 0o755 }));
+    } catch (error) {
+      tar.kill('SIGKILL');
+      throw error;
+    }
+    const [code, signal] = await ended;
+    if (code !== 0) throw new Error(`tar ended with ${signal ?? code}: ${said.trim()}`);
+    if (bytes === 0) throw new Error(`${archive} holds no file called temporal`);
+    renameSync(unpacked, target);
   } finally {
     rmSync(room, { recursive: true, force: true });
   }

@@ -6,7 +6,7 @@ import { delimiter, isAbsolute, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
-import { environmentForAll, selectEnvironment } from './child-environment.ts';
+import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
 import { waitForLock } from './held-lock.ts';
 import { buildTemporalCli, goVersionNeeded } from './temporal-cli-build.ts';
 import { downloadTemporalCli } from './temporal-cli-download.ts';
@@ -207,7 +207,7 @@ export async function findOnPath(name: string, path: string): Promise<string | n
 async function askVersions(path: string): Promise<CliVersions> {
   const { stdout } = await promisify(execFile)(path, ['--version'], {
     timeout: 20_000,
-    env: selectEnvironment(environmentForAll),
+    env: selectEnvironment(environmentForAll, process.env),
   });
   const versions = parseVersions(stdout);
   if (versions === null) throw new Error(`it answers --version with ${JSON.stringify(stdout.slice(0, 80))}`);

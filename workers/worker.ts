@@ -9,17 +9,20 @@ import { openInference } from '../backends/inference/index.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { openTrainer } from '../backends/trainer/index.ts';
 import { specOf } from '../activities/run-access.ts';
-import { RatchetError } from '../core/errors.ts';
 import { taskQueues, type WorkerRole } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { loadTokenizer } from '../engine/index.ts';
 import { codeVersion } from './code-version.ts';
+import { dataConverterFor, type PayloadKey } from './payload-codec.ts';
+import { connectionOptions, notConnected } from './temporal-connection.ts';
+import type { TemporalSettings } from './temporal-settings.ts';
 import { workflowBundlePath } from './workflow-bundle.ts';
 
 export interface WorkerSettings {
   readonly role: WorkerRole;
-  readonly address: string;
-  readonly namespace: string;
+  readonly temporal: TemporalSettings;
+  /** The first encrypts what goes into the history, all decrypt; none: it is readable. */
+  readonly payloadKeys: readonly PayloadKey[];
   readonly projectFolder: string;
   /** The policy server that a run uses when its config names none. */
   readonly policyUrl: string;
@@ -27,12 +30,13 @@ export interface WorkerSettings {
 
 /** One worker of one role, connected. The caller runs it; SIGTERM lets what is in flight finish or hand over. */
 export async function openWorker(settings: WorkerSettings): Promise<Worker> {
-  const { address, namespace } = settings;
-  const connection = await connect(address);
+  const { temporal, payloadKeys } = settings;
+  const connection = await connectWorker(temporal);
   const log = new RunLog(settings.role);
   const common: WorkerOptions = {
     connection,
-    namespace,
+    namespace: temporal.namespace,
+    dataConverter: dataConverterFor(payloadKeys),
     taskQueue: taskQueues[settings.role],
     identity: `${settings.role} worker ${process.pid}`,
     interceptors: {
@@ -50,7 +54,7 @@ export async function openWorker(settings: WorkerSettings): Promise<Worker> {
     case 'orchestrator':
       return Worker.create({
         ...common,
-        workflowBundle: { codePath: await workflowBundlePath() },
+        workflowBundle: { codePath: await workflowBundlePath({ isEncrypted: payloadKeys.length > 0 }) },
         activities: orchestratorActivities(settings, connection),
         // A killed orchestrator's workflows are waited for no longer than this.
         stickyQueueScheduleToStartTimeout: '1s',
@@ -77,21 +81,19 @@ export async function openWorker(settings: WorkerSettings): Promise<Worker> {
   }
 }
 
-async function connect(address: string): Promise<NativeConnection> {
+/** The connection of a worker. */
+export async function connectWorker(settings: TemporalSettings): Promise<NativeConnection> {
   try {
-    return await NativeConnection.connect({ address });
+    return await NativeConnection.connect(connectionOptions(settings));
   } catch (cause) {
-    throw new RatchetError(
-      'ServerUnavailable',
-      `No Temporal server answers at ${address}. Is it running, and is TEMPORAL_ADDRESS right?`,
-      { cause },
-    );
+    throw await notConnected(settings, cause);
   }
 }
 
 function orchestratorActivities(settings: WorkerSettings, connection: NativeConnection) {
-  const { namespace, projectFolder } = settings;
-  const client = new Client({ connection, namespace });
+  const { projectFolder, payloadKeys } = settings;
+  const { namespace } = settings.temporal;
+  const client = new Client({ connection, namespace, dataConverter: dataConverterFor(payloadKeys) });
   return createOrchestratorActivities({
     projectFolder,
     codeVersion,

@@ -4,6 +4,7 @@ import { mkdir, readdir, readFile, rename, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { bundleWorkflowCode, DefaultLogger } from '@temporalio/worker';
+import { failureConverterPath } from './payload-codec.ts';
 import { cacheFolder } from './temporal-cli.ts';
 
 /** What workflow code may be made of; a change in any of it is another bundle. */
@@ -11,15 +12,19 @@ const sources = ['workflows', 'core', 'package-lock.json'];
 
 /**
  * The workflows as one file, made once per version of their sources and kept in the per-user cache: bundling takes a
- * second or two, and a killed orchestrator is wanted back sooner.
+ * second or two, and a killed orchestrator is wanted back sooner. `isEncrypted`: failures are made so that a codec can encrypt them.
  */
-export async function workflowBundlePath(): Promise<string> {
+export async function workflowBundlePath({ isEncrypted = false } = {}): Promise<string> {
   const root = fileURLToPath(new URL('../', import.meta.url));
   const folder = path.join(cacheFolder(), 'workflow-bundles');
-  const file = path.join(folder, `${await digestOf(root)}.js`);
+  const file = path.join(folder, `${await digestOf(root)}${isEncrypted ? '-encrypted' : ''}.js`);
   if (existsSync(file)) return file;
   const workflowsPath = path.join(root, 'workflows', `index${path.extname(import.meta.url)}`);
-  const { code } = await bundleWorkflowCode({ workflowsPath, logger: new DefaultLogger('WARN') });
+  const { code } = await bundleWorkflowCode({
+    workflowsPath,
+    logger: new DefaultLogger('WARN'),
+    ...(isEncrypted ? { failureConverterPath } : {}),
+  });
   await mkdir(folder, { recursive: true, mode: 0o700 });
   const temporary = `${file}.${randomUUID()}`;
   await writeFile(temporary, code);

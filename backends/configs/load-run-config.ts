@@ -1,4 +1,4 @@
-import { readFile } from 'node:fs/promises';
+import { readFile, realpath } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { formatProblems, parseRunConfig } from '../../core/spec/parse-run-config.ts';
@@ -64,7 +64,7 @@ function withCode<Spec extends { readonly kind: string }>(spec: Spec, code: Code
   return code === null ? spec : { ...spec, import: code };
 }
 
-/** Looks at a file of the user's code without running it. A relative path stays in the config's folder. */
+/** Looks at a file of the user's code without running it. A relative path stays in the config's folder, also through links. */
 async function readCode({ path: written }: CodeRef, folder: string, key: string): Promise<CodeRef> {
   const absolute = path.resolve(folder, written);
   const refuse = (received: string): RatchetError =>
@@ -72,14 +72,22 @@ async function readCode({ path: written }: CodeRef, folder: string, key: string)
       'ConfigInvalid',
       `${key}: expected a file with code beside or below the config, or an absolute path; ${received}.`,
     );
-  if (!path.isAbsolute(written) && path.relative(folder, absolute).startsWith('..')) {
-    throw refuse(`${JSON.stringify(written)} leads out of ${folder}`);
-  }
+  const isInside = path.isAbsolute(written) || isBelow(folder, absolute);
+  if (!isInside) throw refuse(`${JSON.stringify(written)} leads out of ${folder}`);
   try {
+    if (!path.isAbsolute(written) && !isBelow(await realpath(folder), await realpath(absolute))) {
+      throw refuse(`${JSON.stringify(written)} is a link that leads out of ${folder}`);
+    }
     return { path: absolute, sha256: sha256(await readFile(absolute)) };
   } catch (cause) {
+    if (cause instanceof RatchetError) throw cause;
     throw refuse(`${absolute} cannot be read (${(cause as NodeJS.ErrnoException).code})`);
   }
+}
+
+function isBelow(folder: string, file: string): boolean {
+  const way = path.relative(folder, file);
+  return way !== '..' && !way.startsWith(`..${path.sep}`) && !path.isAbsolute(way);
 }
 
 function runsCode({ path: file, sha256: digest }: CodeRef): string {

@@ -1,6 +1,7 @@
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
+import { runNamePattern } from '../../core/names.ts';
 import { FileStore } from './file-store.ts';
 import type { Store } from './types.ts';
 
@@ -8,6 +9,12 @@ export type { Store } from './types.ts';
 
 /** The store of one run. `uri` is the folder that holds all runs, absolute; the run's own folder lies in it. */
 export function openRunStore(uri: string, run: string): Store {
+  if (!runNamePattern.test(run)) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${JSON.stringify(run)} is no name of a run: expected up to 64 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit.`,
+    );
+  }
   return new FileStore(path.join(rootFolder(uri), run));
 }
 

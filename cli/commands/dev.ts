@@ -1,16 +1,24 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { Command } from 'commander';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
+import { installService, planService, uninstallService } from '../../workers/service.ts';
 import { startStack } from '../../workers/supervisor.ts';
 import { startClock } from '../clock.ts';
 
 export const devCommand = new Command('dev')
   .description('a Temporal server and all roles on this machine, supervised, until Ctrl-C')
   .option('--weights <folder...>', 'folders the policy server may load weights from', ['outputs'])
-  .action(async ({ weights }: { weights: string[] }) => {
-    const clock = startClock();
+  .option(
+    '--install-service',
+    'write a service (systemd, launchd) that starts this at boot, so that runs go on by themselves',
+  )
+  .option('--uninstall-service', "remove this folder's service")
+  .action(async ({ weights, installService: installs, uninstallService: uninstalls }: DevOptions) => {
     const projectFolder = process.cwd();
+    if (installs || uninstalls) return tellService(projectFolder, weights, installs === true);
+    const clock = startClock();
     const weightRoots = weights.map((folder) => path.resolve(projectFolder, folder));
     for (const root of weightRoots) await mkdir(root, { recursive: true });
     const interrupted = new AbortController();
@@ -42,3 +50,27 @@ export const devCommand = new Command('dev')
     clock.say('stopping; runs go on when `ratchet dev` or `ratchet train` starts again here');
     await stack.stop();
   });
+
+interface DevOptions {
+  readonly weights: string[];
+  readonly installService?: boolean;
+  readonly uninstallService?: boolean;
+}
+
+/** Writes or removes this folder's service, and says what is left to do. */
+function tellService(projectFolder: string, weights: readonly string[], installs: boolean): void {
+  const ratchet = fileURLToPath(new URL('../ratchet.mjs', import.meta.url));
+  const plan = planService({ projectFolder, command: [process.execPath, ratchet, 'dev', '--weights', ...weights] });
+  const say = (line: string): void => void process.stdout.write(`${line}\n`);
+  if (installs) {
+    say(`${plan.file}: ${installService(plan)}. It is not enabled yet:`);
+    for (const line of [...plan.toEnable, '', ...plan.notes]) say(line === '' ? '' : `  ${line}`);
+    say(
+      'Runs that are open when the machine goes down go on when it is back. To end it for good: ratchet dev --uninstall-service',
+    );
+    return;
+  }
+  if (!uninstallService(plan)) return say(`There is no service for ${projectFolder}: ${plan.file} does not exist.`);
+  say(`${plan.file}: removed. If it is running, end it:`);
+  for (const line of plan.toDisable) say(`  ${line}`);
+}

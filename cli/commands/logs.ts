@@ -4,6 +4,7 @@ import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
+import { runNamePattern } from '../../core/names.ts';
 
 /** How often a followed file is looked at. */
 const pollMs = 300;
@@ -15,6 +16,9 @@ export const logsCommand = new Command('logs')
   .option('-f, --follow', 'go on printing what is added')
   .option('--outputs <folder>', 'the folder that holds the runs', 'outputs')
   .action(async (run: string, role: string | undefined, options: { follow?: boolean; outputs: string }) => {
+    if (!runNamePattern.test(run)) {
+      throw new RatchetError('RunNotFound', `There is no run ${JSON.stringify(run)}: that is no name of a run.`);
+    }
     const attempts = await attemptsOf(path.resolve(options.outputs, run, 'logs'), run);
     const newest = attempts[0]!;
     if (role === undefined) {

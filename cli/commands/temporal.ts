@@ -1,7 +1,8 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Command } from 'commander';
-import { readRunningStack } from '../../workers/project-lock.ts';
+import { withoutVariables } from '../../core/child-environment.ts';
+import { readRunningStack, type RunningStack } from '../../workers/project-lock.ts';
 import { ensureTemporalCli } from '../../workers/temporal-cli.ts';
 
 export const temporalCommand = new Command('temporal')
@@ -12,11 +13,14 @@ export const temporalCommand = new Command('temporal')
   .action(async (args: string[]) => {
     const cli = await ensureTemporalCli({ log: (line) => process.stderr.write(`${line}\n`) });
     const running = await readRunningStack(process.cwd());
-    const address = process.env['TEMPORAL_ADDRESS'] ?? running?.temporalAddress;
-    const child = spawn(cli.path, args, {
-      stdio: 'inherit',
-      env: { ...process.env, ...(address ? { TEMPORAL_ADDRESS: address } : {}) },
-    });
+    const child = spawn(cli.path, args, { stdio: 'inherit', env: environmentFor(running) });
     const [code] = (await once(child, 'exit')) as [number | null];
     process.exitCode = code ?? 1;
   });
+
+/** What is set for a server elsewhere is not for our own. */
+function environmentFor(running: RunningStack | null): NodeJS.ProcessEnv {
+  if (process.env['TEMPORAL_ADDRESS'] || !running?.temporalAddress) return process.env;
+  const kept = running.uiUrl === null ? process.env : withoutVariables(['TEMPORAL_*'], process.env);
+  return { ...kept, TEMPORAL_ADDRESS: running.temporalAddress };
+}

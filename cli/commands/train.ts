@@ -20,8 +20,9 @@ import { readRunningStack, waitForRunningStack } from '../../workers/project-loc
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
+import { remoteTemporal } from '../../workers/temporal-settings.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
-import { connect, findRunning, hasWorkers, startedWith } from '../connection.ts';
+import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { followRun, printRest } from '../follow-run.ts';
 import { readOverrides } from '../overrides.ts';
 import { rootMessage } from '../root-message.ts';
@@ -59,7 +60,7 @@ async function train(
   const place = await openPlace(spec, projectFolder, clock, interrupted.signal);
   if (!place) return stopped(run, command, clock);
   const { stack, pid, address, uiUrl } = place;
-  const { client, close } = await connect({ address, namespace: process.env['TEMPORAL_NAMESPACE'] ?? 'default' });
+  const { client, close } = await connect(temporalOf(place, address));
   const watched = watchStack(projectFolder, pid);
   try {
     const handle = (await attach(client, run, overrides, clock)) ?? (await start());
@@ -228,7 +229,7 @@ async function openPlace(
     return { stack: null, pid: running.pid, address: running.temporalAddress, uiUrl: running.uiUrl };
   }
   const elsewhere = process.env['TEMPORAL_ADDRESS'];
-  if (elsewhere && (await hasWorkers(elsewhere))) {
+  if (elsewhere && (await hasWorkers(remoteTemporal(elsewhere)))) {
     clock.say(`attached to the workers at ${elsewhere}`);
     return { stack: null, pid: null, address: elsewhere, uiUrl: null };
   }
@@ -236,7 +237,7 @@ async function openPlace(
   await mkdir(weightRoot, { recursive: true });
   const policyPort = await choosePolicyPort();
   try {
-    const cli = process.env['TEMPORAL_ADDRESS'] ? null : await findServer(clock);
+    const cli = elsewhere ? null : await findServer(clock);
     clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}1 trainer, 1 rollout worker, policy server`);
     const stack = await startStack({
       projectFolder,

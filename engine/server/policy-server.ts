@@ -7,6 +7,7 @@ import type { Provider } from '../onnx/session.ts';
 import { connectionsMax, headersTimeoutMs, requestTimeoutMs } from '../limits.ts';
 import { errorBody, HttpError } from './http-error.ts';
 import { sendError } from './http.ts';
+import { isLoopback } from './loopback.ts';
 import { Routes } from './routes.ts';
 
 export interface PolicyServerOptions {
@@ -33,7 +34,6 @@ export interface PolicyServer {
   close(): Promise<void>;
 }
 
-const loopbackHosts = new Set(['127.0.0.1', '::1', 'localhost']);
 /** Longer than clients keep idle connections, so that it is they who close them. */
 const keepAliveMs = 75_000;
 /** How often slow requests are looked for. */
@@ -103,7 +103,7 @@ function writeError(socket: Duplex, error: HttpError): void {
 }
 
 function requireKeyBeyondLoopback(host: string, apiKey: string | undefined): void {
-  if (loopbackHosts.has(host) || apiKey) return;
+  if (isLoopback(host) || apiKey) return;
   throw new RatchetError(
     'ConfigInvalid',
     `Listening on ${host} would let anyone who reaches it sample and load weights. Expected an API key ` +

@@ -11,6 +11,7 @@ import { readJson, sendError, sendJson, sendText } from './http.ts';
 import { shortened } from './json.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { Latencies } from './latencies.ts';
+import { refuseForeignSites } from './loopback.ts';
 import { metricsText, TokenRate } from './metrics.ts';
 import { PauseGate } from './pause-gate.ts';
 import { type Plan, planSampling } from './plan.ts';
@@ -147,7 +148,8 @@ export class Routes {
   }
 
   #authorize(path: string, request: IncomingMessage): void {
-    if (this.#apiKey === undefined || openRoutes.has(path)) return;
+    if (openRoutes.has(path)) return;
+    if (this.#apiKey === undefined) return refuseForeignSites(request.headers);
     const given = Buffer.from(request.headers.authorization ?? '');
     const expected = Buffer.from(`Bearer ${this.#apiKey}`);
     if (given.length === expected.length && timingSafeEqual(given, expected)) return;

@@ -1,6 +1,7 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
+import { environmentForAll, selectEnvironment } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { TrainBatch } from '../../core/rl/batch.ts';
 import type { MaskedSample } from './pack.ts';
@@ -43,7 +44,12 @@ export class TrainerProcess implements Trainer {
   static async open(model: string, options: TrainerOptions): Promise<TrainerProcess> {
     const extension = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
     const entry = fileURLToPath(new URL(`./trainer-main.${extension}`, import.meta.url));
-    const child = fork(entry, [], { serialization: 'advanced', execArgv: loaderArguments(process.execArgv) });
+    const child = fork(entry, [], {
+      serialization: 'advanced',
+      execArgv: loaderArguments(process.execArgv),
+      // It may run a loss of the user's, and needs no credential of ours.
+      env: selectEnvironment(environmentForAll, process.env),
+    });
     const trainer = new TrainerProcess(child);
     try {
       await trainer.#call('open', { model, options } satisfies OpenArguments);

@@ -38,6 +38,22 @@ describe('opening a run', () => {
     assert.deepEqual(await readdir(outputs), ['words']);
   });
 
+  test('a workflow id or a name that reads as a path is refused at the door, and nothing is written', async (t) => {
+    const { openRun, open, projectFolder } = await project(t);
+    for (const id of ['../../etc/x', '/etc/x', '.hidden', 'a/b', 'a\\b', 'a b', 'x\n', '', `a${'b'.repeat(255)}`]) {
+      await assert.rejects(
+        openRun('words.toml', id),
+        hasCode('ConfigInvalid', 'cannot drive a run'),
+        JSON.stringify(id),
+      );
+    }
+    for (const run of ['../../etc/x', '/etc/x', '.hidden', 'A', '', `a${'b'.repeat(64)}`]) {
+      await assert.rejects(open({ run }), hasCode('ConfigInvalid'), JSON.stringify(run));
+    }
+    assert.deepEqual(await readdir(projectFolder), ['words.toml']);
+    await openRun('words.toml', 'words-2026-11-21T16:57:45Z');
+  });
+
   test('opened twice by the same workflow, it is the same run', async (t) => {
     const { open } = await project(t);
     assert.deepEqual(await open(), await open());

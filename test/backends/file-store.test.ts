@@ -125,6 +125,12 @@ describe('a folder as a store', () => {
     assert.equal(fileURLToPath(store.uri), `${root}/`);
   });
 
+  test('what is no name of a run opens no folder', () => {
+    for (const run of ['..', '../other', 'a/b', '/etc', '.ratchet', '']) {
+      assert.throws(() => openRunStore('file:///tmp/outputs/', run), hasCode('ConfigInvalid', 'is no name of a run'));
+    }
+  });
+
   test('a run folder that is itself reached through a link works', async (t) => {
     const { outside, root, store } = await fresh(t);
     await store.put('a/k', bytes('1'));

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
@@ -58,6 +58,8 @@ describe('loading a run’s config', () => {
     const load = (name: string) => loadRunConfig(`configs/deep/${name}.toml`, { projectFolder });
     await assert.rejects(load('outside'), hasCode('ConfigInvalid', 'leads out of'));
     await assert.rejects(load('missing'), hasCode('ConfigInvalid', 'cannot be read (ENOENT)'));
+    await symlink('../my-loss.js', path.join(projectFolder, 'configs/deep/my-loss.js'));
+    await assert.rejects(load('missing'), hasCode('ConfigInvalid', 'is a link that leads out of'));
   });
 
   test('the example with a loss and an advantage of its own is valid', async (t) => {

@@ -303,3 +303,40 @@ test('a version in use survives the loss of its folder', async (t) => {
   await rm(join(folder, 'policy'), { recursive: true });
   assert.equal((await client.completions.create({ model: 'policy', prompt: '<bos>cat<sep>' })).choices.length, 1);
 });
+
+test('a web page of another place gets nothing from a server without a key, whatever name it made to lead here', async (t) => {
+  const { server } = await openStage(t);
+  const statusOf = (headers: Readonly<Record<string, string>>, path = '/v1/models'): Promise<number | undefined> =>
+    new Promise((resolve, reject) => {
+      const request = httpRequest(`${server.url}${path}`, { headers }, (response) => {
+        response.resume();
+        resolve(response.statusCode);
+      });
+      request.on('error', reject).end();
+    });
+  for (const host of [`127.0.0.1:${server.port}`, `localhost:${server.port}`, 'LOCALHOST', `[::1]:${server.port}`]) {
+    assert.equal(await statusOf({ host }), 200, host);
+  }
+  for (const host of [
+    'evil.example',
+    `evil.example:${server.port}`,
+    '127.0.0.1.evil.example',
+    'localhost@evil.example',
+  ]) {
+    assert.equal(await statusOf({ host }), 403, host);
+  }
+  assert.equal(await statusOf({ origin: `http://localhost:3000` }), 200);
+  for (const origin of ['https://evil.example', 'null']) assert.equal(await statusOf({ origin }), 403, origin);
+  assert.equal(await statusOf({ host: 'evil.example' }, '/health'), 200, 'whether it is there is no secret');
+
+  const keyed = await openStage(t, { apiKey: 'secret' });
+  const headers = { host: 'models.example', origin: 'https://models.example', authorization: 'Bearer secret' };
+  const behindProxy = await new Promise<number | undefined>((resolve, reject) => {
+    const request = httpRequest(`${keyed.server.url}/v1/models`, { headers }, (response) => {
+      response.resume();
+      resolve(response.statusCode);
+    });
+    request.on('error', reject).end();
+  });
+  assert.equal(behindProxy, 200, 'with a key it may stand behind a proxy of another name');
+});

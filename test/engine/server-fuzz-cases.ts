@@ -196,14 +196,14 @@ const brokenTexts: readonly ((draw: Draw) => Buffer)[] = [
 const rawTexts: readonly string[] = [
   'GARBAGE\r\n\r\n',
   '\0\0\0\0\r\n\r\n',
-  'POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n',
-  'POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcde',
-  'POST /v1/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n',
+  'POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n',
+  'POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcde',
+  'POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n',
   `GET /health HTTP/1.1\r\nhost: a\r\nx: ${'x'.repeat(40_000)}\r\n\r\n`,
   'CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n',
-  'POST /v1/completions HTTP/1.1\r\nhost: a\r\nexpect: a miracle\r\ncontent-length: 0\r\n\r\n',
+  'POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nexpect: a miracle\r\ncontent-length: 0\r\n\r\n',
   'GET /health HTTP/1.1\r\nhost: a\r\n\r\n'.repeat(20),
-  'POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}'.repeat(20),
+  'POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}'.repeat(20),
 ];
 
 const streamBody = (draw: Draw): Buffer =>

@@ -70,7 +70,7 @@ async function sendRaw(port: number, text: string): Promise<Answer> {
 async function sendTorn(port: number, { body, sentShare, path }: FuzzCase): Promise<Answer> {
   const socket = connect(port, '127.0.0.1');
   socket.on('error', () => undefined); // as above
-  const head = `POST ${path} HTTP/1.1\r\nhost: a\r\ncontent-length: ${body.length + 1}\r\n\r\n`;
+  const head = `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: ${body.length + 1}\r\n\r\n`;
   const whole = Buffer.concat([Buffer.from(head), body]);
   await new Promise<void>((resolve) => {
     socket.write(whole.subarray(0, Math.floor(sentShare * whole.length) + 1), () => resolve());

@@ -232,7 +232,7 @@ test('requests that come on one connection before the first is answered are answ
   const { server, hold } = await openStage(t);
   await hold('policy', model);
   const body = JSON.stringify({ model: 'policy', prompt: 'a', max_tokens: 2 });
-  const one = `POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: ${body.length}\r\n\r\n${body}`;
+  const one = `POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: ${body.length}\r\n\r\n${body}`;
   const socket = connect(server.port, '127.0.0.1');
   socket.write(`${one.repeat(30)}GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n`);
   let text = '';

@@ -8,6 +8,7 @@ import { startGuard } from '../../workers/guard.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { openRoleLog } from '../../workers/role-log.ts';
 import { readRunningStack } from '../../workers/project-lock.ts';
+import { localRoles } from '../../workers/roles.ts';
 import { startStack, type Role, type StackOptions } from '../../workers/supervisor.ts';
 import { eventually, isAlive, startFixture, temporaryFolder } from './fixtures/processes.ts';
 
@@ -118,6 +119,38 @@ test('a role sees its settings and Temporal, but no secret that it was not meant
     assert.ok(seen.includes(part), part);
   }
   assert.doesNotMatch(seen, /canary|TEMPORAL_API_KEY/);
+});
+
+test('credentials that no worker could use are refused before anything starts', async (t) => {
+  const projectFolder = temporaryFolder(t);
+  const start = (environment: NodeJS.ProcessEnv) =>
+    startStack({ projectFolder, roles: [meek], log: () => {}, environment: { TEMPORAL_ADDRESS, ...environment } });
+  await assert.rejects(start({ RATCHET_PAYLOAD_KEY: 'a pass phrase' }), /32 bytes in base64 or hex/);
+  await assert.rejects(start({ TEMPORAL_TLS_SERVER_CA_CERT_PATH: '/no/such.pem' }), /no such file: \/no\/such\.pem/);
+  assert.equal(await readRunningStack(projectFolder), null);
+});
+
+test('with a server elsewhere its workers get the credentials for it, and the policy server none', async (t) => {
+  const environment = {
+    PATH: process.env['PATH'],
+    TEMPORAL_ADDRESS,
+    TEMPORAL_API_KEY: 'canary-api',
+    RATCHET_PAYLOAD_KEY: Buffer.alloc(32, 7).toString('base64'),
+    TEMPORAL_NAMESPACE: 'theirs',
+  };
+  const show = {
+    args: ['-e', `console.log(JSON.stringify(process.env) + 'up'); setInterval(() => {}, 1000)`],
+    ready: up,
+  };
+  const roles = localRoles({ weightRoots: [], policyPort: 1 }).map((role) => ({ ...role, ...show }));
+  const { stack } = await stackOf(t, roles, { environment });
+  for (const { name } of roles) {
+    const seen = readFileSync(join(stack.logFolder, `${name.replaceAll(' ', '-')}.log`), 'utf8');
+    const isWorker = name.endsWith('worker');
+    for (const secret of ['canary-api', environment.RATCHET_PAYLOAD_KEY]) {
+      assert.equal(seen.includes(secret), isWorker, name);
+    }
+  }
 });
 
 test('kill -9 of the supervisor leaves no process behind, not even one that ignores SIGTERM or a child of a child', async (t) => {

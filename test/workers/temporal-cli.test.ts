@@ -1,7 +1,17 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { execFileSync } from 'node:child_process';
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
@@ -9,7 +19,7 @@ import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
 import { isGoNewEnough, parseGoVersion } from '../../workers/temporal-cli-build.ts';
-import { downloadTemporalCli } from '../../workers/temporal-cli-download.ts';
+import { downloadTemporalCli, unpack } from '../../workers/temporal-cli-download.ts';
 import {
   cacheFolder,
   ensureTemporalCli,
@@ -147,6 +157,52 @@ test('a cache that cannot be written is a reason among the others, not a crash',
   const places = { ...placesOnThisMachine(log, env), alone: <T>(work: () => Promise<T>) => work() };
   const build = async () => void (await mkdir(join(places.cached, '..'), { recursive: true }));
   await assert.rejects(ensureTemporalCli({ log, places: { ...places, build } }), /build: .*ENOTDIR/);
+});
+
+test('of an archive only the bytes of the one file are taken, within bounds: no links, no paths, no devices', async (t) => {
+  const folder = temporaryFolder(t);
+  const room = (name: string) => {
+    mkdirSync(join(folder, name));
+    return join(folder, name);
+  };
+  const archive = (name: string, ...args: string[]) => {
+    execFileSync('tar', ['-czPf', join(folder, `${name}.tar.gz`), ...args]);
+    return join(folder, `${name}.tar.gz`);
+  };
+  const cache = room('cache');
+  const target = join(cache, 'temporal');
+
+  const link = room('link');
+  symlinkSync('/etc/passwd', join(link, 'temporal'));
+  await assert.rejects(
+    unpack(archive('link', '-C', link, 'temporal'), cache, target),
+    /holds no file called temporal|tar ended/,
+  );
+
+  const pipe = room('pipe');
+  execFileSync('mkfifo', [join(pipe, 'temporal')]);
+  await assert.rejects(
+    unpack(archive('pipe', '-C', pipe, 'temporal'), cache, target),
+    /holds no file called temporal|tar ended/,
+  );
+
+  const big = room('big');
+  writeFileSync(join(big, 'temporal'), Buffer.alloc(200_000));
+  await assert.rejects(unpack(archive('big', '-C', big, 'temporal'), cache, target, 100_000), /more than 100000 bytes/);
+
+  await assert.rejects(unpack(archive('other', '-C', big, '.'), cache, target), /Not found|tar ended/);
+  assert.deepEqual(readdirSync(cache), [], 'nothing is left');
+
+  const strays = room('strays');
+  writeFileSync(join(strays, 'temporal'), 'the real one');
+  writeFileSync(join(strays, 'evil'), 'evil');
+  const inner = room('strays/inner');
+  const file = archive('strays', '-C', inner, '../evil', join(strays, 'evil'), '-C', strays, 'temporal');
+  rmSync(join(strays, 'evil'));
+  await unpack(file, cache, target);
+  assert.equal(readFileSync(target, 'utf8'), 'the real one');
+  assert.equal(existsSync(join(strays, 'evil')), false);
+  assert.deepEqual(readdirSync(cache), ['temporal']);
 });
 
 test('a download is verified, an interrupted one goes on, and a forged one is deleted', async (t) => {

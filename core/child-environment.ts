@@ -15,15 +15,36 @@ export const environmentForAll: readonly string[] = [
 /** Roles read their own settings and reach Temporal; the Temporal server and builds need neither. */
 export const environmentForRoles: readonly string[] = [...environmentForAll, 'RATCHET_*', 'TEMPORAL_*'];
 
+/**
+ * What is only for those who speak with Temporal: credentials, and the key of its payloads. A process that runs code of a
+ * user's, or only computes, does not see them.
+ */
+export const temporalSecrets: readonly string[] = ['TEMPORAL_API_KEY*', 'TEMPORAL_TLS_*', 'RATCHET_PAYLOAD_KEY*'];
+
 /** The part of `from` that `names` lets through. */
 export function selectEnvironment(
   names: readonly string[],
-  from: Readonly<NodeJS.ProcessEnv> = process.env,
+  from: Readonly<Record<string, string | undefined>>,
 ): Record<string, string> {
-  const exact = new Set(names.filter((name) => !name.endsWith('*')));
-  const prefixes = names.filter((name) => name.endsWith('*')).map((name) => name.slice(0, -1));
-  const passes = (name: string) => exact.has(name) || prefixes.some((prefix) => name.startsWith(prefix));
+  const passes = matcher(names);
   return Object.fromEntries(
     Object.entries(from).filter((entry): entry is [string, string] => entry[1] !== undefined && passes(entry[0])),
   );
+}
+
+/** `from` without what `names` name. */
+export function withoutVariables(
+  names: readonly string[],
+  from: Readonly<Record<string, string | undefined>>,
+): Record<string, string> {
+  const isDropped = matcher(names);
+  return Object.fromEntries(
+    Object.entries(from).filter((entry): entry is [string, string] => entry[1] !== undefined && !isDropped(entry[0])),
+  );
+}
+
+function matcher(names: readonly string[]): (name: string) => boolean {
+  const exact = new Set(names.filter((name) => !name.endsWith('*')));
+  const prefixes = names.filter((name) => name.endsWith('*')).map((name) => name.slice(0, -1));
+  return (name) => exact.has(name) || prefixes.some((prefix) => name.startsWith(prefix));
 }

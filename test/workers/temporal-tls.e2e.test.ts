@@ -1,0 +1,104 @@
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { connect } from '../../cli/connection.ts';
+import { isServing, serverArguments } from '../../workers/dev-server.ts';
+import { choosePort } from '../../workers/ports.ts';
+import { localTemporal, remoteTemporal } from '../../workers/temporal-settings.ts';
+import { ensureTemporalCli } from '../../workers/temporal-cli.ts';
+import { connectWorker } from '../../workers/worker.ts';
+import { eventually, temporaryFolder } from './fixtures/processes.ts';
+import { hasOpenssl, makeCertificates, startTlsProxy, type KeyPair } from './fixtures/tls.ts';
+
+const skip = hasOpenssl() ? false : 'there is no openssl to make certificates with';
+
+test(
+  'workers and commands reach a server behind TLS, with a client certificate where it wants one, and with an API key',
+  { skip },
+  async (t) => {
+    const upstream = await startServer(t);
+    const { authority, server, client } = makeCertificates(t);
+    const open = await startTlsProxy(t, { server, upstream });
+    const strict = await startTlsProxy(t, { server, upstream, clientAuthority: authority.certificate });
+    const trusting = { TEMPORAL_TLS_SERVER_CA_CERT_PATH: authority.certificate };
+    const keyFile = join(temporaryFolder(t), 'api-key');
+    writeFileSync(keyFile, 'key-from-a-file\n');
+
+    await reach(open.address, { ...trusting, TEMPORAL_API_KEY: 'key-from-the-environment' });
+    await reach(open.address, {
+      ...trusting,
+      TEMPORAL_API_KEY_FILE: keyFile,
+      TEMPORAL_TLS_SERVER_NAME: 'temporal.test',
+    });
+    await reach(strict.address, { ...trusting, ...presenting(client) });
+
+    const keys = new Set(open.calls.map(({ authorization }) => authorization));
+    assert.deepEqual([...keys], ['Bearer key-from-the-environment', 'Bearer key-from-a-file']);
+    assert.ok(strict.calls.length > 0);
+    assert.ok(strict.calls.every(({ authorization }) => authorization === undefined));
+
+    async function reach(address: string, env: NodeJS.ProcessEnv): Promise<void> {
+      const settings = remoteTemporal(address, env);
+      const command = await connect(settings);
+      await command.client.workflow.count("WorkflowType='trainRun'");
+      await command.close();
+      const worker = await connectWorker(settings);
+      await worker.workflowService.getSystemInfo({});
+      await worker.close();
+    }
+  },
+);
+
+test('what is wrong with the way to a server is said, with what to set', { skip }, async (t) => {
+  const upstream = await startServer(t);
+  const { authority, server } = makeCertificates(t);
+  const stranger = makeCertificates(t);
+  const open = await startTlsProxy(t, { server, upstream });
+  const strict = await startTlsProxy(t, { server, upstream, clientAuthority: authority.certificate });
+  const trusting = { TEMPORAL_TLS_SERVER_CA_CERT_PATH: authority.certificate };
+  const elsewhere = { TEMPORAL_TLS_SERVER_CA_CERT_PATH: stranger.authority.certificate };
+
+  await refused(strict.address, trusting, /client certificate: TEMPORAL_TLS_CLIENT_CERT_PATH/);
+  await refused(
+    strict.address,
+    { ...trusting, ...presenting(stranger.client) },
+    /does not accept the client certificate/,
+  );
+  assert.equal(strict.calls.length, 0, 'nobody got in');
+  await refused(open.address, elsewhere, /not signed by the authority in TEMPORAL_TLS_SERVER_CA_CERT_PATH/);
+  await refused(open.address, { TEMPORAL_TLS: 'true' }, /not signed by an authority this system knows/);
+  await refused(open.address, { ...trusting, TEMPORAL_TLS_SERVER_NAME: 'other.test' }, /TEMPORAL_TLS_SERVER_NAME/);
+  await refused(open.address, {}, /speaks TLS\. Set TEMPORAL_TLS=true/);
+  await refused(upstream, trusting, /does not speak TLS\. Unset TEMPORAL_TLS/);
+  assert.equal(open.calls.length, 0, 'nothing was sent to a server that was not trusted');
+  // A command is told the same; it waits longer until it gives up, so one case stands for all.
+  await assert.rejects(connect(remoteTemporal(strict.address, trusting)), /it may want a client certificate/);
+
+  async function refused(address: string, env: NodeJS.ProcessEnv, message: RegExp): Promise<void> {
+    await assert.rejects(connectWorker(remoteTemporal(address, env)), message);
+  }
+});
+
+test('a server that nobody runs is said to be silent', async () => {
+  const port = await choosePort(0);
+  await assert.rejects(
+    connectWorker(localTemporal(`127.0.0.1:${port}`)),
+    /No Temporal server answers at .* \(ECONNREFUSED\)/,
+  );
+});
+
+function presenting({ certificate, key }: KeyPair): NodeJS.ProcessEnv {
+  return { TEMPORAL_TLS_CLIENT_CERT_PATH: certificate, TEMPORAL_TLS_CLIENT_KEY_PATH: key };
+}
+
+async function startServer(t: TestContext): Promise<string> {
+  const { path } = await ensureTemporalCli({ log: () => {} });
+  const ports = { grpc: await choosePort(0), ui: await choosePort(0) };
+  const server = spawn(path, serverArguments(ports, join(temporaryFolder(t), 'temporal.db')), { stdio: 'ignore' });
+  t.after(() => server.kill('SIGKILL'));
+  const address = `127.0.0.1:${ports.grpc}`;
+  await eventually('the server serves', () => isServing(address), 60_000);
+  return address;
+}
