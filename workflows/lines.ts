@@ -14,6 +14,10 @@ export function unsoundLine({ holes, duplicates, brokenLinks }: Awaited<ReturnTy
   ].join(' ');
 }
 
+export function rewoundLine(lineage: string, step: number): string {
+  return `lineage ${lineage} begins at step ${step}; what an earlier lineage did after it is kept, and superseded`;
+}
+
 export function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
   const { reward, kept_groups, issued_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
   return [

@@ -20,15 +20,15 @@ async function project(t: TestContext, text = configText) {
     hasSearchAttributes: () => Promise.resolve(true),
     isWorkflowRunning: (id) => Promise.resolve(running.has(id)),
   });
-  const open = (more: Partial<Exclude<TrainRunInput, string>> = {}, workflowId = 'words') =>
-    openRun({ config: 'words.toml', ...more }, workflowId);
+  const open = (more: Partial<Exclude<TrainRunInput, string>> = {}, workflowId = 'words', executionId = 'first') =>
+    openRun({ config: 'words.toml', ...more }, workflowId, executionId);
   return { projectFolder, outputs: path.join(projectFolder, 'outputs'), running, open, openRun };
 }
 
 describe('opening a run', () => {
   test('a path alone is enough: the run is named after it and begins at nothing', async (t) => {
     const { openRun, outputs } = await project(t);
-    const opened = await openRun('words.toml', 'words');
+    const opened = await openRun('words.toml', 'words', 'first');
     assert.deepEqual(
       [opened.handle.name, opened.handle.lineage, opened.head, opened.warnings],
       ['words', 'main', null, []],

@@ -69,6 +69,11 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
   };
 }
 
+/** The step that the config asks to go on from: −1 = the latest, null = it does not say. */
+export function hostedResumeStep({ resume, ckpt, trainer }: HostedConfig): number | null {
+  return resume?.step ?? ckpt?.resume_step ?? trainer.ckpt?.resume_step ?? null;
+}
+
 type WrittenSampling = HostedConfig['sampling'];
 
 /** [sampling] with what [eval.sampling] says laid over it. */
