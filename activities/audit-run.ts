@@ -83,7 +83,9 @@ async function readLineage(place: LineagePlace, recorded: LineageOrigin | null) 
   const from = recorded ?? first?.origin ?? null;
   const source = from?.run === place.name ? await sourceOf(place, from) : null;
   const last = found.at(-1)?.commit.step ?? -1;
-  const manifests = await Promise.all((await sealedSteps(storeOf(place), place.lineage)).map((n) => manifestAt(place, n)));
+  const manifests = await Promise.all(
+    (await sealedSteps(storeOf(place), place.lineage)).map((n) => manifestAt(place, n)),
+  );
   const brokenLinks = found
     .filter(({ commit }, i) => {
       const before = found[i - 1];

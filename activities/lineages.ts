@@ -50,7 +50,9 @@ export async function beginLineage(input: {
     const begun = await begunLineages(run);
     const known = begun.find((record) => record.request === request);
     if (known) return completeLineage(run, known);
-    const current = begun.at(-1)?.lineage ?? firstLineage;
+    const newest = begun.at(-1);
+    if (newest) await completeLineage(run, newest); // whoever began it may not have come to it
+    const current = newest?.lineage ?? firstLineage;
     const reached = await requireReachable({ ...run, lineage: current }, step);
     const origin = await holderOf({ ...run, lineage: current }, reached.step);
     const lineage = lineageName(begun.length + 2);
@@ -91,7 +93,12 @@ export async function completeLineage(run: RunPlace, record: LineageRecord): Pro
 /** A lineage's first commit: the state of the one it goes on from, and what became of all groups drawn until then. */
 export function firstCommit(
   source: StepCommit,
-  { run, lineage, origin, committedAt }: Pick<StepCommit, 'run' | 'lineage' | 'committedAt'> & Pick<LineageRecord, 'origin'>,
+  {
+    run,
+    lineage,
+    origin,
+    committedAt,
+  }: Pick<StepCommit, 'run' | 'lineage' | 'committedAt'> & Pick<LineageRecord, 'origin'>,
 ): StepCommit {
   const state: RunState = { ...source.state, lineage };
   const pending = state.surplus.flatMap(({ ordinals }) => decodeRanges(ordinals));

@@ -3,7 +3,14 @@ import { layout, stepOf } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import { readManifest, sealedFor, sealedSteps } from './checkpoints.ts';
 import { reachableSteps } from './lineages.ts';
-import { begunLineages, committedSteps, currentLineage, type LineagePlace, type RunPlace, storeOf } from './run-access.ts';
+import {
+  begunLineages,
+  committedSteps,
+  currentLineage,
+  type LineagePlace,
+  type RunPlace,
+  storeOf,
+} from './run-access.ts';
 
 export interface CheckpointReport {
   readonly step: number;
@@ -44,7 +51,10 @@ export async function listCheckpoints(run: RunPlace): Promise<CheckpointList> {
       reports.push({ ...report, usableFor: isUsable ? ['rewind', 'fork'] : isWhole ? ['fork'] : [] });
     }
   }
-  const latest = reports.filter(({ usableFor }) => usableFor.includes('rewind')).sort((a, b) => a.step - b.step).at(-1);
+  const latest = reports
+    .filter(({ usableFor }) => usableFor.includes('rewind'))
+    .sort((a, b) => a.step - b.step)
+    .at(-1);
   return {
     current: lineage,
     head: (await committedSteps(here)).at(-1) ?? null,

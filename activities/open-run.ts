@@ -11,7 +11,14 @@ import { sha256 } from '../backends/store/file-store.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { beginLineage, completeLineage } from './lineages.ts';
-import { begunLineages, committedSteps, type LineagePlace, readHead, requireCommit, type RunPlace } from './run-access.ts';
+import {
+  begunLineages,
+  committedSteps,
+  type LineagePlace,
+  readHead,
+  requireCommit,
+  type RunPlace,
+} from './run-access.ts';
 
 /** What `trainRun` is started with: a path, or a path with what the command line adds. */
 export type TrainRunInput =

@@ -143,7 +143,10 @@ export class PolicyTrainer {
       isWarmUp: false,
     });
     if (digest !== manifest.policy.digest) {
-      throw new RatchetError('CheckpointDamaged', `${manifest.policy.weights} holds other weights than checkpoint ${step} names.`);
+      throw new RatchetError(
+        'CheckpointDamaged',
+        `${manifest.policy.weights} holds other weights than checkpoint ${step} names.`,
+      );
     }
     return manifest;
   }

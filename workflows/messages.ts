@@ -26,7 +26,17 @@ export interface RunEvent {
   /** ISO time. */
   readonly time: string;
   readonly kind:
-    'warm-up' | 'eval' | 'step' | 'checkpoint' | 'recovery' | 'rewound' | 'refused' | 'paused' | 'resumed' | 'warning' | 'finished';
+    | 'warm-up'
+    | 'eval'
+    | 'step'
+    | 'checkpoint'
+    | 'recovery'
+    | 'rewound'
+    | 'refused'
+    | 'paused'
+    | 'resumed'
+    | 'warning'
+    | 'finished';
   readonly step: number;
   /** One line for people. */
   readonly text: string;

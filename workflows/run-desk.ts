@@ -162,7 +162,8 @@ export class RunDesk {
     });
     setHandler(rewindUpdate, (step) => this.#rewind(step), {
       validator: (step) => {
-        if (this.#phase === 'warm-up') throw refusal('rewind: nothing is committed yet; there is no step to go back to.');
+        if (this.#phase === 'warm-up')
+          throw refusal('rewind: nothing is committed yet; there is no step to go back to.');
         if (!Number.isInteger(step) || step < 0 || step > this.#step) {
           throw refusal(`rewind: expected a committed step up to ${this.#step}, got ${JSON.stringify(step)}.`);
         }

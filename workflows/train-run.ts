@@ -302,10 +302,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function restoreWeights(): Promise<void> {
     const { policy } = state;
     const summary = `the weights of v${policy.step} again, from a checkpoint and stored batches`;
-    await desk.waitFor(
-      `make ${summary}`,
-      training.restoreVersion.executeWithOptions({ summary }, [{ run, policy }]),
-    );
+    await desk.waitFor(`make ${summary}`, training.restoreVersion.executeWithOptions({ summary }, [{ run, policy }]));
   }
 
   /** Everything beside the loop is drained first: a child or an activity in flight would not survive. */

@@ -28,21 +28,28 @@ import { rootMessage } from '../root-message.ts';
 import { trainAgain, type TypedCommand, withMaxSteps } from '../typed-command.ts';
 import { startClock, type Clock } from '../clock.ts';
 
+const resumeHelp = `
+A run goes on where it stands. To go on from another committed step, in a new lineage: --resume.step 50
+(also --ckpt.resume-step 50, --trainer.ckpt.resume-step 50, and [ckpt] resume_step in the file; -1 = the latest).
+`;
+
 export const trainCommand = new Command('train')
   .description('train with a run file; goes on where the run stands, or attaches to it if it is running')
   .argument('<file>', 'run file (TOML)')
   .argument('[overrides...]', 'any setting of the file: --max-steps 5 --sampling.temperature 0.7')
   .option('--name <run>', "the run's name; default: the file's name")
   .option('--fresh', 'start over under a new name')
+  .addHelpText('after', resumeHelp)
   .allowUnknownOption()
   .action(async (file: string, rest: string[], options: { name?: string; fresh?: boolean }) => {
     process.exitCode = await train(file, readOverrides(rest), options);
   });
 
-async function train(
+/** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
+export async function train(
   file: string,
-  overrides: Record<string, string>,
-  options: { name?: string; fresh?: boolean },
+  overrides: Readonly<Record<string, string>>,
+  options: { readonly name?: string; readonly fresh?: boolean; readonly rewind?: number },
 ): Promise<number> {
   const clock = startClock();
   const projectFolder = process.cwd();
@@ -81,7 +88,7 @@ async function train(
     return client.workflow.start<typeof trainRun>('trainRun', {
       workflowId: run,
       taskQueue: taskQueues.orchestrator,
-      args: [{ config: file, overrides, run }],
+      args: [{ config: file, overrides, run, ...(options.rewind === undefined ? {} : { rewind: options.rewind }) }],
       workflowIdConflictPolicy: 'USE_EXISTING',
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       // A killed orchestrator's unfinished workflow task is waited for no longer than this.

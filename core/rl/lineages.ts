@@ -90,7 +90,7 @@ function placesIn(
   byName: ReadonlyMap<string, LineageCommits>,
 ): Map<number, Place> {
   const source = lineage.origin && byName.get(lineage.origin.lineage);
-  const places = source ? placesIn(source, lineage.origin!.step, byName) : new Map<number, Place>();
+  const places = source ? placesIn(source, lineage.origin.step, byName) : new Map<number, Place>();
   for (const commit of lineage.commits) {
     if (commit.step > upTo) break;
     for (const ordinal of decodeRanges(commit.issued)) {
@@ -116,7 +116,7 @@ function wronglyTakenOver(lineage: LineageCommits, byName: ReadonlyMap<string, L
   const source = lineage.origin && byName.get(lineage.origin.lineage);
   const [first] = lineage.commits;
   if (!source || !first) return [];
-  const left = placesIn(source, lineage.origin!.step, byName);
+  const left = placesIn(source, lineage.origin.step, byName);
   const wasPending = (ordinal: number) => left.get(ordinal)?.state === 'pending';
   const inherited = decodeRanges(first.ended.inherited ?? '');
   const pending = new Set(decodeRanges(first.pending));
@@ -124,9 +124,7 @@ function wronglyTakenOver(lineage: LineageCommits, byName: ReadonlyMap<string, L
   const wrong = [
     ...inherited.filter((ordinal) => !left.has(ordinal) || wasPending(ordinal)),
     ...[...pending, ...dropped].filter((ordinal) => !wasPending(ordinal)),
-    ...[...left.keys()].filter(
-      (ordinal) => wasPending(ordinal) && !pending.has(ordinal) && !dropped.has(ordinal),
-    ),
+    ...[...left.keys()].filter((ordinal) => wasPending(ordinal) && !pending.has(ordinal) && !dropped.has(ordinal)),
     ...decodeRanges(first.issued).filter((ordinal) => !left.has(ordinal)),
   ];
   return [...new Set(wrong)].sort((a, b) => a - b);

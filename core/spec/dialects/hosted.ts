@@ -28,11 +28,7 @@ const penalty = () => z.number().min(-2).max(2).meta({ expected: 'a number from 
 const stopTextsMax = 16;
 const anyNumber = () => z.number().meta({ expected: 'a number' });
 /** Where to go on from, as prime-rl writes it. */
-const resumeStep = () =>
-  z
-    .int()
-    .min(-1)
-    .meta({ expected: 'a committed step (an integer ≥ 0), or -1 for the latest' });
+const resumeStep = () => z.int().min(-1).meta({ expected: 'a committed step (an integer ≥ 0), or -1 for the latest' });
 const flag = () => z.boolean().meta({ expected: 'true or false' });
 const text = () => z.string().regex(/\S/).meta({ expected: 'a text that is not empty' });
 const choice = <const T extends readonly string[]>(...options: T) =>
