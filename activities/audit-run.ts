@@ -78,14 +78,16 @@ export async function auditStore(run: RunPlace): Promise<RunReport> {
 }
 
 async function readLineage(place: LineagePlace, recorded: LineageOrigin | null) {
+  // What was written after a commit is read before the commits: a run that is running goes on meanwhile.
+  const manifests = await Promise.all(
+    (await sealedSteps(storeOf(place), place.lineage)).map((n) => manifestAt(place, n)),
+  );
+  const recordedSteps = await metricSteps(place);
   const found = await Promise.all((await committedSteps(place)).map((step) => requireCommit(place, step)));
   const first = found[0]?.commit;
   const from = recorded ?? first?.origin ?? null;
   const source = from?.run === place.name ? await sourceOf(place, from) : null;
   const last = found.at(-1)?.commit.step ?? -1;
-  const manifests = await Promise.all(
-    (await sealedSteps(storeOf(place), place.lineage)).map((n) => manifestAt(place, n)),
-  );
   const brokenLinks = found
     .filter(({ commit }, i) => {
       const before = found[i - 1];
@@ -101,7 +103,6 @@ async function readLineage(place: LineagePlace, recorded: LineageOrigin | null) 
     .filter(({ commit, sha256 }) =>
       manifests.some((manifest) => manifest?.step === commit.step && manifest.commit !== sha256),
     );
-  const recordedSteps = await metricSteps(place);
   const witnesses = [...manifests.flatMap((manifest) => manifest?.step ?? []), ...recordedSteps];
   const lostSteps = [...new Set(witnesses)].filter((step) => step > last);
   return {

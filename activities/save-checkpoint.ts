@@ -13,10 +13,17 @@ export interface CheckpointInput {
   readonly step: number;
   /** Versions that something still refers to: the reference policy, evaluations under way. */
   readonly pinned: readonly number[];
+  /** Removes nothing: the run is about to be taken back to a step that retention might remove. */
+  readonly keepsAll?: boolean;
 }
 
 /** Seals a committed step as a checkpoint, then removes what retention no longer keeps. Twice is once. */
-export async function saveCheckpoint({ run, step, pinned }: CheckpointInput): Promise<{ kept: number[] }> {
+export async function saveCheckpoint({
+  run,
+  step,
+  pinned,
+  keepsAll = false,
+}: CheckpointInput): Promise<{ kept: number[] }> {
   return withHeartbeat(async () => {
     const store = storeOf(run);
     const { checkpoints: spec, kl, maxAsyncLevel, maxOffPolicySteps } = await specOf(run);
@@ -25,6 +32,7 @@ export async function saveCheckpoint({ run, step, pinned }: CheckpointInput): Pr
 
     await sealForgotten(run, step);
     const sealed = (await sealedSteps(store, run.lineage)).filter((sealedStep) => sealedStep <= step);
+    if (keepsAll) return { kept: sealed };
     const takenOver = await takenOverAt(run);
     const needed = takenOver.flatMap((at) => sealed.findLast((sealedStep) => sealedStep <= at) ?? []);
     const usual = keptCheckpoints(sealed, spec, run.lineage === firstLineage ? sealed[0] : undefined);

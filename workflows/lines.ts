@@ -1,3 +1,4 @@
+import { firstLineage } from '../core/names.ts';
 import type { EvaluationSummary } from '../activities/index.ts';
 import type { local } from './activity-options.ts';
 
@@ -15,6 +16,7 @@ export function unsoundLine({ holes, duplicates, brokenLinks }: Awaited<ReturnTy
 }
 
 export function rewoundLine(lineage: string, step: number): string {
+  if (lineage === firstLineage) return `this run begins at step ${step} of another one`;
   return `lineage ${lineage} begins at step ${step}; what an earlier lineage did after it is kept, and superseded`;
 }
 

@@ -1,4 +1,4 @@
-import { workflowInfo } from '@temporalio/workflow';
+import { ActivityFailure, ApplicationFailure, workflowInfo } from '@temporalio/workflow';
 import type { RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
 import { opening } from './activity-options.ts';
@@ -16,6 +16,8 @@ export interface ContinuedRun {
     readonly evals: readonly EvaluationSummary[];
     /** The committed step to go on from in a new lineage, instead of `state`. */
     readonly rewindTo?: number;
+    /** Why that could not be done after all: retention was at work meanwhile. The run goes on where it was. */
+    readonly rewindRefused?: string;
   };
 }
 
@@ -36,9 +38,15 @@ export async function openOrContinue(
     const { opened, state, parent, rewindTo } = input.continued;
     if (rewindTo === undefined) return { opened, start: { state, parent, begins: false }, carried: input.continued };
     const { handle: run } = opened;
-    const begun = await opening.beginLineage.executeWithOptions({ summary: `from step ${rewindTo}` }, [
-      { run: { name: run.name, store: run.store }, step: rewindTo, request: `${workflowId}/${runId}` },
-    ]);
+    const begun = await opening.beginLineage
+      .executeWithOptions({ summary: `from step ${rewindTo}` }, [
+        { run: { name: run.name, store: run.store }, step: rewindTo, request: `${workflowId}/${runId}` },
+      ])
+      .catch(refusalOf);
+    if (typeof begun === 'string') {
+      const carried = { ...input.continued, rewindRefused: begun };
+      return { opened, start: { state, parent, begins: false }, carried };
+    }
     const { commit, sha256 } = begun.head;
     return {
       opened: { ...opened, handle: { ...run, lineage: begun.lineage }, weightsAreGone: !begun.hasWeights },
@@ -56,6 +64,15 @@ export async function openOrContinue(
     start: { state: startOver(commit.state), parent, begins: commit.origin !== undefined },
     carried: null,
   };
+}
+
+/** What the store says against it; anything else is not an answer. */
+function refusalOf(error: unknown): string {
+  const { cause } = error as Error;
+  if (error instanceof ActivityFailure && cause instanceof ApplicationFailure && cause.nonRetryable === true) {
+    return cause.message;
+  }
+  throw error;
 }
 
 /** `stop-after` was a wish for the execution that has ended; everything else stays as it was set. */

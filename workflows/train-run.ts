@@ -18,6 +18,8 @@ export interface RunSummary {
   readonly run: string;
   readonly step: number;
   readonly policyDigest: string;
+  /** Folder of its weights, relative to the run's. */
+  readonly weights: string;
   readonly ledger: {
     readonly issued: number;
     readonly pending: number;
@@ -57,6 +59,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 
   let { state, parent } = start ?? (await makeFirstVersion());
   desk.at('training', state.step, state.policy.digest);
+  if (carried?.rewindRefused !== undefined) desk.tell('warning', state.step, carried.rewindRefused);
   if (start?.begins) {
     desk.publish(state.step, null);
     desk.tell('rewound', state.step, rewoundLine(run.lineage, state.step));
@@ -223,7 +226,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function saveCheckpoint(step: number): Promise<void> {
     const pinned = [state.reference.step, ...pendingEvals];
     const { kept } = await orchestrator.saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
-      { run, step, pinned },
+      { run, step, pinned, ...(desk.rewindTo === null ? {} : { keepsAll: true }) },
     ]);
     desk.tell('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
   }
@@ -336,6 +339,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     desk.tell('finished', state.step, `finished at step ${state.step} of ${spec.maxSteps}`);
     await condition(allHandlersFinished);
     if (desk.rewindTo !== null) return continueRun();
-    return { run: spec.name, step: state.step, policyDigest: state.policy.digest, ledger, evals };
+    return {
+      run: spec.name,
+      step: state.step,
+      policyDigest: state.policy.digest,
+      weights: state.policy.weights,
+      ledger,
+      evals,
+    };
   }
 }

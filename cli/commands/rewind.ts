@@ -1,3 +1,4 @@
+import path from 'node:path';
 import { WorkflowUpdateFailedError } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
@@ -6,6 +7,7 @@ import { requireReachable } from '../../activities/lineages.ts';
 import type { SpecSource } from '../../activities/open-run.ts';
 import { currentLineage } from '../../activities/run-access.ts';
 import { connect, findRunning, findTemporal } from '../connection.ts';
+import { rootMessage } from '../root-message.ts';
 import { findRunFolder, readStep, storeOption } from '../run-place.ts';
 import { train } from './train.ts';
 
@@ -25,7 +27,8 @@ export const rewindCommand = new Command('rewind')
     const place = await findRunFolder(run, options.store);
     await requireReachable({ ...place, lineage: await currentLineage(place) }, step);
     const { config, overrides } = await requireSource(place, options.config);
-    process.exitCode = await train(config, overrides, { name: run, rewind: step });
+    const file = path.relative(process.cwd(), path.resolve(config));
+    process.exitCode = await train(file, overrides, { name: run, rewind: step });
   });
 
 /** Null when the run is not running anywhere that can be found. */
@@ -41,7 +44,7 @@ async function askRunning(run: string, step: number): Promise<string | null> {
     return handle && (await handle.executeUpdate<string, [number]>('rewind', { args: [step] }));
   } catch (error) {
     if (!(error instanceof WorkflowUpdateFailedError)) throw error;
-    throw new RatchetError('ConfigInvalid', error.cause?.message ?? error.message, { cause: error });
+    throw new RatchetError('ConfigInvalid', rootMessage(error), { cause: error });
   } finally {
     await close();
   }

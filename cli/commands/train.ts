@@ -56,7 +56,7 @@ export async function train(
   const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides })).spec;
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
-  const { spec } = await loadRunConfig(file, { projectFolder, overrides, run });
+  const { spec, resumeStep } = await loadRunConfig(file, { projectFolder, overrides, run });
   await checkModel(spec);
   const command = { file, name: run === usualName ? null : run, overrides };
 
@@ -69,7 +69,11 @@ export async function train(
   const { client, close } = await connect({ address, namespace: process.env['TEMPORAL_NAMESPACE'] ?? 'default' });
   const watched = watchStack(projectFolder, pid);
   try {
-    const handle = (await attach(client, run, overrides, clock)) ?? (await start());
+    const attached = await attach(client, run, overrides, clock);
+    if (attached && resumeStep !== null && resumeStep >= 0) {
+      clock.say(`to take the running run back to step ${resumeStep}: npx ratchet rewind ${run} --step ${resumeStep}`);
+    }
+    const handle = attached ?? (await start());
     if (uiUrl)
       clock.say(
         `Temporal UI  ${uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}      kill any process and watch`,
@@ -267,7 +271,7 @@ async function findServer(clock: Clock): Promise<TemporalCli> {
 }
 
 function summarize(
-  { step, policyDigest, ledger, run }: RunSummary,
+  { step, policyDigest, weights, ledger, run }: RunSummary,
   spec: RunSpec,
   stack: Stack | null,
   clock: Clock,
@@ -281,7 +285,9 @@ function summarize(
     `ledger ${ledger.issued} groups issued = ${counts.join(' + ')} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
   ];
   clock.say(parts.join(' · '));
-  clock.say(`policy  ${fileURLToPath(spec.store.uri)}${run}/weights/step_${step}   (${policyDigest.slice(0, 12)})`);
+  clock.say(
+    `policy  ${fileURLToPath(spec.store.uri)}${run}/${weights.replace(/\/$/, '')}   (${policyDigest.slice(0, 12)})`,
+  );
 }
 
 function sayNext(command: TypedCommand, spec: RunSpec, clock: Clock): void {
