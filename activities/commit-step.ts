@@ -4,6 +4,7 @@ import { runStateBytesMax } from '../core/limits.ts';
 import type { ObjectRef, RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { refuseBehind } from './lineages.ts';
 import type { PackedBatch } from './plan-step.ts';
 import { readJson, storeOf } from './run-access.ts';
 
@@ -21,7 +22,7 @@ export interface CommitInput {
 
 /**
  * Writes the fence. If the step is committed already with the same plan and the same weights, that commit stands and is
- * adopted; another one there means that someone else went on, and this run stops rather than overwrite it.
+ * adopted; another one there, or a later one, means that someone else went on, and this run stops rather than overwrite it.
  */
 export const createCommitStep =
   (codeVersion: string) =>
@@ -42,6 +43,7 @@ export const createCommitStep =
       run: run.name,
       lineage: run.lineage,
       step: state.step,
+      spec: run.spec,
       parent,
       plan,
       policy: state.policy,
@@ -51,6 +53,7 @@ export const createCommitStep =
       state,
       committedAt: new Date().toISOString(),
     };
+    await refuseBehind(run, state.step + 1);
     const key = layout.commit(run.lineage, state.step);
     const { stored, bytes } = await storeOf(run).putIfAbsent(key, encodeJson(commit));
     const found = decodeJson<StepCommit>(bytes, key);
@@ -59,7 +62,7 @@ export const createCommitStep =
     if (!isSame) {
       throw new RatchetError(
         'CommitConflict',
-        `${key} in ${storeOf(run).uri} was committed by someone else: policy ${found.policy.digest.slice(0, 12)}… of ${found.committedAt}, not ${state.policy.digest.slice(0, 12)}…. Temporal's state of this run is behind its store. Start it again: ratchet train goes on from the newest commit.`,
+        `${key} in ${storeOf(run).uri} was committed by someone else: policy ${found.policy.digest.slice(0, 12)}… of ${found.committedAt}, not ${state.policy.digest.slice(0, 12)}…. Temporal's state of this run is behind its store. Nothing is lost: ratchet train FILE goes on from the newest commit, and ratchet rewind ${run.name} --step ${Math.max(0, state.step - 1)} from the one before this.`,
       );
     }
     return { sha256: sha256(bytes), adopted: !stored };

@@ -5,10 +5,12 @@ import { createEvaluatePolicy } from './evaluate-policy.ts';
 import { filterGroups } from './filter-groups.ts';
 import { createGenerateRollouts, type GenerateDependencies } from './generate-rollouts.ts';
 import { leaseRound } from './lease-groups.ts';
+import { beginLineage, checkRewind } from './lineages.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { packBatch, planStep } from './plan-step.ts';
 import type { PolicyTrainer } from './policy-trainer.ts';
 import { recordMetrics } from './record-metrics.ts';
+import { createRestoreVersion } from './restore-version.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
 import { scoreRollouts } from './score-rollouts.ts';
 import { createTrainStep } from './train-step.ts';
@@ -25,6 +27,8 @@ export const createOrchestratorActivities = (
   dependencies: OpenRunDependencies & { codeVersion: string; inference: GenerateDependencies['inference'] },
 ) => ({
   openRun: createOpenRun(dependencies),
+  checkRewind,
+  beginLineage,
   leaseGroups: leaseRound,
   filterGroups,
   packBatch,
@@ -52,5 +56,6 @@ export const createTrainActivities = (dependencies: {
 }) => ({
   warmUp: createWarmUp(dependencies.trainer, dependencies.tokenizer),
   trainStep: createTrainStep(dependencies.trainer),
+  restoreVersion: createRestoreVersion(dependencies.trainer),
 });
 export type TrainActivities = ReturnType<typeof createTrainActivities>;

@@ -1,15 +1,24 @@
+import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { firstLineage, workflowIdPattern } from '../core/names.ts';
-import type { RunHandle, StepCommit } from '../core/rl/run-state.ts';
+import type { PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import { type EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
-import { readHead } from './run-access.ts';
+import { beginLineage, completeLineage } from './lineages.ts';
+import {
+  begunLineages,
+  committedSteps,
+  type LineagePlace,
+  readHead,
+  requireCommit,
+  type RunPlace,
+} from './run-access.ts';
 
 /** What `trainRun` is started with: a path, or a path with what the command line adds. */
 export type TrainRunInput =
@@ -20,13 +29,24 @@ export type TrainRunInput =
       readonly overrides?: Readonly<Record<string, string>>;
       /** The run's name; the config's own, or its file's stem, when missing. */
       readonly run?: string;
+      /** Begins a lineage at this committed step, wherever the run stands. */
+      readonly rewind?: number;
     };
+
+/** Beside each stored spec: what it was read from, for a command that starts the run again. */
+export interface SpecSource {
+  /** Absolute. */
+  readonly config: string;
+  readonly overrides: Readonly<Record<string, string>>;
+}
 
 export interface OpenedRun {
   readonly handle: RunHandle;
   readonly spec: RunSpec;
   /** The newest commit, when the run has been here before. */
   readonly head: { readonly commit: StepCommit; readonly sha256: string } | null;
+  /** Whether retention has removed the weights at the head: after a rewind they may have to be made again. */
+  readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly warnings: readonly string[];
   /** Whether the search attributes RatchetRun, RatchetStep and RatchetReward exist in this namespace. */
@@ -67,11 +87,14 @@ function identityOf(spec: RunSpec): Identity {
 
 export const createOpenRun =
   (dependencies: OpenRunDependencies) =>
-  /** Loads, validates and stores the spec, and finds where the run stands. Twice does the same as once. */
-  async (input: TrainRunInput, workflowId: string): Promise<OpenedRun> => {
+  /**
+   * Loads, validates and stores the spec, and finds where the run stands, or begins a lineage where it is to go on from.
+   * Twice does the same as once: a lineage is begun once per execution of the workflow (`executionId`).
+   */
+  async (input: TrainRunInput, workflowId: string, executionId: string): Promise<OpenedRun> => {
     refuseWorkflowId(workflowId);
-    const { config, overrides = {}, run } = typeof input === 'string' ? { config: input } : input;
-    const { spec, warnings } = await loadRunConfig(config, {
+    const { config, overrides = {}, run, rewind } = typeof input === 'string' ? { config: input } : input;
+    const { spec, warnings, resumeStep } = await loadRunConfig(config, {
       projectFolder: dependencies.projectFolder,
       overrides,
       ...(run === undefined ? {} : { run }),
@@ -85,18 +108,26 @@ export const createOpenRun =
     refuseOtherIdentity(spec, RunSpec.parse(recorded.spec), store.uri);
     const bytes = encodeJson(spec);
     const ref = await store.put(layout.spec(sha256(bytes)), bytes);
+    const source: SpecSource = {
+      config: path.resolve(dependencies.projectFolder, config),
+      overrides: withoutResume(overrides),
+    };
+    await store.put(layout.source(ref.key), encodeJson(source));
+    const place = { name: spec.name, store: spec.store.uri };
+    const lineage = await openLineage(place, { rewind, resumeStep, request: `${workflowId}/${executionId}` });
     const hasSearchAttributes = await dependencies.hasSearchAttributes();
     const handle: RunHandle = {
-      name: spec.name,
-      store: spec.store.uri,
-      lineage: firstLineage,
+      ...place,
+      lineage,
       spec: ref,
       attempt: await nextAttempt(store),
     };
+    const head = await readHead(handle);
     return {
       handle,
       spec,
-      head: await readHead(handle),
+      head,
+      weightsAreGone: head !== null && !(await isStored(store, head.commit.policy)),
       datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
       hasSearchAttributes,
@@ -109,6 +140,40 @@ function refuseWorkflowId(workflowId: string): void {
     'ConfigInvalid',
     `The workflow id ${JSON.stringify(workflowId)} cannot drive a run: expected up to 255 letters, digits and . _ : + @ -, beginning with a letter or digit. Start it again with another --workflow-id; the run's name is the best one.`,
   );
+}
+
+/** The lineage to go on in: the current one, or one that begins where the caller or the config asks for it. */
+async function openLineage(
+  run: RunPlace,
+  asked: { readonly rewind: number | undefined; readonly resumeStep: number | null; readonly request: string },
+): Promise<string> {
+  const { rewind, resumeStep, request } = asked;
+  const newest = (await begunLineages(run)).at(-1);
+  if (newest) await completeLineage(run, newest);
+  const lineage = newest?.lineage ?? firstLineage;
+  if (rewind !== undefined) return (await beginLineage({ run, step: rewind, request })).lineage;
+  if (resumeStep === null || resumeStep === -1) return lineage;
+  // Asked again, as when an interrupted command is typed again, it has been done: what came since is not thrown away.
+  const head = await readHead({ ...run, lineage });
+  if (head?.commit.step === resumeStep || (await firstStep({ ...run, lineage })) === resumeStep) return lineage;
+  return (await beginLineage({ run, step: resumeStep, request })).lineage;
+}
+
+/** Where a lineage took over; null when it began with a model. */
+async function firstStep(run: LineagePlace): Promise<number | null> {
+  const [first] = await committedSteps(run);
+  return first === undefined ? null : ((await requireCommit(run, first)).commit.origin?.step ?? null);
+}
+
+async function isStored(store: Store, { weights, file }: PolicyVersion): Promise<boolean> {
+  return (await store.list(weights)).includes(file.key);
+}
+
+/** Settings without those that say where to go on from: they are for one start, not for the run. */
+function withoutResume(overrides: Readonly<Record<string, string>>): Record<string, string> {
+  const once = ['resume', 'resume.step', 'ckpt.resume_step', 'trainer.ckpt.resume_step'];
+  const nameOf = (key: string): string => key.replace(/^-+/, '').replaceAll('-', '_');
+  return Object.fromEntries(Object.entries(overrides).filter(([key]) => !once.includes(nameOf(key))));
 }
 
 async function openDatasets({ environments, eval: evaluation }: RunSpec): Promise<OpenedRun['datasets']> {

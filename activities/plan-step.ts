@@ -11,6 +11,7 @@ import type { RunSpec } from '../core/spec/run-spec.ts';
 import { importUserFunction } from '../engine/index.ts';
 import { decodeJson, encodeJson, encodeRows, putJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { refuseBehind } from './lineages.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 
 /** What a step's rollouts were packed into. */
@@ -77,6 +78,7 @@ export async function planStep(input: {
   readonly packed: ObjectRef;
 }): Promise<{ plan: ObjectRef; learningRate: number; snapshot: boolean }> {
   const { run, step, attempt, from, reference, klBeta, overrides } = input;
+  await refuseBehind(run, step);
   const spec = await specOf(run);
   const store = storeOf(run);
   const { batch } = await readJson<PackedBatch>(run, input.packed);

@@ -4,13 +4,13 @@ import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
+import { firstLineage } from '../core/names.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
-import { encodeJson } from '../backends/store/objects.ts';
 import { readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
-import { manifestOf, sealedSteps, type CheckpointManifest } from './save-checkpoint.ts';
+import { readManifest, sealedFor, type CheckpointManifest } from './checkpoints.ts';
 
 /** How a trainer came to be at a version: nothing to do, or a checkpoint and stored batches. */
 export interface Recovery {
@@ -44,10 +44,10 @@ export class PolicyTrainer {
     const owner = `${run.store}${run.name}/${run.lineage}`;
     if (this.#trainer && this.#owner === owner && this.#digest === version.digest) return null;
     const damaged: string[] = [];
-    for (const step of (await sealedSteps(storeOf(run), run.lineage)).reverse()) {
+    for (const { lineage, step } of (await sealedFor(run)).reverse()) {
       if (step > version.step) continue;
       try {
-        const manifest = await this.#restore(run, step);
+        const manifest = await this.#restore(run, lineage, step);
         this.#owner = owner;
         const replayedSteps = await this.#replay(run, manifest.step, version);
         return { restoredFrom: step, replayedSteps, damaged };
@@ -109,7 +109,7 @@ export class PolicyTrainer {
   async exportTo(run: RunHandle, prefix: string): Promise<ObjectRef> {
     const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-export-'));
     try {
-      const base = path.posix.relative(prefix, layout.weights(run.lineage, 0));
+      const base = path.posix.relative(prefix, layout.weights(firstLineage, 0));
       await this.#use((trainer) => trainer.exportTo(temporary, { base }));
       return await storeFolder(run, temporary, prefix);
     } finally {
@@ -132,18 +132,10 @@ export class PolicyTrainer {
     await trainer?.close();
   }
 
-  async #restore(run: RunHandle, step: number): Promise<CheckpointManifest> {
+  /** `lineage` is the one that sealed it: this run's, or one that it goes on from. */
+  async #restore(run: RunHandle, lineage: string, step: number): Promise<CheckpointManifest> {
     const store = storeOf(run);
-    const key = `${layout.checkpoint(run.lineage, step)}manifest.json`;
-    const bytes = await store.read(key);
-    if (!bytes) throw new RatchetError('CheckpointDamaged', `${key} is gone.`);
-    const manifest = manifestOf(await requireCommit(run, step));
-    if (Buffer.compare(bytes, encodeJson(manifest)) !== 0) {
-      throw new RatchetError(
-        'CheckpointDamaged',
-        `${key} in ${store.uri} does not agree with ${layout.commit(run.lineage, step)}: one of the two was changed.`,
-      );
-    }
+    const manifest = await readManifest({ ...run, lineage }, step);
     await store.get(manifest.policy.file); // throws when a byte of it changed
     const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
     const { digest } = await this.startFrom(run, await store.localFolder(manifest.policy.weights), {
@@ -151,7 +143,10 @@ export class PolicyTrainer {
       isWarmUp: false,
     });
     if (digest !== manifest.policy.digest) {
-      throw new RatchetError('CheckpointDamaged', `${manifest.policy.weights} holds other weights than ${key} names.`);
+      throw new RatchetError(
+        'CheckpointDamaged',
+        `${manifest.policy.weights} holds other weights than checkpoint ${step} names.`,
+      );
     }
     return manifest;
   }

@@ -1,32 +1,29 @@
 import { layout, stepOf } from '../core/layout.ts';
-import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import { firstLineage } from '../core/names.ts';
+import type { RunHandle } from '../core/rl/run-state.ts';
 import type { CheckpointSpec } from '../core/spec/run-spec.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import type { Store } from '../backends/store/index.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { readCommit, requireCommit, specOf, storeOf, type FoundCommit } from './run-access.ts';
-
-/** `checkpoints/step_N/manifest.json`: written last, so a checkpoint that has one is whole. */
-export interface CheckpointManifest {
-  readonly schemaVersion: 1;
-  readonly lineage: string;
-  readonly step: number;
-  /** sha256 of the commit it belongs to: the run's whole state is there. */
-  readonly commit: string;
-  readonly policy: PolicyVersion;
-  /** null = a fresh optimizer (v0). */
-  readonly optimizer: ObjectRef | null;
-}
+import { manifestOf, sealedSteps } from './checkpoints.ts';
+import { begunLineages, readCommit, requireCommit, specOf, storeOf } from './run-access.ts';
 
 export interface CheckpointInput {
   readonly run: RunHandle;
   readonly step: number;
   /** Versions that something still refers to: the reference policy, evaluations under way. */
   readonly pinned: readonly number[];
+  /** Removes nothing: the run is about to be taken back to a step that retention might remove. */
+  readonly keepsAll?: boolean;
 }
 
 /** Seals a committed step as a checkpoint, then removes what retention no longer keeps. Twice is once. */
-export async function saveCheckpoint({ run, step, pinned }: CheckpointInput): Promise<{ kept: number[] }> {
+export async function saveCheckpoint({
+  run,
+  step,
+  pinned,
+  keepsAll = false,
+}: CheckpointInput): Promise<{ kept: number[] }> {
   return withHeartbeat(async () => {
     const store = storeOf(run);
     const { checkpoints: spec, kl, maxAsyncLevel, maxOffPolicySteps } = await specOf(run);
@@ -35,10 +32,17 @@ export async function saveCheckpoint({ run, step, pinned }: CheckpointInput): Pr
 
     await sealForgotten(run, step);
     const sealed = (await sealedSteps(store, run.lineage)).filter((sealedStep) => sealedStep <= step);
-    const kept = keptCheckpoints(sealed, spec);
+    if (keepsAll) return { kept: sealed };
+    const takenOver = await takenOverAt(run);
+    const needed = takenOver.flatMap((at) => sealed.findLast((sealedStep) => sealedStep <= at) ?? []);
+    const usual = keptCheckpoints(sealed, spec, run.lineage === firstLineage ? sealed[0] : undefined);
+    const kept = sealed.filter((sealedStep) => usual.includes(sealedStep) || needed.includes(sealedStep));
     const oldestLive = step - maxAsyncLevel - maxOffPolicySteps - 1;
-    const replayFrom = kept.slice(-spec.keepLast)[0] ?? 0;
-    const keepWeights = new Set([...kept, ...pinned, ...referencesSince(replayFrom, step, kl.refSyncSteps)]);
+    const replayFrom = Math.min(usual.slice(-spec.keepLast)[0] ?? 0, ...needed);
+    // v0 is what adapters stand on; the reference in use when the first of these batches is trained again may be older.
+    const inUse = sealed.includes(replayFrom) ? (await requireCommit(run, replayFrom)).commit.state.reference.step : 0;
+    const references = [0, inUse, ...referencesSince(replayFrom, step, kl.refSyncSteps)];
+    const keepWeights = new Set([...kept, ...takenOver, ...pinned, ...references]);
     await removeSteps(store, layout.allCheckpoints(run.lineage), (n) => n <= step && !kept.includes(n));
     await removeSteps(store, layout.allWeights(run.lineage), (n) => n < oldestLive && !keepWeights.has(n));
     await removeFiles(store, layout.allBatches(run.lineage), (n) => n <= replayFrom);
@@ -66,12 +70,6 @@ async function sealForgotten(run: RunHandle, before: number): Promise<void> {
   }
 }
 
-/** A commit as a checkpoint: nothing is in it that the commit does not say. */
-export function manifestOf({ commit, sha256 }: FoundCommit): CheckpointManifest {
-  const { lineage, step, policy, optimizer } = commit;
-  return { schemaVersion: 1, lineage, step, commit: sha256, policy, optimizer };
-}
-
 /** The reference policies of steps that may be trained again: the one in use at `from`, and each renewal since. */
 function referencesSince(from: number, to: number, refSyncSteps: number | null): number[] {
   if (refSyncSteps === null) return [0];
@@ -80,27 +78,26 @@ function referencesSince(from: number, to: number, refSyncSteps: number | null):
   return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * refSyncSteps);
 }
 
-/** v0, the newest `keepLast`, and every multiple of `keepInterval`; ascending. */
-export function keptCheckpoints(sealed: readonly number[], spec: CheckpointSpec): number[] {
+/** The run's first (v0, or where a fork began), the newest `keepLast`, and every multiple of `keepInterval`; ascending. */
+export function keptCheckpoints(sealed: readonly number[], spec: CheckpointSpec, first = 0): number[] {
   const newest = new Set(sealed.slice(-spec.keepLast));
   return sealed.filter(
-    (step) => step === 0 || newest.has(step) || (spec.keepInterval !== null && step % spec.keepInterval === 0),
+    (step) => step === first || newest.has(step) || (spec.keepInterval !== null && step % spec.keepInterval === 0),
   );
 }
 
-/** Steps that have a manifest, ascending. */
-export async function sealedSteps(store: Store, lineage: string): Promise<number[]> {
-  const keys = await store.list(layout.allCheckpoints(lineage));
-  return keys
-    .filter((key) => key.endsWith('/manifest.json'))
-    .map(stepOf)
-    .filter((step) => step !== null)
-    .sort((a, b) => a - b);
+/** What other lineages go on from in this one: the steps where they took over. */
+async function takenOverAt(run: RunHandle): Promise<number[]> {
+  const begun = await begunLineages(run);
+  return begun.filter(({ origin }) => origin.lineage === run.lineage).map(({ origin }) => origin.step);
 }
 
 async function removeSteps(store: Store, prefix: string, isOver: (step: number) => boolean): Promise<void> {
-  const steps = new Set((await store.list(prefix)).map(stepOf).filter((step) => step !== null));
-  for (const step of steps) if (isOver(step)) await store.removeAll(`${prefix}step_${step}/`);
+  const folders = new Set((await store.list(prefix)).map((key) => key.slice(0, key.indexOf('/', prefix.length) + 1)));
+  for (const folder of folders) {
+    const step = stepOf(folder);
+    if (step !== null && isOver(step)) await store.removeAll(folder);
+  }
 }
 
 async function removeFiles(store: Store, prefix: string, isOver: (step: number) => boolean): Promise<void> {

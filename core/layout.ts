@@ -1,9 +1,14 @@
-import { firstLineage } from './names.ts';
+import { firstLineage, versionNumber } from './names.ts';
 
 /** Where things lie in a run's folder, the same in every store. Keys are relative to the run, so a copied run resumes. */
 export const layout = {
   run: () => 'run.json',
   spec: (digest: string) => `specs/${digest.slice(0, 16)}.json`,
+  /** Which file and settings a spec was read from. */
+  source: (specKey: string) => specKey.replace(/\.json$/, '.source.json'),
+  /** Where lineage 2, 3, … began. */
+  origin: (number: number) => `${layout.origins()}lineage_${number}.json`,
+  origins: () => 'origins/',
   claim: (number: number) => `claims/claim_${number}.json`,
   claims: () => 'claims/',
   commit: (lineage: string, step: number) => `${layout.commits(lineage)}step_${step}.json`,
@@ -17,7 +22,9 @@ export const layout = {
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.json`,
   plan: (lineage: string, step: number, attempt: number, packedDigest: string) =>
     `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}.plan.json`,
-  weights: (lineage: string, step: number) => `${branch(lineage)}weights/step_${step}/`,
+  /** `replay` as in `PolicyVersion`. */
+  weights: (lineage: string, step: number, replay = 0) =>
+    `${branch(lineage)}weights/step_${versionNumber(step, replay)}/`,
   allWeights: (lineage: string) => `${branch(lineage)}weights/`,
   checkpoint: (lineage: string, step: number) => `${branch(lineage)}checkpoints/step_${step}/`,
   allCheckpoints: (lineage: string) => `${branch(lineage)}checkpoints/`,

@@ -20,9 +20,23 @@ export const runNamePattern = /^[a-z0-9][a-z0-9._-]{0,63}$/;
 /** What a workflow that drives a run may be called: it is shown, copied into commands and stored, so nothing that reads as a path. */
 export const workflowIdPattern = /^[A-Za-z0-9][\w.:+@-]{0,254}$/;
 
-/** The name under which an inference server holds one version of a run's policy. */
-export function policyName(run: string, lineage: string, step: number): string {
-  return `${run}:${lineage}:${step}`;
+/** The lineage begun as number 2, 3, …; number 1 is the first. */
+export function lineageName(number: number): string {
+  return number === 1 ? firstLineage : `l${number}`;
+}
+
+export function lineageNumber(name: string): number {
+  return name === firstLineage ? 1 : Number(/^l(\d+)$/.exec(name)?.[1]);
+}
+
+/** The name under which an inference server holds one version of a run's policy. `replay` as in `PolicyVersion`. */
+export function policyName(run: string, lineage: string, step: number, replay = 0): string {
+  return `${run}:${lineage}:${versionNumber(step, replay)}`;
+}
+
+/** `12`, and `12.r1` for the first replay of step 12 that gave other weights. */
+export function versionNumber(step: number, replay = 0): string {
+  return replay === 0 ? `${step}` : `${step}.r${replay}`;
 }
 
 /** The folder an environment id stands for: without owner and version, dashes where Python packages have underscores. */

@@ -1,3 +1,4 @@
+import { firstLineage } from '../core/names.ts';
 import type { EvaluationSummary } from '../activities/index.ts';
 import type { local } from './activity-options.ts';
 
@@ -12,6 +13,11 @@ export function unsoundLine({ holes, duplicates, brokenLinks }: Awaited<ReturnTy
     ...(holes.length > 0 ? [`groups ${holes.join(', ')} are unaccounted for`] : []),
     ...(duplicates.length > 0 ? [`groups ${duplicates.join(', ')} are accounted for twice`] : []),
   ].join(' ');
+}
+
+export function rewoundLine(lineage: string, step: number): string {
+  if (lineage === firstLineage) return `this run begins at step ${step} of another one`;
+  return `lineage ${lineage} begins at step ${step}; what an earlier lineage did after it is kept, and superseded`;
 }
 
 export function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {

@@ -26,7 +26,17 @@ export interface RunEvent {
   /** ISO time. */
   readonly time: string;
   readonly kind:
-    'warm-up' | 'eval' | 'step' | 'checkpoint' | 'recovery' | 'refused' | 'paused' | 'resumed' | 'warning' | 'finished';
+    | 'warm-up'
+    | 'eval'
+    | 'step'
+    | 'checkpoint'
+    | 'recovery'
+    | 'rewound'
+    | 'refused'
+    | 'paused'
+    | 'resumed'
+    | 'warning'
+    | 'finished';
   readonly step: number;
   /** One line for people. */
   readonly text: string;
@@ -44,3 +54,5 @@ export const resumeUpdate = defineUpdate<string>('resume');
 export const setLearningRateUpdate = defineUpdate<string, [learningRate: number]>('set-learning-rate');
 /** Ends the run after this step; with a checkpoint of it, unless it is planned already. */
 export const stopAfterUpdate = defineUpdate<string, [step: number]>('stop-after');
+/** Goes on from this committed step in a new lineage, once what is under way is done. Nothing is overwritten. */
+export const rewindUpdate = defineUpdate<string, [step: number]>('rewind');

@@ -13,6 +13,7 @@ import {
   eventsQuery,
   pauseUpdate,
   resumeUpdate,
+  rewindUpdate,
   setLearningRateUpdate,
   statusQuery,
   stopAfterUpdate,
@@ -42,7 +43,12 @@ export interface DeskOptions {
   readonly hasSearchAttributes: boolean;
   readonly overrides: Overrides;
   readonly carried: DeskState | null;
+  /** Refuses a step that cannot be gone on from, with those that can. */
+  readonly checkRewind: (step: number) => Promise<unknown>;
 }
+
+/** Thrown where a paused step is waited for and the run is to go on from elsewhere instead. */
+export class RewindAsked extends Error {}
 
 /** Where people meet the run: it answers queries, takes updates, and says what it is waiting for. */
 export class RunDesk {
@@ -55,6 +61,7 @@ export class RunDesk {
   #phase: RunStatus['phase'] = 'warm-up';
   #step = 0;
   #digest: string | null = null;
+  #rewindTo: number | null = null;
 
   constructor(options: DeskOptions) {
     this.#options = options;
@@ -75,6 +82,11 @@ export class RunDesk {
 
   get isPaused(): boolean {
     return this.#pausedBecause !== null;
+  }
+
+  /** The step to go on from in a new lineage, when somebody asked for it. */
+  get rewindTo(): number | null {
+    return this.#rewindTo;
   }
 
   carry(): DeskState {
@@ -110,8 +122,10 @@ export class RunDesk {
     this.tell('paused', this.#step, `paused: ${reason}`);
   }
 
+  /** Throws {@link RewindAsked} when the run is to go on from another step. */
   async untilResumed(): Promise<void> {
-    await condition(() => this.#pausedBecause === null);
+    await condition(() => this.#pausedBecause === null || this.#rewindTo !== null);
+    if (this.#rewindTo !== null) throw new RewindAsked();
   }
 
   /** Lets `temporal workflow list --query 'RatchetRun="…"'` find the run and see how far it is. */
@@ -146,6 +160,15 @@ export class RunDesk {
         }
       },
     });
+    setHandler(rewindUpdate, (step) => this.#rewind(step), {
+      validator: (step) => {
+        if (this.#phase === 'warm-up')
+          throw refusal('rewind: nothing is committed yet; there is no step to go back to.');
+        if (!Number.isInteger(step) || step < 0 || step > this.#step) {
+          throw refusal(`rewind: expected a committed step up to ${this.#step}, got ${JSON.stringify(step)}.`);
+        }
+      },
+    });
     setHandler(stopAfterUpdate, (step) => this.#stopAfter(step), {
       validator: (step) => {
         if (!Number.isInteger(step) || step <= this.#step) {
@@ -153,6 +176,14 @@ export class RunDesk {
         }
       },
     });
+  }
+
+  async #rewind(step: number): Promise<string> {
+    await this.#options.checkRewind(step);
+    this.#rewindTo = step;
+    this.#pausedBecause = null;
+    const { run } = this.#options;
+    return `Going on from step ${step} in a new lineage once what is under way is done. What came after it is kept: ratchet audit ${run}`;
   }
 
   #resume(): string {

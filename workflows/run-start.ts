@@ -1,4 +1,4 @@
-import { workflowInfo } from '@temporalio/workflow';
+import { ActivityFailure, ApplicationFailure, workflowInfo } from '@temporalio/workflow';
 import type { RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
 import { opening } from './activity-options.ts';
@@ -14,6 +14,10 @@ export interface ContinuedRun {
     readonly desk: DeskState;
     /** The last few, for the summary. */
     readonly evals: readonly EvaluationSummary[];
+    /** The committed step to go on from in a new lineage, instead of `state`. */
+    readonly rewindTo?: number;
+    /** Why that could not be done after all: retention was at work meanwhile. The run goes on where it was. */
+    readonly rewindRefused?: string;
   };
 }
 
@@ -21,20 +25,54 @@ export interface ContinuedRun {
 export interface Start {
   readonly state: RunState;
   readonly parent: string;
+  /** Whether its lineage takes over here. */
+  readonly begins: boolean;
 }
 
 /** Opens the run, or takes up what continue-as-new carried. */
 export async function openOrContinue(
   input: TrainRunInput | ContinuedRun,
 ): Promise<{ opened: Omit<OpenedRun, 'head'>; start: Start | null; carried: ContinuedRun['continued'] | null }> {
+  const { workflowId, runId } = workflowInfo();
   if (typeof input === 'object' && 'continued' in input) {
-    const { opened, state, parent } = input.continued;
-    return { opened, start: { state, parent }, carried: input.continued };
+    const { opened, state, parent, rewindTo } = input.continued;
+    if (rewindTo === undefined) return { opened, start: { state, parent, begins: false }, carried: input.continued };
+    const { handle: run } = opened;
+    const begun = await opening.beginLineage
+      .executeWithOptions({ summary: `from step ${rewindTo}` }, [
+        { run: { name: run.name, store: run.store }, step: rewindTo, request: `${workflowId}/${runId}` },
+      ])
+      .catch(refusalOf);
+    if (typeof begun === 'string') {
+      const carried = { ...input.continued, rewindRefused: begun };
+      return { opened, start: { state, parent, begins: false }, carried };
+    }
+    const { commit, sha256 } = begun.head;
+    return {
+      opened: { ...opened, handle: { ...run, lineage: begun.lineage }, weightsAreGone: !begun.hasWeights },
+      start: { state: startOver(commit.state), parent: sha256, begins: true },
+      carried: input.continued,
+    };
   }
   const config = typeof input === 'string' ? input : input.config;
-  const opened = await opening.openRun.executeWithOptions({ summary: config }, [input, workflowInfo().workflowId]);
+  const opened = await opening.openRun.executeWithOptions({ summary: config }, [input, workflowId, runId]);
   const { head } = opened;
-  return { opened, start: head && { state: startOver(head.commit.state), parent: head.sha256 }, carried: null };
+  if (!head) return { opened, start: null, carried: null };
+  const { commit, sha256: parent } = head;
+  return {
+    opened,
+    start: { state: startOver(commit.state), parent, begins: commit.origin !== undefined },
+    carried: null,
+  };
+}
+
+/** What the store says against it; anything else is not an answer. */
+function refusalOf(error: unknown): string {
+  const { cause } = error as Error;
+  if (error instanceof ActivityFailure && cause instanceof ApplicationFailure && cause.nonRetryable === true) {
+    return cause.message;
+  }
+  throw error;
 }
 
 /** `stop-after` was a wish for the execution that has ended; everything else stays as it was set. */

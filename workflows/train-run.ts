@@ -4,11 +4,11 @@ import { initialCurriculum } from '../core/rl/curriculum.ts';
 import { nextBeta } from '../core/rl/kl-controller.ts';
 import type { PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, TrainRunInput, WarmUpState } from '../activities/index.ts';
-import { local, orchestrator, rollouts, training } from './activity-options.ts';
+import { local, opening, orchestrator, rollouts, training } from './activity-options.ts';
 import { awaitedLater, Beside } from './beside.ts';
 import { collectStep, type CollectedStep } from './collect-step.ts';
-import { evalLine, evalValues, stepLine, unsoundLine } from './lines.ts';
-import { RunDesk } from './run-desk.ts';
+import { evalLine, evalValues, rewoundLine, stepLine, unsoundLine } from './lines.ts';
+import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
 import { stepOutcomes } from './step-outcomes.ts';
 
@@ -18,6 +18,8 @@ export interface RunSummary {
   readonly run: string;
   readonly step: number;
   readonly policyDigest: string;
+  /** Folder of its weights, relative to the run's. */
+  readonly weights: string;
   readonly ledger: {
     readonly issued: number;
     readonly pending: number;
@@ -44,6 +46,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     hasSearchAttributes: opened.hasSearchAttributes,
     overrides: start?.state.overrides ?? {},
     carried: carried?.desk ?? null,
+    checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });
   if (!carried) {
     desk.publish(start?.state.step ?? 0, null);
@@ -56,23 +59,29 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 
   let { state, parent } = start ?? (await makeFirstVersion());
   desk.at('training', state.step, state.policy.digest);
+  if (carried?.rewindRefused !== undefined) desk.tell('warning', state.step, carried.rewindRefused);
+  if (start?.begins) {
+    desk.publish(state.step, null);
+    desk.tell('rewound', state.step, rewoundLine(run.lineage, state.step));
+  }
+  if (opened.weightsAreGone) await restoreWeights();
   const beside = new Beside();
   const evals: EvaluationSummary[] = [...(carried?.evals ?? [])];
   const pendingEvals = new Set<number>();
 
   let served = state.policy;
   let broadcast = awaitedLater(broadcastWeights(state.policy));
-  if (!carried) for (const step of state.pendingEvals) evaluate(step);
+  if (!carried || start?.begins) for (const step of state.pendingEvals) evaluate(step);
 
   let sealing = Promise.resolve();
   let collecting: Promise<CollectedStep> | null = null;
   while (state.step < desk.lastStep) {
-    await desk.untilResumed();
+    await desk.untilResumed().catch(orRewind);
     beside.throwIfFailed();
     if (workflowInfo().continueAsNewSuggested && collecting === null) await continueRun();
     const step = state.step + 1;
     const startedAt = Date.now();
-    let collected: CollectedStep = await (collecting ?? collect(step, state));
+    let collected: CollectedStep = await (collecting ?? collect(step, state)).catch(orRewind);
     collecting = mayPrefetch(step) ? collect(step + 1, collected) : null;
 
     const attempts: CollectedStep[] = [collected];
@@ -83,9 +92,9 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
         desk.pause(
           `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate (set-learning-rate), then resume.`,
         );
-        await desk.untilResumed();
+        await desk.untilResumed().catch(orRewind);
       }
-      collected = await (collecting ?? collect(step, collected));
+      collected = await (collecting ?? collect(step, collected)).catch(orRewind);
       collecting = null;
       attempts.push(collected);
       trained = await train(step, attempts.length, collected);
@@ -133,7 +142,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   function mayPrefetch(step: number): boolean {
-    return spec.maxAsyncLevel > 0 && step < desk.lastStep && !desk.isPaused && !workflowInfo().continueAsNewSuggested;
+    const goesOn = !desk.isPaused && desk.rewindTo === null && !workflowInfo().continueAsNewSuggested;
+    return spec.maxAsyncLevel > 0 && step < desk.lastStep && goesOn;
   }
 
   async function train(step: number, attempt: number, collected: CollectedStep) {
@@ -216,7 +226,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function saveCheckpoint(step: number): Promise<void> {
     const pinned = [state.reference.step, ...pendingEvals];
     const { kept } = await orchestrator.saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
-      { run, step, pinned },
+      { run, step, pinned, ...(desk.rewindTo === null ? {} : { keepsAll: true }) },
     ]);
     desk.tell('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
   }
@@ -285,15 +295,31 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     return { state: first, parent: committed.sha256 };
   }
 
+  /** Takes the place of a failure: a step that was paused when somebody asked for a rewind is given up. */
+  async function orRewind(reason: unknown): Promise<never> {
+    if (reason instanceof RewindAsked) return continueRun();
+    throw reason;
+  }
+
+  /** Retention removed them, and the run was taken back to where stored batches lead to. */
+  async function restoreWeights(): Promise<void> {
+    const { policy } = state;
+    const summary = `the weights of v${policy.step} again, from a checkpoint and stored batches`;
+    await desk.waitFor(`make ${summary}`, training.restoreVersion.executeWithOptions({ summary }, [{ run, policy }]));
+  }
+
   /** Everything beside the loop is drained first: a child or an activity in flight would not survive. */
   async function continueRun(): Promise<never> {
+    await collecting?.catch(() => undefined); // for a step that will not be made
     await broadcast;
     await beside.finish();
     await condition(allHandlersFinished);
+    const { rewindTo } = desk;
     const { handle, datasets, warnings, hasSearchAttributes } = opened;
     return continueAsNew<typeof trainRun>({
       continued: {
-        opened: { handle, spec, datasets, warnings, hasSearchAttributes },
+        ...(rewindTo === null ? {} : { rewindTo }),
+        opened: { handle, spec, datasets, warnings, hasSearchAttributes, weightsAreGone: false },
         state: { ...state, overrides: desk.overrides },
         parent,
         desk: desk.carry(),
@@ -306,11 +332,20 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     desk.at('finishing', state.step, state.policy.digest);
     await broadcast;
     await beside.finish();
+    if (desk.rewindTo !== null) return continueRun();
     const ledger = await local.auditRun({ run });
     if (!ledger.isSound) desk.tell('warning', state.step, unsoundLine(ledger));
     desk.at('finished', state.step, state.policy.digest);
     desk.tell('finished', state.step, `finished at step ${state.step} of ${spec.maxSteps}`);
     await condition(allHandlersFinished);
-    return { run: spec.name, step: state.step, policyDigest: state.policy.digest, ledger, evals };
+    if (desk.rewindTo !== null) return continueRun();
+    return {
+      run: spec.name,
+      step: state.step,
+      policyDigest: state.policy.digest,
+      weights: state.policy.weights,
+      ledger,
+      evals,
+    };
   }
 }

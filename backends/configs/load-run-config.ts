@@ -15,11 +15,18 @@ export interface LoadOptions {
   readonly run?: string;
 }
 
+export interface LoadedConfig {
+  readonly spec: RunSpec;
+  readonly warnings: readonly string[];
+  /** The step to go on from, where the config asks for one: −1 = the latest. */
+  readonly resumeStep: number | null;
+}
+
 /** A TOML file as a run spec with every path made absolute. Throws `ConfigInvalid` naming all problems at once. */
 export async function loadRunConfig(
   file: string,
   { projectFolder, overrides = {}, run }: LoadOptions,
-): Promise<{ spec: RunSpec; warnings: readonly string[] }> {
+): Promise<LoadedConfig> {
   const absolute = path.resolve(projectFolder, file);
   const text = await readConfig(absolute, file);
   const parsed = parseRunConfig(text, {
@@ -29,7 +36,7 @@ export async function loadRunConfig(
     ...(run === undefined ? {} : { runName: run }),
   });
   if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
-  const { spec, warnings } = parsed;
+  const { spec, warnings, resumeStep } = parsed;
   const folder = path.dirname(absolute);
   const code = {
     loss: spec.loss.import && (await readCode(spec.loss.import, folder, 'trainer.loss.import')),
@@ -51,6 +58,7 @@ export async function loadRunConfig(
       model: resolveModel(spec.model, path.dirname(absolute), projectFolder),
       store: { uri: resolveStoreUri(spec.store.uri, projectFolder) },
     },
+    resumeStep,
     warnings: [
       ...warnings,
       ...Object.values(code)

@@ -29,28 +29,35 @@ import { rootMessage } from '../root-message.ts';
 import { trainAgain, type TypedCommand, withMaxSteps } from '../typed-command.ts';
 import { startClock, type Clock } from '../clock.ts';
 
+const resumeHelp = `
+A run goes on where it stands. To go on from another committed step, in a new lineage: --resume.step 50
+(also --ckpt.resume-step 50, --trainer.ckpt.resume-step 50, and [ckpt] resume_step in the file; -1 = the latest).
+`;
+
 export const trainCommand = new Command('train')
   .description('train with a run file; goes on where the run stands, or attaches to it if it is running')
   .argument('<file>', 'run file (TOML)')
   .argument('[overrides...]', 'any setting of the file: --max-steps 5 --sampling.temperature 0.7')
   .option('--name <run>', "the run's name; default: the file's name")
   .option('--fresh', 'start over under a new name')
+  .addHelpText('after', resumeHelp)
   .allowUnknownOption()
   .action(async (file: string, rest: string[], options: { name?: string; fresh?: boolean }) => {
     process.exitCode = await train(file, readOverrides(rest), options);
   });
 
-async function train(
+/** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
+export async function train(
   file: string,
-  overrides: Record<string, string>,
-  options: { name?: string; fresh?: boolean },
+  overrides: Readonly<Record<string, string>>,
+  options: { readonly name?: string; readonly fresh?: boolean; readonly rewind?: number },
 ): Promise<number> {
   const clock = startClock();
   const projectFolder = process.cwd();
   const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides })).spec;
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
-  const { spec } = await loadRunConfig(file, { projectFolder, overrides, run });
+  const { spec, resumeStep } = await loadRunConfig(file, { projectFolder, overrides, run });
   await checkModel(spec);
   const command = { file, name: run === usualName ? null : run, overrides };
 
@@ -63,7 +70,11 @@ async function train(
   const { client, close } = await connect(temporalOf(place, address));
   const watched = watchStack(projectFolder, pid);
   try {
-    const handle = (await attach(client, run, overrides, clock)) ?? (await start());
+    const attached = await attach(client, run, overrides, clock);
+    if (attached && resumeStep !== null && resumeStep >= 0) {
+      clock.say(`to take the running run back to step ${resumeStep}: npx ratchet rewind ${run} --step ${resumeStep}`);
+    }
+    const handle = attached ?? (await start());
     if (uiUrl)
       clock.say(
         `Temporal UI  ${uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}      kill any process and watch`,
@@ -82,7 +93,7 @@ async function train(
     return client.workflow.start<typeof trainRun>('trainRun', {
       workflowId: run,
       taskQueue: taskQueues.orchestrator,
-      args: [{ config: file, overrides, run }],
+      args: [{ config: file, overrides, run, ...(options.rewind === undefined ? {} : { rewind: options.rewind }) }],
       workflowIdConflictPolicy: 'USE_EXISTING',
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       // A killed orchestrator's unfinished workflow task is waited for no longer than this.
@@ -261,7 +272,7 @@ async function findServer(clock: Clock): Promise<TemporalCli> {
 }
 
 function summarize(
-  { step, policyDigest, ledger, run }: RunSummary,
+  { step, policyDigest, weights, ledger, run }: RunSummary,
   spec: RunSpec,
   stack: Stack | null,
   clock: Clock,
@@ -275,7 +286,9 @@ function summarize(
     `ledger ${ledger.issued} groups issued = ${counts.join(' + ')} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
   ];
   clock.say(parts.join(' · '));
-  clock.say(`policy  ${fileURLToPath(spec.store.uri)}${run}/weights/step_${step}   (${policyDigest.slice(0, 12)})`);
+  clock.say(
+    `policy  ${fileURLToPath(spec.store.uri)}${run}/${weights.replace(/\/$/, '')}   (${policyDigest.slice(0, 12)})`,
+  );
 }
 
 function sayNext(command: TypedCommand, spec: RunSpec, clock: Clock): void {

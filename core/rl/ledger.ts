@@ -5,7 +5,16 @@
 
 /** A kind, or a kind and its reason: `filtered:too_easy`, `filtered:surplus`, `failed:infra_failure`. */
 export type EndState =
-  'trained' | 'stale' | 'refused' | 'superseded' | `filtered:${string}` | `failed:${string}` | `cancelled:${string}`;
+  | 'trained'
+  | 'stale'
+  | 'refused'
+  /** Left behind by a rewind or a fork. */
+  | 'superseded'
+  /** Ended before this lineage began; how, the lineage it came from says. */
+  | 'inherited'
+  | `filtered:${string}`
+  | `failed:${string}`
+  | `cancelled:${string}`;
 
 /** A state that nothing reached is left out. */
 export type EndedRanges = { readonly [state in EndState]?: string };
@@ -27,11 +36,13 @@ export interface LedgerAudit {
   readonly counts: Readonly<Record<string, number>>;
   /** Groups open at the last commit. */
   readonly pending: number;
-  /** Ordinals that are unaccounted for: never issued though later ones were, ended without being issued, or lost. */
+  /** Ordinals that are unaccounted for: not issued when later ones were, ended before they were issued, or lost. */
   readonly holes: readonly number[];
   /** Ordinals issued twice, ended twice, or both ended and pending. */
   readonly duplicates: readonly number[];
-  /** No holes, no duplicates: then issued = Σ counts + pending. */
+  /** Steps between the first and the last that have no commit. */
+  readonly missingSteps: readonly number[];
+  /** Nothing of the three: then issued = Σ counts + pending, at every commit. */
   readonly isSound: boolean;
 }
 
@@ -55,34 +66,50 @@ export function recordOutcomes(input: {
 }
 
 /**
- * Checks a lineage's commits, in order, from its first. Ordinals are given out from 1 without gaps; every one of them
- * must have been issued once and have ended once or be pending at the last commit.
+ * Checks a lineage's commits, in order, from its first (step `first`). Ordinals are given out from 1 without gaps; every
+ * one of them must have been issued once, and at every commit it must have ended once or be pending.
  */
-export function auditLedger(commits: readonly StepOutcomes[]): LedgerAudit {
-  const issued = countEach(commits.flatMap((commit) => decodeRanges(commit.issued)));
-  const ended = countEach(
-    commits.flatMap((commit) => Object.values(commit.ended).flatMap((ranges) => decodeRanges(ranges ?? ''))),
-  );
-  const pending = countEach(decodeRanges(commits.at(-1)?.pending ?? ''));
-
+export function auditLedger(commits: readonly StepOutcomes[], first = commits[0]?.step ?? 0): LedgerAudit {
+  const issued = new Set<number>();
+  const open = new Set<number>();
   const counts: Record<string, number> = {};
+  const holes = new Set<number>();
+  const duplicates = new Set<number>();
+  let next = 1;
   for (const commit of commits) {
-    for (const [state, ranges] of Object.entries(commit.ended)) {
-      counts[state] = (counts[state] ?? 0) + decodeRanges(ranges ?? '').length;
+    for (const ordinal of decodeRanges(commit.issued)) {
+      if (issued.has(ordinal)) duplicates.add(ordinal);
+      else open.add(ordinal);
+      issued.add(ordinal);
+      for (; next < ordinal; next++) holes.add(next);
+      next = Math.max(next, ordinal + 1);
     }
+    for (const [state, ranges] of Object.entries(commit.ended)) {
+      const ended = decodeRanges(ranges ?? '');
+      counts[state] = (counts[state] ?? 0) + ended.length;
+      for (const ordinal of ended) if (!open.delete(ordinal)) blame(ordinal);
+    }
+    const pending = decodeRanges(commit.pending);
+    const stated = new Set(pending);
+    if (stated.size < pending.length) for (const ordinal of repeated(pending)) duplicates.add(ordinal);
+    for (const ordinal of open) if (!stated.has(ordinal)) holes.add(ordinal);
+    for (const ordinal of stated) if (!open.has(ordinal)) blame(ordinal);
   }
+  const missingSteps = stepsBetween(commits, first);
+  return {
+    issued: issued.size,
+    counts,
+    pending: new Set(decodeRanges(commits.at(-1)?.pending ?? '')).size,
+    holes: ascending(holes),
+    duplicates: ascending(duplicates),
+    missingSteps,
+    isSound: holes.size === 0 && duplicates.size === 0 && missingSteps.length === 0,
+  };
 
-  const holes: number[] = [];
-  const duplicates: number[] = [];
-  const last = Math.max(0, ...[issued, ended, pending].map(largestKey));
-  for (let ordinal = 1; ordinal <= last; ordinal++) {
-    const timesIssued = issued.get(ordinal) ?? 0;
-    const timesAccounted = (ended.get(ordinal) ?? 0) + (pending.get(ordinal) ?? 0);
-    if (timesIssued === 0 || timesAccounted === 0) holes.push(ordinal);
-    if (timesIssued > 1 || timesAccounted > 1) duplicates.push(ordinal);
+  /** It ended, or is called pending, and is not open: because it ended before, or because it never began. */
+  function blame(ordinal: number): void {
+    (issued.has(ordinal) ? duplicates : holes).add(ordinal);
   }
-  const isSound = holes.length === 0 && duplicates.length === 0;
-  return { issued: issued.size, counts, pending: pending.size, holes, duplicates, isSound };
 }
 
 /** Sums end states by kind: `filtered:too_easy` and `filtered:surplus` both count as `filtered`. */
@@ -119,14 +146,16 @@ export function decodeRanges(text: string): number[] {
   });
 }
 
-function countEach(ordinals: readonly number[]): Map<number, number> {
-  const times = new Map<number, number>();
-  for (const ordinal of ordinals) times.set(ordinal, (times.get(ordinal) ?? 0) + 1);
-  return times;
+function repeated(ordinals: readonly number[]): number[] {
+  return ordinals.filter((ordinal, i) => ordinals.indexOf(ordinal) !== i);
 }
 
-function largestKey(times: ReadonlyMap<number, number>): number {
-  let largest = 0;
-  for (const ordinal of times.keys()) largest = Math.max(largest, ordinal);
-  return largest;
+function stepsBetween(commits: readonly StepOutcomes[], first: number): number[] {
+  const there = new Set(commits.map(({ step }) => step));
+  const last = Math.max(first - 1, ...there);
+  return Array.from({ length: last - first + 1 }, (_, i) => first + i).filter((step) => !there.has(step));
+}
+
+function ascending(ordinals: ReadonlySet<number>): number[] {
+  return [...ordinals].sort((a, b) => a - b);
 }

@@ -22,6 +22,18 @@ export interface PolicyVersion {
   readonly weights: string;
   /** The one safetensors file in it. */
   readonly file: ObjectRef;
+  /** Which replay of the step gave these weights, where it gave others than the step itself; absent = 0. */
+  readonly replay?: number;
+}
+
+/** The commit a lineage was begun from. */
+export interface LineageOrigin {
+  /** Another run for a fork. */
+  readonly run: string;
+  readonly lineage: string;
+  readonly step: number;
+  /** Of the commit's bytes. */
+  readonly sha256: string;
 }
 
 /** What every activity needs to find its run. The spec is an object of its own, so that history does not repeat it. */
@@ -118,8 +130,12 @@ export interface StepCommit {
   readonly run: string;
   readonly lineage: string;
   readonly step: number;
-  /** sha256 of the parent commit's bytes; null at step 0. */
+  /** sha256 of the parent commit's bytes; null for a lineage's first. */
   readonly parent: string | null;
+  /** Where this lineage took over, on its first commit. Step 0 of a run that began with a model has none. */
+  readonly origin?: LineageOrigin;
+  /** The settings that were in force. */
+  readonly spec?: ObjectRef;
   readonly plan: ObjectRef | null;
   readonly policy: PolicyVersion;
   /** The optimizer's state at this version, where the plan asked for it. */

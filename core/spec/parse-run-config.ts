@@ -4,7 +4,7 @@ import { environmentName, runNamePattern } from '../names.ts';
 import { nearestName } from '../suggest.ts';
 import { HostedConfig } from './dialects/hosted.ts';
 import { hostedRelations, hostedWarnings } from './dialects/hosted-relations.ts';
-import { hostedToRunSpec } from './dialects/hosted-run-spec.ts';
+import { hostedResumeStep, hostedToRunSpec } from './dialects/hosted-run-spec.ts';
 import { knownUnsupported, synonyms, writeOutShorthands } from './dialects/hosted-words.ts';
 import { applyOverrides } from './overrides.ts';
 import type { AppliedOverrides, Table } from './overrides.ts';
@@ -30,7 +30,13 @@ export interface ParseOptions {
 }
 
 export type ParsedRunConfig =
-  | { readonly ok: true; readonly spec: RunSpec; readonly warnings: string[] }
+  | {
+      readonly ok: true;
+      readonly spec: RunSpec;
+      readonly warnings: string[];
+      /** The step to go on from, where the config asks for one: −1 = the latest. */
+      readonly resumeStep: number | null;
+    }
   | { readonly ok: false; readonly problems: Problem[] };
 
 /** Reads a run's TOML. Says everything that is wrong with it at once, each problem with its line and what to do. */
@@ -68,7 +74,8 @@ export function parseRunConfig(text: string, options: ParseOptions): ParsedRunCo
   if (reporter.problems.length > 0 || config === undefined) return { ok: false, problems: reporter.inOrder() };
 
   // A config that got this far and does not make a RunSpec is a bug of the dialect, so this may throw.
-  return { ok: true, spec: RunSpec.parse(hostedToRunSpec(config, name)), warnings: hostedWarnings(config) };
+  const spec = RunSpec.parse(hostedToRunSpec(config, name));
+  return { ok: true, spec, warnings: hostedWarnings(config), resumeStep: hostedResumeStep(config) };
 }
 
 /** A run name from a file name: `configs/rl/Reverse Text.toml` → `reverse-text`. */

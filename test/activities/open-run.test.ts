@@ -20,15 +20,15 @@ async function project(t: TestContext, text = configText) {
     hasSearchAttributes: () => Promise.resolve(true),
     isWorkflowRunning: (id) => Promise.resolve(running.has(id)),
   });
-  const open = (more: Partial<Exclude<TrainRunInput, string>> = {}, workflowId = 'words') =>
-    openRun({ config: 'words.toml', ...more }, workflowId);
+  const open = (more: Partial<Exclude<TrainRunInput, string>> = {}, workflowId = 'words', executionId = 'first') =>
+    openRun({ config: 'words.toml', ...more }, workflowId, executionId);
   return { projectFolder, outputs: path.join(projectFolder, 'outputs'), running, open, openRun };
 }
 
 describe('opening a run', () => {
   test('a path alone is enough: the run is named after it and begins at nothing', async (t) => {
     const { openRun, outputs } = await project(t);
-    const opened = await openRun('words.toml', 'words');
+    const opened = await openRun('words.toml', 'words', 'first');
     assert.deepEqual(
       [opened.handle.name, opened.handle.lineage, opened.head, opened.warnings],
       ['words', 'main', null, []],
@@ -199,5 +199,57 @@ describe('a config that cannot be run is refused before anything is written', ()
     t.after(() => Object.assign(environment, whole));
     Object.assign(environment, { dataset: { length: 0, at: whole.dataset.at.bind(whole.dataset) } });
     await assert.rejects(open(), hasCode('ConfigInvalid', 'reverse-text', 'no examples'));
+  });
+});
+
+describe('going on from another step', () => {
+  async function atStep(t: TestContext, step: number) {
+    const opened = await project(t);
+    await opened.open();
+    const test = await runIn(opened.outputs, {}, 'words');
+    const roles = openRoles();
+    let last = await commitFirst(test, roles);
+    while (last.state.step < step) last = await advance(test, roles, last);
+    return { ...opened, test, roles };
+  }
+  const where = ({ handle, head }: Awaited<ReturnType<Awaited<ReturnType<typeof project>>['open']>>) => [
+    handle.lineage,
+    head!.commit.step,
+  ];
+
+  for (const key of ['resume.step', 'ckpt.resume-step', 'trainer.ckpt.resume_step']) {
+    test(`${key} is understood: an earlier step begins a lineage, -1 and the head itself do not`, async (t) => {
+      const { open } = await atStep(t, 3);
+      assert.deepEqual(where(await open({ overrides: { [key]: '-1' } })), ['main', 3]);
+      assert.deepEqual(where(await open({ overrides: { [key]: '3' } })), ['main', 3]);
+      assert.deepEqual(where(await open({ overrides: { [key]: '2' } })), ['l2', 2]);
+    });
+  }
+
+  test('in the file it is done once: the interrupted run, trained again, keeps what came since', async (t) => {
+    const { open, projectFolder, test: first, roles } = await atStep(t, 3);
+    await writeFile(path.join(projectFolder, 'words.toml'), `${configText}[ckpt]\nresume_step = 2\n`);
+    const { handle, head } = await open();
+    const there = { ...first, run: { ...first.run, lineage: handle.lineage } };
+    await advance(there, roles, { state: head!.commit.state, parent: head!.sha256 });
+    assert.deepEqual(where(await open({}, 'words', 'second')), ['l2', 3]);
+  });
+
+  test('a rewind is begun once per execution, however often its opening is tried', async (t) => {
+    const { open } = await atStep(t, 3);
+    assert.deepEqual(where(await open({ rewind: 2 })), ['l2', 2]);
+    assert.deepEqual(where(await open({ rewind: 2 })), ['l2', 2]);
+    assert.deepEqual(where(await open({ rewind: 2 }, 'words', 'second')), ['l3', 2]);
+    assert.deepEqual(where(await open()), ['l3', 2]);
+  });
+
+  test('a step that is not committed is refused with those that can be chosen', async (t) => {
+    const { open } = await atStep(t, 2);
+    await assert.rejects(open({ overrides: { 'resume.step': '9' } }), hasCode('Unsupported', 'up to 2, got 9', '0-2'));
+    await assert.rejects(open({ overrides: { 'resume.step': '1.5' } }), hasCode('ConfigInvalid', 'resume.step'));
+    await assert.rejects(
+      open({ overrides: { 'resume.step': '1', 'ckpt.resume_step': '2' } }),
+      hasCode('ConfigInvalid', 'ckpt.resume_step', 'resume.step'),
+    );
   });
 });

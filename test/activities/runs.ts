@@ -76,7 +76,7 @@ export async function runIn(
   const uri = resolveStoreUri('.', folder);
   const spec: RunSpec = { ...specOf(overrides), name, store: { uri } };
   const base = { name, store: uri, lineage: 'main', attempt: 1 };
-  const store = storeOf({ ...base, spec: { key: '', sha256: '', bytes: 0 } });
+  const store = storeOf(base);
   const run = { ...base, spec: await putJson(store, 'specs/test.json', spec) };
   return { run, spec, store, folder: path.join(folder, name) };
 }

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { layout, stepOf } from '../../core/layout.ts';
+import { lineageName, lineageNumber, policyName } from '../../core/names.ts';
 
 const steps = fc.nat(100_000);
 const digest = 'abcdef0123456789';
@@ -82,5 +83,19 @@ describe('where things lie in a run', () => {
 
   test('a model named with its owner does not open another folder', () => {
     assert.equal(layout.evaluation('main', 'words', 'owner/model', 5), 'evals/words--owner--model/step_5/');
+  });
+});
+
+describe('versions of a policy', () => {
+  test('a replay that gave other weights has a name and a folder of its own', () => {
+    assert.equal(policyName('run', 'l2', 12), 'run:l2:12');
+    assert.equal(policyName('run', 'main', 12, 1), 'run:main:12.r1');
+    assert.equal(layout.weights('main', 12, 1), 'weights/step_12.r1/');
+    assert.equal(stepOf(`${layout.weights('l2', 12, 2)}model.safetensors`), 12);
+  });
+
+  test('lineages are numbered in the order they are begun', () => {
+    assert.deepEqual([1, 2, 3].map(lineageName), ['main', 'l2', 'l3']);
+    for (const number of [1, 2, 10]) assert.equal(lineageNumber(lineageName(number)), number);
   });
 });

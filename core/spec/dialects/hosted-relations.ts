@@ -16,6 +16,7 @@ export function hostedRelations(config: HostedConfig): RelationProblem[] {
     ...filterRelations(config),
     ...scheduleRelations(config),
     ...keepRelations(config),
+    ...resumeRelations(config),
     ...lossRelations(config),
     ...advantageRelations(config),
     ...moduleRelations(config),
@@ -177,6 +178,24 @@ function keepRelations({ checkpoints: { keep_last, keep_cloud } }: HostedConfig)
       ],
       expected: `one of them: keep_cloud is another name of keep_last, which is ${keep_last}`,
       received: String(keep_cloud),
+    },
+  ];
+}
+
+/** Three places for one step: they agree, or only one of them says it. */
+function resumeRelations({ resume, ckpt, trainer }: HostedConfig): RelationProblem[] {
+  const said = [
+    { path: ['resume', 'step'], step: resume?.step },
+    { path: ['ckpt', 'resume_step'], step: ckpt?.resume_step },
+    { path: ['trainer', 'ckpt', 'resume_step'], step: trainer.ckpt?.resume_step },
+  ].filter(({ step }) => step !== undefined);
+  const other = said.find(({ step }) => step !== said[0]!.step);
+  if (other === undefined) return [];
+  return [
+    {
+      paths: [other.path, said[0]!.path],
+      expected: `the step that ${said[0]!.path.join('.')} names (${said[0]!.step}), or only one of the two`,
+      received: String(other.step),
     },
   ];
 }

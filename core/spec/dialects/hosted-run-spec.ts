@@ -86,6 +86,11 @@ function inferenceSpec(inference: HostedConfig['inference']): RunSpec['inference
   return kind === 'module' ? moduleSpec(inference) : { kind, url, provider };
 }
 
+/** The step that the config asks to go on from: −1 = the latest, null = it does not say. */
+export function hostedResumeStep({ resume, ckpt, trainer }: HostedConfig): number | null {
+  return resume?.step ?? ckpt?.resume_step ?? trainer.ckpt?.resume_step ?? null;
+}
+
 type WrittenSampling = HostedConfig['sampling'];
 
 /** [sampling] with what [eval.sampling] says laid over it. */

@@ -27,6 +27,8 @@ const penalty = () => z.number().min(-2).max(2).meta({ expected: 'a number from 
 /** As many as the policy server takes in a request. */
 const stopTextsMax = 16;
 const anyNumber = () => z.number().meta({ expected: 'a number' });
+/** Where to go on from, as prime-rl writes it. */
+const resumeStep = () => z.int().min(-1).meta({ expected: 'a committed step (an integer ≥ 0), or -1 for the latest' });
 const flag = () => z.boolean().meta({ expected: 'true or false' });
 const text = () => z.string().regex(/\S/).meta({ expected: 'a text that is not empty' });
 const choice = <const T extends readonly string[]>(...options: T) =>
@@ -194,6 +196,9 @@ export const HostedConfig = z.strictObject({
       keep_interval: whole(1).optional(),
     })
     .prefault({}),
+  /** Three places for the same: [resume] step, [ckpt] resume_step, [trainer.ckpt] resume_step. Not part of the run. */
+  resume: z.strictObject({ step: resumeStep().default(-1) }).optional(),
+  ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
   wandb: z.strictObject({ project: text().optional(), name: text().optional(), entity: text().optional() }).optional(),
   trainer: z
     .strictObject({
@@ -229,6 +234,7 @@ export const HostedConfig = z.strictObject({
       schedule: choice('constant', 'linear', 'cosine').default('constant'),
       warmup_steps: whole(0).optional(),
       min_lr_ratio: fraction().default(0),
+      ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
     })
     .prefault({}),
   inference: z

@@ -126,7 +126,15 @@ describe('ledger audit', () => {
   });
 
   test('a run that has not committed anything is sound and empty', () => {
-    assert.deepEqual(auditLedger([]), { issued: 0, counts: {}, pending: 0, holes: [], duplicates: [], isSound: true });
+    assert.deepEqual(auditLedger([]), {
+      issued: 0,
+      counts: {},
+      pending: 0,
+      holes: [],
+      duplicates: [],
+      missingSteps: [],
+      isSound: true,
+    });
   });
 
   test('end states sum by kind whatever their reasons', () => {

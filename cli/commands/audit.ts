@@ -1,0 +1,57 @@
+import { Command } from 'commander';
+import { countsByKind, encodeRanges } from '../../core/rl/ledger.ts';
+import { type AuditedLineage, auditStore, type RunReport } from '../../activities/audit-run.ts';
+import { findRunFolder, storeOption } from '../run-place.ts';
+
+export const auditCommand = new Command('audit')
+  .description('prove from the commits alone that every group a run issued is accounted for')
+  .argument('<run>')
+  .option(...storeOption)
+  .option('--json', 'as one JSON object')
+  .action(async (run: string, options: { store: string; json?: boolean }) => {
+    const report = await auditStore(await findRunFolder(run, options.store));
+    process.stdout.write(
+      options.json ? `${JSON.stringify(report, null, 2)}\n` : `${describeAudit(report).join('\n')}\n`,
+    );
+    if (!report.isSound) process.exitCode = 1;
+  });
+
+export function describeAudit(report: RunReport): string[] {
+  const lines = report.lineages.flatMap((lineage) => describeLineage(lineage, lineage.lineage === report.current));
+  if (report.lineages.length > 1) {
+    const left = report.superseded > 0 ? [`${report.superseded} superseded`] : [];
+    lines.push(`all lineages: ${report.issued} groups issued = ${sum(report.counts, report.pending, left)}`);
+  }
+  return [...lines, report.isSound ? `${report.run} is sound ✓` : `${report.run} is NOT SOUND ✗`];
+}
+
+function describeLineage(lineage: AuditedLineage, isCurrent: boolean): string[] {
+  const { from, first, last, issued, counts, pending, superseded } = lineage;
+  const began = from
+    ? `, from step ${from.step} of ${from.lineage}${lineage.origin ? '' : ` of the run ${from.run}`}`
+    : '';
+  return [
+    `${lineage.lineage}${isCurrent ? ' (current)' : ''}: steps ${first}–${last}${began}`,
+    `  ${issued} groups issued = ${sum(counts, pending, [])}${superseded > 0 ? `; ${superseded} of them superseded` : ''}`,
+    ...faults(lineage).map((fault) => `  ✗ ${fault}`),
+  ];
+}
+
+function faults({ missingSteps, brokenLinks, holes, duplicates, takenOverWrongly }: AuditedLineage): string[] {
+  const named: readonly (readonly [readonly number[], (which: string) => string])[] = [
+    [missingSteps, (which) => `commits are missing: step ${which}`],
+    [
+      brokenLinks,
+      (which) => `commit ${which} does not continue the one before it: it or that one was changed or removed`,
+    ],
+    [holes, (which) => `groups unaccounted for: ${which}`],
+    [duplicates, (which) => `groups accounted for twice: ${which}`],
+    [takenOverWrongly, (which) => `groups taken over otherwise than they were left: ${which}`],
+  ];
+  return named.flatMap(([numbers, tell]) => (numbers.length > 0 ? [tell(encodeRanges(numbers))] : []));
+}
+
+function sum(counts: Readonly<Record<string, number>>, pending: number, more: readonly string[]): string {
+  const parts = Object.entries(countsByKind(counts)).map(([state, count]) => `${count} ${state}`);
+  return [...parts, `${pending} pending`, ...more].join(' + ');
+}

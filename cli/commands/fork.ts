@@ -1,0 +1,43 @@
+import path from 'node:path';
+import { Command } from 'commander';
+import { forkRun } from '../../activities/fork-run.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { readOverrides } from '../overrides.ts';
+import { findRunFolder, readStep, storeOption } from '../run-place.ts';
+import { trainAgain } from '../typed-command.ts';
+import { requireSource } from './rewind.ts';
+
+export const forkCommand = new Command('fork')
+  .description('a new run that begins at a checkpoint of another, with settings of its own')
+  .argument('<run>')
+  .argument('[overrides...]', 'any setting of the run file: --learning-rate 1e-5')
+  .requiredOption('--step <n>', 'a step with a checkpoint')
+  .requiredOption('--name <new>', "the new run's name")
+  .option('--config <file>', 'run file, where the one it was last trained with is no longer there')
+  .option(...storeOption)
+  .allowUnknownOption()
+  .action(async (run: string, rest: string[], options: ForkOptions) => {
+    const place = await findRunFolder(run, options.store);
+    const { config, overrides: before } = await requireSource(place, options.config);
+    const overrides = { ...before, ...readOverrides(rest) };
+    const file = path.relative(process.cwd(), path.resolve(config));
+    const { spec, warnings } = await loadRunConfig(file, {
+      projectFolder: process.cwd(),
+      overrides,
+      run: options.name,
+    });
+    for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
+    const step = readStep(options.step);
+    const source = { config: path.resolve(config), overrides };
+    const { store } = await forkRun({ from: place, step, spec, source });
+    process.stdout.write(
+      `${options.name} begins at step ${step} of ${run}, in ${store}\nnext    ${trainAgain({ file, name: options.name, overrides })}\n`,
+    );
+  });
+
+interface ForkOptions {
+  readonly step: string;
+  readonly name: string;
+  readonly config?: string;
+  readonly store: string;
+}

@@ -1,0 +1,65 @@
+import path from 'node:path';
+import { WorkflowUpdateFailedError } from '@temporalio/client';
+import { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import { storedSpec } from '../../activities/fork-run.ts';
+import { requireReachable } from '../../activities/lineages.ts';
+import type { SpecSource } from '../../activities/open-run.ts';
+import { currentLineage } from '../../activities/run-access.ts';
+import { connect, findRunning, findTemporal } from '../connection.ts';
+import { rootMessage } from '../root-message.ts';
+import { findRunFolder, readStep, storeOption } from '../run-place.ts';
+import { train } from './train.ts';
+
+export const rewindCommand = new Command('rewind')
+  .description('go on from an earlier step in a new lineage; what came after it is kept')
+  .argument('<run>')
+  .requiredOption('--step <n>', 'a committed step (ratchet checkpoints RUN lists those that can be chosen)')
+  .option('--config <file>', 'run file, where the one it was last trained with is no longer there')
+  .option(...storeOption)
+  .action(async (run: string, options: { step: string; config?: string; store: string }) => {
+    const step = readStep(options.step);
+    const answer = await askRunning(run, step);
+    if (answer !== null) {
+      process.stdout.write(`${answer}\n`);
+      return;
+    }
+    const place = await findRunFolder(run, options.store);
+    await requireReachable({ ...place, lineage: await currentLineage(place) }, step);
+    const { config, overrides } = await requireSource(place, options.config);
+    const file = path.relative(process.cwd(), path.resolve(config));
+    process.exitCode = await train(file, overrides, { name: run, rewind: step });
+  });
+
+/** Null when the run is not running anywhere that can be found. */
+async function askRunning(run: string, step: number): Promise<string | null> {
+  const place = await findTemporal(process.cwd()).catch((error: unknown) => {
+    if (error instanceof RatchetError && error.code === 'ServerUnavailable') return null;
+    throw error;
+  });
+  if (!place) return null;
+  const { client, close } = await connect(place);
+  try {
+    const handle = await findRunning(client, run);
+    return handle && (await handle.executeUpdate<string, [number]>('rewind', { args: [step] }));
+  } catch (error) {
+    if (!(error instanceof WorkflowUpdateFailedError)) throw error;
+    throw new RatchetError('ConfigInvalid', rootMessage(error), { cause: error });
+  } finally {
+    await close();
+  }
+}
+
+/** What a run was last read from; `given` names another file. */
+export async function requireSource(
+  place: { readonly name: string; readonly store: string },
+  given: string | undefined,
+): Promise<SpecSource> {
+  const { source } = await storedSpec(place);
+  if (given !== undefined) return { config: given, overrides: source?.overrides ?? {} };
+  if (source) return source;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `It is not written down from which file the run ${place.name} was read. Name it: --config FILE.`,
+  );
+}
