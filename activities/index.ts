@@ -10,11 +10,13 @@ import { packBatch, planStep } from './plan-step.ts';
 import type { PolicyTrainer } from './policy-trainer.ts';
 import { recordMetrics } from './record-metrics.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
-import { scoreRollouts } from './score-rollouts.ts';
+import { createScoreRollouts } from './score-rollouts.ts';
 import { createTrainStep } from './train-step.ts';
 import { createWarmUp } from './warm-up.ts';
 
 export type { EvaluationSummary } from './evaluate-policy.ts';
+export type { FilteredRound } from './filter-groups.ts';
+export type { GeneratedChunk } from './generate-rollouts.ts';
 export type { LeaseInput } from './lease-groups.ts';
 export type { OpenedRun, TrainRunInput } from './open-run.ts';
 export type { TrainStepResult } from './train-step.ts';
@@ -40,7 +42,7 @@ export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivit
 /** Queue `ratchet-rollout`: environments and rubrics. */
 export const createRolloutActivities = (dependencies: GenerateDependencies) => ({
   generateRollouts: createGenerateRollouts(dependencies),
-  scoreRollouts,
+  scoreRollouts: createScoreRollouts(dependencies),
   evaluatePolicy: createEvaluatePolicy(dependencies),
 });
 export type RolloutActivities = ReturnType<typeof createRolloutActivities>;

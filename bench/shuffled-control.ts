@@ -1,4 +1,4 @@
-import { samplePolicy, turnSeed } from '../activities/generate-rollouts.ts';
+import { samplePolicy, turnSeed } from '../activities/sample-policy.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { scoreRollout } from '../backends/environments/score.ts';
 import type { Environment } from '../backends/environments/types.ts';
@@ -114,12 +114,14 @@ export function shuffleRewards(groups: readonly ScoredGroup[], ...key: readonly 
   }
   return groups.map((group) => ({
     ...group,
-    rollouts: group.rollouts.map((rollout) => ({ ...rollout, reward: rewards.pop()! })),
+    rollouts: group.rollouts.map((rollout) =>
+      rollout.reward === null ? rollout : { ...rollout, reward: rewards.pop()! },
+    ),
   }));
 }
 
-function rewardsOf({ rollouts }: ScoredGroup): (number | null)[] {
-  return rollouts.map(({ reward }) => reward);
+function rewardsOf({ rollouts }: ScoredGroup): number[] {
+  return rollouts.flatMap(({ reward }) => reward ?? []);
 }
 
 /** Rollouts and evaluations with the random numbers that a run of this name would use. */

@@ -9,7 +9,7 @@ import { openEnvironment } from '../../backends/environments/index.ts';
 import { FileStore } from '../../backends/store/file-store.ts';
 import { putRows } from '../../backends/store/objects.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { Outcome, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
+import type { FailedOutcome, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
 import type { LeasedGroups, PolicyVersion, SamplingRound } from '../../core/rl/run-state.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import { act, commitFirst, datasets, makeRun, openRoles, type Roles, type TestRun, WordsInference } from './runs.ts';
@@ -234,7 +234,7 @@ describe('scoring rollouts', () => {
 
 describe('filtering groups', () => {
   /** A scored round with these rewards; a word instead of a reward is the outcome of a rollout that has none. */
-  async function filtered(t: TestContext, rewards: readonly (readonly (number | Outcome)[])[], overrides = {}) {
+  async function filtered(t: TestContext, rewards: readonly (readonly (number | FailedOutcome)[])[], overrides = {}) {
     const { run, store } = await makeRun(t, overrides);
     const groups = rewards.map((group, i): ScoredGroup => ({
       ordinal: i + 1,
@@ -247,8 +247,7 @@ describe('filtering groups', () => {
         index,
         exampleId: i,
         turns: [],
-        outcome: typeof reward === 'string' ? reward : 'ok',
-        reward: typeof reward === 'string' ? null : reward,
+        ...(typeof reward === 'string' ? { outcome: reward, reward: null } : { outcome: 'ok', reward }),
         metrics: {},
       })),
     }));
