@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { RatchetError } from '../core/errors.ts';
 import type { Inference, Sample } from '../backends/inference/index.ts';
 
@@ -45,7 +46,9 @@ export class GenerationSitting {
   until(cancelled: AbortSignal, limitMs: number): { readonly signal: AbortSignal; readonly deadline: AbortSignal } {
     const over = new AbortController();
     this.#timer = setTimeout(() => over.abort(), Math.max(0, limitMs - this.#playedBeforeMs)).unref();
-    return { signal: AbortSignal.any([cancelled, over.signal]), deadline: over.signal };
+    const signal = AbortSignal.any([cancelled, over.signal]);
+    setMaxListeners(0, signal); // every rollout listens
+    return { signal, deadline: over.signal };
   }
 
   end(): void {

@@ -15,8 +15,8 @@ import { decodeJson, encodeJson, encodeRows, putJson } from '../backends/store/o
 import { sha256 } from '../backends/store/file-store.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 
-/** Tokens that count in the loss and have an advantage that is not 0. */
-const signalTokens = 'batch/signal_tokens';
+/** Tokens that count in the loss; `batch/signal_tokens` are those of them whose advantage is not 0. */
+const trainedTokens = 'batch/trained_tokens';
 
 /** What a step's rollouts were packed into. */
 export interface PackedBatch {
@@ -58,8 +58,8 @@ export async function packBatch(input: {
     ...stepMetrics({ step, finished, trained, filter }),
     ...(input.widened === true ? { 'filter/widened': 1 } : {}),
     'batch/rows': stats.rows,
-    'batch/trained_tokens': stats.trainedTokens,
-    [signalTokens]: stats.signalTokens,
+    [trainedTokens]: stats.trainedTokens,
+    'batch/signal_tokens': stats.signalTokens,
   };
   // By content: another batch for the same step (after a refusal) never takes the place of one that a plan refers to.
   const bytes = encodeRows(batch.samples);
@@ -100,10 +100,10 @@ export async function planStep(input: {
   const spec = await specOf(run);
   const store = storeOf(run);
   const { batch, metrics } = await readJson<PackedBatch>(run, input.packed);
-  if (metrics[signalTokens] === 0) {
+  if (metrics[trainedTokens] === 0) {
     throw new RatchetError(
       'Unsupported',
-      `Step ${step} was asked to train ${input.packed.key}, in which no token has an advantage: there is nothing to learn from it.`,
+      `Step ${step} was asked to train ${input.packed.key}, in which no token counts in the loss: there is nothing to learn from it.`,
     );
   }
   const peak = overrides.learningRate ?? spec.learningRate;
