@@ -217,7 +217,11 @@ async function openPlayers(
           const onRecord = isDeterministic && !isSingleTurn;
           return samplePolicy(
             {
-              ...{ inference, tokenizer, served, sampling, signal },
+              inference,
+              tokenizer,
+              served,
+              sampling,
+              signal,
               ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
               onTurn(turn, position) {
                 if (onRecord && !signal.aborted) journal.addTurn({ group, index, turn: position, ...turn });

@@ -52,7 +52,7 @@ function checked(record: RolloutRecord, { name }: Environment): RolloutRecord {
   const { turns, outcome } = (record ?? {}) as Partial<Record<keyof RolloutRecord, unknown>>;
   if (Array.isArray(turns) && isRewardedOutcome(outcome as Outcome)) return record;
   throw new TypeError(
-    `Environment "${name}": rollout() must give { turns, outcome } with outcome "ok", "policy_failure" or "truncated"; it gave ${String(JSON.stringify(record)).slice(0, 200)}.`,
+    `Environment "${name}": rollout() must give { turns, outcome } with outcome "ok", "policy_failure" or "truncated"; it gave ${(JSON.stringify(record) ?? 'nothing').slice(0, 200)}.`,
   );
 }
 

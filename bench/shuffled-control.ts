@@ -148,10 +148,7 @@ async function openPlayers(options: {
     place: { group: number; index: number },
     seedOfTurn: (turn: number) => number,
   ): Promise<ScoredRollout> => {
-    const policy = samplePolicy(
-      { inference: inference as Inference, tokenizer, served, sampling: spec.sampling },
-      seedOfTurn,
-    );
+    const policy = samplePolicy({ inference, tokenizer, served, sampling: spec.sampling }, seedOfTurn);
     const record = await environment.rollout(example, policy);
     return scoreRollout(environment, example, { ...place, exampleId: example.id, ...record });
   };

@@ -74,7 +74,9 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
       const packed = await local.packBatch({ run, step, trained: selection.trained, scored, ...widened });
       ended.push(...rounds.map(({ filtered }) => filtered.ended));
       if (selection.stale !== '') ended.push({ stale: selection.stale });
-      if (packed.hasSignal === false) {
+      // What a run recorded before this was asked has a signal.
+      const { hasSignal = true } = packed as Partial<typeof packed>;
+      if (!hasSignal) {
         // Not a word of it to train on: its groups are set aside, the rest stands for the next round.
         const ordinals = encodeRanges(selection.trained.flatMap((source) => decodeRanges(source.ordinals)));
         ended.push({ 'filtered:no_signal': ordinals });

@@ -21,7 +21,11 @@ const rollout = (outcome: FailedOutcome | number, error = ''): ScoredRollout =>
     ? { ...place, outcome: 'ok', reward: outcome }
     : { ...place, outcome, reward: null, error };
 const group = (ordinal: number, rollouts: readonly ScoredRollout[]): ScoredGroup => ({
-  ...{ ordinal, environment: 'words', exampleId: 0, epoch: 0, policyStep: 0 },
+  ordinal,
+  environment: 'words',
+  exampleId: 0,
+  epoch: 0,
+  policyStep: 0,
   rollouts,
 });
 const anyOutcome = fc.oneof(fc.constantFrom(...failedOutcomes), fc.constantFrom(0, 0.5, 1));
@@ -140,7 +144,9 @@ describe('signal', () => {
   test('a batch says how many of its tokens have an advantage, and takes nothing that is not finite', () => {
     const turn = { promptTokenIds: [1], tokenIds: [2, 3], logprobs: [-1, -1], text: '', policyStep: 0 };
     const said = (reward: number, logprob = -1): ScoredRollout => ({
-      ...{ ...place, outcome: 'ok', reward },
+      ...place,
+      outcome: 'ok',
+      reward,
       turns: [{ ...turn, finishReason: 'stop', logprobs: [-1, logprob] }],
     });
     const signal = (rollouts: readonly ScoredRollout[]) =>
