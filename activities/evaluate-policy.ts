@@ -3,12 +3,15 @@ import { rolloutMetrics } from '../core/rl/metrics.ts';
 import type { ScoredRollout } from '../core/rl/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
-import { openEnvironment } from '../backends/environments/index.ts';
+import { environments as allEnvironments } from '../backends/environments/index.ts';
+import type { Environment } from '../backends/environments/types.ts';
 import { scoreRollout } from '../backends/environments/score.ts';
 import { appendMetrics } from '../backends/metrics/jsonl.ts';
 import { decodeJson, encodeJson, putRows } from '../backends/store/objects.ts';
-import { samplePolicy, turnSeed, type GenerateDependencies } from './generate-rollouts.ts';
+import type { GenerateDependencies } from './generate-rollouts.ts';
 import { withHeartbeat } from './heartbeat.ts';
+import { playRollout } from './play-rollout.ts';
+import { samplePolicy, turnSeed } from './sample-policy.ts';
 import { requireCommit, servedPolicy, specOf, storeOf } from './run-access.ts';
 
 export interface EvaluationSummary {
@@ -54,7 +57,8 @@ async function evaluateOne(
   const stored = await store.read(`${prefix}metadata.json`);
   if (stored) return decodeJson<EvaluationSummary>(stored, `${prefix}metadata.json`);
 
-  const environment = await openEnvironment(entry);
+  const { environments = allEnvironments } = dependencies;
+  const environment = await environments.open(entry);
   const served = await servedPolicy(run, policy);
   const inference = dependencies.inference(spec);
   const tokenizer = await dependencies.tokenizer(served.folder);
@@ -70,13 +74,19 @@ async function evaluateOne(
     }));
     return Promise.all(
       places.map(async ({ exampleId, index }) => {
-        const example = evalDataset.at(exampleId);
-        // Not keyed by the step: the same random numbers at every evaluation make the curve smoother.
-        const player = samplePolicy({ inference, tokenizer, served, sampling, signal }, (turn) =>
-          turnSeed('eval', spec.seed, entry.name, exampleId, index, turn),
-        );
-        const record = await environment.rollout(example, player);
-        return scoreRollout(environment, example, { group: 0, index, exampleId, ...record });
+        const rollout = await playRollout({
+          environments,
+          entry,
+          dataset: 'evalDataset',
+          place: { group: 0, index, exampleId },
+          signal,
+          // Not keyed by the step: the same random numbers at every evaluation make the curve smoother.
+          openPolicy: () =>
+            samplePolicy({ inference, tokenizer, served, sampling, signal }, (turn) =>
+              turnSeed('eval', spec.seed, entry.name, exampleId, index, turn),
+            ),
+        });
+        return scoreRollout(environment, evalDataset.at(exampleId), rollout);
       }),
     );
   };
@@ -113,10 +123,7 @@ function headline(rollouts: readonly ScoredRollout[]): { reward: number; exact: 
   return { reward: metrics['reward/mean'] ?? 0, exact: metrics['metrics/exact_match'] ?? null };
 }
 
-function saying(
-  environment: Awaited<ReturnType<typeof openEnvironment>>,
-  rollout: ScoredRollout,
-): EvaluationSummary['says'] {
+function saying(environment: Environment, rollout: ScoredRollout): EvaluationSummary['says'] {
   const example = environment.evalDataset.at(rollout.exampleId);
   return {
     prompt: example.prompt.at(-1)?.content ?? '',

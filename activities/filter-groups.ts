@@ -1,6 +1,13 @@
-import { judgeGroup, solvedCounts } from '../core/rl/difficulty.ts';
+import {
+  judgeGroup,
+  meanHistogram,
+  solvedCounts,
+  widenedBounds,
+  type DifficultyBounds,
+} from '../core/rl/difficulty.ts';
+import { countFailures, type RoundFailures } from '../core/rl/failures.ts';
 import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from '../core/rl/ledger.ts';
-import { rewardedOutcomes, type ScoredGroup } from '../core/rl/rollout.ts';
+import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { KeptGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { readRows, specOf } from './run-access.ts';
 
@@ -8,6 +15,10 @@ export interface FilteredRound {
   readonly kept: KeptGroups;
   readonly ended: EndedRanges;
   readonly solved: { readonly all: number; readonly none: number; readonly some: number };
+  /** Groups by their mean reward, in the bins of `meanBins`. */
+  readonly means?: readonly number[];
+  /** Rollouts that have no reward, by cause. */
+  readonly failures?: RoundFailures;
 }
 
 /**
@@ -18,9 +29,12 @@ export async function filterGroups(input: {
   readonly run: RunHandle;
   readonly round: SamplingRound;
   readonly scored: ObjectRef;
+  /** Without the bounds that the config chose: `on_starvation = "widen"`. */
+  readonly widened?: boolean;
 }): Promise<FilteredRound> {
-  const { filter } = await specOf(input.run);
+  const filter = input.widened === true ? widenedBounds() : (await specOf(input.run)).filter;
   const groups = await readRows<ScoredGroup>(input.run, input.scored);
+  const rewards = groups.map(({ rollouts }) => rollouts.map(({ reward }) => reward));
   const kept: number[] = [];
   const ended: { ordinal: number; state: EndState }[] = [];
   for (const group of groups) {
@@ -31,12 +45,14 @@ export async function filterGroups(input: {
   return {
     kept: { scored: input.scored, policyStep: input.round.policyStep, ordinals: encodeRanges(kept) },
     ended: recordOutcomes({ step: input.round.step, pendingBefore: [], issued: [], ended }).ended,
-    solved: solvedCounts(groups.map(({ rollouts }) => rollouts.map(({ reward }) => reward))),
+    solved: solvedCounts(rewards),
+    means: meanHistogram(rewards),
+    failures: countFailures(groups),
   };
 }
 
-function endStateOf(group: ScoredGroup, filter: Parameters<typeof judgeGroup>[1]): EndState | null {
-  const broken = group.rollouts.find(({ outcome }) => !rewardedOutcomes.includes(outcome));
+function endStateOf(group: ScoredGroup, filter: DifficultyBounds): EndState | null {
+  const broken = group.rollouts.find(({ reward }) => reward === null);
   if (broken) return `failed:${broken.outcome}`;
   const verdict = judgeGroup(
     group.rollouts.map(({ reward }) => reward),

@@ -1,13 +1,31 @@
 import { Context } from '@temporalio/activity';
 import { heartbeatIntervalMs } from '../core/limits.ts';
 
-/** Keeps an activity alive while it works; the work is told when it should stop. */
-export async function withHeartbeat<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+/**
+ * Keeps an activity alive while it works; the work is told when it should stop. What `progress` says goes with every
+ * heartbeat, the last one as the work ends, so that a retry can read it.
+ */
+export async function withHeartbeat<T>(
+  work: (signal: AbortSignal) => Promise<T>,
+  progress?: () => unknown,
+): Promise<T> {
   const context = Context.current();
-  const timer = setInterval(() => context.heartbeat(), heartbeatIntervalMs);
+  const beat = () => context.heartbeat(progress?.());
+  const timer = setInterval(beat, heartbeatIntervalMs);
   try {
     return await work(context.cancellationSignal);
   } finally {
     clearInterval(timer);
+    if (progress) beat();
   }
+}
+
+/** What the attempt before said with its last heartbeat; undefined in a first attempt. */
+export function lastProgress<T>(): T | undefined {
+  return Context.current().info.heartbeatDetails as T | undefined;
+}
+
+/** Why an activity's signal was raised: its worker shuts down and the next one goes on, or it is to end. */
+export function isShutdown(signal: AbortSignal): boolean {
+  return signal.reason instanceof Error && signal.reason.message === 'WORKER_SHUTDOWN';
 }

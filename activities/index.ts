@@ -12,11 +12,13 @@ import type { PolicyTrainer } from './policy-trainer.ts';
 import { recordMetrics } from './record-metrics.ts';
 import { createRestoreVersion } from './restore-version.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
-import { scoreRollouts } from './score-rollouts.ts';
+import { createScoreRollouts } from './score-rollouts.ts';
 import { createTrainStep } from './train-step.ts';
 import { createWarmUp } from './warm-up.ts';
 
 export type { EvaluationSummary } from './evaluate-policy.ts';
+export type { FilteredRound } from './filter-groups.ts';
+export type { GeneratedChunk } from './generate-rollouts.ts';
 export type { LeaseInput } from './lease-groups.ts';
 export type { OpenedRun, TrainRunInput } from './open-run.ts';
 export type { TrainStepResult } from './train-step.ts';
@@ -44,7 +46,7 @@ export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivit
 /** Queue `ratchet-rollout`: environments and rubrics. */
 export const createRolloutActivities = (dependencies: GenerateDependencies) => ({
   generateRollouts: createGenerateRollouts(dependencies),
-  scoreRollouts,
+  scoreRollouts: createScoreRollouts(dependencies),
   evaluatePolicy: createEvaluatePolicy(dependencies),
 });
 export type RolloutActivities = ReturnType<typeof createRolloutActivities>;

@@ -1,4 +1,6 @@
+import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
+import { widenedBounds } from '../core/rl/difficulty.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import { stepMetrics } from '../core/rl/metrics.ts';
 import { packSamples } from '../core/rl/pack.ts';
@@ -14,20 +16,34 @@ import { sha256 } from '../backends/store/file-store.ts';
 import { refuseBehind } from './lineages.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 
+/** Tokens that count in the loss; `batch/signal_tokens` are those of them whose advantage is not 0. */
+const trainedTokens = 'batch/trained_tokens';
+
 /** What a step's rollouts were packed into. */
 export interface PackedBatch {
   readonly batch: ObjectRef;
   readonly metrics: Readonly<Record<string, number>>;
 }
 
-/** Packs the chosen groups into rows, in ordinal order, and measures everything that was sampled for the step. */
+/**
+ * Packs the chosen groups into rows, in ordinal order, and measures everything that was sampled for the step. A batch
+ * without a token that has an advantage says so; it is never planned.
+ */
 export async function packBatch(input: {
   readonly run: RunHandle;
   readonly step: number;
   readonly trained: readonly KeptGroups[];
   /** Scored rounds of this step, for its metrics. */
   readonly scored: readonly ObjectRef[];
-}): Promise<{ packed: ObjectRef; rows: number; reward: number; metrics: Readonly<Record<string, number>> }> {
+  /** The groups were chosen by the widened filter. */
+  readonly widened?: boolean;
+}): Promise<{
+  packed: ObjectRef;
+  hasSignal: boolean;
+  rows: number;
+  reward: number;
+  metrics: Readonly<Record<string, number>>;
+}> {
   const { run, step } = input;
   const spec = await specOf(run);
   const store = storeOf(run);
@@ -38,10 +54,13 @@ export async function packBatch(input: {
   }
   const finished = (await Promise.all(input.scored.map((ref) => readRows<ScoredGroup>(run, ref)))).flat();
   const { batch, stats } = packSamples(trained, { advantage: await advantageOf(spec) });
+  const filter = input.widened === true ? widenedBounds() : spec.filter;
   const metrics: Record<string, number> = {
-    ...stepMetrics({ step, finished, trained, filter: spec.filter }),
+    ...stepMetrics({ step, finished, trained, filter }),
+    ...(input.widened === true ? { 'filter/widened': 1 } : {}),
     'batch/rows': stats.rows,
-    'batch/trained_tokens': stats.trainedTokens,
+    [trainedTokens]: stats.trainedTokens,
+    'batch/signal_tokens': stats.signalTokens,
   };
   // By content: another batch for the same step (after a refusal) never takes the place of one that a plan refers to.
   const bytes = encodeRows(batch.samples);
@@ -54,6 +73,7 @@ export async function packBatch(input: {
   const headline = ['train/agg/all/metrics/exact_match', 'train/agg/all/solved_all', 'train/agg/all/solved_none'];
   return {
     packed,
+    hasSignal: stats.signalTokens > 0,
     rows: stats.rows,
     reward: metrics['train/reward'] ?? 0,
     metrics: Object.fromEntries(headline.flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : []))),
@@ -81,7 +101,13 @@ export async function planStep(input: {
   await refuseBehind(run, step);
   const spec = await specOf(run);
   const store = storeOf(run);
-  const { batch } = await readJson<PackedBatch>(run, input.packed);
+  const { batch, metrics } = await readJson<PackedBatch>(run, input.packed);
+  if (metrics[trainedTokens] === 0) {
+    throw new RatchetError(
+      'Unsupported',
+      `Step ${step} was asked to train ${input.packed.key}, in which no token counts in the loss: there is nothing to learn from it.`,
+    );
+  }
   const peak = overrides.learningRate ?? spec.learningRate;
   const proposal: StepPlan = {
     lineage: run.lineage,

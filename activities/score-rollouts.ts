@@ -1,7 +1,7 @@
 import { layout } from '../core/layout.ts';
 import type { Rollout, ScoredGroup } from '../core/rl/rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import { openEnvironment } from '../backends/environments/index.ts';
+import { environments as allEnvironments, type Environments } from '../backends/environments/index.ts';
 import { scoreRollout } from '../backends/environments/score.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { countRows, encodeRows } from '../backends/store/objects.ts';
@@ -14,43 +14,43 @@ export interface ScoreInput {
   readonly finished: readonly ObjectRef[];
 }
 
-/** The rubric over stored rollouts. Whoever scores first decides: a retry returns what is stored. */
-export async function scoreRollouts({
-  run,
-  round,
-  finished,
-}: ScoreInput): Promise<{ scored: ObjectRef; seconds: number }> {
-  return withHeartbeat(async () => {
-    const startedAt = performance.now();
-    const seconds = () => (performance.now() - startedAt) / 1000;
-    const key = `${layout.round(run.lineage, round.step, round.first, round.last)}scored.jsonl`;
-    const store = storeOf(run);
-    const known = await store.read(key);
-    if (known) return { scored: refTo(key, known), seconds: seconds() };
+/**
+ * The rubric over stored rollouts: it needs nothing of the processes that generated them. Whoever scores first decides: a
+ * retry returns what is stored.
+ */
+export const createScoreRollouts =
+  ({ environments = allEnvironments }: { readonly environments?: Environments }) =>
+  async ({ run, round, finished }: ScoreInput): Promise<{ scored: ObjectRef; seconds: number }> =>
+    withHeartbeat(async () => {
+      const startedAt = performance.now();
+      const seconds = () => (performance.now() - startedAt) / 1000;
+      const key = `${layout.round(run.lineage, round.step, round.first, round.last)}scored.jsonl`;
+      const store = storeOf(run);
+      const known = await store.read(key);
+      if (known) return { scored: refTo(key, known), seconds: seconds() };
 
-    const spec = await specOf(run);
-    const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
-    const { leases } = await readJson<LeasedGroups>(run, round.leases);
-    const rollouts = new Map<number, Rollout[]>();
-    for (const ref of finished) {
-      for (const rollout of await readRows<Rollout>(run, ref)) {
-        const group = rollouts.get(rollout.group);
-        if (group) group.push(rollout);
-        else rollouts.set(rollout.group, [rollout]);
+      const spec = await specOf(run);
+      const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
+      const { leases } = await readJson<LeasedGroups>(run, round.leases);
+      const rollouts = new Map<number, Rollout[]>();
+      for (const ref of finished) {
+        for (const rollout of await readRows<Rollout>(run, ref)) {
+          const group = rollouts.get(rollout.group);
+          if (group) group.push(rollout);
+          else rollouts.set(rollout.group, [rollout]);
+        }
       }
-    }
-    const groups: ScoredGroup[] = [];
-    for (const lease of leases) {
-      const environment = await openEnvironment(entries.get(lease.environment)!);
-      const example = environment.dataset.at(lease.exampleId);
-      const members = rollouts.get(lease.ordinal) ?? [];
-      const scored = await Promise.all(members.map((rollout) => scoreRollout(environment, example, rollout)));
-      groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
-    }
-    const { bytes } = await store.putIfAbsent(key, encodeRows(groups));
-    return { scored: refTo(key, bytes), seconds: seconds() };
-  });
-}
+      const groups: ScoredGroup[] = [];
+      for (const lease of leases) {
+        const environment = await environments.open(entries.get(lease.environment)!);
+        const example = environment.dataset.at(lease.exampleId);
+        const members = rollouts.get(lease.ordinal) ?? [];
+        const scored = await Promise.all(members.map((rollout) => scoreRollout(environment, example, rollout)));
+        groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
+      }
+      const { bytes } = await store.putIfAbsent(key, encodeRows(groups));
+      return { scored: refTo(key, bytes), seconds: seconds() };
+    });
 
 function refTo(key: string, bytes: Uint8Array): ObjectRef {
   return { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: countRows(bytes) };

@@ -1,4 +1,4 @@
-import { samplePolicy, turnSeed } from '../activities/generate-rollouts.ts';
+import { samplePolicy, turnSeed } from '../activities/sample-policy.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { scoreRollout } from '../backends/environments/score.ts';
 import type { Environment } from '../backends/environments/types.ts';
@@ -115,12 +115,14 @@ export function shuffleRewards(groups: readonly ScoredGroup[], ...key: readonly 
   }
   return groups.map((group) => ({
     ...group,
-    rollouts: group.rollouts.map((rollout) => ({ ...rollout, reward: rewards.pop()! })),
+    rollouts: group.rollouts.map((rollout) =>
+      rollout.reward === null ? rollout : { ...rollout, reward: rewards.pop()! },
+    ),
   }));
 }
 
-function rewardsOf({ rollouts }: ScoredGroup): (number | null)[] {
-  return rollouts.map(({ reward }) => reward);
+function rewardsOf({ rollouts }: ScoredGroup): number[] {
+  return rollouts.flatMap(({ reward }) => reward ?? []);
 }
 
 /** Rollouts and evaluations with the random numbers that a run of this name would use. */
@@ -147,10 +149,7 @@ async function openPlayers(options: {
     place: { group: number; index: number },
     seedOfTurn: (turn: number) => number,
   ): Promise<ScoredRollout> => {
-    const policy = samplePolicy(
-      { inference: inference as Inference, tokenizer, served, sampling: spec.sampling },
-      seedOfTurn,
-    );
+    const policy = samplePolicy({ inference, tokenizer, served, sampling: spec.sampling }, seedOfTurn);
     const record = await environment.rollout(example, policy);
     return scoreRollout(environment, example, { ...place, exampleId: example.id, ...record });
   };

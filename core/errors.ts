@@ -15,6 +15,8 @@ export const errorCodes = {
   EngineDied: { retryable: true },
   InferenceUnavailable: { retryable: true },
   InferenceRejected: { retryable: false },
+  PromptTooLong: { retryable: false },
+  OutOfMemory: { retryable: true },
   VersionNotHeld: { retryable: true },
   TrainerDetached: { retryable: true },
   ServerUnavailable: { retryable: true },

@@ -13,6 +13,26 @@ export const generateChunks = 2;
 /** Sampling rounds for one step before the run pauses and says why no group carries a signal. */
 export const samplingRoundsMax = 8;
 
+/**
+ * Fruitless rounds before `on_starvation = "widen"` takes the difficulty filter's bounds away: half of those, so that the
+ * widened filter has as many to work with.
+ */
+export const roundsBeforeWidening = 4;
+
+/** How often generation goes on after its deadline with what is unfinished, before the rest is given up as `timeout`. */
+export const generateSittingsMax = 3;
+
+/** What a failed rollout keeps of its traceback, and what of it travels into history. */
+export const tracebackCharsMax = 2_000;
+export const tracebackCharsInHistoryMax = 600;
+
+/** A rollout that its environment spoiled is played this often, each time in a fresh environment. */
+export const rolloutAttemptsMax = 3;
+
+/** A reward function that fails is asked this often; between, longer and longer from `judgeRetryMs`. */
+export const judgeAttemptsMax = 3;
+export const judgeRetryMs = 200;
+
 /** Refused (non-finite) attempts at one step in a row before the run pauses. */
 export const refusedAttemptsMax = 3;
 
@@ -31,4 +51,5 @@ export const rolloutsInFlightMax = 4_096;
 /** How long an activity goes on asking an inference server that does not answer before Temporal's retry takes over. */
 export const inferencePatienceMs = 20_000;
 
+if (roundsBeforeWidening >= samplingRoundsMax) throw new Error('widening must come before the run pauses');
 if (heartbeatIntervalMs * 3 > heartbeatTimeoutMs) throw new Error('heartbeats must fit three times in their timeout');

@@ -1,11 +1,14 @@
-import { generateChunks, samplingRoundsMax } from '../core/limits.ts';
+import { roundsBeforeWidening, samplingRoundsMax } from '../core/limits.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
+import { addHistograms, describeHistogram } from '../core/rl/difficulty.ts';
+import { addFailures, breakerReason, defaultBreaker, describeFailures, noFailures } from '../core/rl/failures.ts';
 import { countGroups, selectGroups } from '../core/rl/selection.ts';
-import type { EndedRanges } from '../core/rl/ledger.ts';
-import type { KeptGroups, ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
-import type { LeaseInput } from '../activities/index.ts';
+import { decodeRanges, encodeRanges, type EndedRanges } from '../core/rl/ledger.ts';
+import type { KeptGroups, ObjectRef, PolicyVersion, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import type { BreakerSpec, RunSpec } from '../core/spec/run-spec.ts';
+import type { FilteredRound, LeaseInput } from '../activities/index.ts';
 import { local, rollouts } from './activity-options.ts';
+import { generateRound } from './generate-round.ts';
 import type { RunDesk } from './run-desk.ts';
 
 /** What a step's groups were drawn from and what is left over: the run's state moves from `Before` to the result. */
@@ -32,29 +35,55 @@ export interface CollectedStep {
   readonly figures: Readonly<Record<string, number>>;
 }
 
+/** One sampling round that has been scored, and what the filter made of it. */
+interface ScoredRound {
+  readonly round: SamplingRound;
+  readonly scored: ObjectRef;
+  readonly filtered: FilteredRound;
+}
+
 /**
  * Samples until there is at least half a batch of groups with a signal, then packs a batch: lease → generate → score →
- * filter, and again if too little was kept. Surplus groups of the step before come first.
+ * filter, and again if too little was kept. Surplus groups of the step before come first. When too much fails, or round
+ * after round keeps too little, the run pauses and says why rather than train on what is left.
  */
 export async function collectStep(desk: RunDesk, input: CollectInput): Promise<CollectedStep> {
   const { run, spec, datasets, step } = input;
   const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
+  // Runs that were opened before there was one have no breaker in their spec.
+  const limits = (spec.breaker as BreakerSpec | undefined) ?? defaultBreaker;
   const issued: [number, number][] = [];
   const ended: EndedRanges[] = [];
-  const scoredRounds: ObjectRef[] = [];
+  const scored: ObjectRef[] = [];
   const solved = { all: 0, none: 0 };
   const spent = { generate_s: 0, score_s: 0, adopted: 0 };
-  let { curriculum } = input;
-  let kept: readonly KeptGroups[] = input.surplus;
+  let { curriculum, surplus } = input;
+  let rounds: ScoredRound[] = [];
+  let means: readonly number[] = [];
+  let failures = noFailures;
   let fruitlessRounds = 0;
+  let isWidened = false;
 
   for (;;) {
+    const kept = [...surplus, ...rounds.map(({ filtered }) => filtered.kept).filter(({ ordinals }) => ordinals !== '')];
     const selection = selectGroups({ step, groupsPerBatch, maxOffPolicySteps: spec.maxOffPolicySteps, kept });
     const ready = countGroups(selection.trained);
     const hasSampled = issued.length > 0;
     if (ready === groupsPerBatch || (hasSampled && ready * 2 >= groupsPerBatch)) {
+      const widened = isWidened ? { widened: true } : {};
+      const packed = await local.packBatch({ run, step, trained: selection.trained, scored, ...widened });
+      ended.push(...rounds.map(({ filtered }) => filtered.ended));
       if (selection.stale !== '') ended.push({ stale: selection.stale });
-      const packed = await local.packBatch({ run, step, trained: selection.trained, scored: scoredRounds });
+      // What a run recorded before this was asked has a signal.
+      const { hasSignal = true } = packed as Partial<typeof packed>;
+      if (!hasSignal) {
+        // Not a word of it to train on: its groups are set aside, the rest stands for the next round.
+        const ordinals = encodeRanges(selection.trained.flatMap((source) => decodeRanges(source.ordinals)));
+        ended.push({ 'filtered:no_signal': ordinals });
+        desk.tell('warning', step, `step ${step}: no token of ${ready} groups has an advantage; they are set aside`);
+        [surplus, rounds] = [selection.surplus, []];
+        continue;
+      }
       return {
         packed: packed.packed,
         trained: selection.trained,
@@ -71,13 +100,30 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
           solved_all: solved.all,
           solved_none: solved.none,
           rounds: issued.length,
+          failed_rollouts: failures.failedRollouts,
           ...spent,
         },
       };
     }
+    if (spec.filter.onStarvation === 'widen' && !isWidened && fruitlessRounds >= roundsBeforeWidening) {
+      isWidened = true;
+      rounds = await Promise.all(
+        rounds.map(async (one) => {
+          const filtered = await local.filterGroups({ run, round: one.round, scored: one.scored, widened: true });
+          return { ...one, filtered };
+        }),
+      );
+      desk.tell('warning', step, `step ${step}: [difficulty_filter] widened after ${fruitlessRounds} sampling rounds`);
+      continue;
+    }
     if (fruitlessRounds >= samplingRoundsMax) {
       desk.pause(
-        `no-signal: ${fruitlessRounds} sampling rounds for step ${step} kept ${ready} of the ${groupsPerBatch} groups a batch needs (${solved.all} groups all right, ${solved.none} all wrong). Choose easier or harder examples, or widen [difficulty_filter]; then resume.`,
+        [
+          `no-signal: ${fruitlessRounds} sampling rounds for step ${step} kept ${ready} of the ${groupsPerBatch} groups a batch needs (${solved.all} groups all right, ${solved.none} all wrong).`,
+          `Mean rewards of the groups: ${describeHistogram(means)}.`,
+          ...describeFailures(failures.causes).map((cause) => `${cause}.`),
+          `Choose easier or harder examples, or widen [difficulty_filter]; then resume.`,
+        ].join(' '),
       );
       await desk.untilResumed();
       fruitlessRounds = 0;
@@ -90,33 +136,35 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     issued.push([round.first, round.last]);
     const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
 
-    const chunks = Math.min(generateChunks, count);
-    const generated = await desk.waitFor(
-      `generate ${label}`,
-      Promise.all(
-        Array.from({ length: chunks }, (_, index) =>
-          rollouts.generateRollouts.executeWithOptions({ summary: `${label} (${index + 1}/${chunks})` }, [
-            { run, round, chunk: { index, count: chunks } },
-          ]),
-        ),
-      ),
-    );
+    const generated = await desk.waitFor(`generate ${label}`, generateRound(desk, { run, round, count, label }));
     const score = await desk.waitFor(
       `score ${label}`,
       rollouts.scoreRollouts.executeWithOptions({ summary: `${label}: rubric` }, [
-        { run, round, finished: generated.map(({ finished }) => finished) },
+        { run, round, finished: generated.finished },
       ]),
     );
-    const filtered = await local.filterGroups({ run, round, scored: score.scored });
+    const widened = isWidened ? { widened: true } : {};
+    const filtered = await local.filterGroups({ run, round, scored: score.scored, ...widened });
 
-    scoredRounds.push(score.scored);
-    ended.push(filtered.ended);
-    if (filtered.kept.ordinals !== '') kept = [...kept, filtered.kept];
+    scored.push(score.scored);
+    rounds = [...rounds, { round, scored: score.scored, filtered }];
     fruitlessRounds += 1;
     solved.all += filtered.solved.all;
     solved.none += filtered.solved.none;
-    spent.generate_s += Math.max(...generated.map(({ seconds }) => seconds));
+    means = addHistograms(means, filtered.means ?? []);
+    spent.generate_s += generated.seconds;
     spent.score_s += score.seconds;
-    spent.adopted += generated.reduce((sum, { adopted }) => sum + adopted, 0);
+    spent.adopted += generated.adopted;
+
+    failures = addFailures(failures, filtered.failures ?? noFailures);
+    const tooMuch = breakerReason(failures, limits);
+    if (tooMuch !== null) {
+      const causes = describeFailures(failures.causes).join('; ');
+      desk.pause(
+        `breaker: ${tooMuch} for step ${step}: ${causes}. Nothing of it was trained. Mend the cause, then resume.`,
+      );
+      await desk.untilResumed();
+      failures = noFailures;
+    }
   }
 }

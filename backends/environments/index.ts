@@ -4,15 +4,45 @@ import type { Environment } from './types.ts';
 
 export type { Environment, Policy, RolloutRecord } from './types.ts';
 
-const opened = new Map<string, Promise<Environment>>();
+type Entry = Pick<EnvironmentSpec, 'id' | 'args'>;
+
+/** How rollouts and rubrics reach environments. */
+export interface Environments {
+  /** An environment by id and arguments; the same arguments give the same instance. */
+  open(entry: Entry): Promise<Environment>;
+  /** A fresh one in place of one that failed. Of several that ask because of the same one, all get the same. */
+  reopen(entry: Entry, broken: Environment): Promise<Environment>;
+}
+
+export function createEnvironments(load: (entry: Entry) => Promise<Environment>): Environments {
+  const opened = new Map<string, Promise<Environment>>();
+  const keyOf = ({ id, args }: Entry) => JSON.stringify([id, args]);
+  const open = (entry: Entry): Promise<Environment> => {
+    const key = keyOf(entry);
+    const known = opened.get(key);
+    if (known) return known;
+    const loading = load(entry);
+    opened.set(key, loading);
+    // A failed load is tried again, its error belongs to whoever awaits it.
+    loading.catch(() => opened.get(key) === loading && opened.delete(key));
+    return loading;
+  };
+  return {
+    open,
+    async reopen(entry, broken) {
+      const key = keyOf(entry);
+      const current = opened.get(key);
+      const isBroken = (await current) === broken;
+      if (isBroken && opened.get(key) === current) opened.delete(key); // unless someone else has by now
+      return open(entry);
+    },
+  };
+}
+
+/** Those of this process. */
+export const environments: Environments = createEnvironments(({ id, args }) => loadEnvironment(id, args));
 
 /** An environment by id and arguments; the same arguments give the same instance. */
-export function openEnvironment(spec: Pick<EnvironmentSpec, 'id' | 'args'>): Promise<Environment> {
-  const key = JSON.stringify([spec.id, spec.args]);
-  const known = opened.get(key);
-  if (known) return known;
-  const loading = loadEnvironment(spec.id, spec.args);
-  opened.set(key, loading);
-  loading.catch(() => opened.delete(key)); // a failed load is tried again, its error belongs to whoever awaits it
-  return loading;
+export function openEnvironment(entry: Entry): Promise<Environment> {
+  return environments.open(entry);
 }

@@ -21,6 +21,7 @@ export function singleTurn(options: SingleTurnOptions): Environment {
   return {
     ...options,
     isDeterministic: true,
+    isSingleTurn: true,
     async rollout(example, policy) {
       const turn = await policy.sample(example.prompt);
       return { turns: [turn], outcome: turn.finishReason === 'length' ? 'truncated' : 'ok' };

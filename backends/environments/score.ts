@@ -1,39 +1,69 @@
-import { rewardedOutcomes } from '../../core/rl/rollout.ts';
-import type { Example, Rollout, ScoredRollout } from '../../core/rl/rollout.ts';
-import type { Environment } from './types.ts';
+import { setTimeout as delay } from 'node:timers/promises';
+import { judgeAttemptsMax, judgeRetryMs, tracebackCharsMax } from '../../core/limits.ts';
+import { isRewardedOutcome } from '../../core/rl/rollout.ts';
+import type { Example, FailedOutcome, Rollout, ScoredRollout } from '../../core/rl/rollout.ts';
+import { secretValues, withoutSecrets } from '../../core/spec/secrets.ts';
+import type { Environment, RewardFunction } from './types.ts';
 
 /**
  * Scores a stored rollout with its environment's rubric: reward = Σ weight · score. Only outcomes that carry a reward
- * are looked at. A reward function that throws, or answers with something that is not a finite number, makes the
- * rollout a `judge_failure` without a reward; the tokens stay good and may be scored again.
+ * are looked at. A reward function that throws, or answers with something that is not a finite number, is asked again;
+ * if it goes on, the rollout is a `judge_failure` without a reward. The tokens stay good and may be scored again.
  */
 export async function scoreRollout(
   environment: Pick<Environment, 'rubric'>,
   example: Example,
   rollout: Rollout,
 ): Promise<ScoredRollout> {
-  if (!rewardedOutcomes.includes(rollout.outcome)) return { ...rollout, reward: null, metrics: {} };
+  const { outcome } = rollout;
+  if (!isRewardedOutcome(outcome)) return { ...rollout, outcome, reward: null, metrics: {} };
   const completion = rollout.turns.at(-1)?.text ?? '';
   const metrics: Record<string, number> = {};
   let reward = 0;
-  for (const judge of environment.rubric.functions) {
-    try {
-      const score: unknown = await judge.score({ example, turns: rollout.turns, completion });
-      if (typeof score !== 'number' || !Number.isFinite(score)) {
-        throw new TypeError(`expected a finite number, received ${String(score)}`);
-      }
+  try {
+    for (const judge of environment.rubric.functions) {
+      const score = await scorePatiently(judge, { example, turns: rollout.turns, completion });
       metrics[judge.name] = score;
       reward += judge.weight * score;
+    }
+    if (!Number.isFinite(reward)) {
+      throw new JudgeFailure(`The weighted sum of ${Object.keys(metrics).join(', ')} is ${reward}.`);
+    }
+  } catch (error) {
+    if (!(error instanceof JudgeFailure)) throw error;
+    return { ...rollout, outcome: 'judge_failure', error: error.message, reward: null, metrics };
+  }
+  return { ...rollout, outcome, reward, metrics };
+}
+
+class JudgeFailure extends Error {}
+
+/** One finite number, asked for a few times: judges are services too. */
+async function scorePatiently(judge: RewardFunction, rollout: Parameters<RewardFunction['score']>[0]): Promise<number> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      const score: unknown = await judge.score(rollout);
+      if (typeof score === 'number' && Number.isFinite(score)) return score;
+      throw new TypeError(`expected a finite number, received ${String(score)}`);
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
-      return {
-        ...rollout,
-        outcome: 'judge_failure',
-        error: `Reward function "${judge.name}": ${reason}`,
-        reward: null,
-        metrics,
-      };
+      if (attempt === judgeAttemptsMax)
+        throw new JudgeFailure(`Reward function "${judge.name}": ${tracebackOf(error)}`);
+      await delay(judgeRetryMs * 2 ** (attempt - 1));
     }
   }
-  return { ...rollout, reward, metrics };
+}
+
+/** A failure as it may be kept: message and stack, bounded, without the secrets of this process. */
+export function tracebackOf(error: unknown): string {
+  const text = error instanceof Error ? (error.stack ?? String(error)) : String(error);
+  return withoutSecrets(text, secretValues(process.env)).slice(0, tracebackCharsMax);
+}
+
+/** A rollout that its environment gave up, or that was given up. */
+export function failedRollout(
+  place: Pick<Rollout, 'group' | 'index' | 'exampleId' | 'turns'>,
+  outcome: FailedOutcome,
+  error: string,
+): Rollout {
+  return { ...place, outcome, error };
 }

@@ -12,6 +12,8 @@ export interface Environment {
   readonly rubric: Rubric;
   /** True when the same samples always lead to the same rollout and reward. */
   readonly isDeterministic: boolean;
+  /** True when the policy is asked once per rollout: there are no finished turns of an unfinished rollout to keep. */
+  readonly isSingleTurn?: boolean;
   /** Plays one example through; asks the policy for every turn. Throwing means infrastructure, never a bad answer. */
   rollout(example: Example, policy: Policy): Promise<RolloutRecord>;
   /** A demonstration of the task for supervised warm-up, possibly imperfect. Missing = no `[sft]` for this environment. */
@@ -26,7 +28,10 @@ export interface Dataset {
 
 /** What an environment may ask of the model. */
 export interface Policy {
-  /** Samples one assistant turn. Rejects when the server cannot be reached. */
+  /**
+   * Samples one assistant turn. Rejects when the server cannot be reached. In an environment that is deterministic, a
+   * rollout that goes on after a crash gets the turns it had, as long as it says the same to the policy.
+   */
   sample(messages: readonly ChatMessage[]): Promise<Turn>;
 }
 

@@ -3,6 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { inferencePatienceMs } from '../../core/limits.ts';
+import { saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
 import type { Inference, Sample, SampleRequest, ServedPolicy } from './types.ts';
 
 /** Between asking and asking again. A version that was just loaded is asked for at once, the first time. */
@@ -52,7 +53,15 @@ export class EmbeddedInference implements Inference {
       const samples = await this.#patiently(first.signal, () => this.#completions(batch.map(({ request }) => request)));
       batch.forEach(({ resolve }, i) => resolve(samples[i]!));
     } catch (error) {
-      for (const { reject } of batch) reject(error);
+      const half = batch.length >> 1;
+      const [first, second] = [batch.slice(0, half), batch.slice(half)];
+      if (!isOneForAll(error) || !isFilled(first) || !isFilled(second)) {
+        for (const { reject } of batch) reject(error);
+        return;
+      }
+      // One prompt is answered for all that travel with it; what is too much at once may fit one half after the other.
+      await this.#complete(first);
+      await this.#complete(second);
     }
   }
 
@@ -110,7 +119,8 @@ export class EmbeddedInference implements Inference {
       try {
         return await ask();
       } catch (error) {
-        const mayAskAgain = error instanceof RatchetError && error.isRetryable && performance.now() < giveUpAt;
+        const isWeather = error instanceof RatchetError && error.isRetryable && error.code !== 'OutOfMemory';
+        const mayAskAgain = isWeather && performance.now() < giveUpAt;
         if (!mayAskAgain || signal?.aborted) throw error;
         await delay(
           error.code === 'VersionNotHeld' && waitMs === firstWaitMs ? 0 : waitMs,
@@ -150,6 +160,9 @@ export class EmbeddedInference implements Inference {
     });
     if (response.ok) return parseJson(text);
     const message = `${this.#url}${route} answered ${response.status}: ${errorMessage(text)}`;
+    if (response.status >= 500 && saysOutOfMemory(text)) throw new RatchetError('OutOfMemory', message);
+    if (response.status === 507) throw new RatchetError('OutOfMemory', message);
+    if (response.status < 500 && saysOverlong(text)) throw new RatchetError('PromptTooLong', message);
     const isRefusal = response.status === 501; // not implemented there: asking again does not help
     if ((response.status >= 500 && !isRefusal) || response.status === 429)
       throw new RatchetError('InferenceUnavailable', message);
@@ -161,6 +174,15 @@ interface Waiting {
   readonly request: SampleRequest;
   readonly resolve: (sample: Sample) => void;
   readonly reject: (error: unknown) => void;
+}
+
+/** A refusal that may mean one of the prompts, or their number, and not the others. */
+function isOneForAll(error: unknown): boolean {
+  return error instanceof RatchetError && (error.code === 'PromptTooLong' || error.code === 'OutOfMemory');
+}
+
+function isFilled(batch: readonly Waiting[]): batch is readonly [Waiting, ...Waiting[]] {
+  return batch.length > 0;
 }
 
 /** One signal stops the whole request, so only those who share it share the request. */

@@ -36,7 +36,10 @@ export interface Sample {
  * restarted, is brought to it and asked again: a version is a desired state, not an event.
  */
 export interface Inference {
-  /** Throws `InferenceUnavailable` (ask again later) or `InferenceRejected` (asking again does not help). */
+  /**
+   * Throws `InferenceUnavailable` (ask again later), `OutOfMemory` (ask for less), or what asking again does not help:
+   * `PromptTooLong`, of this prompt, and `InferenceRejected`.
+   */
   sample(request: SampleRequest): Promise<Sample>;
   /** Idempotent; returns when every server has confirmed that it holds the version with this digest. */
   bringTo(policy: ServedPolicy): Promise<void>;

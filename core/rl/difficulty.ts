@@ -3,7 +3,10 @@ import { rewardMoments } from './advantage.ts';
 
 /** Which groups are worth a gradient. */
 
-export type DropReason = 'too_easy' | 'too_hard' | 'low_variance' | 'no_signal';
+/** The part of the filter that judges a group. */
+export type DifficultyBounds = Omit<DifficultyFilterSpec, 'onStarvation'>;
+
+export type DropReason = 'too_easy' | 'too_hard' | 'low_variance' | 'no_signal' | 'non_finite';
 
 export type Verdict = { readonly kept: true } | { readonly kept: false; readonly reason: DropReason };
 
@@ -14,11 +17,13 @@ export type Verdict = { readonly kept: true } | { readonly kept: false; readonly
  *
  * and, with online_difficulty_filtering, when its mean is neither exactly 0 nor exactly 1 (prime-rl v0.4,
  * orchestrator/buffer.py). A group whose rewards are all equal is never kept: its advantages are all 0. The mean is
- * judged first, because "too easy" tells the reader more than "no variance".
+ * judged first, because "too easy" tells the reader more than "no variance". Rewards so large that their mean or
+ * variance overflows are not compared with anything: nothing that is not finite enters a batch.
  */
-export function judgeGroup(rewards: readonly (number | null)[], filter: DifficultyFilterSpec): Verdict {
+export function judgeGroup(rewards: readonly (number | null)[], filter: DifficultyBounds): Verdict {
   const { count, mean, variance } = rewardMoments(rewards);
   if (count === 0) return dropped('no_signal');
+  if (!Number.isFinite(mean) || !Number.isFinite(variance)) return dropped('non_finite');
   if (mean > filter.maxReward || (filter.onlineDifficultyFiltering && mean === 1)) return dropped('too_easy');
   if (mean < filter.minReward || (filter.onlineDifficultyFiltering && mean === 0)) return dropped('too_hard');
   if (variance < filter.minRewardVariance) return dropped('low_variance');
@@ -41,6 +46,56 @@ export function solvedCounts(groups: readonly (readonly (number | null)[])[]): R
     if (rewards.some((reward) => reward !== null)) counts[groupSolved(rewards)] += 1;
   }
   return counts;
+}
+
+/**
+ * The filter with every bound taken away that was the config's choice: only groups whose rewards are all equal are
+ * dropped, as they have no gradient. What `on_starvation = "widen"` falls back to.
+ */
+export function widenedBounds(): DifficultyBounds {
+  const { MAX_VALUE } = Number;
+  return {
+    minRewardVariance: 0,
+    minReward: -MAX_VALUE,
+    maxReward: MAX_VALUE,
+    onlineDifficultyFiltering: false,
+  };
+}
+
+/** The bins of a histogram of group means: all wrong, tenths between, all right, and what lies outside [0, 1]. */
+export const meanBins: readonly string[] = [
+  'below 0',
+  '0',
+  ...Array.from({ length: 10 }, (_, i) => `${i / 10}-${(i + 1) / 10}`),
+  '1',
+  'above 1',
+];
+
+/** How many groups have their mean reward in each of `meanBins`; groups without rewards are in none. */
+export function meanHistogram(groups: readonly (readonly (number | null)[])[]): number[] {
+  const counts = meanBins.map(() => 0);
+  for (const rewards of groups) {
+    const { count, mean } = rewardMoments(rewards);
+    if (count > 0 && !Number.isNaN(mean)) counts[binOf(mean)]! += 1;
+  }
+  return counts;
+}
+
+export function addHistograms(a: readonly number[], b: readonly number[]): number[] {
+  return meanBins.map((_, i) => (a[i] ?? 0) + (b[i] ?? 0));
+}
+
+/** `0: 31, 0.4-0.5: 2, 1: 12`: the bins that hold anything. */
+export function describeHistogram(counts: readonly number[]): string {
+  const filled = meanBins.flatMap((bin, i) => ((counts[i] ?? 0) > 0 ? [`${bin}: ${counts[i]}`] : []));
+  return filled.length === 0 ? 'none has a reward' : filled.join(', ');
+}
+
+function binOf(mean: number): number {
+  if (mean < 0) return 0;
+  if (mean === 0) return 1;
+  if (mean > 1) return meanBins.length - 1;
+  return mean === 1 ? meanBins.length - 2 : 2 + Math.min(9, Math.floor(mean * 10));
 }
 
 function dropped(reason: DropReason): Verdict {

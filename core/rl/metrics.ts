@@ -1,7 +1,6 @@
 import { judgeGroup, solvedCounts } from './difficulty.ts';
-import type { DropReason } from './difficulty.ts';
-import type { DifficultyFilterSpec } from '../spec/run-spec.ts';
-import type { Outcome, ScoredGroup, ScoredRollout } from './rollout.ts';
+import type { DifficultyBounds, DropReason } from './difficulty.ts';
+import { failedOutcomes, type RewardedRollout, type ScoredGroup, type ScoredRollout } from './rollout.ts';
 import { staleness } from './staleness.ts';
 
 /**
@@ -17,7 +16,7 @@ export interface StepMetricsInput {
   readonly finished: readonly ScoredGroup[];
   /** The groups in the batch. */
   readonly trained: readonly ScoredGroup[];
-  readonly filter: DifficultyFilterSpec;
+  readonly filter: DifficultyBounds;
 }
 
 export function stepMetrics({ step, finished, trained, filter }: StepMetricsInput): Metrics {
@@ -84,16 +83,12 @@ export function rolloutMetrics(rollouts: readonly ScoredRollout[]): Metrics {
     'has_error/mean',
     rollouts.map((rollout) => Number(!isRewarded(rollout))),
   );
-  for (const outcome of errorOutcomes) {
+  for (const outcome of failedOutcomes) {
     const count = rollouts.filter((rollout) => rollout.outcome === outcome).length;
     if (count > 0) metrics[`error/${outcome}`] = count;
   }
   return metrics;
 }
-
-const errorOutcomes: readonly Outcome[] = ['infra_failure', 'judge_failure', 'timeout', 'cancelled'];
-
-type RewardedRollout = ScoredRollout & { readonly reward: number };
 
 function isRewarded(rollout: ScoredRollout): rollout is RewardedRollout {
   return rollout.reward !== null;
@@ -119,8 +114,8 @@ function addSolved(metrics: Metrics, groups: readonly ScoredGroup[]): void {
   for (const kind of ['all', 'none', 'some'] as const) metrics[`train/agg/all/solved_${kind}`] = solved[kind] / total;
 }
 
-function addDropped(metrics: Metrics, groups: readonly ScoredGroup[], filter: DifficultyFilterSpec): void {
-  const counts: Record<DropReason, number> = { too_easy: 0, too_hard: 0, low_variance: 0, no_signal: 0 };
+function addDropped(metrics: Metrics, groups: readonly ScoredGroup[], filter: DifficultyBounds): void {
+  const counts: Record<DropReason, number> = { too_easy: 0, too_hard: 0, low_variance: 0, no_signal: 0, non_finite: 0 };
   for (const group of groups) {
     const verdict = judgeGroup(rewardsOf(group), filter);
     if (!verdict.kept) counts[verdict.reason] += 1;

@@ -12,6 +12,8 @@ export interface PackStats {
   readonly totalTokens: number;
   /** Tokens that count in the loss. */
   readonly trainedTokens: number;
+  /** Of those, tokens whose advantage is not 0. Without any, the batch teaches nothing. */
+  readonly signalTokens: number;
 }
 
 /**
@@ -35,16 +37,36 @@ export function packSamples(
         : customAdvantages({ ...group, rollouts: inOrder }, options.advantage);
     for (const [i, advantage] of advantages.entries()) {
       if (rewards[i] === null) continue;
+      requireFinite(inOrder[i]!, advantage);
       rollouts += 1;
       samples.push(...rolloutRows(inOrder[i]!, advantage));
     }
   }
   const totalTokens = sum(samples.map(({ tokenIds }) => tokenIds.length));
   const trainedTokens = sum(samples.map(({ lossMask }) => sum(lossMask)));
+  const signalTokens = sum(samples.map(countSignal));
   return {
     batch: { samples },
-    stats: { groups: groups.length, rollouts, rows: samples.length, totalTokens, trainedTokens },
+    stats: { groups: groups.length, rollouts, rows: samples.length, totalTokens, trainedTokens, signalTokens },
   };
+}
+
+function countSignal({ lossMask, advantages }: TrainSample): number {
+  return lossMask.filter((mask, t) => mask === 1 && advantages[t] !== 0).length;
+}
+
+/** Whatever came before, nothing that is not a finite number enters a batch. */
+function requireFinite(rollout: ScoredRollout, advantage: number): void {
+  const logprobs = rollout.turns.flatMap((turn) => [...turn.logprobs, ...(turn.samplingLogprobs ?? [])]);
+  for (const [what, values] of [
+    ['reward', [rollout.reward]],
+    ['advantage', [advantage]],
+    ['log probability', logprobs],
+  ] as const) {
+    const strange = values.find((value) => !Number.isFinite(value));
+    if (strange === undefined) continue;
+    throw new Error(`Rollout ${rollout.group}/${rollout.index} has the ${what} ${strange}, which must not be trained.`);
+  }
 }
 
 /** A row that is still growing. */

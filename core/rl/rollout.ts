@@ -28,11 +28,37 @@ export interface Turn {
   readonly policyStep: number;
 }
 
-/** Only the first three carry a reward; infrastructure trouble never becomes a reward of 0. */
-export type Outcome =
-  'ok' | 'policy_failure' | 'truncated' | 'infra_failure' | 'judge_failure' | 'timeout' | 'cancelled';
+/** What the policy brought about itself: only these carry a reward. */
+export const rewardedOutcomes = ['ok', 'policy_failure', 'truncated'] as const;
+export type RewardedOutcome = (typeof rewardedOutcomes)[number];
 
-export const rewardedOutcomes: readonly Outcome[] = ['ok', 'policy_failure', 'truncated'];
+/**
+ * What happened to a rollout from outside. None of them ever becomes a reward of 0: the rollout's whole group is dropped.
+ *
+ *     infra_failure    the environment threw, each time in a fresh one
+ *     judge_failure    a reward function threw, or gave something that is not a finite number
+ *     timeout          not finished when generation was given up
+ *     cancelled        given up because someone asked for it
+ *     oom              out of memory, in the inference server or in the environment
+ *     overlong_prompt  its first prompt is longer than the server takes
+ *     rejected         the inference server refused it, and would again
+ */
+export const failedOutcomes = [
+  'infra_failure',
+  'judge_failure',
+  'timeout',
+  'cancelled',
+  'oom',
+  'overlong_prompt',
+  'rejected',
+] as const;
+export type FailedOutcome = (typeof failedOutcomes)[number];
+
+export type Outcome = RewardedOutcome | FailedOutcome;
+
+export function isRewardedOutcome(outcome: Outcome): outcome is RewardedOutcome {
+  return (rewardedOutcomes as readonly Outcome[]).includes(outcome);
+}
 
 /** One sampled trajectory, before its rubric has looked at it. */
 export interface Rollout {
@@ -41,16 +67,44 @@ export interface Rollout {
   /** Position in the group, from 0. */
   readonly index: number;
   readonly exampleId: number;
+  /** Of a rollout that failed: the turns it had finished by then. */
   readonly turns: readonly Turn[];
   readonly outcome: Outcome;
+  /** What went wrong, with the traceback where there is one; bounded, without secrets. */
   readonly error?: string;
 }
 
-export interface ScoredRollout extends Rollout {
-  /** Weighted sum of the rubric's reward functions; null unless the outcome carries a reward. */
-  readonly reward: number | null;
+/** A reward belongs to an outcome of the policy's own; the type knows no failed rollout with a number. */
+export type ScoredRollout = RewardedRollout | FailedRollout;
+
+interface Judged extends Rollout {
   /** Every reward function by name, unweighted. */
   readonly metrics: Readonly<Record<string, number>>;
+}
+
+export interface RewardedRollout extends Judged {
+  readonly outcome: RewardedOutcome;
+  /** Weighted sum of the rubric's reward functions; finite. */
+  readonly reward: number;
+}
+
+export interface FailedRollout extends Judged {
+  readonly outcome: FailedOutcome;
+  readonly reward: null;
+}
+
+/** One finished turn of a rollout that is not finished: `turn` is its position, from 0. */
+export interface RecordedTurn extends Turn {
+  readonly group: number;
+  readonly index: number;
+  readonly turn: number;
+}
+
+/** A rollout that generation ended without, and how many turns of it are kept. */
+export interface UnfinishedRollout {
+  readonly group: number;
+  readonly index: number;
+  readonly turns: number;
 }
 
 /** A group as it was opened: which example, for which step, from which policy version. Its ordinal is its identity. */

@@ -72,6 +72,16 @@ export const DifficultyFilterSpec = z.strictObject({
   maxReward: z.number(),
   /** Drops groups whose rollouts are all right or all wrong (mean reward 1 or 0), as prime-rl's switch of that name. */
   onlineDifficultyFiltering: z.boolean(),
+  /** When sampling rounds keep too little: pause with a report, or first keep every group that has any variance. */
+  onStarvation: z.enum(['pause', 'widen']).default('pause'),
+});
+
+/** When the run pauses instead of training on what infrastructure left over. */
+export const BreakerSpec = z.strictObject({
+  /** Share of a step's rollouts that may fail through infrastructure; above it the run pauses. */
+  maxFailedShare: z.number().min(0).max(1).default(0.5),
+  /** Groups in a row, by ordinal, that may be lost to it. */
+  maxFailedGroups: positive.default(10),
 });
 
 export const KlSpec = z.strictObject({
@@ -225,6 +235,9 @@ export const RunSpec = z.strictObject({
   maxOffPolicySteps: z.int().min(0),
   /** Groups leased per sampling round = groups still needed × this, rounded up; bounds what is in flight. */
   oversamplingFactor: z.number().min(1),
+  /** Seconds of work on a sampling round's rollouts before what is unfinished is leased again. */
+  generationTimeoutS: positive.default(600),
+  breaker: BreakerSpec.prefault({}),
   checkpoints: CheckpointSpec,
   wandb: z
     .strictObject({ project: z.string().nullable(), name: z.string().nullable(), entity: z.string().nullable() })
@@ -241,6 +254,7 @@ export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
 export type SamplingSpec = z.infer<typeof SamplingSpec>;
 export type EvalSpec = z.infer<typeof EvalSpec>;
 export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;
+export type BreakerSpec = z.infer<typeof BreakerSpec>;
 export type KlSpec = z.infer<typeof KlSpec>;
 export type CheckpointSpec = z.infer<typeof CheckpointSpec>;
 export type OptimizerSpec = z.infer<typeof OptimizerSpec>;

@@ -22,6 +22,27 @@ export function looksSecret(value: string): boolean {
   return secretShapes.some((shape) => shape.test(value));
 }
 
+/**
+ * A text without the secrets in it: whatever has the shape of one, and the given values (of environment variables, say)
+ * wherever they stand.
+ */
+export function withoutSecrets(text: string, known: readonly string[] = []): string {
+  let clean = text;
+  for (const value of known.toSorted((a, b) => b.length - a.length)) clean = clean.replaceAll(value, hidden);
+  for (const shape of secretShapes) clean = clean.replaceAll(new RegExp(shape.source, `${shape.flags}g`), hidden);
+  return clean;
+}
+const hidden = '[secret]';
+/** Shorter ones would tear holes into every text. */
+const secretCharsMin = 6;
+
+/** The values that an environment's variables hold under the names of secrets. */
+export function secretValues(variables: Readonly<Record<string, string | undefined>>): string[] {
+  return Object.entries(variables).flatMap(([name, value]) =>
+    value !== undefined && value.length >= secretCharsMin && secretName.test(name) ? [value] : [],
+  );
+}
+
 /** Every literal secret in a parsed config, by path. */
 export function findSecrets(value: unknown, path: KeyPath = []): KeyPath[] {
   if (typeof value === 'string') {

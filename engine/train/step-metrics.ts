@@ -55,11 +55,14 @@ export function meanOfPasses(passes: readonly TrainMetrics[]): TrainMetrics {
 }
 
 /** Why a step must not be taken; null when it may. */
-export function refusal({ tokenCount, loss, gradNorm }: SftMetrics): string | null {
+export function refusal(metrics: SftMetrics | TrainMetrics): string | null {
+  const { tokenCount, loss, gradNorm } = metrics;
   if (tokenCount === 0) return 'no token of the batch carries loss';
   if (!Number.isFinite(loss)) return `the loss is ${loss}`;
   if (!Number.isFinite(gradNorm)) return `the gradient norm is ${gradNorm}`;
-  return null;
+  if (gradNorm === 0) return 'the gradient is 0: nothing in the batch says which way to go';
+  const strange = Object.entries(metrics).find(([, value]) => typeof value === 'number' && !Number.isFinite(value));
+  return strange === undefined ? null : `the metric ${strange[0]} is ${String(strange[1])}`;
 }
 
 function mean(sums: Sums, name: string, total: number): number {

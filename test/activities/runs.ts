@@ -11,6 +11,7 @@ import {
   createTrainActivities,
 } from '../../activities/index.ts';
 import { PolicyTrainer } from '../../activities/policy-trainer.ts';
+import type { Environments } from '../../backends/environments/index.ts';
 import type { Inference, SampleRequest } from '../../backends/inference/index.ts';
 import { resolveStoreUri, type Store } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
@@ -180,13 +181,17 @@ export class WordsInference implements Inference {
 }
 
 /** All roles of one life of the processes. `trainers` holds every trainer that was opened. */
-export function openRoles(inference: Inference = new WordsInference()) {
+export function openRoles(inference: Inference = new WordsInference(), environments?: Environments) {
   const trainers: ChainTrainer[] = [];
   const policyTrainer = new PolicyTrainer(() => {
     trainers.push(new ChainTrainer());
     return Promise.resolve(trainers.at(-1)!);
   });
-  const generating = { inference: () => inference, tokenizer: openTokenizer };
+  const generating = {
+    inference: () => inference,
+    tokenizer: openTokenizer,
+    ...(environments ? { environments } : {}),
+  };
   const activities = {
     ...createOrchestratorActivities({
       ...generating,

@@ -4,20 +4,21 @@ import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { MockActivityEnvironment } from '@temporalio/testing';
+import type { GeneratedChunk } from '../../activities/index.ts';
 import { readJson, readRows } from '../../activities/run-access.ts';
-import { openEnvironment } from '../../backends/environments/index.ts';
+import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { FileStore } from '../../backends/store/file-store.ts';
 import { putRows } from '../../backends/store/objects.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { Outcome, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
+import type { FailedOutcome, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
 import type { LeasedGroups, PolicyVersion, SamplingRound } from '../../core/rl/run-state.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import { act, commitFirst, datasets, makeRun, openRoles, type Roles, type TestRun, WordsInference } from './runs.ts';
 
 /** A run with v0 and a round of four groups leased for step 1. */
-async function leased(t: TestContext, inference = new WordsInference()) {
+async function leased(t: TestContext, inference = new WordsInference(), environments?: Environments) {
   const run = await makeRun(t);
-  const roles = openRoles(inference);
+  const roles = openRoles(inference, environments);
   const { state } = await commitFirst(run, roles);
   const lease = { run: run.run, step: 1, count: 4, curriculum: initialCurriculum, datasets, policy: state.policy };
   const { round } = await roles.leaseGroups(lease);
@@ -147,34 +148,46 @@ describe('generating rollouts', () => {
     assert.equal(parts.join('').trim().split('\n').length, 16);
   });
 
-  test('an environment that breaks now and then is tried again in a fresh rollout', async (t) => {
-    const { test, roles, round } = await leased(t);
-    const environment = await openEnvironment(test.spec.environments[0]!);
-    const whole = { ...environment };
-    let calls = 0;
-    t.mock.method(environment, 'rollout', (...args: Parameters<typeof whole.rollout>) =>
-      calls++ < 16 ? Promise.reject(new Error('sandbox is gone')) : whole.rollout(...args),
-    );
+  /** The words environment, which breaks when `breaks` says so; counts how often a fresh one was asked for. */
+  function breaking(breaks: (life: number, exampleId: number) => boolean) {
+    let lives = 0;
+    const environments = createEnvironments(async (entry) => {
+      const whole = await openEnvironment(entry);
+      const life = ++lives;
+      return {
+        ...whole,
+        rollout: (example, policy) =>
+          breaks(life, example.id)
+            ? Promise.reject(new Error('sandbox is gone, key sk-0123456789abcdef'))
+            : whole.rollout(example, policy),
+      };
+    });
+    return { environments, lives: () => lives };
+  }
+
+  test('an environment that breaks is tried again in a fresh one, opened once for all its rollouts', async (t) => {
+    const { environments, lives } = breaking((life) => life === 1);
+    const { test, roles, round } = await leased(t, new WordsInference(), environments);
     const rollouts = await readRows<Rollout>(test.run, (await generate(test, roles, round)).finished);
     assert(rollouts.every(({ outcome }) => outcome === 'ok'));
-    assert.equal(calls, 32);
+    assert.equal(lives(), 2);
   });
 
-  test('an example whose environment stays broken spoils its rollouts and no others', async (t) => {
-    const { test, roles, round } = await leased(t);
-    const { leases } = await readJson<LeasedGroups>(test.run, round.leases);
-    const environment = await openEnvironment(test.spec.environments[0]!);
-    const whole = { ...environment };
-    t.mock.method(environment, 'rollout', (...[example, policy]: Parameters<typeof whole.rollout>) =>
-      example.id === leases[1]!.exampleId
-        ? Promise.reject(new Error('sandbox is gone'))
-        : whole.rollout(example, policy),
-    );
+  test('an example whose environment stays broken spoils its rollouts and no others, and no secret is kept', async (t) => {
+    let broken = -1;
+    const { environments, lives } = breaking((_, exampleId) => exampleId === broken);
+    const { test, roles, round } = await leased(t, new WordsInference(), environments);
+    broken = (await readJson<LeasedGroups>(test.run, round.leases)).leases[1]!.exampleId;
     const rollouts = await readRows<Rollout>(test.run, (await generate(test, roles, round)).finished);
     const spoiled = rollouts.filter(({ outcome }) => outcome === 'infra_failure');
     assert.deepEqual(places(spoiled), ['2/0', '2/1', '2/2', '2/3']);
-    assert(spoiled.every(({ turns, error }) => turns.length === 0 && error?.includes('sandbox is gone')));
+    for (const { turns, error = '' } of spoiled) {
+      assert.equal(turns.length, 0);
+      assert.match(error, /sandbox is gone, key \[secret\]\n\s+at /);
+      assert(error.length <= 2_000 && !error.includes('sk-'));
+    }
     assert.equal(rollouts.filter(({ outcome }) => outcome === 'ok').length, 12);
+    assert.equal(lives(), 3);
   });
 
   test('a cancelled chunk stops, and what had finished by then is there for the next one', async (t) => {
@@ -190,10 +203,13 @@ describe('generating rollouts', () => {
     const generating = environment.run(roles.generateRollouts, { run: test.run, round, chunk: whole });
     setTimeout(() => environment.cancel('CANCELLED'), 200);
     const startedAt = performance.now();
-    await assert.rejects(generating);
+    const ended = (await generating) as GeneratedChunk;
     assert(performance.now() - startedAt < 5_000);
+    assert.equal(ended.endedBy, 'cancelled');
+    assert.equal(ended.rollouts + ended.unfinished!.count!, 16);
     const fresh = new WordsInference();
-    const next = await generate(test, openRoles(fresh), round);
+    const sitting = { run: test.run, round, chunk: whole, sitting: 2 };
+    const next = await act(openRoles(fresh).generateRollouts, sitting);
     assert.equal(next.adopted + fresh.asked.length, 16);
   });
 });
@@ -234,7 +250,7 @@ describe('scoring rollouts', () => {
 
 describe('filtering groups', () => {
   /** A scored round with these rewards; a word instead of a reward is the outcome of a rollout that has none. */
-  async function filtered(t: TestContext, rewards: readonly (readonly (number | Outcome)[])[], overrides = {}) {
+  async function filtered(t: TestContext, rewards: readonly (readonly (number | FailedOutcome)[])[], overrides = {}) {
     const { run, store } = await makeRun(t, overrides);
     const groups = rewards.map((group, i): ScoredGroup => ({
       ordinal: i + 1,
@@ -247,8 +263,7 @@ describe('filtering groups', () => {
         index,
         exampleId: i,
         turns: [],
-        outcome: typeof reward === 'string' ? reward : 'ok',
-        reward: typeof reward === 'string' ? null : reward,
+        ...(typeof reward === 'string' ? { outcome: reward, reward: null } : { outcome: 'ok', reward }),
         metrics: {},
       })),
     }));

@@ -46,7 +46,7 @@ describe('scoring a stored rollout', () => {
     };
     const scored = await score([fixed('a', 1, 1), broken]);
     assert.deepEqual([scored.outcome, scored.reward], ['judge_failure', null]);
-    assert.match(scored.error ?? '', /"judge": the judge is asleep/);
+    assert.match(scored.error ?? '', /"judge": Error: the judge is asleep/);
   });
 
   test('a score that is not a finite number is a judge failure too', async () => {

@@ -44,6 +44,11 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
     maxAsyncLevel: config.max_async_level,
     maxOffPolicySteps: config.max_off_policy_steps,
     oversamplingFactor: config.oversampling_factor,
+    generationTimeoutS: config.generation_timeout,
+    breaker: {
+      maxFailedShare: config.breaker.max_failed_share,
+      maxFailedGroups: config.breaker.max_failed_groups,
+    },
     checkpoints: checkpointSpec(config),
     wandb:
       wandb === undefined
@@ -194,6 +199,7 @@ function filterSpec({ difficulty_filter, buffer }: HostedConfig): DifficultyFilt
     minReward: bounds?.min_reward ?? unbounded.minReward,
     maxReward: bounds?.max_reward ?? unbounded.maxReward,
     onlineDifficultyFiltering: buffer.online_difficulty_filtering,
+    onStarvation: difficulty_filter?.on_starvation ?? 'pause',
   };
 }
 

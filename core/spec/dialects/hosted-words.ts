@@ -30,7 +30,7 @@ export const knownUnsupported: Readonly<Record<string, string>> = {
   'env.ratio': 'ratios; give each [[env]] a weight',
   'env.sampling': 'sampling per environment; see [sampling]',
   'env.taskset': 'verifiers v1 tasksets; name a built-in environment by id',
-  'env.timeout': 'timeouts per environment',
+  'env.timeout': 'timeouts per environment; see generation_timeout',
   'env.version': 'versions; the built-in environment is used',
   'eval.env.version': 'versions; the built-in environment is used',
   'sampling.enable_thinking': 'chat template switches',

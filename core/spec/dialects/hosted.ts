@@ -121,6 +121,8 @@ export const HostedConfig = z.strictObject({
   oversampling_factor: z.number().min(1).meta({ expected: 'a number ≥ 1' }).default(1),
   max_async_level: whole(0, 1).default(1),
   max_off_policy_steps: whole(0).default(8),
+  /** Seconds; verifiers' name and default. An activity of Temporal's has two hours, with room for what it stores. */
+  generation_timeout: whole(1, 6000).default(600),
   /** The documentation's place for `[trainer] warmup_steps`. */
   warmup_steps: whole(0).optional(),
   gradient_accumulation_steps: z
@@ -176,8 +178,16 @@ export const HostedConfig = z.strictObject({
       min_reward_variance: atLeastZero().optional(),
       min_reward: anyNumber().optional(),
       max_reward: anyNumber().optional(),
+      /** Sampling rounds that keep too little: pause and say why, or first keep every group that has any variance. */
+      on_starvation: choice('pause', 'widen').default('pause'),
     })
     .optional(),
+  breaker: z
+    .strictObject({
+      max_failed_share: fraction().default(0.5),
+      max_failed_groups: whole(1).default(10),
+    })
+    .prefault({}),
   buffer: z.strictObject({ online_difficulty_filtering: flag().default(false) }).prefault({}),
   kl_penalty: z
     .strictObject({

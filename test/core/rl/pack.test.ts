@@ -22,8 +22,7 @@ const rollout = (
   index,
   exampleId: 0,
   turns,
-  outcome: reward === null ? 'infra_failure' : 'ok',
-  reward,
+  ...(reward === null ? { outcome: 'infra_failure', reward } : { outcome: 'ok', reward }),
   metrics: reward === null ? {} : { exact_match: Number(reward === 1) },
 });
 const group = (ordinal: number, rollouts: readonly ScoredRollout[], policyStep = 0): ScoredGroup => ({
@@ -84,7 +83,7 @@ describe('packing', () => {
       advantages: [0, 0, 0.5, 0.5],
     });
     assert.deepEqual(batch.samples[1]?.advantages, [0, 0, -0.5, -0.5]);
-    assert.deepEqual(stats, { groups: 1, rollouts: 2, rows: 2, totalTokens: 8, trainedTokens: 4 });
+    assert.deepEqual(stats, { groups: 1, rollouts: 2, rows: 2, totalTokens: 8, trainedTokens: 4, signalTokens: 4 });
   });
 
   test('turns that only append to the conversation share one row with several trained spans', () => {
@@ -169,7 +168,7 @@ describe('packing', () => {
 describe('step metrics', () => {
   const filter = { minRewardVariance: 0, minReward: 0, maxReward: 1, onlineDifficultyFiltering: false };
   const solved = group(1, [rollout(0, 1), rollout(1, 1)]);
-  const mixed = group(2, [rollout(0, 1), { ...rollout(1, 0), outcome: 'truncated' }, rollout(2, null)], 1);
+  const mixed = group(2, [rollout(0, 1), { ...rollout(1, 0), outcome: 'truncated', reward: 0 }, rollout(2, null)], 1);
   const metrics = stepMetrics({ step: 3, finished: [solved, mixed], trained: [mixed], filter });
 
   test('the reward is the mean over all that finished, the effective reward over what was trained', () => {

@@ -1,0 +1,133 @@
+import { failpoint } from '../backends/failpoints.ts';
+import type { RecordedTurn, Rollout, Turn } from '../core/rl/rollout.ts';
+import { decodeRows, encodeRows } from '../backends/store/objects.ts';
+import type { Store } from '../backends/store/index.ts';
+
+type Place = Pick<Rollout, 'group' | 'index'>;
+
+/**
+ * The finished rollouts of a chunk, and the finished turns of those that still run, stored in parts while the chunk is
+ * under way. A part holds whatever finished since the one before, so their number depends on the time and not on how much
+ * there is. Two attempts that overlap may both store a rollout: it counts once.
+ */
+export class RolloutJournal {
+  readonly #rollouts: Part<Rollout>;
+  readonly #turns: Part<RecordedTurn>;
+  readonly #finished: Map<string, Rollout>;
+  readonly #unfinished: Map<string, Turn[]>;
+
+  private constructor(rollouts: Part<Rollout>, turns: Part<RecordedTurn>) {
+    this.#rollouts = rollouts;
+    this.#turns = turns;
+    this.#finished = new Map(rollouts.stored.map((rollout) => [placeOf(rollout), rollout]));
+    this.#unfinished = new Map();
+    for (const recorded of turns.stored) this.#remember(recorded);
+  }
+
+  static async open(store: Store, prefix: string): Promise<RolloutJournal> {
+    const keys = await store.list(prefix);
+    return new RolloutJournal(
+      await Part.open<Rollout>(store, `${prefix}part_`, keys),
+      await Part.open<RecordedTurn>(store, `${prefix}turns_`, keys),
+    );
+  }
+
+  has(place: Place): boolean {
+    return this.#finished.has(placeOf(place));
+  }
+
+  /** The finished turns of a rollout that is not finished, in order. */
+  turnsOf(place: Place): readonly Turn[] {
+    return this.#unfinished.get(placeOf(place)) ?? [];
+  }
+
+  add(rollout: Rollout): void {
+    this.#finished.set(placeOf(rollout), rollout);
+    this.#unfinished.delete(placeOf(rollout));
+    this.#rollouts.fresh.push(rollout);
+  }
+
+  /** A turn that stands where another one did takes its place, and what came after that one is void. */
+  addTurn(recorded: RecordedTurn): void {
+    this.#remember(recorded);
+    this.#turns.fresh.push(recorded);
+  }
+
+  /** Stores what finished since the last part. Rows that could not be stored stay with the next one. */
+  async flush(): Promise<void> {
+    await this.#rollouts.flush();
+    // Turns of a rollout that has finished meanwhile are in the rollout.
+    this.#turns.fresh = this.#turns.fresh.filter((recorded) => !this.#finished.has(placeOf(recorded)));
+    await this.#turns.flush();
+    await failpoint('generate.part');
+  }
+
+  /** Stores what is left, unless everything finished at once: then the chunk's own object follows right away. */
+  async close(expected: number): Promise<void> {
+    await this.#rollouts.idle;
+    if (this.#rollouts.fresh.length < expected) await this.flush();
+  }
+
+  inOrder(): Rollout[] {
+    return [...this.#finished.values()].sort((a, b) => a.group - b.group || a.index - b.index);
+  }
+
+  #remember({ group, index, turn: position, ...turn }: RecordedTurn): void {
+    const place = placeOf({ group, index });
+    if (this.#finished.has(place)) return;
+    const turns = this.#unfinished.get(place) ?? [];
+    if (position > turns.length) return; // the turn before it was stored by nobody
+    this.#unfinished.set(place, [...turns.slice(0, position), turn]);
+  }
+}
+
+/** Rows in objects `PREFIX1.jsonl`, `PREFIX2.jsonl`, … */
+class Part<Row> {
+  readonly stored: readonly Row[];
+  fresh: Row[] = [];
+  /** Settles when nothing is being written. */
+  idle: Promise<void> = Promise.resolve();
+  readonly #store: Store;
+  readonly #prefix: string;
+  #parts: number;
+
+  private constructor(store: Store, prefix: string, stored: readonly Row[], parts: number) {
+    this.#store = store;
+    this.#prefix = prefix;
+    this.stored = stored;
+    this.#parts = parts;
+  }
+
+  static async open<Row>(store: Store, prefix: string, keys: readonly string[]): Promise<Part<Row>> {
+    const numbers = keys
+      .filter((key) => key.startsWith(prefix))
+      .map((key) => Number.parseInt(key.slice(prefix.length), 10))
+      .sort((a, b) => a - b);
+    const rows = await Promise.all(
+      numbers.map(async (number) => {
+        const key = `${prefix}${number}.jsonl`;
+        return decodeRows<Row>((await store.read(key)) ?? Buffer.of(), key);
+      }),
+    );
+    return new Part(store, prefix, rows.flat(), numbers.at(-1) ?? 0);
+  }
+
+  flush(): Promise<void> {
+    const writing = this.idle.then(async () => {
+      const rows = [...this.fresh];
+      if (rows.length === 0) return;
+      for (let isStored = false; !isStored;) {
+        this.#parts += 1;
+        isStored = (await this.#store.putIfAbsent(`${this.#prefix}${this.#parts}.jsonl`, encodeRows(rows))).stored;
+      }
+      const written = new Set(rows);
+      this.fresh = this.fresh.filter((row) => !written.has(row));
+    });
+    this.idle = writing.catch(() => undefined);
+    return writing;
+  }
+}
+
+function placeOf({ group, index }: Place): string {
+  return `${group}/${index}`;
+}

@@ -1,0 +1,89 @@
+import { hash32 } from '../core/random.ts';
+import type { Turn } from '../core/rl/rollout.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { ChatTokenizer } from '../engine/index.ts';
+import type { Policy } from '../backends/environments/types.ts';
+import type { Inference, Sample, ServedPolicy } from '../backends/inference/index.ts';
+
+export interface SamplePolicyOptions {
+  readonly inference: Pick<Inference, 'sample'>;
+  readonly tokenizer: ChatTokenizer;
+  readonly served: ServedPolicy;
+  readonly sampling: RunSpec['sampling'];
+  readonly signal?: AbortSignal;
+  /** Turns that this rollout finished before; each is given again instead of sampled, while the prompts agree. */
+  readonly recorded?: readonly Turn[];
+  /** Told every turn that was sampled, and its position in the rollout. */
+  readonly onTurn?: (turn: Turn, position: number) => void;
+}
+
+/** A policy in the hands of one rollout: what it said, and what kept it from speaking. */
+export interface PlayedPolicy extends Policy {
+  /** Finished turns, in order. */
+  readonly turns: readonly Turn[];
+  /** Why the last call failed, whatever the environment made of it. */
+  readonly failure: unknown;
+}
+
+/** The model as an environment sees it: messages in, one turn out, every random number keyed by the turn's place. */
+export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
+  const { inference, tokenizer, served, sampling, signal, recorded = [], onTurn } = options;
+  const turns: Turn[] = [];
+  let asked = 0;
+  let isOnRecord = true;
+  let failure: unknown = undefined;
+  return {
+    turns,
+    get failure() {
+      return failure;
+    },
+    async sample(messages): Promise<Turn> {
+      failure = undefined;
+      const position = asked++;
+      try {
+        const promptTokenIds = tokenizer.renderChat(messages);
+        const known = recorded[position];
+        isOnRecord &&= known !== undefined && isSame(known.promptTokenIds, promptTokenIds);
+        if (isOnRecord && known !== undefined) {
+          turns[position] = known;
+          return known;
+        }
+        const seed = seedOfTurn(position);
+        const sample = await inference.sample({ ...sampling, policy: served, promptTokenIds, seed, signal });
+        requireFinite(sample);
+        const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
+        const turn: Turn = { promptTokenIds, ...sample, text, policyStep: served.version.step };
+        turns[position] = turn;
+        onTurn?.(turn, position);
+        return turn;
+      } catch (error) {
+        failure = error;
+        throw error;
+      }
+    },
+  };
+}
+
+/** A stop text ends a turn and is not part of what was said, as with vLLM. */
+function beforeStop(text: string, stop: readonly string[]): string {
+  const ends = stop.map((end) => text.indexOf(end)).filter((at) => at >= 0);
+  return ends.length === 0 ? text : text.slice(0, Math.min(...ends));
+}
+
+/** What is not a number cannot be told from a policy that is certain: it must not reach a batch. */
+function requireFinite({ tokenIds, logprobs, samplingLogprobs = [] }: Sample): void {
+  const strange = [...logprobs, ...samplingLogprobs].find((logprob) => !Number.isFinite(logprob));
+  if (strange !== undefined) throw new Error(`The inference server gave a token the log probability ${strange}.`);
+  if (logprobs.length !== tokenIds.length) {
+    throw new Error(`The inference server gave ${tokenIds.length} tokens and ${logprobs.length} log probabilities.`);
+  }
+}
+
+function isSame(a: readonly number[], b: readonly number[]): boolean {
+  return a.length === b.length && a.every((token, i) => token === b[i]);
+}
+
+/** 52 bits from the turn's place in the run. */
+export function turnSeed(...place: readonly (number | string)[]): number {
+  return hash32('turn', ...place) * 2 ** 20 + (hash32('turn again', ...place) >>> 12);
+}

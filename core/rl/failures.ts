@@ -1,0 +1,163 @@
+import { RatchetError } from '../errors.ts';
+import { tracebackCharsInHistoryMax } from '../limits.ts';
+import type { FailedOutcome, ScoredGroup } from './rollout.ts';
+
+/** What went wrong with rollouts, in what share, and when that is too much to train on. */
+
+/** Failed rollouts of one cause: how many, and what the first of them said. */
+export interface FailureCount {
+  readonly count: number;
+  readonly first: string;
+}
+export type FailureCounts = { readonly [outcome in FailedOutcome]?: FailureCount };
+
+/** What failed in one round, or in several. */
+export interface RoundFailures {
+  readonly rollouts: number;
+  readonly failedRollouts: number;
+  readonly failedGroups: number;
+  /** Failed groups at the end, by ordinal, without one between them that was whole. */
+  readonly failedGroupsInRow: number;
+  /** Whether that row reaches back to the first group. */
+  readonly isRowWhole: boolean;
+  readonly causes: FailureCounts;
+}
+
+export const noFailures: RoundFailures = {
+  rollouts: 0,
+  failedRollouts: 0,
+  failedGroups: 0,
+  failedGroupsInRow: 0,
+  isRowWhole: true,
+  causes: {},
+};
+
+/** Counts what failed in scored groups. A group has failed when one of its rollouts has: it is dropped whole. */
+export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
+  const causes: Partial<Record<FailedOutcome, FailureCount>> = {};
+  let [rollouts, failedRollouts, failedGroups, failedGroupsInRow] = [0, 0, 0, 0];
+  for (const group of groups.toSorted((a, b) => a.ordinal - b.ordinal)) {
+    let isWhole = true;
+    for (const rollout of group.rollouts) {
+      rollouts += 1;
+      if (rollout.reward !== null) continue;
+      isWhole = false;
+      failedRollouts += 1;
+      const known = causes[rollout.outcome];
+      const first = known?.first ?? (rollout.error ?? '').slice(0, tracebackCharsInHistoryMax);
+      causes[rollout.outcome] = { count: (known?.count ?? 0) + 1, first };
+    }
+    failedGroups += isWhole ? 0 : 1;
+    failedGroupsInRow = isWhole ? 0 : failedGroupsInRow + 1;
+  }
+  const isRowWhole = failedGroupsInRow === groups.length;
+  return { rollouts, failedRollouts, failedGroups, failedGroupsInRow, isRowWhole, causes };
+}
+
+/** Two parts together, the earlier first. */
+export function addFailures(earlier: RoundFailures, later: RoundFailures): RoundFailures {
+  const causes: Partial<Record<FailedOutcome, FailureCount>> = { ...earlier.causes };
+  for (const [outcome, { count, first }] of Object.entries(later.causes) as [FailedOutcome, FailureCount][]) {
+    const known = causes[outcome];
+    causes[outcome] = { count: (known?.count ?? 0) + count, first: known?.first ?? first };
+  }
+  return {
+    rollouts: earlier.rollouts + later.rollouts,
+    failedRollouts: earlier.failedRollouts + later.failedRollouts,
+    failedGroups: earlier.failedGroups + later.failedGroups,
+    failedGroupsInRow: later.failedGroupsInRow + (later.isRowWhole ? earlier.failedGroupsInRow : 0),
+    isRowWhole: earlier.isRowWhole && later.isRowWhole,
+    causes,
+  };
+}
+
+export interface BreakerLimits {
+  readonly maxFailedShare: number;
+  readonly maxFailedGroups: number;
+}
+
+/** As in RunSpec: for runs that were opened before it had them. */
+export const defaultBreaker: BreakerLimits = { maxFailedShare: 0.5, maxFailedGroups: 10 };
+
+/** A single group says nothing about the infrastructure: its example may be to blame. */
+const failedGroupsMin = 2;
+
+/** Why the run must not go on as it is; null when it may. */
+export function breakerReason(failures: RoundFailures, limits: BreakerLimits): string | null {
+  const { rollouts, failedRollouts, failedGroups, failedGroupsInRow } = failures;
+  if (failedGroups < failedGroupsMin) return null;
+  if (failedRollouts > limits.maxFailedShare * rollouts) {
+    const percent = Math.round((failedRollouts / rollouts) * 100);
+    return `${failedRollouts} of ${rollouts} rollouts failed (${percent}%, [breaker] max_failed_share is ${limits.maxFailedShare})`;
+  }
+  if (failedGroupsInRow >= limits.maxFailedGroups) {
+    return `${failedGroupsInRow} groups in a row failed ([breaker] max_failed_groups is ${limits.maxFailedGroups})`;
+  }
+  return null;
+}
+
+/** What each cause is called where people read it, and what may be done about it. */
+const causeWords: Readonly<Record<FailedOutcome, readonly [what: string, remedy: string]>> = {
+  infra_failure: ['environment errors', ''],
+  judge_failure: ['reward functions that failed', ''],
+  timeout: ['not finished in time', 'raise generation_timeout, or lower [sampling] max_tokens'],
+  cancelled: ['cancelled', ''],
+  oom: [
+    'out of memory',
+    'fewer rollouts at once (batch_size, oversampling_factor), smaller [sampling] max_tokens, [lora], a smaller [trainer] micro_batch_size where both share a device, or more memory for the server',
+  ],
+  overlong_prompt: ['prompts too long for the server', 'shorten them, or give the server a longer context'],
+  rejected: ['refused by the inference server', ''],
+};
+
+/** One sentence per cause, the most frequent first: how many, the first one's words, and what helps where we know. */
+export function describeFailures(causes: FailureCounts): string[] {
+  return (Object.entries(causes) as [FailedOutcome, FailureCount][])
+    .toSorted(([, a], [, b]) => b.count - a.count)
+    .map(([outcome, { count, first }]) => {
+      const [what, remedy] = causeWords[outcome];
+      const said = first === '' ? '' : `, the first: ${first}`;
+      return `${count} × ${what} (${outcome})${said}${remedy === '' ? '' : ` [${remedy}]`}`;
+    });
+}
+
+const outOfMemoryShapes: readonly RegExp[] = [
+  /\bout of memory\b/i, // CUDA, vLLM, V8's heap, Linux
+  /\bOutOfMemory/, // torch, Ray, ours
+  /\bbad_alloc\b/,
+  /failed to allocate memory/i, // ONNX Runtime
+  /\bcannot allocate memory\b|\bENOMEM\b/i,
+  /\bMemoryError\b/, // Python
+  /no available memory for the cache blocks/i, // vLLM
+  /\bOOM[- ]?killed\b|\boom-kill/i,
+  /ERR_WORKER_OUT_OF_MEMORY/,
+  /killed by (?:signal )?SIGKILL|\bexit(?:ed)?(?: with)?(?: code| status)? 137\b/i, // what the kernel does to the largest process
+];
+
+/** Whether a failure's words say that memory ran out, in whichever runtime. */
+export function saysOutOfMemory(text: string): boolean {
+  return outOfMemoryShapes.some((shape) => shape.test(text));
+}
+
+const overlongShapes: readonly RegExp[] = [
+  /context_length_exceeded/,
+  /maximum context length/i, // vLLM, OpenAI
+  /longer than the (?:maximum )?(?:model length|context)/i,
+  /prompt (?:is|was) too long/i,
+];
+
+/** Whether a server's refusal says that the prompt is longer than it takes. */
+export function saysOverlong(text: string): boolean {
+  return overlongShapes.some((shape) => shape.test(text));
+}
+
+/** What a failure while a rollout was played makes of it; null when the failure is not the rollout's own. */
+export function outcomeOfFailure(error: unknown): FailedOutcome | null {
+  if (error instanceof RatchetError) {
+    if (error.code === 'PromptTooLong') return 'overlong_prompt';
+    if (error.code === 'OutOfMemory') return 'oom';
+    return error.code === 'InferenceRejected' ? 'rejected' : null;
+  }
+  const text = error instanceof Error ? `${error.name} ${error.message}` : String(error);
+  return saysOutOfMemory(text) ? 'oom' : 'infra_failure';
+}

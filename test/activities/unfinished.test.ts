@@ -1,0 +1,208 @@
+/** Generation that does not come to its end, and how the next sitting goes on with it. */
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { describe, test, type TestContext } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { promisify } from 'node:util';
+import { fileURLToPath } from 'node:url';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import type { GeneratedChunk } from '../../activities/index.ts';
+import { readRows } from '../../activities/run-access.ts';
+import {
+  createEnvironments,
+  openEnvironment,
+  type Environment,
+  type Environments,
+} from '../../backends/environments/index.ts';
+import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { RatchetError } from '../../core/errors.ts';
+import type { Rollout, ScoredGroup, UnfinishedRollout } from '../../core/rl/rollout.ts';
+import { act, commitFirst, datasets, makeRun, openRoles, WordsInference } from './runs.ts';
+
+/** Three turns: the policy is asked again with what it said. */
+function threeTurns(): Environments {
+  return createEnvironments(async () => {
+    const words = await openEnvironment({ id: 'reverse-text', args: {} });
+    const environment: Environment = {
+      name: 'three-turns',
+      dataset: words.dataset,
+      evalDataset: words.evalDataset,
+      rubric: words.rubric,
+      isDeterministic: true,
+      async rollout(example, policy) {
+        const turns = [];
+        let messages = [...example.prompt];
+        for (let turn = 0; turn < 3; turn++) {
+          const said = await policy.sample(messages);
+          turns.push(said);
+          messages = [...messages, { role: 'assistant', content: said.text }, { role: 'user', content: 'ab' }];
+        }
+        return { turns, outcome: 'ok' };
+      },
+    };
+    return environment;
+  });
+}
+
+async function leased(
+  t: TestContext,
+  inference: WordsInference,
+  more: { settings?: Record<string, string>; environments?: Environments } = {},
+) {
+  const run = await makeRun(t, more.settings);
+  const roles = openRoles(inference, more.environments);
+  const { state } = await commitFirst(run, roles);
+  const lease = { run: run.run, step: 1, count: 2, curriculum: initialCurriculum, datasets, policy: state.policy };
+  const { round } = await roles.leaseGroups(lease);
+  return { ...run, roles, input: { run: run.run, round, chunk: { index: 0, count: 1 } } };
+}
+
+const stuckAfter = (inference: WordsInference, calls: number) => {
+  inference.sample = async (request) => {
+    const call = inference.asked.length + 1;
+    const sample = await WordsInference.prototype.sample.call(inference, request);
+    if (call > calls) await delay(60_000, undefined, { signal: request.signal! });
+    return sample;
+  };
+};
+
+describe('a sitting that ends with rollouts unfinished', () => {
+  test('the deadline names what is finished and what is not, and the next sitting plays only that', async (t) => {
+    const inference = new WordsInference();
+    const { run, roles, input } = await leased(t, inference, { settings: { generation_timeout: '1' } });
+    stuckAfter(inference, 5);
+    const first = await act(roles.generateRollouts, { ...input, sitting: 1 });
+    assert.equal(first.endedBy, 'deadline');
+    const done = await readRows<Rollout>(run, first.finished);
+    const open = await readRows<UnfinishedRollout>(run, first.unfinished!);
+    assert.deepEqual([done.length + open.length, first.rollouts], [8, done.length]);
+    assert.deepEqual(await act(roles.generateRollouts, { ...input, sitting: 1 }), first, 'a retry says the same');
+
+    const fresh = new WordsInference();
+    const second = await act(openRoles(fresh).generateRollouts, { ...input, sitting: 2 });
+    assert.deepEqual([second.unfinished, second.rollouts, fresh.asked.length], [undefined, 8, open.length]);
+
+    const other = await leased(t, new WordsInference());
+    const undisturbed = await act(other.roles.generateRollouts, other.input);
+    assert.equal(second.finished.sha256, undisturbed.finished.sha256, 'the same random numbers');
+  });
+
+  test('the last sitting gives up what is unfinished: a timeout without a reward, and its group is dropped', async (t) => {
+    const inference = new WordsInference();
+    const { run, roles, input } = await leased(t, inference, { settings: { generation_timeout: '1' } });
+    stuckAfter(inference, 7);
+    const last = await act(roles.generateRollouts, { ...input, sitting: 3, isLast: true });
+    assert.equal(last.unfinished, undefined);
+    const { scored } = await act(roles.scoreRollouts, { run, round: input.round, finished: [last.finished] });
+    const late = (await readRows<ScoredGroup>(run, scored))
+      .flatMap(({ rollouts }) => rollouts)
+      .filter(({ outcome }) => outcome === 'timeout');
+    assert.deepEqual(
+      late.map(({ reward }) => reward),
+      [null],
+    );
+    const { ended, failures } = await roles.filterGroups({ run, round: input.round, scored });
+    assert.ok(ended['failed:timeout']);
+    assert.match(failures?.causes.timeout?.first ?? '', /generation_timeout = 1 s/);
+  });
+
+  test('while the inference server answers nothing, nothing is given up, and it says since when', async (t) => {
+    const inference = new WordsInference();
+    const { roles, input } = await leased(t, inference, { settings: { generation_timeout: '1' } });
+    inference.sample = async (request) => {
+      await delay(60_000, undefined, { signal: request.signal! });
+      throw new Error('not reached');
+    };
+    const heartbeatDetails = {
+      playedMs: 0,
+      notReady: { since: '2026-01-01T00:00:00.000Z', message: 'The policy server does not answer.' },
+    };
+    const environment = new MockActivityEnvironment({ heartbeatDetails });
+    const ended: GeneratedChunk = await environment.run(roles.generateRollouts, { ...input, sitting: 3, isLast: true });
+    assert.deepEqual([ended.notReady, ended.unfinished?.count], [heartbeatDetails.notReady, 8]);
+  });
+
+  test('a worker that shuts down hands over what it has', async (t) => {
+    const inference = new WordsInference();
+    const { roles, input } = await leased(t, inference);
+    stuckAfter(inference, 5);
+    const environment = new MockActivityEnvironment();
+    const generating = environment.run(roles.generateRollouts, input);
+    setTimeout(() => environment.cancel('WORKER_SHUTDOWN'), 300);
+    const ended = (await generating) as GeneratedChunk;
+    assert.deepEqual([ended.endedBy, ended.rollouts + ended.unfinished!.count!], ['shutdown', 8]);
+  });
+});
+
+describe('a rollout of several turns', () => {
+  test('it goes on from its last finished turn: no turn that was finished is ever sampled again', async (t) => {
+    const environments = threeTurns();
+    const inference = new WordsInference();
+    const settings = { generation_timeout: '1' };
+    const { run, roles, input, store } = await leased(t, inference, { environments, settings });
+    stuckAfter(inference, 13);
+    const first = await act(roles.generateRollouts, { ...input, sitting: 1 });
+    const kept = (await readRows<UnfinishedRollout>(run, first.unfinished!)).map(({ turns }) => turns);
+    const turnsKept = first.rollouts * 3 + kept.reduce((sum, turns) => sum + turns, 0);
+    assert.equal(turnsKept, 13, 'every answer that was given is kept');
+    const parts = (await store.list('rollouts/')).filter((key) => key.includes('/turns_'));
+    assert.ok(parts.length >= 1 && parts.length <= 3, `grouped in parts, not one object a turn: ${parts.join()}`);
+
+    const fresh = new WordsInference();
+    const second = await act(openRoles(fresh, environments).generateRollouts, { ...input, sitting: 2 });
+    assert.equal(fresh.asked.length, 24 - 13);
+    const other = await leased(t, new WordsInference(), { environments });
+    const undisturbed = await act(other.roles.generateRollouts, other.input);
+    assert.equal(second.finished.sha256, undisturbed.finished.sha256, 'what an undisturbed chunk gives');
+  });
+
+  test('a worker killed between two turns loses at most half a second of them', async (t) => {
+    const environments = threeTurns();
+    const inference = new WordsInference();
+    const { roles, input } = await leased(t, inference, { environments });
+    const stuck = new AbortController();
+    inference.beforeAnswer = (call) =>
+      call > 10 ? delay(60_000, undefined, { signal: stuck.signal }) : Promise.resolve();
+    const killed = act(roles.generateRollouts, input).catch((error: unknown) => error);
+    await delay(1_200);
+    const fresh = new WordsInference();
+    const retried = await act(openRoles(fresh, environments).generateRollouts, input);
+    assert.deepEqual([fresh.asked.length, retried.rollouts], [24 - 10, 8]);
+    stuck.abort();
+    await killed;
+  });
+
+  test('a prompt that has grown too long ends the rollout with the turns it has; a first one has no reward', async (t) => {
+    const environments = threeTurns();
+    const inference = new WordsInference();
+    const { run, roles, input } = await leased(t, inference, { environments });
+    inference.sample = (request) =>
+      request.promptTokenIds.length > 20 || inference.asked.length === 3
+        ? Promise.reject(new RatchetError('PromptTooLong', 'maximum context length is 20 tokens'))
+        : WordsInference.prototype.sample.call(inference, request);
+    const rollouts = await readRows<Rollout>(run, (await act(roles.generateRollouts, input)).finished);
+    assert.equal(rollouts.length, 8);
+    for (const { outcome, turns } of rollouts) {
+      assert.equal(outcome, turns.length > 0 ? (turns.length === 3 ? 'ok' : 'truncated') : 'overlong_prompt');
+    }
+    assert.ok(rollouts.some(({ outcome }) => outcome !== 'ok'));
+  });
+});
+
+test('scoring works after the generating workers are gone: another process scores from the store alone', async (t) => {
+  const { run, roles, input } = await leased(t, new WordsInference());
+  const { finished } = await act(roles.generateRollouts, input);
+  const script = `
+    import { MockActivityEnvironment } from '@temporalio/testing';
+    import { createScoreRollouts } from './activities/score-rollouts.ts';
+    const scored = await new MockActivityEnvironment().run(createScoreRollouts({}), ${JSON.stringify({ run, round: input.round, finished: [finished] })});
+    process.stdout.write(JSON.stringify(scored.scored));`;
+  const cwd = fileURLToPath(new URL('../../', import.meta.url));
+  const child = await promisify(execFile)(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', script], {
+    cwd,
+  });
+  const here = await act(roles.scoreRollouts, { run, round: input.round, finished: [finished] });
+  assert.deepEqual(JSON.parse(child.stdout), here.scored);
+  const groups = await readRows<ScoredGroup>(run, here.scored);
+  assert.ok(groups.every(({ rollouts }) => rollouts.every(({ reward }) => reward !== null)));
+});

@@ -1,0 +1,122 @@
+/** A run whose environment is a user's, and breaks: it pauses and says why, and goes on when it is told to. */
+import assert from 'node:assert/strict';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { Client, Connection } from '@temporalio/client';
+import { NativeConnection, Worker } from '@temporalio/worker';
+import { createRolloutActivities } from '../../activities/index.ts';
+import { FailureMapping } from '../../activities/failures.ts';
+import { createEnvironments, openEnvironment } from '../../backends/environments/index.ts';
+import { openInference } from '../../backends/inference/index.ts';
+import { taskQueues } from '../../core/names.ts';
+import { loadTokenizer } from '../../engine/index.ts';
+import { choosePort } from '../../workers/ports.ts';
+import { localRoles, policyUrlAt } from '../../workers/roles.ts';
+import { startStack, type Stack } from '../../workers/supervisor.ts';
+import type { RunStatus } from '../../workflows/messages.ts';
+import type { RunSummary } from '../../workflows/train-run.ts';
+import { smallRun } from './small-run.ts';
+
+const config = smallRun
+  .replace('max_steps = 12', 'max_steps = 2')
+  .replace('batch_size = 32', 'batch_size = 16')
+  .replace(/\[eval\][^[]*/, '');
+
+/** What the user's environment does at the moment. */
+let mood: 'works' | 'breaks' | 'one reward for all' = 'works';
+const environments = createEnvironments(async (entry) => {
+  const words = await openEnvironment(entry);
+  return {
+    ...words,
+    rollout: (example, policy) =>
+      mood === 'breaks' ? Promise.reject(new Error('the sandbox has no disk left')) : words.rollout(example, policy),
+    rubric: {
+      functions: words.rubric.functions.map((judge) => ({
+        ...judge,
+        score: (rollout: Parameters<typeof judge.score>[0]) =>
+          mood === 'one reward for all' ? 0.5 : judge.score(rollout),
+      })),
+    },
+  };
+});
+
+let folder: string;
+let stack: Stack;
+let connection: Connection;
+let client: Client;
+let worker: Worker;
+let working: Promise<void>;
+let native: NativeConnection;
+before(async () => {
+  folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-pauses-'));
+  const outputs = path.join(folder, 'outputs');
+  await mkdir(outputs);
+  const policyPort = await choosePort(0);
+  const roles = localRoles({ weightRoots: [outputs], policyPort }).filter(({ name }) => name !== 'rollout worker');
+  stack = await startStack({ projectFolder: folder, policyUrl: policyUrlAt(policyPort), roles, log: () => undefined });
+  connection = await Connection.connect({ address: stack.temporalAddress });
+  client = new Client({ connection });
+  native = await NativeConnection.connect({ address: stack.temporalAddress });
+  worker = await Worker.create({
+    connection: native,
+    taskQueue: taskQueues.rollout,
+    interceptors: { activity: [() => ({ inbound: new FailureMapping() })] },
+    activities: createRolloutActivities({
+      inference: (spec) => openInference(spec.inference, policyUrlAt(policyPort)),
+      tokenizer: loadTokenizer,
+      environments,
+    }),
+  });
+  working = worker.run();
+});
+after(async () => {
+  worker?.shutdown();
+  await working;
+  await native?.close();
+  await connection?.close();
+  await stack?.stop();
+  await rm(folder, { recursive: true, force: true });
+});
+
+async function start(name: string) {
+  await writeFile(path.join(folder, `${name}.toml`), config);
+  return client.workflow.start('trainRun', { workflowId: name, taskQueue: 'ratchet', args: [`${name}.toml`] });
+}
+
+async function untilPaused(handle: Awaited<ReturnType<typeof start>>): Promise<RunStatus> {
+  for (;;) {
+    const status = await handle.query<RunStatus>('status').catch(() => null); // no handler before the run is open
+    if (status?.phase === 'paused') return status;
+    await delay(100);
+  }
+}
+
+test('an environment that breaks pauses the run with its traceback; resumed, it trains what is whole', async () => {
+  mood = 'breaks';
+  const handle = await start('broken');
+  const { pausedBecause, step } = await untilPaused(handle);
+  assert.equal(step, 0, 'nothing was trained');
+  assert.match(pausedBecause ?? '', /^breaker: 16 of 16 rollouts failed \(100%.*16 × environment errors/);
+  assert.match(pausedBecause ?? '', /Error: the sandbox has no disk left\n\s+at /);
+  mood = 'works';
+  await handle.executeUpdate('resume');
+  const { ledger, step: last } = (await handle.result()) as RunSummary;
+  assert.deepEqual([last, ledger.isSound, ledger.counts['failed']], [2, true, 4]);
+});
+
+test('rewards that are all equal pause the run as no-signal, with the histogram, and no step is made of them', async () => {
+  mood = 'one reward for all';
+  const handle = await start('flat');
+  const { pausedBecause, step } = await untilPaused(handle);
+  assert.equal(step, 0);
+  assert.match(pausedBecause ?? '', /^no-signal: 8 sampling rounds for step 1 kept 0 of the 4 groups/);
+  assert.match(pausedBecause ?? '', /Mean rewards of the groups: 0\.5-0\.6: 32\./);
+  mood = 'works';
+  await handle.executeUpdate('resume');
+  const { ledger, step: last } = (await handle.result()) as RunSummary;
+  assert.deepEqual([last, ledger.isSound], [2, true]);
+  assert.ok((ledger.counts['filtered'] ?? 0) >= 32);
+});
