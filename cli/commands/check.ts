@@ -37,7 +37,7 @@ export const checkCommand = new Command('check')
       );
     }
     lines.push(
-      `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${spec.inference.provider === 'cpu' ? '' : `, sampled on ${spec.inference.provider}`}`,
+      `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
       `  trains        ${trainedPart(spec, model.config)}`,
       `  loss          ${lossLine(spec)}`,
       `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}` : 'none'}`,
@@ -46,12 +46,18 @@ export const checkCommand = new Command('check')
     process.stdout.write(`${lines.join('\n')}\n`);
   });
 
+function sampledBy(inference: RunSpec['inference']): string {
+  if (inference.kind === 'module') return `, sampled by ${inference.import.path}`;
+  return inference.provider === 'cpu' ? '' : `, sampled on ${inference.provider}`;
+}
+
 function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, config: Config): string {
   const what = lora
     ? `adapters of ${(adapterParameterCount(config, lora) / 1e6).toFixed(2)} M parameters (r ${lora.r}, alpha ${lora.alpha}, dropout ${lora.dropout}) on ${lora.targetModules.join(', ')}`
     : 'all weights';
   const passes = numIterations === 1 ? '' : `, ${numIterations} passes over a batch`;
-  return `${what}${passes}, ${schedule.type} learning rate, ${trainer.kind === 'module' ? `by ${trainer.import.path}` : `on ${trainer.provider}`}`;
+  const by = trainer.kind === 'module' ? `by ${trainer.import.path}` : `on ${trainer.provider}`;
+  return `${what}${passes}, ${schedule.type} learning rate, ${by}`;
 }
 
 function lossLine({ loss, advantage }: RunSpec): string {

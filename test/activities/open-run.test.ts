@@ -42,7 +42,7 @@ describe('opening a run', () => {
     const { openRun, open, projectFolder } = await project(t);
     for (const id of ['../../etc/x', '/etc/x', '.hidden', 'a/b', 'a\\b', 'a b', 'x\n', '', `a${'b'.repeat(255)}`]) {
       await assert.rejects(
-        openRun('words.toml', id),
+        openRun('words.toml', id, 'execution'),
         hasCode('ConfigInvalid', 'cannot drive a run'),
         JSON.stringify(id),
       );
@@ -51,7 +51,7 @@ describe('opening a run', () => {
       await assert.rejects(open({ run }), hasCode('ConfigInvalid'), JSON.stringify(run));
     }
     assert.deepEqual(await readdir(projectFolder), ['words.toml']);
-    await openRun('words.toml', 'words-2026-11-21T16:57:45Z');
+    await openRun('words.toml', 'words-2026-11-21T16:57:45Z', 'execution');
   });
 
   test('opened twice by the same workflow, it is the same run', async (t) => {

@@ -204,7 +204,7 @@ describe('the engine, restored with a part of its checkpoint forgotten, ends wit
       samples: samples.map((row, i) => ({ ...row, advantages: row.advantages.map(() => (i % 2 ? 1 : -0.5)) })),
     };
     const v0 = await test.store.localFolder(layout.weights('main', 0));
-    const trainer = openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
+    const trainer = await openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
     t.after(() => trainer.close());
     const plan = { ...committed, learningRate: 1e-2 };
     const twoSteps = async (of: Trainer) => {
