@@ -39,7 +39,7 @@ export async function failpoint(name: string): Promise<{ readonly isRepeated: bo
   const fired: FiredFailpoint = { pid: process.pid, time: new Date().toISOString() };
   writeFileSync(path.join(folder, `${name}.fired.${passing - at + 1}`), JSON.stringify(fired));
   if (action === 'fail') throw new RatchetError('FaultInjected', `The failpoint ${name} was asked to fail.`);
-  while (action === 'hold' && !existsSync(path.join(folder, `${name}.released`))) await delay(releaseCheckMs);
+  if (action === 'hold') while (!existsSync(path.join(folder, `${name}.released`))) await delay(releaseCheckMs);
   return { isRepeated: action === 'repeat' };
 }
 
