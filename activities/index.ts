@@ -7,22 +7,32 @@ import { createGenerateRollouts, type GenerateDependencies } from './generate-ro
 import { leaseRound } from './lease-groups.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { packBatch, planStep } from './plan-step.ts';
-import type { PolicyTrainer } from './policy-trainer.ts';
+import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
+import { createHoldTrainer, type TrainerHeld } from './hold-trainer.ts';
+import { createPublishVersion } from './publish-version.ts';
 import { recordMetrics } from './record-metrics.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
 import { scoreRollouts } from './score-rollouts.ts';
-import { createTrainStep } from './train-step.ts';
+import { createSpoolVersion, createTrainStep, findUnpublished, type TrainDependencies } from './train-step.ts';
+import { nextTrainerEpoch } from './trainer-claims.ts';
 import { createWarmUp } from './warm-up.ts';
 
 export type { EvaluationSummary } from './evaluate-policy.ts';
 export type { LeaseInput } from './lease-groups.ts';
+export type { TrainerHeld } from './hold-trainer.ts';
+export type { KnownTrainers } from './find-trainers.ts';
 export type { OpenedRun, TrainRunInput } from './open-run.ts';
+export type { Recovery } from './policy-trainer.ts';
 export type { TrainStepResult } from './train-step.ts';
 export type { WarmUpState } from './warm-up.ts';
 
 /** Queue `ratchet`: beside the workflow, all glue between stored objects. */
 export const createOrchestratorActivities = (
-  dependencies: OpenRunDependencies & { codeVersion: string; inference: GenerateDependencies['inference'] },
+  dependencies: OpenRunDependencies & {
+    codeVersion: string;
+    inference: GenerateDependencies['inference'];
+    findTrainers: () => Promise<KnownTrainers>;
+  },
 ) => ({
   openRun: createOpenRun(dependencies),
   leaseGroups: leaseRound,
@@ -34,6 +44,9 @@ export const createOrchestratorActivities = (
   auditRun,
   broadcastWeights: createBroadcastWeights(dependencies.inference),
   saveCheckpoint,
+  nextTrainerEpoch,
+  findUnpublished,
+  describeTrainers: createDescribeTrainers(dependencies.findTrainers),
 });
 export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivities>;
 
@@ -45,12 +58,25 @@ export const createRolloutActivities = (dependencies: GenerateDependencies) => (
 });
 export type RolloutActivities = ReturnType<typeof createRolloutActivities>;
 
-/** Queue `ratchet-train`: one slot, one policy. */
-export const createTrainActivities = (dependencies: {
-  readonly trainer: PolicyTrainer;
-  readonly tokenizer: GenerateDependencies['tokenizer'];
-}) => ({
-  warmUp: createWarmUp(dependencies.trainer, dependencies.tokenizer),
-  trainStep: createTrainStep(dependencies.trainer),
+/** Queue `ratchet-train`, and the GPU process's own for holding it again: the process is taken for a run. */
+export const createHoldActivities = (
+  { seat }: TrainDependencies,
+  tell: (workflowId: string, held: TrainerHeld) => Promise<void>,
+) => ({ holdTrainer: createHoldTrainer(seat, tell) });
+export type HoldActivities = ReturnType<typeof createHoldActivities>;
+
+/** The process's own queue: one slot, one policy. */
+export const createTrainActivities = (
+  dependencies: TrainDependencies & { readonly tokenizer: GenerateDependencies['tokenizer'] },
+) => ({
+  warmUp: createWarmUp(dependencies, dependencies.tokenizer),
+  trainStep: createTrainStep(dependencies),
+  spoolVersion: createSpoolVersion(dependencies),
 });
 export type TrainActivities = ReturnType<typeof createTrainActivities>;
+
+/** The process's queue for uploads, with a slot of their own: they go on while the next step trains. */
+export const createUploadActivities = (dependencies: TrainDependencies) => ({
+  publishVersion: createPublishVersion(dependencies),
+});
+export type UploadActivities = ReturnType<typeof createUploadActivities>;

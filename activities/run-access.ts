@@ -65,7 +65,7 @@ export async function readHead(run: RunHandle): Promise<FoundCommit | null> {
 
 export async function servedPolicy(run: RunHandle, version: PolicyVersion): Promise<ServedPolicy> {
   const folder = await storeOf(run).localFolder(version.weights);
-  return { name: policyName(run.name, run.lineage, version.step), version, folder };
+  return { name: policyName(run.name, run.lineage, version.step, version.replay), version, folder };
 }
 
 /** Parsed objects by content. Bounded: a few steps' worth of rollouts. */

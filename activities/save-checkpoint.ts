@@ -41,6 +41,7 @@ export async function saveCheckpoint({ run, step, pinned }: CheckpointInput): Pr
     const keepWeights = new Set([...kept, ...pinned, ...referencesSince(replayFrom, step, kl.refSyncSteps)]);
     await removeSteps(store, layout.allCheckpoints(run.lineage), (n) => n <= step && !kept.includes(n));
     await removeSteps(store, layout.allWeights(run.lineage), (n) => n < oldestLive && !keepWeights.has(n));
+    await removeFiles(store, layout.allCanaries(run.lineage), (n) => n < oldestLive);
     await removeFiles(store, layout.allBatches(run.lineage), (n) => n <= replayFrom);
     if (step > 0) await store.removeAll(layout.allWarmUps());
     return { kept };
@@ -99,8 +100,12 @@ export async function sealedSteps(store: Store, lineage: string): Promise<number
 }
 
 async function removeSteps(store: Store, prefix: string, isOver: (step: number) => boolean): Promise<void> {
-  const steps = new Set((await store.list(prefix)).map(stepOf).filter((step) => step !== null));
-  for (const step of steps) if (isOver(step)) await store.removeAll(`${prefix}step_${step}/`);
+  // By folder: a version that was replayed to other weights lies beside the first, `step_12.r1/`.
+  const folders = new Set((await store.list(prefix)).map((key) => key.slice(0, key.indexOf('/', prefix.length) + 1)));
+  for (const folder of folders) {
+    const step = stepOf(folder);
+    if (step !== null && isOver(step)) await store.removeAll(folder);
+  }
 }
 
 async function removeFiles(store: Store, prefix: string, isOver: (step: number) => boolean): Promise<void> {

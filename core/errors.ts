@@ -17,6 +17,8 @@ export const errorCodes = {
   InferenceRejected: { retryable: false },
   VersionNotHeld: { retryable: true },
   TrainerDetached: { retryable: true },
+  TrainerBusy: { retryable: true },
+  TrainerSuperseded: { retryable: false },
   ServerUnavailable: { retryable: true },
 } as const;
 

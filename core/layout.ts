@@ -1,11 +1,13 @@
-import { firstLineage } from './names.ts';
+import { firstLineage, replaySuffix } from './names.ts';
 
 /** Where things lie in a run's folder, the same in every store. Keys are relative to the run, so a copied run resumes. */
 export const layout = {
   run: () => 'run.json',
   spec: (digest: string) => `specs/${digest.slice(0, 16)}.json`,
   claim: (number: number) => `claims/claim_${number}.json`,
-  claims: () => 'claims/',
+  claims: () => 'claims/claim_',
+  trainerClaim: (epoch: number) => `${layout.trainerClaims()}epoch_${epoch}.json`,
+  trainerClaims: () => 'claims/trainer/',
   commit: (lineage: string, step: number) => `${layout.commits(lineage)}step_${step}.json`,
   commits: (lineage: string) => `lineages/${lineage}/steps/`,
   round: (lineage: string, step: number, first: number, last: number) =>
@@ -15,9 +17,13 @@ export const layout = {
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.jsonl`,
   packed: (lineage: string, step: number, digest: string) =>
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.json`,
-  plan: (lineage: string, step: number, attempt: number, packedDigest: string) =>
-    `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}.plan.json`,
-  weights: (lineage: string, step: number) => `${branch(lineage)}weights/step_${step}/`,
+  plan: (lineage: string, step: number, attempt: number, packedDigest: string, fromReplay = 0) =>
+    `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}${fromReplay === 0 ? '' : `.onto${replaySuffix(fromReplay)}`}.plan.json`,
+  weights: (lineage: string, step: number, replay = 0) =>
+    `${branch(lineage)}weights/step_${step}${replaySuffix(replay)}/`,
+  canary: (lineage: string, step: number, replay = 0) =>
+    `${layout.allCanaries(lineage)}step_${step}${replaySuffix(replay)}.json`,
+  allCanaries: (lineage: string) => `${branch(lineage)}canaries/`,
   allWeights: (lineage: string) => `${branch(lineage)}weights/`,
   checkpoint: (lineage: string, step: number) => `${branch(lineage)}checkpoints/step_${step}/`,
   allCheckpoints: (lineage: string) => `${branch(lineage)}checkpoints/`,

@@ -11,6 +11,22 @@ export const taskQueues = {
 export const workerRoles = ['orchestrator', 'rollout', 'train'] as const;
 export type WorkerRole = (typeof workerRoles)[number];
 
+/**
+ * The queues of one GPU process, which no other process serves: one to hold it once more, one for what trains, one for
+ * what uploads. `holder` is unique to the process. A name that was handed out reserves nothing: `holdTrainer` does.
+ */
+export function trainerQueues(holder: string): {
+  readonly hold: string;
+  readonly steps: string;
+  readonly uploads: string;
+} {
+  const steps = `${taskQueues.train}-${holder}`;
+  return { hold: `${steps}-hold`, steps, uploads: `${steps}-upload` };
+}
+
+/** How a GPU worker tells a run that it holds it: a signal, from an activity to the workflow. */
+export const trainerHeldSignalName = 'trainer-held';
+
 /** One lineage is one unbroken chain of commits; rewind and fork open another. */
 export const firstLineage = 'main';
 
@@ -18,8 +34,17 @@ export const firstLineage = 'main';
 export const runNamePattern = /^[a-z0-9][a-z0-9._-]{0,63}$/;
 
 /** The name under which an inference server holds one version of a run's policy. */
-export function policyName(run: string, lineage: string, step: number): string {
-  return `${run}:${lineage}:${step}`;
+export function policyName(run: string, lineage: string, step: number, replay = 0): string {
+  return `${run}:${lineage}:${step}${replaySuffix(replay)}`;
+}
+
+/** `v12`, and `v12.r1` for what came of training up to step 12 again where that gave other weights. */
+export function versionName({ step, replay = 0 }: { readonly step: number; readonly replay?: number }): string {
+  return `v${step}${replaySuffix(replay)}`;
+}
+
+export function replaySuffix(replay: number): string {
+  return replay === 0 ? '' : `.r${replay}`;
 }
 
 /** The folder an environment id stands for: without owner and version, dashes where Python packages have underscores. */

@@ -1,18 +1,17 @@
 import { Client } from '@temporalio/client';
 import { NativeConnection, Worker, type WorkerOptions } from '@temporalio/worker';
-import { createOrchestratorActivities, createRolloutActivities, createTrainActivities } from '../activities/index.ts';
+import { createOrchestratorActivities, createRolloutActivities } from '../activities/index.ts';
 import { FailureMapping } from '../activities/failures.ts';
 import { RunLog } from '../activities/run-log.ts';
-import { PolicyTrainer } from '../activities/policy-trainer.ts';
 import { openInference } from '../backends/inference/index.ts';
 import type { Inference } from '../backends/inference/index.ts';
-import { openTrainer } from '../backends/trainer/index.ts';
-import { specOf } from '../activities/run-access.ts';
 import { RatchetError } from '../core/errors.ts';
 import { taskQueues, type WorkerRole } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { loadTokenizer } from '../engine/index.ts';
 import { codeVersion } from './code-version.ts';
+import { findTrainers } from './find-trainers.ts';
+import { openTrainerWorkers } from './trainer-workers.ts';
 import { workflowBundlePath } from './workflow-bundle.ts';
 
 export interface WorkerSettings {
@@ -24,8 +23,13 @@ export interface WorkerSettings {
   readonly policyUrl: string;
 }
 
-/** One worker of one role, connected. The caller runs it; SIGTERM lets what is in flight finish or hand over. */
-export async function openWorker(settings: WorkerSettings): Promise<Worker> {
+/** What a process of one role does until it is told to stop. */
+export interface OpenedWorker {
+  run(): Promise<void>;
+}
+
+/** The worker of one role, connected. The caller runs it; SIGTERM lets what is in flight finish or hand over. */
+export async function openWorker(settings: WorkerSettings): Promise<OpenedWorker> {
   const { address, namespace } = settings;
   const connection = await connect(address);
   const log = new RunLog(settings.role);
@@ -56,15 +60,7 @@ export async function openWorker(settings: WorkerSettings): Promise<Worker> {
         maxConcurrentActivityTaskExecutions: 16,
       });
     case 'train':
-      return Worker.create({
-        ...common,
-        activities: createTrainActivities({
-          trainer: new PolicyTrainer(async (run) => openTrainer((await specOf(run)).trainer)),
-          tokenizer: loadTokenizer,
-        }),
-        // One GPU, one policy, one thing at a time.
-        maxConcurrentActivityTaskExecutions: 1,
-      });
+      return openTrainerWorkers(common, new Client({ connection, namespace }));
     default:
       return settings.role satisfies never;
   }
@@ -89,6 +85,7 @@ function orchestratorActivities(settings: WorkerSettings, connection: NativeConn
     projectFolder,
     codeVersion,
     inference: inferenceFor(settings),
+    findTrainers: () => findTrainers(client),
     hasSearchAttributes: async () => {
       const { customAttributes } = await connection.operatorService.listSearchAttributes({ namespace });
       return ['RatchetRun', 'RatchetStep', 'RatchetReward'].every((name) => name in customAttributes);

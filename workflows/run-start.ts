@@ -14,6 +14,8 @@ export interface ContinuedRun {
     readonly desk: DeskState;
     /** The last few, for the summary. */
     readonly evals: readonly EvaluationSummary[];
+    /** The GPU worker that held the run last: it may hold the newest version still. */
+    readonly trainer?: string | null;
   };
 }
 

@@ -1,14 +1,22 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
-import { Command } from 'commander';
+import { Command, InvalidArgumentError } from 'commander';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { startStack } from '../../workers/supervisor.ts';
 import { startClock } from '../clock.ts';
 
+interface DevOptions {
+  readonly weights: string[];
+  readonly trainers: number;
+  readonly rolloutWorkers: number;
+}
+
 export const devCommand = new Command('dev')
   .description('a Temporal server and all roles on this machine, supervised, until Ctrl-C')
   .option('--weights <folder...>', 'folders the policy server may load weights from', ['outputs'])
-  .action(async ({ weights }: { weights: string[] }) => {
+  .option('--trainers <n>', 'GPU workers; each is held by one run at a time', wholeNumber, 1)
+  .option('--rollout-workers <n>', 'rollout workers, shared by all runs', wholeNumber, 1)
+  .action(async ({ weights, trainers, rolloutWorkers }: DevOptions) => {
     const clock = startClock();
     const projectFolder = process.cwd();
     const weightRoots = weights.map((folder) => path.resolve(projectFolder, folder));
@@ -23,7 +31,7 @@ export const devCommand = new Command('dev')
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots, policyPort }),
+      roles: localRoles({ weightRoots, policyPort, count: { train: trainers, rollout: rolloutWorkers } }),
       log: clock.say,
       signal: interrupted.signal,
     }).catch((error: unknown) => {
@@ -42,3 +50,12 @@ export const devCommand = new Command('dev')
     clock.say('stopping; runs go on when `ratchet dev` or `ratchet train` starts again here');
     await stack.stop();
   });
+
+/** Processes of one role on one machine. */
+const processesMax = 64;
+
+function wholeNumber(text: string): number {
+  const number = Number(text);
+  if (Number.isInteger(number) && number >= 1 && number <= processesMax) return number;
+  throw new InvalidArgumentError(`Expected a whole number from 1 to ${processesMax}.`);
+}
