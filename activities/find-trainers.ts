@@ -20,6 +20,11 @@ export const createDescribeTrainers =
     }
     const others = trainers.flatMap(({ heldBy }) => (heldBy !== null && heldBy !== workflowId ? [heldBy] : []));
     const shown = others.slice(0, 3).join(', ') + (others.length > 3 ? ', …' : '');
-    const busy = others.length === 0 ? 'not answering yet' : `busy with run ${shown}`;
-    return `a GPU worker: ${trainers.length} known, ${busy}`;
+    const silent = trainers.length - others.length; // one that was killed is known for another minute
+    const parts = [
+      `${trainers.length} known`,
+      ...(others.length > 0 ? [`busy with run ${shown}`] : []),
+      ...(silent > 0 ? [`${silent} not answering`] : []),
+    ];
+    return `a GPU worker: ${parts.join(', ')}`;
   };

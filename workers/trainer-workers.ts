@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, readdirSync, rmSync } from 'node:fs';
+import { mkdirSync, readdirSync, rmSync, statSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import type { Client } from '@temporalio/client';
@@ -10,6 +10,7 @@ import { specOf } from '../activities/run-access.ts';
 import { TrainerSeat } from '../activities/trainer-seat.ts';
 import { VersionSpool } from '../activities/version-spool.ts';
 import { openTrainer } from '../backends/trainer/index.ts';
+import { RatchetError } from '../core/errors.ts';
 import { heartbeatIntervalMs } from '../core/limits.ts';
 import { taskQueues, trainerHeldSignalName, trainerQueues } from '../core/names.ts';
 import { loadTokenizer } from '../engine/index.ts';
@@ -100,6 +101,13 @@ function hostName(): string {
 function openSpoolFolder(): string {
   const parent = process.env['RATCHET_SPOOL'] ?? path.join(os.tmpdir(), `ratchet-spool-${os.userInfo().uid}`);
   mkdirSync(parent, { recursive: true, mode: 0o700 });
+  const { uid } = statSync(parent);
+  if (uid !== os.userInfo().uid) {
+    throw new RatchetError(
+      'Unsupported',
+      `${parent} belongs to somebody else (user ${uid}); set RATCHET_SPOOL to a folder of yours`,
+    );
+  }
   for (const name of readdirSync(parent)) {
     const pid = Number(/^(\d+)-[0-9a-f]+$/.exec(name)?.[1]);
     if (pid > 0 && !isAlive(pid)) rmSync(path.join(parent, name), { recursive: true, force: true });

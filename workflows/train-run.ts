@@ -181,8 +181,18 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   /** Training up to a committed step again gave other weights: from here on they are that version. */
   function takeReplay(replay: PolicyVersion): void {
     if (state.policy.digest === replay.digest) return;
-    state = { ...state, policy: replay };
+    replaceVersion(state.policy, replay);
     serve(replay, null);
+  }
+
+  function replaceVersion(lost: PolicyVersion, replay: PolicyVersion): void {
+    if (lost.digest === replay.digest) return;
+    const { policy, reference } = state;
+    state = {
+      ...state,
+      policy: policy.digest === lost.digest ? replay : policy,
+      reference: reference.digest === lost.digest ? replay : reference,
+    };
   }
 
   /** Uploads a committed version and brings the servers to it. */
@@ -190,9 +200,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const stored = publishing.publish(policy, optimizer);
     broadcast = awaitedLater(
       stored.then(async (version) => {
-        if (version.digest !== policy.digest && state.policy.digest === policy.digest) {
-          state = { ...state, policy: version };
-        }
+        replaceVersion(policy, version);
         await broadcastWeights(version);
       }),
     );
@@ -205,8 +213,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const pending = state.pendingEvals.filter((step) => step >= oldest && step < state.step);
     const steps = [...pending.toSorted((a, b) => a - b), state.step];
     for (const policy of await local.findUnpublished({ run, steps })) {
-      const version = await publishing.publish(policy, null);
-      if (policy.step === state.step) state = { ...state, policy: version };
+      replaceVersion(policy, await publishing.publish(policy, null));
     }
   }
 
@@ -359,8 +366,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function finish(): Promise<RunSummary> {
     desk.at('finishing', state.step, state.policy.digest);
     await broadcast;
+    hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
-    hold.releaseWhenIdle();
     const ledger = await local.auditRun({ run });
     if (!ledger.isSound) desk.tell('warning', state.step, unsoundLine(ledger));
     desk.at('finished', state.step, state.policy.digest);

@@ -24,8 +24,8 @@ interface Hold extends HeldTrainer {
 /** How long a run waits in silence, and how often it then looks whom it waits for. */
 const firstLookMs = 2_000;
 const lookMsMax = 300_000;
-/** Before a worker that said no is asked again. */
-const askAgainMs = 1_000;
+/** Before the next attempt, when one ended before anybody held the run; longer each time, for every attempt is history. */
+const askAgainMs = { first: 1_000, most: 30_000 };
 
 /**
  * Which GPU worker holds the run. It is held on demand, for as long as its `holdTrainer` heartbeats; when that ends, what
@@ -103,15 +103,15 @@ export class TrainerHold {
 
   async #take(): Promise<Hold> {
     const looking = { isOver: false };
-    awaitedLater(this.#lookWhomFor(looking));
+    void awaitedLater(this.#lookWhomFor(looking)); // it only says something
     try {
-      for (;;) {
+      for (let waitMs = askAgainMs.first; ; waitMs = Math.min(waitMs * 2, askAgainMs.most)) {
         const preferred = this.#preferred;
         this.#preferred = null;
         const epoch = await local.nextTrainerEpoch({ run: this.#run });
         const hold = await this.#ask(epoch, preferred);
         if (hold) return hold;
-        if (preferred === null) await sleep(askAgainMs);
+        if (preferred === null) await sleep(waitMs);
       }
     } finally {
       looking.isOver = true;

@@ -109,7 +109,11 @@ describe('holding a GPU worker', () => {
         workflowId: 'mine',
       });
     assert.equal(await say({ identity: 'a', heldBy: 'theirs' }), 'a GPU worker: 1 known, busy with run theirs');
-    assert.match(await say({ identity: 'a', heldBy: null }), /^a GPU worker: 1 known, not answering yet/);
+    assert.match(await say({ identity: 'a', heldBy: null }), /^a GPU worker: 1 known, 1 not answering$/);
+    assert.equal(
+      await say({ identity: 'a', heldBy: 'theirs' }, { identity: 'b', heldBy: 'mine' }),
+      'a GPU worker: 2 known, busy with run theirs, 1 not answering',
+    );
     assert.match(await say(), /^a GPU worker: none since 2026-01-02T03:04:05.000Z; start one with/);
   });
 });

@@ -36,7 +36,7 @@ test('a GPU worker killed in the middle of a step: the other one goes on, to the
   assert.ok(first !== undefined && second !== undefined && first !== second, 'another process held the run');
   assert.deepEqual(more, []);
   await assertSame('killed', summary);
-  const events = await handle.query<RunEvent[]>('events', 0);
+  const events = await handle.query<RunEvent[], [number]>('events', 0);
   const recovery = events.find(({ values }) => 'rollouts_regenerated' in values);
   assert.ok(recovery, JSON.stringify(events.map(({ text }) => text)));
   assert.deepEqual(
@@ -75,7 +75,8 @@ test('three runs on two GPU workers: one waits, says by name what for, and runs 
     }
     await delay(50);
   }
-  assert.match(said, /^a GPU worker: 2 known, busy with run (one|two|three), (one|two|three)$/);
+  // One that was killed before is known to Temporal for another minute.
+  assert.match(said, /^a GPU worker: [23] known, busy with run (one|two|three), (one|two|three)(, 1 not answering)?$/);
   const summaries = await Promise.all(handles.map((handle) => handle.result()));
   for (const [i, name] of names.entries()) await assertSame(name, summaries[i]!);
 });
