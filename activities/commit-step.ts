@@ -14,6 +14,7 @@ export interface CommitInput {
   readonly parent: string | null;
   readonly plan: ObjectRef | null;
   readonly optimizer: ObjectRef | null;
+  readonly engine?: string | null;
   readonly outcomes: StepCommit['outcomes'];
   /** What only the workflow knows; the batch's metrics are added from its plan. */
   readonly metrics: Readonly<Record<string, number>>;
@@ -35,8 +36,8 @@ export const createCommitStep =
         `The run's state is ${stateBytes} bytes, over the limit of ${runStateBytesMax}.`,
       );
     }
-    const packed = plan && (await readJson<StepPlan>(run, plan)).packed;
-    const batchMetrics = packed ? (await readJson<PackedBatch>(run, packed)).metrics : {};
+    const planned = plan && (await readJson<StepPlan>(run, plan));
+    const batchMetrics = planned ? (await readJson<PackedBatch>(run, planned.packed)).metrics : {};
     const commit: StepCommit = {
       schemaVersion: 1,
       codeVersion,
@@ -47,6 +48,8 @@ export const createCommitStep =
       parent,
       plan,
       policy: state.policy,
+      ...(planned?.from.replay ? { from: planned.from } : {}),
+      ...(input.engine ? { engine: input.engine } : {}),
       optimizer,
       outcomes,
       metrics: { ...batchMetrics, ...input.metrics },

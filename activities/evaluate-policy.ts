@@ -33,11 +33,16 @@ export interface EvaluationSummary {
 /** Evaluates one version on held-out examples, sampled and greedily. An evaluation that is stored is not done again. */
 export const createEvaluatePolicy =
   (dependencies: GenerateDependencies) =>
-  async (input: { readonly run: RunHandle; readonly step: number }): Promise<EvaluationSummary[]> =>
+  async (input: {
+    readonly run: RunHandle;
+    readonly step: number;
+    /** What took the committed version's place, where something did. */
+    readonly policy?: PolicyVersion;
+  }): Promise<EvaluationSummary[]> =>
     withHeartbeat(async (signal) => {
       const { run, step } = input;
       const spec = await specOf(run);
-      const { policy } = (await requireCommit(run, step)).commit;
+      const policy = input.policy ?? (await requireCommit(run, step)).commit.policy;
       const summaries: EvaluationSummary[] = [];
       for (const entry of spec.eval?.environments ?? []) {
         summaries.push(await evaluateOne(dependencies, { run, policy }, spec, entry, signal));

@@ -8,25 +8,35 @@ import { leaseRound } from './lease-groups.ts';
 import { beginLineage, checkRewind } from './lineages.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { packBatch, planStep } from './plan-step.ts';
-import type { PolicyTrainer } from './policy-trainer.ts';
+import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
+import { createHoldTrainer, type TrainerHeld } from './hold-trainer.ts';
+import { createPublishVersion } from './publish-version.ts';
 import { recordMetrics } from './record-metrics.ts';
 import { createRestoreVersion } from './restore-version.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
 import { createScoreRollouts } from './score-rollouts.ts';
-import { createTrainStep } from './train-step.ts';
+import { createSpoolVersion, createTrainStep, findUnpublished, type TrainDependencies } from './train-step.ts';
+import { nextTrainerEpoch } from './trainer-claims.ts';
 import { createWarmUp } from './warm-up.ts';
 
 export type { EvaluationSummary } from './evaluate-policy.ts';
 export type { FilteredRound } from './filter-groups.ts';
 export type { GeneratedChunk } from './generate-rollouts.ts';
 export type { LeaseInput } from './lease-groups.ts';
+export type { TrainerHeld } from './hold-trainer.ts';
+export type { KnownTrainers } from './find-trainers.ts';
 export type { OpenedRun, TrainRunInput } from './open-run.ts';
+export type { Recovery } from './policy-trainer.ts';
 export type { TrainStepResult } from './train-step.ts';
 export type { WarmUpState } from './warm-up.ts';
 
 /** Queue `ratchet`: beside the workflow, all glue between stored objects. */
 export const createOrchestratorActivities = (
-  dependencies: OpenRunDependencies & { codeVersion: string; inference: GenerateDependencies['inference'] },
+  dependencies: OpenRunDependencies & {
+    codeVersion: string;
+    inference: GenerateDependencies['inference'];
+    findTrainers: () => Promise<KnownTrainers>;
+  },
 ) => ({
   openRun: createOpenRun(dependencies),
   checkRewind,
@@ -40,6 +50,9 @@ export const createOrchestratorActivities = (
   auditRun,
   broadcastWeights: createBroadcastWeights(dependencies.inference),
   saveCheckpoint,
+  nextTrainerEpoch,
+  findUnpublished,
+  describeTrainers: createDescribeTrainers(dependencies.findTrainers),
 });
 export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivities>;
 
@@ -51,13 +64,26 @@ export const createRolloutActivities = (dependencies: GenerateDependencies) => (
 });
 export type RolloutActivities = ReturnType<typeof createRolloutActivities>;
 
-/** Queue `ratchet-train`: one slot, one policy. */
-export const createTrainActivities = (dependencies: {
-  readonly trainer: PolicyTrainer;
-  readonly tokenizer: GenerateDependencies['tokenizer'];
-}) => ({
-  warmUp: createWarmUp(dependencies.trainer, dependencies.tokenizer),
-  trainStep: createTrainStep(dependencies.trainer),
-  restoreVersion: createRestoreVersion(dependencies.trainer),
+/** Queue `ratchet-train`, and the GPU process's own for holding it again: the process is taken for a run. */
+export const createHoldActivities = (
+  { seat }: TrainDependencies,
+  tell: (workflowId: string, held: TrainerHeld) => Promise<void>,
+) => ({ holdTrainer: createHoldTrainer(seat, tell) });
+export type HoldActivities = ReturnType<typeof createHoldActivities>;
+
+/** The process's own queue: one slot, one policy. */
+export const createTrainActivities = (
+  dependencies: TrainDependencies & { readonly tokenizer: GenerateDependencies['tokenizer'] },
+) => ({
+  warmUp: createWarmUp(dependencies, dependencies.tokenizer),
+  trainStep: createTrainStep(dependencies),
+  spoolVersion: createSpoolVersion(dependencies),
+  restoreVersion: createRestoreVersion(dependencies),
 });
 export type TrainActivities = ReturnType<typeof createTrainActivities>;
+
+/** The process's queue for uploads, with a slot of their own: they go on while the next step trains. */
+export const createUploadActivities = (dependencies: TrainDependencies) => ({
+  publishVersion: createPublishVersion(dependencies),
+});
+export type UploadActivities = ReturnType<typeof createUploadActivities>;

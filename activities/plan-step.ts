@@ -127,7 +127,7 @@ export async function planStep(input: {
     ...(spec.lora === null ? {} : { dropoutSeed: hash32('dropout', spec.seed, run.lineage, step) }),
     snapshot: step % spec.checkpoints.interval === 0 || step === spec.maxSteps || step === overrides.stopAfter,
   };
-  const key = layout.plan(run.lineage, step, attempt, input.packed.sha256);
+  const key = layout.plan(run.lineage, step, attempt, input.packed.sha256, from.replay);
   const { bytes } = await store.putIfAbsent(key, encodeJson(proposal));
   const plan = decodeJson<StepPlan>(bytes, key);
   const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength };

@@ -4,22 +4,40 @@ import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
+import { canaryTokens } from '../core/limits.ts';
 import { firstLineage } from '../core/names.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
-import { readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
+import { readCommit, readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
 import { readManifest, sealedFor, type CheckpointManifest } from './checkpoints.ts';
+import type { Canary, SpooledVersion, VersionSpool } from './version-spool.ts';
 
 /** How a trainer came to be at a version: nothing to do, or a checkpoint and stored batches. */
 export interface Recovery {
-  readonly restoredFrom: number;
+  /** The checkpoint; null when it went on from an earlier version that it held itself. */
+  readonly restoredFrom: number | null;
   /** Batches trained again. No rollout is generated for this. */
   readonly replayedSteps: number;
+  readonly seconds: number;
   /** Checkpoints that were passed over, with what is wrong with them. */
   readonly damaged: readonly string[];
+  /** Where training again gave other weights than the commits say. */
+  readonly differs: Difference | null;
 }
+
+export interface Difference {
+  /** The first step that came out otherwise. */
+  readonly step: number;
+  /** What the version asked for became: it takes that version's place. */
+  readonly digest: string;
+  /** Whether the commit was made on the very same engine, which promises equal bits: then it is a bug. */
+  readonly isSameEngine: boolean;
+}
+
+/** Asked before each batch that is trained, and before weights are written: throws when this process should stop. */
+export type MayGoOn = () => Promise<void>;
 
 /**
  * The trainer of this process and the version it holds. It is brought to a version as a desired state: if it is there,
@@ -31,6 +49,10 @@ export class PolicyTrainer {
   #trainer: Trainer | null = null;
   #owner: string | null = null;
   #digest: string | null = null;
+  /** The step of the version it holds; null where only the digest is known. */
+  #step: number | null = null;
+  /** The version that it holds another one in place of, since its replay differed. */
+  #standsFor: { readonly digest: string; readonly difference: Difference } | null = null;
   /** What the trainer was opened with; another run may want another. */
   #settings: RunSpec['trainer'] | null = null;
   /** The reference policy whose file has been looked at. */
@@ -40,17 +62,38 @@ export class PolicyTrainer {
     this.#open = open;
   }
 
-  async bringTo(run: RunHandle, version: PolicyVersion): Promise<Recovery | null> {
-    const owner = `${run.store}${run.name}/${run.lineage}`;
-    if (this.#trainer && this.#owner === owner && this.#digest === version.digest) return null;
+  /** A version that differs from the one asked for is arrived at, and said to differ, rather than nothing. */
+  async bringTo(
+    run: RunHandle,
+    version: PolicyVersion,
+    mayGoOn: MayGoOn = () => Promise.resolve(),
+  ): Promise<Recovery | null> {
+    const startedAt = performance.now();
+    const arrived = (rest: Pick<Recovery, 'restoredFrom' | 'replayedSteps' | 'damaged' | 'differs'>): Recovery => ({
+      ...rest,
+      seconds: (performance.now() - startedAt) / 1000,
+    });
+    const isOurs = this.#trainer !== null && this.#owner === ownerOf(run);
+    if (isOurs && this.#digest === version.digest) {
+      this.#step = version.step;
+      return null;
+    }
+    if (isOurs && this.#standsFor?.digest === version.digest) {
+      return arrived({ restoredFrom: null, replayedSteps: 0, damaged: [], differs: this.#standsFor.difference });
+    }
+    if (isOurs && (await this.#holdsCommitted(run, version))) {
+      const from = this.#step!;
+      const differs = await this.#replay(run, from, version, mayGoOn);
+      return arrived({ restoredFrom: null, replayedSteps: version.step - from, damaged: [], differs });
+    }
     const damaged: string[] = [];
     for (const { lineage, step } of (await sealedFor(run)).reverse()) {
       if (step > version.step) continue;
       try {
+        await mayGoOn();
         const manifest = await this.#restore(run, lineage, step);
-        this.#owner = owner;
-        const replayedSteps = await this.#replay(run, manifest.step, version);
-        return { restoredFrom: step, replayedSteps, damaged };
+        const differs = await this.#replay(run, manifest.step, version, mayGoOn);
+        return arrived({ restoredFrom: step, replayedSteps: version.step - manifest.step, damaged, differs });
       } catch (error) {
         if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
         damaged.push(`step ${step}: ${error.message}`);
@@ -70,7 +113,11 @@ export class PolicyTrainer {
     this.#reference = reference;
     const referenceFolder = await store.localFolder(plan.reference.weights);
     const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch: { samples }, referenceFolder }));
-    if (outcome.applied) this.#digest = outcome.digest;
+    if (outcome.applied) {
+      this.#digest = outcome.digest;
+      this.#step = plan.step;
+      this.#standsFor = null;
+    }
     return outcome;
   }
 
@@ -89,14 +136,17 @@ export class PolicyTrainer {
       await trainer.restoreOptimizer(optimizer);
       return digest;
     });
-    this.#owner = `${run.store}${run.name}/${run.lineage}`;
+    this.#owner = ownerOf(run);
     this.#digest = opened;
+    this.#step = null;
+    this.#standsFor = null;
     return { digest: opened };
   }
 
   /** The version is unknown until `digest()` says it. */
   async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<SftOutcome> {
     this.#digest = null;
+    this.#step = null;
     return this.#use((trainer) => trainer.sftStep(input));
   }
 
@@ -115,6 +165,26 @@ export class PolicyTrainer {
     } finally {
       await rm(temporary, { recursive: true, force: true });
     }
+  }
+
+  /** Puts the version it holds into the spool, with what a checkpoint needs where that is wanted. */
+  async spoolTo(
+    spool: VersionSpool,
+    run: RunHandle,
+    { version, snapshot, canary }: SpoolWish,
+  ): Promise<SpooledVersion> {
+    const weights = version.weights ?? layout.weights(run.lineage, version.step, version.replay);
+    const base = path.posix.relative(weights, layout.weights(firstLineage, 0));
+    return spool.add(run, {
+      version: { ...version, weights },
+      write: (folder) => this.#use((trainer) => trainer.exportTo(folder, { base })),
+      optimizer: snapshot ? await this.saveOptimizer() : null,
+      canary: canary && (await this.#canary(run, canary, version.digest)),
+    });
+  }
+
+  async fingerprint(): Promise<string | null> {
+    return (await this.#trainer?.fingerprint?.()) ?? null;
   }
 
   /** Forgets the moments, as a policy's first version does. */
@@ -151,19 +221,44 @@ export class PolicyTrainer {
     return manifest;
   }
 
-  async #replay(run: RunHandle, from: number, version: PolicyVersion): Promise<number> {
+  /** Whether it holds a version that the commits lead on from to the one asked for. */
+  async #holdsCommitted(run: RunHandle, version: PolicyVersion): Promise<boolean> {
+    const step = this.#step;
+    if (step === null || step === 0 || step >= version.step || this.#digest === null) return false;
+    const found = await readCommit(run, step);
+    return found?.commit.policy.digest === this.#digest;
+  }
+
+  async #replay(run: RunHandle, from: number, version: PolicyVersion, mayGoOn: MayGoOn): Promise<Difference | null> {
+    let first: Pick<Difference, 'step' | 'isSameEngine'> | null = null;
     for (let step = from + 1; step <= version.step; step++) {
+      await mayGoOn();
       const { commit } = await requireCommit(run, step);
-      const plan = await readJson<StepPlan>(run, commit.plan!);
-      const outcome = await this.train(run, plan);
-      if (outcome.digest !== commit.policy.digest) {
-        this.#forget();
-        throw new Error(
-          `Training step ${step} again gave ${outcome.digest.slice(0, 12)}…, the commit says ${commit.policy.digest.slice(0, 12)}….`,
-        );
-      }
+      const outcome = await this.train(run, await readJson<StepPlan>(run, commit.plan!));
+      const engine = await this.fingerprint();
+      const expected = step === version.step ? version.digest : commit.policy.digest;
+      if (outcome.digest !== expected) first ??= { step, isSameEngine: engine !== null && engine === commit.engine };
     }
-    return version.step - from;
+    if (first === null || this.#digest === version.digest) return null;
+    const difference = { ...first, digest: this.#digest! };
+    this.#standsFor = { digest: version.digest, difference };
+    return difference;
+  }
+
+  /** A few tokens of the first row as the trainer sees them now. Two rows: an engine never computes one alone. */
+  async #canary(run: RunHandle, batch: ObjectRef, digest: string): Promise<Canary | null> {
+    const rows = (await readRows<TrainSample>(run, batch)).slice(0, 2);
+    const logprobs = await this.#use(async (trainer) => trainer.logprobs?.(rows, 1));
+    if (!logprobs) return null;
+    const { tokenIds, lossMask } = rows[0]!;
+    const positions = lossMask.flatMap((mask, i) => (mask > 0 && i > 0 ? [i] : [])).slice(0, canaryTokens);
+    if (positions.length === 0) return null;
+    return {
+      digest,
+      tokenIds: tokenIds.slice(0, positions.at(-1)! + 1),
+      positions,
+      logprobs: positions.map((i) => logprobs[0]![i]!),
+    };
   }
 
   /** A trainer that failed is in a state nobody knows: it is forgotten, and the next step restores. */
@@ -181,9 +276,24 @@ export class PolicyTrainer {
     const trainer = this.#trainer;
     this.#trainer = null;
     this.#digest = null;
+    this.#step = null;
+    this.#standsFor = null;
     this.#owner = null;
     void trainer?.close().catch(() => undefined); // it may be dead already
   }
+}
+
+interface SpoolWish {
+  /** `weights`: the folder it belongs into; this lineage's usual one when absent. */
+  readonly version: Pick<PolicyVersion, 'step' | 'digest' | 'replay'> & Partial<Pick<PolicyVersion, 'weights'>>;
+  /** With the optimizer's state. */
+  readonly snapshot: boolean;
+  /** The batch whose first row is the canary; null = none. */
+  readonly canary: ObjectRef | null;
+}
+
+function ownerOf(run: RunHandle): string {
+  return `${run.store}${run.name}/${run.lineage}`;
 }
 
 /** Puts a folder's files into the store, the weights last: a folder that has them is whole. */

@@ -1,22 +1,37 @@
 import { RatchetError } from '../core/errors.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import type { PolicyTrainer, Recovery } from './policy-trainer.ts';
+import type { Recovery } from './policy-trainer.ts';
+import type { TrainDependencies } from './train-step.ts';
+import { goingOn } from './trainer-claims.ts';
 
 /**
  * Makes the weights of a committed version again, when retention has removed them: from the newest checkpoint before it
  * and the stored batches. The same bytes as they were, or it refuses; twice is once.
  */
 export const createRestoreVersion =
-  (trainer: PolicyTrainer) =>
-  async (input: { readonly run: RunHandle; readonly policy: PolicyVersion }): Promise<Recovery | null> =>
+  ({ trainer, seat }: Pick<TrainDependencies, 'trainer' | 'seat'>) =>
+  async (input: {
+    readonly run: RunHandle;
+    readonly policy: PolicyVersion;
+    readonly epoch: number;
+  }): Promise<Recovery | null> =>
     withHeartbeat(async () => {
       const { run, policy } = input;
-      const recovery = await trainer.bringTo(run, policy);
+      const mayGoOn = goingOn(run, input.epoch, seat);
+      await mayGoOn();
+      const recovery = await trainer.bringTo(run, policy, mayGoOn);
+      // Looked at before anything is written: other weights must not lie where the commit says these are.
+      if (recovery?.differs) throw notTheSame(run, policy, recovery.differs.digest);
+      await mayGoOn();
       const made = await trainer.exportTo(run, policy.weights);
       if (made.sha256 === policy.file.sha256) return recovery;
-      throw new RatchetError(
-        'CheckpointDamaged',
-        `${made.key} made again from stored batches has sha256 ${made.sha256.slice(0, 12)}…, its commit says ${policy.file.sha256.slice(0, 12)}…. Choose a step that has a checkpoint: ratchet checkpoints ${run.name}`,
-      );
+      throw notTheSame(run, policy, made.sha256);
     });
+
+function notTheSame(run: RunHandle, { file, digest }: PolicyVersion, got: string): RatchetError {
+  return new RatchetError(
+    'CheckpointDamaged',
+    `${file.key} made again from stored batches is ${got.slice(0, 12)}…, its commit says ${digest.slice(0, 12)}… (file ${file.sha256.slice(0, 12)}…). Choose a step that has a checkpoint: ratchet checkpoints ${run.name}`,
+  );
+}

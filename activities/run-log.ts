@@ -5,7 +5,15 @@ import type { RunHandle } from '../core/rl/run-state.ts';
 import { storeOf } from './run-access.ts';
 
 /** Longer than this is worth a line at its start; shorter ones get one line when they are over. */
-const slowActivities = new Set(['generateRollouts', 'evaluatePolicy', 'trainStep', 'warmUp', 'broadcastWeights']);
+const slowActivities = new Set([
+  'generateRollouts',
+  'evaluatePolicy',
+  'trainStep',
+  'warmUp',
+  'broadcastWeights',
+  'holdTrainer',
+  'spoolVersion',
+]);
 
 /** Writes what this process does for a run into `<run>/logs/attempt_N/<role>.log`: each slow action at its start and its end. */
 export class RunLog implements ActivityInboundCallsInterceptor {

@@ -45,6 +45,7 @@ export async function saveCheckpoint({
     const keepWeights = new Set([...kept, ...takenOver, ...pinned, ...references]);
     await removeSteps(store, layout.allCheckpoints(run.lineage), (n) => n <= step && !kept.includes(n));
     await removeSteps(store, layout.allWeights(run.lineage), (n) => n < oldestLive && !keepWeights.has(n));
+    await removeFiles(store, layout.allCanaries(run.lineage), (n) => n < oldestLive);
     await removeFiles(store, layout.allBatches(run.lineage), (n) => n <= replayFrom);
     if (step > 0) await store.removeAll(layout.allWarmUps());
     return { kept };
@@ -93,6 +94,7 @@ async function takenOverAt(run: RunHandle): Promise<number[]> {
 }
 
 async function removeSteps(store: Store, prefix: string, isOver: (step: number) => boolean): Promise<void> {
+  // By folder: a version that was replayed to other weights lies beside the first, `step_12.r1/`.
   const folders = new Set((await store.list(prefix)).map((key) => key.slice(0, key.indexOf('/', prefix.length) + 1)));
   for (const folder of folders) {
     const step = stepOf(folder);

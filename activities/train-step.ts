@@ -1,44 +1,74 @@
-import { layout } from '../core/layout.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import { failpoint } from '../backends/failpoints.ts';
+import { sha256 } from '../backends/store/file-store.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { PolicyTrainer, Recovery } from './policy-trainer.ts';
-import { readJson, storeOf } from './run-access.ts';
+import { readCommit, readJson, storeOf } from './run-access.ts';
+import { goingOn } from './trainer-claims.ts';
+import type { TrainerSeat } from './trainer-seat.ts';
+import type { VersionSpool } from './version-spool.ts';
 
 export interface TrainStepResult {
-  /** null when the batch was refused: no version was made. */
+  /** null when no version was made: the batch was refused, or `replay` says what came first. */
   readonly policy: PolicyVersion | null;
   readonly reason?: string;
+  /** Other weights took the place of the plan's version when it was trained again: the step is to be planned from these. */
+  readonly replay: PolicyVersion | null;
   /** The optimizer's state at this version, where the plan asked for a snapshot. */
   readonly optimizer: ObjectRef | null;
+  /** What the bits depend on besides the plan; null where the trainer does not tell. */
+  readonly engine: string | null;
   readonly metrics: Readonly<Record<string, number>>;
   readonly recovery: Recovery | null;
   readonly seconds: number;
 }
 
+export interface TrainDependencies {
+  readonly trainer: PolicyTrainer;
+  readonly spool: VersionSpool;
+  readonly seat: TrainerSeat;
+}
+
 /**
- * One application of the plan's batch to the plan's version. A retry in the same process returns what was done; in
- * another one it restores, replays the stored batches, and does the same again.
+ * One application of the plan's batch to the plan's version; what comes of it lies in the spool, not yet in the store. A
+ * retry in the same process returns what was done; in another one it restores, replays the stored batches, and does the
+ * same again. Stops, without a trace, when another process holds the run by now.
  */
-export const createTrainStep = (trainer: PolicyTrainer) => {
+export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => {
   let last: { readonly task: string; readonly result: TrainStepResult } | null = null;
-  return async (input: { readonly run: RunHandle; readonly plan: ObjectRef }): Promise<TrainStepResult> =>
+  return async (input: {
+    readonly run: RunHandle;
+    readonly plan: ObjectRef;
+    readonly epoch: number;
+  }): Promise<TrainStepResult> =>
     withHeartbeat(async () => {
       const { run } = input;
+      const mayGoOn = goingOn(run, input.epoch, seat);
+      await mayGoOn();
       // The run is part of it: two runs of one config have the very same plans, and each needs its own weights stored.
       const task = `${run.store}${run.name}/${run.lineage}#${input.plan.sha256}`;
       if (last?.task === task) return last.result;
       const plan = await readJson<StepPlan>(run, input.plan);
-      const recovery = await trainer.bringTo(run, plan.from);
+      const recovery = await trainer.bringTo(run, plan.from, mayGoOn);
+      const none = { policy: null, replay: null, optimizer: null, engine: null, metrics: {}, seconds: 0 };
+      const replay = await spoolReplayed({ trainer, spool, seat }, run, plan.from, recovery);
+      if (replay) return { ...none, replay, recovery };
+
+      await mayGoOn();
       const startedAt = performance.now();
       const outcome = await trainer.train(run, plan);
       await failpoint('train.applied');
-      const policy = outcome.applied ? await exportVersion(trainer, run, plan, outcome.digest) : null;
-      const optimizer = policy && plan.snapshot ? await storeOptimizer(trainer, run, plan.step) : null;
+      await mayGoOn();
+      const { step, snapshot, batch: canary } = plan;
+      const made = outcome.applied
+        ? await trainer.spoolTo(spool, run, { version: { step, digest: outcome.digest }, snapshot, canary })
+        : null;
       const result: TrainStepResult = {
-        policy,
+        ...none,
+        policy: made?.policy ?? null,
         ...(outcome.reason === undefined ? {} : { reason: outcome.reason }),
-        optimizer,
+        optimizer: made?.optimizer ?? null,
+        engine: await trainer.fingerprint(),
         metrics: outcome.metrics,
         recovery,
         seconds: (performance.now() - startedAt) / 1000,
@@ -48,17 +78,76 @@ export const createTrainStep = (trainer: PolicyTrainer) => {
     });
 };
 
-async function exportVersion(
-  trainer: PolicyTrainer,
-  run: RunHandle,
-  plan: StepPlan,
-  digest: string,
-): Promise<PolicyVersion> {
-  const weights = layout.weights(run.lineage, plan.step);
-  return { step: plan.step, digest, weights, file: await trainer.exportTo(run, weights) };
+/**
+ * Makes a committed version that was lost before its upload again, from stored batches, and leaves it in the spool.
+ * Returns the version that took its place where the replay differs.
+ */
+export const createSpoolVersion =
+  ({ trainer, spool, seat }: TrainDependencies) =>
+  async (input: {
+    readonly run: RunHandle;
+    readonly policy: PolicyVersion;
+    readonly epoch: number;
+  }): Promise<{ readonly replay: PolicyVersion | null; readonly recovery: Recovery | null }> =>
+    withHeartbeat(async () => {
+      const { run, policy } = input;
+      const mayGoOn = goingOn(run, input.epoch, seat);
+      await mayGoOn();
+      if (spool.find(run, policy)) return { replay: null, recovery: null };
+      const recovery = await trainer.bringTo(run, policy, mayGoOn);
+      const replay = await spoolReplayed({ trainer, spool, seat }, run, policy, recovery);
+      if (!replay && !spool.find(run, policy)) await spoolAgain({ trainer, spool, seat }, run, policy);
+      return { replay, recovery };
+    });
+
+/** Whether a version lies whole in the store, byte for byte, with the optimizer's state where there is one. */
+export async function isStored(run: RunHandle, policy: PolicyVersion, optimizer: ObjectRef | null): Promise<boolean> {
+  for (const ref of [policy.file, ...(optimizer ? [optimizer] : [])]) {
+    const bytes = await storeOf(run).read(ref.key);
+    if (!bytes || sha256(bytes) !== ref.sha256) return false;
+  }
+  return true;
 }
 
-async function storeOptimizer(trainer: PolicyTrainer, run: RunHandle, step: number): Promise<ObjectRef> {
-  const key = `${layout.checkpoint(run.lineage, step)}optimizer.safetensors`;
-  return storeOf(run).put(key, await trainer.saveOptimizer());
+/** Of some committed steps, the versions whose upload was cut off. */
+export async function findUnpublished(input: {
+  readonly run: RunHandle;
+  readonly steps: readonly number[];
+}): Promise<readonly PolicyVersion[]> {
+  const missing: PolicyVersion[] = [];
+  for (const step of input.steps) {
+    const found = await readCommit(input.run, step);
+    if (!found) continue;
+    const { policy } = found.commit;
+    if (!(await storeOf(input.run).list(policy.weights)).includes(policy.file.key)) missing.push(policy);
+  }
+  return missing;
+}
+
+/** After a recovery: what is not in the store goes to the spool, what differs under a name of its own. */
+async function spoolReplayed(
+  dependencies: TrainDependencies,
+  run: RunHandle,
+  asked: PolicyVersion,
+  recovery: Recovery | null,
+): Promise<PolicyVersion | null> {
+  const { trainer, spool } = dependencies;
+  if (recovery?.differs) {
+    const version = { step: asked.step, digest: recovery.differs.digest, replay: (asked.replay ?? 0) + 1 };
+    const known = spool.find(run, version);
+    return (known ?? (await trainer.spoolTo(spool, run, { version, snapshot: false, canary: null }))).policy;
+  }
+  const isMadeAgain = recovery !== null && recovery.replayedSteps > 0;
+  if (isMadeAgain && !spool.find(run, asked)) await spoolAgain(dependencies, run, asked);
+  return null;
+}
+
+async function spoolAgain({ trainer, spool }: TrainDependencies, run: RunHandle, asked: PolicyVersion): Promise<void> {
+  const found = await readCommit(run, asked.step);
+  const isCommitted = found?.commit.policy.digest === asked.digest;
+  const optimizer = isCommitted ? found.commit.optimizer : null;
+  if (await isStored(run, asked, optimizer)) return;
+  const plan = isCommitted && found.commit.plan ? await readJson<StepPlan>(run, found.commit.plan) : null;
+  const { file: _, ...version } = asked;
+  await trainer.spoolTo(spool, run, { version, snapshot: optimizer !== null, canary: plan?.batch ?? null });
 }

@@ -14,8 +14,10 @@ import { type ChatTokenizer, openModel, saveModelFolder } from '../engine/index.
 import { openEnvironment } from '../backends/environments/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { storeFolder, type PolicyTrainer } from './policy-trainer.ts';
+import { storeFolder } from './policy-trainer.ts';
 import { specOf, storeOf } from './run-access.ts';
+import type { TrainDependencies } from './train-step.ts';
+import { goingOn } from './trainer-claims.ts';
 
 /** Where the supervised warm-up stands; stored whole, so that a killed trainer loses one segment at most. */
 export interface WarmUpState {
@@ -31,10 +33,19 @@ export interface WarmUpState {
  * retry returns what is there. Batches are drawn by key, so a resumed warm-up gives the same bits.
  */
 export const createWarmUp =
-  (trainer: PolicyTrainer, openTokenizer: (folder: string) => Promise<ChatTokenizer>) =>
-  async (input: { readonly run: RunHandle; readonly from: WarmUpState | null }): Promise<WarmUpState> =>
+  (
+    { trainer, seat }: Pick<TrainDependencies, 'trainer' | 'seat'>,
+    openTokenizer: (folder: string) => Promise<ChatTokenizer>,
+  ) =>
+  async (input: {
+    readonly run: RunHandle;
+    readonly from: WarmUpState | null;
+    readonly epoch: number;
+  }): Promise<WarmUpState> =>
     withHeartbeat(async () => {
       const { run, from } = input;
+      const mayGoOn = goingOn(run, input.epoch, seat);
+      await mayGoOn();
       const spec = await specOf(run);
       const total = spec.sft?.steps ?? 0;
       const step = from === null ? 0 : Math.min(total, from.step + warmUpStepsPerSegment);
@@ -44,6 +55,7 @@ export const createWarmUp =
       if (stored) return decodeJson<WarmUpState>(stored, key);
 
       const made = from === null ? await makeBase(run, spec, isLast) : await trainSegment(from, step);
+      await mayGoOn();
       await storeOf(run).put(key, encodeJson(made));
       return made;
 
@@ -74,6 +86,7 @@ export const createWarmUp =
           loss = outcome.metrics['loss'] ?? null;
         }
         const digest = await trainer.digest();
+        await mayGoOn();
         const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(end);
         const file = await trainer.exportTo(run, weights);
         // v0 begins with a fresh optimizer: the moments of another loss are no help (learning rate and scale differ).

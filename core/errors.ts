@@ -19,6 +19,8 @@ export const errorCodes = {
   OutOfMemory: { retryable: true },
   VersionNotHeld: { retryable: true },
   TrainerDetached: { retryable: true },
+  TrainerBusy: { retryable: true },
+  TrainerSuperseded: { retryable: false },
   ServerUnavailable: { retryable: true },
   FaultInjected: { retryable: true },
 } as const;

@@ -10,7 +10,9 @@ export const layout = {
   origin: (number: number) => `${layout.origins()}lineage_${number}.json`,
   origins: () => 'origins/',
   claim: (number: number) => `claims/claim_${number}.json`,
-  claims: () => 'claims/',
+  claims: () => 'claims/claim_',
+  trainerClaim: (epoch: number) => `${layout.trainerClaims()}epoch_${epoch}.json`,
+  trainerClaims: () => 'claims/trainer/',
   commit: (lineage: string, step: number) => `${layout.commits(lineage)}step_${step}.json`,
   commits: (lineage: string) => `lineages/${lineage}/steps/`,
   round: (lineage: string, step: number, first: number, last: number) =>
@@ -20,11 +22,14 @@ export const layout = {
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.jsonl`,
   packed: (lineage: string, step: number, digest: string) =>
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.json`,
-  plan: (lineage: string, step: number, attempt: number, packedDigest: string) =>
-    `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}.plan.json`,
+  plan: (lineage: string, step: number, attempt: number, packedDigest: string, fromReplay = 0) =>
+    `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}${fromReplay === 0 ? '' : `.onto.r${fromReplay}`}.plan.json`,
   /** `replay` as in `PolicyVersion`. */
   weights: (lineage: string, step: number, replay = 0) =>
     `${branch(lineage)}weights/step_${versionNumber(step, replay)}/`,
+  canary: (lineage: string, step: number, replay = 0) =>
+    `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.json`,
+  allCanaries: (lineage: string) => `${branch(lineage)}canaries/`,
   allWeights: (lineage: string) => `${branch(lineage)}weights/`,
   checkpoint: (lineage: string, step: number) => `${branch(lineage)}checkpoints/step_${step}/`,
   allCheckpoints: (lineage: string) => `${branch(lineage)}checkpoints/`,

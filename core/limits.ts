@@ -4,6 +4,19 @@
 export const heartbeatTimeoutMs = 5_000;
 export const heartbeatIntervalMs = 1_000;
 
+/** How long a GPU worker that held the run before may take to hold it again, before any other is asked. */
+export const holdAgainMs = 3_000;
+
+/** A run that is paused for longer than this gives its GPU worker back. */
+export const longPauseMs = 60_000;
+
+/** Versions on a GPU worker's own disk: the one that is uploaded, the one in training, and as many again in reserve. */
+export const versionsSpooledMax = 4;
+
+/** Tokens of the canary, and how far the sampler's and the trainer's logprobs of one may lie apart. */
+export const canaryTokens = 4;
+export const canaryDifferenceMax = 1e-3;
+
 /** What a commit may carry of the run's state: history and continue-as-new stay small whatever the batch size. */
 export const runStateBytesMax = 16 * 1024;
 

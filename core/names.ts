@@ -11,6 +11,22 @@ export const taskQueues = {
 export const workerRoles = ['orchestrator', 'rollout', 'train'] as const;
 export type WorkerRole = (typeof workerRoles)[number];
 
+/**
+ * The queues of one GPU process, which no other process serves: one to hold it once more, one for what trains, one for
+ * what uploads. `holder` is unique to the process. A name that was handed out reserves nothing: `holdTrainer` does.
+ */
+export function trainerQueues(holder: string): {
+  readonly hold: string;
+  readonly steps: string;
+  readonly uploads: string;
+} {
+  const steps = `${taskQueues.train}-${holder}`;
+  return { hold: `${steps}-hold`, steps, uploads: `${steps}-upload` };
+}
+
+/** How a GPU worker tells a run that it holds it: a signal, from an activity to the workflow. */
+export const trainerHeldSignalName = 'trainer-held';
+
 /** One lineage is one unbroken chain of commits; rewind and fork open another. */
 export const firstLineage = 'main';
 
@@ -37,6 +53,11 @@ export function policyName(run: string, lineage: string, step: number, replay = 
 /** `12`, and `12.r1` for the first replay of step 12 that gave other weights. */
 export function versionNumber(step: number, replay = 0): string {
   return replay === 0 ? `${step}` : `${step}.r${replay}`;
+}
+
+/** `v12`, and `v12.r1`: a version as people are told of it. */
+export function versionName({ step, replay = 0 }: { readonly step: number; readonly replay?: number }): string {
+  return `v${versionNumber(step, replay)}`;
 }
 
 /** The folder an environment id stands for: without owner and version, dashes where Python packages have underscores. */

@@ -1,7 +1,7 @@
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { temporalSecrets } from '../core/child-environment.ts';
-import { workerRoles } from '../core/names.ts';
+import { workerRoles, type WorkerRole } from '../core/names.ts';
 import { choosePort } from './ports.ts';
 import type { Role } from './supervisor.ts';
 
@@ -12,10 +12,12 @@ export interface RoleOptions {
   /** Weights are only loaded from below these folders. */
   readonly weightRoots: readonly string[];
   readonly policyPort: number;
+  /** Processes of a role; one where not said. */
+  readonly count?: Partial<Readonly<Record<WorkerRole, number>>>;
 }
 
 /** Everything a run needs on one machine: the policy server and one worker of each role. */
-export function localRoles({ weightRoots, policyPort }: RoleOptions): Role[] {
+export function localRoles({ weightRoots, policyPort, count = {} }: RoleOptions): Role[] {
   const policyUrl = policyUrlAt(policyPort);
   const policyServer: Role = {
     name: 'policy server',
@@ -32,12 +34,14 @@ export function localRoles({ weightRoots, policyPort }: RoleOptions): Role[] {
     dropEnv: temporalSecrets,
     ready: { url: `${policyUrl}/health` },
   };
-  const workers = workerRoles.map((role): Role => ({
-    name: `${role} worker`,
-    args: [...program('./main'), '--role', role],
-    env: { RATCHET_POLICY_URL: policyUrl },
-    ready: { line: `${role} worker ready` },
-  }));
+  const workers = workerRoles.flatMap((role): Role[] =>
+    Array.from({ length: count[role] ?? 1 }, (_, i) => ({
+      name: i === 0 ? `${role} worker` : `${role} worker ${i + 1}`,
+      args: [...program('./main'), '--role', role],
+      env: { RATCHET_POLICY_URL: policyUrl },
+      ready: { line: `${role} worker ready` },
+    })),
+  );
   return [policyServer, ...workers];
 }
 

@@ -1,21 +1,20 @@
 import { Client } from '@temporalio/client';
 import { NativeConnection, Worker, type WorkerOptions } from '@temporalio/worker';
-import { createOrchestratorActivities, createRolloutActivities, createTrainActivities } from '../activities/index.ts';
+import { createOrchestratorActivities, createRolloutActivities } from '../activities/index.ts';
 import { ActivityFailpoints } from '../activities/failpoint-interceptor.ts';
 import { FailureMapping } from '../activities/failures.ts';
 import { RunLog } from '../activities/run-log.ts';
-import { PolicyTrainer } from '../activities/policy-trainer.ts';
 import { openInference } from '../backends/inference/index.ts';
 import type { Inference } from '../backends/inference/index.ts';
-import { openTrainer } from '../backends/trainer/index.ts';
-import { specOf } from '../activities/run-access.ts';
 import { taskQueues, type WorkerRole } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { loadTokenizer } from '../engine/index.ts';
 import { codeVersion } from './code-version.ts';
+import { findTrainers } from './find-trainers.ts';
 import { dataConverterFor, type PayloadKey } from './payload-codec.ts';
 import { connectionOptions, notConnected } from './temporal-connection.ts';
 import type { TemporalSettings } from './temporal-settings.ts';
+import { openTrainerWorkers } from './trainer-workers.ts';
 import { workflowBundlePath } from './workflow-bundle.ts';
 
 export interface WorkerSettings {
@@ -28,8 +27,13 @@ export interface WorkerSettings {
   readonly policyUrl: string;
 }
 
-/** One worker of one role, connected. The caller runs it; SIGTERM lets what is in flight finish or hand over. */
-export async function openWorker(settings: WorkerSettings): Promise<Worker> {
+/** What a process of one role does until it is told to stop. */
+export interface OpenedWorker {
+  run(): Promise<void>;
+}
+
+/** The worker of one role, connected. The caller runs it; SIGTERM lets what is in flight finish or hand over. */
+export async function openWorker(settings: WorkerSettings): Promise<OpenedWorker> {
   const { temporal, payloadKeys } = settings;
   const connection = await connectWorker(temporal);
   const log = new RunLog(settings.role);
@@ -67,15 +71,7 @@ export async function openWorker(settings: WorkerSettings): Promise<Worker> {
         maxConcurrentActivityTaskExecutions: 16,
       });
     case 'train':
-      return Worker.create({
-        ...common,
-        activities: createTrainActivities({
-          trainer: new PolicyTrainer(async (run) => openTrainer((await specOf(run)).trainer)),
-          tokenizer: loadTokenizer,
-        }),
-        // One GPU, one policy, one thing at a time.
-        maxConcurrentActivityTaskExecutions: 1,
-      });
+      return openTrainerWorkers(common, clientOf(settings, connection));
     default:
       return settings.role satisfies never;
   }
@@ -90,14 +86,19 @@ export async function connectWorker(settings: TemporalSettings): Promise<NativeC
   }
 }
 
+function clientOf({ temporal, payloadKeys }: WorkerSettings, connection: NativeConnection): Client {
+  return new Client({ connection, namespace: temporal.namespace, dataConverter: dataConverterFor(payloadKeys) });
+}
+
 function orchestratorActivities(settings: WorkerSettings, connection: NativeConnection) {
-  const { projectFolder, payloadKeys } = settings;
+  const { projectFolder } = settings;
   const { namespace } = settings.temporal;
-  const client = new Client({ connection, namespace, dataConverter: dataConverterFor(payloadKeys) });
+  const client = clientOf(settings, connection);
   return createOrchestratorActivities({
     projectFolder,
     codeVersion,
     inference: inferenceFor(settings),
+    findTrainers: () => findTrainers(client),
     hasSearchAttributes: async () => {
       const { customAttributes } = await connection.operatorService.listSearchAttributes({ namespace });
       return ['RatchetRun', 'RatchetStep', 'RatchetReward'].every((name) => name in customAttributes);

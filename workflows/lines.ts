@@ -1,6 +1,7 @@
 import { firstLineage } from '../core/names.ts';
-import type { EvaluationSummary } from '../activities/index.ts';
+import type { EvaluationSummary, Recovery } from '../activities/index.ts';
 import type { local } from './activity-options.ts';
+import type { RunEvent } from './messages.ts';
 
 /** What a run tells people, one line per event. */
 
@@ -49,4 +50,43 @@ export function evalValues({ environment, sampled, greedy }: EvaluationSummary):
     greedy_reward: greedy.reward,
     ...(greedy.exact === null ? {} : { greedy_exact: greedy.exact }),
   };
+}
+
+/** How a trainer came back. `regenerated` is how many rollouts were asked for because of it. */
+export function recoveryLines(
+  step: number,
+  recovery: Recovery,
+  regenerated: number,
+  isExpected: boolean,
+): Pick<RunEvent, 'kind' | 'text' | 'values'>[] {
+  const { restoredFrom, replayedSteps, seconds, damaged, differs } = recovery;
+  const lines: Pick<RunEvent, 'kind' | 'text' | 'values'>[] = damaged.map((damage) => ({
+    kind: 'warning',
+    text: `checkpoint passed over: ${damage}`,
+    values: {},
+  }));
+  if (!isExpected) {
+    const from = restoredFrom === null ? 'went on from memory' : `restored from checkpoint ${restoredFrom}`;
+    lines.push({
+      kind: 'recovery',
+      text: `trainer ${from}, ${replayedSteps} stored batches trained again in ${seconds.toFixed(1)}s, ${regenerated} rollouts generated for it`,
+      values: {
+        restored_from: restoredFrom ?? 'memory',
+        replayed_steps: replayedSteps,
+        seconds,
+        rollouts_regenerated: regenerated,
+      },
+    });
+  }
+  if (differs) {
+    const why = differs.isSameEngine
+      ? 'The engine is the same, and promises equal bits: this is a bug in Ratchet, please report it'
+      : 'The engine does not promise equal bits, or is another one';
+    lines.push({
+      kind: 'warning',
+      text: `training up to step ${step - 1} again gave other weights, first at step ${differs.step} (${differs.digest.slice(0, 12)}…). ${why}. The run goes on from them as a version of its own`,
+      values: { differs_at: differs.step, same_engine: String(differs.isSameEngine) },
+    });
+  }
+  return lines;
 }

@@ -1,4 +1,6 @@
-import { defineQuery, defineUpdate } from '@temporalio/workflow';
+import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
+import type { TrainerHeld } from '../activities/index.ts';
+import { trainerHeldSignalName } from '../core/names.ts';
 
 /** What one may ask a run and tell it. The command line uses these definitions; the Temporal UI shows them by name. */
 
@@ -47,6 +49,9 @@ export interface RunEvent {
 export const statusQuery = defineQuery<RunStatus>('status');
 /** Events after a sequence number, oldest first; only the last few hundred are kept. */
 export const eventsQuery = defineQuery<RunEvent[], [after: number]>('events');
+
+/** From the GPU worker that took the run. */
+export const trainerHeldSignal = defineSignal<[TrainerHeld]>(trainerHeldSignalName);
 
 export const pauseUpdate = defineUpdate<string, [reason?: string]>('pause');
 export const resumeUpdate = defineUpdate<string>('resume');

@@ -7,7 +7,7 @@ import {
   upsertSearchAttributes,
 } from '@temporalio/workflow';
 import { defineSearchAttributeKey } from '@temporalio/common';
-import { eventsKept } from '../core/limits.ts';
+import { eventsKept, longPauseMs } from '../core/limits.ts';
 import type { Overrides } from '../core/rl/run-state.ts';
 import {
   eventsQuery,
@@ -53,7 +53,7 @@ export class RewindAsked extends Error {}
 /** Where people meet the run: it answers queries, takes updates, and says what it is waiting for. */
 export class RunDesk {
   readonly #options: DeskOptions;
-  readonly #waiting = new Map<number, { what: string; since: string }>();
+  readonly #waiting = new Map<number, { what: string | (() => string); since: string }>();
   #waits = 0;
   #events: RunEvent[];
   #pausedBecause: string | null;
@@ -100,7 +100,7 @@ export class RunDesk {
   }
 
   /** Everything the run awaits goes through here, so that it can say what it is waiting for. */
-  async waitFor<T>(what: string, work: Promise<T>): Promise<T> {
+  async waitFor<T>(what: string | (() => string), work: Promise<T>): Promise<T> {
     const ticket = this.#waits++;
     this.#waiting.set(ticket, { what, since: now() });
     try {
@@ -110,9 +110,10 @@ export class RunDesk {
     }
   }
 
-  tell(kind: RunEvent['kind'], step: number, text: string, values: RunEvent['values'] = {}): void {
+  /** Without a step it is of the one committed last. */
+  tell(kind: RunEvent['kind'], step: number | null, text: string, values: RunEvent['values'] = {}): void {
     const sequence = (this.#events.at(-1)?.sequence ?? 0) + 1;
-    this.#events.push({ sequence, time: now(), kind, step, text, values });
+    this.#events.push({ sequence, time: now(), kind, step: step ?? this.#step, text, values });
     if (this.#events.length > eventsKept) this.#events = this.#events.slice(-eventsKept);
     setCurrentDetails(this.#details());
   }
@@ -122,9 +123,16 @@ export class RunDesk {
     this.tell('paused', this.#step, `paused: ${reason}`);
   }
 
+  /** What is done once when a pause gets long. */
+  onLongPause: () => void = () => undefined;
+
   /** Throws {@link RewindAsked} when the run is to go on from another step. */
   async untilResumed(): Promise<void> {
-    await condition(() => this.#pausedBecause === null || this.#rewindTo !== null);
+    const isOver = (): boolean => this.#pausedBecause === null || this.#rewindTo !== null;
+    if (!isOver() && !(await condition(isOver, longPauseMs))) {
+      this.onLongPause();
+      await condition(isOver);
+    }
     if (this.#rewindTo !== null) throw new RewindAsked();
   }
 
@@ -211,7 +219,10 @@ export class RunDesk {
       step: this.#step,
       maxSteps,
       pausedBecause: this.#pausedBecause,
-      waitingOn: [...this.#waiting.values()],
+      waitingOn: [...this.#waiting.values()].map(({ what, since }) => ({
+        what: typeof what === 'string' ? what : what(),
+        since,
+      })),
       policyDigest: this.#digest,
       learningRate: this.#overrides.learningRate ?? learningRate,
       store,

@@ -18,6 +18,8 @@ export interface ContinuedRun {
     readonly rewindTo?: number;
     /** Why that could not be done after all: retention was at work meanwhile. The run goes on where it was. */
     readonly rewindRefused?: string;
+    /** The GPU worker that held the run last: it may hold the newest version still. */
+    readonly trainer?: string | null;
   };
 }
 

@@ -1,16 +1,19 @@
 import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
-import { refusedAttemptsMax } from '../core/limits.ts';
+import { canaryDifferenceMax, refusedAttemptsMax } from '../core/limits.ts';
+import { versionName } from '../core/names.ts';
 import { initialCurriculum } from '../core/rl/curriculum.ts';
 import { nextBeta } from '../core/rl/kl-controller.ts';
-import type { PolicyVersion, RunState } from '../core/rl/run-state.ts';
-import type { EvaluationSummary, TrainRunInput, WarmUpState } from '../activities/index.ts';
-import { local, opening, orchestrator, rollouts, training } from './activity-options.ts';
+import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
+import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';
+import { local, opening, orchestrator, rollouts } from './activity-options.ts';
 import { awaitedLater, Beside } from './beside.ts';
 import { collectStep, type CollectedStep } from './collect-step.ts';
-import { evalLine, evalValues, rewoundLine, stepLine, unsoundLine } from './lines.ts';
+import { evalLine, evalValues, recoveryLines, rewoundLine, stepLine, unsoundLine } from './lines.ts';
+import { Publishing } from './publishing.ts';
 import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
 import { stepOutcomes } from './step-outcomes.ts';
+import { TrainerHold } from './trainer-hold.ts';
 
 const evalsCarried = 10;
 
@@ -57,6 +60,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     }
   }
 
+  const hold = new TrainerHold(run, desk, carried?.trainer ?? null);
+  desk.onLongPause = () => hold.releaseWhenIdle();
+  const publishing = new Publishing(run, desk, hold, tellRecovery);
+  /** The step in training, and rollouts asked for it meanwhile: a recovery needs none. */
+  let inTraining = 0;
+  let regenerated = 0;
+
   let { state, parent } = start ?? (await makeFirstVersion());
   desk.at('training', state.step, state.policy.digest);
   if (carried?.rewindRefused !== undefined) desk.tell('warning', state.step, carried.rewindRefused);
@@ -70,6 +80,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   const pendingEvals = new Set<number>();
 
   let served = state.policy;
+  if (start && !carried) await publishWhatWasCutOff();
   let broadcast = awaitedLater(broadcastWeights(state.policy));
   if (!carried || start?.begins) for (const step of state.pendingEvals) evaluate(step);
 
@@ -108,6 +119,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
         parent,
         plan: trained.plan,
         optimizer: trained.optimizer,
+        engine: trained.engine,
         outcomes: stepOutcomes(step, attempts),
         metrics: {
           ...trained.metrics,
@@ -123,7 +135,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       })
     ).sha256;
     desk.at('training', step, state.policy.digest);
-    broadcast = awaitedLater(broadcastWeights(state.policy));
+    serve(state.policy, trained.optimizer);
     await local.recordMetrics({ run, step });
     desk.publish(step, collected.figures['reward'] ?? null);
     desk.tell('step', step, stepLine(step, spec.maxSteps, figures), figures);
@@ -135,6 +147,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   /** Level 0 collects after the newest version is served; level 1 beside the training of the step before. */
   function collect(step: number, from: Pick<CollectedStep, 'curriculum' | 'surplus'>): Promise<CollectedStep> {
     const { curriculum, surplus } = from;
+    if (step <= inTraining) regenerated += spec.batchSize;
     const newestPolicy = () => served;
     return awaitedLater(
       broadcast.then(() => collectStep(desk, { run, spec, datasets, step, curriculum, surplus, newestPolicy })),
@@ -147,40 +160,71 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   async function train(step: number, attempt: number, collected: CollectedStep) {
-    const { policy: from, reference, klBeta } = state;
-    const { overrides } = desk;
-    const planned = await local.planStep({
-      run,
-      step,
-      attempt,
-      from,
-      reference,
-      klBeta,
-      overrides,
-      packed: collected.packed,
-    });
-    const summary = `step ${step}: ${collected.rows} rows onto v${step - 1}, learning rate ${planned.learningRate.toExponential(1)}`;
-    const result = await desk.waitFor(
-      `train ${summary}`,
-      training.trainStep.executeWithOptions({ summary }, [{ run, plan: planned.plan }]),
-    );
-    if (result.recovery) tellRecovery(step, result.recovery);
-    return { ...result, ...planned };
+    await publishing.of(state.reference.step); // the trainer reads it from the store
+    for (;;) {
+      const { policy: from, reference, klBeta } = state;
+      const { overrides } = desk;
+      const { packed } = collected;
+      const planned = await local.planStep({ run, step, attempt, from, reference, klBeta, overrides, packed });
+      const { plan } = planned;
+      const summary = `step ${step}: ${collected.rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
+      inTraining = step;
+      const result = await desk.waitFor(
+        `train ${summary}`,
+        hold.use(({ steps, epoch }) => steps.trainStep.executeWithOptions({ summary }, [{ run, plan, epoch }])),
+      );
+      inTraining = 0;
+      if (result.recovery) tellRecovery(step, result.recovery);
+      if (result.replay === null) return { ...result, ...planned };
+      takeReplay(result.replay);
+    }
   }
 
-  function tellRecovery(
-    step: number,
-    recovery: NonNullable<Awaited<ReturnType<typeof training.trainStep>>['recovery']>,
-  ): void {
-    for (const damage of recovery.damaged) desk.tell('warning', step, `checkpoint passed over: ${damage}`);
-    if (recovery.replayedSteps === 0 && recovery.restoredFrom === state.step && step === (start?.state.step ?? 0) + 1)
-      return;
-    desk.tell(
-      'recovery',
-      step,
-      `trainer restored from checkpoint ${recovery.restoredFrom}, ${recovery.replayedSteps} stored batches trained again, 0 rollouts generated for it`,
-      { restored_from: recovery.restoredFrom, replayed_steps: recovery.replayedSteps },
+  function tellRecovery(step: number, recovery: Recovery): void {
+    const isFirstLoad = recovery.replayedSteps === 0 && recovery.restoredFrom === state.step;
+    const isExpected = isFirstLoad && step === (start?.state.step ?? 0) + 1;
+    for (const { kind, text, values } of recoveryLines(step, recovery, regenerated, isExpected)) {
+      desk.tell(kind, step, text, values);
+    }
+  }
+
+  /** Training up to a committed step again gave other weights: from here on they are that version. */
+  function takeReplay(replay: PolicyVersion): void {
+    if (state.policy.digest === replay.digest) return;
+    replaceVersion(state.policy, replay);
+    serve(replay, null);
+  }
+
+  function replaceVersion(lost: PolicyVersion, replay: PolicyVersion): void {
+    if (lost.digest === replay.digest) return;
+    const { policy, reference } = state;
+    state = {
+      ...state,
+      policy: policy.digest === lost.digest ? replay : policy,
+      reference: reference.digest === lost.digest ? replay : reference,
+    };
+  }
+
+  /** Uploads a committed version and brings the servers to it. */
+  function serve(policy: PolicyVersion, optimizer: ObjectRef | null): void {
+    const stored = publishing.publish(policy, optimizer);
+    broadcast = awaitedLater(
+      stored.then(async (version) => {
+        replaceVersion(policy, version);
+        await broadcastWeights(version);
+      }),
     );
+  }
+
+  /** The run ended before these were in the store: they are made again from stored batches. */
+  async function publishWhatWasCutOff(): Promise<void> {
+    // Groups of a step are collected once a version this near is served: older ones were in the store, and may be gone.
+    const oldest = state.step - spec.maxAsyncLevel - 1;
+    const pending = state.pendingEvals.filter((step) => step >= oldest && step < state.step);
+    const steps = [...pending.toSorted((a, b) => a - b), state.step];
+    for (const policy of await local.findUnpublished({ run, steps })) {
+      replaceVersion(policy, await publishing.publish(policy, null));
+    }
   }
 
   function nextState(
@@ -206,12 +250,18 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   async function broadcastWeights(policy: PolicyVersion): Promise<void> {
-    const summary = `v${policy.step} to the policy servers`;
-    await desk.waitFor(
+    const url = spec.inference.kind === 'embedded' ? spec.inference.url : null;
+    const summary = `${versionName(policy)} to ${url ?? 'the policy servers'}`;
+    const { canaryDifference } = await desk.waitFor(
       `broadcast ${summary}`,
       orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }]),
     );
     served = policy;
+    if (canaryDifference !== null && !(canaryDifference <= canaryDifferenceMax)) {
+      desk.pause(
+        `canary: the sampler's logprobs of ${summary} are up to ${canaryDifference.toExponential(1)} off the trainer's, expected ${canaryDifferenceMax} at most. It samples from other weights than are trained: restart it, or look at its log; then resume.`,
+      );
+    }
   }
 
   /** One after another: retention looks at what is sealed. */
@@ -219,6 +269,14 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const before = sealing;
     return beside.start(async () => {
       await before;
+      const replaced = await publishing.of(step);
+      if (replaced?.replay) {
+        return desk.tell(
+          'warning',
+          step,
+          `checkpoint ${step} is left out: its parts were lost before their upload, and ${versionName(replaced)} took its place`,
+        );
+      }
       await saveCheckpoint(step);
     });
   }
@@ -240,10 +298,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   function evaluate(step: number): void {
     pendingEvals.add(step);
     void beside.start(async () => {
+      const replaced = await publishing.of(step);
       const summary = `held-out examples with v${step}`;
       const results = await desk.waitFor(
         `eval ${summary}`,
-        rollouts.evaluatePolicy.executeWithOptions({ summary }, [{ run, step }]),
+        rollouts.evaluatePolicy.executeWithOptions({ summary }, [
+          { run, step, ...(replaced?.replay ? { policy: replaced } : {}) },
+        ]),
       );
       pendingEvals.delete(step);
       evals.push(...results);
@@ -258,7 +319,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       const summary: string = warm === null ? `base model ${spec.model}` : `steps ${warm.step + 1}… of ${total}`;
       warm = await desk.waitFor(
         `warm-up: ${summary}`,
-        training.warmUp.executeWithOptions({ summary }, [{ run, from: warm }]),
+        hold.use(({ steps, epoch }) => steps.warmUp.executeWithOptions({ summary }, [{ run, from: warm, epoch }])),
       );
       if (warm.loss !== null) {
         desk.tell('warm-up', 0, `warm-up (supervised) ${warm.step} of ${total}  loss ${warm.loss.toFixed(2)}`, {
@@ -304,8 +365,11 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   /** Retention removed them, and the run was taken back to where stored batches lead to. */
   async function restoreWeights(): Promise<void> {
     const { policy } = state;
-    const summary = `the weights of v${policy.step} again, from a checkpoint and stored batches`;
-    await desk.waitFor(`make ${summary}`, training.restoreVersion.executeWithOptions({ summary }, [{ run, policy }]));
+    const summary = `the weights of ${versionName(policy)} again, from a checkpoint and stored batches`;
+    await desk.waitFor(
+      `make ${summary}`,
+      hold.use(({ steps, epoch }) => steps.restoreVersion.executeWithOptions({ summary }, [{ run, policy, epoch }])),
+    );
   }
 
   /** Everything beside the loop is drained first: a child or an activity in flight would not survive. */
@@ -324,6 +388,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
         parent,
         desk: desk.carry(),
         evals: evals.slice(-evalsCarried),
+        trainer: hold.carry(),
       },
     });
   }
@@ -331,6 +396,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function finish(): Promise<RunSummary> {
     desk.at('finishing', state.step, state.policy.digest);
     await broadcast;
+    hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
     if (desk.rewindTo !== null) return continueRun();
     const ledger = await local.auditRun({ run });

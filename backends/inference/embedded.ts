@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { inferencePatienceMs } from '../../core/limits.ts';
 import { saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
-import type { Inference, Sample, SampleRequest, ServedPolicy } from './types.ts';
+import type { Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
 
 /** Between asking and asking again. A version that was just loaded is asked for at once, the first time. */
 const firstWaitMs = 100;
@@ -30,6 +30,17 @@ export class EmbeddedInference implements Inference {
       if (this.#waiting.length === 0) setImmediate(() => this.#flush());
       this.#waiting.push({ request, resolve, reject });
     });
+  }
+
+  /** One forced token after each beginning: its logprob is that of the whole vocabulary all the same. */
+  async score({ policy, tokenIds, positions }: ScoreRequest): Promise<readonly number[]> {
+    const ask = async (position: number): Promise<number> => {
+      const request = { policy, promptTokenIds: tokenIds.slice(0, position), maxTokens: 1, temperature: 1, seed: 0 };
+      const forced = { allowed_token_ids: [tokenIds[position]!] };
+      const [sample] = await this.#patiently(undefined, () => this.#completions([request], forced));
+      return sample!.logprobs[0]!;
+    };
+    return Promise.all(positions.map(ask));
   }
 
   async bringTo(policy: ServedPolicy): Promise<void> {
@@ -65,7 +76,10 @@ export class EmbeddedInference implements Inference {
     }
   }
 
-  async #completions(requests: readonly SampleRequest[]): Promise<Sample[]> {
+  async #completions(
+    requests: readonly SampleRequest[],
+    more: Readonly<Record<string, unknown>> = {},
+  ): Promise<Sample[]> {
     const { policy, signal } = requests[0]!;
     const response = await this.#post(
       '/v1/completions',
@@ -74,6 +88,7 @@ export class EmbeddedInference implements Inference {
         prompt: requests.map(({ promptTokenIds }) => promptTokenIds),
         seeds: requests.map(({ seed }) => seed),
         ...samplingBody(requests[0]!),
+        ...more,
         logprobs: 0,
         return_token_ids: true,
       },

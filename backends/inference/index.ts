@@ -3,7 +3,7 @@ import { EmbeddedInference } from './embedded.ts';
 import { ModuleInference } from './module.ts';
 import type { Inference } from './types.ts';
 
-export type { Inference, Sample, SampleRequest, ServedPolicy } from './types.ts';
+export type { Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
 
 /** `defaultUrl` is the policy server this machine's `ratchet dev` started. */
 export function openInference(spec: InferenceSpec, defaultUrl: string): Inference {

@@ -22,6 +22,12 @@ export interface SampleRequest extends SamplingModifiers {
   readonly signal?: AbortSignal | undefined;
 }
 
+export interface ScoreRequest {
+  readonly policy: ServedPolicy;
+  readonly tokenIds: readonly number[];
+  readonly positions: readonly number[];
+}
+
 export interface Sample {
   readonly tokenIds: readonly number[];
   /** log softmax(logits / temperature) at each sampled token. */
@@ -41,6 +47,11 @@ export interface Inference {
    * `PromptTooLong`, of this prompt, and `InferenceRejected`.
    */
   sample(request: SampleRequest): Promise<Sample>;
+  /**
+   * log softmax(logits) of `tokenIds[i]` after the tokens before it, for each of `positions` (≥ 1), temperature 1; absent
+   * where the server cannot say.
+   */
+  score?(request: ScoreRequest): Promise<readonly number[]>;
   /** Idempotent; returns when every server has confirmed that it holds the version with this digest. */
   bringTo(policy: ServedPolicy): Promise<void>;
 }

@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import {
+  engineFingerprint,
   type SessionOptions,
   type StepResult,
   type TrainMetrics,
@@ -22,6 +24,7 @@ export class OnnxTrainer implements Trainer {
   readonly #options: SessionOptions;
   #process: TrainerProcess | null = null;
   #part: TrainedPart | null = null;
+  #fingerprint: Promise<string> | null = null;
 
   constructor(options: SessionOptions) {
     this.#options = options;
@@ -75,6 +78,14 @@ export class OnnxTrainer implements Trainer {
     await this.#engine().exportWeights(folder, { base });
   }
 
+  logprobs(samples: readonly TrainSample[], temperature: number): Promise<readonly Float32Array[]> {
+    return this.#engine().forwardLogprobs(samples, { temperature });
+  }
+
+  fingerprint(): Promise<string> {
+    return (this.#fingerprint ??= describeEngine(this.#options));
+  }
+
   saveOptimizer(): Promise<Uint8Array> {
     return this.#engine().saveState();
   }
@@ -112,6 +123,13 @@ export class OnnxTrainer implements Trainer {
     }
     return count === 0 ? 0 : sum / count;
   }
+}
+
+/** In a line, the many vector features by their sum: it goes into every commit. */
+async function describeEngine(options: SessionOptions): Promise<string> {
+  const { runtime, provider, threads, cpu, cpuFeatures } = await engineFingerprint(options);
+  const features = createHash('sha256').update(cpuFeatures.join(' ')).digest('hex').slice(0, 12);
+  return [runtime, provider, `${threads} threads`, cpu, `features ${features}`].join(', ');
 }
 
 function outcomeOf(

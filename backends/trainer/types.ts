@@ -52,6 +52,10 @@ export interface Trainer {
    * folder that the files will lie in.
    */
   exportTo(folder: string, options: { readonly base: string }): Promise<void>;
+  /** log softmax(logits / temperature) of every token under the weights it holds; absent where it cannot say. */
+  logprobs?(samples: readonly TrainSample[], temperature: number): Promise<readonly Float32Array[]>;
+  /** What its bits depend on besides its inputs; equal ones promise equal bits. Absent where nothing is promised. */
+  fingerprint?(): Promise<string>;
   /** The optimizer's state as bytes; `restoreOptimizer` takes them back, null = a fresh optimizer. */
   saveOptimizer(): Promise<Uint8Array>;
   restoreOptimizer(state: Uint8Array | null): Promise<void>;

@@ -1,23 +1,34 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { Command } from 'commander';
+import { Command, InvalidArgumentError } from 'commander';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { installService, planService, uninstallService } from '../../workers/service.ts';
 import { startStack } from '../../workers/supervisor.ts';
 import { startClock } from '../clock.ts';
 
+interface DevOptions {
+  readonly weights: string[];
+  readonly trainers: number;
+  readonly rolloutWorkers: number;
+  readonly installService?: boolean;
+  readonly uninstallService?: boolean;
+}
+
 export const devCommand = new Command('dev')
   .description('a Temporal server and all roles on this machine, supervised, until Ctrl-C')
   .option('--weights <folder...>', 'folders the policy server may load weights from', ['outputs'])
+  .option('--trainers <n>', 'GPU workers; each is held by one run at a time', wholeNumber, 1)
+  .option('--rollout-workers <n>', 'rollout workers, shared by all runs', wholeNumber, 1)
   .option(
     '--install-service',
     'write a service (systemd, launchd) that starts this at boot, so that runs go on by themselves',
   )
   .option('--uninstall-service', "remove this folder's service")
-  .action(async ({ weights, installService: installs, uninstallService: uninstalls }: DevOptions) => {
+  .action(async (options: DevOptions) => {
+    const { weights, trainers, rolloutWorkers, installService: installs, uninstallService: uninstalls } = options;
     const projectFolder = process.cwd();
-    if (installs || uninstalls) return tellService(projectFolder, weights, installs === true);
+    if (installs || uninstalls) return tellService(projectFolder, options, installs === true);
     const clock = startClock();
     const weightRoots = weights.map((folder) => path.resolve(projectFolder, folder));
     for (const root of weightRoots) await mkdir(root, { recursive: true });
@@ -31,7 +42,7 @@ export const devCommand = new Command('dev')
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots, policyPort }),
+      roles: localRoles({ weightRoots, policyPort, count: { train: trainers, rollout: rolloutWorkers } }),
       log: clock.say,
       signal: interrupted.signal,
     }).catch((error: unknown) => {
@@ -51,16 +62,13 @@ export const devCommand = new Command('dev')
     await stack.stop();
   });
 
-interface DevOptions {
-  readonly weights: string[];
-  readonly installService?: boolean;
-  readonly uninstallService?: boolean;
-}
-
 /** Writes or removes this folder's service, and says what is left to do. */
-function tellService(projectFolder: string, weights: readonly string[], installs: boolean): void {
+function tellService(projectFolder: string, options: DevOptions, installs: boolean): void {
+  const { weights, trainers, rolloutWorkers } = options;
   const ratchet = fileURLToPath(new URL('../ratchet.mjs', import.meta.url));
-  const plan = planService({ projectFolder, command: [process.execPath, ratchet, 'dev', '--weights', ...weights] });
+  const workers = ['--trainers', String(trainers), '--rollout-workers', String(rolloutWorkers)];
+  const command = [process.execPath, ratchet, 'dev', ...workers, '--weights', ...weights];
+  const plan = planService({ projectFolder, command });
   const say = (line: string): void => void process.stdout.write(`${line}\n`);
   if (installs) {
     say(`${plan.file}: ${installService(plan)}. It is not enabled yet:`);
@@ -73,4 +81,13 @@ function tellService(projectFolder: string, weights: readonly string[], installs
   if (!uninstallService(plan)) return say(`There is no service for ${projectFolder}: ${plan.file} does not exist.`);
   say(`${plan.file}: removed. If it is running, end it:`);
   for (const line of plan.toDisable) say(`  ${line}`);
+}
+
+/** Processes of one role on one machine. */
+const processesMax = 64;
+
+function wholeNumber(text: string): number {
+  const number = Number(text);
+  if (Number.isInteger(number) && number >= 1 && number <= processesMax) return number;
+  throw new InvalidArgumentError(`Expected a whole number from 1 to ${processesMax}.`);
 }

@@ -105,7 +105,7 @@ export async function train(
 
 type RunHandle = WorkflowHandle<typeof trainRun>;
 
-/** Runs that were interrupted go on as soon as there are processes again, and share the one trainer. */
+/** Runs that were interrupted go on as soon as there are processes again, and hold the one trainer in turn. */
 async function tellOthers(client: Client, ours: string, clock: Clock): Promise<void> {
   const others: string[] = [];
   const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
@@ -114,7 +114,7 @@ async function tellOthers(client: Client, ours: string, clock: Clock): Promise<v
   }
   if (others.length === 0) return;
   clock.say(
-    `also going on here, on the same trainer: ${others.join(', ')}   end one with: npx ratchet temporal workflow cancel -w ${others[0]}`,
+    `also going on here: ${others.join(', ')}   the trainer works for one run at a time; end one with: npx ratchet temporal workflow cancel -w ${others[0]}`,
   );
 }
 

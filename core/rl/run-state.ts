@@ -16,14 +16,14 @@ export interface ObjectRef {
 /** One version of the policy: v(step), identified by what its weights are. */
 export interface PolicyVersion {
   readonly step: number;
+  /** How many times training up to this step again gave other weights, which then took its place (`v12.r1`); 0 when absent. */
+  readonly replay?: number;
   /** sha256 of the weights, hex. */
   readonly digest: string;
   /** Folder of Hugging Face or PEFT files, relative to the run's folder, with a trailing slash. */
   readonly weights: string;
   /** The one safetensors file in it. */
   readonly file: ObjectRef;
-  /** Which replay of the step gave these weights, where it gave others than the step itself; absent = 0. */
-  readonly replay?: number;
 }
 
 /** The commit a lineage was begun from. */
@@ -138,6 +138,10 @@ export interface StepCommit {
   readonly spec?: ObjectRef;
   readonly plan: ObjectRef | null;
   readonly policy: PolicyVersion;
+  /** What it was trained from, where that is not the version of the parent commit but a replay of it that differs. */
+  readonly from?: PolicyVersion;
+  /** What the trainer's bits depend on besides its inputs: equal ones promise equal bits. Absent where it does not tell. */
+  readonly engine?: string;
   /** The optimizer's state at this version, where the plan asked for it. */
   readonly optimizer: ObjectRef | null;
   readonly outcomes: StepOutcomes;

@@ -4,6 +4,8 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import type { Recovery } from '../../activities/policy-trainer.ts';
+import type { TrainStepResult } from '../../activities/index.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
@@ -36,6 +38,12 @@ async function steps(test: TestRun, roles: Roles, count: number): Promise<Commit
   return versions;
 }
 
+function placeOf(recovery: Recovery | null) {
+  const { restoredFrom, replayedSteps, damaged, differs } = recovery!;
+  assert.equal(differs, null);
+  return { restoredFrom, replayedSteps, damaged };
+}
+
 /** The run's folder in another place, where nothing of it is in this process's memory. */
 async function copyOf(t: TestContext, { run, folder }: TestRun): Promise<RunHandle> {
   const place = await mkdtemp(path.join(tmpdir(), 'ratchet-copy-'));
@@ -57,7 +65,7 @@ describe('bringing a trainer to a version', () => {
     const { test, versions } = await fiveSteps(t);
     const { policyTrainer, trainers } = openRoles();
     const recovery = await policyTrainer.bringTo(test.run, versions[5]!.state.policy);
-    assert.deepEqual(recovery, { restoredFrom: 4, replayedSteps: 1, damaged: [] });
+    assert.deepEqual(placeOf(recovery), { restoredFrom: 4, replayedSteps: 1, damaged: [] });
     assert.deepEqual(trainers[0]!.trained, ['step 5']);
     assert.equal(await policyTrainer.bringTo(test.run, versions[5]!.state.policy), null);
   });
@@ -73,7 +81,7 @@ describe('bringing a trainer to a version', () => {
   test('a run that was copied elsewhere is restored there', async (t) => {
     const { test, versions } = await fiveSteps(t);
     const recovery = await openRoles().policyTrainer.bringTo(await copyOf(t, test), versions[5]!.state.policy);
-    assert.deepEqual(recovery, { restoredFrom: 4, replayedSteps: 1, damaged: [] });
+    assert.deepEqual(placeOf(recovery), { restoredFrom: 4, replayedSteps: 1, damaged: [] });
   });
 
   test('an older version than it holds is restored, never reached by training on', async (t) => {
@@ -89,7 +97,7 @@ describe('bringing a trainer to a version', () => {
     await assert.rejects(act(roles.trainStep, { run: test.run, plan: planned.plan }), /the trainer died/);
     assert(roles.trainers[0]!.isClosed);
     const retried = await act(roles.trainStep, { run: test.run, plan: planned.plan });
-    assert.deepEqual(retried.recovery, { restoredFrom: 4, replayedSteps: 1, damaged: [] });
+    assert.deepEqual(placeOf(retried.recovery), { restoredFrom: 4, replayedSteps: 1, damaged: [] });
     const undisturbed = await fiveSteps(t);
     const same = await advance(undisturbed.test, undisturbed.roles, undisturbed.versions[5]!);
     assert.equal(retried.policy!.digest, same.state.policy.digest);
@@ -223,9 +231,13 @@ describe('a train step', () => {
     const roles = openRoles();
     const firsts = [await commitFirst(one, roles), await commitFirst(two, roles)];
     const plans = [await planNext(one, roles, firsts[0]!), await planNext(two, roles, firsts[1]!)];
-    const results = [];
+    const results: TrainStepResult[] = [];
     for (const [i, { run }] of [one, two].entries())
       results.push(await act(roles.trainStep, { run, plan: plans[i]!.plan }));
-    for (const [i, { store }] of [one, two].entries()) await store.get(results[i]!.policy!.file);
+    for (const [i, { run, store }] of [one, two].entries()) {
+      const { policy, optimizer } = results[i]!;
+      assert.equal(await act(roles.publishVersion, { run, policy: policy!, optimizer }), true);
+      await store.get(policy!.file);
+    }
   });
 });

@@ -1,17 +1,22 @@
 /** Runs in folders of their own, driven step by step through the real activities with a trainer and a server of a few lines. */
 import { createHash } from 'node:crypto';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import {
+  createHoldActivities,
   createOrchestratorActivities,
   createRolloutActivities,
   createTrainActivities,
+  createUploadActivities,
 } from '../../activities/index.ts';
 import { PolicyTrainer } from '../../activities/policy-trainer.ts';
 import type { Environments } from '../../backends/environments/index.ts';
+import { TrainerSeat } from '../../activities/trainer-seat.ts';
+import { VersionSpool } from '../../activities/version-spool.ts';
 import type { Inference, SampleRequest } from '../../backends/inference/index.ts';
 import { resolveStoreUri, type Store } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
@@ -96,6 +101,8 @@ export class ChainTrainer implements Trainer {
   /** Fails this call number of `trainStep` and `sftStep`, counted from 1. */
   failAt = 0;
   refuse = false;
+  /** Of an engine whose bits are its own: another salt gives other weights for the same batch. */
+  salt = '';
   isClosed = false;
 
   async open(folder: string): Promise<{ digest: string }> {
@@ -146,7 +153,7 @@ export class ChainTrainer implements Trainer {
     this.trained.push(what);
     if (this.trained.length === this.failAt) throw new Error('the trainer died');
     if (this.refuse) return { applied: false, reason: 'loss is NaN', digest: this.#digest(), metrics: {} };
-    this.weights = `chain ${sha(this.weights, this.moments, ...parts)}`;
+    this.weights = `chain ${sha(this.weights, this.moments, this.salt, ...parts)}`;
     this.moments = sha(this.moments, ...parts);
     return { applied: true, digest: this.#digest(), metrics: { loss: 0.5, kl_divergence: 0.01 } };
   }
@@ -181,12 +188,25 @@ export class WordsInference implements Inference {
 }
 
 /** All roles of one life of the processes. `trainers` holds every trainer that was opened. */
-export function openRoles(inference: Inference = new WordsInference(), environments?: Environments) {
+export function openRoles(
+  inference: Inference = new WordsInference(),
+  { environments, salt = '' }: { readonly environments?: Environments; readonly salt?: string } = {},
+) {
   const trainers: ChainTrainer[] = [];
   const policyTrainer = new PolicyTrainer(() => {
-    trainers.push(new ChainTrainer());
-    return Promise.resolve(trainers.at(-1)!);
+    const trainer = new ChainTrainer();
+    trainer.salt = salt;
+    trainers.push(trainer);
+    return Promise.resolve(trainer);
   });
+  const spoolFolder = mkdtempSync(path.join(spools, 'process-'));
+  const seat = new TrainerSeat(`holder-${++holders}`);
+  const training = { trainer: policyTrainer, spool: new VersionSpool(spoolFolder), seat };
+  const { warmUp, trainStep, spoolVersion, restoreVersion } = createTrainActivities({
+    ...training,
+    tokenizer: openTokenizer,
+  });
+  const { publishVersion } = createUploadActivities(training);
   const generating = {
     inference: () => inference,
     tokenizer: openTokenizer,
@@ -199,11 +219,27 @@ export function openRoles(inference: Inference = new WordsInference(), environme
       projectFolder: tmpdir(),
       hasSearchAttributes: () => Promise.resolve(false),
       isWorkflowRunning: () => Promise.resolve(false),
+      findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
     }),
     ...createRolloutActivities(generating),
-    ...createTrainActivities({ trainer: policyTrainer, tokenizer: openTokenizer }),
+    ...createHoldActivities(training, () => Promise.resolve()),
+    warmUp: atFirstEpoch(warmUp),
+    trainStep: atFirstEpoch(trainStep),
+    spoolVersion: atFirstEpoch(spoolVersion),
+    restoreVersion: atFirstEpoch(restoreVersion),
+    publishVersion: atFirstEpoch(publishVersion),
   };
-  return { ...activities, policyTrainer, trainers };
+  return { ...activities, policyTrainer, trainers, seat, spoolFolder };
+}
+
+let holders = 0;
+const spools = mkdtempSync(path.join(tmpdir(), 'ratchet-spools-'));
+process.once('exit', () => rmSync(spools, { recursive: true, force: true }));
+
+/** Most tests hold a run once. */
+function atFirstEpoch<Input extends { readonly epoch: number }, Output>(activity: (input: Input) => Promise<Output>) {
+  return (input: Omit<Input, 'epoch'> & { readonly epoch?: number }): Promise<Output> =>
+    activity({ epoch: 1, ...input } as Input);
 }
 export type Roles = ReturnType<typeof openRoles>;
 
@@ -303,6 +339,7 @@ export async function advance(
     metrics: {},
     state,
   });
+  await act(roles.publishVersion, { run, policy: trained.policy, optimizer: trained.optimizer });
   if (snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [state.reference.step, ...(more.pinned ?? [])] });
   return { state, parent: sha256 };
 }

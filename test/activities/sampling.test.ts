@@ -18,7 +18,7 @@ import { act, commitFirst, datasets, makeRun, openRoles, type Roles, type TestRu
 /** A run with v0 and a round of four groups leased for step 1. */
 async function leased(t: TestContext, inference = new WordsInference(), environments?: Environments) {
   const run = await makeRun(t);
-  const roles = openRoles(inference, environments);
+  const roles = openRoles(inference, environments ? { environments } : {});
   const { state } = await commitFirst(run, roles);
   const lease = { run: run.run, step: 1, count: 4, curriculum: initialCurriculum, datasets, policy: state.policy };
   const { round } = await roles.leaseGroups(lease);

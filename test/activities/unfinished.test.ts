@@ -50,7 +50,7 @@ async function leased(
   more: { settings?: Record<string, string>; environments?: Environments } = {},
 ) {
   const run = await makeRun(t, more.settings);
-  const roles = openRoles(inference, more.environments);
+  const roles = openRoles(inference, more);
   const { state } = await commitFirst(run, roles);
   const lease = { run: run.run, step: 1, count: 2, curriculum: initialCurriculum, datasets, policy: state.policy };
   const { round } = await roles.leaseGroups(lease);
@@ -149,7 +149,7 @@ describe('a rollout of several turns', () => {
     assert.ok(parts.length >= 1 && parts.length <= 3, `grouped in parts, not one object a turn: ${parts.join()}`);
 
     const fresh = new WordsInference();
-    const second = await act(openRoles(fresh, environments).generateRollouts, { ...input, sitting: 2 });
+    const second = await act(openRoles(fresh, { environments }).generateRollouts, { ...input, sitting: 2 });
     assert.equal(fresh.asked.length, 24 - 13);
     const other = await leased(t, new WordsInference(), { environments });
     const undisturbed = await act(other.roles.generateRollouts, other.input);
@@ -166,7 +166,7 @@ describe('a rollout of several turns', () => {
     const killed = act(roles.generateRollouts, input).catch((error: unknown) => error);
     await delay(1_200);
     const fresh = new WordsInference();
-    const retried = await act(openRoles(fresh, environments).generateRollouts, input);
+    const retried = await act(openRoles(fresh, { environments }).generateRollouts, input);
     assert.deepEqual([fresh.asked.length, retried.rollouts], [24 - 10, 8]);
     stuck.abort();
     await killed;

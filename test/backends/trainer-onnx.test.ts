@@ -46,6 +46,11 @@ test('a policy with adapters is trained, exported beside its base, and served to
   const batch = { samples: randomBatch(model.config, 16, 4) };
   const outcome = await trainer.trainStep({ plan, batch, referenceFolder: base });
   assert.ok(outcome.applied && outcome.metrics['kl_divergence']! >= 0);
+  // As the trainer sees it now, for the canary.
+  const canary = batch.samples.slice(0, 2);
+  const positions = canary[0]!.lossMask.flatMap((mask, i) => (mask > 0 && i > 0 ? [i] : [])).slice(0, 3);
+  assert.equal(positions.length, 3);
+  const expected = await trainer.logprobs!(canary, 1);
   await trainer.exportTo(exported, { base: '../step_0' });
   const state = await trainer.saveOptimizer();
 
@@ -67,6 +72,9 @@ test('a policy with adapters is trained, exported beside its base, and served to
   };
   const inference = new EmbeddedInference(server.url);
   await inference.bringTo(policy);
+  const { tokenIds } = canary[0]!;
+  const told = await inference.score({ policy, tokenIds, positions });
+  told.forEach((logprob, i) => assert.ok(Math.abs(logprob - expected[0]![positions[i]!]!) < 1e-4, 'the canary agrees'));
   const promptTokenIds = model.tokenizer.renderChat([{ role: 'user', content: 'horse' }]);
   const turns = await Promise.all(
     Array.from({ length: 6 }, (_, seed) =>

@@ -5,7 +5,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { choosePort } from '../../workers/ports.ts';
-import { localRoles, policyUrlAt } from '../../workers/roles.ts';
+import { localRoles, policyUrlAt, type RoleOptions } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import { Client, Connection } from '@temporalio/client';
 
@@ -46,7 +46,10 @@ interval = 4
 keep_last = 2
 `;
 
-export async function openSmallProject(configs: Readonly<Record<string, string>>): Promise<SmallProject> {
+export async function openSmallProject(
+  configs: Readonly<Record<string, string>>,
+  count: RoleOptions['count'] = {},
+): Promise<SmallProject> {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-e2e-'));
   for (const [name, text] of Object.entries(configs)) await writeFile(path.join(folder, name), text);
   const log: string[] = [];
@@ -56,7 +59,7 @@ export async function openSmallProject(configs: Readonly<Record<string, string>>
   const stack = await startStack({
     projectFolder: folder,
     policyUrl: policyUrlAt(policyPort),
-    roles: localRoles({ weightRoots: [outputs], policyPort }),
+    roles: localRoles({ weightRoots: [outputs], policyPort, count }),
     log: (line) => void log.push(line),
   });
   // Patient, as the SDK is by default: the server is killed and comes back while a result is waited for.

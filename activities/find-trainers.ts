@@ -1,0 +1,30 @@
+/** A GPU worker that Temporal knows, and the workflow it is held by. */
+export interface KnownTrainer {
+  readonly identity: string;
+  readonly heldBy: string | null;
+}
+
+export interface KnownTrainers {
+  readonly trainers: readonly KnownTrainer[];
+  /** When one asked for work last, ISO time; null when none did lately. */
+  readonly lastSeen: string | null;
+}
+
+/** What a run says while it waits for a GPU worker: who there is, and what each is busy with. */
+export const createDescribeTrainers =
+  (find: () => Promise<KnownTrainers>) =>
+  async ({ workflowId }: { readonly workflowId: string }): Promise<string> => {
+    const { trainers, lastSeen } = await find();
+    if (trainers.length === 0) {
+      return `a GPU worker: none ${lastSeen === null ? 'known' : `since ${lastSeen}`}; start one with: npx ratchet worker --role train`;
+    }
+    const others = trainers.flatMap(({ heldBy }) => (heldBy !== null && heldBy !== workflowId ? [heldBy] : []));
+    const shown = others.slice(0, 3).join(', ') + (others.length > 3 ? ', …' : '');
+    const silent = trainers.length - others.length; // one that was killed is known for another minute
+    const parts = [
+      `${trainers.length} known`,
+      ...(others.length > 0 ? [`busy with run ${shown}`] : []),
+      ...(silent > 0 ? [`${silent} not answering`] : []),
+    ];
+    return `a GPU worker: ${parts.join(', ')}`;
+  };

@@ -1,0 +1,39 @@
+import { Context } from '@temporalio/activity';
+import type { RunHandle } from '../core/rl/run-state.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import { claimTrainer } from './trainer-claims.ts';
+import type { TrainerSeat } from './trainer-seat.ts';
+
+/** What a run is told when a GPU worker holds it. */
+export interface TrainerHeld {
+  readonly epoch: number;
+  /** Names the queues of the process: `trainerQueues(holder)`. */
+  readonly holder: string;
+}
+
+export interface HoldInput {
+  readonly run: RunHandle;
+  readonly workflowId: string;
+  readonly epoch: number;
+}
+
+/**
+ * Takes this process for a run for as long as it heartbeats: its failure or the end of its heartbeat means that the host
+ * is lost. Asked twice under one epoch, by two processes, one of them holds and the other fails.
+ */
+export const createHoldTrainer =
+  (seat: TrainerSeat, tell: (workflowId: string, held: TrainerHeld) => Promise<void>) =>
+  async ({ run, workflowId, epoch }: HoldInput): Promise<void> =>
+    withHeartbeat(async () => {
+      const { cancelled } = Context.current();
+      const { ousted, leave } = seat.take(run);
+      try {
+        const { holder } = seat;
+        await claimTrainer(run, { epoch, holder });
+        await tell(workflowId, { epoch, holder });
+        const end = new Promise<void>((resolve) => ousted.addEventListener('abort', () => resolve(), { once: true }));
+        await Promise.race([end, cancelled]);
+      } finally {
+        leave();
+      }
+    });

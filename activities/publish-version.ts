@@ -1,0 +1,22 @@
+import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import { isStored, type TrainDependencies } from './train-step.ts';
+import { requireNewestClaim } from './trainer-claims.ts';
+
+/**
+ * Puts a committed version from this process's spool into the store, beside the step that follows. False when it is not
+ * here (the process that made it is gone): then it is made again first. Twice is once.
+ */
+export const createPublishVersion =
+  ({ spool, seat: { holder } }: Pick<TrainDependencies, 'spool' | 'seat'>) =>
+  async (input: {
+    readonly run: RunHandle;
+    readonly policy: PolicyVersion;
+    readonly optimizer: ObjectRef | null;
+    readonly epoch: number;
+  }): Promise<boolean> =>
+    withHeartbeat(async () => {
+      const { run, policy, optimizer, epoch } = input;
+      if (await spool.publish(run, policy, () => requireNewestClaim(run, { epoch, holder }))) return true;
+      return isStored(run, policy, optimizer);
+    });

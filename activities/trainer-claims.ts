@@ -1,0 +1,60 @@
+import { Context } from '@temporalio/activity';
+import { RatchetError } from '../core/errors.ts';
+import { layout } from '../core/layout.ts';
+import type { RunHandle } from '../core/rl/run-state.ts';
+import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import type { MayGoOn } from './policy-trainer.ts';
+import { storeOf } from './run-access.ts';
+import type { TrainerSeat } from './trainer-seat.ts';
+
+/** `claims/trainer/epoch_N.json`: who holds the run since hold N. */
+interface TrainerClaim {
+  readonly epoch: number;
+  /** Unique to the GPU process. */
+  readonly holder: string;
+}
+
+/** Epochs of a run are numbered without gaps: the next one is free until a hold claims it. */
+export async function nextTrainerEpoch({ run }: { readonly run: RunHandle }): Promise<number> {
+  const keys = await storeOf(run).list(layout.trainerClaims());
+  return 1 + Math.max(0, ...keys.map((key) => Number(/epoch_(\d+)\.json$/.exec(key)?.[1] ?? 0)));
+}
+
+/** Of several who want an epoch one gets it. */
+export async function claimTrainer(run: RunHandle, claim: TrainerClaim): Promise<void> {
+  const key = layout.trainerClaim(claim.epoch);
+  const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(claim));
+  const { holder } = decodeJson<TrainerClaim>(bytes, key);
+  if (holder !== claim.holder) throw superseded(run, claim, { epoch: claim.epoch, holder });
+  await requireNewestClaim(run, claim);
+}
+
+/**
+ * Throws when another process has claimed the run since: what woke up after it was taken for dead stops here, before it
+ * writes weights or trains on. A later claim of the same process is no reason to stop.
+ */
+export async function requireNewestClaim(run: RunHandle, claim: TrainerClaim): Promise<void> {
+  for (let { epoch } = claim; ; epoch += 1) {
+    const key = layout.trainerClaim(epoch + 1);
+    const bytes = await storeOf(run).read(key);
+    if (!bytes) return;
+    const later = decodeJson<TrainerClaim>(bytes, key);
+    if (later.holder !== claim.holder) throw superseded(run, claim, later);
+  }
+}
+
+/** For what goes on for long in this process: throws when it was cancelled, or another process holds the run by now. */
+export function goingOn(run: RunHandle, epoch: number, { holder }: TrainerSeat): MayGoOn {
+  const { cancellationSignal } = Context.current();
+  return async () => {
+    cancellationSignal.throwIfAborted();
+    await requireNewestClaim(run, { epoch, holder });
+  };
+}
+
+function superseded(run: RunHandle, claim: TrainerClaim, later: TrainerClaim): RatchetError {
+  return new RatchetError(
+    'TrainerSuperseded',
+    `The run ${run.name} was held by this GPU worker (${claim.holder}) under epoch ${claim.epoch} and is held by ${later.holder} under epoch ${later.epoch} now. This one stops; nothing of its work is used.`,
+  );
+}

@@ -1,0 +1,144 @@
+import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../core/errors.ts';
+import { layout } from '../core/layout.ts';
+import { versionsSpooledMax } from '../core/limits.ts';
+import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { encodeJson } from '../backends/store/objects.ts';
+import { storeOf } from './run-access.ts';
+
+/** Logprobs that the trainer gives to a few tokens, to be compared with the sampler's. */
+export interface Canary {
+  readonly digest: string;
+  /** The beginning of a row of the batch. */
+  readonly tokenIds: readonly number[];
+  /** Indices of the tokens that were scored, ascending, from 1. */
+  readonly positions: readonly number[];
+  /** log softmax(logits) of each of them, temperature 1. */
+  readonly logprobs: readonly number[];
+}
+
+export interface SpooledVersion {
+  readonly policy: PolicyVersion;
+  readonly optimizer: ObjectRef | null;
+}
+
+interface SpoolInput {
+  /** With the folder of the store it belongs into. */
+  readonly version: Omit<PolicyVersion, 'file'>;
+  readonly write: (folder: string) => Promise<void>;
+  readonly optimizer: Uint8Array | null;
+  readonly canary: Canary | null;
+}
+
+interface Entry extends SpooledVersion {
+  readonly owner: string;
+  readonly folder: string;
+  /** In the order in which they are stored: a folder that has its weights is whole. */
+  readonly files: readonly { readonly key: string; readonly file: string }[];
+}
+
+/**
+ * Versions on this process's own disk, between the step that made them and their upload. Bounded: the oldest goes, and
+ * what is asked for after that is made again by replay.
+ */
+export class VersionSpool {
+  readonly #root: string;
+  #entries: Entry[] = [];
+  #count = 0;
+
+  constructor(root: string) {
+    this.#root = root;
+  }
+
+  find(run: RunHandle, version: Pick<PolicyVersion, 'step' | 'digest'>): SpooledVersion | null {
+    const entry = this.#find(run, version);
+    return entry && { policy: entry.policy, optimizer: entry.optimizer };
+  }
+
+  async add(run: RunHandle, input: SpoolInput): Promise<SpooledVersion> {
+    const folder = path.join(this.#root, String(this.#count++));
+    try {
+      const entry = await this.#write(run, folder, input);
+      const known = this.#find(run, entry.policy);
+      const kept = [...this.#entries.filter((other) => other !== known), entry];
+      const over = [...(known ? [known] : []), ...kept.slice(0, -versionsSpooledMax)];
+      this.#entries = kept.slice(-versionsSpooledMax);
+      for (const { folder: old } of over) await rm(old, { recursive: true, force: true });
+      return { policy: entry.policy, optimizer: entry.optimizer };
+    } catch (error) {
+      await rm(folder, { recursive: true, force: true });
+      throw fullDisk(error, this.#root);
+    }
+  }
+
+  /** Puts a version into the run's store, its weights last; false when it is not here. Twice is once. */
+  async publish(run: RunHandle, policy: PolicyVersion, mayWrite: () => Promise<void>): Promise<boolean> {
+    const entry = this.#find(run, policy);
+    if (!entry) return false;
+    for (const { key, file } of entry.files) {
+      const bytes = await readFile(file).catch((error: NodeJS.ErrnoException) => {
+        if (error.code !== 'ENOENT') throw error;
+        return null; // somebody cleaned up: it is made again
+      });
+      if (!bytes) {
+        this.#entries = this.#entries.filter((other) => other !== entry);
+        return false;
+      }
+      await mayWrite();
+      await storeOf(run).put(key, bytes);
+    }
+    return true;
+  }
+
+  async #write(run: RunHandle, folder: string, { version, write, optimizer, canary }: SpoolInput): Promise<Entry> {
+    const exported = path.join(folder, 'weights');
+    await mkdir(exported, { recursive: true, mode: 0o700 });
+    await write(exported);
+    const prefix = version.weights;
+    const names = (await readdir(exported)).sort();
+    const weights = names.filter((name) => name.endsWith('.safetensors'));
+    if (weights.length !== 1) throw new Error(`${exported} holds ${weights.length} weights files, expected one.`);
+    const bytes = await readFile(path.join(exported, weights[0]!));
+    const policy: PolicyVersion = {
+      ...version,
+      file: { key: prefix + weights[0]!, sha256: sha256(bytes), bytes: bytes.byteLength },
+    };
+    const beside: { key: string; file: string }[] = [];
+    const add = async (name: string, key: string, content: Uint8Array): Promise<ObjectRef> => {
+      const file = path.join(folder, name);
+      await writeFile(file, content);
+      beside.push({ key, file });
+      return { key, sha256: sha256(content), bytes: content.byteLength };
+    };
+    const state =
+      optimizer &&
+      (await add('optimizer', `${layout.checkpoint(run.lineage, version.step)}optimizer.safetensors`, optimizer));
+    if (canary) await add('canary', layout.canary(run.lineage, version.step, version.replay), encodeJson(canary));
+    const inOrder = [...names.filter((name) => name !== weights[0]), weights[0]!];
+    const files = [...beside, ...inOrder.map((name) => ({ key: prefix + name, file: path.join(exported, name) }))];
+    return { policy, optimizer: state, owner: ownerOf(run), folder, files };
+  }
+
+  /** By step as well: a step that changes nothing has the digest of the one before. */
+  #find(run: RunHandle, { step, digest }: Pick<PolicyVersion, 'step' | 'digest'>): Entry | null {
+    const isIt = ({ owner, policy }: Entry) =>
+      owner === ownerOf(run) && policy.step === step && policy.digest === digest;
+    return this.#entries.find(isIt) ?? null;
+  }
+}
+
+function ownerOf(run: RunHandle): string {
+  return `${run.store}${run.name}/${run.lineage}`;
+}
+
+function fullDisk(error: unknown, folder: string): unknown {
+  const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
+  if (code !== 'ENOSPC' && code !== 'EDQUOT') return error;
+  return new RatchetError(
+    'StoreFull',
+    `No space left in ${folder}, where new weights wait for their upload. Free some space, or set RATCHET_SPOOL to a folder on another disk; the run goes on by itself.`,
+    { cause: error },
+  );
+}

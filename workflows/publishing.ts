@@ -1,0 +1,73 @@
+import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import { versionName } from '../core/names.ts';
+import type { Recovery } from '../activities/index.ts';
+import { awaitedLater } from './beside.ts';
+import type { RunDesk } from './run-desk.ts';
+import type { TrainerHold } from './trainer-hold.ts';
+
+/**
+ * Committed versions on their way into the store, one after another, beside the steps that follow. A version whose maker
+ * is lost before the upload is made again from stored batches by whoever holds the run next.
+ */
+export class Publishing {
+  readonly #run: RunHandle;
+  readonly #desk: RunDesk;
+  readonly #hold: TrainerHold;
+  readonly #onRecovery: (step: number, recovery: Recovery) => void;
+  #last: Promise<unknown> = Promise.resolve();
+  readonly #pending = new Map<number, Promise<PolicyVersion>>();
+
+  constructor(
+    run: RunHandle,
+    desk: RunDesk,
+    hold: TrainerHold,
+    onRecovery: (step: number, recovery: Recovery) => void,
+  ) {
+    this.#run = run;
+    this.#desk = desk;
+    this.#hold = hold;
+    this.#onRecovery = onRecovery;
+  }
+
+  /** Resolves to the version that is in the store now: another one where its replay differed. */
+  publish(policy: PolicyVersion, optimizer: ObjectRef | null): Promise<PolicyVersion> {
+    const before = this.#last;
+    const publishing = awaitedLater(before.then(() => this.#publish(policy, optimizer)));
+    this.#last = publishing;
+    this.#pending.set(policy.step, publishing);
+    void publishing.then(
+      () => {
+        if (this.#pending.get(policy.step) === publishing) this.#pending.delete(policy.step);
+      },
+      () => undefined,
+    ); // whoever awaits it has its failure
+    return publishing;
+  }
+
+  /** Waits for a version's upload, if there is one under way; null when it is stored. */
+  async of(step: number): Promise<PolicyVersion | null> {
+    return (await this.#pending.get(step)) ?? null;
+  }
+
+  async #publish(policy: PolicyVersion, optimizer: ObjectRef | null): Promise<PolicyVersion> {
+    const { step } = policy;
+    const summary = `weights of ${versionName(policy)} to the store`;
+    let [asked, state] = [policy, optimizer];
+    for (;;) {
+      // Both on one hold: what was made again lies in the spool of the worker that made it.
+      const outcome = await this.#desk.waitFor(
+        `upload ${summary}`,
+        this.#hold.use(async ({ epoch, steps, uploads }) => {
+          const input = { run: this.#run, policy: asked, optimizer: state, epoch };
+          if (await uploads.publishVersion.executeWithOptions({ summary }, [input])) return 'published';
+          return steps.spoolVersion.executeWithOptions({ summary: `${versionName(asked)} again` }, [
+            { run: this.#run, policy: asked, epoch },
+          ]);
+        }),
+      );
+      if (outcome === 'published') return asked;
+      if (outcome.recovery) this.#onRecovery(step + 1, outcome.recovery);
+      if (outcome.replay) [asked, state] = [outcome.replay, null];
+    }
+  }
+}

@@ -1,0 +1,173 @@
+import { CancellationScope, condition, isCancellation, setHandler, sleep, workflowInfo } from '@temporalio/workflow';
+import { taskQueues, trainerQueues } from '../core/names.ts';
+import type { RunHandle } from '../core/rl/run-state.ts';
+import type { TrainerHeld } from '../activities/index.ts';
+import { holdingOn, local, lookup, trainingOn, uploadsOn } from './activity-options.ts';
+import { awaitedLater } from './beside.ts';
+import { trainerHeldSignal } from './messages.ts';
+import type { RunDesk } from './run-desk.ts';
+
+/** The GPU worker that holds the run, and how to ask it. */
+export interface HeldTrainer {
+  readonly epoch: number;
+  readonly holder: string;
+  readonly steps: ReturnType<typeof trainingOn>;
+  readonly uploads: ReturnType<typeof uploadsOn>;
+}
+
+interface Hold extends HeldTrainer {
+  /** Resolves when the hold is over: the host is lost, or the hold was given back. */
+  readonly over: Promise<void>;
+  readonly giveBack: () => void;
+}
+
+/** How long a run waits in silence, and how often it then looks whom it waits for. */
+const firstLookMs = 2_000;
+const lookMsMax = 300_000;
+/** Before the next attempt, when one ended before anybody held the run; longer each time, for every attempt is history. */
+const askAgainMs = { first: 1_000, most: 30_000 };
+
+/**
+ * Which GPU worker holds the run. It is held on demand, for as long as its `holdTrainer` heartbeats; when that ends, what
+ * was under way there is cancelled and asked of whichever worker holds the run next, under a later epoch.
+ */
+export class TrainerHold {
+  readonly #run: RunHandle;
+  readonly #desk: RunDesk;
+  readonly #scope = CancellationScope.current();
+  /** Asked first, over its own queue: it may hold the newest version still. */
+  #preferred: string | null;
+  #current: Promise<Hold> | null = null;
+  #told: TrainerHeld | null = null;
+  #users = 0;
+  #isReleaseWanted = false;
+  #waitingFor = 'a GPU worker';
+
+  constructor(run: RunHandle, desk: RunDesk, preferred: string | null) {
+    this.#run = run;
+    this.#desk = desk;
+    this.#preferred = preferred;
+    setHandler(trainerHeldSignal, (held) => void (this.#told = held));
+    // Before another run gets it: there nothing needs to be restored.
+    if (preferred !== null) void this.#hold();
+  }
+
+  /** Asks the worker that holds the run, and the next one if that is lost, until there is an answer. */
+  async use<T>(ask: (on: HeldTrainer) => Promise<T>): Promise<T> {
+    this.#users += 1;
+    try {
+      for (;;) {
+        const hold = await this.#hold();
+        const scope = new CancellationScope();
+        let isAnswered = false;
+        const answer = awaitedLater(scope.run(() => ask(hold)).finally(() => (isAnswered = true)));
+        await Promise.race([answer.catch(() => undefined), hold.over]);
+        if (isAnswered) return await answer;
+        scope.cancel();
+      }
+    } finally {
+      this.#users -= 1;
+      this.#releaseIfIdle();
+    }
+  }
+
+  /** Gives the worker back once nothing is under way there. The next use holds one again. */
+  releaseWhenIdle(): void {
+    this.#isReleaseWanted = true;
+    this.#releaseIfIdle();
+  }
+
+  /** What the next execution of this workflow prefers. */
+  carry(): string | null {
+    return this.#preferred;
+  }
+
+  #releaseIfIdle(): void {
+    if (!this.#isReleaseWanted || this.#users > 0) return;
+    this.#isReleaseWanted = false;
+    const holding = this.#current;
+    this.#current = null;
+    if (holding) void holding.then(({ giveBack }) => giveBack()).catch(() => undefined); // never held: nothing to give
+  }
+
+  #hold(): Promise<Hold> {
+    if (this.#current) return this.#current;
+    const holding = awaitedLater(this.#desk.waitFor(() => this.#waitingFor, this.#take()));
+    this.#current = holding;
+    const forget = () => {
+      if (this.#current === holding) this.#current = null;
+    };
+    void holding.then(({ over }) => over.then(forget), forget);
+    return holding;
+  }
+
+  async #take(): Promise<Hold> {
+    const looking = { isOver: false };
+    void awaitedLater(this.#lookWhomFor(looking)); // it only says something
+    try {
+      for (let waitMs = askAgainMs.first; ; waitMs = Math.min(waitMs * 2, askAgainMs.most)) {
+        const preferred = this.#preferred;
+        this.#preferred = null;
+        const epoch = await local.nextTrainerEpoch({ run: this.#run });
+        const hold = await this.#ask(epoch, preferred);
+        if (hold) return hold;
+        if (preferred === null) await sleep(waitMs);
+      }
+    } finally {
+      looking.isOver = true;
+    }
+  }
+
+  /** One attempt at holding; null when nobody took it, or whoever did ended at once. */
+  async #ask(epoch: number, preferred: string | null): Promise<Hold | null> {
+    const scope = new CancellationScope({ cancellable: true, parent: this.#scope });
+    const taskQueue = preferred === null ? taskQueues.train : trainerQueues(preferred).hold;
+    const summary = `${this.#run.name}, hold ${epoch}`;
+    const input = { run: this.#run, workflowId: workflowInfo().workflowId, epoch };
+    let end: { readonly reason: unknown } | null = null;
+    const over = scope
+      .run(() => holdingOn(taskQueue, preferred !== null).holdTrainer.executeWithOptions({ summary }, [input]))
+      .then(
+        () => void (end = { reason: null }),
+        (reason: unknown) => void (end = { reason }),
+      );
+    await condition(() => end !== null || this.#told?.epoch === epoch);
+    const held = this.#told;
+    if (end !== null || held?.epoch !== epoch) return null;
+    this.#waitingFor = 'a GPU worker';
+    this.#preferred = held.holder;
+    let isGivenBack = false;
+    void over.then(() => {
+      if (isGivenBack || this.#scope.consideredCancelled) return;
+      this.#preferred = null;
+      const line = `the GPU worker ${held.holder} that held this run is lost; another one goes on from what is stored`;
+      this.#desk.tell('recovery', null, line, { lost: held.holder, epoch });
+    });
+    return {
+      epoch,
+      holder: held.holder,
+      steps: trainingOn(held.holder),
+      uploads: uploadsOn(held.holder),
+      over,
+      giveBack: () => {
+        isGivenBack = true;
+        scope.cancel();
+      },
+    };
+  }
+
+  /** While nobody takes the run it says who there is. */
+  async #lookWhomFor(looking: { readonly isOver: boolean }): Promise<void> {
+    for (let lookMs = firstLookMs; ; lookMs = Math.min(lookMs * 2, lookMsMax)) {
+      if (await condition(() => looking.isOver, lookMs)) return;
+      try {
+        this.#waitingFor = await lookup.describeTrainers({ workflowId: workflowInfo().workflowId });
+      } catch (error) {
+        if (isCancellation(error)) throw error;
+        this.#waitingFor = 'a GPU worker (Temporal did not say which there are)';
+      }
+      if (lookMs === firstLookMs && !looking.isOver)
+        this.#desk.tell('warning', null, `waiting for ${this.#waitingFor}`);
+    }
+  }
+}
