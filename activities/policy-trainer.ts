@@ -11,6 +11,7 @@ import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/r
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
 import { readCommit, readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
+import { trainerFailure } from './engine-failures.ts';
 import { readManifest, sealedFor, type CheckpointManifest } from './checkpoints.ts';
 import type { Canary, SpooledVersion, VersionSpool } from './version-spool.ts';
 
@@ -268,7 +269,7 @@ export class PolicyTrainer {
       return await work(this.#trainer);
     } catch (error) {
       this.#forget();
-      throw error;
+      throw trainerFailure(error);
     }
   }
 

@@ -1,5 +1,7 @@
 import { RatchetError } from '../core/errors.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import { versionName } from '../core/names.ts';
+import { EngineFailures } from './engine-failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { Recovery } from './policy-trainer.ts';
 import type { TrainDependencies } from './train-step.ts';
@@ -9,15 +11,18 @@ import { goingOn } from './trainer-claims.ts';
  * Makes the weights of a committed version again, when retention has removed them: from the newest checkpoint before it
  * and the stored batches. The same bytes as they were, or it refuses; twice is once.
  */
-export const createRestoreVersion =
-  ({ trainer, seat }: Pick<TrainDependencies, 'trainer' | 'seat'>) =>
-  async (input: {
+export const createRestoreVersion = ({ trainer, seat }: Pick<TrainDependencies, 'trainer' | 'seat'>) => {
+  const failures = new EngineFailures();
+  return async (input: {
     readonly run: RunHandle;
     readonly policy: PolicyVersion;
     readonly epoch: number;
-  }): Promise<Recovery | null> =>
-    withHeartbeat(async () => {
-      const { run, policy } = input;
+  }): Promise<Recovery | null> => {
+    const { run, policy } = input;
+    const work = `${run.store}${run.name}/${policy.digest}`;
+    return withHeartbeat(() => failures.during(work, `making ${versionName(policy)} again`, attempt));
+
+    async function attempt(): Promise<Recovery | null> {
       const mayGoOn = goingOn(run, input.epoch, seat);
       await mayGoOn();
       const recovery = await trainer.bringTo(run, policy, mayGoOn);
@@ -27,7 +32,9 @@ export const createRestoreVersion =
       const made = await trainer.exportTo(run, policy.weights);
       if (made.sha256 === policy.file.sha256) return recovery;
       throw notTheSame(run, policy, made.sha256);
-    });
+    }
+  };
+};
 
 function notTheSame(run: RunHandle, { file, digest }: PolicyVersion, got: string): RatchetError {
   return new RatchetError(

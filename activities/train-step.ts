@@ -1,6 +1,9 @@
+import { stepOf } from '../core/layout.ts';
+import { versionName } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import { failpoint } from '../backends/failpoints.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { EngineFailures } from './engine-failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { PolicyTrainer, Recovery } from './policy-trainer.ts';
 import { readCommit, readJson, storeOf } from './run-access.ts';
@@ -36,17 +39,20 @@ export interface TrainDependencies {
  */
 export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => {
   let last: { readonly task: string; readonly result: TrainStepResult } | null = null;
+  const failures = new EngineFailures();
   return async (input: {
     readonly run: RunHandle;
     readonly plan: ObjectRef;
     readonly epoch: number;
-  }): Promise<TrainStepResult> =>
-    withHeartbeat(async () => {
-      const { run } = input;
+  }): Promise<TrainStepResult> => {
+    const { run } = input;
+    // The run is part of it: two runs of one config have the very same plans, and each needs its own weights stored.
+    const task = `${run.store}${run.name}/${run.lineage}#${input.plan.sha256}`;
+    return withHeartbeat(() => failures.during(task, `step ${stepOf(input.plan.key)}`, attempt));
+
+    async function attempt(): Promise<TrainStepResult> {
       const mayGoOn = goingOn(run, input.epoch, seat);
       await mayGoOn();
-      // The run is part of it: two runs of one config have the very same plans, and each needs its own weights stored.
-      const task = `${run.store}${run.name}/${run.lineage}#${input.plan.sha256}`;
       if (last?.task === task) return last.result;
       const plan = await readJson<StepPlan>(run, input.plan);
       const recovery = await trainer.bringTo(run, plan.from, mayGoOn);
@@ -75,22 +81,26 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
       };
       last = { task, result };
       return result;
-    });
+    }
+  };
 };
 
 /**
  * Makes a committed version that was lost before its upload again, from stored batches, and leaves it in the spool.
  * Returns the version that took its place where the replay differs.
  */
-export const createSpoolVersion =
-  ({ trainer, spool, seat }: TrainDependencies) =>
-  async (input: {
+export const createSpoolVersion = ({ trainer, spool, seat }: TrainDependencies) => {
+  const failures = new EngineFailures();
+  return async (input: {
     readonly run: RunHandle;
     readonly policy: PolicyVersion;
     readonly epoch: number;
-  }): Promise<{ readonly replay: PolicyVersion | null; readonly recovery: Recovery | null }> =>
-    withHeartbeat(async () => {
-      const { run, policy } = input;
+  }): Promise<SpooledAgain> => {
+    const { run, policy } = input;
+    const work = `${run.store}${run.name}/${policy.digest}`;
+    return withHeartbeat(() => failures.during(work, `making ${versionName(policy)} again`, attempt));
+
+    async function attempt(): Promise<SpooledAgain> {
       const mayGoOn = goingOn(run, input.epoch, seat);
       await mayGoOn();
       if (spool.find(run, policy)) return { replay: null, recovery: null };
@@ -98,7 +108,15 @@ export const createSpoolVersion =
       const replay = await spoolReplayed({ trainer, spool, seat }, run, policy, recovery);
       if (!replay && !spool.find(run, policy)) await spoolAgain({ trainer, spool, seat }, run, policy);
       return { replay, recovery };
-    });
+    }
+  };
+};
+
+interface SpooledAgain {
+  /** What took the version's place. */
+  readonly replay: PolicyVersion | null;
+  readonly recovery: Recovery | null;
+}
 
 /** Whether a version lies whole in the store, byte for byte, with the optimizer's state where there is one. */
 export async function isStored(run: RunHandle, policy: PolicyVersion, optimizer: ObjectRef | null): Promise<boolean> {

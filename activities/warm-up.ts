@@ -13,6 +13,7 @@ import type { RunSpec } from '../core/spec/run-spec.ts';
 import { type ChatTokenizer, openModel, saveModelFolder } from '../engine/index.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { EngineFailures } from './engine-failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { storeFolder } from './policy-trainer.ts';
 import { specOf, storeOf } from './run-access.ts';
@@ -32,18 +33,21 @@ export interface WarmUpState {
  * Makes the base model (`from` null), or trains one more segment of the warm-up. Each state is stored under its step: a
  * retry returns what is there. Batches are drawn by key, so a resumed warm-up gives the same bits.
  */
-export const createWarmUp =
-  (
-    { trainer, seat }: Pick<TrainDependencies, 'trainer' | 'seat'>,
-    openTokenizer: (folder: string) => Promise<ChatTokenizer>,
-  ) =>
-  async (input: {
+export const createWarmUp = (
+  { trainer, seat }: Pick<TrainDependencies, 'trainer' | 'seat'>,
+  openTokenizer: (folder: string) => Promise<ChatTokenizer>,
+) => {
+  const failures = new EngineFailures();
+  return async (input: {
     readonly run: RunHandle;
     readonly from: WarmUpState | null;
     readonly epoch: number;
-  }): Promise<WarmUpState> =>
-    withHeartbeat(async () => {
-      const { run, from } = input;
+  }): Promise<WarmUpState> => {
+    const { run, from } = input;
+    const work = `${run.store}${run.name}/${from?.step ?? 'base'}`;
+    return withHeartbeat(() => failures.during(work, `warm-up after step ${from?.step ?? 0}`, attempt));
+
+    async function attempt(): Promise<WarmUpState> {
       const mayGoOn = goingOn(run, input.epoch, seat);
       await mayGoOn();
       const spec = await specOf(run);
@@ -103,7 +107,9 @@ export const createWarmUp =
           loss,
         };
       }
-    });
+    }
+  };
+};
 
 async function makeBase(run: RunHandle, spec: RunSpec, isLast: boolean): Promise<WarmUpState> {
   const model = await openModel(spec.model, { seed: spec.seed });

@@ -20,6 +20,7 @@ export const errorCodes = {
   VersionNotHeld: { retryable: true },
   TrainerDetached: { retryable: true },
   TrainerBusy: { retryable: true },
+  TrainerFailing: { retryable: false },
   TrainerSuperseded: { retryable: false },
   ServerUnavailable: { retryable: true },
   FaultInjected: { retryable: true },

@@ -49,6 +49,9 @@ export const judgeRetryMs = 200;
 /** Refused (non-finite) attempts at one step in a row before the run pauses. */
 export const refusedAttemptsMax = 3;
 
+/** How often in a row the engine may die of the same work before the run pauses: by then it is the work, not the weather. */
+export const engineFailuresMax = 3;
+
 /** Supervised warm-up steps in one activity: what a killed trainer loses at most. */
 export const warmUpStepsPerSegment = 50;
 

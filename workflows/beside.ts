@@ -1,3 +1,5 @@
+import { RewindAsked } from './run-desk.ts';
+
 /**
  * A promise that is under way while something else is awaited. Whoever awaits it in the end gets its failure; until then
  * the failure must not count as one that nobody handles, or the workflow task fails instead of the run.
@@ -13,7 +15,9 @@ export class Beside {
   #failure: { readonly reason: unknown } | null = null;
 
   start(work: () => Promise<void>): Promise<void> {
-    const running = work();
+    const running = work().catch((reason: unknown) => {
+      if (!(reason instanceof RewindAsked)) throw reason; // given up, as the run goes on from elsewhere
+    });
     running.catch((reason: unknown) => (this.#failure ??= { reason }));
     this.#work.push(running);
     return running;

@@ -74,18 +74,19 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     desk.publish(state.step, null);
     desk.tell('rewound', state.step, rewoundLine(run.lineage, state.step));
   }
-  if (opened.weightsAreGone) await restoreWeights();
   const beside = new Beside();
   const evals: EvaluationSummary[] = [...(carried?.evals ?? [])];
   const pendingEvals = new Set<number>();
-
-  let served = state.policy;
-  if (start && !carried) await publishWhatWasCutOff();
-  let broadcast = awaitedLater(broadcastWeights(state.policy));
-  if (!carried || start?.begins) for (const step of state.pendingEvals) evaluate(step);
-
   let sealing = Promise.resolve();
   let collecting: Promise<CollectedStep> | null = null;
+
+  let served = state.policy;
+  let broadcast = Promise.resolve();
+  if (opened.weightsAreGone) await restoreWeights().catch(orRewind);
+  if (start && !carried) await publishWhatWasCutOff().catch(orRewind);
+  broadcast = awaitedLater(broadcastWeights(state.policy));
+  if (!carried || start?.begins) for (const step of state.pendingEvals) evaluate(step);
+
   while (state.step < desk.lastStep) {
     await desk.untilResumed().catch(orRewind);
     beside.throwIfFailed();
@@ -96,7 +97,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     collecting = mayPrefetch(step) ? collect(step + 1, collected) : null;
 
     const attempts: CollectedStep[] = [collected];
-    let trained = await train(step, 1, collected);
+    let trained = await train(step, 1, collected).catch(orRewind);
     while (trained.policy === null) {
       desk.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are set aside`);
       if (attempts.length >= refusedAttemptsMax) {
@@ -108,7 +109,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       collected = await (collecting ?? collect(step, collected)).catch(orRewind);
       collecting = null;
       attempts.push(collected);
-      trained = await train(step, attempts.length, collected);
+      trained = await train(step, attempts.length, collected).catch(orRewind);
     }
 
     const figures = { ...collected.figures, train_s: trained.seconds, step_s: (Date.now() - startedAt) / 1000 };
@@ -375,7 +376,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   /** Everything beside the loop is drained first: a child or an activity in flight would not survive. */
   async function continueRun(): Promise<never> {
     await collecting?.catch(() => undefined); // for a step that will not be made
-    await broadcast;
+    await broadcast.catch(unlessRewind); // a version that is left behind need not be served
     await beside.finish();
     await condition(allHandlersFinished);
     const { rewindTo } = desk;
@@ -395,7 +396,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 
   async function finish(): Promise<RunSummary> {
     desk.at('finishing', state.step, state.policy.digest);
-    await broadcast;
+    await broadcast.catch(orRewind);
     hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
     if (desk.rewindTo !== null) return continueRun();
@@ -414,4 +415,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       evals,
     };
   }
+}
+
+function unlessRewind(reason: unknown): void {
+  if (!(reason instanceof RewindAsked)) throw reason;
 }

@@ -1,4 +1,12 @@
-import { CancellationScope, condition, isCancellation, setHandler, sleep, workflowInfo } from '@temporalio/workflow';
+import {
+  ApplicationFailure,
+  CancellationScope,
+  condition,
+  isCancellation,
+  setHandler,
+  sleep,
+  workflowInfo,
+} from '@temporalio/workflow';
 import { taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
 import type { TrainerHeld } from '../activities/index.ts';
@@ -19,6 +27,12 @@ interface Hold extends HeldTrainer {
   /** Resolves when the hold is over: the host is lost, or the hold was given back. */
   readonly over: Promise<void>;
   readonly giveBack: () => void;
+}
+
+/** What a trainer that keeps failing said; null for any other failure, which is the caller's. */
+function failing(reason: unknown): string | null {
+  const { cause } = reason as Error;
+  return cause instanceof ApplicationFailure && cause.type === 'TrainerFailing' ? cause.message : null;
 }
 
 /** How long a run waits in silence, and how often it then looks whom it waits for. */
@@ -62,12 +76,26 @@ export class TrainerHold {
         let isAnswered = false;
         const answer = awaitedLater(scope.run(() => ask(hold)).finally(() => (isAnswered = true)));
         await Promise.race([answer.catch(() => undefined), hold.over]);
-        if (isAnswered) return await answer;
-        scope.cancel();
+        if (!isAnswered) scope.cancel();
+        else if (!(await this.#isToAskAgain(answer))) return await answer;
       }
     } finally {
       this.#users -= 1;
       this.#releaseIfIdle();
+    }
+  }
+
+  /** A trainer that fails again and again pauses the run; whoever resumes it has done something about that. */
+  async #isToAskAgain(answer: Promise<unknown>): Promise<boolean> {
+    const failure = await answer.then(() => null, failing);
+    if (failure === null) return false;
+    this.#users -= 1; // in a long pause another run may have the worker
+    try {
+      this.#desk.pause(`${failure} Then resume.`);
+      await this.#desk.untilResumed();
+      return true;
+    } finally {
+      this.#users += 1;
     }
   }
 

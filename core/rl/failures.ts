@@ -96,16 +96,21 @@ export function breakerReason(failures: RoundFailures, limits: BreakerLimits): s
   return null;
 }
 
+/** What may be done when memory runs out, by where it did. */
+export const memoryRemedies = {
+  inference:
+    'fewer rollouts at once (batch_size, oversampling_factor), smaller [sampling] max_tokens, [lora], a smaller [trainer] micro_batch_size where both share a device, or more memory for the server',
+  trainer:
+    'a smaller [trainer] micro_batch_size, fewer rollouts (batch_size), smaller [sampling] max_tokens, [lora], or more memory for the worker of the role train',
+} as const;
+
 /** What each cause is called where people read it, and what may be done about it. */
 const causeWords: Readonly<Record<FailedOutcome, readonly [what: string, remedy: string]>> = {
   infra_failure: ['environment errors', ''],
   judge_failure: ['reward functions that failed', ''],
   timeout: ['not finished in time', 'raise generation_timeout, or lower [sampling] max_tokens'],
   cancelled: ['cancelled', ''],
-  oom: [
-    'out of memory',
-    'fewer rollouts at once (batch_size, oversampling_factor), smaller [sampling] max_tokens, [lora], a smaller [trainer] micro_batch_size where both share a device, or more memory for the server',
-  ],
+  oom: ['out of memory', memoryRemedies.inference],
   overlong_prompt: ['prompts too long for the server', 'shorten them, or give the server a longer context'],
   rejected: ['refused by the inference server', ''],
 };

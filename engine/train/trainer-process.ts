@@ -37,7 +37,9 @@ export class TrainerProcess implements Trainer {
   private constructor(child: ChildProcess) {
     this.#child = child;
     child.on('message', (reply: TrainerReply) => this.#settle(reply));
-    child.on('exit', (code, signal) => this.#die(`it exited with ${signal ?? `code ${code}`}`));
+    child.on('exit', (code, signal) =>
+      this.#die(signal ? `it was killed by ${signal}` : `it exited with code ${code}`),
+    );
     child.on('error', (error) => this.#die(error.message));
   }
 

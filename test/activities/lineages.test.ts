@@ -19,6 +19,7 @@ import {
   damage,
   makeRun,
   openRoles,
+  placeOf,
   planNext,
   specOf,
   type Roles,
@@ -89,7 +90,7 @@ describe('a rewind', () => {
     const next = await advance(there, run.roles, from);
     const { policyTrainer, trainers } = openRoles();
     const recovery = await policyTrainer.bringTo(there.run, next.state.policy);
-    assert.deepEqual(recovery, { restoredFrom: 4, replayedSteps: 2, damaged: [] });
+    assert.deepEqual(placeOf(recovery), { restoredFrom: 4, replayedSteps: 2, damaged: [] });
     assert.deepEqual(trainers[0]!.trained, ['step 5', 'step 6']);
   });
 
@@ -117,6 +118,11 @@ describe('a rewind', () => {
     assert.equal(await run.test.store.read(policy.file.key), null, 'retention was expected to have removed v4');
     const { begun, there } = await rewound(run, 4);
     assert.equal(begun.hasWeights, false);
+    await assert.rejects(
+      act(openRoles(undefined, { salt: 'another engine' }).restoreVersion, { run: there.run, policy }),
+      hasCode('CheckpointDamaged', policy.file.key, 'ratchet checkpoints'),
+    );
+    assert.equal(await run.test.store.read(policy.file.key), null, 'other weights are not put in their place');
     const recovery = await act(openRoles().restoreVersion, { run: there.run, policy });
     assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps], [3, 1]);
     await run.test.store.get(policy.file);
@@ -153,7 +159,7 @@ describe('a rewind', () => {
       await act(run.roles.saveCheckpoint, { run: run.test.run, step: old.state.step, pinned: [] });
     }
     const recovery = await openRoles().policyTrainer.bringTo(there.run, from.state.policy);
-    assert.deepEqual(recovery, { restoredFrom: 4, replayedSteps: 0, damaged: [] });
+    assert.deepEqual(placeOf(recovery), { restoredFrom: 4, replayedSteps: 0, damaged: [] });
   });
 });
 

@@ -4,10 +4,11 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import type { Recovery } from '../../activities/policy-trainer.ts';
 import type { TrainStepResult } from '../../activities/index.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { engineFailuresMax } from '../../core/limits.ts';
 import { layout } from '../../core/layout.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 import { hasCode, text } from '../backends/store.contract.ts';
@@ -19,6 +20,7 @@ import {
   damage,
   makeRun,
   openRoles,
+  placeOf,
   planNext,
   runIn,
   type Roles,
@@ -36,12 +38,6 @@ async function steps(test: TestRun, roles: Roles, count: number): Promise<Commit
   const versions = [await commitFirst(test, roles)];
   for (let i = 0; i < count; i++) versions.push(await advance(test, roles, versions.at(-1)!));
   return versions;
-}
-
-function placeOf(recovery: Recovery | null) {
-  const { restoredFrom, replayedSteps, damaged, differs } = recovery!;
-  assert.equal(differs, null);
-  return { restoredFrom, replayedSteps, damaged };
 }
 
 /** The run's folder in another place, where nothing of it is in this process's memory. */
@@ -210,6 +206,36 @@ describe('a train step', () => {
     const once = await act(roles.trainStep, { run: test.run, plan });
     const again = await act(openRoles().trainStep, { run: test.run, plan });
     assert.deepEqual(again.policy, once.policy);
+  });
+
+  test('a trainer that ran out of memory is told as such, with what may be done about it', async (t) => {
+    const test = await makeRun(t);
+    const roles = openRoles(undefined, {
+      failure: () => new Error('Failed to allocate memory for requested buffer of size 1073741824'),
+    });
+    const { plan } = await planNext(test, roles, await commitFirst(test, roles));
+    await assert.rejects(
+      act(roles.trainStep, { run: test.run, plan }),
+      hasCode('OutOfMemory', 'size 1073741824', 'micro_batch_size'),
+    );
+  });
+
+  test('a trainer process that dies of one batch again and again is given up, by name and not for ever', async (t) => {
+    const test = await makeRun(t);
+    let isDying = true;
+    const died = new RatchetError('EngineDied', 'The trainer process 17 is gone: it exited with code 134.');
+    const roles = openRoles(undefined, { failure: () => (isDying ? died : null) });
+    const { plan } = await planNext(test, roles, await commitFirst(test, roles));
+    const attempt = () => act(roles.trainStep, { run: test.run, plan });
+    for (let i = 1; i < engineFailuresMax; i++)
+      await assert.rejects(attempt(), { code: 'EngineDied', isRetryable: true });
+    await assert.rejects(
+      attempt(),
+      hasCode('TrainerFailing', 'step 1', `${engineFailuresMax} times in a row`, 'code 134'),
+    );
+    await assert.rejects(attempt(), { code: 'EngineDied' }, 'asked again, it has its chances again');
+    isDying = false;
+    assert.ok((await attempt()).policy);
   });
 
   test('a refused batch makes no version, and the policy stays as it was', async (t) => {

@@ -1,4 +1,5 @@
 /** Runs in folders of their own, driven step by step through the real activities with a trainer and a server of a few lines. */
+import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
@@ -13,7 +14,7 @@ import {
   createTrainActivities,
   createUploadActivities,
 } from '../../activities/index.ts';
-import { PolicyTrainer } from '../../activities/policy-trainer.ts';
+import { PolicyTrainer, type Recovery } from '../../activities/policy-trainer.ts';
 import type { Environments } from '../../backends/environments/index.ts';
 import { TrainerSeat } from '../../activities/trainer-seat.ts';
 import { VersionSpool } from '../../activities/version-spool.ts';
@@ -101,6 +102,8 @@ export class ChainTrainer implements Trainer {
   /** Fails this call number of `trainStep` and `sftStep`, counted from 1. */
   failAt = 0;
   refuse = false;
+  /** What this call fails with, if anything. */
+  failure: () => Error | null = () => null;
   /** Of an engine whose bits are its own: another salt gives other weights for the same batch. */
   salt = '';
   isClosed = false;
@@ -152,6 +155,8 @@ export class ChainTrainer implements Trainer {
   #apply(what: string, parts: readonly string[]): TrainOutcome {
     this.trained.push(what);
     if (this.trained.length === this.failAt) throw new Error('the trainer died');
+    const failure = this.failure();
+    if (failure) throw failure;
     if (this.refuse) return { applied: false, reason: 'loss is NaN', digest: this.#digest(), metrics: {} };
     this.weights = `chain ${sha(this.weights, this.moments, this.salt, ...parts)}`;
     this.moments = sha(this.moments, ...parts);
@@ -190,12 +195,22 @@ export class WordsInference implements Inference {
 /** All roles of one life of the processes. `trainers` holds every trainer that was opened. */
 export function openRoles(
   inference: Inference = new WordsInference(),
-  { environments, salt = '' }: { readonly environments?: Environments; readonly salt?: string } = {},
+  {
+    environments,
+    salt = '',
+    failure,
+  }: {
+    readonly environments?: Environments;
+    readonly salt?: string;
+    /** Of every trainer that is opened. */
+    readonly failure?: ChainTrainer['failure'];
+  } = {},
 ) {
   const trainers: ChainTrainer[] = [];
   const policyTrainer = new PolicyTrainer(() => {
     const trainer = new ChainTrainer();
     trainer.salt = salt;
+    if (failure) trainer.failure = failure;
     trainers.push(trainer);
     return Promise.resolve(trainer);
   });
@@ -342,6 +357,13 @@ export async function advance(
   await act(roles.publishVersion, { run, policy: trained.policy, optimizer: trained.optimizer });
   if (snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [state.reference.step, ...(more.pinned ?? [])] });
   return { state, parent: sha256 };
+}
+
+/** How a trainer came to a version, of a recovery that gave the very same weights. */
+export function placeOf(recovery: Recovery | null): Pick<Recovery, 'restoredFrom' | 'replayedSteps' | 'damaged'> {
+  const { restoredFrom, replayedSteps, damaged, differs } = recovery!;
+  assert.equal(differs, null);
+  return { restoredFrom, replayedSteps, damaged };
 }
 
 /** Flips one bit in the middle of a file. */

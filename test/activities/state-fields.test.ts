@@ -96,6 +96,7 @@ async function step(test: TestRun, roles: Roles, from: Committed): Promise<Commi
     metrics: {},
     state: made,
   });
+  await act(roles.publishVersion, { run, policy: trained.policy!, optimizer: trained.optimizer });
   const pinned = [made.reference.step];
   if (planned.snapshot) await act(roles.saveCheckpoint, { run, step: next, pinned });
   const plan = await readJson<StepPlan>(run, planned.plan);

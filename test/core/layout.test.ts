@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { layout, stepOf } from '../../core/layout.ts';
-import { lineageName, lineageNumber, policyName } from '../../core/names.ts';
+import { lineageName, lineageNumber, policyName, versionName } from '../../core/names.ts';
 
 const steps = fc.nat(100_000);
 const digest = 'abcdef0123456789';
@@ -90,7 +90,10 @@ describe('versions of a policy', () => {
   test('a replay that gave other weights has a name and a folder of its own', () => {
     assert.equal(policyName('run', 'l2', 12), 'run:l2:12');
     assert.equal(policyName('run', 'main', 12, 1), 'run:main:12.r1');
+    assert.deepEqual([{ step: 12 }, { step: 12, replay: 2 }].map(versionName), ['v12', 'v12.r2']);
     assert.equal(layout.weights('main', 12, 1), 'weights/step_12.r1/');
+    assert.equal(layout.canary('main', 12, 1), 'canaries/step_12.r1.json');
+    assert.notEqual(layout.plan('main', 13, 1, digest, 1), layout.plan('main', 13, 1, digest));
     assert.equal(stepOf(`${layout.weights('l2', 12, 2)}model.safetensors`), 12);
   });
 

@@ -50,7 +50,7 @@ describe('what is trained and how', () => {
     assert.match(at('type = "grpo"\nclip_high = 0.2').suggestion ?? '', /for ε = 0.2 write 1.2/);
     assert.equal(at('type = "grpo"\nclip_low = 1.5').path, 'trainer.loss.clip_low');
     assert.match(at('clip_low = 0.5').expected, /cispo has no lower clip/);
-    assert.match(at('type = "custom"').expected, /a file with the function/);
+    assert.match(at('type = "custom"').expected, /a file with the code/);
     assert.match(at('import = "./x.ts"').expected, /type = "custom"/);
     assert.match(at('type = "custom"\nimport = "./x.py"').expected, /a .ts or .js file/);
     assert.equal(only(`${minimal}[trainer]\nloss = "ppo"\n`).path, 'trainer.loss.type');
