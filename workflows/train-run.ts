@@ -82,7 +82,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 
   let served = state.policy;
   let broadcast = Promise.resolve();
-  if (opened.weightsAreGone) await restoreWeights().catch(orRewind);
+  // Of a step that this lineage made itself it is the upload that was cut off: see below.
+  if (opened.weightsAreGone && start?.begins) await restoreWeights().catch(orRewind);
   if (start && !carried) await publishWhatWasCutOff().catch(orRewind);
   broadcast = awaitedLater(broadcastWeights(state.policy));
   if (!carried || start?.begins) for (const step of state.pendingEvals) evaluate(step);
