@@ -1,4 +1,4 @@
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
@@ -9,6 +9,7 @@ import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/r
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
 import { encodeJson } from '../backends/store/objects.ts';
+import { weightsFolder } from '../backends/store/weights-folder.ts';
 import { readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
 import { manifestOf, sealedSteps, type CheckpointManifest } from './save-checkpoint.ts';
 
@@ -66,9 +67,9 @@ export class PolicyTrainer {
     const store = storeOf(run);
     const samples = await readRows<TrainSample>(run, plan.batch);
     const reference = `${run.store}${run.name}/${plan.reference.file.key}#${plan.reference.file.sha256}`;
-    if (this.#reference !== reference) await store.get(plan.reference.file); // throws when a byte of it changed
+    if (this.#reference !== reference) await store.verify(plan.reference.file); // throws when a byte of it changed
     this.#reference = reference;
-    const referenceFolder = await store.localFolder(plan.reference.weights);
+    const referenceFolder = await weightsFolder(store, plan.reference.weights);
     const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch: { samples }, referenceFolder }));
     if (outcome.applied) this.#digest = outcome.digest;
     return outcome;
@@ -144,9 +145,9 @@ export class PolicyTrainer {
         `${key} in ${store.uri} does not agree with ${layout.commit(run.lineage, step)}: one of the two was changed.`,
       );
     }
-    await store.get(manifest.policy.file); // throws when a byte of it changed
+    await store.verify(manifest.policy.file); // throws when a byte of it changed
     const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
-    const { digest } = await this.startFrom(run, await store.localFolder(manifest.policy.weights), {
+    const { digest } = await this.startFrom(run, await weightsFolder(store, manifest.policy.weights), {
       optimizer,
       isWarmUp: false,
     });
@@ -197,7 +198,7 @@ export async function storeFolder(run: RunHandle, folder: string, prefix: string
   const weights = names.filter((name) => name.endsWith('.safetensors'));
   let last: ObjectRef | undefined;
   for (const name of [...names.filter((name) => !weights.includes(name)), ...weights]) {
-    last = await storeOf(run).put(prefix + name, await readFile(path.join(folder, name)));
+    last = await storeOf(run).putFile(prefix + name, path.join(folder, name));
   }
   if (!last || weights.length !== 1) throw new Error(`${folder} holds ${weights.length} weights files, expected one.`);
   return last;

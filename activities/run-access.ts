@@ -7,6 +7,7 @@ import type { ServedPolicy } from '../backends/inference/index.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, decodeRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { weightsFolder } from '../backends/store/weights-folder.ts';
 
 /** How activities reach a run: its store, its spec, its objects. Immutable objects are kept in memory a while. */
 export function storeOf(run: RunHandle): Store {
@@ -64,7 +65,7 @@ export async function readHead(run: RunHandle): Promise<FoundCommit | null> {
 }
 
 export async function servedPolicy(run: RunHandle, version: PolicyVersion): Promise<ServedPolicy> {
-  const folder = await storeOf(run).localFolder(version.weights);
+  const folder = await weightsFolder(storeOf(run), version.weights);
   return { name: policyName(run.name, run.lineage, version.step), version, folder };
 }
 

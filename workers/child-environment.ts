@@ -15,6 +15,9 @@ export const environmentForAll: readonly string[] = [
 /** Roles read their own settings and reach Temporal; the Temporal server and builds need neither. */
 export const environmentForRoles: readonly string[] = [...environmentForAll, 'RATCHET_*', 'TEMPORAL_*'];
 
+/** How the AWS chain finds credentials; for roles that reach the store, when it is S3. */
+export const environmentForStore: readonly string[] = ['AWS_*'];
+
 /** The part of `from` that `names` lets through. */
 export function selectEnvironment(
   names: readonly string[],

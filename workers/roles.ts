@@ -1,6 +1,7 @@
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { workerRoles } from '../core/names.ts';
+import { environmentForStore } from './child-environment.ts';
 import { choosePort } from './ports.ts';
 import type { Role } from './supervisor.ts';
 
@@ -35,6 +36,7 @@ export function localRoles({ weightRoots, policyPort }: RoleOptions): Role[] {
     name: `${role} worker`,
     args: [...program('./main'), '--role', role],
     env: { RATCHET_POLICY_URL: policyUrl },
+    passEnv: environmentForStore,
     ready: { line: `${role} worker ready` },
   }));
   return [policyServer, ...workers];

@@ -1,6 +1,7 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import { Command } from 'commander';
+import { allCopies } from '../../backends/store/index.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { startStack } from '../../workers/supervisor.ts';
 import { startClock } from '../clock.ts';
@@ -11,7 +12,8 @@ export const devCommand = new Command('dev')
   .action(async ({ weights }: { weights: string[] }) => {
     const clock = startClock();
     const projectFolder = process.cwd();
-    const weightRoots = weights.map((folder) => path.resolve(projectFolder, folder));
+    // Weights of runs whose store is S3 are copied here.
+    const weightRoots = [...weights.map((folder) => path.resolve(projectFolder, folder)), allCopies()];
     for (const root of weightRoots) await mkdir(root, { recursive: true });
     const interrupted = new AbortController();
     const end = new Promise<void>((resolve) =>

@@ -65,8 +65,21 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
       url: config.inference.url ?? null,
       provider: config.inference.provider,
     },
-    store: { uri: config.store.uri },
+    store: { uri: storeUri(config.store) },
   };
+}
+
+/** How an S3 server is reached is part of the store's address; a server with an endpoint of its own mostly has no name per bucket. */
+function storeUri({ uri, endpoint, region, path_style, sse, kms_key_id }: HostedConfig['store']): string {
+  if (!uri.startsWith('s3:')) return uri;
+  const options = new URLSearchParams();
+  if (endpoint !== undefined) options.set('endpoint', endpoint);
+  if (region !== undefined) options.set('region', region);
+  if (path_style ?? endpoint !== undefined) options.set('path_style', 'true');
+  if (sse !== 'none') options.set('sse', sse);
+  if (kms_key_id !== undefined) options.set('kms_key_id', kms_key_id);
+  const query = options.toString();
+  return query === '' ? uri : `${uri}?${query}`;
 }
 
 type WrittenSampling = HostedConfig['sampling'];
