@@ -23,6 +23,8 @@ interface LogView {
   length: number;
   parts: number;
   seenAt: number;
+  /** What this process itself wrote since the last fold, by offset: it need not be read again. At most `tailPartsMax`. */
+  readonly own: Map<number, Uint8Array>;
 }
 
 /** Logs this process appends to; lines of one log are written one after another. */
@@ -61,13 +63,17 @@ export function forgetLogs(requests: S3Requests, prefix: string): void {
 }
 
 /** The whole log, given its body as it was just read. */
-export async function joinLog(requests: S3Requests, key: string, body: Uint8Array): Promise<Uint8Array> {
+export async function joinLog(
+  requests: S3Requests,
+  key: string,
+  body: Uint8Array,
+  known: ReadonlyMap<number, Uint8Array> = new Map(),
+): Promise<Uint8Array> {
   const parts = await listTail(requests, key);
   const fresh = parts.filter(({ offset }) => offset >= body.byteLength);
   const contents: Uint8Array[] = [];
   await inParallel(fresh, requests.limits.requestsMax, async (part, index) => {
-    const found = await getObject(requests, part.key);
-    contents[index] = found?.content ?? new Uint8Array();
+    contents[index] = known.get(part.offset) ?? (await getObject(requests, part.key))?.content ?? new Uint8Array();
   });
   let at = body.byteLength;
   for (const [index, { offset }] of fresh.entries()) {
@@ -91,14 +97,22 @@ async function appendAfter(
     view ??= await look(requests, key);
     if (!view) {
       if (await createObject(requests, key, bytes, { [metadataNames.log]: '1' })) {
-        return { length: bytes.byteLength, parts: 0, seenAt: performance.now() };
+        return { length: bytes.byteLength, parts: 0, seenAt: performance.now(), own: new Map() };
       }
       continue;
     }
     if (await createObject(requests, tailKey(key, view.length), bytes, {})) {
-      const { parts, length } = { parts: view.parts + 1, length: view.length + bytes.byteLength };
-      if (parts >= tailPartsMax) await fold(requests, key);
-      return { length, parts: parts >= tailPartsMax ? 0 : parts, seenAt: performance.now() };
+      const { length, own } = view;
+      own.set(length, bytes);
+      const parts = view.parts + 1;
+      const after = { length: length + bytes.byteLength, seenAt: performance.now() };
+      if (parts < tailPartsMax) return { ...after, parts, own };
+      // The line is stored; a fold that fails is tried again with the next one.
+      const isFolded = await fold(requests, key, own).then(
+        () => true,
+        () => false,
+      );
+      return isFolded ? { ...after, parts: 0, own: new Map() } : { ...after, parts, own };
     }
     view = null;
   }
@@ -118,14 +132,14 @@ async function look(requests: S3Requests, key: string): Promise<LogView | null> 
   }
   const parts = (await listTail(requests, key)).filter(({ offset }) => offset >= head.bytes);
   const length = parts.reduce((at, part) => (part.offset === at ? at + part.bytes : at), head.bytes);
-  return { length, parts: parts.length, seenAt: performance.now() };
+  return { length, parts: parts.length, seenAt: performance.now(), own: new Map() };
 }
 
 /** Body and tail become the body. Parts are removed one fold later: a writer that knows only the body before cannot slip in below it. */
-async function fold(requests: S3Requests, key: string): Promise<void> {
+async function fold(requests: S3Requests, key: string, own?: ReadonlyMap<number, Uint8Array>): Promise<void> {
   const body = await getObject(requests, key);
   if (!body) return;
-  const joined = await joinLog(requests, key, body.content);
+  const joined = await joinLog(requests, key, body.content, own);
   const metadata = { [metadataNames.log]: '1' };
   const stored = await putObject(requests, { key, bytes: joined, metadata, onlyIf: { etag: body.etag } });
   if (!stored) return; // another writer folds

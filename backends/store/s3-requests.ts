@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { S3Client } from '@aws-sdk/client-s3';
+import type * as Sdk from '@aws-sdk/client-s3';
 import { RatchetError } from '../../core/errors.ts';
 import { isDiskError } from './file-store.ts';
 import type { S3Location } from './store-uri.ts';
@@ -38,11 +38,9 @@ const backoffMsMax = 5_000;
 /** A bucket, whatever the prefix. */
 export type S3Server = Omit<S3Location, 'prefix'>;
 
-type Sdk = typeof import('@aws-sdk/client-s3');
-
 export interface S3Session {
-  readonly client: S3Client;
-  readonly sdk: Sdk;
+  readonly client: Sdk.S3Client;
+  readonly sdk: typeof Sdk;
 }
 
 /** What failed, as S3 says it. */

@@ -31,8 +31,8 @@ const binary = path.join(folder, 'versitygw');
 export const skipWithoutGateway: string | false =
   !existsSync(binary) && 'there is no S3 server here: npm test builds it where there is Go ≥ 1.25';
 
-/** As the tests' own environment names them: what a user would have in his. */
-const credentials = { accessKeyId: 'ratchet-tests', secretAccessKey: 'ratchet-tests-secret' };
+/** Of the gateway, and of the tests, which find them as a user would: in the environment. */
+export const credentials = { accessKeyId: 'ratchet-tests', secretAccessKey: 'ratchet-tests-secret' };
 
 export interface Gateway {
   readonly port: number;

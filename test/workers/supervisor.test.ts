@@ -7,6 +7,7 @@ import { test, type TestContext } from 'node:test';
 import { startGuard } from '../../workers/guard.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { openRoleLog } from '../../workers/role-log.ts';
+import { localRoles } from '../../workers/roles.ts';
 import { readRunningStack } from '../../workers/project-lock.ts';
 import { startStack, type Role, type StackOptions } from '../../workers/supervisor.ts';
 import { eventually, isAlive, startFixture, temporaryFolder } from './fixtures/processes.ts';
@@ -118,6 +119,16 @@ test('a role sees its settings and Temporal, but no secret that it was not meant
     assert.ok(seen.includes(part), part);
   }
   assert.doesNotMatch(seen, /canary|TEMPORAL_API_KEY/);
+});
+
+test('credentials for S3 reach the workers, never the policy server', () => {
+  const roles = localRoles({ weightRoots: [], policyPort: 1 });
+  const namesAws = ({ passEnv = [], env = {} }: Role) =>
+    [...passEnv, ...Object.keys(env)].some((name) => /AWS/.test(name));
+  assert.deepEqual(
+    roles.filter((role) => !namesAws(role)).map(({ name }) => name),
+    ['policy server'],
+  );
 });
 
 test('kill -9 of the supervisor leaves no process behind, not even one that ignores SIGTERM or a child of a child', async (t) => {
