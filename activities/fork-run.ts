@@ -171,7 +171,7 @@ class Copy {
 
   async version(version: PolicyVersion): Promise<PolicyVersion> {
     const weights = layout.weights(firstLineage, version.step, version.replay);
-    await this.#from.get(version.file); // throws when a byte of it changed
+    await this.#from.verify(version.file); // throws when a byte of it changed
     await this.folder(version.weights, weights);
     return { ...version, weights, file: { ...version.file, key: weights + path.posix.basename(version.file.key) } };
   }
@@ -182,11 +182,16 @@ class Copy {
   }
 
   async folder(prefix: string, target: string): Promise<void> {
+    const local = await this.#from.localFolder(prefix);
     for (const key of await this.#from.list(prefix)) {
+      const name = key.slice(prefix.length);
+      if (name !== 'adapter_config.json') {
+        await this.#to.putFile(target + name, path.join(local, name));
+        continue;
+      }
       const bytes = await this.#from.read(key);
       if (!bytes) throw new RatchetError('CheckpointDamaged', `${key} went away from ${this.#from.uri}.`);
-      const name = key.slice(prefix.length);
-      await this.#to.put(target + name, name === 'adapter_config.json' ? onFirstLineage(bytes, key, target) : bytes);
+      await this.#to.put(target + name, onFirstLineage(bytes, key, target));
     }
   }
 }

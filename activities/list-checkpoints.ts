@@ -86,7 +86,7 @@ async function inspect(run: LineagePlace, step: number): Promise<CheckpointRepor
     digest: read.policy.digest,
   };
   for (const object of objects) {
-    const problem = await store.get(object).then(() => null, problemOf);
+    const problem = await store.verify(object).then(() => null, problemOf);
     if (problem !== null) return { ...described, state: 'damaged', problem };
   }
   return { ...described, state: 'sealed', problem: null };

@@ -8,7 +8,7 @@ import { type EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { openRunStore, type Store } from '../backends/store/index.ts';
+import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { beginLineage, completeLineage } from './lineages.ts';
 import {
@@ -99,6 +99,7 @@ export const createOpenRun =
       overrides,
       ...(run === undefined ? {} : { run }),
     });
+    await checkStore(spec.store.uri);
     const store = openRunStore(spec.store.uri, spec.name);
     await claimRun(dependencies, spec, workflowId);
 

@@ -1,4 +1,4 @@
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
@@ -10,6 +10,7 @@ import type { TrainSample } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
+import { weightsFolder } from '../backends/store/weights-folder.ts';
 import { readCommit, readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
 import { trainerFailure } from './engine-failures.ts';
 import { readManifest, sealedFor, type CheckpointManifest } from './checkpoints.ts';
@@ -110,9 +111,9 @@ export class PolicyTrainer {
     const store = storeOf(run);
     const samples = await readRows<TrainSample>(run, plan.batch);
     const reference = `${run.store}${run.name}/${plan.reference.file.key}#${plan.reference.file.sha256}`;
-    if (this.#reference !== reference) await store.get(plan.reference.file); // throws when a byte of it changed
+    if (this.#reference !== reference) await store.verify(plan.reference.file); // throws when a byte of it changed
     this.#reference = reference;
-    const referenceFolder = await store.localFolder(plan.reference.weights);
+    const referenceFolder = await weightsFolder(store, plan.reference.weights);
     const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch: { samples }, referenceFolder }));
     if (outcome.applied) {
       this.#digest = outcome.digest;
@@ -207,9 +208,9 @@ export class PolicyTrainer {
   async #restore(run: RunHandle, lineage: string, step: number): Promise<CheckpointManifest> {
     const store = storeOf(run);
     const manifest = await readManifest({ ...run, lineage }, step);
-    await store.get(manifest.policy.file); // throws when a byte of it changed
+    await store.verify(manifest.policy.file); // throws when a byte of it changed
     const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
-    const { digest } = await this.startFrom(run, await store.localFolder(manifest.policy.weights), {
+    const { digest } = await this.startFrom(run, await weightsFolder(store, manifest.policy.weights), {
       optimizer,
       isWarmUp: false,
     });
@@ -303,7 +304,7 @@ export async function storeFolder(run: RunHandle, folder: string, prefix: string
   const weights = names.filter((name) => name.endsWith('.safetensors'));
   let last: ObjectRef | undefined;
   for (const name of [...names.filter((name) => !weights.includes(name)), ...weights]) {
-    last = await storeOf(run).put(prefix + name, await readFile(path.join(folder, name)));
+    last = await storeOf(run).putFile(prefix + name, path.join(folder, name));
   }
   if (!last || weights.length !== 1) throw new Error(`${folder} holds ${weights.length} weights files, expected one.`);
   return last;

@@ -7,6 +7,7 @@ import type { ServedPolicy } from '../backends/inference/index.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, decodeRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { weightsFolder } from '../backends/store/weights-folder.ts';
 
 /** Enough of a handle to find a run's folder. */
 export type RunPlace = Pick<RunHandle, 'name' | 'store'>;
@@ -151,7 +152,7 @@ async function commitBefore(
 }
 
 export async function servedPolicy(run: RunHandle, version: PolicyVersion): Promise<ServedPolicy> {
-  const folder = await storeOf(run).localFolder(version.weights);
+  const folder = await weightsFolder(storeOf(run), version.weights);
   return { name: policyName(run.name, run.lineage, version.step, version.replay), version, folder };
 }
 

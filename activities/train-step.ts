@@ -2,7 +2,7 @@ import { stepOf } from '../core/layout.ts';
 import { versionName } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import { failpoint } from '../backends/failpoints.ts';
-import { sha256 } from '../backends/store/file-store.ts';
+import { RatchetError } from '../core/errors.ts';
 import { EngineFailures } from './engine-failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { PolicyTrainer, Recovery } from './policy-trainer.ts';
@@ -120,9 +120,15 @@ interface SpooledAgain {
 
 /** Whether a version lies whole in the store, byte for byte, with the optimizer's state where there is one. */
 export async function isStored(run: RunHandle, policy: PolicyVersion, optimizer: ObjectRef | null): Promise<boolean> {
+  const store = storeOf(run);
   for (const ref of [policy.file, ...(optimizer ? [optimizer] : [])]) {
-    const bytes = await storeOf(run).read(ref.key);
-    if (!bytes || sha256(bytes) !== ref.sha256) return false;
+    if (!(await store.list(ref.key)).includes(ref.key)) return false;
+    try {
+      await store.verify(ref);
+    } catch (error) {
+      if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return false;
+      throw error;
+    }
   }
   return true;
 }

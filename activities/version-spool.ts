@@ -1,10 +1,11 @@
-import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdir, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { versionsSpooledMax } from '../core/limits.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import { sha256 } from '../backends/store/file-store.ts';
+import { sha256, sha256OfFile } from '../backends/store/file-store.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { storeOf } from './run-access.ts';
 
@@ -78,16 +79,12 @@ export class VersionSpool {
     const entry = this.#find(run, policy);
     if (!entry) return false;
     for (const { key, file } of entry.files) {
-      const bytes = await readFile(file).catch((error: NodeJS.ErrnoException) => {
-        if (error.code !== 'ENOENT') throw error;
-        return null; // somebody cleaned up: it is made again
-      });
-      if (!bytes) {
+      if (!existsSync(file)) {
         this.#entries = this.#entries.filter((other) => other !== entry);
-        return false;
+        return false; // somebody cleaned up: it is made again
       }
       await mayWrite();
-      await storeOf(run).put(key, bytes);
+      await storeOf(run).putFile(key, file);
     }
     return true;
   }
@@ -100,10 +97,11 @@ export class VersionSpool {
     const names = (await readdir(exported)).sort();
     const weights = names.filter((name) => name.endsWith('.safetensors'));
     if (weights.length !== 1) throw new Error(`${exported} holds ${weights.length} weights files, expected one.`);
-    const bytes = await readFile(path.join(exported, weights[0]!));
+    const file = path.join(exported, weights[0]!);
+    const [digest, { size }] = await Promise.all([sha256OfFile(file), stat(file)]);
     const policy: PolicyVersion = {
       ...version,
-      file: { key: prefix + weights[0]!, sha256: sha256(bytes), bytes: bytes.byteLength },
+      file: { key: prefix + weights[0]!, sha256: digest!, bytes: size },
     };
     const beside: { key: string; file: string }[] = [];
     const add = async (name: string, key: string, content: Uint8Array): Promise<ObjectRef> => {

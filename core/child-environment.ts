@@ -21,6 +21,9 @@ export const environmentForRoles: readonly string[] = [...environmentForAll, 'RA
  */
 export const temporalSecrets: readonly string[] = ['TEMPORAL_API_KEY*', 'TEMPORAL_TLS_*', 'RATCHET_PAYLOAD_KEY*'];
 
+/** How the AWS chain finds credentials; for roles that reach the store, when it is S3. */
+export const environmentForStore: readonly string[] = ['AWS_*'];
+
 /** The part of `from` that `names` lets through. */
 export function selectEnvironment(
   names: readonly string[],

@@ -1,5 +1,5 @@
 /**
- * `npm test`: packages, a Temporal CLI, then every test; `npm test -- e2e` only those against a real server, `npm test -- PATH…` only
+ * `npm test`: packages, a Temporal CLI, an S3 server, then every test; `npm test -- e2e` only those against a real server, `npm test -- PATH…` only
  * those files or folders. The last line is `N passed, N failed`.
  */
 import { execFile, spawn } from 'node:child_process';
@@ -25,6 +25,9 @@ async function testAll(wanted) {
   const files = chooseTests(wanted, findTests(join(projectRoot, 'test')));
   await ensurePackages();
   const temporalCli = await ensureTemporalCli();
+  // Where it cannot be had, it says so, and the tests that need it are skipped.
+  if ([...files.units, ...files.endToEnd].some((file) => /[/]s3-[^/]*$/.test(file)))
+    await ensureProgram('test/backends/s3-gateway.ts');
   const counts = [
     await runTests(files.units, timeoutMs.units, concurrency.units, temporalCli),
     await runTests(files.endToEnd, timeoutMs.endToEnd, concurrency.endToEnd, temporalCli),
@@ -72,16 +75,21 @@ export function findTests(folder) {
 }
 
 /** @returns {Promise<string>} */
-function ensureTemporalCli() {
-  return new Promise((done, fail) => {
-    const child = execFile(
-      process.execPath,
-      ['--import', 'tsx', 'workers/temporal-cli.ts'],
-      { cwd: projectRoot },
-      (error, stdout) => {
-        if (error) fail(new SetupError('the tests need a Temporal CLI (see above)'));
-        else done(stdout.trim());
-      },
+async function ensureTemporalCli() {
+  const path = await ensureProgram('workers/temporal-cli.ts');
+  if (path === null) throw new SetupError('the tests need a Temporal CLI (see above)');
+  return path;
+}
+
+/**
+ * Runs a file of ours that gets a program into the cache and prints its path; null when it could not.
+ * @param {string} file
+ * @returns {Promise<string | null>}
+ */
+function ensureProgram(file) {
+  return new Promise((done) => {
+    const child = execFile(process.execPath, ['--import', 'tsx', file], { cwd: projectRoot }, (error, stdout) =>
+      done(error ? null : stdout.trim() || null),
     );
     child.stderr?.pipe(process.stderr);
   });

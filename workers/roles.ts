@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { temporalSecrets } from '../core/child-environment.ts';
+import { environmentForStore, temporalSecrets } from '../core/child-environment.ts';
 import { workerRoles, type WorkerRole } from '../core/names.ts';
 import { choosePort } from './ports.ts';
 import type { Role } from './supervisor.ts';
@@ -38,6 +38,7 @@ export function localRoles({ weightRoots, policyPort, count = {} }: RoleOptions)
     Array.from({ length: count[role] ?? 1 }, (_, i) => ({
       name: i === 0 ? `${role} worker` : `${role} worker ${i + 1}`,
       args: [...program('./main'), '--role', role],
+      passEnv: environmentForStore,
       env: { RATCHET_POLICY_URL: policyUrl },
       ready: { line: `${role} worker ready` },
     })),

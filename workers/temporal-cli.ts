@@ -1,18 +1,27 @@
 import { execFile } from 'node:child_process';
 import { existsSync, realpathSync } from 'node:fs';
 import { access, constants } from 'node:fs/promises';
-import { homedir } from 'node:os';
 import { delimiter, isAbsolute, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { cacheFolder } from '../backends/cache-folder.ts';
 import { RatchetError } from '../core/errors.ts';
 import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
-import { waitForLock } from './held-lock.ts';
-import { buildTemporalCli, goVersionNeeded } from './temporal-cli-build.ts';
+import { buildAlone, buildGoProgram, type GoProgram, goVersionNeeded } from './go-build.ts';
 import { downloadTemporalCli } from './temporal-cli-download.ts';
 
 /** The release we download or build. Later ones cannot be built by `go install` (a replace directive in their go.mod). */
 export const temporalCliVersion = '1.5.1';
+
+const program: GoProgram = {
+  name: 'Temporal CLI',
+  module: 'github.com/temporalio/cli',
+  package: 'cmd/temporal',
+  version: temporalCliVersion,
+  ldflags: `-s -w -X github.com/temporalio/cli/temporalcli.Version=${temporalCliVersion}`,
+  bytesNeeded: 5_000_000_000,
+  minutes: 5,
+};
 
 /** Workflow updates and user metadata, which runs rely on, are on by default from this server version. */
 const serverVersionOldest: readonly number[] = [1, 26];
@@ -150,19 +159,6 @@ function refuseOld(path: string, { version, serverVersion }: CliVersions): void 
   );
 }
 
-/** Per user, because a binary of 200 MB belongs to no single project. */
-export function cacheFolder(
-  env: Readonly<NodeJS.ProcessEnv> = process.env,
-  platform: NodeJS.Platform = process.platform,
-  home: string = homedir(),
-): string {
-  if (env['RATCHET_CACHE']) return env['RATCHET_CACHE'];
-  // The XDG specification tells to ignore relative paths.
-  const xdg = env['XDG_CACHE_HOME'];
-  if (xdg !== undefined && isAbsolute(xdg)) return join(xdg, 'ratchet');
-  return platform === 'darwin' ? join(home, 'Library', 'Caches', 'ratchet') : join(home, '.cache', 'ratchet');
-}
-
 export function placesOnThisMachine(
   log: (line: string) => void,
   env: Readonly<NodeJS.ProcessEnv> = process.env,
@@ -177,17 +173,8 @@ export function placesOnThisMachine(
     exists: existsSync,
     ask: (path) => askVersions(path),
     download: () => downloadTemporalCli({ version: temporalCliVersion, folder, target: cached, log }),
-    build: () => buildTemporalCli({ version: temporalCliVersion, folder, target: cached, log }),
-    async alone(work) {
-      const lock = await waitForLock(`build ${folder}`, null, ({ pid }) => {
-        log(`another process (${pid}) is getting the Temporal CLI; waiting for it`);
-      });
-      try {
-        return await work();
-      } finally {
-        lock.release();
-      }
-    },
+    build: () => buildGoProgram({ program, folder, target: cached, log }),
+    alone: (work) => buildAlone({ name: program.name, folder, log }, work),
   };
 }
 

@@ -4,8 +4,8 @@ import { mkdir, readdir, readFile, rename, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { bundleWorkflowCode, DefaultLogger } from '@temporalio/worker';
+import { cacheFolder } from '../backends/cache-folder.ts';
 import { failureConverterPath } from './payload-codec.ts';
-import { cacheFolder } from './temporal-cli.ts';
 
 /** What workflow code may be made of; a change in any of it is another bundle. */
 const sources = ['workflows', 'core', 'package-lock.json'];

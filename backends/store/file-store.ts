@@ -1,4 +1,5 @@
 import { createHash, randomUUID } from 'node:crypto';
+import { createReadStream } from 'node:fs';
 import {
   appendFile,
   link,
@@ -30,24 +31,37 @@ export class FileStore implements Store {
 
   async put(key: string, bytes: Uint8Array): Promise<ObjectRef> {
     const target = await this.#prepare(key);
-    const temporary = await writeTemporary(key, target, bytes);
-    await naming(key, () => rename(temporary, target)).catch(async (error: unknown) => {
-      await rm(temporary, { force: true });
-      throw error;
-    });
-    await syncFolder(path.dirname(target));
+    const temporary = await writeTemporary(key, target, [bytes]);
+    await this.#putInPlace(key, temporary, target);
     return { key, sha256: sha256(bytes), bytes: bytes.byteLength };
+  }
+
+  async putFile(key: string, file: string): Promise<ObjectRef> {
+    const target = await this.#prepare(key);
+    const hash = createHash('sha256');
+    let bytes = 0;
+    const temporary = await writeTemporary(key, target, hashed());
+    await this.#putInPlace(key, temporary, target);
+    return { key, sha256: hash.digest('hex'), bytes };
+
+    async function* hashed(): AsyncGenerator<Uint8Array> {
+      for await (const chunk of createReadStream(file, { highWaterMark: copyBytes }) as AsyncIterable<Uint8Array>) {
+        hash.update(chunk);
+        bytes += chunk.byteLength;
+        yield chunk;
+      }
+    }
   }
 
   async putIfAbsent(key: string, bytes: Uint8Array): Promise<{ stored: boolean; bytes: Uint8Array }> {
     const target = await this.#prepare(key);
-    const temporary = await writeTemporary(key, target, bytes);
+    const temporary = await writeTemporary(key, target, [bytes]);
     try {
       await link(temporary, target);
       await syncFolder(path.dirname(target));
       return { stored: true, bytes };
     } catch (error) {
-      if (!isErrno(error, 'EEXIST')) throw storeError(key, error);
+      if (!isErrno(error, 'EEXIST')) throw diskError(key, error);
       return { stored: false, bytes: await readFile(target) };
     } finally {
       await unlink(temporary);
@@ -56,20 +70,17 @@ export class FileStore implements Store {
 
   async get(ref: ObjectRef): Promise<Uint8Array> {
     const bytes = await this.read(ref.key);
-    if (!bytes) {
-      throw new RatchetError(
-        'CheckpointDamaged',
-        `${ref.key} is missing from ${this.uri}; expected ${ref.bytes} bytes there.`,
-      );
-    }
+    if (!bytes) throw missing(ref, this.uri);
     const found = sha256(bytes);
-    if (found !== ref.sha256) {
-      throw new RatchetError(
-        'CheckpointDamaged',
-        `${ref.key} in ${this.uri} is damaged: expected sha256 ${ref.sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…`,
-      );
-    }
+    if (found !== ref.sha256) throw damaged(ref, this.uri, found);
     return bytes;
+  }
+
+  async verify(ref: ObjectRef): Promise<void> {
+    const file = await this.#inside(ref.key);
+    const found = await naming(ref.key, () => sha256OfFile(file));
+    if (found === null) throw missing(ref, this.uri);
+    if (found !== ref.sha256) throw damaged(ref, this.uri, found);
   }
 
   async read(key: string): Promise<Uint8Array | null> {
@@ -77,7 +88,7 @@ export class FileStore implements Store {
       return await readFile(await this.#inside(key));
     } catch (error) {
       if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
-      throw storeError(key, error);
+      throw diskError(key, error);
     }
   }
 
@@ -105,6 +116,14 @@ export class FileStore implements Store {
     return this.#inside(prefix);
   }
 
+  async #putInPlace(key: string, temporary: string, target: string): Promise<void> {
+    await naming(key, () => rename(temporary, target)).catch(async (error: unknown) => {
+      await rm(temporary, { force: true });
+      throw error;
+    });
+    await syncFolder(path.dirname(target));
+  }
+
   async #prepare(key: string): Promise<string> {
     const target = await this.#inside(key);
     await naming(key, () => mkdir(path.dirname(target), { recursive: true }));
@@ -126,19 +145,36 @@ export function sha256(bytes: Uint8Array): string {
   return createHash('sha256').update(bytes).digest('hex');
 }
 
-async function writeTemporary(key: string, target: string, bytes: Uint8Array): Promise<string> {
+/** Hex, without the file in memory; null when there is none. */
+export async function sha256OfFile(file: string): Promise<string | null> {
+  const hash = createHash('sha256');
+  try {
+    for await (const chunk of createReadStream(file, { highWaterMark: copyBytes })) hash.update(chunk as Buffer);
+  } catch (error) {
+    if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
+    throw error;
+  }
+  return hash.digest('hex');
+}
+
+/** How much of a file is in memory while it is copied or hashed. */
+const copyBytes = 1024 * 1024;
+
+type Chunks = Iterable<Uint8Array> | AsyncIterable<Uint8Array>;
+
+async function writeTemporary(key: string, target: string, content: Chunks): Promise<string> {
   const temporary = path.join(path.dirname(target), `.tmp-${randomUUID()}`);
   try {
     const handle = await open(temporary, 'wx');
     try {
-      await handle.writeFile(bytes);
+      for await (const chunk of content) await handle.writeFile(chunk);
       await handle.sync();
     } finally {
       await handle.close();
     }
   } catch (error) {
     await rm(temporary, { force: true });
-    throw storeError(key, error);
+    throw diskError(key, error);
   }
   return temporary;
 }
@@ -185,17 +221,25 @@ async function naming<T>(key: string, work: () => Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (error) {
-    throw storeError(key, error);
+    throw diskError(key, error);
   }
 }
 
-function storeError(key: string, cause: unknown): unknown {
-  if (isErrno(cause, 'ENOSPC') || isErrno(cause, 'EDQUOT')) {
+const fullCodes = ['ENOSPC', 'EDQUOT'];
+const forbiddenCodes = ['EACCES', 'EROFS', 'EPERM'];
+
+export function isDiskError(error: unknown): boolean {
+  return [...fullCodes, ...forbiddenCodes].some((code) => isErrno(error, code));
+}
+
+/** What the disk's errors mean for a run; anything else passes unchanged. */
+export function diskError(key: string, cause: unknown): unknown {
+  if (fullCodes.some((code) => isErrno(cause, code))) {
     return new RatchetError('StoreFull', `No space left to write ${key}. Free some space; the run goes on by itself.`, {
       cause,
     });
   }
-  if (isErrno(cause, 'EACCES') || isErrno(cause, 'EROFS') || isErrno(cause, 'EPERM')) {
+  if (forbiddenCodes.some((code) => isErrno(cause, code))) {
     return new RatchetError('StoreUnavailable', `The store may not be written at ${key}: ${(cause as Error).message}`, {
       cause,
     });
@@ -203,13 +247,24 @@ function storeError(key: string, cause: unknown): unknown {
   return cause;
 }
 
-function outside(key: string, uri: string): RatchetError {
+export function missing(ref: ObjectRef, uri: string): RatchetError {
+  return new RatchetError('CheckpointDamaged', `${ref.key} is missing from ${uri}; expected ${ref.bytes} bytes there.`);
+}
+
+export function damaged(ref: ObjectRef, uri: string, found: string): RatchetError {
+  return new RatchetError(
+    'CheckpointDamaged',
+    `${ref.key} in ${uri} is damaged: expected sha256 ${ref.sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…`,
+  );
+}
+
+export function outside(key: string, uri: string): RatchetError {
   return new RatchetError(
     'Unsupported',
     `The key ${JSON.stringify(key)} leads out of ${uri}; keys stay below the run's folder.`,
   );
 }
 
-function isErrno(error: unknown, code: string): boolean {
+export function isErrno(error: unknown, code: string): boolean {
   return error instanceof Error && (error as NodeJS.ErrnoException).code === code;
 }

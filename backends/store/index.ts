@@ -1,13 +1,17 @@
 import path from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { FileStore } from './file-store.ts';
+import { copiesOf } from './s3-local-copies.ts';
+import { checkS3Store, S3Store } from './s3-store.ts';
+import { parseStoreUri } from './store-uri.ts';
 import type { Store } from './types.ts';
 
 export type { Store } from './types.ts';
+export { resolveStoreUri, showStoreUri } from './store-uri.ts';
+export { allCopies } from './s3-local-copies.ts';
 
-/** The store of one run. `uri` is the folder that holds all runs, absolute; the run's own folder lies in it. */
+/** The store of one run. `uri` is where all runs lie, absolute (`resolveStoreUri`); the run's own objects are below its name. */
 export function openRunStore(uri: string, run: string): Store {
   if (!runNamePattern.test(run)) {
     throw new RatchetError(
@@ -15,22 +19,26 @@ export function openRunStore(uri: string, run: string): Store {
       `${JSON.stringify(run)} is no name of a run: expected up to 64 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit.`,
     );
   }
-  return new FileStore(path.join(rootFolder(uri), run));
+  const location = parseStoreUri(uri);
+  return location.kind === 'file' ? new FileStore(path.join(location.folder, run)) : new S3Store(location, run);
 }
 
-/** A store's URI made absolute: `file:outputs` and bare paths are relative to the project's folder. */
-export function resolveStoreUri(uri: string, projectFolder: string): string {
-  if (uri.startsWith('file:///')) return uri.endsWith('/') ? uri : `${uri}/`;
-  const scheme = /^([a-z][a-z0-9+.-]*):/.exec(uri)?.[1];
-  if (scheme && scheme !== 'file') {
-    throw new RatchetError(
-      'ConfigInvalid',
-      `store.uri: expected file:FOLDER, got ${JSON.stringify(uri)}. Other stores are not supported yet.`,
-    );
-  }
-  return pathToFileURL(path.resolve(projectFolder, uri.replace(/^file:/, '')) + path.sep).href;
+/** The folder on this machine that `localFolder` of all its runs lies below: where the policy server must be allowed to read. */
+export function localRoot(uri: string): string {
+  const location = parseStoreUri(uri);
+  return location.kind === 'file' ? location.folder : copiesOf(location);
 }
 
-function rootFolder(uri: string): string {
-  return fileURLToPath(uri);
+const checked = new Map<string, Promise<void>>();
+
+/** Refuses a store that cannot keep the promises of the port, before a run rests on it; once per process and URI. */
+export async function checkStore(uri: string): Promise<void> {
+  const location = parseStoreUri(uri);
+  if (location.kind === 'file') return;
+  const checking = checked.get(uri) ?? checkS3Store(location);
+  checked.set(uri, checking);
+  await checking.catch((error: unknown) => {
+    checked.delete(uri);
+    throw error;
+  });
 }

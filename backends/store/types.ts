@@ -6,10 +6,14 @@ export interface Store {
   readonly uri: string;
   /** Durable when it returns. Writing the same key again replaces it: only for keys whose content is determined by it. */
   put(key: string, bytes: Uint8Array): Promise<ObjectRef>;
+  /** As `put`, of a file on this machine (weights), without holding it in memory. */
+  putFile(key: string, file: string): Promise<ObjectRef>;
   /** Durable when it returns. Of several writers one wins; all learn what is there. */
   putIfAbsent(key: string, bytes: Uint8Array): Promise<{ readonly stored: boolean; readonly bytes: Uint8Array }>;
   /** Throws `CheckpointDamaged` when a reference's bytes have another sha256. */
   get(ref: ObjectRef): Promise<Uint8Array>;
+  /** Throws `CheckpointDamaged` unless the file in `localFolder` that a reference names has its sha256; it is not held in memory. */
+  verify(ref: ObjectRef): Promise<void>;
   /** null when there is no such key. */
   read(key: string): Promise<Uint8Array | null>;
   /** Keys below a prefix, sorted. */
@@ -18,6 +22,6 @@ export interface Store {
   removeAll(prefix: string): Promise<void>;
   /** Adds a line to a log that may be rebuilt at any time (metrics). Not durable by itself. */
   append(key: string, line: string): Promise<void>;
-  /** A folder on this machine that holds the objects below a prefix, for programs that read files. */
+  /** A folder on this machine, below `localRoot`, that holds the objects below a prefix, for programs that read files. */
   localFolder(prefix: string): Promise<string>;
 }

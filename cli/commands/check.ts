@@ -2,6 +2,7 @@ import { Command } from 'commander';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
+import { showStoreUri } from '../../backends/store/index.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { adapterParameterCount, openModel } from '../../engine/index.ts';
 import { readOverrides } from '../overrides.ts';
@@ -41,7 +42,7 @@ export const checkCommand = new Command('check')
       `  trains        ${trainedPart(spec, model.config)}`,
       `  loss          ${lossLine(spec)}`,
       `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}` : 'none'}`,
-      `  checkpoints   every ${spec.checkpoints.interval} steps in ${spec.store.uri}${spec.name}/`,
+      `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
     );
     process.stdout.write(`${lines.join('\n')}\n`);
   });

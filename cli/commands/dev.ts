@@ -2,6 +2,7 @@ import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Command, InvalidArgumentError } from 'commander';
+import { allCopies } from '../../backends/store/index.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { installService, planService, uninstallService } from '../../workers/service.ts';
 import { startStack } from '../../workers/supervisor.ts';
@@ -30,7 +31,8 @@ export const devCommand = new Command('dev')
     const projectFolder = process.cwd();
     if (installs || uninstalls) return tellService(projectFolder, options, installs === true);
     const clock = startClock();
-    const weightRoots = weights.map((folder) => path.resolve(projectFolder, folder));
+    // Weights of runs whose store is S3 are copied here.
+    const weightRoots = [...weights.map((folder) => path.resolve(projectFolder, folder)), allCopies()];
     for (const root of weightRoots) await mkdir(root, { recursive: true });
     const interrupted = new AbortController();
     const end = new Promise<void>((resolve) =>

@@ -1,7 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { mkdir } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import { isDeepStrictEqual } from 'node:util';
 import {
   type Client,
@@ -16,6 +15,7 @@ import { taskQueues } from '../../core/names.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { allCopies, localRoot, showStoreUri } from '../../backends/store/index.ts';
 import { readRunningStack, waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
@@ -244,8 +244,9 @@ async function openPlace(
     clock.say(`attached to the workers at ${elsewhere}`);
     return { stack: null, pid: null, address: elsewhere, uiUrl: null };
   }
-  const weightRoot = fileURLToPath(spec.store.uri);
-  await mkdir(weightRoot, { recursive: true });
+  // Other runs may join these processes, also such whose weights are copied from S3.
+  const weightRoots = [...new Set([localRoot(spec.store.uri), allCopies()])];
+  for (const root of weightRoots) await mkdir(root, { recursive: true });
   const policyPort = await choosePolicyPort();
   try {
     const cli = elsewhere ? null : await findServer(clock);
@@ -253,7 +254,7 @@ async function openPlace(
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots: [weightRoot], policyPort }),
+      roles: localRoles({ weightRoots, policyPort }),
       log: clock.say,
       signal,
       ...(cli ? { temporalCli: async () => cli } : {}),
@@ -287,7 +288,7 @@ function summarize(
   ];
   clock.say(parts.join(' · '));
   clock.say(
-    `policy  ${fileURLToPath(spec.store.uri)}${run}/${weights.replace(/\/$/, '')}   (${policyDigest.slice(0, 12)})`,
+    `policy  ${showStoreUri(spec.store.uri)}${run}/${weights.replace(/\/$/, '')}   (${policyDigest.slice(0, 12)})`,
   );
 }
 

@@ -245,7 +245,7 @@ export const RunSpec = z.strictObject({
   sft: SftSpec.nullable(),
   trainer: TrainerSpec,
   inference: InferenceSpec,
-  /** `file:` URI of the folder that holds the run folders. */
+  /** Where the run folders lie: `file:` URI of a folder, or `s3://bucket/prefix/?endpoint=…&region=…&path_style=true&sse=…&kms_key_id=…`. */
   store: z.strictObject({ uri: z.string().min(1) }),
 });
 

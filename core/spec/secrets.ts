@@ -6,7 +6,7 @@ import type { KeyPath } from './positions.ts';
 const secretShapes: readonly RegExp[] = [
   /\bsk-[\w-]{12,}/, // OpenAI, Anthropic, OpenRouter
   /\bhf_\w{12,}/, // Hugging Face
-  /\bAKIA[0-9A-Z]{12,}/, // AWS access key id
+  /\bA(?:KIA|SIA)[0-9A-Z]{12,}/, // AWS access key id
   /\bgh[pousr]_\w{20,}/, // GitHub
   /\bpit_\w{12,}/, // Prime Intellect
   /\bxox[abposr]-[\w-]{10,}/, // Slack

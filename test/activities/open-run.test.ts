@@ -173,7 +173,7 @@ describe('a config that cannot be run is refused before anything is written', ()
   const cases: Readonly<Record<string, Record<string, string>>> = {
     'a key that does not exist': { 'sampling.temprature': '1' },
     'an environment that does not exist': { 'env.0.id': 'revers-text' },
-    'a store of another kind': { 'store.uri': 's3://bucket' },
+    'a store of another kind': { 'store.uri': 'gs://bucket' },
   };
   for (const [name, overrides] of Object.entries(cases)) {
     test(name, async (t) => {

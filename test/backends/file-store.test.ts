@@ -209,8 +209,8 @@ describe('where the store lies', () => {
 
   test('a store of another kind is refused by its setting', () => {
     assert.throws(
-      () => resolveStoreUri('s3://bucket/runs', '/p'),
-      hasCode('ConfigInvalid', 'store.uri', 's3://bucket/runs'),
+      () => resolveStoreUri('gs://bucket/runs', '/p'),
+      hasCode('ConfigInvalid', 'store.uri', 'gs://bucket/runs', 's3://'),
     );
   });
 });

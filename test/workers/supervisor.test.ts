@@ -153,6 +153,16 @@ test('with a server elsewhere its workers get the credentials for it, and the po
   }
 });
 
+test('credentials for S3 reach the workers, never the policy server', () => {
+  const roles = localRoles({ weightRoots: [], policyPort: 1 });
+  const namesAws = ({ passEnv = [], env = {} }: Role) =>
+    [...passEnv, ...Object.keys(env)].some((name) => /AWS/.test(name));
+  assert.deepEqual(
+    roles.filter((role) => !namesAws(role)).map(({ name }) => name),
+    ['policy server'],
+  );
+});
+
 test('kill -9 of the supervisor leaves no process behind, not even one that ignores SIGTERM or a child of a child', async (t) => {
   const folder = temporaryFolder(t);
   const supervisor = startFixture(t, 'run-stack.ts', [folder], { TEMPORAL_ADDRESS });

@@ -17,11 +17,11 @@ import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
+import { cacheFolder } from '../../backends/cache-folder.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { isGoNewEnough, parseGoVersion } from '../../workers/temporal-cli-build.ts';
+import { isGoNewEnough, parseGoVersion } from '../../workers/go-build.ts';
 import { downloadTemporalCli, unpack } from '../../workers/temporal-cli-download.ts';
 import {
-  cacheFolder,
   ensureTemporalCli,
   findOnPath,
   isOldServer,

@@ -23,9 +23,38 @@ export function hostedRelations(config: HostedConfig): RelationProblem[] {
     ...loraRelations(config),
     ...samplingRelations(config),
     ...evalRelations(config),
+    ...storeRelations(config),
     ...duplicateNames(config.env, ['env']),
     ...duplicateNames(config.eval?.env ?? [], ['eval', 'env']),
   ];
+}
+
+function storeRelations({ store }: HostedConfig): RelationProblem[] {
+  const { uri, endpoint, region, path_style, sse, kms_key_id } = store;
+  if (kms_key_id !== undefined && sse !== 'aws:kms') {
+    return [
+      {
+        paths: [
+          ['store', 'kms_key_id'],
+          ['store', 'sse'],
+        ],
+        expected: 'sse = "aws:kms" beside it: no other encryption takes a key of yours',
+        received: `sse = "${sse}"`,
+      },
+    ];
+  }
+  if (uri.startsWith('s3:')) return [];
+  const written = Object.entries({ endpoint, region, path_style, ...(sse === 'none' ? {} : { sse }) });
+  return written
+    .filter(([, value]) => value !== undefined)
+    .map(([name, value]) => ({
+      paths: [
+        ['store', name],
+        ['store', 'uri'],
+      ],
+      expected: 'uri = "s3://BUCKET/PREFIX/" beside it: a folder has no such setting',
+      received: `${name} = ${JSON.stringify(value)}`,
+    }));
 }
 
 function batchRelations({ batch_size, rollouts_per_example }: HostedConfig): RelationProblem[] {

@@ -66,7 +66,7 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
           },
     trainer: trainerSpec(trainer),
     inference: inferenceSpec(config.inference),
-    store: { uri: config.store.uri },
+    store: { uri: storeUri(config.store) },
   };
 }
 
@@ -94,6 +94,19 @@ function inferenceSpec(inference: HostedConfig['inference']): RunSpec['inference
 /** The step that the config asks to go on from: −1 = the latest, null = it does not say. */
 export function hostedResumeStep({ resume, ckpt, trainer }: HostedConfig): number | null {
   return resume?.step ?? ckpt?.resume_step ?? trainer.ckpt?.resume_step ?? null;
+}
+
+/** How an S3 server is reached is part of the store's address; a server with an endpoint of its own mostly has no name per bucket. */
+function storeUri({ uri, endpoint, region, path_style, sse, kms_key_id }: HostedConfig['store']): string {
+  if (!uri.startsWith('s3:')) return uri;
+  const options = new URLSearchParams();
+  if (endpoint !== undefined) options.set('endpoint', endpoint);
+  if (region !== undefined) options.set('region', region);
+  if (path_style ?? endpoint !== undefined) options.set('path_style', 'true');
+  if (sse !== 'none') options.set('sse', sse);
+  if (kms_key_id !== undefined) options.set('kms_key_id', kms_key_id);
+  const query = options.toString();
+  return query === '' ? uri : `${uri}?${query}`;
 }
 
 type WrittenSampling = HostedConfig['sampling'];

@@ -263,9 +263,20 @@ export const HostedConfig = z.strictObject({
     .strictObject({
       uri: z
         .string()
-        .regex(/^file:./)
-        .meta({ expected: 'a file: URI such as "file:outputs" (known, not supported yet: s3:)' })
+        .regex(/^(?:file:.|s3:\/\/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:\/[^?#]*)?$)/)
+        .meta({ expected: '"file:FOLDER" such as "file:outputs", or "s3://BUCKET/PREFIX/"' })
         .default('file:outputs'),
+      /** Of s3: where its server is, unless it is AWS. */
+      endpoint: z
+        .url({ protocol: /^https?$/ })
+        .meta({ expected: 'a URL such as "https://s3.example.com"' })
+        .optional(),
+      region: text().optional(),
+      /** `endpoint/bucket/key` in place of `bucket.endpoint/key`; servers of one's own mostly want it. */
+      path_style: flag().optional(),
+      /** How the server encrypts what it stores: "AES256" with keys of its own, "aws:kms" with `kms_key_id` or the account's. */
+      sse: choice('none', 'AES256', 'aws:kms').default('none'),
+      kms_key_id: text().optional(),
     })
     .prefault({}),
   sft: z

@@ -5,44 +5,74 @@ import { setPriority } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
+import { waitForLock } from './held-lock.ts';
 import { requireFreeSpace, sayEvery } from './long-wait.ts';
 
-/** What the go.mod of the release asks for. */
+/** What the go.mod of each program we build asks for. */
 export const goVersionNeeded = '1.25';
 
-/** Module cache, build cache and the binary, measured 4 GB. */
-const bytesNeeded = 5_000_000_000;
+export interface GoProgram {
+  /** For people: `Temporal CLI`. */
+  readonly name: string;
+  /** `github.com/temporalio/cli`, and the package in it that is the program. */
+  readonly module: string;
+  readonly package: string;
+  /** Without its v. */
+  readonly version: string;
+  readonly ldflags?: string;
+  /** Module cache, build cache and the binary, measured. */
+  readonly bytesNeeded: number;
+  readonly minutes: number;
+}
 
 export interface BuildOptions {
-  readonly version: string;
+  readonly program: GoProgram;
+  /** Where it is built, on the disk of the binary. */
   readonly folder: string;
+  /** The binary. */
   readonly target: string;
   readonly log: (line: string) => void;
 }
 
-/** Builds the release from source through the Go checksum database. Everything but the binary is removed afterwards. */
-export async function buildTemporalCli({ version, folder, target, log }: BuildOptions): Promise<void> {
+/** Builds a release from source through the Go checksum database. Everything but the binary is removed afterwards. */
+export async function buildGoProgram({ program, folder, target, log }: BuildOptions): Promise<void> {
+  const { name, version, minutes } = program;
   const goVersion = await findGo();
   if (goVersion === null) throw new Error(`there is no Go here; with Go ≥ ${goVersionNeeded} it could be built`);
   if (!isGoNewEnough(goVersion)) throw new Error(`Go ≥ ${goVersionNeeded} is needed to build it, found ${goVersion}`);
   mkdirSync(folder, { recursive: true, mode: 0o700 });
   // We hold the lock: what lies here is from a build that was killed.
-  for (const name of readdirSync(folder)) if (name.startsWith('building-')) removeFolder(join(folder, name));
-  await requireFreeSpace(folder, bytesNeeded);
+  for (const entry of readdirSync(folder)) if (entry.startsWith('building-')) removeFolder(join(folder, entry));
+  await requireFreeSpace(folder, program.bytesNeeded);
   const room = await mkdtemp(join(folder, 'building-'));
   try {
-    const env = await buildEnvironment(room, version);
-    log(`building the Temporal CLI ${version} with Go ${goVersion}: about 5 min, once`);
-    const wait = sayEvery(log, () => 'building the Temporal CLI');
+    const env = await buildEnvironment(room, program);
+    log(`building the ${name} ${version} with Go ${goVersion}: about ${minutes} min, once`);
+    const wait = sayEvery(log, () => `building the ${name}`);
     try {
-      await runGo(version, env, room);
+      await runGo(program, env, room);
     } finally {
       wait.end();
     }
-    renameSync(join(room, 'bin', 'temporal'), target);
-    log(`built the Temporal CLI in ${wait.elapsed()}`);
+    renameSync(join(room, 'bin', program.package.split('/').at(-1)!), target);
+    log(`built the ${name} in ${wait.elapsed()}`);
   } finally {
     removeFolder(room);
+  }
+}
+
+/** Runs work that two processes must not do at once: filling a folder of the cache. */
+export async function buildAlone<T>(
+  { name, folder, log }: { readonly name: string; readonly folder: string; readonly log: (line: string) => void },
+  work: () => Promise<T>,
+): Promise<T> {
+  const lock = await waitForLock(`build ${folder}`, null, ({ pid }) => {
+    log(`another process (${pid}) is getting the ${name}; waiting for it`);
+  });
+  try {
+    return await work();
+  } finally {
+    lock.release();
   }
 }
 
@@ -77,9 +107,9 @@ function go(args: readonly string[]): Promise<{ stdout: string }> {
 }
 
 /** Caches of our own, removed afterwards; the user's module cache is read only if it has the sources already. */
-async function buildEnvironment(room: string, version: string): Promise<Record<string, string>> {
+async function buildEnvironment(room: string, { module, version }: GoProgram): Promise<Record<string, string>> {
   const theirs = (await go(['env', 'GOMODCACHE'])).stdout.trim();
-  const hasSources = theirs !== '' && existsSync(join(theirs, 'github.com', 'temporalio', `cli@v${version}`));
+  const hasSources = theirs !== '' && existsSync(join(theirs, `${module}@v${version}`));
   const folders = {
     GOBIN: join(room, 'bin'),
     GOCACHE: join(room, 'build'),
@@ -90,10 +120,10 @@ async function buildEnvironment(room: string, version: string): Promise<Record<s
   return { ...goEnvironment(), ...folders, CGO_ENABLED: '0' };
 }
 
-function runGo(version: string, env: Record<string, string>, folder: string): Promise<void> {
-  const flags = `-s -w -X github.com/temporalio/cli/temporalcli.Version=${version}`;
+function runGo(program: GoProgram, env: Record<string, string>, folder: string): Promise<void> {
+  const { module, version, ldflags = '-s -w' } = program;
   return new Promise((resolve, reject) => {
-    const child = spawn('go', ['install', '-ldflags', flags, `github.com/temporalio/cli/cmd/temporal@v${version}`], {
+    const child = spawn('go', ['install', '-ldflags', ldflags, `${module}/${program.package}@v${version}`], {
       cwd: folder,
       env,
       stdio: ['ignore', 'ignore', 'pipe'],

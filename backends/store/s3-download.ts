@@ -1,0 +1,207 @@
+import { createHash } from 'node:crypto';
+import { open, type FileHandle } from 'node:fs/promises';
+import type { Readable } from 'node:stream';
+import { RatchetError } from '../../core/errors.ts';
+import { inParallel, type S3Requests } from './s3-requests.ts';
+
+export interface ObjectHead {
+  readonly etag: string;
+  readonly bytes: number;
+  readonly metadata: Readonly<Record<string, string>>;
+}
+
+export interface ListedObject {
+  readonly key: string;
+  readonly etag: string;
+  readonly bytes: number;
+}
+
+/** Where the bytes of an object go as they come, in no order: `chunk` lies at `offset`. */
+interface Sink {
+  readonly write: (chunk: Uint8Array, offset: number) => Promise<void> | void;
+}
+
+/** An object that is written again while it is read has bytes of two; then it is read anew. */
+const readsMax = 5;
+
+/** An object's bytes, in parts when it is large; null when there is none. */
+export async function getObject(
+  requests: S3Requests,
+  key: string,
+): Promise<(ObjectHead & { readonly content: Uint8Array }) | null> {
+  let content = new Uint8Array();
+  const open = (bytes: number): Sink => {
+    content = new Uint8Array(bytes);
+    return { write: (chunk, offset) => content.set(chunk, offset) };
+  };
+  const head = await download(requests, key, open);
+  return head && { ...head, content };
+}
+
+/** Writes an object into a new file and returns its SHA-256, hashed from what lies there; null when there is no such object. */
+export async function getObjectToFile(
+  requests: S3Requests,
+  key: string,
+  file: string,
+): Promise<(ObjectHead & { readonly sha256: string }) | null> {
+  const handle = await open(file, 'wx+');
+  try {
+    const head = await download(requests, key, () => ({ write: (chunk, offset) => writeAll(handle, chunk, offset) }));
+    if (!head) return null;
+    await handle.sync();
+    const hash = createHash('sha256');
+    for await (const chunk of handle.createReadStream({ autoClose: false, start: 0 })) hash.update(chunk as Buffer);
+    return { ...head, sha256: hash.digest('hex') };
+  } finally {
+    await handle.close();
+  }
+}
+
+export async function headObject(requests: S3Requests, key: string): Promise<ObjectHead | null> {
+  return requests.run<ObjectHead | null>({
+    operation: 'HeadObject',
+    key,
+    async send({ client, sdk }) {
+      const found = await client.send(new sdk.HeadObjectCommand({ Bucket: requests.location.bucket, Key: key }));
+      return { etag: found.ETag ?? '', bytes: found.ContentLength ?? 0, metadata: found.Metadata ?? {} };
+    },
+    answers: ({ status, code }) => (status === 404 && code !== 'NoSuchBucket' ? { value: null } : undefined),
+  });
+}
+
+/** All objects whose key begins with `prefix`, in the order of their keys' bytes. */
+export async function listObjects(requests: S3Requests, prefix: string): Promise<ListedObject[]> {
+  const found: ListedObject[] = [];
+  for (let token: string | undefined; ;) {
+    const page = await requests.run({
+      operation: 'ListObjectsV2',
+      key: prefix,
+      send: ({ client, sdk }) =>
+        client.send(
+          new sdk.ListObjectsV2Command({
+            Bucket: requests.location.bucket,
+            Prefix: prefix,
+            ...(token === undefined ? {} : { ContinuationToken: token }),
+          }),
+        ),
+    });
+    for (const { Key, ETag = '', Size = 0 } of page.Contents ?? []) {
+      // A key with a slash at its end is what consoles make of an empty folder.
+      if (Key !== undefined && !Key.endsWith('/')) found.push({ key: Key, etag: ETag, bytes: Size });
+    }
+    token = page.NextContinuationToken;
+    if (token === undefined) return found;
+  }
+}
+
+/** Keys of one DeleteObjects request, by its documentation. */
+const deletesMax = 1_000;
+
+export async function deleteObjects(requests: S3Requests, keys: readonly string[]): Promise<void> {
+  for (let start = 0; start < keys.length; start += deletesMax) {
+    const batch = keys.slice(start, start + deletesMax);
+    const Objects = batch.map((Key) => ({ Key }));
+    await requests.run<void>({
+      operation: `DeleteObjects (${batch.length})`,
+      key: batch[0]!,
+      async send({ client, sdk }) {
+        const input = { Bucket: requests.location.bucket, Delete: { Objects, Quiet: true } };
+        const [failed] = (await client.send(new sdk.DeleteObjectsCommand(input))).Errors ?? [];
+        if (!failed) return;
+        const status = failed.Code === 'AccessDenied' ? 403 : 500;
+        const message = `${failed.Key}: ${failed.Message ?? failed.Code}`;
+        throw Object.assign(new Error(message), {
+          name: failed.Code ?? 'Unknown',
+          $metadata: { httpStatusCode: status },
+        });
+      },
+    });
+  }
+}
+
+async function download(requests: S3Requests, key: string, open: (bytes: number) => Sink): Promise<ObjectHead | null> {
+  const { partBytes, partsAtOnce } = requests.limits;
+  for (let read = 1; read <= readsMax; read++) {
+    const first = await getRange(requests, key, { start: 0, end: partBytes, etag: null, open });
+    if (first === 'absent') return null;
+    if (first === 'changed') continue;
+    const { head, sink } = first;
+    const starts = [];
+    for (let start = partBytes; start < head.bytes; start += partBytes) starts.push(start);
+    let isSame = true;
+    await inParallel(starts, partsAtOnce, async (start) => {
+      const end = Math.min(start + partBytes, head.bytes);
+      const part = await getRange(requests, key, { start, end, etag: head.etag, open: () => sink });
+      if (typeof part === 'string') isSame = false;
+    });
+    if (isSame) return head;
+  }
+  throw new RatchetError(
+    'StoreUnavailable',
+    `${key} in ${requests.place} is being written all the time; it was read ${readsMax} times.`,
+  );
+}
+
+interface Range {
+  readonly start: number;
+  /** One past the last byte. */
+  readonly end: number;
+  /** Refuses the bytes of another object; null = whichever is there. */
+  readonly etag: string | null;
+  readonly open: (bytes: number) => Sink;
+}
+
+type RangeAnswer = { readonly head: ObjectHead; readonly sink: Sink } | 'absent' | 'changed';
+
+async function getRange(requests: S3Requests, key: string, { start, end, etag, open }: Range): Promise<RangeAnswer> {
+  const get = (range: string | null): Promise<RangeAnswer | 'empty'> =>
+    requests.run<RangeAnswer | 'empty'>({
+      operation: 'GetObject',
+      key,
+      async send({ client, sdk }) {
+        const found = await client.send(
+          new sdk.GetObjectCommand({
+            Bucket: requests.location.bucket,
+            Key: key,
+            ...(range === null ? {} : { Range: range }),
+            ...(etag === null ? {} : { IfMatch: etag }),
+          }),
+        );
+        const length = found.ContentLength ?? 0;
+        const total = Number(/\/(\d+)$/.exec(found.ContentRange ?? '')?.[1] ?? length);
+        const sink = open(total);
+        await drain(found.Body as Readable, length, (chunk, offset) => sink.write(chunk, start + offset));
+        return { head: { etag: found.ETag ?? '', bytes: total, metadata: found.Metadata ?? {} }, sink };
+      },
+      answers({ status, code }) {
+        if (status === 404 && code !== 'NoSuchBucket') return { value: etag === null ? 'absent' : 'changed' };
+        if (status === 412) return { value: 'changed' };
+        return status === 416 ? { value: etag === null ? 'empty' : 'changed' } : undefined;
+      },
+    });
+  const answer = await get(`bytes=${start}-${end - 1}`);
+  if (answer !== 'empty') return answer;
+  const whole = await get(null); // an empty object has no range
+  return whole === 'empty' ? 'changed' : whole;
+}
+
+/** Takes a body to its end; a connection that was cut is an error even where the server said so politely. */
+async function drain(
+  body: Readable,
+  length: number,
+  take: (chunk: Uint8Array, offset: number) => Promise<void> | void,
+): Promise<void> {
+  let offset = 0;
+  for await (const chunk of body as AsyncIterable<Uint8Array>) {
+    await take(chunk, offset);
+    offset += chunk.byteLength;
+  }
+  if (offset !== length) throw new Error(`the answer ended after ${offset} of ${length} bytes`);
+}
+
+async function writeAll(handle: FileHandle, chunk: Uint8Array, offset: number): Promise<void> {
+  for (let written = 0; written < chunk.byteLength;) {
+    const { bytesWritten } = await handle.write(chunk, written, chunk.byteLength - written, offset + written);
+    written += bytesWritten;
+  }
+}

@@ -1,0 +1,252 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type * as Sdk from '@aws-sdk/client-s3';
+import { RatchetError } from '../../core/errors.ts';
+import { isDiskError } from './file-store.ts';
+import type { S3Location } from './store-uri.ts';
+
+/** Bounds of one S3 client, with reasons. Tests make them small. */
+export interface S3Limits {
+  /** Requests at once of a process, over all stores of one server: enough to fill a line, few enough for its memory. */
+  readonly requestsMax: number;
+  /** Transfers of larger objects are made of parts of this size, several at once; S3 wants at least 5 MiB. */
+  readonly partBytes: number;
+  /** Parts of one object at once; what a transfer holds in memory is this times the size of a part. */
+  readonly partsAtOnce: number;
+  readonly connectMs: number;
+  /** A connection on which nothing moves for this long is given up. */
+  readonly idleMs: number;
+  /** How long a request is tried again before Temporal's retry takes over and the run says what it waits for. */
+  readonly patienceMs: number;
+  readonly attemptsMax: number;
+  /** The wait after the first failure, at most; doubled with each. */
+  readonly backoffMs: number;
+}
+
+export const s3Limits: S3Limits = {
+  requestsMax: 16,
+  partBytes: 8 * 1024 * 1024,
+  partsAtOnce: 4,
+  connectMs: 5_000,
+  idleMs: 15_000,
+  patienceMs: 20_000,
+  attemptsMax: 10,
+  backoffMs: 200,
+};
+
+const backoffMsMax = 5_000;
+
+/** A bucket, whatever the prefix. */
+export type S3Server = Omit<S3Location, 'prefix'>;
+
+export interface S3Session {
+  readonly client: Sdk.S3Client;
+  readonly sdk: typeof Sdk;
+}
+
+/** What failed, as S3 says it. */
+export interface S3Failure {
+  /** S3's code (`NoSuchKey`, `PreconditionFailed`), or the error's name. */
+  readonly code: string;
+  /** HTTP's status; 0 when there was no whole answer. */
+  readonly status: number;
+}
+
+interface Request<T> {
+  /** As S3 calls it: `PutObject`. */
+  readonly operation: string;
+  readonly key: string;
+  readonly send: (session: S3Session) => Promise<T>;
+  /** What some failures mean, by code or status: these are answers, neither retried nor thrown. */
+  readonly answers?: (failure: S3Failure) => { readonly value: T } | undefined;
+}
+
+/**
+ * Requests to one server: bounded in number, each tried again while the trouble is of the kind that passes, with growing random waits.
+ * The SDK's own retries are off: they end at the header of an answer, these take in its body.
+ */
+export class S3Requests {
+  readonly location: S3Server;
+  readonly limits: S3Limits;
+  readonly #session: Promise<S3Session>;
+  readonly #slots: Slots;
+
+  constructor(location: S3Server, limits: S3Limits) {
+    this.location = location;
+    this.limits = limits;
+    this.#slots = new Slots(limits.requestsMax);
+    this.#session = openSession(location, limits);
+    this.#session.catch(() => undefined); // whoever sends a request learns of it
+  }
+
+  /** Where the bucket is, for people. */
+  get place(): string {
+    return `${this.location.bucket} at ${this.location.endpoint ?? 'AWS'}`;
+  }
+
+  async run<T>(request: Request<T>): Promise<T> {
+    const { limits } = this;
+    const startedAt = performance.now();
+    const elapsedMs = (): number => performance.now() - startedAt;
+    const session = await this.#session;
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return await this.#slots.use(() => request.send(session));
+      } catch (error) {
+        const failure = failureOf(error);
+        const isPassing = isWeather(error, failure);
+        const answer = isPassing ? undefined : request.answers?.(failure);
+        if (answer) return answer.value;
+        const waitMs = Math.min(backoffMsMax, limits.backoffMs * 2 ** (attempt - 1)) * (0.5 + Math.random() / 2);
+        const isOver = attempt >= limits.attemptsMax || elapsedMs() + waitMs > limits.patienceMs;
+        if (!isPassing || isOver) throw this.#explain(request, error, failure, attempt, elapsedMs());
+        await delay(waitMs);
+      }
+    }
+  }
+
+  #explain<T>(request: Request<T>, cause: unknown, failure: S3Failure, attempts: number, elapsedMs: number): unknown {
+    const what = `${request.operation} of ${request.key} in ${this.place}`;
+    const came = cause instanceof Error ? oneLine(cause.message) : String(cause);
+    const said = failure.status > 0 ? `HTTP ${failure.status} ${failure.code}: ${came}` : came;
+    const tried = attempts > 1 ? `, after ${attempts} attempts in ${(elapsedMs / 1000).toFixed(1)} s` : '';
+    const because = (advice: string): string => `${what} failed${tried}: ${said}. ${advice}`;
+    if (isFull(failure)) {
+      return new RatchetError('StoreFull', because('Free some space there; the run goes on by itself.'), { cause });
+    }
+    if (isWeather(cause, failure)) {
+      return new RatchetError('StoreUnavailable', because('The run goes on when the server answers again.'), { cause });
+    }
+    if (failure.code === 'CredentialsProviderError') {
+      const where = 'environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), ~/.aws, SSO, or the role of this machine';
+      const advice = `Expected credentials from the usual AWS chain: ${where}.`;
+      return new RatchetError('StoreUnavailable', because(advice), { cause });
+    }
+    if (failure.status === 401 || failure.status === 403 || failure.code === 'ExpiredToken') {
+      const advice =
+        'Expected credentials that may get, put, delete and list below the prefix; renew them or the policy, and the run goes on.';
+      return new RatchetError('StoreUnavailable', because(advice), { cause });
+    }
+    if (failure.code === 'NoSuchBucket') {
+      return new RatchetError('StoreUnavailable', because('Create the bucket, or correct store.uri.'), { cause });
+    }
+    // What has no status came from no server: a mistake of ours or in what the client was given.
+    if (failure.status === 0) return cause;
+    return new RatchetError('Unsupported', because('The server refuses this request; asking again will not help.'), {
+      cause,
+    });
+  }
+}
+
+/** One client per server and set of limits: its connections and credentials are shared by all stores of the process. */
+const opened = new Map<string, S3Requests>();
+
+export function openS3Requests(
+  { bucket, endpoint, region, pathStyle, sse, kmsKeyId }: S3Server,
+  limits: S3Limits,
+): S3Requests {
+  const server = { bucket, endpoint, region, pathStyle, sse, kmsKeyId };
+  const key = JSON.stringify([server, limits]);
+  const known = opened.get(key) ?? new S3Requests(server, limits);
+  opened.set(key, known);
+  return known;
+}
+
+/** Imported when it is needed: runs with a folder as store do not wait for it. */
+async function openSession(location: S3Server, limits: S3Limits): Promise<S3Session> {
+  const sdk = await import('@aws-sdk/client-s3');
+  const region = location.region ?? (location.endpoint === null ? null : (process.env['AWS_REGION'] ?? 'us-east-1'));
+  const client = new sdk.S3Client({
+    ...(location.endpoint === null ? {} : { endpoint: location.endpoint }),
+    ...(region === null ? {} : { region }),
+    forcePathStyle: location.pathStyle,
+    maxAttempts: 1,
+    // Every body is covered by its SHA-256 in the signature; servers other than AWS often know no other checksum.
+    requestChecksumCalculation: 'WHEN_REQUIRED',
+    responseChecksumValidation: 'WHEN_REQUIRED',
+    requestHandler: {
+      connectionTimeout: limits.connectMs,
+      socketTimeout: limits.idleMs,
+      httpAgent: { keepAlive: true, maxSockets: limits.requestsMax },
+      httpsAgent: { keepAlive: true, maxSockets: limits.requestsMax },
+    },
+  });
+  return { client, sdk };
+}
+
+function failureOf(error: unknown): S3Failure {
+  const { name = '', $metadata } = (error ?? {}) as { name?: string; $metadata?: { httpStatusCode?: number } };
+  return { code: name, status: $metadata?.httpStatusCode ?? 0 };
+}
+
+/** Codes with a status below 500 that ask to be tried again. */
+const passingCodes = new Set([
+  'ConditionalRequestConflict', // another conditional write of this key is under way
+  'OperationAborted',
+  'RequestTimeout',
+  'RequestTimeTooSkewed', // the machine slept between signing and sending; the SDK then corrects its clock
+  'IncompleteBody',
+  'BadDigest', // damaged on the way
+  'XAmzContentSHA256Mismatch',
+  'SlowDown',
+]);
+
+function isFull({ code, status }: S3Failure): boolean {
+  return status === 507 || code === 'QuotaExceeded' || code === 'XMinioStorageFull';
+}
+
+function isWeather(error: unknown, { code, status }: S3Failure): boolean {
+  if (status > 0 && status < 300) return true; // an answer that was cut, or an error in the body of a 200
+  if (status > 0)
+    return (status >= 500 && status !== 501) || status === 429 || status === 408 || passingCodes.has(code);
+  if (error instanceof RatchetError || error instanceof TypeError || error instanceof RangeError) return false;
+  if (isDiskError(error)) return false; // of the file that an answer is written to
+  return code !== 'CredentialsProviderError' && !/region is missing/i.test(String(error));
+}
+
+function oneLine(message: string): string {
+  return message.split('\n')[0]!.replace(/\.$/, '').slice(0, 300);
+}
+
+/** A counting semaphore. */
+class Slots {
+  #free: number;
+  readonly #waiting: (() => void)[] = [];
+
+  constructor(count: number) {
+    this.#free = count;
+  }
+
+  async use<T>(work: () => Promise<T>): Promise<T> {
+    if (this.#free > 0) this.#free -= 1;
+    else await new Promise<void>((resolve) => this.#waiting.push(resolve));
+    try {
+      return await work();
+    } finally {
+      const next = this.#waiting.shift();
+      if (next) next();
+      else this.#free += 1;
+    }
+  }
+}
+
+/** Runs `work` over all items, `atOnce` side by side; the first failure ends it when those under way have ended. */
+export async function inParallel<T>(
+  items: readonly T[],
+  atOnce: number,
+  work: (item: T, index: number) => Promise<void>,
+): Promise<void> {
+  let next = 0;
+  let failed: { readonly error: unknown } | undefined;
+  const one = async (): Promise<void> => {
+    while (next < items.length && !failed) {
+      const index = next++;
+      try {
+        await work(items[index]!, index);
+      } catch (error) {
+        failed ??= { error };
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(atOnce, items.length) }, one));
+  if (failed) throw failed.error;
+}

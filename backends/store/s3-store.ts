@@ -1,0 +1,133 @@
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import type { ObjectRef } from '../../core/rl/run-state.ts';
+import { damaged, missing, outside, sha256, sha256OfFile } from './file-store.ts';
+import { checkS3 } from './s3-check.ts';
+import { deleteObjects, getObject, listObjects } from './s3-download.ts';
+import { copiesOf, copyFolder, copyLimits, type CopyLimits, forgetCopy } from './s3-local-copies.ts';
+import { appendToLog, createObject, forgetLogs, isTailPart, joinLog, tailOf } from './s3-log.ts';
+import { openS3Requests, s3Limits, type S3Limits, type S3Requests } from './s3-requests.ts';
+import { metadataNames, sourceOfBytes, upload, withFileSource } from './s3-upload.ts';
+import type { S3Location } from './store-uri.ts';
+import type { Store } from './types.ts';
+
+export interface S3StoreOptions {
+  readonly limits?: Partial<S3Limits>;
+  readonly copies?: Partial<CopyLimits>;
+}
+
+/** Which of the writers of a key won may change while it is asked, when others remove it. */
+const asksMax = 5;
+
+/** A prefix of a bucket as a store. Whoever copies the objects to a folder, or back, has the same run there. */
+export class S3Store implements Store {
+  readonly uri: string;
+  readonly #prefix: string;
+  readonly #copies: string;
+  readonly #copyLimits: CopyLimits;
+  readonly #requests: S3Requests;
+
+  /** `location` is where all runs lie. */
+  constructor(location: S3Location, run: string, { limits, copies }: S3StoreOptions = {}) {
+    this.#requests = openS3Requests(location, { ...s3Limits, ...limits });
+    this.#prefix = `${location.prefix}${run}/`;
+    this.#copies = path.join(copiesOf(location), run);
+    this.#copyLimits = { ...copyLimits, ...copies };
+    this.uri = `s3://${location.bucket}/${this.#prefix}`;
+  }
+
+  async put(key: string, bytes: Uint8Array): Promise<ObjectRef> {
+    const source = sourceOfBytes(bytes);
+    await upload(this.#requests, this.#inside(key), source);
+    return { key, sha256: source.sha256, bytes: source.bytes };
+  }
+
+  async putFile(key: string, file: string): Promise<ObjectRef> {
+    const target = this.#inside(key);
+    return withFileSource(file, async (source) => {
+      await upload(this.#requests, target, source);
+      return { key, sha256: source.sha256, bytes: source.bytes };
+    });
+  }
+
+  async putIfAbsent(key: string, bytes: Uint8Array): Promise<{ stored: boolean; bytes: Uint8Array }> {
+    const target = this.#inside(key);
+    const metadata = { [metadataNames.sha256]: sha256(bytes) };
+    for (let ask = 1; ask <= asksMax; ask++) {
+      if (await createObject(this.#requests, target, bytes, metadata)) return { stored: true, bytes };
+      const found = await getObject(this.#requests, target);
+      if (found) return { stored: false, bytes: found.content };
+    }
+    throw new RatchetError('StoreUnavailable', `${key} in ${this.uri} is written and removed all the time by others.`);
+  }
+
+  async get(ref: ObjectRef): Promise<Uint8Array> {
+    const bytes = await this.read(ref.key);
+    if (!bytes) throw missing(ref, this.uri);
+    const found = sha256(bytes);
+    if (found !== ref.sha256) throw damaged(ref, this.uri, found);
+    return bytes;
+  }
+
+  async verify(ref: ObjectRef): Promise<void> {
+    const folder = await this.localFolder(path.posix.dirname(ref.key));
+    const file = path.join(folder, path.posix.basename(ref.key));
+    if ((await sha256OfFile(file)) === ref.sha256) return;
+    await forgetCopy(folder); // it may be the copy that is damaged
+    await this.localFolder(path.posix.dirname(ref.key));
+    const found = await sha256OfFile(file);
+    if (found === null) throw missing(ref, this.uri);
+    if (found !== ref.sha256) throw damaged(ref, this.uri, found);
+  }
+
+  async read(key: string): Promise<Uint8Array | null> {
+    const target = this.#inside(key);
+    const found = await getObject(this.#requests, target);
+    if (!found) return null;
+    if (found.metadata[metadataNames.log] === undefined) return found.content;
+    return joinLog(this.#requests, target, found.content);
+  }
+
+  async list(prefix: string): Promise<string[]> {
+    const objects = await listObjects(this.#requests, this.#inside(prefix));
+    return objects
+      .map(({ key }) => key)
+      .filter((key) => !isTailPart(key))
+      .map((key) => key.slice(this.#prefix.length))
+      .sort();
+  }
+
+  async removeAll(prefix: string): Promise<void> {
+    const target = this.#inside(prefix);
+    const below = target.endsWith('/') ? target : `${target}/`;
+    const isMeant = (key: string): boolean => key === target || key.startsWith(below) || key.startsWith(tailOf(target));
+    const keys = (await listObjects(this.#requests, target)).map(({ key }) => key).filter(isMeant);
+    await deleteObjects(this.#requests, keys);
+    forgetLogs(this.#requests, target);
+  }
+
+  async append(key: string, line: string): Promise<void> {
+    await appendToLog(this.#requests, this.#inside(key), line);
+  }
+
+  async localFolder(prefix: string): Promise<string> {
+    const target = this.#inside(prefix).replace(/\/$/, '');
+    const folder = path.join(this.#copies, target.slice(this.#prefix.length));
+    const { uri } = this;
+    await copyFolder({ requests: this.#requests, prefix: `${target}/`, folder, uri, limits: this.#copyLimits });
+    return folder;
+  }
+
+  /** A key in the bucket; refuses one that leads out of the run's prefix. */
+  #inside(key: string): string {
+    const plain = path.posix.normalize(key === '' ? '.' : key);
+    if (plain === '.' || plain === './') return this.#prefix;
+    if (plain === '..' || plain.startsWith('../') || plain.startsWith('/')) throw outside(key, this.uri);
+    return this.#prefix + plain;
+  }
+}
+
+/** Throws unless the server can be written below the prefix and keeps to conditional writes. */
+export async function checkS3Store(location: S3Location, limits: Partial<S3Limits> = {}): Promise<void> {
+  await checkS3(openS3Requests(location, { ...s3Limits, ...limits }), location.prefix);
+}

@@ -1,0 +1,112 @@
+import {
+  createServer,
+  request as send,
+  type IncomingHttpHeaders,
+  type IncomingMessage,
+  type ServerResponse,
+} from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
+
+/** What becomes of one request to the server behind. */
+export type Fate =
+  | 'pass'
+  /** Takes the request and never answers. */
+  | 'hang'
+  /** Cuts the connection when a part of the request's body has come. */
+  | 'cut request'
+  /** Cuts the connection in the middle of the answer's body. */
+  | 'cut answer'
+  /** The server does what it was asked to; nobody learns of it. */
+  | 'lose answer'
+  /** Says that a conditional write worked where the server refused it, as one that knows no conditions would. */
+  | 'ignore conditions'
+  | { readonly status: number; readonly code: string }
+  | { readonly delayMs: number };
+
+export interface SeenRequest {
+  /** As S3 calls it, told from method and query: `PutObject`, `UploadPart`. */
+  readonly operation: string;
+  readonly url: string;
+  readonly headers: IncomingHttpHeaders;
+}
+
+export interface MisbehavingProxy {
+  readonly port: number;
+  /** Decides from now on; everything passes by default. */
+  decide: (request: SeenRequest) => Fate;
+  readonly seen: SeenRequest[];
+  /** Bytes of request bodies passed on. */
+  uploadedBytes: number;
+  readonly close: () => Promise<void>;
+}
+
+/** An HTTP proxy in front of a server on this machine, which does to each request what it is told to. */
+export async function startProxy(target: number): Promise<MisbehavingProxy> {
+  const server = createServer((incoming, outgoing) => void handle(incoming, outgoing));
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const proxy: MisbehavingProxy = {
+    port: (server.address() as AddressInfo).port,
+    decide: () => 'pass',
+    seen: [],
+    uploadedBytes: 0,
+    async close() {
+      server.closeAllConnections();
+      await new Promise<void>((resolve) => server.close(() => resolve()));
+    },
+  };
+  return proxy;
+
+  async function handle(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
+    incoming.on('error', () => undefined); // a client that hangs up
+    const { url = '/', headers } = incoming;
+    const seen = { operation: operationOf(incoming), url, headers };
+    proxy.seen.push(seen);
+    const fate = proxy.decide(seen);
+    if (fate === 'hang') return void incoming.resume();
+    if (fate === 'cut request') return void incoming.once('data', () => incoming.socket.destroy());
+    if (typeof fate === 'object' && 'status' in fate) {
+      incoming.resume();
+      await new Promise((resolve) => incoming.once('end', resolve));
+      const body = `<?xml version="1.0"?><Error><Code>${fate.code}</Code><Message>${fate.code}, simulated</Message></Error>`;
+      outgoing.writeHead(fate.status, { 'content-type': 'application/xml' }).end(body);
+      return;
+    }
+    if (typeof fate === 'object') await delay(fate.delayMs);
+    forward(incoming, outgoing, fate);
+  }
+
+  function forward(incoming: IncomingMessage, outgoing: ServerResponse, fate: Fate): void {
+    const { method, url: path, headers } = incoming;
+    const onward = send({ host: '127.0.0.1', port: target, method, path, headers }, (answer) => {
+      if (fate === 'lose answer') {
+        answer.resume().once('end', () => incoming.socket.destroy());
+      } else if (fate === 'ignore conditions' && answer.statusCode === 412) {
+        answer.resume();
+        outgoing.writeHead(200, { etag: '"0123"', 'content-length': '0' }).end();
+      } else {
+        outgoing.writeHead(answer.statusCode!, answer.headers);
+        if (fate === 'cut answer') answer.once('data', (chunk: Buffer) => cut(outgoing, chunk));
+        else answer.pipe(outgoing);
+      }
+    });
+    onward.on('error', () => incoming.socket.destroy());
+    incoming.on('data', (chunk: Buffer) => (proxy.uploadedBytes += chunk.byteLength));
+    incoming.pipe(onward);
+  }
+}
+
+function cut(outgoing: ServerResponse, chunk: Buffer): void {
+  outgoing.write(chunk.subarray(0, Math.floor(chunk.byteLength / 2)), () => outgoing.socket?.destroy());
+}
+
+function operationOf({ method, url = '/' }: IncomingMessage): string {
+  const { pathname, searchParams } = new URL(url, 'http://localhost');
+  const isBucket = pathname.split('/').filter(Boolean).length < 2;
+  if (method === 'GET') return isBucket ? 'ListObjectsV2' : 'GetObject';
+  if (method === 'HEAD') return 'HeadObject';
+  if (method === 'PUT') return searchParams.has('partNumber') ? 'UploadPart' : 'PutObject';
+  if (method === 'DELETE') return searchParams.has('uploadId') ? 'AbortMultipartUpload' : 'DeleteObject';
+  if (searchParams.has('delete')) return 'DeleteObjects';
+  return searchParams.has('uploads') ? 'CreateMultipartUpload' : 'CompleteMultipartUpload';
+}
