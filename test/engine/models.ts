@@ -85,3 +85,11 @@ export async function temporaryFolder(t: TestContext): Promise<string> {
   t.after(() => rm(folder, { recursive: true, force: true }));
   return folder;
 }
+
+/** Weights that are numbers and give none: a logit adds up infinities of both signs. */
+export function overflowing(): ModelFolder {
+  const model = preset(0);
+  model.parameters.view('model.norm.weight').fill(3e38);
+  model.parameters.view('model.embed_tokens.weight').fill(3e38, -model.config.hiddenSize); // of the letter z
+  return model;
+}

@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { setTimeout } from 'node:timers/promises';
 import type OpenAI from 'openai';
 import { type ModelFolder, Sampler, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
-import { preset, temporaryFolder, wordRequest, words } from './models.ts';
+import { overflowing, preset, temporaryFolder, wordRequest, words } from './models.ts';
 import { openStage } from './server-stage.ts';
 
 const models = [preset(0), preset(1), preset(2)];
@@ -280,8 +280,7 @@ test('a request that its client gave up is dropped', async (t) => {
 
 test('broken weights give an error, never samples', async (t) => {
   const { client, hold } = await openStage(t);
-  const broken = preset(0);
-  broken.parameters.view('model.norm.weight')[3] = NaN;
+  const broken = overflowing();
   await hold('policy', broken);
   await assert.rejects(client.completions.create({ model: 'policy', prompt: '<bos>cat<sep>' }), { status: 500 });
 });

@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import { setTimeout } from 'node:timers/promises';
 import type OpenAI from 'openai';
 import { Parameters } from '../../engine/index.ts';
-import { preset } from './models.ts';
+import { overflowing, preset } from './models.ts';
 import { chainModel, openStage, type Stage } from './server-stage.ts';
 
 const model = preset(1);
@@ -107,8 +107,7 @@ test('a refusal comes before the stream begins', async (t) => {
 
 test('what breaks inside a stream is told as an event that the client throws', async (t) => {
   const { client, hold } = await openStage(t);
-  const broken = preset(0);
-  broken.parameters.view('model.norm.weight')[3] = NaN;
+  const broken = overflowing();
   await hold('policy', broken);
   const stream = await client.completions.create({ ...request, stream: true });
   await assert.rejects(
