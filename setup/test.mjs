@@ -1,6 +1,6 @@
 /**
- * `npm test`: packages, a Temporal CLI, an S3 server, then every test; `npm test -- e2e` only those against a real server, `npm test -- PATH…` only
- * those files or folders. The last line is `N passed, N failed`.
+ * `npm test`: packages, a Temporal CLI, an S3 server, then every test; `npm test -- e2e` only those against a real server, `npm test -- faults` the
+ * whole fault matrix, `npm test -- PATH…` only those files or folders. The last line is `N passed, N failed`.
  */
 import { execFile, spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
@@ -12,7 +12,7 @@ import { ensurePackages, isProgram, projectRoot, runSetup, SetupError } from './
 /** @typedef {{ units: string[], endToEnd: string[] }} TestFiles */
 
 /** A test that hangs is a failure, not a lost night. */
-const timeoutMs = { units: 180_000, endToEnd: 900_000 };
+const timeoutMs = { units: 180_000, endToEnd: 3_600_000 };
 
 /** Files side by side; tests of one file always run one after another. */
 const concurrency = { units: Math.max(1, Math.min(4, availableParallelism())), endToEnd: 1 };
@@ -45,13 +45,16 @@ async function testAll(wanted) {
  * @returns {TestFiles}
  */
 export function chooseTests(wanted, all) {
-  const isEndToEnd = (/** @type {string} */ file) => file.endsWith('.e2e.test.ts');
-  if (wanted.length === 1 && wanted[0] === 'e2e') return { units: [], endToEnd: all.filter(isEndToEnd) };
+  const isMatrix = (/** @type {string} */ file) => file.endsWith('.faults.test.ts');
+  const isEndToEnd = (/** @type {string} */ file) => file.endsWith('.e2e.test.ts') || isMatrix(file);
+  const usual = all.filter((file) => !isMatrix(file));
+  if (wanted.length === 1 && wanted[0] === 'e2e') return { units: [], endToEnd: usual.filter(isEndToEnd) };
+  if (wanted.length === 1 && wanted[0] === 'faults') return { units: [], endToEnd: all.filter(isMatrix) };
   const places = wanted.map((place) => resolve(place));
   for (const [i, place] of places.entries()) {
     if (!all.some((file) => isWithin(file, place))) throw new SetupError(`there is no test in ${wanted[i]}`);
   }
-  const chosen = wanted.length === 0 ? all : all.filter((file) => places.some((place) => isWithin(file, place)));
+  const chosen = wanted.length === 0 ? usual : all.filter((file) => places.some((place) => isWithin(file, place)));
   return { units: chosen.filter((file) => !isEndToEnd(file)), endToEnd: chosen.filter(isEndToEnd) };
 }
 

@@ -10,11 +10,14 @@ import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 /** Long enough for a checkpoint, a step after it, and one to recover in. */
 export const stepsOfRun = 4;
 
+/** Slower than finished rollouts are stored, so that a chunk has both kinds. */
+const slowSampleMs = 2_000;
+
 /** A gap of a step, by the failpoint in it; `at` is its passing in the second step, or where it comes once. */
 export const columns = {
   'warm-up': { failpoint: 'warmUp.done', at: 1 },
   lease: { failpoint: 'leaseGroups.done', at: 2 },
-  generate: { failpoint: 'generate.part', at: 2 },
+  generate: { failpoint: 'generate.part', at: 2, sampleMs: slowSampleMs },
   generated: { failpoint: 'generateRollouts.done', at: 3 },
   score: { failpoint: 'scoreRollouts.done', at: 2 },
   filter: { failpoint: 'filterGroups.done', at: 2 },
@@ -24,7 +27,7 @@ export const columns = {
   commit: { failpoint: 'commitStep.done', at: 3 },
   broadcast: { failpoint: 'broadcastWeights.done', at: 3 },
   checkpoint: { failpoint: 'saveCheckpoint.done', at: 2 },
-} as const satisfies Record<string, { readonly failpoint: string; readonly at: number }>;
+} as const satisfies Record<string, { readonly failpoint: string; readonly at: number; readonly sampleMs?: number }>;
 export type Column = keyof typeof columns;
 
 interface Row {
@@ -86,15 +89,18 @@ export interface CellResult {
 
 /** Plays a run with one fault in it, and compares its end with that of the undisturbed one. */
 export async function runCell(stage: FaultStage, cell: Cell, undisturbed: RunSummary): Promise<CellResult> {
-  const { failpoint, at } = columns[cell.column];
+  const column: { readonly failpoint: string; readonly at: number; readonly sampleMs?: number } = columns[cell.column];
+  const { failpoint, at, sampleMs } = column;
   const { action, strike } = rows[cell.row];
   stage.plan(failpoint, { at, action });
-  const run = await stage.start(`${cell.column}-${cell.row.replaceAll(/[^a-z]+/gi, '-').toLowerCase()}`, stepsOfRun);
+  const name = `${cell.column}-${cell.row.replaceAll(/[^a-z]+/gi, '-').toLowerCase()}`;
+  const run = await stage.start(name, { steps: stepsOfRun, ...(sampleMs === undefined ? {} : { sampleMs }) });
   const fired = await stage.fired(failpoint, run);
   assert.ok(fired, `${failpoint} fired`);
-  const inFlight = countInFlight(stage, run);
+  const inFlightBefore = countInFlight(stage, run);
   const struckAt = performance.now();
   await strike(stage, fired, () => stage.release(failpoint));
+  const inFlight = Math.max(inFlightBefore, countInFlight(stage, run));
   stage.release(failpoint);
   const summary = await run.handle.result();
   const seconds = (performance.now() - struckAt) / 1000;

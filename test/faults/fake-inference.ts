@@ -30,7 +30,7 @@ export default function createInference({ log, sampleMs = 0 }: Args): Inference 
   return {
     async sample(request) {
       const { policy, seed, signal } = request;
-      await delay(sampleMs, undefined, signal ? { signal } : {});
+      await delay(sampleMs * uniform('pace', seed), undefined, signal ? { signal } : {});
       if (log !== undefined) {
         const line: SampledLine = { policy: policy.name, seed, pid: process.pid };
         appendFileSync(log, `${JSON.stringify(line)}\n`);

@@ -1,4 +1,4 @@
-/** `npm run test:faults`: every cell of the matrix. */
+/** `npm run test:faults`: every cell of the matrix; RATCHET_FAULTS names a part of it (", score", "GPU worker"). */
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { type Column, columns, type RowName, rows, runCell, sampledAgain, stepsOfRun } from './cells.ts';
@@ -14,7 +14,7 @@ after(() => stage?.close());
 
 test('the undisturbed run samples everything once', async () => {
   stage.clear();
-  const run = await stage.start('undisturbed', stepsOfRun);
+  const run = await stage.start('undisturbed', { steps: stepsOfRun });
   undisturbed = await run.handle.result();
   assert.ok(undisturbed.ledger.isSound);
   assert.ok((undisturbed.ledger.counts['trained'] ?? 0) > 0);

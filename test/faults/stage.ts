@@ -16,7 +16,13 @@ import type { SampledLine } from './fake-inference.ts';
 const here = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
 
 /** Seconds at full speed: 8 groups of 4 a step, a checkpoint every other step. */
-export function fakeRun(options: { readonly log: string; readonly steps: number; readonly more?: string }): string {
+export interface FakeRunOptions {
+  readonly steps: number;
+  /** The longest answer; others take a part of it. */
+  readonly sampleMs?: number;
+}
+
+export function fakeRun(options: FakeRunOptions & { readonly log: string }): string {
   return `
 model = "preset:reverse-text-0.2m"
 max_steps = ${options.steps}
@@ -35,11 +41,11 @@ options = { stepMs = 100 }
 [inference]
 kind = "module"
 import = ${JSON.stringify(here('fake-inference.ts'))}
-options = { log = ${JSON.stringify(options.log)}, sampleMs = 20 }
+options = { log = ${JSON.stringify(options.log)}, sampleMs = ${options.sampleMs ?? 20} }
 [checkpoints]
 interval = 2
 keep_last = 2
-${options.more ?? ''}`;
+`;
 }
 
 /** A run of the stage with what it sampled. */
@@ -94,9 +100,9 @@ export class FaultStage {
     return this.#log.slice(-20).join('\n');
   }
 
-  async start(name: string, steps: number, more = ''): Promise<StagedRun> {
+  async start(name: string, options: FakeRunOptions): Promise<StagedRun> {
     const log = path.join(this.folder, `${name}.sampled`);
-    await writeFile(path.join(this.folder, `${name}.toml`), fakeRun({ log, steps, more }));
+    await writeFile(path.join(this.folder, `${name}.toml`), fakeRun({ ...options, log }));
     return { name, handle: await this.#startWorkflow(name), sampled: () => readSampled(log) };
   }
 
