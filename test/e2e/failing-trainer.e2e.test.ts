@@ -1,0 +1,67 @@
+/** A trainer that runs out of memory at one step, again and again: the run pauses and says so, and goes on when it is told to. */
+import assert from 'node:assert/strict';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
+import type { SampledLine } from '../faults/fake-inference.ts';
+import { fakeRun } from '../faults/stage.ts';
+import { openSmallProject, type SmallProject } from './small-run.ts';
+
+const trainer = fileURLToPath(new URL('failing-trainer.ts', import.meta.url));
+const steps = 3;
+
+let project: SmallProject;
+before(async () => {
+  project = await openSmallProject({});
+});
+after(() => project?.close());
+
+async function start(name: string, failsAt: number) {
+  const file = (extension: string): string => path.join(project.folder, `${name}.${extension}`);
+  const [flag, log] = [file('fails'), file('sampled')];
+  writeFileSync(flag, String(failsAt));
+  const own = `[trainer]\nkind = "module"\nimport = ${JSON.stringify(trainer)}\noptions = { failsAt = ${JSON.stringify(flag)} }\n`;
+  writeFileSync(
+    file('toml'),
+    fakeRun({ log, steps }).replace(/\[trainer\][^[]*/, () => own),
+  );
+  const args: [string] = [`${name}.toml`];
+  const handle = await project.client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: name,
+    taskQueue: 'ratchet',
+    args,
+  });
+  for (;;) {
+    const status = await handle.query<RunStatus>('status').catch(() => null); // no handler before the run is open
+    if (status?.phase === 'paused') return { handle, status, mend: () => rmSync(flag), log };
+    await delay(100);
+  }
+}
+
+test('a trainer that runs out of memory three times at one step pauses the run by name; resumed, nothing is generated again', async () => {
+  const { handle, status, mend, log } = await start('memory', 2);
+  assert.equal(status.step, 1);
+  assert.match(status.pausedBecause ?? '', /^step 2: the trainer failed 3 times in a row.*OutOfMemory/);
+  assert.match(status.pausedBecause ?? '', /CUDA out of memory.*micro_batch_size.*\[lora\].*Then resume\.$/);
+  mend();
+  await handle.executeUpdate('resume');
+  const { step, ledger } = await handle.result();
+  assert.deepEqual([step, ledger.isSound], [steps, true]);
+  const lines = readFileSync(log, 'utf8').trim().split('\n');
+  const places = lines.map((line) => JSON.parse(line) as SampledLine).map(({ policy, seed }) => `${policy} ${seed}`);
+  assert.equal(new Set(places).size, places.length);
+});
+
+test('from such a pause a run can be taken back to an earlier step', async () => {
+  const { handle, mend } = await start('back', 3);
+  mend();
+  await handle.executeUpdate('rewind', { args: [1] });
+  const { step, ledger } = await handle.result();
+  assert.deepEqual([step, ledger.isSound], [steps, true]);
+  const events = await project.client.workflow.getHandle('back').query<RunEvent[], [number]>('events', 0);
+  assert.ok(events.some(({ kind, text }) => kind === 'rewound' && text.includes('l2 begins at step 1')));
+});
