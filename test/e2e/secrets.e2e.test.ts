@@ -195,6 +195,7 @@ test('a stack without the key loses no run that needs it: the run waits, says wh
 
 test('no secret is in the history, the database, the store, the logs, or anything that was printed', () => {
   const found = [...filesBelow(folder)].filter((file) => {
+    if (file.endsWith('spied-advantage.json')) return false; // the spy's own notes, looked through above
     const bytes = readFileSync(file);
     const all = file.endsWith('leaky.toml') ? secrets : [...secrets, leaked];
     return all.some((secret) => bytes.includes(secret)) || bytes.includes(Buffer.from(payloadKey, 'base64'));
@@ -320,7 +321,9 @@ function readableTexts(value: unknown): string[] {
 /** Every payload in a message: how it is encoded, and in which attributes it lies. */
 function payloadsIn(value: unknown, place: readonly string[] = []): { at: string; encoding: string }[] {
   if (typeof value !== 'object' || value === null || value instanceof Uint8Array) return [];
-  const { metadata } = value as { metadata?: Record<string, unknown> };
+  const { metadata, data } = value as { metadata?: Record<string, unknown>; data?: unknown };
+  // The server's own word for an activity that was cancelled before a worker took it.
+  if (data instanceof Uint8Array && Buffer.from(data).toString('utf8') === '"ACTIVITY_ID_NOT_STARTED"') return [];
   if (metadata?.['encoding'] instanceof Uint8Array) {
     const isMarkerData = place.includes('markerRecordedEventAttributes') && place.includes('data');
     const at = isMarkerData ? 'marker data' : (place.find((part) => part.endsWith('Attributes')) ?? place.join('.'));
