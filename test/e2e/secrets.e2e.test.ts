@@ -46,14 +46,16 @@ const leaked = `sk-${randomBytes(12).toString('hex')}`;
 const canary = (): string => `canary-${randomBytes(12).toString('hex')}`;
 const payloadKey = randomBytes(32).toString('base64');
 const foreign = {
-  AWS_SECRET_ACCESS_KEY: canary(),
   WANDB_API_KEY: canary(),
   TEMPORAL_API_KEY: canary(),
   HF_TOKEN: canary(),
   OPENAI_API_KEY: canary(),
 };
+/** Of the store: for the workers, which write it, and nobody else. */
+const forStore = { AWS_SECRET_ACCESS_KEY: canary() };
 const secrets: readonly string[] = [
   ...Object.values(foreign),
+  ...Object.values(forStore),
   payloadKey,
   Buffer.from(payloadKey, 'base64').toString('hex'),
 ];
@@ -112,13 +114,16 @@ test('no argument of any process held a secret, and each process saw only what i
     if (/\besbuild\b.*--service/.test(what)) continue;
     const speaksTemporal = /--role/.test(what);
     assert.equal(environment.includes(payloadKey), speaksTemporal, `${what} and the key of the payloads`);
+    const writesStore = environment.includes(forStore.AWS_SECRET_ACCESS_KEY);
+    assert.equal(writesStore, speaksTemporal, `${what} and the credentials of the store`);
   }
 });
 
-test("code of the user's finds no secret in its environment", () => {
+test("code of the user's finds no secret in its environment; within a worker, those of the store alone", () => {
   for (const file of ['spied-loss.json', 'spied-advantage.json']) {
     const seen = readFileSync(path.join(folder, file), 'utf8');
-    for (const secret of secrets) assert.ok(!seen.includes(secret), file);
+    const inWorker: readonly string[] = file === 'spied-advantage.json' ? Object.values(forStore) : [];
+    for (const secret of secrets) assert.ok(inWorker.includes(secret) || !seen.includes(secret), file);
   }
 });
 
@@ -190,6 +195,7 @@ test('a stack without the key loses no run that needs it: the run waits, says wh
 
 test('no secret is in the history, the database, the store, the logs, or anything that was printed', () => {
   const found = [...filesBelow(folder)].filter((file) => {
+    if (file.endsWith('spied-advantage.json')) return false; // the spy's own notes, looked through above
     const bytes = readFileSync(file);
     const all = file.endsWith('leaky.toml') ? secrets : [...secrets, leaked];
     return all.some((secret) => bytes.includes(secret)) || bytes.includes(Buffer.from(payloadKey, 'base64'));
@@ -237,7 +243,7 @@ async function restartDev(hasKey: boolean): Promise<void> {
 
 function shellEnvironment(hasKey: boolean): NodeJS.ProcessEnv {
   const { TEMPORAL_ADDRESS: _, NODE_TEST_CONTEXT: __, ...env } = process.env;
-  return { ...env, ...foreign, ...(hasKey ? { RATCHET_PAYLOAD_KEY: payloadKey } : {}) };
+  return { ...env, ...foreign, ...forStore, ...(hasKey ? { RATCHET_PAYLOAD_KEY: payloadKey } : {}) };
 }
 
 function ratchet(args: readonly string[], hasKey: boolean): Promise<{ code: number; output: string }> {
@@ -315,7 +321,9 @@ function readableTexts(value: unknown): string[] {
 /** Every payload in a message: how it is encoded, and in which attributes it lies. */
 function payloadsIn(value: unknown, place: readonly string[] = []): { at: string; encoding: string }[] {
   if (typeof value !== 'object' || value === null || value instanceof Uint8Array) return [];
-  const { metadata } = value as { metadata?: Record<string, unknown> };
+  const { metadata, data } = value as { metadata?: Record<string, unknown>; data?: unknown };
+  // The server's own word for an activity that was cancelled before a worker took it.
+  if (data instanceof Uint8Array && Buffer.from(data).toString('utf8') === '"ACTIVITY_ID_NOT_STARTED"') return [];
   if (metadata?.['encoding'] instanceof Uint8Array) {
     const isMarkerData = place.includes('markerRecordedEventAttributes') && place.includes('data');
     const at = isMarkerData ? 'marker data' : (place.find((part) => part.endsWith('Attributes')) ?? place.join('.'));
