@@ -12,7 +12,7 @@ import { ensurePackages, isProgram, projectRoot, runSetup, SetupError } from './
 /** @typedef {{ units: string[], endToEnd: string[] }} TestFiles */
 
 /** A test that hangs is a failure, not a lost night. */
-const timeoutMs = { units: 180_000, endToEnd: 3_600_000 };
+const timeoutMs = { units: 180_000, endToEnd: 900_000, matrix: 3_600_000 };
 
 /** Files side by side; tests of one file always run one after another. */
 const concurrency = { units: Math.max(1, Math.min(4, availableParallelism())), endToEnd: 1 };
@@ -30,13 +30,21 @@ async function testAll(wanted) {
     await ensureProgram('test/backends/s3-gateway.ts');
   const counts = [
     await runTests(files.units, timeoutMs.units, concurrency.units, temporalCli),
-    await runTests(files.endToEnd, timeoutMs.endToEnd, concurrency.endToEnd, temporalCli),
+    await runTests(
+      files.endToEnd,
+      files.endToEnd.some(isMatrix) ? timeoutMs.matrix : timeoutMs.endToEnd,
+      concurrency.endToEnd,
+      temporalCli,
+    ),
   ];
   const sum = (/** @type {keyof TestCounts} */ key) => counts.reduce((total, one) => total + one[key], 0);
   if (sum('skipped') > 0) process.stdout.write(`${sum('skipped')} skipped\n`);
   process.stdout.write(`${sum('passed')} passed, ${sum('failed')} failed\n`);
   return sum('failed') === 0 ? 0 : 1;
 }
+
+/** @param {string} file */
+const isMatrix = (file) => file.endsWith('.faults.test.ts');
 
 /**
  * Which files to run: all, those against a real server, or those named.
@@ -45,7 +53,6 @@ async function testAll(wanted) {
  * @returns {TestFiles}
  */
 export function chooseTests(wanted, all) {
-  const isMatrix = (/** @type {string} */ file) => file.endsWith('.faults.test.ts');
   const isEndToEnd = (/** @type {string} */ file) => file.endsWith('.e2e.test.ts') || isMatrix(file);
   const usual = all.filter((file) => !isMatrix(file));
   if (wanted.length === 1 && wanted[0] === 'e2e') return { units: [], endToEnd: usual.filter(isEndToEnd) };

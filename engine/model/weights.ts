@@ -85,8 +85,10 @@ function requireNegligible(name: string, path: string): void {
 
 /** Weights that are not numbers sample the first token for ever and say nothing. */
 function requireFinite(name: string, values: Float32Array, path: string): void {
-  const at = values.findIndex((value) => !Number.isFinite(value));
-  if (at < 0) return;
+  // A plain loop: every version that is broadcast comes through here, and a callback for each weight takes three times as long.
+  let at = 0;
+  while (at < values.length && Number.isFinite(values[at])) at++;
+  if (at === values.length) return;
   throw new RatchetError(
     'CheckpointDamaged',
     `${path}: expected finite numbers in tensor "${name}", got ${values[at]} at position ${at}. The training that wrote it ` +

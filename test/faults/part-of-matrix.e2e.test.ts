@@ -1,28 +1,7 @@
 /** A part of the fault matrix, quick enough for every `npm test`. */
-import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
-import { type Cell, runCell, sampledAgain, stepsOfRun } from './cells.ts';
-import { FaultStage, type RunSummary } from './stage.ts';
+import { testCells } from './suite.ts';
 
-let stage: FaultStage;
-let undisturbed: RunSummary;
-
-before(async () => {
-  stage = await FaultStage.open();
-});
-after(() => stage?.close());
-
-test('the undisturbed run samples everything once', async () => {
-  stage.clear();
-  const run = await stage.start('undisturbed', { steps: stepsOfRun });
-  undisturbed = await run.handle.result();
-  assert.ok(undisturbed.ledger.isSound);
-  assert.ok((undisturbed.ledger.counts['trained'] ?? 0) > 0);
-  assert.ok(run.sampled().length > 0);
-  assert.equal(sampledAgain(run), 0);
-});
-
-const cells: readonly Cell[] = [
+testCells([
   { row: 'rollout worker killed', column: 'generate' },
   { row: 'rollout worker killed', column: 'score' },
   { row: 'GPU worker killed', column: 'train' },
@@ -33,10 +12,4 @@ const cells: readonly Cell[] = [
   { row: 'activity fails', column: 'score' },
   { row: 'activity done twice', column: 'trained' },
   { row: 'activity done twice', column: 'commit' },
-];
-for (const cell of cells) {
-  test(`${cell.row}, ${cell.column}: the same weights, nothing trained twice, nothing sampled again`, async (t) => {
-    const { inFlight, seconds } = await runCell(stage, cell, undisturbed);
-    t.diagnostic(`${seconds.toFixed(1)} s to the end, ${inFlight} rollouts lost in flight`);
-  });
-}
+]);

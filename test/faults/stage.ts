@@ -15,13 +15,13 @@ import type { SampledLine } from './fake-inference.ts';
 
 const here = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
 
-/** Seconds at full speed: 8 groups of 4 a step, a checkpoint every other step. */
 export interface FakeRunOptions {
   readonly steps: number;
   /** The longest answer; others take a part of it. */
   readonly sampleMs?: number;
 }
 
+/** Seconds at full speed: 8 groups of 4 a step, a checkpoint every other step. */
 export function fakeRun(options: FakeRunOptions & { readonly log: string }): string {
   return `
 model = "preset:reverse-text-0.2m"
