@@ -11,7 +11,8 @@ export async function withHeartbeat<T>(
 ): Promise<T> {
   const context = Context.current();
   const beat = () => context.heartbeat(progress?.());
-  const timer = setInterval(beat, heartbeatIntervalMs);
+  const timeoutMs = context.info.heartbeatTimeoutMs ?? Infinity;
+  const timer = setInterval(beat, Math.min(heartbeatIntervalMs, timeoutMs / 4));
   try {
     return await work(context.cancellationSignal);
   } finally {

@@ -1,8 +1,11 @@
 /** Every bound that more than one room relies on, with its reason. */
 
-/** An activity that has not been heard of for this long is taken to be dead and runs again elsewhere. */
-export const heartbeatTimeoutMs = 5_000;
+/** An activity that has not been heard of for this long is taken to be dead and runs again elsewhere; a run may say otherwise. */
+export const heartbeatTimeoutDefaultS = 5;
+/** How often an activity is heard of, at least; oftener where its timeout is shorter than four of these. */
 export const heartbeatIntervalMs = 1_000;
+/** Workers pass heartbeats on to the server no oftener than this. */
+export const heartbeatThrottleMs = 500;
 
 /** How long a GPU worker that held the run before may take to hold it again, before any other is asked. */
 export const holdAgainMs = 3_000;
@@ -68,4 +71,6 @@ export const rolloutsInFlightMax = 4_096;
 export const inferencePatienceMs = 20_000;
 
 if (roundsBeforeWidening >= samplingRoundsMax) throw new Error('widening must come before the run pauses');
-if (heartbeatIntervalMs * 3 > heartbeatTimeoutMs) throw new Error('heartbeats must fit three times in their timeout');
+if (heartbeatIntervalMs * 3 > heartbeatTimeoutDefaultS * 1000) {
+  throw new Error('heartbeats must fit three times in their timeout');
+}

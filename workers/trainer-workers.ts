@@ -11,7 +11,6 @@ import { TrainerSeat } from '../activities/trainer-seat.ts';
 import { VersionSpool } from '../activities/version-spool.ts';
 import { openTrainer } from '../backends/trainer/index.ts';
 import { RatchetError } from '../core/errors.ts';
-import { heartbeatIntervalMs } from '../core/limits.ts';
 import { taskQueues, trainerHeldSignalName, trainerQueues } from '../core/names.ts';
 import { loadTokenizer } from '../engine/index.ts';
 
@@ -33,17 +32,14 @@ export async function openTrainerWorkers(common: WorkerOptions, client: Client):
   const queues = trainerQueues(seat.holder);
   const one = { ...common, maxConcurrentActivityTaskPolls: 1 };
   const alone = { ...one, maxConcurrentActivityTaskExecutions: 1 };
-  // A hold that ended is heard of within a second, so that the next run need not wait for most of a heartbeat timeout.
-  const prompt = { maxHeartbeatThrottleInterval: heartbeatIntervalMs };
   const workers = await Promise.all([
     Worker.create({
       ...one,
-      ...prompt,
       taskQueue: taskQueues.train,
       activities: holding,
       tuner: { ...fewSlots, activityTaskSlotSupplier: new SeatSlot(seat) },
     }),
-    Worker.create({ ...alone, ...prompt, taskQueue: queues.hold, activities: holding }),
+    Worker.create({ ...alone, taskQueue: queues.hold, activities: holding }),
     Worker.create({ ...alone, taskQueue: queues.steps, activities: createTrainActivities(dependencies) }),
     Worker.create({ ...alone, taskQueue: queues.uploads, activities: createUploadActivities(dependencies) }),
   ]);

@@ -6,6 +6,7 @@ import { FailureMapping } from '../activities/failures.ts';
 import { RunLog } from '../activities/run-log.ts';
 import { openInference } from '../backends/inference/index.ts';
 import type { Inference } from '../backends/inference/index.ts';
+import { heartbeatThrottleMs } from '../core/limits.ts';
 import { taskQueues, type WorkerRole } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { loadTokenizer } from '../engine/index.ts';
@@ -53,6 +54,8 @@ export async function openWorker(settings: WorkerSettings): Promise<OpenedWorker
     // Whatever does not end in time is done again elsewhere: that is what activities are made for.
     shutdownGraceTime: '500ms',
     shutdownForceTime: '1500ms',
+    // The SDK's is most of a timeout: a worker under load would be taken to be dead, and of what ended one would hear late.
+    maxHeartbeatThrottleInterval: heartbeatThrottleMs,
   };
   switch (settings.role) {
     case 'orchestrator':

@@ -6,8 +6,9 @@ import type {
   TrainActivities,
   UploadActivities,
 } from '../activities/index.ts';
-import { heartbeatTimeoutMs, holdAgainMs } from '../core/limits.ts';
+import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
 
 /**
  * All plumbing on one screen. Every step is retried until it works or refuses: a failure that asking again can mend is
@@ -24,12 +25,14 @@ export const lookup = proxyLocalActivities<OrchestratorActivities>({
   retry: { maximumAttempts: 1 },
 });
 
-export const orchestrator = proxyActivities<OrchestratorActivities>({
-  taskQueue: taskQueues.orchestrator,
-  startToCloseTimeout: '10m',
-  heartbeatTimeout: heartbeatTimeoutMs,
-  retry,
-});
+export function orchestratorFor(spec: RunSpec) {
+  return proxyActivities<OrchestratorActivities>({
+    taskQueue: taskQueues.orchestrator,
+    startToCloseTimeout: '10m',
+    heartbeatTimeout: heartbeatTimeoutMs(spec),
+    retry,
+  });
+}
 
 /** Needs no heartbeat: it is over in a second or its worker is dead. */
 export const opening = proxyActivities<OrchestratorActivities>({
@@ -38,26 +41,29 @@ export const opening = proxyActivities<OrchestratorActivities>({
   retry,
 });
 
-export const rollouts = proxyActivities<RolloutActivities>({
-  taskQueue: taskQueues.rollout,
-  startToCloseTimeout: '2h',
-  heartbeatTimeout: heartbeatTimeoutMs,
-  retry,
-});
+export function rolloutsFor(spec: RunSpec) {
+  return proxyActivities<RolloutActivities>({
+    taskQueue: taskQueues.rollout,
+    startToCloseTimeout: '2h',
+    heartbeatTimeout: heartbeatTimeoutMs(spec),
+    retry,
+  });
+}
 
 /** What is asked of a host that may be gone is not waited for once it is cancelled. */
-const onHeldHost = {
-  cancellationType: ActivityCancellationType.TRY_CANCEL,
-  heartbeatTimeout: heartbeatTimeoutMs,
-} as const;
+const onHeldHost = (spec: RunSpec) =>
+  ({
+    cancellationType: ActivityCancellationType.TRY_CANCEL,
+    heartbeatTimeout: heartbeatTimeoutMs(spec),
+  }) as const;
 
 /**
  * Takes a GPU worker. Never retried by Temporal: each attempt is another epoch, and the workflow's to decide. Its own
  * queue is asked only for as long as a living worker needs to answer.
  */
-export function holdingOn(taskQueue: string, isOwnQueue: boolean) {
+export function holdingOn(spec: RunSpec, taskQueue: string, isOwnQueue: boolean) {
   return proxyActivities<HoldActivities>({
-    ...onHeldHost,
+    ...onHeldHost(spec),
     taskQueue,
     startToCloseTimeout: '10000h',
     ...(isOwnQueue ? { scheduleToStartTimeout: holdAgainMs } : {}),
@@ -66,12 +72,17 @@ export function holdingOn(taskQueue: string, isOwnQueue: boolean) {
 }
 
 /** On the GPU worker that holds the run: one thing at a time, and beside it one upload. */
-export function trainingOn(holder: string) {
+export function trainingOn(spec: RunSpec, holder: string) {
   const taskQueue = trainerQueues(holder).steps;
-  return proxyActivities<TrainActivities>({ ...onHeldHost, taskQueue, startToCloseTimeout: '6h', retry });
+  return proxyActivities<TrainActivities>({ ...onHeldHost(spec), taskQueue, startToCloseTimeout: '6h', retry });
 }
 
-export function uploadsOn(holder: string) {
+export function uploadsOn(spec: RunSpec, holder: string) {
   const taskQueue = trainerQueues(holder).uploads;
-  return proxyActivities<UploadActivities>({ ...onHeldHost, taskQueue, startToCloseTimeout: '6h', retry });
+  return proxyActivities<UploadActivities>({ ...onHeldHost(spec), taskQueue, startToCloseTimeout: '6h', retry });
+}
+
+/** Runs that were opened before they could say so have none in their spec. */
+function heartbeatTimeoutMs(spec: RunSpec): number {
+  return ((spec.heartbeatTimeoutS as number | undefined) ?? heartbeatTimeoutDefaultS) * 1000;
 }

@@ -7,7 +7,7 @@ import { decodeRanges, encodeRanges, type EndedRanges } from '../core/rl/ledger.
 import type { KeptGroups, ObjectRef, PolicyVersion, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { BreakerSpec, RunSpec } from '../core/spec/run-spec.ts';
 import type { FilteredRound, LeaseInput } from '../activities/index.ts';
-import { local, rollouts } from './activity-options.ts';
+import { local, rolloutsFor } from './activity-options.ts';
 import { generateRound } from './generate-round.ts';
 import type { RunDesk } from './run-desk.ts';
 
@@ -136,10 +136,10 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     issued.push([round.first, round.last]);
     const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
 
-    const generated = await desk.waitFor(`generate ${label}`, generateRound(desk, { run, round, count, label }));
+    const generated = await desk.waitFor(`generate ${label}`, generateRound(desk, { run, spec, round, count, label }));
     const score = await desk.waitFor(
       `score ${label}`,
-      rollouts.scoreRollouts.executeWithOptions({ summary: `${label}: rubric` }, [
+      rolloutsFor(spec).scoreRollouts.executeWithOptions({ summary: `${label}: rubric` }, [
         { run, round, finished: generated.finished },
       ]),
     );

@@ -1,7 +1,8 @@
 import { generateChunks, generateSittingsMax } from '../core/limits.ts';
 import type { ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { GeneratedChunk } from '../activities/index.ts';
-import { rollouts } from './activity-options.ts';
+import { rolloutsFor } from './activity-options.ts';
 import type { RunDesk } from './run-desk.ts';
 
 export interface GeneratedRound {
@@ -13,13 +14,25 @@ export interface GeneratedRound {
 /** Generates a round in a few chunks side by side, each in as many sittings as it takes. */
 export async function generateRound(
   desk: RunDesk,
-  input: { readonly run: RunHandle; readonly round: SamplingRound; readonly count: number; readonly label: string },
+  input: {
+    readonly run: RunHandle;
+    readonly spec: RunSpec;
+    readonly round: SamplingRound;
+    readonly count: number;
+    readonly label: string;
+  },
 ): Promise<GeneratedRound> {
-  const { run, round, count, label } = input;
+  const { run, spec, round, count, label } = input;
+  const rollouts = rolloutsFor(spec);
   const chunks = Math.min(generateChunks, count);
   const generated = await Promise.all(
     Array.from({ length: chunks }, (_, index) =>
-      generateChunk(desk, { run, round, chunk: { index, count: chunks } }, `${label} (${index + 1}/${chunks})`),
+      generateChunk(
+        desk,
+        rollouts,
+        { run, round, chunk: { index, count: chunks } },
+        `${label} (${index + 1}/${chunks})`,
+      ),
     ),
   );
   return {
@@ -35,6 +48,7 @@ export async function generateRound(
  */
 async function generateChunk(
   desk: RunDesk,
+  rollouts: ReturnType<typeof rolloutsFor>,
   input: { readonly run: RunHandle; readonly round: SamplingRound; readonly chunk: { index: number; count: number } },
   label: string,
 ): Promise<Pick<GeneratedChunk, 'finished' | 'adopted' | 'seconds'>> {

@@ -5,7 +5,7 @@ import { initialCurriculum } from '../core/rl/curriculum.ts';
 import { nextBeta } from '../core/rl/kl-controller.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';
-import { local, opening, orchestrator, rollouts } from './activity-options.ts';
+import { local, opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
 import { awaitedLater, Beside } from './beside.ts';
 import { collectStep, type CollectedStep } from './collect-step.ts';
 import { evalLine, evalValues, recoveryLines, rewoundLine, stepLine, unsoundLine } from './lines.ts';
@@ -39,6 +39,7 @@ export interface RunSummary {
 export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<RunSummary> {
   const { opened, start, carried } = await openOrContinue(input);
   const { handle: run, spec, datasets } = opened;
+  const [orchestrator, rollouts] = [orchestratorFor(spec), rolloutsFor(spec)];
   const desk = new RunDesk({
     run: spec.name,
     lineage: run.lineage,
@@ -60,7 +61,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     }
   }
 
-  const hold = new TrainerHold(run, desk, carried?.trainer ?? null);
+  const hold = new TrainerHold({ run, spec }, desk, carried?.trainer ?? null);
   desk.onLongPause = () => hold.releaseWhenIdle();
   const publishing = new Publishing(run, desk, hold, tellRecovery);
   /** The step in training, and rollouts asked for it meanwhile: a recovery needs none. */

@@ -9,6 +9,7 @@ import {
 } from '@temporalio/workflow';
 import { taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { TrainerHeld } from '../activities/index.ts';
 import { holdingOn, local, lookup, trainingOn, uploadsOn } from './activity-options.ts';
 import { awaitedLater } from './beside.ts';
@@ -47,6 +48,7 @@ const askAgainMs = { first: 1_000, most: 30_000 };
  */
 export class TrainerHold {
   readonly #run: RunHandle;
+  readonly #spec: RunSpec;
   readonly #desk: RunDesk;
   readonly #scope = CancellationScope.current();
   /** Asked first, over its own queue: it may hold the newest version still. */
@@ -57,8 +59,13 @@ export class TrainerHold {
   #isReleaseWanted = false;
   #waitingFor = 'a GPU worker';
 
-  constructor(run: RunHandle, desk: RunDesk, preferred: string | null) {
+  constructor(
+    { run, spec }: { readonly run: RunHandle; readonly spec: RunSpec },
+    desk: RunDesk,
+    preferred: string | null,
+  ) {
     this.#run = run;
+    this.#spec = spec;
     this.#desk = desk;
     this.#preferred = preferred;
     setHandler(trainerHeldSignal, (held) => void (this.#told = held));
@@ -154,7 +161,9 @@ export class TrainerHold {
     const input = { run: this.#run, workflowId: workflowInfo().workflowId, epoch };
     let end: { readonly reason: unknown } | null = null;
     const over = scope
-      .run(() => holdingOn(taskQueue, preferred !== null).holdTrainer.executeWithOptions({ summary }, [input]))
+      .run(() =>
+        holdingOn(this.#spec, taskQueue, preferred !== null).holdTrainer.executeWithOptions({ summary }, [input]),
+      )
       .then(
         () => void (end = { reason: null }),
         (reason: unknown) => void (end = { reason }),
@@ -174,8 +183,8 @@ export class TrainerHold {
     return {
       epoch,
       holder: held.holder,
-      steps: trainingOn(held.holder),
-      uploads: uploadsOn(held.holder),
+      steps: trainingOn(this.#spec, held.holder),
+      uploads: uploadsOn(this.#spec, held.holder),
       over,
       giveBack: () => {
         isGivenBack = true;

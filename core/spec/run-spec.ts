@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { heartbeatTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
 
 /**
@@ -237,6 +238,8 @@ export const RunSpec = z.strictObject({
   oversamplingFactor: z.number().min(1),
   /** Seconds of work on a sampling round's rollouts before what is unfinished is leased again. */
   generationTimeoutS: positive.default(600),
+  /** A worker that has not been heard of for this long is taken to be dead. */
+  heartbeatTimeoutS: z.number().min(2).default(heartbeatTimeoutDefaultS),
   breaker: BreakerSpec.prefault({}),
   checkpoints: CheckpointSpec,
   wandb: z

@@ -1,10 +1,10 @@
 /** The fault matrix: what goes wrong (rows), and in which gap of a step (columns). */
 import assert from 'node:assert/strict';
-import { readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { heartbeatTimeoutMs } from '../../core/limits.ts';
 import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
+import { heartbeatTimeoutMs } from './stage.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
 /** Long enough for a checkpoint, a step after it, and one to recover in. */
@@ -137,6 +137,7 @@ function countInFlight(stage: FaultStage, run: StagedRun): number {
 }
 
 function filesBelow(folder: string): string[] {
+  if (!existsSync(folder)) return [];
   return readdirSync(folder, { recursive: true, withFileTypes: true })
     .filter((entry) => entry.isFile())
     .map((entry) => path.join(entry.parentPath, entry.name));

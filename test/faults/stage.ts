@@ -15,6 +15,9 @@ import type { SampledLine } from './fake-inference.ts';
 
 const here = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
 
+/** As short as a run may have it, so that a dead worker is soon found out. */
+export const heartbeatTimeoutMs = 2_000;
+
 export interface FakeRunOptions {
   readonly steps: number;
   /** The longest answer; others take a part of it. */
@@ -29,6 +32,7 @@ max_steps = ${options.steps}
 batch_size = 32
 rollouts_per_example = 4
 max_async_level = 0
+heartbeat_timeout = ${heartbeatTimeoutMs / 1000}
 [sampling]
 max_tokens = 10
 [[env]]

@@ -45,6 +45,7 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
     maxOffPolicySteps: config.max_off_policy_steps,
     oversamplingFactor: config.oversampling_factor,
     generationTimeoutS: config.generation_timeout,
+    heartbeatTimeoutS: config.heartbeat_timeout,
     breaker: {
       maxFailedShare: config.breaker.max_failed_share,
       maxFailedGroups: config.breaker.max_failed_groups,

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { heartbeatTimeoutDefaultS } from '../../limits.ts';
 import { runNamePattern } from '../../names.ts';
 
 /**
@@ -123,6 +124,8 @@ export const HostedConfig = z.strictObject({
   max_off_policy_steps: whole(0).default(8),
   /** Seconds; verifiers' name and default. An activity of Temporal's has two hours, with room for what it stores. */
   generation_timeout: whole(1, 6000).default(600),
+  /** Seconds; ours. */
+  heartbeat_timeout: whole(2, 600).default(heartbeatTimeoutDefaultS),
   /** The documentation's place for `[trainer] warmup_steps`. */
   warmup_steps: whole(0).optional(),
   gradient_accumulation_steps: z
