@@ -11,7 +11,7 @@ import { layout } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../workers/roles.ts';
-import { startStack } from '../workers/supervisor.ts';
+import { startStack, type Stack } from '../workers/supervisor.ts';
 import { localTemporal } from '../workers/temporal-settings.ts';
 import type { Bench } from './measurement.ts';
 
@@ -76,7 +76,11 @@ export async function runProgram(
 }
 
 /** A running stack to start runs on directly, for measurements that look into Temporal's history. */
-export async function withStack<T>(bench: Bench, folder: string, work: (client: Client) => Promise<T>): Promise<T> {
+export async function withStack<T>(
+  bench: Bench,
+  folder: string,
+  work: (client: Client, stack: Stack) => Promise<T>,
+): Promise<T> {
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
   const policyPort = await choosePolicyPort();
@@ -93,7 +97,7 @@ export async function withStack<T>(bench: Bench, folder: string, work: (client: 
   try {
     const { client, close } = await connect(localTemporal(stack.temporalAddress));
     try {
-      const result = await client.withAbortSignal(bench.signal, () => work(client));
+      const result = await client.withAbortSignal(bench.signal, () => work(client, stack));
       const restarted = Object.entries(stack.restarts()).filter(([, count]) => count > 0);
       if (restarted.length > 0) throw new Error(`processes died while measuring: ${JSON.stringify(restarted)}`);
       return result;
