@@ -24,6 +24,7 @@ export interface FakeRunOptions {
 
 export interface FakeRun {
   readonly name: string;
+  readonly rolloutsPerExample: number;
   readonly handle: WorkflowHandle<typeof trainRun>;
   /** Every answer the inference gave, in the order of their ends. */
   sampled(): SampledLine[];
@@ -40,7 +41,7 @@ export async function startFakeRun(client: Client, folder: string, options: Fake
     taskQueue: taskQueues.orchestrator,
     args: [`${name}.toml`],
   });
-  return { name, handle, sampled: () => readLines<SampledLine>(log) };
+  return { name, rolloutsPerExample: options.rolloutsPerExample, handle, sampled: () => readLines<SampledLine>(log) };
 }
 
 function configOf(options: FakeRunOptions, log: string): string {
@@ -75,15 +76,23 @@ export function answersBeyondTheFirst(sampled: readonly SampledLine[]): number {
   return sampled.length - new Set(sampled.map(({ seed }) => seed)).size;
 }
 
-/** Rollouts that were sampled and are not in the store: what a rollout worker that dies now would lose. */
-export function countInFlight(folder: string, { name, sampled }: FakeRun): number {
+/** Rollouts that are not in the store: of those that were sampled, or of all whose groups were issued. */
+export function countInFlight(folder: string, run: FakeRun, of: 'sampled' | 'issued'): number {
+  const { name, rolloutsPerExample } = run;
   const rollouts = path.join(runFolder(folder, name), 'rollouts');
   const stored = new Set<string>();
+  const rounds = new Map<string, number>();
   for (const file of filesBelow(rollouts)) {
+    const [round, first, last] = /groups_(\d+)-(\d+)/.exec(file) ?? [];
+    if (round !== undefined) rounds.set(round, (Number(last) - Number(first) + 1) * rolloutsPerExample);
     if (!/chunk_[^/]*\.jsonl$|part_\d+\.jsonl$/.test(file)) continue;
     for (const { group, index } of readLines<{ group: number; index: number }>(file)) stored.add(`${group}/${index}`);
   }
-  return new Set(sampled().map(({ seed }) => seed)).size - stored.size;
+  const played =
+    of === 'sampled'
+      ? new Set(run.sampled().map(({ seed }) => seed)).size
+      : [...rounds.values()].reduce((sum, rollouts) => sum + rollouts, 0);
+  return played - stored.size;
 }
 
 function filesBelow(folder: string): string[] {
