@@ -1,5 +1,9 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
 import { heartbeatIntervalMs } from '../core/limits.ts';
+
+/** The server's answer to a heartbeat takes a few milliseconds. */
+const answerMs = 250;
 
 /**
  * Keeps an activity alive while it works; the work is told when it should stop. What `progress` says goes with every
@@ -11,14 +15,24 @@ export async function withHeartbeat<T>(
 ): Promise<T> {
   const context = Context.current();
   const beat = () => context.heartbeat(progress?.());
-  const timeoutMs = context.info.heartbeatTimeoutMs ?? Infinity;
+  const { heartbeatTimeoutMs: timeoutMs = Infinity, currentAttemptScheduledTimestampMs: scheduledAt } = context.info;
   const timer = setInterval(beat, Math.min(heartbeatIntervalMs, timeoutMs / 4));
   try {
+    beat();
+    if (Date.now() - scheduledAt > timeoutMs) await untilHeard(context.cancellationSignal);
     return await work(context.cancellationSignal);
   } finally {
     clearInterval(timer);
     if (progress) beat();
   }
+}
+
+/**
+ * A process that slept may be handed what was given up long ago, beside the attempt that took its place. The server says so
+ * when it is answered; until then nothing is begun.
+ */
+async function untilHeard(signal: AbortSignal): Promise<void> {
+  await delay(answerMs, undefined, { signal }).catch(() => signal.throwIfAborted());
 }
 
 /** What the attempt before said with its last heartbeat; undefined in a first attempt. */

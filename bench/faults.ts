@@ -1,17 +1,13 @@
-import { existsSync } from 'node:fs';
 import { connect as connectSocket } from 'node:net';
-import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
-import { layout } from '../core/layout.ts';
-import { firstLineage } from '../core/names.ts';
 import { uniform } from '../core/random.ts';
 import { auditLedger } from '../core/rl/ledger.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import type { Stack } from '../workers/supervisor.ts';
 import { answersBeyondTheFirst, countInFlight, startFakeRun, type FakeRun, type FakeRunOptions } from './fake-run.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
-import { readCommits, runFolder, stepSeconds, withProject, withStack } from './run-project.ts';
+import { newestStep, readCommits, stepSeconds, withProject, withStack } from './run-project.ts';
 import { median, round } from './statistics.ts';
 
 const workers = ['orchestrator worker', 'rollout worker', 'train worker'] as const;
@@ -111,6 +107,8 @@ interface Place {
 
 /** One fault and what the run made of it. */
 interface Strike extends Fault {
+  /** ISO. */
+  readonly time: string;
   readonly step: number;
   readonly recovery_s: number;
   /** The same from the moment the server answered again; null for a worker. */
@@ -135,6 +133,9 @@ async function strikeRuns(bench: Bench, place: Place, wanted: number, seed: numb
     const audit = auditLedger(commits.map(({ outcomes }) => outcomes));
     const inFlight = own.reduce((sum, strike) => sum + strike.inFlight, 0);
     const regenerated = answersBeyondTheFirst(run.sampled());
+    if (regenerated > inFlight) {
+      bench.say(`${run.name}: ${JSON.stringify({ faults: own, twice: sampledTwice(run) })}`);
+    }
     totals.runs += 1;
     totals.lost += audit.holes.length + audit.missingSteps.length;
     totals.duplicates += audit.duplicates.length;
@@ -169,6 +170,16 @@ async function strikeRuns(bench: Bench, place: Place, wanted: number, seed: numb
   };
 }
 
+/** For whoever looks into it: which answers were given again, by whom. */
+function sampledTwice(run: FakeRun): string[] {
+  const sampled = run.sampled();
+  const seen = new Set<number>();
+  const again = new Set(sampled.map(({ seed }) => seed).filter((seed) => seen.size === seen.add(seed).size));
+  return sampled
+    .filter(({ seed }) => again.has(seed))
+    .map(({ policy, seed, pid, time }) => `${seed} of ${policy} by ${pid} at ${time}`);
+}
+
 const isOfWorker = ({ process }: Fault): boolean => process !== server;
 
 function most(seconds: readonly (number | null)[]): number {
@@ -187,7 +198,7 @@ async function strikeRun(
     const key = ['bench faults', seed, from + strikes.length] as const;
     await delay(uniform(...key, 'when') * pauseMsMax, undefined, { signal: bench.signal });
     const fault = faultKinds[Math.floor(uniform(...key, 'what') * faultKinds.length)]!;
-    if (newestStep(place.folder, run) === faulted.steps) break;
+    if (newestStep(place.folder, run.name) === faulted.steps) break;
     strikes.push(await strikeOnce(place, run, fault));
   }
   await run.handle.result();
@@ -197,9 +208,10 @@ async function strikeRun(
 async function strikeOnce(place: Place, run: FakeRun, fault: Fault): Promise<Strike> {
   const { stack, folder } = place;
   const pid = await pidOf(stack, fault.process);
-  const step = newestStep(folder, run);
+  const step = newestStep(folder, run.name);
   const restartsBefore = stack.restarts()[fault.process]!;
   const struckAt = performance.now();
+  const time = new Date().toISOString();
   process.kill(pid, fault.kind === 'killed' ? 'SIGKILL' : 'SIGSTOP');
   await delay(lookMs); // what it wrote last is there
   // A stopped process may finish what it plays after all: everything that it has not stored counts as in flight.
@@ -213,7 +225,7 @@ async function strikeOnce(place: Place, run: FakeRun, fault: Fault): Promise<Str
     while (stack.restarts()[server] === restartsBefore || !(await answers(stack.temporalAddress))) await delay(lookMs);
     serverBackAt = performance.now();
   }
-  while (newestStep(folder, run) === step) {
+  while (newestStep(folder, run.name) === step) {
     await delay(lookMs);
     if (performance.now() - struckAt > patienceMs)
       throw new Error(`no commit for ${patienceMs / 1000} s after ${JSON.stringify(fault)}`);
@@ -221,6 +233,7 @@ async function strikeOnce(place: Place, run: FakeRun, fault: Fault): Promise<Str
   const now = performance.now();
   return {
     ...fault,
+    time,
     step,
     inFlight,
     recovery_s: (now - struckAt) / 1000,
@@ -239,13 +252,6 @@ async function pidOf(stack: Stack, name: string): Promise<number> {
     if (pid != null) return pid;
     await delay(lookMs);
   }
-}
-
-function newestStep(folder: string, run: FakeRun): number {
-  const file = (step: number): string => path.join(runFolder(folder, run.name), layout.commit(firstLineage, step));
-  let step = -1;
-  while (existsSync(file(step + 1))) step += 1;
-  return step;
 }
 
 function answers(address: string): Promise<boolean> {
@@ -276,7 +282,7 @@ async function measureEttr(bench: Bench, folder: string, seed: number) {
         const key = ['bench faults ettr', seed, i] as const;
         const each = tenSeconds.steps / faultsPerTenSecondRun;
         const at = i * each + Math.floor(uniform(...key, 'step') * (each - 1));
-        while (newestStep(folder, run) < at) await delay(lookMs, undefined, { signal: bench.signal });
+        while (newestStep(folder, run.name) < at) await delay(lookMs, undefined, { signal: bench.signal });
         await delay(uniform(...key, 'when') * step_s * 1000, undefined, { signal: bench.signal });
         const processes = [...workers, server] as const;
         const fault: Fault = { process: processes[(i + seed) % processes.length]!, kind: 'killed' };

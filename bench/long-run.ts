@@ -7,7 +7,7 @@ import type { StepCommit } from '../core/rl/run-state.ts';
 import type { Stack } from '../workers/supervisor.ts';
 import { answersBeyondTheFirst, startFakeRun } from './fake-run.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
-import { readCommits, stepSeconds, withProject, withStack } from './run-project.ts';
+import { newestStep, readCommits, stepSeconds, withProject, withStack } from './run-project.ts';
 import { median, round } from './statistics.ts';
 
 /** Parts of the run that are compared: the second fifth, when compilers and caches are warm, and the last. */
@@ -54,7 +54,7 @@ async function measure(bench: Bench, { steps }: { readonly steps: number }): Pro
         checkpointInterval: 50,
       });
       const ending = new AbortController();
-      void sayProgress(bench, client, ending.signal);
+      void sayProgress(bench, folder, ending.signal);
       const summary = await run.handle.result().finally(() => ending.abort());
       const samples = await memory.end();
       if (!summary.ledger.isSound) throw new Error(`the ledger is not sound: ${JSON.stringify(summary.ledger)}`);
@@ -98,12 +98,11 @@ async function countExecutions(client: Client): Promise<number> {
   return count;
 }
 
-async function sayProgress(bench: Bench, client: Client, ending: AbortSignal): Promise<void> {
+async function sayProgress(bench: Bench, folder: string, ending: AbortSignal): Promise<void> {
   for (;;) {
     await delay(30_000, undefined, { signal: ending }).catch(() => undefined);
     if (ending.aborted) return;
-    const { step } = await client.workflow.getHandle(runName).query<{ step: number }>('status');
-    bench.say(`step ${step}`);
+    bench.say(`step ${newestStep(folder, runName)}`);
   }
 }
 

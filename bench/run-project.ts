@@ -1,4 +1,5 @@
 import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
@@ -112,6 +113,13 @@ export async function withStack<T>(
 
 export function runFolder(folder: string, run: string): string {
   return path.join(folder, 'outputs', run);
+}
+
+/** The last committed step of a run; −1 before its first version. */
+export function newestStep(folder: string, run: string): number {
+  let step = -1;
+  while (existsSync(path.join(runFolder(folder, run), layout.commit(firstLineage, step + 1)))) step += 1;
+  return step;
 }
 
 /** The commits of steps 0 … `last`. */
