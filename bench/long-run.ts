@@ -10,8 +10,8 @@ import { measurement, type Bench, type Figures } from './measurement.ts';
 import { newestStep, readCommits, stepSeconds, withProject, withStack } from './run-project.ts';
 import { median, round } from './statistics.ts';
 
-/** Parts of the run that are compared: the second fifth, when compilers and caches are warm, and the last. */
-const fifths = 5;
+/** Parts of the run: its second tenth, when compilers and caches are warm, is compared with the last. */
+const parts = 10;
 const memoryIntervalMs = 2_000;
 const runName = 'long';
 const rolloutsPerExample = 4;
@@ -21,7 +21,7 @@ const rolloutsPerExample = 4;
  * trainer that cost nothing, so that what grows is ours. Async level 1, the default.
  *
  * - `continue_as_new`, goal ≥ 10: how often the workflow went on in a new execution.
- * - `time_drift`, goal < 0.1: median seconds of a step in the last fifth ÷ in the second fifth − 1.
+ * - `time_drift`, goal < 0.1: |median seconds of a step in the last tenth ÷ in the second tenth − 1|.
  * - `memory_drift`, goal < 0.1: the same of the resident memory of all workers together.
  * - `state_bytes_max`, goal < 16 KiB: the largest RunState in a commit.
  * - `regenerated`, goal 0: rollouts that were sampled more than once.
@@ -60,7 +60,7 @@ async function measure(bench: Bench, { steps }: { readonly steps: number }): Pro
       if (!summary.ledger.isSound) throw new Error(`the ledger is not sound: ${JSON.stringify(summary.ledger)}`);
       const commits = await readCommits(folder, runName, steps);
       const seconds = stepSeconds(commits);
-      const parts = memoryByProcess(samples);
+      const memoryMib = memoryByProcess(samples);
       return {
         steps: summary.step,
         continue_as_new: (await countExecutions(client)) - 1,
@@ -69,8 +69,11 @@ async function measure(bench: Bench, { steps }: { readonly steps: number }): Pro
         state_bytes_max: Math.max(...commits.map(stateBytes)),
         regenerated: answersBeyondTheFirst(run.sampled()),
         details: {
-          step_s: { second_fifth: round(median(fifth(seconds, 1))), last_fifth: round(median(fifth(seconds, 4))) },
-          memory_mib: parts,
+          step_s: {
+            second_tenth: round(median(tenth(seconds, 1))),
+            last_tenth: round(median(tenth(seconds, parts - 1))),
+          },
+          memory_mib: memoryMib,
           groups: summary.ledger.counts,
         },
       };
@@ -82,13 +85,13 @@ function stateBytes({ state }: StepCommit): number {
   return encodeJson(state).byteLength;
 }
 
-/** The last fifth beside the second: 0 = nothing grew. */
+/** How far the last tenth lies from the second: 0 = nothing changed. */
 export function driftOf(values: readonly number[]): number {
-  return median(fifth(values, fifths - 1)) / median(fifth(values, 1)) - 1;
+  return Math.abs(median(tenth(values, parts - 1)) / median(tenth(values, 1)) - 1);
 }
 
-function fifth(values: readonly number[], index: number): number[] {
-  const at = (part: number): number => Math.floor((part * values.length) / fifths);
+function tenth(values: readonly number[], index: number): number[] {
+  const at = (part: number): number => Math.floor((part * values.length) / parts);
   return values.slice(at(index), at(index + 1));
 }
 
@@ -141,7 +144,7 @@ async function sampleMemory(stack: Stack): Promise<MemorySample> {
   return { workers: workers.reduce((sum, [, bytes]) => sum + bytes, 0), processes };
 }
 
-/** MiB in the second and in the last fifth. */
+/** MiB in the second and in the last tenth. */
 function memoryByProcess(samples: readonly MemorySample[]): Record<string, readonly [number, number]> {
   const names = Object.keys(samples[0]!.processes);
   const mib = (name: string, part: number): number =>
@@ -155,5 +158,5 @@ function memoryByProcess(samples: readonly MemorySample[]): Record<string, reado
         2 ** 20,
       1,
     );
-  return Object.fromEntries(names.map((name) => [name, [mib(name, 1), mib(name, fifths - 1)] as const]));
+  return Object.fromEntries(names.map((name) => [name, [mib(name, 1), mib(name, parts - 1)] as const]));
 }

@@ -27,11 +27,12 @@ test('with prefetching a step is compared with its training or the generation be
   assert.deepEqual(prefetchedOverhead(commits).map(tenths), [1, 2], 'beside the last step nothing is generated');
 });
 
-test('drift compares the last fifth with the second, so neither a slow start nor one slow step counts', () => {
-  const steady = Array.from({ length: 100 }, (_, i) => (i < 20 ? 9 : i === 95 ? 50 : 1));
+test('drift compares the last tenth with the second, so neither a slow start nor one slow step counts', () => {
+  const steady = Array.from({ length: 100 }, (_, i) => (i < 10 ? 9 : i === 95 ? 50 : 1));
   assert.equal(driftOf(steady), 0);
   const growing = Array.from({ length: 100 }, (_, i) => 100 + i);
-  assert.ok(Math.abs(driftOf(growing) - 60 / 129.5) < 1e-9);
+  assert.ok(Math.abs(driftOf(growing) - (194.5 / 114.5 - 1)) < 1e-9);
+  assert.ok(Math.abs(driftOf(growing.toReversed()) - (1 - 104.5 / 184.5)) < 1e-9, 'in both directions');
 });
 
 test('the median of an even number of values is the mean of the two in the middle', () => {
