@@ -150,7 +150,7 @@ function memoryByProcess(samples: readonly MemorySample[]): Record<string, reado
   const mib = (name: string, part: number): number =>
     round(
       median(
-        fifth(
+        tenth(
           samples.map(({ processes }) => processes[name]!),
           part,
         ),
