@@ -115,13 +115,13 @@ export async function runCell(stage: FaultStage, cell: Cell, undisturbed: RunSum
 }
 
 /** Answers beyond the first at a place of the run. */
-export function sampledAgain(run: StagedRun): number {
+export function sampledAgain(run: Pick<StagedRun, 'sampled'>): number {
   const lines = run.sampled();
   return lines.length - new Set(lines.map(({ seed, policy }) => `${policy} ${seed}`)).size;
 }
 
 /** Rollouts that were sampled and are not in the store. */
-function countInFlight(stage: FaultStage, run: StagedRun): number {
+export function countInFlight(stage: Pick<FaultStage, 'folder'>, run: Pick<StagedRun, 'name' | 'sampled'>): number {
   const folder = path.join(stage.folder, 'outputs', run.name, 'rollouts');
   const stored = new Set<string>();
   for (const file of filesBelow(folder)) {

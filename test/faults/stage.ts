@@ -168,7 +168,7 @@ export class FaultStage {
   }
 }
 
-function readSampled(log: string): SampledLine[] {
+export function readSampled(log: string): SampledLine[] {
   if (!existsSync(log)) return [];
   return readFileSync(log, 'utf8')
     .split('\n')
