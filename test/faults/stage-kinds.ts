@@ -1,5 +1,6 @@
 import type { RoleOptions } from '../../workers/roles.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
+import { realRun } from './real-run.ts';
 
 /** What a stage has besides the stack, made before it starts. */
 export interface Surroundings {
@@ -10,6 +11,9 @@ export interface Surroundings {
   /** After the stack has ended. */
   readonly close?: () => Promise<void>;
 }
+
+/** Thrown by `surround` where this machine cannot have such a stage: its cells are not run, for this reason. */
+export class StageUnavailable extends Error {}
 
 /** A kind of stage: what its runs are made of. */
 export interface StageKind {
@@ -23,6 +27,8 @@ export interface StageKind {
 
 export const stageKinds = {
   fake: { run: fakeRun },
+  'two GPU workers': { run: fakeRun, count: { train: 2 } },
+  real: { run: realRun },
 } satisfies Record<string, StageKind>;
 export type StageKindName = keyof typeof stageKinds;
 
