@@ -36,18 +36,18 @@ export async function workflowBundlePath({ isEncrypted = false } = {}): Promise<
 
 /**
  * A digest over what the workflows are made of, the same wherever they lie. The bundle's own would not be: it holds the
- * paths of its packages. A history that was written under another version need not replay.
+ * paths of its packages. A history that was written under another version need not replay. `folder`: of another copy of Ratchet.
  */
-export async function workflowCodeVersion(): Promise<string> {
+export async function workflowCodeVersion(folder = root): Promise<string> {
   const hash = createHash('sha256');
   for (const source of sources) {
-    const files = path.extname(source) ? [source] : await filesBelow(source);
-    for (const file of files) hash.update(`${file}\n`).update(await readFile(path.join(root, file)));
+    const files = path.extname(source) ? [source] : await filesBelow(folder, source);
+    for (const file of files) hash.update(`${file}\n`).update(await readFile(path.join(folder, file)));
   }
   return hash.digest('hex').slice(0, 32);
 }
 
-async function filesBelow(folder: string): Promise<string[]> {
+async function filesBelow(root: string, folder: string): Promise<string[]> {
   const entries = await readdir(path.join(root, folder), { recursive: true, withFileTypes: true });
   return entries
     .filter((entry) => entry.isFile())

@@ -11,7 +11,8 @@ import { Client, Connection, type WorkflowHandle } from '@temporalio/client';
 import type { FailpointPlan } from '../../backends/failpoints.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
-import { fakeRun, type FakeRunOptions, readSampled } from './stage.ts';
+import type { Role } from '../../workers/supervisor.ts';
+import { fakeRun, type RunOptions } from './fake-run.ts';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 
@@ -23,8 +24,8 @@ export interface OtherVersion {
 }
 
 /** This version with one more command before all others: no history of it can be replayed by the other. */
-export async function otherOrder(): Promise<OtherVersion> {
-  const folder = await newTree();
+export async function otherOrder(within: string): Promise<OtherVersion> {
+  const folder = await newTree(within);
   for (const name of ['activities', 'backends', 'cli', 'core', 'engine', 'environments', 'workers', 'workflows']) {
     await cp(path.join(root, name), path.join(folder, name), { recursive: true });
   }
@@ -49,7 +50,7 @@ export async function trainRun(...input: Parameters<typeof ours>): ReturnType<ty
  * The previous commit, or the one that RATCHET_UPGRADE_FROM names; a sentence where there is none. It runs over the
  * packages of this version: another set cannot be had without a network.
  */
-export async function previousCommit(): Promise<OtherVersion | string> {
+export async function previousCommit(within: string): Promise<OtherVersion | string> {
   const wanted = process.env['RATCHET_UPGRADE_FROM'] ?? 'HEAD^';
   const git = (...args: string[]) => promisify(execFile)('git', args, { cwd: root });
   let commit: string;
@@ -58,7 +59,7 @@ export async function previousCommit(): Promise<OtherVersion | string> {
   } catch {
     return `${wanted} is not there: no git, or a clone without history`;
   }
-  const folder = await newTree();
+  const folder = await newTree(within);
   const archive = path.join(folder, 'tree.tar');
   await git('archive', '--format=tar', `--output=${archive}`, commit);
   await promisify(execFile)('tar', ['-xf', archive, '-C', folder]);
@@ -69,14 +70,25 @@ export async function previousCommit(): Promise<OtherVersion | string> {
   return { folder, notes };
 }
 
-async function newTree(): Promise<string> {
-  const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-version-'));
+async function newTree(within: string): Promise<string> {
+  const folder = path.join(within, 'other-version/');
+  await mkdir(folder);
   await symlink(path.join(root, 'node_modules'), path.join(folder, 'node_modules'));
   return folder;
 }
 
 /** This one, as it lies here. */
 export const thisVersion: OtherVersion = { folder: root, notes: [] };
+
+/** Roles of this version as those of another: the same programs, out of its folder. */
+export function rolesOf(version: OtherVersion, roles: readonly Role[]): readonly Role[] {
+  if (version === thisVersion) return roles;
+  const packages = path.join(root, 'node_modules');
+  const moved = (arg: string): string =>
+    arg.startsWith(root) && !arg.startsWith(packages) ? version.folder + arg.slice(root.length) : arg;
+  // What an earlier version takes besides is not known.
+  return roles.map((role) => ({ ...role, args: role.args.map(moved), argsAtOwnServer: [] }));
+}
 
 /** A command of one version in a project folder, that goes on until it is told to stop. */
 export class RunningCommand {
@@ -168,12 +180,12 @@ export class UpgradeStage {
     return new Client({ connection: this.#connection, identity: `upgrade test ${process.pid}` });
   }
 
-  async writeConfig(name: string, options: FakeRunOptions): Promise<void> {
+  async writeConfig(name: string, options: Omit<RunOptions, 'log'>): Promise<void> {
     const log = path.join(this.folder, `${name}.sampled`);
     await writeFile(path.join(this.folder, `${name}.toml`), fakeRun({ ...options, log }));
   }
 
-  async start(name: string, options: FakeRunOptions): Promise<void> {
+  async start(name: string, options: Omit<RunOptions, 'log'>): Promise<void> {
     await this.writeConfig(name, options);
     await this.client.workflow.start('trainRun', {
       workflowId: name,
@@ -185,10 +197,6 @@ export class UpgradeStage {
   /** The run's newest execution, over the server that runs now. */
   handle(name: string): WorkflowHandle<typeof trainRun> {
     return this.client.workflow.getHandle<typeof trainRun>(name);
-  }
-
-  sampled(name: string) {
-    return readSampled(path.join(this.folder, `${name}.sampled`));
   }
 
   async plan(name: string, plan: FailpointPlan): Promise<void> {
