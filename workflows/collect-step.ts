@@ -1,11 +1,11 @@
 import { roundsBeforeWidening, samplingRoundsMax } from '../core/limits.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { addHistograms, describeHistogram } from '../core/rl/difficulty.ts';
-import { addFailures, breakerReason, defaultBreaker, describeFailures, noFailures } from '../core/rl/failures.ts';
+import { addFailures, breakerReason, describeFailures, noFailures } from '../core/rl/failures.ts';
 import { countGroups, selectGroups } from '../core/rl/selection.ts';
 import { decodeRanges, encodeRanges, type EndedRanges } from '../core/rl/ledger.ts';
 import type { KeptGroups, ObjectRef, PolicyVersion, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import type { BreakerSpec, RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { FilteredRound, LeaseInput } from '../activities/index.ts';
 import { local, rolloutsFor } from './activity-options.ts';
 import { generateRound } from './generate-round.ts';
@@ -50,8 +50,6 @@ interface ScoredRound {
 export async function collectStep(desk: RunDesk, input: CollectInput): Promise<CollectedStep> {
   const { run, spec, datasets, step } = input;
   const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
-  // Runs that were opened before there was one have no breaker in their spec.
-  const limits = (spec.breaker as BreakerSpec | undefined) ?? defaultBreaker;
   const issued: [number, number][] = [];
   const ended: EndedRanges[] = [];
   const scored: ObjectRef[] = [];
@@ -157,7 +155,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     spent.adopted += generated.adopted;
 
     failures = addFailures(failures, filtered.failures ?? noFailures);
-    const tooMuch = breakerReason(failures, limits);
+    const tooMuch = breakerReason(failures, spec.breaker);
     if (tooMuch !== null) {
       const causes = describeFailures(failures.causes).join('; ');
       desk.pause(

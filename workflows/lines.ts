@@ -21,6 +21,11 @@ export function rewoundLine(lineage: string, step: number): string {
   return `lineage ${lineage} begins at step ${step}; what an earlier lineage did after it is kept, and superseded`;
 }
 
+export function upgradedLine(run: string, step: number, pausedBecause: string | null): string {
+  const paused = pausedBecause === null ? '' : `; it is paused as before: ${pausedBecause}`;
+  return `upgrade: ${run} goes on after step ${step} under the new code${paused}`;
+}
+
 export function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
   const { reward, kept_groups, issued_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
   return [

@@ -5,10 +5,12 @@ import {
   setHandler,
   upsertMemo,
   upsertSearchAttributes,
+  workflowInfo,
 } from '@temporalio/workflow';
 import { defineSearchAttributeKey } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
-import type { Overrides } from '../core/rl/run-state.ts';
+import { memoKeys } from '../core/names.ts';
+import { type AskedOfRun, nothingAsked, type Overrides, type RewindRequest } from '../core/rl/run-state.ts';
 import {
   eventsQuery,
   pauseUpdate,
@@ -42,7 +44,8 @@ export interface DeskOptions {
   readonly warnings: readonly string[];
   readonly hasSearchAttributes: boolean;
   readonly overrides: Overrides;
-  readonly carried: DeskState | null;
+  readonly events: readonly RunEvent[];
+  readonly pausedBecause: string | null;
   /** Refuses a step that cannot be gone on from, with those that can. */
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
@@ -61,13 +64,17 @@ export class RunDesk {
   #phase: RunStatus['phase'] = 'warm-up';
   #step = 0;
   #digest: string | null = null;
-  #rewindTo: number | null = null;
+  #rewind: RewindRequest | null = null;
+  /** {@link AskedOfRun} as the memo has it. */
+  #noted: string;
 
   constructor(options: DeskOptions) {
     this.#options = options;
-    this.#events = [...(options.carried?.events ?? [])];
-    this.#pausedBecause = options.carried?.pausedBecause ?? null;
+    this.#events = [...options.events];
+    this.#pausedBecause = options.pausedBecause;
     this.#overrides = options.overrides;
+    this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
+    this.#noteAsked();
     this.#listen();
   }
 
@@ -84,9 +91,9 @@ export class RunDesk {
     return this.#pausedBecause !== null;
   }
 
-  /** The step to go on from in a new lineage, when somebody asked for it. */
-  get rewindTo(): number | null {
-    return this.#rewindTo;
+  /** Where to go on from in a new lineage, when somebody asked for it. */
+  get rewind(): RewindRequest | null {
+    return this.#rewind;
   }
 
   carry(): DeskState {
@@ -120,6 +127,7 @@ export class RunDesk {
 
   pause(reason: string): void {
     this.#pausedBecause = reason;
+    this.#noteAsked();
     this.tell('paused', this.#step, `paused: ${reason}`);
   }
 
@@ -128,12 +136,12 @@ export class RunDesk {
 
   /** Throws {@link RewindAsked} when the run is to go on from another step. */
   async untilResumed(): Promise<void> {
-    const isOver = (): boolean => this.#pausedBecause === null || this.#rewindTo !== null;
+    const isOver = (): boolean => this.#pausedBecause === null || this.#rewind !== null;
     if (!isOver() && !(await condition(isOver, longPauseMs))) {
       this.onLongPause();
       await condition(isOver);
     }
-    if (this.#rewindTo !== null) throw new RewindAsked();
+    if (this.#rewind !== null) throw new RewindAsked();
   }
 
   /** Lets `temporal workflow list --query 'RatchetRun="…"'` find the run and see how far it is. */
@@ -168,7 +176,7 @@ export class RunDesk {
         }
       },
     });
-    setHandler(rewindUpdate, (step) => this.#rewind(step), {
+    setHandler(rewindUpdate, (step) => this.#rewindTo(step), {
       validator: (step) => {
         if (this.#phase === 'warm-up')
           throw refusal('rewind: nothing is committed yet; there is no step to go back to.');
@@ -186,27 +194,45 @@ export class RunDesk {
     });
   }
 
-  async #rewind(step: number): Promise<string> {
+  /** For whoever takes the run over when nothing can answer for it; a write of its own only where something changed. */
+  #noteAsked(): void {
+    const asked: AskedOfRun = {
+      pausedBecause: this.#pausedBecause,
+      overrides: this.#overrides,
+      rewind: this.#rewind,
+    };
+    const text = JSON.stringify(asked);
+    if (text === this.#noted) return;
+    this.#noted = text;
+    upsertMemo({ [memoKeys.asked]: asked });
+  }
+
+  async #rewindTo(step: number): Promise<string> {
     await this.#options.checkRewind(step);
-    this.#rewindTo = step;
+    const { workflowId, runId } = workflowInfo();
+    this.#rewind = { step, request: `${workflowId}/${runId}` };
     this.#pausedBecause = null;
+    this.#noteAsked();
     const { run } = this.#options;
     return `Going on from step ${step} in a new lineage once what is under way is done. What came after it is kept: ratchet audit ${run}`;
   }
 
   #resume(): string {
     this.#pausedBecause = null;
+    this.#noteAsked();
     this.tell('resumed', this.#step, 'resumed');
     return `Going on after step ${this.#step}.`;
   }
 
   #setLearningRate(learningRate: number): string {
     this.#overrides = { ...this.#overrides, learningRate };
+    this.#noteAsked();
     return `Peak learning rate ${learningRate} from the next plan on.`;
   }
 
   #stopAfter(step: number): string {
     this.#overrides = { ...this.#overrides, stopAfter: step };
+    this.#noteAsked();
     return `The run ends after step ${this.lastStep}.`;
   }
 

@@ -8,7 +8,7 @@ import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '..
 import { local, opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
 import { awaitedLater, Beside } from './beside.ts';
 import { collectStep, type CollectedStep } from './collect-step.ts';
-import { evalLine, evalValues, recoveryLines, rewoundLine, stepLine, unsoundLine } from './lines.ts';
+import { evalLine, evalValues, recoveryLines, rewoundLine, stepLine, unsoundLine, upgradedLine } from './lines.ts';
 import { Publishing } from './publishing.ts';
 import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
@@ -37,7 +37,7 @@ export interface RunSummary {
  * is in the store: a run that starts finds the newest one and goes on from there, whatever became of Temporal's state.
  */
 export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<RunSummary> {
-  const { opened, start, carried } = await openOrContinue(input);
+  const { opened, start, carried, ...before } = await openOrContinue(input);
   const { handle: run, spec, datasets } = opened;
   const [orchestrator, rollouts] = [orchestratorFor(spec), rolloutsFor(spec)];
   const desk = new RunDesk({
@@ -48,8 +48,9 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     learningRate: spec.learningRate,
     warnings: opened.warnings,
     hasSearchAttributes: opened.hasSearchAttributes,
-    overrides: start?.state.overrides ?? {},
-    carried: carried?.desk ?? null,
+    overrides: before.overrides,
+    pausedBecause: before.pausedBecause,
+    events: carried?.desk.events ?? [],
     checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });
   if (!carried) {
@@ -59,6 +60,14 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     if (learningRate !== undefined) {
       desk.tell('warning', 0, `learning rate ${learningRate} was set while the run was running, and stays`);
     }
+  }
+
+  if (before.isTakenOver) {
+    desk.tell(
+      'upgraded',
+      start?.state.step ?? 0,
+      upgradedLine(spec.name, start?.state.step ?? 0, before.pausedBecause),
+    );
   }
 
   const hold = new TrainerHold({ run, spec }, desk, carried?.trainer ?? null);
@@ -158,7 +167,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   function mayPrefetch(step: number): boolean {
-    const goesOn = !desk.isPaused && desk.rewindTo === null && !workflowInfo().continueAsNewSuggested;
+    const goesOn = !desk.isPaused && desk.rewind === null && !workflowInfo().continueAsNewSuggested;
     return spec.maxAsyncLevel > 0 && step < desk.lastStep && goesOn;
   }
 
@@ -287,7 +296,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function saveCheckpoint(step: number): Promise<void> {
     const pinned = [state.reference.step, ...pendingEvals];
     const { kept } = await orchestrator.saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
-      { run, step, pinned, ...(desk.rewindTo === null ? {} : { keepsAll: true }) },
+      { run, step, pinned, ...(desk.rewind === null ? {} : { keepsAll: true }) },
     ]);
     desk.tell('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
   }
@@ -381,12 +390,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await broadcast.catch(unlessRewind); // a version that is left behind need not be served
     await beside.finish();
     await condition(allHandlersFinished);
-    const { rewindTo } = desk;
+    const { rewind } = desk;
     const { handle, datasets, warnings, hasSearchAttributes } = opened;
     return continueAsNew<typeof trainRun>({
       continued: {
-        ...(rewindTo === null ? {} : { rewindTo }),
-        opened: { handle, spec, datasets, warnings, hasSearchAttributes, weightsAreGone: false },
+        ...(rewind === null ? {} : { rewind }),
+        typed: before.typed,
+        opened: { handle, datasets, warnings, hasSearchAttributes, weightsAreGone: false },
         state: { ...state, overrides: desk.overrides },
         parent,
         desk: desk.carry(),
@@ -401,13 +411,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await broadcast.catch(orRewind);
     hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
-    if (desk.rewindTo !== null) return continueRun();
+    if (desk.rewind !== null) return continueRun();
     const ledger = await local.auditRun({ run });
     if (!ledger.isSound) desk.tell('warning', state.step, unsoundLine(ledger));
     desk.at('finished', state.step, state.policy.digest);
     desk.tell('finished', state.step, `finished at step ${state.step} of ${spec.maxSteps}`);
     await condition(allHandlersFinished);
-    if (desk.rewindTo !== null) return continueRun();
+    if (desk.rewind !== null) return continueRun();
     return {
       run: spec.name,
       step: state.step,

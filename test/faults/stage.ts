@@ -1,102 +1,144 @@
-/** A stack of its own for the fault tests: real server and roles, a trainer and an inference that cost nothing. */
+/** A stack of its own for the fault tests: real server, roles, store and workflow. */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
-import { Client, Connection, type WorkflowHandle } from '@temporalio/client';
+import { Client, Connection, type WorkflowHandleWithFirstExecutionRunId } from '@temporalio/client';
 import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
+import { openRunStore, resolveStoreUri, type Store } from '../../backends/store/index.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
+import type { RunOptions } from './fake-run.ts';
 import type { SampledLine } from './fake-inference.ts';
-
-const here = (name: string): string => fileURLToPath(new URL(name, import.meta.url));
-
-/** As short as a run may have it, so that a dead worker is soon found out. */
-export const heartbeatTimeoutMs = 2_000;
-
-export interface FakeRunOptions {
-  readonly steps: number;
-  /** The longest answer; others take a part of it. */
-  readonly sampleMs?: number;
-}
-
-/** Seconds at full speed: 8 groups of 4 a step, a checkpoint every other step. */
-export function fakeRun(options: FakeRunOptions & { readonly log: string }): string {
-  return `
-model = "preset:reverse-text-0.2m"
-max_steps = ${options.steps}
-batch_size = 32
-rollouts_per_example = 4
-max_async_level = 0
-heartbeat_timeout = ${heartbeatTimeoutMs / 1000}
-[sampling]
-max_tokens = 10
-[[env]]
-id = "reverse-text"
-args = { min_length = 3, max_length = 5 }
-[trainer]
-kind = "module"
-import = ${JSON.stringify(here('fake-trainer.ts'))}
-options = { stepMs = 100 }
-[inference]
-kind = "module"
-import = ${JSON.stringify(here('fake-inference.ts'))}
-options = { log = ${JSON.stringify(options.log)}, sampleMs = ${options.sampleMs ?? 20} }
-[checkpoints]
-interval = 2
-keep_last = 2
-`;
-}
+import { kindOf, type StageKind, type StageKindName, type Surroundings } from './stage-kinds.ts';
+import { rolesOf, thisVersion } from './upgrade.ts';
 
 /** A run of the stage with what it sampled. */
 export interface StagedRun {
   readonly name: string;
-  readonly handle: WorkflowHandle<typeof trainRun>;
-  /** Every answer the inference gave for it. */
+  readonly overrides: Readonly<Record<string, string>>;
+  readonly store: Store;
+  readonly handle: WorkflowHandleWithFirstExecutionRunId<typeof trainRun>;
+  /** Every answer the inference gave for it, where the stage's inference notes them. */
   sampled(): SampledLine[];
 }
 
+export type StartOptions = Omit<RunOptions, 'log'> & {
+  /** As `--key value` on the command line. */
+  readonly overrides?: Readonly<Record<string, string>>;
+};
+
+/** What a stage is besides its kind. */
+export interface StageOptions {
+  /** The server suggests it in a run's second step. */
+  readonly continuesAsNew?: boolean;
+}
+
+/** Events of an execution after which the server suggests to continue as new: reached in the second step. */
+const eventsSuggested = 100;
+
+interface Running {
+  readonly stack: Stack;
+  readonly connection: Connection;
+  readonly client: Client;
+}
+
+let lastStart: Promise<unknown> = Promise.resolve();
+
 export class FaultStage {
   readonly folder: string;
-  readonly stack: Stack;
-  readonly client: Client;
-  readonly #connection: Connection;
-  readonly #failpoints: string;
-  readonly #log: readonly string[];
+  readonly surroundings: Surroundings;
+  readonly #kind: StageKind;
+  readonly #serverSettings: Readonly<Record<string, string>>;
+  readonly #log: string[] = [];
+  #isUpgraded = false;
+  #running: Running | null = null;
 
-  private constructor(
-    folder: string,
-    stack: Stack,
-    connection: Connection,
-    { failpoints, log }: { failpoints: string; log: readonly string[] },
-  ) {
+  private constructor(folder: string, kind: StageKind, surroundings: Surroundings, { continuesAsNew }: StageOptions) {
     this.folder = folder;
-    this.stack = stack;
-    this.#connection = connection;
-    this.client = new Client({ connection, identity: `fault test ${process.pid}` });
-    this.#failpoints = failpoints;
-    this.#log = log;
+    this.surroundings = surroundings;
+    this.#kind = kind;
+    this.#serverSettings =
+      continuesAsNew === true ? { 'limit.historyCount.suggestContinueAsNew': String(eventsSuggested) } : {};
   }
 
-  static async open(): Promise<FaultStage> {
+  static async open(name: StageKindName = 'fake', options: StageOptions = {}): Promise<FaultStage> {
+    const kind = kindOf(name);
     const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-faults-'));
-    const failpoints = path.join(folder, 'failpoints');
-    mkdirSync(failpoints);
-    const log: string[] = [];
+    mkdirSync(failpointsIn(folder));
+    const stage = new FaultStage(folder, kind, (await kind.surround?.(folder)) ?? {}, options);
+    try {
+      await stage.#startStack();
+      return stage;
+    } catch (error) {
+      await stage.close();
+      throw error;
+    }
+  }
+
+  /** One after another: of stacks of one process that look for ports at the same time two would find the same. */
+  #startStack(): Promise<void> {
+    const before = lastStart;
+    const starting = before.then(() => this.#startStackNow());
+    lastStart = starting.catch(() => undefined); // told to whoever wanted this one
+    return starting;
+  }
+
+  async #startStackNow(): Promise<void> {
+    const { folder } = this;
     const policyPort = await choosePort(0);
     const stack = await startStack({
       projectFolder: folder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots: [folder], policyPort }),
-      environment: { ...process.env, RATCHET_FAILPOINTS: failpoints },
-      log: (line) => void log.push(line),
+      roles: rolesOf(
+        (this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion,
+        localRoles({ weightRoots: [folder], policyPort, count: this.#kind.count ?? {} }),
+      ),
+      environment: { ...process.env, ...this.surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
+      serverSettings: this.#serverSettings,
+      log: (line) => void this.#log.push(line),
     });
     const connection = await Connection.connect({ address: stack.temporalAddress });
-    return new FaultStage(folder, stack, connection, { failpoints, log });
+    this.#running = {
+      stack,
+      connection,
+      client: new Client({ connection, identity: `fault test ${process.pid}` }),
+    };
+  }
+
+  async #stopStack(): Promise<void> {
+    const running = this.#running;
+    this.#running = null;
+    await running?.connection.close();
+    await running?.stack.stop();
+  }
+
+  /** Ends the stack, and starts it in the same folder again after what is done in between. */
+  async restart(between: () => Promise<void>): Promise<void> {
+    await this.#stopStack();
+    await between();
+    await this.#startStack();
+  }
+
+  /** The stack anew, now with this version's code in its roles; `false`: with that of its surroundings again. */
+  async upgrade(isUpgraded: boolean): Promise<void> {
+    await this.restart(async () => void (this.#isUpgraded = isUpgraded));
+  }
+
+  get stack(): Stack {
+    return this.#now.stack;
+  }
+
+  get client(): Client {
+    return this.#now.client;
+  }
+
+  get #now(): Running {
+    if (this.#running === null) throw new Error('the stack of this stage does not run');
+    return this.#running;
   }
 
   /** What the supervisor said, for messages. */
@@ -104,55 +146,69 @@ export class FaultStage {
     return this.#log.slice(-20).join('\n');
   }
 
-  async start(name: string, options: FakeRunOptions): Promise<StagedRun> {
+  get storeUri(): string {
+    return this.surroundings.storeUri ?? resolveStoreUri('outputs', this.folder);
+  }
+
+  async start(name: string, { overrides = {}, ...options }: StartOptions): Promise<StagedRun> {
     const log = path.join(this.folder, `${name}.sampled`);
-    await writeFile(path.join(this.folder, `${name}.toml`), fakeRun({ ...options, log }));
-    return { name, handle: await this.#startWorkflow(name), sampled: () => readSampled(log) };
+    await writeFile(path.join(this.folder, `${name}.toml`), this.#kind.run({ ...options, log }));
+    const { storeUri } = this.surroundings;
+    const given = { ...(storeUri === undefined ? {} : { 'store.uri': storeUri }), ...overrides };
+    const run = { name, overrides: given, store: openRunStore(this.storeUri, name), sampled: () => readSampled(log) };
+    return { ...run, handle: await this.#startWorkflow(run) };
   }
 
-  /** The workflow of a run once more, as after its server's database was lost. */
+  /** A run once more, as its user would: it goes on from its newest commit, or is gone on with where it is running. */
   async startAgain(run: StagedRun): Promise<StagedRun> {
-    return { ...run, handle: await this.#startWorkflow(run.name) };
+    return { ...run, handle: await this.#startWorkflow(run) };
   }
 
-  async #startWorkflow(name: string): Promise<WorkflowHandle<typeof trainRun>> {
+  /** As `ratchet train` does it. */
+  async #startWorkflow({ name, overrides }: Pick<StagedRun, 'name' | 'overrides'>): Promise<StagedRun['handle']> {
     return this.client.workflow.start<typeof trainRun>('trainRun', {
       workflowId: name,
       taskQueue: 'ratchet',
-      args: [`${name}.toml`],
+      args: [{ config: `${name}.toml`, overrides }],
+      workflowIdConflictPolicy: 'USE_EXISTING',
+      workflowTaskTimeout: '5s',
     });
   }
 
   /** Forgets every failpoint before it; from now on `name` fires. */
   plan(name: string, plan: FailpointPlan): void {
     this.clear();
-    writeFileSync(path.join(this.#failpoints, `${name}.json`), JSON.stringify(plan));
+    writeFileSync(path.join(failpointsIn(this.folder), `${name}.json`), JSON.stringify(plan));
   }
 
   clear(): void {
-    for (const entry of readdirSync(this.#failpoints)) {
-      rmSync(path.join(this.#failpoints, entry), { recursive: true, force: true });
-    }
+    const folder = failpointsIn(this.folder);
+    for (const entry of readdirSync(folder)) rmSync(path.join(folder, entry), { recursive: true, force: true });
   }
 
   /** Waits until it fires; null when the run ended without. */
   async fired(name: string, run: StagedRun): Promise<FiredFailpoint | null> {
-    const file = path.join(this.#failpoints, `${name}.fired.1`);
+    const file = path.join(failpointsIn(this.folder), `${name}.fired.1`);
+    // Not left under way: a question that is asked again after its connection was closed ends the process.
+    const watching = new AbortController();
     let hasEnded = false;
-    void run.handle.result().then(
-      () => (hasEnded = true),
-      () => (hasEnded = true),
-    );
-    while (!existsSync(file)) {
-      if (hasEnded) return null;
-      await delay(20);
+    const note = (): void => void (hasEnded = true);
+    const end = this.client.withAbortSignal(watching.signal, () => run.handle.result()).then(note, note);
+    try {
+      while (!existsSync(file)) {
+        if (hasEnded) return null;
+        await delay(20);
+      }
+    } finally {
+      watching.abort();
+      await end;
     }
     await delay(20); // it is written at once, but not in one piece
     return JSON.parse(readFileSync(file, 'utf8')) as FiredFailpoint;
   }
 
   release(name: string): void {
-    writeFileSync(path.join(this.#failpoints, `${name}.released`), '');
+    writeFileSync(path.join(failpointsIn(this.folder), `${name}.released`), '');
   }
 
   pid(role: string): number {
@@ -162,13 +218,17 @@ export class FaultStage {
   }
 
   async close(): Promise<void> {
-    await this.#connection.close();
-    await this.stack.stop();
+    await this.#stopStack();
+    await this.surroundings.close?.();
     await rm(this.folder, { recursive: true, force: true });
   }
 }
 
-function readSampled(log: string): SampledLine[] {
+function failpointsIn(folder: string): string {
+  return path.join(folder, 'failpoints');
+}
+
+export function readSampled(log: string): SampledLine[] {
   if (!existsSync(log)) return [];
   return readFileSync(log, 'utf8')
     .split('\n')

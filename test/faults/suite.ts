@@ -1,32 +1,51 @@
-/** Cells of the fault matrix as tests on one stage, after the undisturbed run that they are compared with. */
-import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
-import { type Cell, runCell, sampledAgain, stepsOfRun } from './cells.ts';
-import { FaultStage, type RunSummary } from './stage.ts';
+/** Cells of the fault matrix as tests, some side by side. */
+import { after, describe, test } from 'node:test';
+import { type Cell, type CellResult, runCell } from './cells.ts';
+import { placeOf, StagePool } from './stage-pool.ts';
+import { StageUnavailable } from './stage-kinds.ts';
 
-export function testCells(cells: readonly Cell[]): void {
-  let stage: FaultStage;
-  let undisturbed: RunSummary;
+/** Most of a cell is waiting for heartbeats that do not come: two cores have room for three. */
+export const cellsAtOnce = 3;
 
-  before(async () => {
-    stage = await FaultStage.open();
-  });
-  after(() => stage?.close());
+/** How a cell ended; one that is not among them was not run. */
+export type Outcome = Cell &
+  (
+    | ({ readonly kind: 'held' } & CellResult)
+    | { readonly kind: 'broken' }
+    | { readonly kind: 'not run'; readonly because: string }
+  );
 
-  test('the undisturbed run samples everything once', async () => {
-    stage.clear();
-    const run = await stage.start('undisturbed', { steps: stepsOfRun });
-    undisturbed = await run.handle.result();
-    assert.ok(undisturbed.ledger.isSound);
-    assert.ok((undisturbed.ledger.counts['trained'] ?? 0) > 0);
-    assert.ok(run.sampled().length > 0);
-    assert.equal(sampledAgain(run), 0);
-  });
+export function testCells(
+  cells: readonly Cell[],
+  onEnd: (outcomes: readonly Outcome[]) => Promise<void> = () => Promise.resolve(),
+): void {
+  const outcomes: Outcome[] = [];
+  const pool = new StagePool(cellsAtOnce);
 
-  for (const cell of cells) {
-    test(`${cell.row}, ${cell.column}: the same weights, nothing trained twice, nothing sampled again`, async (t) => {
-      const { inFlight, seconds } = await runCell(stage, cell, undisturbed);
-      t.diagnostic(`${seconds.toFixed(1)} s to the end, ${inFlight} rollouts lost in flight`);
+  describe('faults', { concurrency: cellsAtOnce }, () => {
+    after(async () => {
+      await pool.close();
+      await onEnd(outcomes);
     });
-  }
+
+    // Cells of one kind of stage together: then few stages have to be opened.
+    for (const cell of cells.toSorted((a, b) => placeOf(a).key.localeCompare(placeOf(b).key))) {
+      test(`${cell.row}, ${cell.column}: the same weights, nothing trained twice, nothing sampled again`, async (t) => {
+        try {
+          const result = await pool.on(cell, (stage, undisturbed) => runCell(stage, cell, undisturbed));
+          outcomes.push({ ...cell, kind: 'held', ...result });
+          t.diagnostic(
+            `${result.recoverySeconds.toFixed(1)} s to the next commit, ${result.inFlight} rollouts lost in flight`,
+          );
+        } catch (error) {
+          if (error instanceof StageUnavailable) {
+            outcomes.push({ ...cell, kind: 'not run', because: error.message });
+            return t.skip(error.message);
+          }
+          outcomes.push({ ...cell, kind: 'broken' });
+          throw error;
+        }
+      });
+    }
+  });
 }

@@ -1,0 +1,65 @@
+import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
+import type { Column, Gap } from './columns.ts';
+import type { StageKindName } from './stage-kinds.ts';
+import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
+
+/** Where a fault strikes: the failpoint of its column has fired, and holds if the row's action is `hold`. */
+export interface Struck {
+  readonly stage: FaultStage;
+  readonly run: StagedRun;
+  readonly column: Column;
+  readonly fired: FiredFailpoint;
+  /** Lets the process that holds go on, now and not after the strike. */
+  readonly release: () => void;
+  /** The harm is over: from here it is counted how long the run takes to its next commit; from the strike if not called. */
+  readonly harmEnds: () => void;
+}
+
+/** A kind of fault. */
+export interface Row {
+  /** Which stage its cells need; rows of one kind share it. */
+  readonly stage: StageKindName;
+  readonly action: FailpointPlan['action'];
+  /**
+   * Does the harm, and fails unless it was done: a cell shows that its fault fired. Returns the run that is waited for
+   * where another one than that which was struck.
+   */
+  readonly strike: (struck: Struck) => Promise<StagedRun | void>;
+  /** What its runs have otherwise, as `--key value` on the command line; compared with an undisturbed run of the same. */
+  readonly overrides?: Readonly<Record<string, string>>;
+  /** Failpoints that stand for a column's own, where its stage never passes that. */
+  readonly gaps?: Readonly<Partial<Record<Column, Gap>>>;
+  /** In which columns it is played, all if not said. */
+  readonly columns?: { readonly only: readonly Column[]; readonly because: string };
+  /** Columns that it cannot be in, and why: it says so in the table. */
+  readonly cannot?: Readonly<Partial<Record<Column, string>>>;
+  /** How the run's end is judged, where not by the weights and the ledger of the undisturbed run. */
+  readonly judge?: (judged: Judged) => void | Promise<void>;
+  /** How long a cell may take; see `cellLimitMs`. */
+  readonly limitMs?: number;
+}
+
+export interface Judged {
+  readonly stage: FaultStage;
+  readonly run: StagedRun;
+  readonly column: Column;
+  readonly summary: RunSummary;
+  /** sha256 of the file with the last weights. */
+  readonly weights: string;
+  readonly undisturbed: UndisturbedRun;
+}
+
+/** The run that a cell's is compared with. */
+export interface UndisturbedRun {
+  readonly summary: RunSummary;
+  readonly weights: string;
+}
+
+export type Rows = Readonly<Record<string, Row>>;
+
+/** Why there is no such cell; null when there is. */
+export function whyNot(row: Row, column: Column): string | null {
+  const reason = row.cannot?.[column];
+  if (reason !== undefined) return reason;
+  return row.columns === undefined || row.columns.only.includes(column) ? null : row.columns.because;
+}

@@ -1,0 +1,49 @@
+import type { RoleOptions } from '../../workers/roles.ts';
+import { fakeRun, type RunOptions } from './fake-run.ts';
+import { realRun } from './real-run.ts';
+import { otherOrder, type OtherVersion, previousCommit } from './upgrade.ts';
+
+/** What a stage has besides the stack, made before it starts. */
+export interface Surroundings {
+  /** For all processes of the stack, on top of the test's own. */
+  readonly environment?: Readonly<Record<string, string>>;
+  /** `[store] uri` of its runs, absolute; `outputs` in the stage's folder when missing. */
+  readonly storeUri?: string;
+  /** Whose code its workers run until they are upgraded; this one's if not said. */
+  readonly version?: OtherVersion;
+  /** After the stack has ended. */
+  readonly close?: () => Promise<void>;
+}
+
+/** Thrown by `surround` where this machine cannot have such a stage: its cells are not run, for this reason. */
+export class StageUnavailable extends Error {}
+
+/** A kind of stage: what its runs are made of. */
+export interface StageKind {
+  /** Text of a run's file. */
+  readonly run: (options: RunOptions) => string;
+  /** Processes of a role; one where not said. */
+  readonly count?: RoleOptions['count'];
+  /** Makes what its runs need, in the stage's folder. */
+  readonly surround?: (folder: string) => Promise<Surroundings>;
+}
+
+export const stageKinds = {
+  fake: { run: fakeRun },
+  'two GPU workers': { run: fakeRun, count: { train: 2 } },
+  real: { run: realRun },
+  'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },
+  'of the previous commit': {
+    run: fakeRun,
+    surround: async (folder) => {
+      const version = await previousCommit(folder);
+      if (typeof version === 'string') throw new StageUnavailable(version);
+      return { version };
+    },
+  },
+} satisfies Record<string, StageKind>;
+export type StageKindName = keyof typeof stageKinds;
+
+export function kindOf(name: StageKindName): StageKind {
+  return stageKinds[name];
+}
