@@ -31,6 +31,7 @@ const attributes = {
 export interface DeskState {
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
+  readonly isPausedByPerson?: boolean;
 }
 
 export interface DeskOptions {
@@ -57,6 +58,9 @@ export class RunDesk {
   #waits = 0;
   #events: RunEvent[];
   #pausedBecause: string | null;
+  #isPausedByPerson: boolean;
+  /** How many wait for a person to resume what a person paused, and since when the first of them does. */
+  #standing = { waits: 0, since: 0 };
   #overrides: Overrides;
   #phase: RunStatus['phase'] = 'warm-up';
   #step = 0;
@@ -67,6 +71,7 @@ export class RunDesk {
     this.#options = options;
     this.#events = [...(options.carried?.events ?? [])];
     this.#pausedBecause = options.carried?.pausedBecause ?? null;
+    this.#isPausedByPerson = options.carried?.isPausedByPerson ?? false;
     this.#overrides = options.overrides;
     this.#listen();
   }
@@ -90,7 +95,8 @@ export class RunDesk {
   }
 
   carry(): DeskState {
-    return { events: this.#events.slice(-20), pausedBecause: this.#pausedBecause };
+    const [events, isPausedByPerson] = [this.#events.slice(-20), this.#isPausedByPerson];
+    return { events, pausedBecause: this.#pausedBecause, isPausedByPerson };
   }
 
   at(phase: RunStatus['phase'], step: number, digest: string | null): void {
@@ -118,22 +124,41 @@ export class RunDesk {
     setCurrentDetails(this.#details());
   }
 
-  pause(reason: string): void {
+  pause(reason: string, by: 'run' | 'person' = 'run'): void {
     this.#pausedBecause = reason;
+    this.#isPausedByPerson = by === 'person';
     this.tell('paused', this.#step, `paused: ${reason}`);
   }
 
   /** What is done once when a pause gets long. */
   onLongPause: () => void = () => undefined;
 
+  /** Told how long the run stood still because a person had paused it. */
+  onStoodStill: (seconds: number) => void = () => undefined;
+
   /** Throws {@link RewindAsked} when the run is to go on from another step. */
   async untilResumed(): Promise<void> {
     const isOver = (): boolean => this.#pausedBecause === null || this.#rewindTo !== null;
-    if (!isOver() && !(await condition(isOver, longPauseMs))) {
-      this.onLongPause();
-      await condition(isOver);
+    if (!isOver()) {
+      const isByPerson = this.#isPausedByPerson;
+      if (isByPerson) this.#standStill();
+      if (!(await condition(isOver, longPauseMs))) {
+        this.onLongPause();
+        await condition(isOver);
+      }
+      if (isByPerson) this.#moveOn();
     }
     if (this.#rewindTo !== null) throw new RewindAsked();
+  }
+
+  #standStill(): void {
+    if (this.#standing.waits === 0) this.#standing.since = Date.now();
+    this.#standing.waits += 1;
+  }
+
+  #moveOn(): void {
+    this.#standing.waits -= 1;
+    if (this.#standing.waits === 0) this.onStoodStill((Date.now() - this.#standing.since) / 1000);
   }
 
   /** Lets `temporal workflow list --query 'RatchetRun="…"'` find the run and see how far it is. */
@@ -153,7 +178,7 @@ export class RunDesk {
     setHandler(statusQuery, () => this.#status());
     setHandler(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
     setHandler(pauseUpdate, (reason = 'asked to') => {
-      this.pause(reason);
+      this.pause(reason, 'person');
       return `Pausing after what is under way. Go on with: ratchet resume ${this.#options.run}`;
     });
     setHandler(resumeUpdate, () => this.#resume(), {

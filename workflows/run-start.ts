@@ -3,6 +3,7 @@ import type { RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
 import { opening } from './activity-options.ts';
 import type { DeskState } from './run-desk.ts';
+import { type CarriedAccount, StepAccount } from './step-account.ts';
 
 /** All that continue-as-new carries: what is not here is lost. */
 export interface ContinuedRun {
@@ -12,6 +13,7 @@ export interface ContinuedRun {
     /** sha256 of the last commit. */
     readonly parent: string;
     readonly desk: DeskState;
+    readonly account?: CarriedAccount;
     /** The last few, for the summary. */
     readonly evals: readonly EvaluationSummary[];
     /** The committed step to go on from in a new lineage, instead of `state`. */
@@ -32,13 +34,19 @@ export interface Start {
 }
 
 /** Opens the run, or takes up what continue-as-new carried. */
-export async function openOrContinue(
-  input: TrainRunInput | ContinuedRun,
-): Promise<{ opened: Omit<OpenedRun, 'head'>; start: Start | null; carried: ContinuedRun['continued'] | null }> {
+export async function openOrContinue(input: TrainRunInput | ContinuedRun): Promise<{
+  opened: Omit<OpenedRun, 'head'>;
+  start: Start | null;
+  carried: ContinuedRun['continued'] | null;
+  account: StepAccount;
+}> {
   const { workflowId, runId } = workflowInfo();
   if (typeof input === 'object' && 'continued' in input) {
     const { opened, state, parent, rewindTo } = input.continued;
-    if (rewindTo === undefined) return { opened, start: { state, parent, begins: false }, carried: input.continued };
+    const account = new StepAccount(input.continued.account);
+    if (rewindTo === undefined) {
+      return { opened, start: { state, parent, begins: false }, carried: input.continued, account };
+    }
     const { handle: run } = opened;
     const begun = await opening.beginLineage
       .executeWithOptions({ summary: `from step ${rewindTo}` }, [
@@ -47,24 +55,30 @@ export async function openOrContinue(
       .catch(refusalOf);
     if (typeof begun === 'string') {
       const carried = { ...input.continued, rewindRefused: begun };
-      return { opened, start: { state, parent, begins: false }, carried };
+      return { opened, start: { state, parent, begins: false }, carried, account };
     }
     const { commit, sha256 } = begun.head;
     return {
       opened: { ...opened, handle: { ...run, lineage: begun.lineage }, weightsAreGone: !begun.hasWeights },
       start: { state: startOver(commit.state), parent: sha256, begins: true },
       carried: input.continued,
+      account: new StepAccount(), // what was lost on the way there is not the new lineage's
     };
   }
   const config = typeof input === 'string' ? input : input.config;
   const opened = await opening.openRun.executeWithOptions({ summary: config }, [input, workflowId, runId]);
   const { head } = opened;
-  if (!head) return { opened, start: null, carried: null };
+  const account = new StepAccount();
+  if (!head) return { opened, start: null, carried: null, account };
   const { commit, sha256: parent } = head;
+  const begins = commit.origin !== undefined;
+  if (opened.hadEnded === true) account.stoodStill((Date.now() - Date.parse(commit.committedAt)) / 1000);
+  else if (!begins) account.startedAgain();
   return {
     opened,
-    start: { state: startOver(commit.state), parent, begins: commit.origin !== undefined },
+    start: { state: startOver(commit.state), parent, begins },
     carried: null,
+    account,
   };
 }
 
