@@ -143,7 +143,11 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
         engine: trained.engine,
         outcomes: stepOutcomes(step, attempts),
         metrics: committedMetrics({
-          ...{ collected, trained, klBeta: state.klBeta, waitedS, stepS },
+          collected,
+          trained,
+          klBeta: state.klBeta,
+          waitedS,
+          stepS,
           account: account.take(),
         }),
         state,

@@ -49,10 +49,10 @@ export const timeMetrics = {
   restarts: 'recovery/restarts',
 } as const;
 
-/** Checkpoints and evaluations beside a step, and a busy machine, double what is usual at most. */
-const restFactor = 2;
+/** Checkpoints and evaluations beside a step, and a busy machine, may make this much of what is usual. */
+const restFactor = 3;
 /** For steps of less than a second, in which a pause of the machine is nothing unusual. */
-const restSlackS = 1;
+const restSlackS = 2;
 
 interface TimedStep {
   /** Wall time without pauses. */
@@ -115,7 +115,7 @@ export function describeEffectiveness({ ettr, ettrWithPauses, pausedSeconds, los
   return [
     `ETTR ${ettr === null ? '–' : ettr.toFixed(2)}`,
     ...(isPaused ? [`${ettrWithPauses.toFixed(2)} with ${grouped(pausedSeconds, 1)} s paused`] : []),
-    recoveries === 0 ? 'no recoveries' : `${counted(recoveries, 'recovery', 'recoveries')}`,
+    recoveries === 0 ? 'no recoveries' : counted(recoveries, 'recovery', 'recoveries'),
     ...(isAnythingLost
       ? [
           `lost in flight: ${counted(rollouts, 'rollout', 'rollouts')}, ${counted(tokens, 'token', 'tokens')}, ${grouped(seconds, 1)} s`,
