@@ -68,7 +68,7 @@ export const createGenerateRollouts =
   async (input: GenerateInput): Promise<GeneratedChunk> => {
     const sitting = new GenerationSitting(lastProgress<SittingProgress>());
     return withHeartbeat(
-      (signal) => generate(dependencies, input, sitting, signal),
+      (cancelled, say) => generate(dependencies, input, sitting, { cancelled, say }),
       () => sitting.progress(),
     );
   };
@@ -77,7 +77,7 @@ async function generate(
   dependencies: GenerateDependencies,
   input: GenerateInput,
   sitting: GenerationSitting,
-  cancelled: AbortSignal,
+  { cancelled, say }: { readonly cancelled: AbortSignal; readonly say: () => void },
 ): Promise<GeneratedChunk> {
   const { run, round, chunk } = input;
   const store = storeOf(run);
@@ -108,13 +108,13 @@ async function generate(
   try {
     for (let start = 0; start < missing.length && !signal.aborted; start += rolloutsInFlightMax) {
       const slice = missing.slice(start, start + rolloutsInFlightMax);
-      await allOrFirstError(
-        slice.map(async ({ lease, place }) => {
-          journal.add(await players.play(lease, place));
-          sitting.work.finish(pieceOf(place));
-        }),
-        signal,
-      );
+      const playing = slice.map(async ({ lease, place }) => {
+        sitting.work.begin(pieceOf(place));
+        journal.add(await players.play(lease, place));
+        sitting.work.finish(pieceOf(place));
+      });
+      say(); // a worker may die before the next heartbeat
+      await allOrFirstError(playing, signal);
     }
   } finally {
     clearInterval(flushing);

@@ -3,10 +3,10 @@ import { heartbeatIntervalMs } from '../core/limits.ts';
 
 /**
  * Keeps an activity alive while it works; the work is told when it should stop. What `progress` says goes with every
- * heartbeat, the last one as the work ends, so that a retry can read it.
+ * heartbeat, the last one as the work ends, so that a retry can read it. `say` says it at once.
  */
 export async function withHeartbeat<T>(
-  work: (signal: AbortSignal) => Promise<T>,
+  work: (signal: AbortSignal, say: () => void) => Promise<T>,
   progress?: () => unknown,
 ): Promise<T> {
   const context = Context.current();
@@ -14,7 +14,7 @@ export async function withHeartbeat<T>(
   const timeoutMs = context.info.heartbeatTimeoutMs ?? Infinity;
   const timer = setInterval(beat, Math.min(heartbeatIntervalMs, timeoutMs / 4));
   try {
-    return await work(context.cancellationSignal);
+    return await work(context.cancellationSignal, beat);
   } finally {
     clearInterval(timer);
     if (progress) beat();

@@ -13,7 +13,7 @@ export class StepAccount {
   #pausedS: number;
   /** The hold whose worker was lost last, and how long what was asked of it took to be asked again. */
   #lostHold: { readonly epoch: number; readonly seconds: number } | null = null;
-  /** A trainer that is lost restores elsewhere, for the same step: that is one recovery. */
+  /** A trainer that is lost, or whose run is started again, restores for the same step: that is one recovery. */
   #isRestoreCounted = false;
 
   constructor(carried?: CarriedAccount) {
@@ -32,6 +32,7 @@ export class StepAccount {
   /** The run was started again before it had reached its end. What was under way then is not known any more. */
   startedAgain(): void {
     this.add({ ...nothingLost, recoveries: 1 });
+    this.#isRestoreCounted = true;
   }
 
   /** Everything that was asked of a lost worker reports it; they were lost together. */

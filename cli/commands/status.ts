@@ -23,7 +23,7 @@ export const statusCommand = new Command('status')
   .action(async (run: string | undefined, options: { store: string }) => {
     if (run === undefined) return withTemporal(listRuns);
     const committed = await readCommitted(run, options.store);
-    const figures = committed ? [`so far        ${describeEffectiveness(committed.effectiveness)}`] : [];
+    const figures = committed ? [`effectiveness ${describeEffectiveness(committed.effectiveness)}`] : [];
     const lines = await withTemporal((client) => describeRun(client, run)).catch((error: unknown) => {
       if (!committed) throw error;
       return withoutTemporal(run, committed, error);

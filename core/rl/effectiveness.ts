@@ -17,7 +17,7 @@ import type { StepCommit } from './run-state.ts';
  * What precedes the first commit (warm-up) and follows the last is not in it.
  */
 export interface Effectiveness {
-  /** Above 0, at most 1; null before the first step. */
+  /** From 0 to 1; null before the first step. */
   readonly ettr: number | null;
   /** The same over the time that a person had the run stand still, too. */
   readonly ettrWithPauses: number | null;

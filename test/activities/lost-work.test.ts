@@ -31,15 +31,25 @@ async function chunkOf(t: TestContext, answers: number) {
 type Chunk = Awaited<ReturnType<typeof chunkOf>>;
 
 /** The attempt of a process that dies after a while: what it said last. */
-async function die({ roles, input }: Pick<Chunk, 'roles' | 'input'>, info: object = {}): Promise<SittingProgress> {
+async function die({ test, roles, input }: Chunk, info: object = {}, tokens = 0): Promise<SittingProgress> {
   const environment = new MockActivityEnvironment(info);
-  const said = firstWord(environment); // nothing is heard of it after this
+  const said = firstWord(environment, tokens); // nothing is heard of it after this
   void environment.run(roles.generateRollouts, input).catch(() => undefined);
+  await said;
+  while ((await partsOf(test)).length === 0) await delay(20);
   return said;
 }
 
-function firstWord(environment: MockActivityEnvironment): Promise<SittingProgress> {
-  return new Promise((resolve) => environment.on('heartbeat', resolve));
+async function partsOf({ run, store }: TestRun): Promise<string[]> {
+  const keys = await store.list(layout.round(run.lineage, 1, 1, 2));
+  return keys.filter((key) => key.includes('/part_'));
+}
+
+/** With at least so many tokens. */
+function firstWord(environment: MockActivityEnvironment, tokens = 0): Promise<SittingProgress> {
+  return new Promise((resolve) => {
+    environment.on('heartbeat', (said: SittingProgress) => void (said.work!.tokens >= tokens && resolve(said)));
+  });
 }
 
 function retry(input: Chunk['input'], attempt: number, heartbeatDetails: SittingProgress): Promise<GeneratedChunk> {
@@ -76,10 +86,8 @@ describe('a rollout worker that dies', () => {
 
   test('answers that came and were not stored before it died are lost with their tokens', async (t) => {
     const chunk = await chunkOf(t, 5);
-    const said = await die(chunk);
-    const { run, store } = chunk.test;
-    const parts = (await store.list(layout.round(run.lineage, 1, 1, 2))).filter((key) => key.includes('/part_'));
-    for (const key of parts) await store.removeAll(key);
+    const said = await die(chunk, {}, 1);
+    for (const key of await partsOf(chunk.test)) await chunk.test.store.removeAll(key);
     const retried = await retry(chunk.input, 2, said);
     const tokens = [...(await tokensOf(chunk.test, retried)).values()].sort((a, b) => a - b);
     assert.deepEqual([retried.lost?.rollouts, retried.adopted], [8, 0]);
@@ -104,6 +112,7 @@ describe('a rollout worker that dies', () => {
     const word = firstWord(zombie);
     const late = zombie.run(chunk.roles.generateRollouts, chunk.input) as Promise<GeneratedChunk>;
     const said = await word;
+    while ((await partsOf(chunk.test)).length === 0) await delay(20);
     const retried = await retry(chunk.input, 2, said);
     assert.equal(retried.lost?.rollouts, 3);
     chunk.stuck.abort();

@@ -42,4 +42,11 @@ describe('what a step lost', () => {
     });
     assert.deepEqual(next.take(), {}, 'once');
   });
+
+  test('a run that is started again, and its trainer that restores for it, are one recovery', () => {
+    const account = new StepAccount();
+    account.startedAgain();
+    account.restored(3);
+    assert.deepEqual(account.take(), { 'recovery/count': 1, 'lost/seconds': 3 });
+  });
 });
