@@ -7,10 +7,10 @@ const answerMs = 250;
 
 /**
  * Keeps an activity alive while it works; the work is told when it should stop. What `progress` says goes with every
- * heartbeat, the last one as the work ends, so that a retry can read it.
+ * heartbeat, the last one as the work ends, so that a retry can read it. `say` says it at once.
  */
 export async function withHeartbeat<T>(
-  work: (signal: AbortSignal) => Promise<T>,
+  work: (signal: AbortSignal, say: () => void) => Promise<T>,
   progress?: () => unknown,
 ): Promise<T> {
   const context = Context.current();
@@ -20,7 +20,7 @@ export async function withHeartbeat<T>(
   try {
     beat();
     if (Date.now() - scheduledAt > timeoutMs) await untilHeard(context.cancellationSignal);
-    return await work(context.cancellationSignal);
+    return await work(context.cancellationSignal, beat);
   } finally {
     clearInterval(timer);
     if (progress) beat();

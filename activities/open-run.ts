@@ -11,6 +11,7 @@ import { sha256 } from '../backends/store/file-store.ts';
 import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { beginLineage, completeLineage } from './lineages.ts';
+import { recordMissing } from './record-metrics.ts';
 import {
   begunLineages,
   committedSteps,
@@ -58,6 +59,8 @@ export interface OpenedRun {
   readonly spec: RunSpec;
   /** The newest commit, when the run has been here before. */
   readonly head: { readonly commit: StepCommit; readonly sha256: string } | null;
+  /** Whether the run had made all the steps it was to make, at the head. */
+  readonly hadEnded?: boolean;
   /** Whether retention has removed the weights at the head: after a rewind they may have to be made again. */
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
@@ -131,10 +134,12 @@ export const createOpenRun =
       attempt: await nextAttempt(store),
     };
     const head = await readHead(handle);
+    await recordMissing(place);
     return {
       handle,
       spec,
       head,
+      hadEnded: head !== null && (await isLastStep(store, head.commit)),
       weightsAreGone: head !== null && !(await isStored(store, head.commit.policy)),
       datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
@@ -221,6 +226,13 @@ async function openLineageAsAsked(
 async function firstStep(run: LineagePlace): Promise<number | null> {
   const [first] = await committedSteps(run);
   return first === undefined ? null : ((await requireCommit(run, first)).commit.origin?.step ?? null);
+}
+
+/** As the settings of its time had it. Commits made before they named theirs do not tell. */
+async function isLastStep(store: Store, { step, spec, state, origin }: StepCommit): Promise<boolean> {
+  if (spec === undefined || origin !== undefined) return false;
+  const { maxSteps } = RunSpec.parse(decodeJson(await store.get(spec)));
+  return step >= Math.min(maxSteps, state.overrides.stopAfter ?? Infinity);
 }
 
 async function isStored(store: Store, { weights, file }: PolicyVersion): Promise<boolean> {

@@ -112,7 +112,8 @@ function anew(
   if (isContinued(input)) {
     const { opened: before, typed, desk, state, rewind = null } = input.continued;
     // Before it could note anything it was as it is carried.
-    const carried = { pausedBecause: desk.pausedBecause, overrides: state.overrides, rewind };
+    const { pausedBecause, isPausedByPerson } = desk;
+    const carried = { pausedBecause, isPausedByPerson, overrides: state.overrides, rewind };
     return { ...typed, takesOver: { handle: before.handle, asked: noted ?? carried, request } };
   }
   const typed: Exclude<TrainRunInput, string> = typeof input === 'string' ? { config: input } : input;

@@ -33,6 +33,7 @@ const attributes = {
 export interface DeskState {
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
+  readonly isPausedByPerson: boolean;
 }
 
 export interface DeskOptions {
@@ -46,6 +47,7 @@ export interface DeskOptions {
   readonly overrides: Overrides;
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
+  readonly isPausedByPerson: boolean;
   /** Refuses a step that cannot be gone on from, with those that can. */
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
@@ -60,6 +62,9 @@ export class RunDesk {
   #waits = 0;
   #events: RunEvent[];
   #pausedBecause: string | null;
+  #isPausedByPerson: boolean;
+  /** How many wait for a person to resume what a person paused, and since when the first of them does. */
+  #standing = { waits: 0, since: 0 };
   #overrides: Overrides;
   #phase: RunStatus['phase'] = 'warm-up';
   #step = 0;
@@ -72,6 +77,7 @@ export class RunDesk {
     this.#options = options;
     this.#events = [...options.events];
     this.#pausedBecause = options.pausedBecause;
+    this.#isPausedByPerson = options.isPausedByPerson;
     this.#overrides = options.overrides;
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
@@ -97,7 +103,8 @@ export class RunDesk {
   }
 
   carry(): DeskState {
-    return { events: this.#events.slice(-20), pausedBecause: this.#pausedBecause };
+    const [events, isPausedByPerson] = [this.#events.slice(-20), this.#isPausedByPerson];
+    return { events, pausedBecause: this.#pausedBecause, isPausedByPerson };
   }
 
   at(phase: RunStatus['phase'], step: number, digest: string | null): void {
@@ -125,8 +132,9 @@ export class RunDesk {
     setCurrentDetails(this.#details());
   }
 
-  pause(reason: string): void {
+  pause(reason: string, by: 'run' | 'person' = 'run'): void {
     this.#pausedBecause = reason;
+    this.#isPausedByPerson = by === 'person';
     this.#noteAsked();
     this.tell('paused', this.#step, `paused: ${reason}`);
   }
@@ -134,14 +142,32 @@ export class RunDesk {
   /** What is done once when a pause gets long. */
   onLongPause: () => void = () => undefined;
 
+  /** Told how long the run stood still because a person had paused it. */
+  onStoodStill: (seconds: number) => void = () => undefined;
+
   /** Throws {@link RewindAsked} when the run is to go on from another step. */
   async untilResumed(): Promise<void> {
     const isOver = (): boolean => this.#pausedBecause === null || this.#rewind !== null;
-    if (!isOver() && !(await condition(isOver, longPauseMs))) {
-      this.onLongPause();
-      await condition(isOver);
+    if (!isOver()) {
+      const isByPerson = this.#isPausedByPerson;
+      if (isByPerson) this.#standStill();
+      if (!(await condition(isOver, longPauseMs))) {
+        this.onLongPause();
+        await condition(isOver);
+      }
+      if (isByPerson) this.#moveOn();
     }
     if (this.#rewind !== null) throw new RewindAsked();
+  }
+
+  #standStill(): void {
+    if (this.#standing.waits === 0) this.#standing.since = Date.now();
+    this.#standing.waits += 1;
+  }
+
+  #moveOn(): void {
+    this.#standing.waits -= 1;
+    if (this.#standing.waits === 0) this.onStoodStill((Date.now() - this.#standing.since) / 1000);
   }
 
   /** Lets `temporal workflow list --query 'RatchetRun="…"'` find the run and see how far it is. */
@@ -161,7 +187,7 @@ export class RunDesk {
     setHandler(statusQuery, () => this.#status());
     setHandler(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
     setHandler(pauseUpdate, (reason = 'asked to') => {
-      this.pause(reason);
+      this.pause(reason, 'person');
       return `Pausing after what is under way. Go on with: ratchet resume ${this.#options.run}`;
     });
     setHandler(resumeUpdate, () => this.#resume(), {
@@ -198,6 +224,7 @@ export class RunDesk {
   #noteAsked(): void {
     const asked: AskedOfRun = {
       pausedBecause: this.#pausedBecause,
+      isPausedByPerson: this.#isPausedByPerson,
       overrides: this.#overrides,
       rewind: this.#rewind,
     };
@@ -212,6 +239,7 @@ export class RunDesk {
     const { workflowId, runId } = workflowInfo();
     this.#rewind = { step, request: `${workflowId}/${runId}` };
     this.#pausedBecause = null;
+    this.#isPausedByPerson = false;
     this.#noteAsked();
     const { run } = this.#options;
     return `Going on from step ${step} in a new lineage once what is under way is done. What came after it is kept: ratchet audit ${run}`;
@@ -219,6 +247,7 @@ export class RunDesk {
 
   #resume(): string {
     this.#pausedBecause = null;
+    this.#isPausedByPerson = false;
     this.#noteAsked();
     this.tell('resumed', this.#step, 'resumed');
     return `Going on after step ${this.#step}.`;

@@ -3,6 +3,7 @@ import type { AskedOfRun, RewindRequest, RunState } from '../core/rl/run-state.t
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
 import { local, opening } from './activity-options.ts';
 import type { DeskState } from './run-desk.ts';
+import { type CarriedAccount, StepAccount } from './step-account.ts';
 
 /** All that continue-as-new carries: what is not here is lost. */
 export interface ContinuedRun {
@@ -15,6 +16,7 @@ export interface ContinuedRun {
     /** sha256 of the last commit. */
     readonly parent: string;
     readonly desk: DeskState;
+    readonly account?: CarriedAccount;
     /** The last few, for the summary. */
     readonly evals: readonly EvaluationSummary[];
     /** Where to go on from in a new lineage, instead of from `state`. */
@@ -45,9 +47,11 @@ export interface OpenedStart {
   /** Of the execution before, when this one continues it. */
   readonly carried: ContinuedRun['continued'] | null;
   readonly pausedBecause: AskedOfRun['pausedBecause'];
+  readonly isPausedByPerson: boolean;
   readonly overrides: AskedOfRun['overrides'];
   /** Whether an execution by other code had worked on it. */
   readonly isTakenOver: boolean;
+  readonly account: StepAccount;
 }
 
 /** Opens the run, or takes up what continue-as-new carried. */
@@ -60,13 +64,24 @@ export async function openOrContinue(input: TrainRunInput | ContinuedRun): Promi
   const { head } = opened;
   const before = takesOver?.handle ?? null;
   const asked = takesOver?.asked ?? null;
-  const rest = { typed, carried: null, pausedBecause: asked?.pausedBecause ?? null, isTakenOver: before !== null };
+  const account = new StepAccount();
+  const rest = {
+    typed,
+    carried: null,
+    pausedBecause: asked?.pausedBecause ?? null,
+    isPausedByPerson: asked?.isPausedByPerson ?? false,
+    isTakenOver: before !== null,
+    account,
+  };
   if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? {} };
   const { commit, sha256: parent } = head;
   // What was set holds from the newest commit on; a rewind takes it back with everything else.
   const isWhereItWas = before?.lineage === opened.handle.lineage;
   const state = asked && isWhereItWas ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state);
-  const start: Start = { state, parent, begins: commit.origin !== undefined };
+  const begins = commit.origin !== undefined;
+  if (opened.hadEnded === true) account.stoodStill((Date.now() - Date.parse(commit.committedAt)) / 1000);
+  else if (!begins) account.startedAgain();
+  const start: Start = { state, parent, begins };
   return { ...rest, opened, start, overrides: state.overrides };
 }
 
@@ -74,7 +89,9 @@ async function continueFrom(carried: ContinuedRun['continued']): Promise<OpenedS
   const { typed, state, parent, rewind, desk } = carried;
   const { handle: run } = carried.opened;
   const opened = { ...carried.opened, spec: await local.readSpec({ run }) };
-  const rest = { typed, pausedBecause: desk.pausedBecause, isTakenOver: false };
+  const { pausedBecause, isPausedByPerson } = desk;
+  const account = new StepAccount(carried.account);
+  const rest = { typed, pausedBecause, isPausedByPerson, isTakenOver: false, account };
   const start = { state, parent, begins: false };
   if (!rewind) return { ...rest, opened, start, carried, overrides: state.overrides };
   const begun = await opening.beginLineage
@@ -93,6 +110,7 @@ async function continueFrom(carried: ContinuedRun['continued']): Promise<OpenedS
     start: { state: from, parent: sha256, begins: true },
     carried,
     overrides: from.overrides,
+    account: new StepAccount(), // what was lost on the way there is not the new lineage's
   };
 }
 

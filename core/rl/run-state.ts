@@ -76,6 +76,7 @@ export interface Overrides {
  */
 export interface AskedOfRun {
   readonly pausedBecause: string | null;
+  readonly isPausedByPerson: boolean;
   readonly overrides: Overrides;
   /** `request` tells one wish from another: the same one again is not done twice. */
   readonly rewind: RewindRequest | null;
@@ -88,7 +89,7 @@ export interface RewindRequest {
   readonly request: string;
 }
 
-export const nothingAsked: AskedOfRun = { pausedBecause: null, overrides: {}, rewind: null };
+export const nothingAsked: AskedOfRun = { pausedBecause: null, isPausedByPerson: false, overrides: {}, rewind: null };
 
 /**
  * Everything whose absence would make N + N steps differ from 2N. It is snapshotted at the moment step n's groups were

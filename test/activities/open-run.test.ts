@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
@@ -69,6 +69,24 @@ describe('opening a run', () => {
     const { head } = await open({}, 'words-again');
     assert.deepEqual([head!.commit.step, head!.sha256], [1, last.parent]);
     assert.deepEqual(head!.commit.state, last.state);
+  });
+
+  test('it is told whether the run had reached its end, and rows that its metrics are short of are written', async (t) => {
+    const { open, outputs } = await project(t);
+    const { handle } = await open({ overrides: { 'max-steps': '1' } });
+    const made = await runIn(outputs, { 'max-steps': '1' }, 'words');
+    const test = { ...made, run: { ...made.run, spec: handle.spec } };
+    const roles = openRoles();
+    const first = await commitFirst(test, roles);
+    assert.equal((await open()).hadEnded, false);
+    await advance(test, roles, first);
+    assert.equal((await open()).hadEnded, true);
+    assert.equal((await open({ overrides: { 'max-steps': '5' } })).hadEnded, true, 'by the settings of its time');
+    const lines = (await readFile(path.join(test.folder, 'metrics.jsonl'), 'utf8')).trim().split('\n');
+    assert.deepEqual(
+      lines.map((line) => (JSON.parse(line) as { step: number }).step),
+      [1],
+    );
   });
 
   test('a head that does not continue its parent is refused', async (t) => {
@@ -244,7 +262,7 @@ describe('a run that an upgrade takes over', () => {
     const { open, handle } = await atStep(t, 3);
     const asked = (step: number): TakenOver => ({
       handle,
-      asked: { pausedBecause: null, overrides: {}, rewind: { step, request: `words/asked-${step}` } },
+      asked: { ...nothingAsked, rewind: { step, request: `words/asked-${step}` } },
       request: 'words/first',
     });
     assert.deepEqual(where(await open({ takesOver: asked(2) }, 'words', 'second')), ['l2', 2]);
