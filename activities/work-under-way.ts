@@ -40,6 +40,8 @@ export class WorkUnderWay {
   #done = { pieces: 0, tokens: 0 };
   #hasFailed: boolean;
   #isOver = false;
+  /** Until it has looked at what the attempts before left, it says what they said. */
+  #hasLooked = false;
   #lost: LostWork;
 
   constructor(before: WorkProgress | undefined) {
@@ -61,6 +63,7 @@ export class WorkUnderWay {
    * null: all of it is there, or it is no rollouts; then time is lost at most.
    */
   goOnFrom(stored: StoredWork | null): void {
+    this.#hasLooked = true;
     this.#done = { pieces: stored?.rollouts ?? 0, tokens: stored?.tokens ?? 0 };
     if (this.#attempt === 1) return;
     const before = this.#before;
@@ -108,6 +111,7 @@ export class WorkUnderWay {
   }
 
   progress(): WorkProgress {
+    if (!this.#hasLooked && this.#before) return this.#before;
     const underWay = [...this.#underWay.values()];
     return {
       attempt: this.#attempt,

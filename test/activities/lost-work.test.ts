@@ -45,10 +45,14 @@ async function partsOf({ run, store }: TestRun): Promise<string[]> {
   return keys.filter((key) => key.includes('/part_'));
 }
 
-/** With at least so many tokens. */
+/** Of what it has begun itself, with at least so many tokens. */
 function firstWord(environment: MockActivityEnvironment, tokens = 0): Promise<SittingProgress> {
+  const { attempt } = environment.context.info;
   return new Promise((resolve) => {
-    environment.on('heartbeat', (said: SittingProgress) => void (said.work!.tokens >= tokens && resolve(said)));
+    environment.on('heartbeat', (said: SittingProgress) => {
+      const { work } = said;
+      if (work!.attempt === attempt && work!.pieces > 0 && work!.tokens >= tokens) resolve(said);
+    });
   });
 }
 

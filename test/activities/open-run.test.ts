@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { createOpenRun, type OpenedRun, type TakenOver, type TrainRunInput } from '../../activities/open-run.ts';
+import { nothingAsked } from '../../core/rl/run-state.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
