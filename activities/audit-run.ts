@@ -6,6 +6,7 @@ import { auditLineages, type LineageAudit, type RunAudit } from '../core/rl/line
 import type { LineageOrigin, RunHandle } from '../core/rl/run-state.ts';
 import { decodeJson } from '../backends/store/objects.ts';
 import { type CheckpointManifest, sealedSteps } from './checkpoints.ts';
+import { withHeartbeat } from './heartbeat.ts';
 import {
   begunLineages,
   committedSteps,
@@ -34,7 +35,7 @@ export interface RunReport extends Omit<RunAudit, 'lineages'> {
 
 /** For a run at its end: what became of the groups of its lineage, and whether all of its record is sound. */
 export async function auditRun({ run }: { readonly run: RunHandle }) {
-  const report = await auditStore(run);
+  const report = await withHeartbeat(() => auditStore(run)); // every commit is read
   const of = (name: 'holes' | 'duplicates' | 'brokenLinks'): number[] =>
     report.lineages.flatMap((lineage) => lineage[name]).slice(0, namedMax);
   const lineage = report.lineages.find((audited) => audited.lineage === run.lineage);

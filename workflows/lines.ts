@@ -1,7 +1,6 @@
 import { describeEffectiveness, type Effectiveness } from '../core/rl/effectiveness.ts';
 import { firstLineage } from '../core/names.ts';
-import type { EvaluationSummary, Recovery } from '../activities/index.ts';
-import type { local } from './activity-options.ts';
+import type { EvaluationSummary, OrchestratorActivities, Recovery } from '../activities/index.ts';
 import type { RunEvent } from './messages.ts';
 
 /** What a run tells people, one line per event. */
@@ -10,7 +9,7 @@ export function unsoundLine({
   holes,
   duplicates,
   brokenLinks,
-}: Omit<Awaited<ReturnType<typeof local.auditRun>>, 'effectiveness'>): string {
+}: Omit<Awaited<ReturnType<OrchestratorActivities['auditRun']>>, 'effectiveness'>): string {
   return [
     'the record of this run is not sound:',
     ...(brokenLinks.length > 0

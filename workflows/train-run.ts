@@ -1,8 +1,6 @@
 import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
 import { canaryDifferenceMax, refusedAttemptsMax } from '../core/limits.ts';
 import { versionName } from '../core/names.ts';
-import { initialCurriculum } from '../core/rl/curriculum.ts';
-import { nextBeta } from '../core/rl/kl-controller.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';
@@ -24,6 +22,7 @@ import { Publishing } from './publishing.ts';
 import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
 import { committedMetrics } from './step-metrics.ts';
+import { firstState, stateAfter } from './run-states.ts';
 import { stepOutcomes } from './step-outcomes.ts';
 import { TrainerHold } from './trainer-hold.ts';
 
@@ -144,7 +143,15 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const stepS = (Date.now() - startedAt) / 1000;
     const figures = { ...collected.figures, train_s: trained.seconds, step_s: stepS };
     for (const { lost } of attempts) account.add(lost);
-    state = nextState(step, trained.policy, collected, trained.metrics);
+    const due = isEvalDue(step) ? [...pendingEvals, step] : [...pendingEvals];
+    state = stateAfter(state, {
+      spec,
+      policy: trained.policy,
+      collected,
+      metrics: trained.metrics,
+      overrides: desk.overrides,
+      pendingEvals: due,
+    });
     parent = (
       await local.commitStep({
         run,
@@ -259,28 +266,6 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     }
   }
 
-  function nextState(
-    step: number,
-    policy: PolicyVersion,
-    collected: CollectedStep,
-    metrics: Readonly<Record<string, number>>,
-  ): RunState {
-    const measuredKl = metrics['kl_divergence'] ?? 0;
-    const renewsReference = spec.kl.refSyncSteps !== null && step % spec.kl.refSyncSteps === 0;
-    return {
-      schemaVersion: 1,
-      lineage: run.lineage,
-      step,
-      policy,
-      reference: renewsReference ? policy : state.reference,
-      klBeta: nextBeta({ beta: state.klBeta, targetKl: spec.kl.targetKl, measuredKl }),
-      curriculum: collected.curriculum,
-      surplus: collected.surplus,
-      overrides: desk.overrides,
-      pendingEvals: isEvalDue(step) ? [...pendingEvals, step] : [...pendingEvals],
-    };
-  }
-
   async function broadcastWeights(policy: PolicyVersion): Promise<void> {
     const url = spec.inference.kind === 'embedded' ? spec.inference.url : null;
     const summary = `${versionName(policy)} to ${url ?? 'the policy servers'}`;
@@ -361,18 +346,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       }
     } while (warm.step < total);
 
-    const first: RunState = {
-      schemaVersion: 1,
-      lineage: run.lineage,
-      step: 0,
+    const first = firstState({
+      run,
+      spec,
       policy: warm.policy,
-      reference: warm.policy,
-      klBeta: spec.kl.beta,
-      curriculum: initialCurriculum,
-      surplus: [],
       overrides: desk.overrides,
       pendingEvals: isEvalDue(0) ? [0] : [],
-    };
+    });
     const metrics = { ...(warm.loss === null ? {} : { 'sft/loss': warm.loss }), ...account.take() };
     const outcomes = stepOutcomes(0, []);
     const committed = await local.commitStep({
@@ -433,7 +413,10 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
     if (desk.rewind !== null) return continueRun();
-    const { effectiveness, ...ledger } = await local.auditRun({ run });
+    const { effectiveness, ...ledger } = await desk.waitFor(
+      'the audit of the ledger',
+      orchestrator.auditRun.executeWithOptions({ summary: `${state.step} steps` }, [{ run }]),
+    );
     if (!ledger.isSound) desk.tell('warning', state.step, unsoundLine(ledger));
     desk.at('finished', state.step, state.policy.digest);
     const line = finishedLine(state.step, spec.maxSteps, effectiveness);

@@ -205,7 +205,7 @@ describe('committing a step', () => {
   test('the ledger of the commits is sound, and a hole in it is found', async (t) => {
     const { test, roles, first } = await started(t);
     const last = await advanceTo(test, roles, first, 2);
-    const sound = await roles.auditRun({ run: test.run });
+    const sound = await act(roles.auditRun, { run: test.run });
     assert.deepEqual([sound.isSound, sound.issued, sound.counts, sound.pending], [true, 4, { trained: 4 }, 0]);
     const outcomes = { step: 3, issued: '5-6', ended: { trained: '5' }, pending: '' };
     const found = (await readHead(test.run))!.commit;
@@ -218,7 +218,7 @@ describe('committing a step', () => {
       metrics: {},
       state: { ...last.state, step: 3 },
     });
-    const { isSound, holes } = await roles.auditRun({ run: test.run });
+    const { isSound, holes } = await act(roles.auditRun, { run: test.run });
     assert.deepEqual([isSound, holes], [false, [6]]);
   });
 });
@@ -230,7 +230,7 @@ describe('the chain of commits', () => {
     const key = layout.commit('main', 2);
     const text = Buffer.from((await test.store.read(key))!).toString();
     await test.store.put(key, Buffer.from(text.replace('"codeVersion":"', '"codeVersion":"x')));
-    const { isSound, holes, duplicates, brokenLinks } = await roles.auditRun({ run: test.run });
+    const { isSound, holes, duplicates, brokenLinks } = await act(roles.auditRun, { run: test.run });
     assert.deepEqual([isSound, holes, duplicates, brokenLinks], [false, [], [], [3]]);
   });
 });
