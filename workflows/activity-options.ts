@@ -16,14 +16,34 @@ import type { RunSpec } from '../core/spec/run-spec.ts';
  */
 const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '10s' } as const;
 
-/** Small, idempotent, on the orchestrator itself: no queue between them and the workflow. */
-export const local = proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry });
+/**
+ * Small, idempotent, on the orchestrator itself: no queue between them and the workflow. One at a time: of several that are
+ * under way together the results come as they are done, but in a replay as they were asked for, and then the workflow goes
+ * another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881).
+ */
+export const local = oneAtATime(proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry }));
 
 /** For what people are told while they wait: without an answer they are told that. */
-export const lookup = proxyLocalActivities<OrchestratorActivities>({
+export const lookup = proxyActivities<OrchestratorActivities>({
+  taskQueue: taskQueues.orchestrator,
   startToCloseTimeout: '10s',
+  scheduleToCloseTimeout: '30s',
   retry: { maximumAttempts: 1 },
 });
+
+function oneAtATime<Activities extends object>(activities: Activities): Activities {
+  let last: Promise<unknown> = Promise.resolve(); // of this workflow alone: each has modules of its own
+  return new Proxy(activities, {
+    get: (target, name) => {
+      const activity = Reflect.get(target, name) as (...input: unknown[]) => Promise<unknown>;
+      return (...input: unknown[]): Promise<unknown> => {
+        const turn = last.then(() => activity(...input));
+        last = turn.catch(() => undefined); // whoever asked has its failure
+        return turn;
+      };
+    },
+  });
+}
 
 export function orchestratorFor(spec: RunSpec) {
   return proxyActivities<OrchestratorActivities>({
