@@ -15,7 +15,7 @@ import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 export const stepsOfRun = 4;
 
 /** Far more than any cell needs: one that takes longer hangs. */
-const cellLimitMs = 120_000;
+const cellLimitMs = 300_000;
 
 const commitsLookMs = 20;
 
@@ -45,7 +45,10 @@ export async function runCell(stage: FaultStage, cell: Cell, undisturbed: Undist
   const limit = new AbortController();
   const late = async (): Promise<never> => {
     await delay(limitMs, undefined, { signal: limit.signal });
-    const status = await run.handle.query<unknown>('status').catch((error: unknown) => String(error));
+    const status = await stage.client.workflow
+      .getHandle(run.name)
+      .query<unknown>('status')
+      .catch((error: unknown) => String(error));
     throw new Error(
       `not done after ${limitMs / 1000} s: ${JSON.stringify(status)}; the supervisor said:\n${stage.said}`,
     );
@@ -54,7 +57,10 @@ export async function runCell(stage: FaultStage, cell: Cell, undisturbed: Undist
     return await Promise.race([playCell(stage, cell, run, undisturbed), late()]);
   } catch (error) {
     stage.clear();
-    await run.handle.terminate('its cell failed').catch(() => undefined); // it may have ended
+    await stage.client.workflow
+      .getHandle(run.name)
+      .terminate('its cell failed')
+      .catch(() => undefined); // it may have ended
     throw error;
   } finally {
     limit.abort();
@@ -74,7 +80,7 @@ async function playCell(
   undisturbed: UndisturbedRun,
 ): Promise<CellResult> {
   const { column } = cell;
-  const { strike, judge = judgeByWeights, sparesRollouts = false } = rowOf(cell.row);
+  const { strike, judge = judgeByWeights, losesNothing = false } = rowOf(cell.row);
   const { failpoint, continuesAsNew = false } = gapOfCell(cell);
   const fired = await stage.fired(failpoint, run);
   assert.ok(fired, `${failpoint} fired`);
@@ -91,7 +97,7 @@ async function playCell(
     assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
     await judge({ stage, run, column, summary, weights: await weightsDigest(run, summary), undisturbed });
     const lost = sampledAgain(run);
-    const lostMax = sparesRollouts ? 0 : inFlight;
+    const lostMax = losesNothing ? 0 : inFlight;
     assert.ok(
       lost <= lostMax,
       `${lost} rollouts were sampled again, ${inFlight} were in flight, ${lostMax} may be lost`,

@@ -28,15 +28,15 @@ const killedOnRealEngine = (role: string): Row => ({
 });
 
 export const processFaults = {
-  'orchestrator worker killed': { ...killed('orchestrator worker'), sparesRollouts: true },
+  'orchestrator worker killed': { ...killed('orchestrator worker'), losesNothing: true },
   'rollout worker killed': killed('rollout worker'),
-  'GPU worker killed': { ...killed('train worker'), sparesRollouts: true },
+  'GPU worker killed': { ...killed('train worker'), losesNothing: true },
   'Temporal server killed': killed('Temporal server'),
   'GPU worker lost, another one takes over': {
     stage: 'two GPU workers',
     action: 'hold',
     strike: loseHolder,
-    sparesRollouts: true,
+    losesNothing: true,
   },
   'engine process killed (real engine)': { ...onRealEngine, strike: killEngine },
   'policy server killed (real engine)': { ...onRealEngine, strike: killPolicyServer },
