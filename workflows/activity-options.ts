@@ -6,7 +6,7 @@ import type {
   TrainActivities,
   UploadActivities,
 } from '../activities/index.ts';
-import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
+import { holdAgainMs } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 
@@ -29,7 +29,7 @@ export function orchestratorFor(spec: RunSpec) {
   return proxyActivities<OrchestratorActivities>({
     taskQueue: taskQueues.orchestrator,
     startToCloseTimeout: '10m',
-    heartbeatTimeout: heartbeatTimeoutMs(spec),
+    heartbeatTimeout: spec.heartbeatTimeoutS * 1000,
     retry,
   });
 }
@@ -45,7 +45,7 @@ export function rolloutsFor(spec: RunSpec) {
   return proxyActivities<RolloutActivities>({
     taskQueue: taskQueues.rollout,
     startToCloseTimeout: '2h',
-    heartbeatTimeout: heartbeatTimeoutMs(spec),
+    heartbeatTimeout: spec.heartbeatTimeoutS * 1000,
     retry,
   });
 }
@@ -54,7 +54,7 @@ export function rolloutsFor(spec: RunSpec) {
 const onHeldHost = (spec: RunSpec) =>
   ({
     cancellationType: ActivityCancellationType.TRY_CANCEL,
-    heartbeatTimeout: heartbeatTimeoutMs(spec),
+    heartbeatTimeout: spec.heartbeatTimeoutS * 1000,
   }) as const;
 
 /**
@@ -80,9 +80,4 @@ export function trainingOn(spec: RunSpec, holder: string) {
 export function uploadsOn(spec: RunSpec, holder: string) {
   const taskQueue = trainerQueues(holder).uploads;
   return proxyActivities<UploadActivities>({ ...onHeldHost(spec), taskQueue, startToCloseTimeout: '6h', retry });
-}
-
-/** Runs that were opened before they could say so have none in their spec. */
-function heartbeatTimeoutMs(spec: RunSpec): number {
-  return ((spec.heartbeatTimeoutS as number | undefined) ?? heartbeatTimeoutDefaultS) * 1000;
 }

@@ -7,7 +7,8 @@ import { layout } from '../../core/layout.ts';
 import { firstLineage } from '../../core/names.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
-import type { Judged, UndisturbedRun } from './row.ts';
+import { judgeByWeights } from './judge.ts';
+import type { UndisturbedRun } from './row.ts';
 import { type RowName, rowOf } from './rows.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
@@ -112,12 +113,6 @@ async function playCell(
 /** The gap that a cell's fault falls into. */
 export function gapOfCell({ row, column }: Cell): Gap {
   return rowOf(row).gaps?.[column] ?? gapOf(column);
-}
-
-function judgeByWeights({ summary, weights, undisturbed }: Judged): void {
-  assert.deepEqual(summary.ledger.counts, undisturbed.summary.ledger.counts);
-  assert.equal(summary.policyDigest, undisturbed.summary.policyDigest, 'the weights of the undisturbed run');
-  assert.equal(weights, undisturbed.weights, 'sha256 of the weights of the undisturbed run');
 }
 
 /** sha256 of the file with the run's last weights. */

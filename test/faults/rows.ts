@@ -4,8 +4,15 @@ import { clockFaults } from './clock-faults.ts';
 import { databaseFaults } from './database-faults.ts';
 import { processFaults } from './process-faults.ts';
 import type { Row, Rows } from './row.ts';
+import { upgradeFaults } from './upgrade-faults.ts';
 
-export const rows = { ...processFaults, ...activityFaults, ...clockFaults, ...databaseFaults } satisfies Rows;
+export const rows = {
+  ...processFaults,
+  ...activityFaults,
+  ...clockFaults,
+  ...databaseFaults,
+  ...upgradeFaults,
+} satisfies Rows;
 export type RowName = keyof typeof rows;
 
 export const allRows = Object.keys(rows) as RowName[];

@@ -1,6 +1,7 @@
 import type { RoleOptions } from '../../workers/roles.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
 import { realRun } from './real-run.ts';
+import { otherOrder, type OtherVersion, previousCommit } from './upgrade.ts';
 
 /** What a stage has besides the stack, made before it starts. */
 export interface Surroundings {
@@ -8,6 +9,8 @@ export interface Surroundings {
   readonly environment?: Readonly<Record<string, string>>;
   /** `[store] uri` of its runs, absolute; `outputs` in the stage's folder when missing. */
   readonly storeUri?: string;
+  /** Whose code its workers run until they are upgraded; this one's if not said. */
+  readonly version?: OtherVersion;
   /** After the stack has ended. */
   readonly close?: () => Promise<void>;
 }
@@ -29,6 +32,15 @@ export const stageKinds = {
   fake: { run: fakeRun },
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
   real: { run: realRun },
+  'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },
+  'of the previous commit': {
+    run: fakeRun,
+    surround: async (folder) => {
+      const version = await previousCommit(folder);
+      if (typeof version === 'string') throw new StageUnavailable(version);
+      return { version };
+    },
+  },
 } satisfies Record<string, StageKind>;
 export type StageKindName = keyof typeof stageKinds;
 
