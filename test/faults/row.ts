@@ -33,6 +33,8 @@ export interface Row {
   readonly columns?: { readonly only: readonly Column[]; readonly because: string };
   /** Columns that it cannot be in, and why: it says so in the table. */
   readonly cannot?: Readonly<Partial<Record<Column, string>>>;
+  /** What samples is not touched by it: not even a rollout in flight may be sampled again. */
+  readonly losesNothing?: boolean;
   /** How the run's end is judged, where not by the weights and the ledger of the undisturbed run. */
   readonly judge?: (judged: Judged) => void | Promise<void>;
   /** How long a cell may take; see `cellLimitMs`. */
