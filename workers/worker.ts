@@ -4,6 +4,7 @@ import { createOrchestratorActivities, createRolloutActivities } from '../activi
 import { ActivityFailpoints } from '../activities/failpoint-interceptor.ts';
 import { FailureMapping } from '../activities/failures.ts';
 import { RunLog } from '../activities/run-log.ts';
+import type { Environments } from '../backends/environments/index.ts';
 import { openInference } from '../backends/inference/index.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { heartbeatThrottleMs } from '../core/limits.ts';
@@ -26,6 +27,8 @@ export interface WorkerSettings {
   readonly projectFolder: string;
   /** The policy server that a run uses when its config names none. */
   readonly policyUrl: string;
+  /** What rollouts are played in; those that are installed, when left out. */
+  readonly environments?: Environments;
 }
 
 /** What a process of one role does until it is told to stop. */
@@ -70,7 +73,11 @@ export async function openWorker(settings: WorkerSettings): Promise<OpenedWorker
     case 'rollout':
       return Worker.create({
         ...common,
-        activities: createRolloutActivities({ inference: inferenceFor(settings), tokenizer: loadTokenizer }),
+        activities: createRolloutActivities({
+          inference: inferenceFor(settings),
+          tokenizer: loadTokenizer,
+          ...(settings.environments ? { environments: settings.environments } : {}),
+        }),
         maxConcurrentActivityTaskExecutions: 16,
       });
     case 'train':

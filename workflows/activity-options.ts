@@ -9,6 +9,7 @@ import type {
 import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
+import { patiently } from './local-waits.ts';
 
 /**
  * All plumbing on one screen. Every step is retried until it works or refuses: a failure that asking again can mend is
@@ -16,8 +17,10 @@ import type { RunSpec } from '../core/spec/run-spec.ts';
  */
 const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '10s' } as const;
 
-/** Small, idempotent, on the orchestrator itself: no queue between them and the workflow. */
-export const local = proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry });
+/** Small, idempotent, on the orchestrator itself: no queue between them and the workflow, which tries them again itself. */
+export const local = patiently(
+  proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry: { maximumAttempts: 1 } }),
+);
 
 /** For what people are told while they wait: without an answer they are told that. */
 export const lookup = proxyLocalActivities<OrchestratorActivities>({

@@ -9,6 +9,7 @@ import {
 import { defineSearchAttributeKey } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
 import type { Overrides } from '../core/rl/run-state.ts';
+import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
   pauseUpdate,
@@ -219,10 +220,13 @@ export class RunDesk {
       step: this.#step,
       maxSteps,
       pausedBecause: this.#pausedBecause,
-      waitingOn: [...this.#waiting.values()].map(({ what, since }) => ({
-        what: typeof what === 'string' ? what : what(),
-        since,
-      })),
+      waitingOn: [
+        ...[...this.#waiting.values()].map(({ what, since }) => ({
+          what: typeof what === 'string' ? what : what(),
+          since,
+        })),
+        ...localWaits(),
+      ],
       policyDigest: this.#digest,
       learningRate: this.#overrides.learningRate ?? learningRate,
       store,

@@ -9,7 +9,7 @@ import {
 import { Command } from 'commander';
 import type { RunStatus } from '../../workflows/messages.ts';
 import { connect, findRun, findTemporal } from '../connection.ts';
-import { describeWaiting } from '../follow-run.ts';
+import { describeWaiting, retrying } from '../follow-run.ts';
 import { rootMessage } from '../root-message.ts';
 
 export const statusCommand = new Command('status')
@@ -23,7 +23,10 @@ export const statusCommand = new Command('status')
       const { status } = await handle.describe();
       const details = await askStatus(handle);
       const failure = status.name === 'RUNNING' ? null : await failureOf(handle);
-      const lines = details ? [describe(details, status.name)] : [`${run}: workflow ${status.name.toLowerCase()}`];
+      const retries = details && status.name === 'RUNNING' ? ((await retrying(handle)) ?? []) : [];
+      const lines = details
+        ? [describe(details, status.name, retries)]
+        : [`${run}: workflow ${status.name.toLowerCase()}`];
       if (failure) lines.push(`stopped because: ${failure}`);
       else if (!details && status.name === 'RUNNING') lines.push(await describeWaiting(handle));
       process.stdout.write(`${lines.join('\n')}\n`);
@@ -77,8 +80,11 @@ async function listRuns(client: Client): Promise<void> {
   if (count === 0) process.stdout.write('no runs yet\n');
 }
 
-function describe(status: RunStatus, workflow: string): string {
-  const waiting = status.waitingOn.map(({ what, since }) => `  ${what}, since ${since}`);
+function describe(status: RunStatus, workflow: string, retries: readonly string[]): string {
+  const waiting = [
+    ...status.waitingOn.map(({ what, since }) => `  ${what}, since ${since}`),
+    ...retries.map((retry) => `  ${retry}`),
+  ];
   return [
     `${status.run}: ${status.phase} (workflow ${workflow.toLowerCase()}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
     ...(status.pausedBecause ? [`paused because: ${status.pausedBecause}`] : []),
