@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import type { SampledLine } from '../faults/fake-inference.ts';
-import { fakeRun } from '../faults/stage.ts';
+import { fakeRun } from '../faults/fake-run.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
 
 const trainer = fileURLToPath(new URL('failing-trainer.ts', import.meta.url));

@@ -1,0 +1,32 @@
+/** Rows in which processes stop for a while and then go on as if nothing had been. */
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Rows } from './row.ts';
+import { heartbeatTimeoutMs } from './fake-run.ts';
+
+export const clockFaults = {
+  'zombie: stopped, and goes on when it is given up': {
+    stage: 'fake',
+    action: 'hold',
+    strike: async ({ fired, release }) => {
+      process.kill(fired.pid, 'SIGSTOP');
+      release();
+      await delay(2 * heartbeatTimeoutMs);
+      process.kill(fired.pid, 'SIGCONT');
+    },
+  },
+  'machine asleep': {
+    stage: 'fake',
+    action: 'hold',
+    strike: async ({ stage, release }) => {
+      const pids = Object.values(stage.stack.pids()).filter((pid) => pid !== null);
+      for (const pid of pids) process.kill(pid, 'SIGSTOP');
+      release();
+      await delay(10 * heartbeatTimeoutMs);
+      for (const pid of pids) process.kill(pid, 'SIGCONT');
+    },
+    columns: {
+      only: ['generate', 'train'],
+      because: 'ten heartbeats are long, and asleep all processes are alike: two columns say it',
+    },
+  },
+} satisfies Rows;

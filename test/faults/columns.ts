@@ -1,0 +1,31 @@
+/** Columns of the fault matrix: the gaps of a step that a fault falls into. */
+
+/** The longest answer where a chunk is to have both kinds: slower than finished rollouts are stored. */
+const slowSampleMs = 2_000;
+
+/** A gap, by the failpoint in it. */
+export interface Gap {
+  readonly failpoint: string;
+  /** Its passing in the second step, or where it comes once. */
+  readonly at: number;
+  /** The longest answer of the inference, where it matters here. */
+  readonly sampleMs?: number;
+}
+
+export const columns = {
+  'warm-up': { failpoint: 'warmUp.done', at: 1 },
+  lease: { failpoint: 'leaseGroups.done', at: 2 },
+  generate: { failpoint: 'generate.part', at: 2, sampleMs: slowSampleMs },
+  generated: { failpoint: 'generateRollouts.done', at: 3 },
+  score: { failpoint: 'scoreRollouts.done', at: 2 },
+  filter: { failpoint: 'filterGroups.done', at: 2 },
+  plan: { failpoint: 'planStep.done', at: 2 },
+  train: { failpoint: 'train.applied', at: 2 },
+  trained: { failpoint: 'trainStep.done', at: 2 },
+  commit: { failpoint: 'commitStep.done', at: 3 },
+  broadcast: { failpoint: 'broadcastWeights.done', at: 3 },
+  checkpoint: { failpoint: 'saveCheckpoint.done', at: 2 },
+} as const satisfies Record<string, Gap>;
+export type Column = keyof typeof columns;
+
+export const allColumns = Object.keys(columns) as Column[];

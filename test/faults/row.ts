@@ -1,0 +1,53 @@
+import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
+import type { Column } from './columns.ts';
+import type { StageKindName } from './stage-kinds.ts';
+import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
+
+/** Where a fault strikes: the failpoint of its column has fired, and holds if the row's action is `hold`. */
+export interface Struck {
+  readonly stage: FaultStage;
+  readonly run: StagedRun;
+  readonly column: Column;
+  readonly fired: FiredFailpoint;
+  /** Lets the process that holds go on, now and not after the strike. */
+  readonly release: () => void;
+}
+
+/** A kind of fault. */
+export interface Row {
+  /** Which stage its cells need; rows of one kind share it. */
+  readonly stage: StageKindName;
+  readonly action: FailpointPlan['action'];
+  /**
+   * Does the harm, and fails unless it was done: a cell shows that its fault fired. Returns the run that is waited for
+   * where another one than that which was struck.
+   */
+  readonly strike: (struck: Struck) => Promise<StagedRun | void>;
+  /** What its runs have otherwise, as `--key value` on the command line; compared with an undisturbed run of the same. */
+  readonly overrides?: Readonly<Record<string, string>>;
+  /** In which columns it is played, all if not said. */
+  readonly columns?: { readonly only: readonly Column[]; readonly because: string };
+  /** Columns that it cannot be in, and why: it says so in the table. */
+  readonly cannot?: Readonly<Partial<Record<Column, string>>>;
+  /** How the run's end is judged, where not by the weights and the ledger of the undisturbed run. */
+  readonly judge?: (judged: Judged) => void | Promise<void>;
+  /** How long a cell may take; see `cellLimitMs`. */
+  readonly limitMs?: number;
+}
+
+export interface Judged {
+  readonly stage: FaultStage;
+  readonly run: StagedRun;
+  readonly column: Column;
+  readonly summary: RunSummary;
+  readonly undisturbed: RunSummary;
+}
+
+export type Rows = Readonly<Record<string, Row>>;
+
+/** Why there is no such cell; null when there is. */
+export function whyNot(row: Row, column: Column): string | null {
+  const reason = row.cannot?.[column];
+  if (reason !== undefined) return reason;
+  return row.columns === undefined || row.columns.only.includes(column) ? null : row.columns.because;
+}

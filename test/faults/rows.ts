@@ -1,0 +1,14 @@
+/** Rows of the fault matrix, in the order of the table. A new kind of fault is a file of its own, named here. */
+import { activityFaults } from './activity-faults.ts';
+import { clockFaults } from './clock-faults.ts';
+import { processFaults } from './process-faults.ts';
+import type { Row, Rows } from './row.ts';
+
+export const rows = { ...processFaults, ...activityFaults, ...clockFaults } satisfies Rows;
+export type RowName = keyof typeof rows;
+
+export const allRows = Object.keys(rows) as RowName[];
+
+export function rowOf(name: RowName): Row {
+  return rows[name];
+}
