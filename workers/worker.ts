@@ -4,7 +4,6 @@ import { createOrchestratorActivities, createRolloutActivities } from '../activi
 import { ActivityFailpoints } from '../activities/failpoint-interceptor.ts';
 import { FailureMapping } from '../activities/failures.ts';
 import { RunLog } from '../activities/run-log.ts';
-import type { Environments } from '../backends/environments/index.ts';
 import { openInference } from '../backends/inference/index.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { heartbeatThrottleMs } from '../core/limits.ts';
@@ -27,8 +26,6 @@ export interface WorkerSettings {
   readonly projectFolder: string;
   /** The policy server that a run uses when its config names none. */
   readonly policyUrl: string;
-  /** What rollouts are played in; those that are installed, when left out. */
-  readonly environments?: Environments;
 }
 
 /** What a process of one role does until it is told to stop. */
@@ -73,11 +70,7 @@ export async function openWorker(settings: WorkerSettings): Promise<OpenedWorker
     case 'rollout':
       return Worker.create({
         ...common,
-        activities: createRolloutActivities({
-          inference: inferenceFor(settings),
-          tokenizer: loadTokenizer,
-          ...(settings.environments ? { environments: settings.environments } : {}),
-        }),
+        activities: createRolloutActivities({ inference: inferenceFor(settings), tokenizer: loadTokenizer }),
         maxConcurrentActivityTaskExecutions: 16,
       });
     case 'train':
