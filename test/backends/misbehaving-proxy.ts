@@ -43,8 +43,11 @@ export interface MisbehavingProxy {
   spoiled: number;
   /** Bytes of request bodies passed on. */
   uploadedBytes: number;
-  /** From now on nobody listens at the port, until `accept`: connections that were open break, new ones are refused. */
-  readonly refuse: () => Promise<void>;
+  /**
+   * From now on nobody listens at the port, until `accept`: connections that were open break, new ones are refused. Returns how
+   * many broke.
+   */
+  readonly refuse: () => Promise<number>;
   readonly accept: () => Promise<void>;
   readonly close: () => Promise<void>;
 }
@@ -54,10 +57,12 @@ export async function startProxy(target: number): Promise<MisbehavingProxy> {
   const server = createServer((incoming, outgoing) => void handle(incoming, outgoing));
   const listen = (port: number): Promise<void> =>
     new Promise((resolve, reject) => server.once('error', reject).listen(port, '127.0.0.1', resolve));
-  const hangUp = async (): Promise<void> => {
+  const hangUp = async (): Promise<number> => {
+    const open = await new Promise<number>((resolve) => server.getConnections((_, count) => resolve(count)));
     const closed = new Promise<void>((resolve) => server.close(() => resolve()));
     server.closeAllConnections();
     await closed;
+    return open;
   };
   await listen(0);
   const { port } = server.address() as AddressInfo;
@@ -69,7 +74,7 @@ export async function startProxy(target: number): Promise<MisbehavingProxy> {
     uploadedBytes: 0,
     refuse: hangUp,
     accept: () => listen(port),
-    close: hangUp,
+    close: async () => void (await hangUp()),
   };
   return proxy;
 

@@ -3,8 +3,9 @@ import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
 import { decodeRows } from '../../backends/store/objects.ts';
 import type { Rollout } from '../../core/rl/rollout.ts';
-import { type Column, columns, type Gap } from './columns.ts';
-import type { Judged } from './row.ts';
+import type { Column } from './columns.ts';
+import { judgeByWeights, sampledAgain } from './judges.ts';
+import { gapOf } from './row.ts';
 import { type RowName, rowOf } from './rows.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
@@ -30,8 +31,9 @@ export interface CellResult {
 
 /** Plays it; a run that fails or hangs is terminated, so that it does not hold the stage's trainer. */
 export async function runCell(stage: FaultStage, cell: Cell, undisturbed: RunSummary): Promise<CellResult> {
-  const { limitMs = cellLimitMs, action, overrides = {} } = rowOf(cell.row);
-  const { failpoint, at, sampleMs }: Gap = columns[cell.column];
+  const row = rowOf(cell.row);
+  const { limitMs = cellLimitMs, action, overrides = {} } = row;
+  const { failpoint, at, sampleMs } = gapOf(row, cell.column);
   stage.plan(failpoint, { at, action });
   const name = `${cell.column}-${cell.row.replaceAll(/[^a-z0-9]+/gi, '-').toLowerCase()}`.slice(0, 60);
   const run = await stage.start(name, {
@@ -61,8 +63,9 @@ async function playCell(
   run: StagedRun,
   undisturbed: RunSummary,
 ): Promise<CellResult> {
-  const { strike, judge = judgeByWeights } = rowOf(name);
-  const { failpoint } = columns[column];
+  const row = rowOf(name);
+  const { strike, judge = judgeByWeights } = row;
+  const { failpoint } = gapOf(row, column);
   const fired = await stage.fired(failpoint, run);
   assert.ok(fired, `${failpoint} fired`);
   const inFlightBefore = await countInFlight(run);
@@ -79,17 +82,6 @@ async function playCell(
   const regenerated = Math.max(0, again - inFlight);
   assert.equal(regenerated, 0, `${again} rollouts were sampled again, ${inFlight} were lost in flight`);
   return { regenerated, inFlight, seconds };
-}
-
-function judgeByWeights({ summary, undisturbed }: Judged): void {
-  assert.deepEqual(summary.ledger.counts, undisturbed.ledger.counts);
-  assert.equal(summary.policyDigest, undisturbed.policyDigest, 'the weights of the undisturbed run');
-}
-
-/** Answers beyond the first at a place of the run. */
-export function sampledAgain(run: StagedRun): number {
-  const lines = run.sampled();
-  return lines.length - new Set(lines.map(({ seed, policy }) => `${policy} ${seed}`)).size;
 }
 
 /** Rollouts that were sampled and are not in the store. */

@@ -1,5 +1,5 @@
 import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
-import type { Column } from './columns.ts';
+import { type Column, columns, type Gap } from './columns.ts';
 import type { StageKindName } from './stage-kinds.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
@@ -29,6 +29,10 @@ export interface Row {
   readonly columns?: { readonly only: readonly Column[]; readonly because: string };
   /** Columns that it cannot be in, and why: it says so in the table. */
   readonly cannot?: Readonly<Partial<Record<Column, string>>>;
+  /** Where it strikes, if not at its columns' own failpoints. */
+  readonly gaps?: Readonly<Partial<Record<Column, Gap>>>;
+  /** Why it cannot be played on this machine: the table says `not run`. */
+  readonly notRun?: string | null;
   /** How the run's end is judged, where not by the weights and the ledger of the undisturbed run. */
   readonly judge?: (judged: Judged) => void | Promise<void>;
   /** How long a cell may take; see `cellLimitMs`. */
@@ -44,6 +48,10 @@ export interface Judged {
 }
 
 export type Rows = Readonly<Record<string, Row>>;
+
+export function gapOf(row: Row, column: Column): Gap {
+  return row.gaps?.[column] ?? columns[column];
+}
 
 /** Why there is no such cell; null when there is. */
 export function whyNot(row: Row, column: Column): string | null {

@@ -1,10 +1,20 @@
 /** Rows of the fault matrix, in the order of the table. A new kind of fault is a file of its own, named here. */
 import { activityFaults } from './activity-faults.ts';
 import { clockFaults } from './clock-faults.ts';
+import { diskFaults } from './disk-faults.ts';
+import { environmentFaults } from './environment-faults.ts';
 import { processFaults } from './process-faults.ts';
 import type { Row, Rows } from './row.ts';
+import { s3Faults } from './s3-faults.ts';
 
-export const rows = { ...processFaults, ...activityFaults, ...clockFaults } satisfies Rows;
+export const rows = {
+  ...processFaults,
+  ...activityFaults,
+  ...clockFaults,
+  ...s3Faults,
+  ...diskFaults,
+  ...environmentFaults,
+} satisfies Rows;
 export type RowName = keyof typeof rows;
 
 export const allRows = Object.keys(rows) as RowName[];

@@ -1,12 +1,20 @@
 import type { RoleOptions } from '../../workers/roles.ts';
+import type { Role } from '../../workers/supervisor.ts';
+import { withBreakableEnvironment } from './breakable-environment.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
+import { makeSmallDisk, type SmallDisk } from './small-disk.ts';
+import { makeS3, type StagedS3 } from './staged-s3.ts';
 
 /** What a stage has besides the stack, made before it starts. */
 export interface Surroundings {
   /** For all processes of the stack, on top of the test's own. */
   readonly environment?: Readonly<Record<string, string>>;
-  /** `[store] uri` of its runs, absolute; `outputs` in the stage's folder when missing. */
+  /** What all its runs have otherwise, as `--key value` on the command line. */
+  readonly overrides?: Readonly<Record<string, string>>;
+  /** Where the test itself finds the runs, absolute; `outputs` in the stage's folder when missing. */
   readonly storeUri?: string;
+  readonly s3?: StagedS3;
+  readonly disk?: SmallDisk;
   /** After the stack has ended. */
   readonly close?: () => Promise<void>;
 }
@@ -17,12 +25,17 @@ export interface StageKind {
   readonly run: (options: RunOptions) => string;
   /** Processes of a role; one where not said. */
   readonly count?: RoleOptions['count'];
+  /** What becomes of the processes that every stage has. */
+  readonly changeRole?: (role: Role) => Role;
   /** Makes what its runs need, in the stage's folder. */
   readonly surround?: (folder: string) => Promise<Surroundings>;
 }
 
 export const stageKinds = {
   fake: { run: fakeRun },
+  s3: { run: fakeRun, surround: makeS3 },
+  'small disk': { run: fakeRun, surround: makeSmallDisk },
+  environment: { run: fakeRun, changeRole: withBreakableEnvironment },
 } satisfies Record<string, StageKind>;
 export type StageKindName = keyof typeof stageKinds;
 

@@ -58,10 +58,11 @@ export class FaultStage {
     const surroundings = (await kind.surround?.(folder)) ?? {};
     const log: string[] = [];
     const policyPort = await choosePort(0);
+    const roles = localRoles({ weightRoots: [folder], policyPort, count: kind.count ?? {} });
     const stack = await startStack({
       projectFolder: folder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots: [folder], policyPort, count: kind.count ?? {} }),
+      roles: roles.map((role) => kind.changeRole?.(role) ?? role),
       environment: { ...process.env, ...surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
       log: (line) => void log.push(line),
     });
@@ -81,16 +82,10 @@ export class FaultStage {
   async start(name: string, { overrides = {}, ...options }: StartOptions): Promise<StagedRun> {
     const log = path.join(this.folder, `${name}.sampled`);
     await writeFile(path.join(this.folder, `${name}.toml`), this.#kind.run({ ...options, log }));
-    const { storeUri } = this.surroundings;
     const handle = await this.client.workflow.start<typeof trainRun>('trainRun', {
       workflowId: name,
       taskQueue: 'ratchet',
-      args: [
-        {
-          config: `${name}.toml`,
-          overrides: { ...(storeUri === undefined ? {} : { 'store.uri': storeUri }), ...overrides },
-        },
-      ],
+      args: [{ config: `${name}.toml`, overrides: { ...this.surroundings.overrides, ...overrides } }],
     });
     return { name, store: openRunStore(this.storeUri, name), handle, sampled: () => readSampled(log) };
   }

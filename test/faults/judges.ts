@@ -1,0 +1,21 @@
+/** How the end of a run with a fault in it is judged. */
+import assert from 'node:assert/strict';
+import type { Judged } from './row.ts';
+import type { StagedRun } from './stage.ts';
+
+export function judgeByWeights({ summary, undisturbed }: Judged): void {
+  assert.deepEqual(summary.ledger.counts, undisturbed.ledger.counts);
+  assert.equal(summary.policyDigest, undisturbed.policyDigest, 'the weights of the undisturbed run');
+}
+
+/** Where no process dies nothing is in flight that may be lost: not a rollout is sampled a second time. */
+export function judgeByWeightsAndSamples(judged: Judged): void {
+  judgeByWeights(judged);
+  assert.equal(sampledAgain(judged.run), 0, 'rollouts that were sampled a second time');
+}
+
+/** Answers beyond the first at a place of the run. */
+export function sampledAgain(run: StagedRun): number {
+  const lines = run.sampled();
+  return lines.length - new Set(lines.map(({ seed, policy }) => `${policy} ${seed}`)).size;
+}

@@ -1,0 +1,72 @@
+/** Rows in which the S3 server of a run is in trouble while all processes live: nothing may be lost. */
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Fate, SeenRequest } from '../backends/misbehaving-proxy.ts';
+import { skipWithoutGateway } from '../backends/s3-gateway.ts';
+import type { Column } from './columns.ts';
+import { judgeByWeightsAndSamples } from './judges.ts';
+import type { Row, Rows, Struck } from './row.ts';
+
+/** Longer than a request is tried again (`s3Limits.patienceMs`), so that activities fail; elsewhere well within it. */
+const outage = { longS: 30, shortS: 5, long: ['generate', 'commit'] satisfies Column[] as readonly Column[] };
+const troubleS = 5;
+
+const inTrouble = (strike: Row['strike']): Row => ({
+  stage: 's3',
+  action: 'hold',
+  strike,
+  judge: judgeByWeightsAndSamples,
+  notRun: skipWithoutGateway === false ? null : skipWithoutGateway,
+});
+
+export const s3Faults = {
+  'S3 down (generate, commit 30 s; else 5 s)': inTrouble(down),
+  'S3 answers 500': inTrouble((struck) => trouble(struck, () => ({ status: 500, code: 'InternalError' }))),
+  'S3 answers SlowDown': inTrouble((struck) => trouble(struck, () => ({ status: 503, code: 'SlowDown' }))),
+  'S3 slow': inTrouble((struck) => trouble(struck, () => ({ delayMs: 700 }))),
+  'S3 cut mid-upload': inTrouble((struck) => trouble(struck, cutFirstUploads())),
+} satisfies Rows;
+
+/** Connections are refused; the run waits, and what it waits for is in its workers' logs if it is long. */
+async function down({ stage, run, column, release }: Struck): Promise<void> {
+  const { proxy } = stage.surroundings.s3!;
+  const isLong = outage.long.includes(column);
+  const broken = await proxy.refuse();
+  assert.ok(broken > 0, 'connections of the workers broke');
+  const keys = await run.store.list('');
+  release();
+  await delay(1000 * (isLong ? outage.longS : outage.shortS));
+  assert.deepEqual(await run.store.list(''), keys, 'nothing reached the server');
+  if (isLong) assert.match(logsOf(stage.stack.logFolder), new RegExp(`ECONNREFUSED 127.0.0.1:${proxy.port}`));
+  await proxy.accept();
+}
+
+/** What the server does to each request for a while. */
+async function trouble({ stage, release }: Struck, fateOf: (request: SeenRequest) => Fate): Promise<void> {
+  const { proxy } = stage.surroundings.s3!;
+  const before = proxy.spoiled;
+  proxy.decide = fateOf;
+  release();
+  await delay(troubleS * 1000);
+  proxy.decide = () => 'pass';
+  assert.ok(proxy.spoiled > before, 'requests were spoiled');
+}
+
+/** The first upload of every object is cut in the middle of its body: rollouts, batches, plans, weights, commits, logs alike. */
+function cutFirstUploads(): (request: SeenRequest) => Fate {
+  const cut = new Set<string>();
+  return ({ operation, url }) => {
+    const isUpload = operation === 'PutObject' || operation === 'UploadPart';
+    if (!isUpload || cut.has(url)) return 'pass';
+    cut.add(url);
+    return 'cut upload';
+  };
+}
+
+function logsOf(folder: string): string {
+  return readdirSync(folder)
+    .map((file) => readFileSync(path.join(folder, file), 'utf8'))
+    .join('');
+}
