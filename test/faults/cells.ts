@@ -64,14 +64,14 @@ async function playCell(
   undisturbed: RunSummary,
 ): Promise<CellResult> {
   const row = rowOf(name);
-  const { strike, judge = judgeByWeights } = row;
+  const { strike, losesNothing = false, judge = judgeByWeights } = row;
   const { failpoint } = gapOf(row, column);
   const fired = await stage.fired(failpoint, run);
   assert.ok(fired, `${failpoint} fired`);
   const inFlightBefore = await countInFlight(run);
   const struckAt = performance.now();
   const other = await strike({ stage, run, column, fired, release: () => stage.release(failpoint) });
-  const inFlight = Math.max(inFlightBefore, await countInFlight(run));
+  const inFlight = losesNothing ? 0 : Math.max(inFlightBefore, await countInFlight(run));
   stage.release(failpoint);
   const summary = await (other ?? run).handle.result();
   const seconds = (performance.now() - struckAt) / 1000;

@@ -5,7 +5,7 @@ import { describeWaiting } from '../../cli/follow-run.ts';
 import { layout } from '../../core/layout.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import type { Store } from '../../backends/store/types.ts';
-import { judgeByWeightsAndSamples } from './judges.ts';
+import { judgeByWeights } from './judges.ts';
 import type { Judged, Rows, Struck } from './row.ts';
 import { whyNoSmallDisk } from './small-disk.ts';
 
@@ -22,6 +22,7 @@ export const diskFaults = {
     action: 'hold',
     notRun: whyNoSmallDisk(),
     strike: fillForAWhile,
+    losesNothing: true,
     judge: judgeWhatWasWritten,
   },
 } satisfies Rows;
@@ -42,7 +43,7 @@ async function fillForAWhile({ stage, run, release }: Struck): Promise<void> {
 
 /** No object was seen half-written: each is today what it was then. No line of the metrics is missing or broken. */
 async function judgeWhatWasWritten(judged: Judged): Promise<void> {
-  judgeByWeightsAndSamples(judged);
+  judgeByWeights(judged);
   const { run, summary } = judged;
   const now = await immutableObjects(run.store);
   const then = seenFull.get(run.name)!;

@@ -8,7 +8,7 @@ import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { breaks } from './breakable-environment.ts';
 import { allColumns, type Column } from './columns.ts';
-import { judgeByWeightsAndSamples, sampledAgain } from './judges.ts';
+import { judgeByWeights } from './judges.ts';
 import type { Judged, Rows } from './row.ts';
 
 /** In the second step, which has 32 rollouts or more like the first. */
@@ -32,10 +32,10 @@ export const environmentFaults = {
       generate: { failpoint: breaks.rollout, at },
       score: { failpoint: breaks.score, at },
     },
-    overrides: { 'sft.steps': '3', 'sft.batch_size': '4' },
+    overrides: { 'sft.steps': '3', 'sft.batch_size': '4', 'sft.warmup_steps': '1' },
     strike: nothingMore,
     // Turns that were finished are given to the fresh environment again.
-    judge: judgeByWeightsAndSamples,
+    losesNothing: true,
     cannot: without(['warm-up', 'generate', 'score']),
   },
   'environment hanging': {
@@ -45,7 +45,8 @@ export const environmentFaults = {
     overrides: { generation_timeout: String(generationTimeoutS) },
     strike: nothingMore,
     // What hangs in a rollout hangs for good: its group is lost, and the weights are others than without it.
-    judge: (judged) => (judged.column === 'generate' ? judgeDropped(judged) : judgeByWeightsAndSamples(judged)),
+    judge: (judged) => (judged.column === 'generate' ? judgeDropped(judged) : judgeByWeights(judged)),
+    losesNothing: true,
     cannot: {
       ...without(['warm-up', 'generate', 'score']),
       'warm-up': 'a demonstration is made at once: what hangs there holds its process, as when it is stopped (zombie)',
@@ -53,7 +54,7 @@ export const environmentFaults = {
   },
 } satisfies Rows;
 
-/** The ledger has the group that hung, whole, as a timeout; nothing of it was rewarded, trained, or sampled a second time. */
+/** The ledger has the group that hung, whole, as a timeout; nothing of it was rewarded or trained. */
 async function judgeDropped({ run, summary }: Judged): Promise<void> {
   const commits = await Promise.all(
     Array.from({ length: summary.step + 1 }, (_, step) => read<StepCommit>(run.store, layout.commit('main', step))),
@@ -77,7 +78,6 @@ async function judgeDropped({ run, summary }: Judged): Promise<void> {
   for (const { outcome, reward } of lost.flatMap(({ rollouts }) => rollouts)) {
     assert.equal(reward === null, outcome === 'timeout', 'a reward, and only where there was an answer');
   }
-  assert.equal(sampledAgain(run), 0);
 }
 
 async function read<T>(store: Store, key: string): Promise<T[]> {

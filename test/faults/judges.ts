@@ -8,12 +8,6 @@ export function judgeByWeights({ summary, undisturbed }: Judged): void {
   assert.equal(summary.policyDigest, undisturbed.policyDigest, 'the weights of the undisturbed run');
 }
 
-/** Where no process dies nothing is in flight that may be lost: not a rollout is sampled a second time. */
-export function judgeByWeightsAndSamples(judged: Judged): void {
-  judgeByWeights(judged);
-  assert.equal(sampledAgain(judged.run), 0, 'rollouts that were sampled a second time');
-}
-
 /** Answers beyond the first at a place of the run. */
 export function sampledAgain(run: StagedRun): number {
   const lines = run.sampled();

@@ -33,6 +33,8 @@ export interface Row {
   readonly gaps?: Readonly<Partial<Record<Column, Gap>>>;
   /** Why it cannot be played on this machine: the table says `not run`. */
   readonly notRun?: string | null;
+  /** No process dies in it: nothing is in flight that may be lost, and not a rollout sampled a second time. */
+  readonly losesNothing?: true;
   /** How the run's end is judged, where not by the weights and the ledger of the undisturbed run. */
   readonly judge?: (judged: Judged) => void | Promise<void>;
   /** How long a cell may take; see `cellLimitMs`. */
