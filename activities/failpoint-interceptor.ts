@@ -12,7 +12,6 @@ export class ActivityFailpoints implements ActivityInboundCallsInterceptor {
     const { isRepeated } = await failpoint(`${activityType}.begun`);
     if (isRepeated) await next(input);
     const result = await next(input);
-    await failpoint(`${activityType}.done`);
-    return result;
+    return (await failpoint(`${activityType}.done`)).isRepeated ? next(input) : result;
   }
 }

@@ -15,7 +15,10 @@ import { RatchetError } from '../core/errors.ts';
 export interface FailpointPlan {
   /** At which passing, counted from 1. */
   readonly at: number;
-  /** hold = until NAME.released is there; fail = a failure that is tried again; repeat = what follows is done twice. */
+  /**
+   * hold = until NAME.released is there; fail = a failure that is tried again; repeat = the activity is done twice in a row,
+   * at its `begun` or its `done`.
+   */
   readonly action: 'hold' | 'fail' | 'repeat';
   /** Of how many passings from there on; 1 when left out. */
   readonly times?: number;
@@ -29,7 +32,7 @@ export interface FiredFailpoint {
 
 const releaseCheckMs = 20;
 
-/** Whether what follows is to be done twice. */
+/** Whether the activity is to be done twice. */
 export async function failpoint(name: string): Promise<{ readonly isRepeated: boolean }> {
   const plan = readPlan(name);
   if (!plan) return { isRepeated: false };

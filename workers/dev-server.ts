@@ -28,8 +28,12 @@ export function serverFiles(stateFolder: string) {
   };
 }
 
-/** WAL and eager activities halve the time of a short step (98 → 40 ms per activity). */
-export function serverArguments(ports: ServerPorts, databaseFile: string): string[] {
+/** WAL and eager activities halve the time of a short step (98 → 40 ms per activity). `settings`: further dynamic configuration. */
+export function serverArguments(
+  ports: ServerPorts,
+  databaseFile: string,
+  settings: Readonly<Record<string, string>> = {},
+): string[] {
   const options: readonly (readonly [string, string])[] = [
     ['--ip', '127.0.0.1'],
     ['--port', String(ports.grpc)],
@@ -42,6 +46,7 @@ export function serverArguments(ports: ServerPorts, databaseFile: string): strin
     ['--dynamic-config-value', 'history.transferProcessorMaxPollRPS=500'],
     // Timers and retries are rounded up to this, by default to 1 s.
     ['--dynamic-config-value', 'history.timerProcessorMaxTimeShift="10ms"'],
+    ...Object.entries(settings).map(([key, value]) => ['--dynamic-config-value', `${key}=${value}`] as const),
     ['--log-level', 'warn'],
   ];
   const attributes = Object.entries(searchAttributes).map(([name, type]) => ['--search-attribute', `${name}=${type}`]);

@@ -61,6 +61,8 @@ export interface StackOptions {
   /** Ends a start that is under way; the running stack is ended by `stop`. */
   readonly signal?: AbortSignal;
   readonly environment?: Readonly<NodeJS.ProcessEnv>;
+  /** Dynamic configuration of our own server, by key, values as JSON. */
+  readonly serverSettings?: Readonly<Record<string, string>>;
   readonly temporalCli?: (options: { log: (line: string) => void }) => Promise<TemporalCli>;
 }
 
@@ -166,7 +168,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
       {
         name: 'Temporal server',
         command: path,
-        args: serverArguments(ports, serverFiles(stateFolder).database),
+        args: serverArguments(ports, serverFiles(stateFolder).database, options.serverSettings),
         env: selectEnvironment(environmentForAll, environment),
         folder: hold.projectFolder,
         rank: 'server',

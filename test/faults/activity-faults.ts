@@ -1,9 +1,42 @@
 /** Rows in which an activity's end is not what it seems. */
-import type { Rows } from './row.ts';
+import assert from 'node:assert/strict';
+import { setTimeout as delay } from 'node:timers/promises';
+import { heartbeatTimeoutMs } from './fake-run.ts';
+import type { Rows, Struck } from './row.ts';
 
 const nothingMore = (): Promise<void> => Promise.resolve();
 
+const inside = 'the failpoint lies inside of an activity';
+const local = 'a local activity: nobody else may do it while its worker lives';
+
 export const activityFaults = {
   'activity fails': { stage: 'fake', action: 'fail', strike: nothingMore },
-  'activity done twice': { stage: 'fake', action: 'repeat', strike: nothingMore },
+  'activity done twice': {
+    stage: 'fake',
+    action: 'repeat',
+    strike: nothingMore,
+    cannot: { generate: `${inside}; see generated`, train: `${inside}; see trained` },
+  },
+  'completion twice: done again elsewhere, then the first answer comes': {
+    stage: 'fake',
+    action: 'hold',
+    strike: answerLate,
+    cannot: {
+      lease: local,
+      filter: local,
+      plan: local,
+      commit: local,
+      'continue-as-new': local,
+      generate: `${inside}, which heartbeats as long as it is; see generated`,
+      train: `${inside}, which heartbeats as long as it is; see trained`,
+    },
+  },
 } satisfies Rows;
+
+/** Done but not said: without a heartbeat the server asks again, and hears two answers. */
+async function answerLate({ stage, run }: Struck): Promise<void> {
+  await delay(2 * heartbeatTimeoutMs);
+  const { raw } = await stage.client.workflow.getHandle(run.name).describe();
+  const attempts = raw.pendingActivities?.map(({ attempt }) => attempt ?? 1) ?? [];
+  assert.ok(Math.max(...attempts) > 1, `the server asks for another attempt: ${attempts.join(', ')}`);
+}

@@ -3,9 +3,12 @@ import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
 import { decodeRows } from '../../backends/store/objects.ts';
 import type { Rollout } from '../../core/rl/rollout.ts';
-import type { Column } from './columns.ts';
+import { layout } from '../../core/layout.ts';
+import { firstLineage } from '../../core/names.ts';
+import { sha256 } from '../../backends/store/file-store.ts';
+import { type Column, type Gap, gapOf } from './columns.ts';
 import { judgeByWeights, sampledAgain } from './judges.ts';
-import { gapOf } from './row.ts';
+import type { UndisturbedRun } from './row.ts';
 import { type RowName, rowOf } from './rows.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
@@ -15,27 +18,26 @@ export const stepsOfRun = 4;
 /** Far more than any cell needs: one that takes longer hangs. */
 const cellLimitMs = 120_000;
 
+const commitsLookMs = 20;
+
 export interface Cell {
   readonly row: RowName;
   readonly column: Column;
 }
 
 export interface CellResult {
-  /** Rollouts sampled again beyond those that were lost in flight; 0 or the promise is broken. */
-  readonly regenerated: number;
   /** Rollouts that were sampled but not stored when their process was struck. */
   readonly inFlight: number;
-  /** From the strike to the run's end. */
-  readonly seconds: number;
+  /** From the strike, or from the end of the harm where that lasts, to the run's next commit. */
+  readonly recoverySeconds: number;
 }
 
 /** Plays it; a run that fails or hangs is terminated, so that it does not hold the stage's trainer. */
-export async function runCell(stage: FaultStage, cell: Cell, undisturbed: RunSummary): Promise<CellResult> {
-  const row = rowOf(cell.row);
-  const { limitMs = cellLimitMs, action, overrides = {} } = row;
-  const { failpoint, at, sampleMs } = gapOf(row, cell.column);
+export async function runCell(stage: FaultStage, cell: Cell, undisturbed: UndisturbedRun): Promise<CellResult> {
+  const { limitMs = cellLimitMs, action, overrides = {} } = rowOf(cell.row);
+  const { failpoint, at, sampleMs } = gapOfCell(cell);
   stage.plan(failpoint, { at, action });
-  const name = `${cell.column}-${cell.row.replaceAll(/[^a-z0-9]+/gi, '-').toLowerCase()}`.slice(0, 60);
+  const name = nameOf(cell);
   const run = await stage.start(name, {
     steps: stepsOfRun,
     overrides,
@@ -44,7 +46,10 @@ export async function runCell(stage: FaultStage, cell: Cell, undisturbed: RunSum
   const limit = new AbortController();
   const late = async (): Promise<never> => {
     await delay(limitMs, undefined, { signal: limit.signal });
-    throw new Error(`not done after ${limitMs / 1000} s; the supervisor said:\n${stage.said}`);
+    const status = await run.handle.query<unknown>('status').catch((error: unknown) => String(error));
+    throw new Error(
+      `not done after ${limitMs / 1000} s: ${JSON.stringify(status)}; the supervisor said:\n${stage.said}`,
+    );
   };
   try {
     return await Promise.race([playCell(stage, cell, run, undisturbed), late()]);
@@ -57,31 +62,90 @@ export async function runCell(stage: FaultStage, cell: Cell, undisturbed: RunSum
   }
 }
 
+/** As a run's file may be called. */
+function nameOf({ row, column }: Cell): string {
+  const words = `${column} ${row}`.toLowerCase().match(/[a-z0-9]+/g) ?? [];
+  return words.join('-').slice(0, 60).replace(/-$/, '');
+}
+
 async function playCell(
   stage: FaultStage,
-  { row: name, column }: Cell,
+  cell: Cell,
   run: StagedRun,
-  undisturbed: RunSummary,
+  undisturbed: UndisturbedRun,
 ): Promise<CellResult> {
-  const row = rowOf(name);
-  const { strike, losesNothing = false, judge = judgeByWeights } = row;
-  const { failpoint } = gapOf(row, column);
+  const { column } = cell;
+  const { strike, losesNothing = false, judge = judgeByWeights } = rowOf(cell.row);
+  const { failpoint, continuesAsNew = false } = gapOfCell(cell);
   const fired = await stage.fired(failpoint, run);
   assert.ok(fired, `${failpoint} fired`);
   const inFlightBefore = await countInFlight(run);
-  const struckAt = performance.now();
-  const other = await strike({ stage, run, column, fired, release: () => stage.release(failpoint) });
+  const recovery = new RecoveryClock(run, await countCommits(run));
+  const release = (): void => stage.release(failpoint);
+  const other = await strike({ stage, run, column, fired, release, harmEnds: () => recovery.startOver() });
   const inFlight = losesNothing ? 0 : Math.max(inFlightBefore, await countInFlight(run));
-  stage.release(failpoint);
-  const summary = await (other ?? run).handle.result();
-  const seconds = (performance.now() - struckAt) / 1000;
+  release();
+  const result = (other ?? run).handle.result();
+  const recoverySeconds = await recovery.untilNextCommit(result);
+  const summary = await result;
   assert.equal(summary.step, stepsOfRun);
   assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
-  await judge({ stage, run, column, summary, undisturbed });
+  await judge({ stage, run, column, summary, weights: await weightsDigest(run, summary), undisturbed });
   const again = sampledAgain(run);
-  const regenerated = Math.max(0, again - inFlight);
-  assert.equal(regenerated, 0, `${again} rollouts were sampled again, ${inFlight} were lost in flight`);
-  return { regenerated, inFlight, seconds };
+  assert.ok(again <= inFlight, `${again} rollouts were sampled again, ${inFlight} were lost in flight`);
+  if (continuesAsNew && other === undefined) await hasContinued(stage, run);
+  return { inFlight, recoverySeconds };
+}
+
+/** The gap that a cell's fault falls into. */
+export function gapOfCell({ row, column }: Cell): Gap {
+  return rowOf(row).gaps?.[column] ?? gapOf(column);
+}
+
+/** sha256 of the file with the run's last weights. */
+export async function weightsDigest(run: StagedRun, { weights }: RunSummary): Promise<string> {
+  const bytes = await run.store.read(`${weights}model.safetensors`);
+  assert.ok(bytes, `${weights}model.safetensors is stored`);
+  return sha256(bytes);
+}
+
+async function hasContinued(stage: FaultStage, { name, handle }: StagedRun): Promise<void> {
+  const { status } = await stage.client.workflow.getHandle(name, handle.firstExecutionRunId).describe();
+  assert.equal(status.name, 'CONTINUED_AS_NEW', 'the run has continued as new');
+}
+
+/** How long a run takes from a fault to its next commit. */
+class RecoveryClock {
+  readonly #run: StagedRun;
+  readonly #commitsBefore: number;
+  #startedAt = performance.now();
+
+  constructor(run: StagedRun, commitsBefore: number) {
+    this.#run = run;
+    this.#commitsBefore = commitsBefore;
+  }
+
+  startOver(): void {
+    this.#startedAt = performance.now();
+  }
+
+  /** Seconds; a run that ends has committed. */
+  async untilNextCommit(end: Promise<unknown>): Promise<number> {
+    let hasEnded = false;
+    void end.then(
+      () => (hasEnded = true),
+      () => (hasEnded = true),
+    );
+    while ((await countCommits(this.#run)) <= this.#commitsBefore) {
+      if (hasEnded) break;
+      await delay(commitsLookMs);
+    }
+    return (performance.now() - this.#startedAt) / 1000;
+  }
+}
+
+async function countCommits({ store }: StagedRun): Promise<number> {
+  return (await store.list(layout.commits(firstLineage))).length;
 }
 
 /** Rollouts that were sampled and are not in the store. */

@@ -17,12 +17,13 @@ export const clockFaults = {
   'machine asleep': {
     stage: 'fake',
     action: 'hold',
-    strike: async ({ stage, release }) => {
+    strike: async ({ stage, release, harmEnds }) => {
       const pids = Object.values(stage.stack.pids()).filter((pid) => pid !== null);
       for (const pid of pids) process.kill(pid, 'SIGSTOP');
       release();
       await delay(10 * heartbeatTimeoutMs);
       for (const pid of pids) process.kill(pid, 'SIGCONT');
+      harmEnds();
     },
     columns: {
       only: ['generate', 'train'],

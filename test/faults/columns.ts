@@ -10,6 +10,8 @@ export interface Gap {
   readonly at: number;
   /** The longest answer of the inference, where it matters here. */
   readonly sampleMs?: number;
+  /** The run continues as new in its second step: its stage's server suggests it early. */
+  readonly continuesAsNew?: boolean;
 }
 
 export const columns = {
@@ -25,7 +27,13 @@ export const columns = {
   commit: { failpoint: 'commitStep.done', at: 3 },
   broadcast: { failpoint: 'broadcastWeights.done', at: 3 },
   checkpoint: { failpoint: 'saveCheckpoint.done', at: 2 },
+  // The first activity of the second execution, while its first workflow task is under way: the trainer is held again.
+  'continue-as-new': { failpoint: 'nextTrainerEpoch.begun', at: 2, continuesAsNew: true },
 } as const satisfies Record<string, Gap>;
 export type Column = keyof typeof columns;
 
 export const allColumns = Object.keys(columns) as Column[];
+
+export function gapOf(column: Column): Gap {
+  return columns[column];
+}

@@ -7,7 +7,6 @@ import { sha256 } from '../../backends/store/file-store.ts';
 import type { Store } from '../../backends/store/types.ts';
 import { judgeByWeights } from './judges.ts';
 import type { Judged, Rows, Struck } from './row.ts';
-import { whyNoSmallDisk } from './small-disk.ts';
 
 /** How long the disk stays full after the run has said so: every activity is tried again a few times. */
 const fullMs = 3_000;
@@ -20,14 +19,13 @@ export const diskFaults = {
   'disk full': {
     stage: 'small disk',
     action: 'hold',
-    notRun: whyNoSmallDisk(),
     strike: fillForAWhile,
     losesNothing: true,
     judge: judgeWhatWasWritten,
   },
 } satisfies Rows;
 
-async function fillForAWhile({ stage, run, release }: Struck): Promise<void> {
+async function fillForAWhile({ stage, run, release, harmEnds }: Struck): Promise<void> {
   const disk = stage.surroundings.disk!;
   disk.fill();
   release();
@@ -39,6 +37,7 @@ async function fillForAWhile({ stage, run, release }: Struck): Promise<void> {
   await delay(fullMs);
   seenFull.set(run.name, await immutableObjects(run.store));
   disk.free();
+  harmEnds();
 }
 
 /** No object was seen half-written: each is today what it was then. No line of the metrics is missing or broken. */

@@ -3,9 +3,10 @@ import assert from 'node:assert/strict';
 import type { Judged } from './row.ts';
 import type { StagedRun } from './stage.ts';
 
-export function judgeByWeights({ summary, undisturbed }: Judged): void {
-  assert.deepEqual(summary.ledger.counts, undisturbed.ledger.counts);
-  assert.equal(summary.policyDigest, undisturbed.policyDigest, 'the weights of the undisturbed run');
+export function judgeByWeights({ summary, weights, undisturbed }: Judged): void {
+  assert.deepEqual(summary.ledger.counts, undisturbed.summary.ledger.counts);
+  assert.equal(summary.policyDigest, undisturbed.summary.policyDigest, 'the weights of the undisturbed run');
+  assert.equal(weights, undisturbed.weights, 'sha256 of the weights of the undisturbed run');
 }
 
 /** Answers beyond the first at a place of the run. */

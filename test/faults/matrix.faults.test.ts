@@ -1,11 +1,30 @@
-/** `npm run test:faults`: every cell of the matrix; RATCHET_FAULTS names a part of it (", score", "GPU worker"). */
+/**
+ * `npm run test:faults`: every cell of the matrix, and then the table in docs/faults.md. RATCHET_FAULTS names a part of it
+ * (", score", "GPU worker"); the table is then printed.
+ */
+import { readFile, writeFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import { format, resolveConfig } from 'prettier';
 import { allColumns } from './columns.ts';
 import { whyNot } from './row.ts';
 import { allRows, rowOf } from './rows.ts';
-import { testCells } from './suite.ts';
+import { type Outcome, testCells } from './suite.ts';
+import { faultTable, withTable } from './table.ts';
 
 const only = process.env['RATCHET_FAULTS'] ?? '';
 const all = allRows.flatMap((row) =>
   allColumns.filter((column) => whyNot(rowOf(row), column) === null).map((column) => ({ row, column })),
 );
-testCells(all.filter(({ row, column }) => `${row}, ${column}`.includes(only)));
+testCells(
+  all.filter(({ row, column }) => `${row}, ${column}`.includes(only)),
+  async (outcomes: readonly Outcome[]) => {
+    const table = faultTable(outcomes, new Date().toISOString().slice(0, 10));
+    if (only !== '') {
+      process.stdout.write(`\n${table}`);
+      return;
+    }
+    const file = fileURLToPath(new URL('../../docs/faults.md', import.meta.url));
+    const document = withTable(await readFile(file, 'utf8'), table);
+    await writeFile(file, await format(document, { ...(await resolveConfig(file)), filepath: file }));
+  },
+);

@@ -1,19 +1,121 @@
 /** Rows in which a process is killed. */
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { setTimeout as delay } from 'node:timers/promises';
+import { layout } from '../../core/layout.ts';
+import { decodeJson } from '../../backends/store/objects.ts';
+import type { Column } from './columns.ts';
 import type { Row, Rows, Struck } from './row.ts';
+import type { StagedRun } from './stage.ts';
 
-const killed = (role: string): Row => ({ stage: 'fake', action: 'hold', strike: (struck) => kill(struck, role) });
+const lookMs = 20;
+
+const killed = (role: string): Row => ({ stage: 'fake', action: 'hold', strike: ({ stage }) => kill(stage, role) });
+
+/** Embedded generation of a toy's chunk is over before a part of it is stored: there it is struck as it begins. */
+const realGaps = { generate: { failpoint: 'generateRollouts.begun', at: 3 } } as const satisfies Row['gaps'];
+
+const onRealEngine = {
+  stage: 'real',
+  action: 'hold',
+  gaps: realGaps,
+} as const;
+
+/** The bits of the real engine where they are at stake; the other columns are the same processes with fakes in them. */
+const whereBitsAreMade = {
+  only: ['warm-up', 'generate', 'train', 'trained', 'commit', 'checkpoint'] as Column[],
+  because: 'nothing of the engine is under way there; see the row with fakes',
+};
 
 export const processFaults = {
   'orchestrator worker killed': killed('orchestrator worker'),
   'rollout worker killed': killed('rollout worker'),
   'GPU worker killed': killed('train worker'),
   'Temporal server killed': killed('Temporal server'),
+  'GPU worker lost, another one takes over': {
+    stage: 'two GPU workers',
+    action: 'hold',
+    strike: loseHolder,
+  },
+  'engine process killed (real engine)': { ...onRealEngine, strike: killEngine },
+  'policy server killed (real engine)': { ...onRealEngine, strike: killPolicyServer },
+  'GPU worker killed (real engine)': {
+    ...onRealEngine,
+    ...killed('train worker'),
+    ...onRealEngine,
+    columns: whereBitsAreMade,
+  },
+  'rollout worker killed (real engine)': {
+    ...onRealEngine,
+    strike: ({ stage }) => kill(stage, 'rollout worker'),
+    columns: whereBitsAreMade,
+  },
+  'Temporal server killed (real engine)': {
+    ...onRealEngine,
+    strike: ({ stage }) => kill(stage, 'Temporal server'),
+    columns: whereBitsAreMade,
+  },
 } satisfies Rows;
 
 /** Returns when the supervisor has noticed. */
-async function kill({ stage }: Struck, role: string): Promise<void> {
+async function kill(stage: Struck['stage'], role: string): Promise<void> {
   const restartsBefore = stage.stack.restarts()[role] ?? 0;
   process.kill(stage.pid(role), 'SIGKILL');
-  while ((stage.stack.restarts()[role] ?? 0) === restartsBefore) await delay(20);
+  while ((stage.stack.restarts()[role] ?? 0) === restartsBefore) await delay(lookMs);
+}
+
+/** A host that is gone: what is started in its place is killed too, until the other worker has the run. */
+async function loseHolder({ stage, run, release }: Struck): Promise<void> {
+  const { pid: lost } = await newestClaim(run);
+  const role = Object.entries(stage.stack.pids()).find(([, pid]) => pid === lost)?.[0];
+  assert.ok(role, `process ${lost} holds the run and is a GPU worker of this stage`);
+  const [other] = Object.entries(stage.stack.pids()).find(
+    ([name]) => name.startsWith('train worker') && name !== role,
+  )!;
+  const heir = stage.pid(other);
+  for (let isReleased = false; (await newestClaim(run)).pid !== heir;) {
+    const pid = stage.stack.pids()[role];
+    if (pid != null) process.kill(pid, 'SIGKILL');
+    if (!isReleased) release();
+    isReleased = true;
+    await delay(lookMs);
+  }
+}
+
+/** Who holds the run, or held it last: the holder's name ends in its process id and a few random digits. */
+async function newestClaim({ store }: StagedRun): Promise<{ readonly pid: number }> {
+  const keys = await store.list(layout.trainerClaims());
+  const epochs = keys.map((key) => Number(/epoch_(\d+)/.exec(key)?.[1]));
+  const key = layout.trainerClaim(Math.max(...epochs));
+  const { holder } = decodeJson<{ readonly holder: string }>((await store.read(key))!, key);
+  return { pid: Number(/-(\d+)-[0-9a-f]+$/.exec(holder)?.[1]) };
+}
+
+/** The GPU worker's child, which holds the weights. */
+async function killEngine({ stage }: Struck): Promise<void> {
+  const worker = stage.pid('train worker');
+  const engine = processes().find(({ parent, command }) => parent === worker && command.includes('trainer-main'));
+  assert.ok(engine, `the GPU worker ${worker} has an engine process`);
+  process.kill(engine.pid, 'SIGKILL');
+  while (processes().some(({ pid, command }) => pid === engine.pid && command.includes('trainer-main')))
+    await delay(lookMs);
+}
+
+/** Where it generates it stops answering first, so that it dies with requests under way. */
+async function killPolicyServer({ stage, column, release }: Struck): Promise<void> {
+  if (column === 'generate') {
+    process.kill(stage.pid('policy server'), 'SIGSTOP');
+    release();
+    await delay(500);
+  }
+  await kill(stage, 'policy server');
+}
+
+function processes(): { readonly pid: number; readonly parent: number; readonly command: string }[] {
+  const listed = execFileSync('ps', ['-A', '-ww', '-o', 'pid=,ppid=,args='], { encoding: 'utf8' });
+  return [...listed.matchAll(/^\s*(\d+)\s+(\d+)\s+(.*)$/gm)].map(([, pid, parent, command]) => ({
+    pid: Number(pid),
+    parent: Number(parent),
+    command: command ?? '',
+  }));
 }

@@ -1,5 +1,5 @@
 import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
-import { type Column, columns, type Gap } from './columns.ts';
+import type { Column, Gap } from './columns.ts';
 import type { StageKindName } from './stage-kinds.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
@@ -11,6 +11,8 @@ export interface Struck {
   readonly fired: FiredFailpoint;
   /** Lets the process that holds go on, now and not after the strike. */
   readonly release: () => void;
+  /** The harm is over: from here it is counted how long the run takes to its next commit; from the strike if not called. */
+  readonly harmEnds: () => void;
 }
 
 /** A kind of fault. */
@@ -25,14 +27,12 @@ export interface Row {
   readonly strike: (struck: Struck) => Promise<StagedRun | void>;
   /** What its runs have otherwise, as `--key value` on the command line; compared with an undisturbed run of the same. */
   readonly overrides?: Readonly<Record<string, string>>;
+  /** Failpoints that stand for a column's own, where its stage never passes that, or its fault is elsewhere. */
+  readonly gaps?: Readonly<Partial<Record<Column, Gap>>>;
   /** In which columns it is played, all if not said. */
   readonly columns?: { readonly only: readonly Column[]; readonly because: string };
   /** Columns that it cannot be in, and why: it says so in the table. */
   readonly cannot?: Readonly<Partial<Record<Column, string>>>;
-  /** Where it strikes, if not at its columns' own failpoints. */
-  readonly gaps?: Readonly<Partial<Record<Column, Gap>>>;
-  /** Why it cannot be played on this machine: the table says `not run`. */
-  readonly notRun?: string | null;
   /** No process dies in it: nothing is in flight that may be lost, and not a rollout sampled a second time. */
   readonly losesNothing?: true;
   /** How the run's end is judged, where not by the weights and the ledger of the undisturbed run. */
@@ -46,14 +46,18 @@ export interface Judged {
   readonly run: StagedRun;
   readonly column: Column;
   readonly summary: RunSummary;
-  readonly undisturbed: RunSummary;
+  /** sha256 of the file with the last weights. */
+  readonly weights: string;
+  readonly undisturbed: UndisturbedRun;
+}
+
+/** The run that a cell's is compared with. */
+export interface UndisturbedRun {
+  readonly summary: RunSummary;
+  readonly weights: string;
 }
 
 export type Rows = Readonly<Record<string, Row>>;
-
-export function gapOf(row: Row, column: Column): Gap {
-  return row.gaps?.[column] ?? columns[column];
-}
 
 /** Why there is no such cell; null when there is. */
 export function whyNot(row: Row, column: Column): string | null {

@@ -4,7 +4,6 @@ import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Fate, SeenRequest } from '../backends/misbehaving-proxy.ts';
-import { skipWithoutGateway } from '../backends/s3-gateway.ts';
 import type { Column } from './columns.ts';
 import type { Row, Rows, Struck } from './row.ts';
 
@@ -19,7 +18,6 @@ const inTrouble = (strike: Row['strike']): Row => ({
   action: 'hold',
   strike,
   losesNothing: true,
-  notRun: skipWithoutGateway === false ? null : skipWithoutGateway,
 });
 
 export const s3Faults = {
@@ -31,7 +29,7 @@ export const s3Faults = {
 } satisfies Rows;
 
 /** Connections are refused: nothing reaches the server, and the logs of the workers say what they met. */
-async function down({ stage, run, column, release }: Struck): Promise<void> {
+async function down({ stage, run, column, release, harmEnds }: Struck): Promise<void> {
   const { proxy } = stage.surroundings.s3!;
   const logsBefore = logsOf(stage.stack.logFolder).length;
   await proxy.refuse();
@@ -40,18 +38,20 @@ async function down({ stage, run, column, release }: Struck): Promise<void> {
   await delay(longOutages.includes(column) ? outageMs : troubleMs);
   assert.deepEqual(await run.store.list(''), keys, 'nothing reached the server');
   await proxy.accept();
+  harmEnds();
   const refused = new RegExp(`ECONNREFUSED 127.0.0.1:${proxy.port}`);
   assert.match(logsOf(stage.stack.logFolder).slice(logsBefore), refused);
 }
 
 /** What the server does to each request for a while. */
-async function trouble({ stage, release }: Struck, fateOf: (request: SeenRequest) => Fate): Promise<void> {
+async function trouble({ stage, release, harmEnds }: Struck, fateOf: (request: SeenRequest) => Fate): Promise<void> {
   const { proxy } = stage.surroundings.s3!;
   const before = proxy.spoiled;
   proxy.decide = fateOf;
   release();
   await delay(troubleMs);
   proxy.decide = () => 'pass';
+  harmEnds();
   assert.ok(proxy.spoiled > before, 'requests were spoiled');
 }
 

@@ -1,11 +1,11 @@
 /** A disk of its own for the runs of a stage, small enough to be filled to its last byte: a tmpfs, which needs root. */
 import { execFileSync } from 'node:child_process';
-import { closeSync, mkdirSync, mkdtempSync, openSync, rmdirSync, rmSync, writeSync } from 'node:fs';
-import os from 'node:os';
+import { closeSync, mkdirSync, openSync, rmSync, writeSync } from 'node:fs';
 import path from 'node:path';
 import { isErrno } from '../../backends/store/file-store.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import type { Surroundings } from './stage-kinds.ts';
+import { StageUnavailable } from './stage-unavailable.ts';
 
 const size = '64m';
 
@@ -13,20 +13,6 @@ export interface SmallDisk {
   /** Leaves no room for another file. */
   readonly fill: () => void;
   readonly free: () => void;
-}
-
-/** Why there can be none on this machine; null when there can. */
-export function whyNoSmallDisk(): string | null {
-  const probe = mkdtempSync(path.join(os.tmpdir(), 'ratchet-disk-'));
-  try {
-    mount(probe);
-    unmount(probe);
-    return null;
-  } catch {
-    return 'a disk that can be filled is a tmpfs here, and to mount one needs Linux and root';
-  } finally {
-    rmdirSync(probe);
-  }
 }
 
 /** The runs and the versions that wait for their upload lie on it; Temporal's database and the logs of the roles do not. */
@@ -60,7 +46,12 @@ function fill(file: string): void {
 }
 
 function mount(folder: string): void {
-  execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${size},mode=700`, 'tmpfs', folder], { stdio: 'pipe' });
+  try {
+    execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${size},mode=700`, 'tmpfs', folder], { stdio: 'pipe' });
+  } catch (cause) {
+    const why = 'a disk that can be filled is a tmpfs here, and to mount one needs Linux and root';
+    throw new StageUnavailable(why, { cause });
+  }
 }
 
 /** Lazily: a process that is still being ended may have a file open there. */

@@ -2,6 +2,7 @@ import type { RoleOptions } from '../../workers/roles.ts';
 import type { Role } from '../../workers/supervisor.ts';
 import { withBreakableEnvironment } from './breakable-environment.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
+import { realRun } from './real-run.ts';
 import { makeSmallDisk, type SmallDisk } from './small-disk.ts';
 import { makeS3, type StagedS3 } from './staged-s3.ts';
 
@@ -36,6 +37,8 @@ export const stageKinds = {
   s3: { run: fakeRun, surround: makeS3 },
   'small disk': { run: fakeRun, surround: makeSmallDisk },
   environment: { run: fakeRun, changeRole: withBreakableEnvironment },
+  'two GPU workers': { run: fakeRun, count: { train: 2 } },
+  real: { run: realRun },
 } satisfies Record<string, StageKind>;
 export type StageKindName = keyof typeof stageKinds;
 

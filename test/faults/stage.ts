@@ -4,7 +4,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { Client, Connection, type WorkflowHandle } from '@temporalio/client';
+import { Client, Connection, type WorkflowHandleWithFirstExecutionRunId } from '@temporalio/client';
 import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
 import { openRunStore, resolveStoreUri, type Store } from '../../backends/store/index.ts';
 import { choosePort } from '../../workers/ports.ts';
@@ -18,8 +18,9 @@ import { kindOf, type StageKind, type StageKindName, type Surroundings } from '.
 /** A run of the stage with what it sampled. */
 export interface StagedRun {
   readonly name: string;
+  readonly overrides: Readonly<Record<string, string>>;
   readonly store: Store;
-  readonly handle: WorkflowHandle<typeof trainRun>;
+  readonly handle: WorkflowHandleWithFirstExecutionRunId<typeof trainRun>;
   /** Every answer the inference gave for it, where the stage's inference notes them. */
   sampled(): SampledLine[];
 }
@@ -29,45 +30,107 @@ export type StartOptions = Omit<RunOptions, 'log'> & {
   readonly overrides?: Readonly<Record<string, string>>;
 };
 
+/** What a stage is besides its kind. */
+export interface StageOptions {
+  /** The server suggests it in a run's second step. */
+  readonly continuesAsNew?: boolean;
+}
+
+/** Events of an execution after which the server suggests to continue as new: reached in the second step. */
+const eventsSuggested = 100;
+
+interface Running {
+  readonly stack: Stack;
+  readonly connection: Connection;
+  readonly client: Client;
+}
+
+let lastStart: Promise<unknown> = Promise.resolve();
+
 export class FaultStage {
   readonly folder: string;
-  readonly stack: Stack;
-  readonly client: Client;
   readonly surroundings: Surroundings;
   readonly #kind: StageKind;
-  readonly #connection: Connection;
-  readonly #log: readonly string[];
+  readonly #serverSettings: Readonly<Record<string, string>>;
+  readonly #log: string[] = [];
+  #running: Running | null = null;
 
-  private constructor(
-    place: { readonly folder: string; readonly kind: StageKind; readonly surroundings: Surroundings },
-    running: { readonly stack: Stack; readonly connection: Connection; readonly log: readonly string[] },
-  ) {
-    this.folder = place.folder;
-    this.surroundings = place.surroundings;
-    this.#kind = place.kind;
-    this.stack = running.stack;
-    this.#connection = running.connection;
-    this.client = new Client({ connection: running.connection, identity: `fault test ${process.pid}` });
-    this.#log = running.log;
+  private constructor(folder: string, kind: StageKind, surroundings: Surroundings, { continuesAsNew }: StageOptions) {
+    this.folder = folder;
+    this.surroundings = surroundings;
+    this.#kind = kind;
+    this.#serverSettings =
+      continuesAsNew === true ? { 'limit.historyCount.suggestContinueAsNew': String(eventsSuggested) } : {};
   }
 
-  static async open(name: StageKindName = 'fake'): Promise<FaultStage> {
+  static async open(name: StageKindName = 'fake', options: StageOptions = {}): Promise<FaultStage> {
     const kind = kindOf(name);
     const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-faults-'));
     mkdirSync(failpointsIn(folder));
-    const surroundings = (await kind.surround?.(folder)) ?? {};
-    const log: string[] = [];
+    const surroundings = await surround(kind, folder);
+    const stage = new FaultStage(folder, kind, surroundings, options);
+    try {
+      await stage.#startStack();
+      return stage;
+    } catch (error) {
+      await stage.close();
+      throw error;
+    }
+  }
+
+  /** One after another: of stacks of one process that look for ports at the same time two would find the same. */
+  #startStack(): Promise<void> {
+    const before = lastStart;
+    const starting = before.then(() => this.#startStackNow());
+    lastStart = starting.catch(() => undefined); // told to whoever wanted this one
+    return starting;
+  }
+
+  async #startStackNow(): Promise<void> {
+    const { folder } = this;
     const policyPort = await choosePort(0);
-    const roles = localRoles({ weightRoots: [folder], policyPort, count: kind.count ?? {} });
+    const roles = localRoles({ weightRoots: [folder], policyPort, count: this.#kind.count ?? {} });
     const stack = await startStack({
       projectFolder: folder,
       policyUrl: policyUrlAt(policyPort),
-      roles: roles.map((role) => kind.changeRole?.(role) ?? role),
-      environment: { ...process.env, ...surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
-      log: (line) => void log.push(line),
+      roles: roles.map((role) => this.#kind.changeRole?.(role) ?? role),
+      environment: { ...process.env, ...this.surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
+      serverSettings: this.#serverSettings,
+      log: (line) => void this.#log.push(line),
     });
     const connection = await Connection.connect({ address: stack.temporalAddress });
-    return new FaultStage({ folder, kind, surroundings }, { stack, connection, log });
+    this.#running = {
+      stack,
+      connection,
+      client: new Client({ connection, identity: `fault test ${process.pid}` }),
+    };
+  }
+
+  async #stopStack(): Promise<void> {
+    const running = this.#running;
+    this.#running = null;
+    await running?.connection.close();
+    await running?.stack.stop();
+  }
+
+  /** Ends the stack, and starts it in the same folder again after what is done in between. */
+  async restart(between: () => Promise<void>): Promise<void> {
+    await this.#stopStack();
+    await between();
+    await this.#startStack();
+  }
+
+  get stack(): Stack {
+    return this.#now.stack;
+  }
+
+  get client(): Client {
+    return this.#now.client;
+  }
+
+  get #now(): Running {
+    if (this.#running === null) throw new Error('the stack of this stage does not run');
+    return this.#running;
   }
 
   /** What the supervisor said, for messages. */
@@ -82,12 +145,24 @@ export class FaultStage {
   async start(name: string, { overrides = {}, ...options }: StartOptions): Promise<StagedRun> {
     const log = path.join(this.folder, `${name}.sampled`);
     await writeFile(path.join(this.folder, `${name}.toml`), this.#kind.run({ ...options, log }));
-    const handle = await this.client.workflow.start<typeof trainRun>('trainRun', {
+    const given = { ...this.surroundings.overrides, ...overrides };
+    const run = { name, overrides: given, store: openRunStore(this.storeUri, name), sampled: () => readSampled(log) };
+    return { ...run, handle: await this.#startWorkflow(run) };
+  }
+
+  /** A run once more, as its user would: it goes on from its newest commit. */
+  async startAgain(run: StagedRun): Promise<StagedRun> {
+    return { ...run, handle: await this.#startWorkflow(run) };
+  }
+
+  /** As `ratchet train` does it. */
+  async #startWorkflow({ name, overrides }: Pick<StagedRun, 'name' | 'overrides'>): Promise<StagedRun['handle']> {
+    return this.client.workflow.start<typeof trainRun>('trainRun', {
       workflowId: name,
       taskQueue: 'ratchet',
-      args: [{ config: `${name}.toml`, overrides: { ...this.surroundings.overrides, ...overrides } }],
+      args: [{ config: `${name}.toml`, overrides }],
+      workflowTaskTimeout: '5s',
     });
-    return { name, store: openRunStore(this.storeUri, name), handle, sampled: () => readSampled(log) };
   }
 
   /** Forgets every failpoint before it; from now on `name` fires. */
@@ -104,14 +179,19 @@ export class FaultStage {
   /** Waits until it fires; null when the run ended without. */
   async fired(name: string, run: StagedRun): Promise<FiredFailpoint | null> {
     const file = path.join(failpointsIn(this.folder), `${name}.fired.1`);
+    // Not left under way: a question that is asked again after its connection was closed ends the process.
+    const watching = new AbortController();
     let hasEnded = false;
-    void run.handle.result().then(
-      () => (hasEnded = true),
-      () => (hasEnded = true),
-    );
-    while (!existsSync(file)) {
-      if (hasEnded) return null;
-      await delay(20);
+    const note = (): void => void (hasEnded = true);
+    const end = this.client.withAbortSignal(watching.signal, () => run.handle.result()).then(note, note);
+    try {
+      while (!existsSync(file)) {
+        if (hasEnded) return null;
+        await delay(20);
+      }
+    } finally {
+      watching.abort();
+      await end;
     }
     await delay(20); // it is written at once, but not in one piece
     return JSON.parse(readFileSync(file, 'utf8')) as FiredFailpoint;
@@ -128,10 +208,18 @@ export class FaultStage {
   }
 
   async close(): Promise<void> {
-    await this.#connection.close();
-    await this.stack.stop();
+    await this.#stopStack();
     await this.surroundings.close?.();
     await rm(this.folder, { recursive: true, force: true });
+  }
+}
+
+async function surround(kind: StageKind, folder: string): Promise<Surroundings> {
+  try {
+    return (await kind.surround?.(folder)) ?? {};
+  } catch (error) {
+    await rm(folder, { recursive: true, force: true });
+    throw error;
   }
 }
 

@@ -2,8 +2,9 @@
 import path from 'node:path';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { startProxy, type MisbehavingProxy } from '../backends/misbehaving-proxy.ts';
-import { startGateway } from '../backends/s3-gateway.ts';
+import { skipWithoutGateway, startGateway } from '../backends/s3-gateway.ts';
 import type { Surroundings } from './stage-kinds.ts';
+import { StageUnavailable } from './stage-unavailable.ts';
 
 export interface StagedS3 {
   /** All processes of the stage reach the server through it, and only they: the test reads past it. */
@@ -11,6 +12,7 @@ export interface StagedS3 {
 }
 
 export async function makeS3(folder: string): Promise<Surroundings> {
+  if (skipWithoutGateway !== false) throw new StageUnavailable(skipWithoutGateway);
   const gateway = await startGateway(); // from now on its credentials are in our environment, as a user's would be
   const proxy = await startProxy(gateway.port);
   const { bucket } = gateway.location('');
