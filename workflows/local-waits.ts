@@ -1,4 +1,4 @@
-import { ActivityFailure, ApplicationFailure, isCancellation, sleep } from '@temporalio/workflow';
+import { ActivityFailure, ApplicationFailure, isCancellation, sleep, TemporalFailure } from '@temporalio/workflow';
 
 /** Between the attempts at a small thing that cannot be done at the moment: each is a line of history. */
 const againMs = { first: 200, most: 30_000 };
@@ -46,10 +46,10 @@ async function untilItWorks<T>(name: string, ask: () => Promise<T>): Promise<T> 
   }
 }
 
-/** What it failed with; null when it was cancelled, or refused. */
+/** What it failed with; null when it was cancelled, refused, or failed here and not there. */
 function failureWorthAskingAgain(error: unknown): string | null {
-  if (isCancellation(error) || !(error instanceof ActivityFailure)) return null;
-  const { cause } = error;
-  if (cause instanceof ApplicationFailure && cause.nonRetryable === true) return null;
-  return cause?.message ?? error.message;
+  const failure = error instanceof ActivityFailure ? error.cause : error;
+  if (isCancellation(error) || !(failure instanceof TemporalFailure)) return null;
+  if (failure instanceof ApplicationFailure && failure.nonRetryable === true) return null;
+  return failure.message;
 }
