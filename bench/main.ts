@@ -3,6 +3,7 @@ import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
 import { engineTrain } from './engine-train.ts';
 import { orchestration } from './orchestration.ts';
+import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
 import { trl } from './trl.ts';
 
@@ -12,7 +13,7 @@ const bench = new Command('bench')
   .description('Measures Ratchet on this machine. The last line is one JSON object with the figures.')
   .helpCommand(false)
   .showHelpAfterError('(npm run bench lists the measurements)');
-for (const command of [orchestration, demoLearning, trl, engineTrain, engineDecode, serverFuzz])
+for (const command of [orchestration, demoLearning, trl, engineTrain, engineDecode, serverFuzz, s3Upload])
   bench.addCommand(command);
 
 if (process.argv.length <= 2) bench.outputHelp();

@@ -76,11 +76,16 @@ export async function runProgram(
 }
 
 /** A running stack to start runs on directly, for measurements that look into Temporal's history. */
-export async function withStack<T>(bench: Bench, folder: string, work: (client: Client) => Promise<T>): Promise<T> {
+export async function withStack<T>(
+  bench: Bench,
+  folder: string,
+  work: (client: Client) => Promise<T>,
+  variables: Readonly<Record<string, string>> = {},
+): Promise<T> {
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
   const policyPort = await choosePolicyPort();
-  const environment = { ...process.env };
+  const environment: NodeJS.ProcessEnv = { ...process.env, ...variables };
   delete environment['TEMPORAL_ADDRESS'];
   const stack = await startStack({
     projectFolder: folder,
