@@ -70,6 +70,7 @@ async function evaluateOne(
   const { evalDataset } = environment;
   const count = entry.numExamples < 0 ? evalDataset.length : Math.min(entry.numExamples, evalDataset.length);
 
+  const timeoutMs = spec.generationTimeoutS * 1000;
   const usual = spec.eval?.sampling ?? spec.sampling;
   const playAll = async (temperature: number, rolloutsPerExample: number): Promise<ScoredRollout[]> => {
     const sampling = { ...usual, temperature };
@@ -91,7 +92,7 @@ async function evaluateOne(
               turnSeed('eval', spec.seed, entry.name, exampleId, index, turn),
             ),
         });
-        return scoreRollout(environment, evalDataset.at(exampleId), rollout);
+        return scoreRollout(environment, evalDataset.at(exampleId), rollout, { timeoutMs });
       }),
     );
   };

@@ -92,8 +92,9 @@ async function generate(
   const left = await store.read(`${ended}.json`);
   if (left) return leftBefore(left, `${ended}.json`, sitting);
 
-  const journal = await RolloutJournal.open(store, `${prefix}/`);
+  const journal = await RolloutJournal.open(store, `${prefix}/`, round.leases.sha256);
   sitting.work.goOnFrom(journal.size());
+  journal.keep();
   const { leases, policy } = await readJson<LeasedGroups>(run, round.leases);
   const spec = await specOf(run);
   const { signal, deadline } = sitting.until(cancelled, spec.generationTimeoutS * 1000);
@@ -125,11 +126,16 @@ async function generate(
   if (unfinished.length > 0) {
     const endedBy = endOf(cancelled, deadline);
     const isGivenUp = endedBy === 'deadline' && input.isLast === true && sitting.notReady === null;
-    if (!isGivenUp) return leaveUnfinished(store, ended, { journal, unfinished, endedBy, adopted, sitting });
+    if (!isGivenUp) {
+      const left = await leaveUnfinished(store, ended, { journal, unfinished, endedBy, adopted, sitting });
+      journal.forget();
+      return left;
+    }
     for (const place of unfinished) journal.add(timedOut(place, journal, spec));
   }
   // An attempt that was given up may still be at work: whoever is first decides, and both return the same.
   const { stored, bytes } = await store.putIfAbsent(`${prefix}.jsonl`, encodeRows(journal.inOrder()));
+  journal.forget();
   return generated(`${prefix}.jsonl`, bytes, stored ? adopted : null, sitting);
 }
 

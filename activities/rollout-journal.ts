@@ -5,18 +5,26 @@ import type { Store } from '../backends/store/index.ts';
 
 type Place = Pick<Rollout, 'group' | 'index'>;
 
+/** Of attempts that could not store what they had; the oldest go first, when their chunks were finished elsewhere. */
+const keptMax = 32;
+const kept = new Map<string, RolloutJournal>();
+
 /**
  * The finished rollouts of a chunk, and the finished turns of those that still run, stored in parts while the chunk is
  * under way. A part holds whatever finished since the one before, so their number depends on the time and not on how much
- * there is. Two attempts that overlap may both store a rollout: it counts once.
+ * there is. Two attempts that overlap may both store a rollout: it counts once. What an attempt could not store, because the
+ * store was away or full, the next one in this process has.
  */
 export class RolloutJournal {
   readonly #rollouts: Part<Rollout>;
   readonly #turns: Part<RecordedTurn>;
   readonly #finished: Map<string, Rollout>;
   readonly #unfinished: Map<string, Turn[]>;
+  readonly #key: string;
+  #writing: Promise<void> | null = null;
 
-  private constructor(rollouts: Part<Rollout>, turns: Part<RecordedTurn>) {
+  private constructor(key: string, rollouts: Part<Rollout>, turns: Part<RecordedTurn>) {
+    this.#key = key;
     this.#rollouts = rollouts;
     this.#turns = turns;
     this.#finished = new Map(rollouts.stored.map((rollout) => [placeOf(rollout), rollout]));
@@ -24,12 +32,30 @@ export class RolloutJournal {
     for (const recorded of turns.stored) this.#remember(recorded);
   }
 
-  static async open(store: Store, prefix: string): Promise<RolloutJournal> {
+  /** `leases` = their sha256: what an earlier attempt had is of the same rollouts. */
+  static async open(store: Store, prefix: string, leases: string): Promise<RolloutJournal> {
     const keys = await store.list(prefix);
-    return new RolloutJournal(
+    const key = `${store.uri}${prefix}#${leases}`;
+    const journal = new RolloutJournal(
+      key,
       await Part.open<Rollout>(store, `${prefix}part_`, keys),
       await Part.open<RecordedTurn>(store, `${prefix}turns_`, keys),
     );
+    const before = kept.get(key);
+    if (before) journal.#takeOver(before);
+    return journal;
+  }
+
+  /** For the next attempt in this process, should this one end before all it has is stored. */
+  keep(): void {
+    kept.delete(this.#key);
+    kept.set(this.#key, this);
+    if (kept.size > keptMax) kept.delete(kept.keys().next().value!);
+  }
+
+  /** All of it is in the store. */
+  forget(): void {
+    kept.delete(this.#key);
   }
 
   has(place: Place): boolean {
@@ -63,23 +89,33 @@ export class RolloutJournal {
     this.#turns.fresh.push(recorded);
   }
 
-  /** Stores what finished since the last part. Rows that could not be stored stay with the next one. */
+  /** Stores what finished since the last part, unless that is under way. Rows that could not be stored stay with the next one. */
   async flush(): Promise<void> {
-    await this.#rollouts.flush();
-    // Turns of a rollout that has finished meanwhile are in the rollout.
-    this.#turns.fresh = this.#turns.fresh.filter((recorded) => !this.#finished.has(placeOf(recorded)));
-    await this.#turns.flush();
+    this.#writing ??= this.#write().finally(() => (this.#writing = null));
+    await this.#writing;
     await failpoint('generate.part');
   }
 
   /** Stores what is left, unless everything finished at once: then the chunk's own object follows right away. */
   async close(expected: number): Promise<void> {
-    await this.#rollouts.idle;
+    await this.#writing?.catch(() => undefined); // tried again here
     if (this.#rollouts.fresh.length < expected) await this.flush();
+  }
+
+  async #write(): Promise<void> {
+    await this.#rollouts.flush();
+    // Turns of a rollout that has finished meanwhile are in the rollout.
+    this.#turns.fresh = this.#turns.fresh.filter((recorded) => !this.#finished.has(placeOf(recorded)));
+    await this.#turns.flush();
   }
 
   inOrder(): Rollout[] {
     return [...this.#finished.values()].sort((a, b) => a.group - b.group || a.index - b.index);
+  }
+
+  #takeOver(before: RolloutJournal): void {
+    for (const rollout of before.#rollouts.fresh) if (!this.has(rollout)) this.add(rollout);
+    for (const recorded of before.#turns.fresh) if (!this.has(recorded)) this.addTurn(recorded);
   }
 
   #remember({ group, index, turn: position, ...turn }: RecordedTurn): void {
@@ -95,8 +131,6 @@ export class RolloutJournal {
 class Part<Row> {
   readonly stored: readonly Row[];
   fresh: Row[] = [];
-  /** Settles when nothing is being written. */
-  idle: Promise<void> = Promise.resolve();
   readonly #store: Store;
   readonly #prefix: string;
   #parts: number;
@@ -122,19 +156,15 @@ class Part<Row> {
     return new Part(store, prefix, rows.flat(), numbers.at(-1) ?? 0);
   }
 
-  flush(): Promise<void> {
-    const writing = this.idle.then(async () => {
-      const rows = [...this.fresh];
-      if (rows.length === 0) return;
-      for (let isStored = false; !isStored;) {
-        this.#parts += 1;
-        isStored = (await this.#store.putIfAbsent(`${this.#prefix}${this.#parts}.jsonl`, encodeRows(rows))).stored;
-      }
-      const written = new Set(rows);
-      this.fresh = this.fresh.filter((row) => !written.has(row));
-    });
-    this.idle = writing.catch(() => undefined);
-    return writing;
+  async flush(): Promise<void> {
+    const rows = [...this.fresh];
+    if (rows.length === 0) return;
+    for (let isStored = false; !isStored;) {
+      this.#parts += 1;
+      isStored = (await this.#store.putIfAbsent(`${this.#prefix}${this.#parts}.jsonl`, encodeRows(rows))).stored;
+    }
+    const written = new Set(rows);
+    this.fresh = this.fresh.filter((row) => !written.has(row));
   }
 }
 

@@ -36,6 +36,7 @@ export const createScoreRollouts =
       work.begin('all of it');
 
       const spec = await specOf(run);
+      const timeoutMs = spec.generationTimeoutS * 1000;
       const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
       const { leases } = await readJson<LeasedGroups>(run, round.leases);
       const rollouts = new Map<number, Rollout[]>();
@@ -51,7 +52,9 @@ export const createScoreRollouts =
         const environment = await environments.open(entries.get(lease.environment)!);
         const example = environment.dataset.at(lease.exampleId);
         const members = rollouts.get(lease.ordinal) ?? [];
-        const scored = await Promise.all(members.map((rollout) => scoreRollout(environment, example, rollout)));
+        const scored = await Promise.all(
+          members.map((rollout) => scoreRollout(environment, example, rollout, { timeoutMs })),
+        );
         groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
       }
       const { bytes } = await store.putIfAbsent(key, encodeRows(groups));

@@ -81,12 +81,15 @@ export async function withStack<T>(
   bench: Bench,
   folder: string,
   work: (client: Client, stack: Stack) => Promise<T>,
-  { mayRestart = false }: { readonly mayRestart?: boolean } = {},
+  {
+    mayRestart = false,
+    variables = {},
+  }: { readonly mayRestart?: boolean; readonly variables?: Readonly<Record<string, string>> } = {},
 ): Promise<T> {
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
   const policyPort = await choosePolicyPort();
-  const environment = { ...process.env };
+  const environment: NodeJS.ProcessEnv = { ...process.env, ...variables };
   delete environment['TEMPORAL_ADDRESS'];
   const stack = await startStack({
     projectFolder: folder,

@@ -91,7 +91,7 @@ function waitsOf(answer: Answer<RunStatus>): string[] {
 }
 
 /** Activities that are being tried again, with what went wrong last. The server knows it without any worker; null when it is silent. */
-async function retrying(handle: WorkflowHandle): Promise<string[] | null> {
+export async function retrying(handle: WorkflowHandle): Promise<string[] | null> {
   try {
     const { raw } = await handle.client.withDeadline(Date.now() + queryTimeoutMs, () => handle.describe());
     const again = (raw.pendingActivities ?? []).filter(({ attempt }) => (attempt ?? 1) > 1);

@@ -26,7 +26,7 @@ async function testAll(wanted) {
   await ensurePackages();
   const temporalCli = await ensureTemporalCli();
   // Where it cannot be had, it says so, and the tests that need it are skipped.
-  if ([...files.units, ...files.endToEnd].some((file) => /[/]s3-[^/]*$/.test(file)))
+  if ([...files.units, ...files.endToEnd].some((file) => isMatrix(file) || /[/]s3-[^/]*$/.test(file)))
     await ensureProgram('test/backends/s3-gateway.ts');
   const counts = [
     await runTests(files.units, timeoutMs.units, concurrency.units, temporalCli),

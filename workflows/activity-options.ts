@@ -9,6 +9,7 @@ import type {
 import { holdAgainMs } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
+import { patiently } from './local-waits.ts';
 
 /**
  * All plumbing on one screen. Every step is retried until it works or refuses: a failure that asking again can mend is
@@ -17,11 +18,13 @@ import type { RunSpec } from '../core/spec/run-spec.ts';
 const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '10s' } as const;
 
 /**
- * Small, idempotent, on the orchestrator itself: no queue between them and the workflow. One at a time: of several that are
- * under way together the results come as they are done, but in a replay as they were asked for, and then the workflow goes
- * another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881).
+ * Small, idempotent, on the orchestrator itself: no queue between them and the workflow, which tries them again itself. One
+ * at a time: of several that are under way together the results come as they are done, but in a replay as they were asked
+ * for, and then the workflow goes another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881).
  */
-export const local = oneAtATime(proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry }));
+export const local = oneAtATime(
+  patiently(proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry: { maximumAttempts: 1 } })),
+);
 
 /** For what people are told while they wait: without an answer they are told that. */
 export const lookup = proxyActivities<OrchestratorActivities>({

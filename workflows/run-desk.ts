@@ -11,6 +11,7 @@ import { defineSearchAttributeKey } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
 import { memoKeys } from '../core/names.ts';
 import { type AskedOfRun, nothingAsked, type Overrides, type RewindRequest } from '../core/rl/run-state.ts';
+import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
   pauseUpdate,
@@ -274,10 +275,13 @@ export class RunDesk {
       step: this.#step,
       maxSteps,
       pausedBecause: this.#pausedBecause,
-      waitingOn: [...this.#waiting.values()].map(({ what, since }) => ({
-        what: typeof what === 'string' ? what : what(),
-        since,
-      })),
+      waitingOn: [
+        ...[...this.#waiting.values()].map(({ what, since }) => ({
+          what: typeof what === 'string' ? what : what(),
+          since,
+        })),
+        ...localWaits(),
+      ],
       policyDigest: this.#digest,
       learningRate: this.#overrides.learningRate ?? learningRate,
       store,

@@ -56,7 +56,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   const desk = new RunDesk({
     run: spec.name,
     lineage: run.lineage,
-    store: `${run.store}${spec.name}/`,
+    store: `${run.store.replace(/[?].*/, '')}${spec.name}/`, // without the options that only the client needs
     maxSteps: spec.maxSteps,
     learningRate: spec.learningRate,
     warnings: opened.warnings,

@@ -7,13 +7,15 @@ import type { Environment, RewardFunction } from './types.ts';
 
 /**
  * Scores a stored rollout with its environment's rubric: reward = Σ weight · score. Only outcomes that carry a reward
- * are looked at. A reward function that throws, or answers with something that is not a finite number, is asked again;
- * if it goes on, the rollout is a `judge_failure` without a reward. The tokens stay good and may be scored again.
+ * are looked at. A reward function that throws, answers with something that is not a finite number, or does not answer within
+ * `timeoutMs`, is asked again; if it goes on, the rollout is a `judge_failure` without a reward. The tokens stay good and may
+ * be scored again.
  */
 export async function scoreRollout(
   environment: Pick<Environment, 'rubric'>,
   example: Example,
   rollout: Rollout,
+  { timeoutMs = Infinity }: { readonly timeoutMs?: number } = {},
 ): Promise<ScoredRollout> {
   const { outcome } = rollout;
   if (!isRewardedOutcome(outcome)) return { ...rollout, outcome, reward: null, metrics: {} };
@@ -22,7 +24,7 @@ export async function scoreRollout(
   let reward = 0;
   try {
     for (const judge of environment.rubric.functions) {
-      const score = await scorePatiently(judge, { example, turns: rollout.turns, completion });
+      const score = await scorePatiently(judge, { example, turns: rollout.turns, completion }, timeoutMs);
       metrics[judge.name] = score;
       reward += judge.weight * score;
     }
@@ -39,10 +41,14 @@ export async function scoreRollout(
 class JudgeFailure extends Error {}
 
 /** One finite number, asked for a few times: judges are services too. */
-async function scorePatiently(judge: RewardFunction, rollout: Parameters<RewardFunction['score']>[0]): Promise<number> {
+async function scorePatiently(
+  judge: RewardFunction,
+  rollout: Parameters<RewardFunction['score']>[0],
+  timeoutMs: number,
+): Promise<number> {
   for (let attempt = 1; ; attempt++) {
     try {
-      const score: unknown = await judge.score(rollout);
+      const score: unknown = await inTime(judge.score(rollout), timeoutMs);
       if (typeof score === 'number' && Number.isFinite(score)) return score;
       throw new TypeError(`expected a finite number, received ${String(score)}`);
     } catch (error) {
@@ -50,6 +56,19 @@ async function scorePatiently(judge: RewardFunction, rollout: Parameters<RewardF
         throw new JudgeFailure(`Reward function "${judge.name}": ${tracebackOf(error)}`);
       await delay(judgeRetryMs * 2 ** (attempt - 1));
     }
+  }
+}
+
+async function inTime<T>(work: T | Promise<T>, timeoutMs: number): Promise<T> {
+  if (!(work instanceof Promise) || timeoutMs === Infinity) return work;
+  const over = new AbortController();
+  const late = delay(timeoutMs, undefined, { signal: over.signal }).then(() => {
+    throw new Error(`no answer within generation_timeout = ${timeoutMs / 1000} s`);
+  });
+  try {
+    return await Promise.race([work, late]);
+  } finally {
+    over.abort();
   }
 }
 

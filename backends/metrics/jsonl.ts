@@ -16,7 +16,12 @@ export async function appendMetrics(store: Store, row: MetricsRow): Promise<void
   const known = await keysOf(store);
   const key = rowKey(row);
   if (known.has(key)) return;
-  await store.append(layout.metrics(), `${JSON.stringify(row)}\n`);
+  try {
+    await store.append(layout.metrics(), `${JSON.stringify(row)}\n`);
+  } catch (error) {
+    written.delete(store.uri); // half a line may be there: looked at again before the next one
+    throw error;
+  }
   known.add(key);
 }
 

@@ -17,6 +17,7 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
+import { foldTailFiles } from './log-tail.ts';
 import type { Store } from './types.ts';
 
 /** A folder as a store: temp file, fsync, rename, fsync of the folder; `link` where only one writer may win. */
@@ -109,7 +110,10 @@ export class FileStore implements Store {
 
   async append(key: string, line: string): Promise<void> {
     const target = await this.#prepare(key);
-    await naming(key, () => appendFile(target, line));
+    await naming(key, async () => {
+      await foldTailFiles(target);
+      await appendFile(target, line);
+    });
   }
 
   async localFolder(prefix: string): Promise<string> {

@@ -5,7 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { cacheFolder } from '../cache-folder.ts';
 import { diskError, isErrno } from './file-store.ts';
 import { getObjectToFile, type ListedObject, listObjects } from './s3-download.ts';
-import { isTailPart } from './s3-log.ts';
+import { isTailPart } from './log-tail.ts';
 import { inParallel, type S3Requests } from './s3-requests.ts';
 import { metadataNames } from './s3-upload.ts';
 import type { S3Location } from './store-uri.ts';

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { RatchetError } from '../../core/errors.ts';
+import { isTailPart, offsetOf, tailKey, tailOf } from './log-tail.ts';
 import { deleteObjects, getObject, headObject, listObjects } from './s3-download.ts';
 import { inParallel, type S3Requests } from './s3-requests.ts';
 import { metadataNames, putObject } from './s3-upload.ts';
@@ -29,14 +30,6 @@ interface LogView {
 
 /** Logs this process appends to; lines of one log are written one after another. */
 const writers = new WeakMap<S3Requests, Map<string, { view: LogView | null; writing: Promise<void> }>>();
-
-export function isTailPart(key: string): boolean {
-  return /\.tail\/\d{15}$/.test(key);
-}
-
-export function tailOf(key: string): string {
-  return `${key}.tail/`;
-}
 
 export async function appendToLog(requests: S3Requests, key: string, line: string): Promise<void> {
   const bytes = Buffer.from(line);
@@ -169,11 +162,5 @@ async function listTail(
 ): Promise<{ readonly key: string; readonly offset: number; readonly bytes: number }[]> {
   const prefix = tailOf(key);
   const parts = (await listObjects(requests, prefix)).filter((part) => isTailPart(part.key));
-  return parts
-    .map((part) => ({ ...part, offset: Number(part.key.slice(prefix.length)) }))
-    .sort((a, b) => a.offset - b.offset);
-}
-
-function tailKey(key: string, offset: number): string {
-  return tailOf(key) + String(offset).padStart(15, '0');
+  return parts.map((part) => ({ ...part, offset: offsetOf(part.key) })).sort((a, b) => a.offset - b.offset);
 }

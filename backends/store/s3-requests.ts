@@ -36,6 +36,9 @@ export const s3Limits: S3Limits = {
 
 const backoffMsMax = 5_000;
 
+/** A server in trouble is worth a line in the log this often. */
+const complaintsMs = 5_000;
+
 /** A bucket, whatever the prefix. */
 export type S3Server = Omit<S3Location, 'prefix'>;
 
@@ -70,6 +73,7 @@ export class S3Requests {
   readonly limits: S3Limits;
   readonly #session: Promise<S3Session>;
   readonly #slots: Slots;
+  #complainedAt = -Infinity;
 
   constructor(location: S3Server, limits: S3Limits) {
     this.location = location;
@@ -100,9 +104,18 @@ export class S3Requests {
         const waitMs = Math.min(backoffMsMax, limits.backoffMs * 2 ** (attempt - 1)) * (0.5 + Math.random() / 2);
         const isOver = attempt >= limits.attemptsMax || elapsedMs() + waitMs > limits.patienceMs;
         if (!isPassing || isOver) throw this.#explain(request, error, failure, attempt, elapsedMs());
+        this.#complain(request, error);
         await delay(waitMs);
       }
     }
+  }
+
+  /** What is waited for in silence is said in this process's log, not for each request. */
+  #complain<T>({ operation, key }: Request<T>, cause: unknown): void {
+    const now = performance.now();
+    if (now - this.#complainedAt < complaintsMs) return;
+    this.#complainedAt = now;
+    process.stderr.write(`${operation} of ${key} in ${this.place} is tried again: ${oneLine(String(cause))}\n`);
   }
 
   #explain<T>(request: Request<T>, cause: unknown, failure: S3Failure, attempts: number, elapsedMs: number): unknown {

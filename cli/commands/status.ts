@@ -12,7 +12,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
 import { connect, findRun, findTemporal } from '../connection.ts';
-import { describeWaiting } from '../follow-run.ts';
+import { describeWaiting, retrying } from '../follow-run.ts';
 import { rootMessage } from '../root-message.ts';
 import { findRunFolder, storeOption } from '../run-place.ts';
 
@@ -55,7 +55,8 @@ async function describeRun(client: Client, run: string): Promise<string[]> {
   const { status } = await handle.describe();
   const details = await askStatus(handle);
   const failure = status.name === 'RUNNING' ? null : await failureOf(handle);
-  const lines = details ? [describe(details, status.name)] : [`${run}: workflow ${status.name.toLowerCase()}`];
+  const retries = details && status.name === 'RUNNING' ? ((await retrying(handle)) ?? []) : [];
+  const lines = details ? [describe(details, status.name, retries)] : [`${run}: workflow ${status.name.toLowerCase()}`];
   if (failure) lines.push(`stopped because: ${failure}`);
   else if (!details && status.name === 'RUNNING') lines.push(await describeWaiting(handle));
   return lines;
@@ -113,8 +114,11 @@ async function listRuns(client: Client): Promise<void> {
   if (count === 0) process.stdout.write('no runs yet\n');
 }
 
-function describe(status: RunStatus, workflow: string): string {
-  const waiting = status.waitingOn.map(({ what, since }) => `  ${what}, since ${since}`);
+function describe(status: RunStatus, workflow: string, retries: readonly string[]): string {
+  const waiting = [
+    ...status.waitingOn.map(({ what, since }) => `  ${what}, since ${since}`),
+    ...retries.map((retry) => `  ${retry}`),
+  ];
   return [
     `${status.run}: ${status.phase} (workflow ${workflow.toLowerCase()}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
     ...(status.pausedBecause ? [`paused because: ${status.pausedBecause}`] : []),

@@ -1,4 +1,5 @@
 import {
+  type ClientRequest,
   createServer,
   request as send,
   type IncomingHttpHeaders,
@@ -15,6 +16,8 @@ export type Fate =
   | 'hang'
   /** Cuts the connection when a part of the request's body has come. */
   | 'cut request'
+  /** Passes half of the request's body on, then cuts both connections. */
+  | 'cut upload'
   /** Cuts the connection in the middle of the answer's body. */
   | 'cut answer'
   /** The server does what it was asked to; nobody learns of it. */
@@ -36,24 +39,37 @@ export interface MisbehavingProxy {
   /** Decides from now on; everything passes by default. */
   decide: (request: SeenRequest) => Fate;
   readonly seen: SeenRequest[];
+  /** Requests that did not simply pass. */
+  spoiled: number;
   /** Bytes of request bodies passed on. */
   uploadedBytes: number;
+  /** From now on nobody listens at the port, until `accept`: connections that were open break, new ones are refused. */
+  readonly refuse: () => Promise<void>;
+  readonly accept: () => Promise<void>;
   readonly close: () => Promise<void>;
 }
 
 /** An HTTP proxy in front of a server on this machine, which does to each request what it is told to. */
 export async function startProxy(target: number): Promise<MisbehavingProxy> {
   const server = createServer((incoming, outgoing) => void handle(incoming, outgoing));
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const listen = (port: number): Promise<void> =>
+    new Promise((resolve, reject) => server.once('error', reject).listen(port, '127.0.0.1', resolve));
+  const hangUp = async (): Promise<void> => {
+    const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+    server.closeAllConnections();
+    await closed;
+  };
+  await listen(0);
+  const { port } = server.address() as AddressInfo;
   const proxy: MisbehavingProxy = {
-    port: (server.address() as AddressInfo).port,
+    port,
     decide: () => 'pass',
     seen: [],
+    spoiled: 0,
     uploadedBytes: 0,
-    async close() {
-      server.closeAllConnections();
-      await new Promise<void>((resolve) => server.close(() => resolve()));
-    },
+    refuse: hangUp,
+    accept: () => listen(port),
+    close: hangUp,
   };
   return proxy;
 
@@ -63,6 +79,7 @@ export async function startProxy(target: number): Promise<MisbehavingProxy> {
     const seen = { operation: operationOf(incoming), url, headers };
     proxy.seen.push(seen);
     const fate = proxy.decide(seen);
+    if (fate !== 'pass') proxy.spoiled += 1;
     if (fate === 'hang') return void incoming.resume();
     if (fate === 'cut request') return void incoming.once('data', () => incoming.socket.destroy());
     if (typeof fate === 'object' && 'status' in fate) {
@@ -91,9 +108,23 @@ export async function startProxy(target: number): Promise<MisbehavingProxy> {
       }
     });
     onward.on('error', () => incoming.socket.destroy());
+    if (fate === 'cut upload') return cutUpload(incoming, onward);
     incoming.on('data', (chunk: Buffer) => (proxy.uploadedBytes += chunk.byteLength));
     incoming.pipe(onward);
   }
+}
+
+function cutUpload(incoming: IncomingMessage, onward: ClientRequest): void {
+  let left = Math.floor(Number(incoming.headers['content-length'] ?? 0) / 2);
+  incoming.on('data', (chunk: Buffer) => {
+    const part = chunk.subarray(0, left);
+    left -= part.byteLength;
+    const hangUp = (): void => {
+      onward.destroy();
+      incoming.socket.destroy();
+    };
+    onward.write(part, left === 0 ? hangUp : undefined);
+  });
 }
 
 function cut(outgoing: ServerResponse, chunk: Buffer): void {

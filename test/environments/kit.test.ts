@@ -49,6 +49,22 @@ describe('scoring a stored rollout', () => {
     assert.match(scored.error ?? '', /"judge": Error: the judge is asleep/);
   });
 
+  test('a reward function that does not answer in time is asked again, and is a judge failure when it goes on', async () => {
+    let asked = 0;
+    const hanging = (times: number): RewardFunction => ({
+      name: 'judge',
+      weight: 1,
+      score: () => (asked++ < times ? new Promise<number>(() => undefined) : Promise.resolve(1)),
+    });
+    const scoredIn = (judge: RewardFunction) =>
+      scoreRollout({ rubric: rubric([judge]) }, example, rollout(), { timeoutMs: 50 });
+    assert.equal((await scoredIn(hanging(1))).reward, 1);
+    asked = 0;
+    const { outcome, reward, error } = await scoredIn(hanging(Infinity));
+    assert.deepEqual([outcome, reward, asked], ['judge_failure', null, 3]);
+    assert.match(error ?? '', /"judge": Error: no answer within generation_timeout = 0\.05 s/);
+  });
+
   test('a score that is not a finite number is a judge failure too', async () => {
     for (const value of [Number.NaN, Number.POSITIVE_INFINITY, undefined as unknown as number]) {
       assert.equal((await score([fixed('a', 1, value)])).outcome, 'judge_failure');

@@ -2,8 +2,11 @@
 import { activityFaults } from './activity-faults.ts';
 import { clockFaults } from './clock-faults.ts';
 import { databaseFaults } from './database-faults.ts';
+import { diskFaults } from './disk-faults.ts';
+import { environmentFaults } from './environment-faults.ts';
 import { processFaults } from './process-faults.ts';
 import type { Row, Rows } from './row.ts';
+import { s3Faults } from './s3-faults.ts';
 import { upgradeFaults } from './upgrade-faults.ts';
 
 export const rows = {
@@ -12,6 +15,9 @@ export const rows = {
   ...clockFaults,
   ...databaseFaults,
   ...upgradeFaults,
+  ...s3Faults,
+  ...diskFaults,
+  ...environmentFaults,
 } satisfies Rows;
 export type RowName = keyof typeof rows;
 

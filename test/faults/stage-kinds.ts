@@ -1,22 +1,28 @@
 import type { RoleOptions } from '../../workers/roles.ts';
+import type { Role } from '../../workers/supervisor.ts';
+import { withBreakableEnvironment } from './breakable-environment.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
 import { realRun } from './real-run.ts';
+import { makeSmallDisk, type SmallDisk } from './small-disk.ts';
+import { makeS3, type StagedS3 } from './staged-s3.ts';
+import { StageUnavailable } from './stage-unavailable.ts';
 import { otherOrder, type OtherVersion, previousCommit } from './upgrade.ts';
 
 /** What a stage has besides the stack, made before it starts. */
 export interface Surroundings {
   /** For all processes of the stack, on top of the test's own. */
   readonly environment?: Readonly<Record<string, string>>;
-  /** `[store] uri` of its runs, absolute; `outputs` in the stage's folder when missing. */
+  /** What all its runs have otherwise, as `--key value` on the command line. */
+  readonly overrides?: Readonly<Record<string, string>>;
+  /** Where the test itself finds the runs, absolute; `outputs` in the stage's folder when missing. */
   readonly storeUri?: string;
   /** Whose code its workers run until they are upgraded; this one's if not said. */
   readonly version?: OtherVersion;
+  readonly s3?: StagedS3;
+  readonly disk?: SmallDisk;
   /** After the stack has ended. */
   readonly close?: () => Promise<void>;
 }
-
-/** Thrown by `surround` where this machine cannot have such a stage: its cells are not run, for this reason. */
-export class StageUnavailable extends Error {}
 
 /** A kind of stage: what its runs are made of. */
 export interface StageKind {
@@ -24,12 +30,17 @@ export interface StageKind {
   readonly run: (options: RunOptions) => string;
   /** Processes of a role; one where not said. */
   readonly count?: RoleOptions['count'];
+  /** What becomes of the processes that every stage has. */
+  readonly changeRole?: (role: Role) => Role;
   /** Makes what its runs need, in the stage's folder. */
   readonly surround?: (folder: string) => Promise<Surroundings>;
 }
 
 export const stageKinds = {
   fake: { run: fakeRun },
+  s3: { run: fakeRun, surround: makeS3 },
+  'small disk': { run: fakeRun, surround: makeSmallDisk },
+  environment: { run: fakeRun, changeRole: withBreakableEnvironment },
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
   real: { run: realRun },
   'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
-import { gapOfCell, sampledAgain, stepsOfRun, weightsDigest, type Cell } from './cells.ts';
+import { gapOfCell, stepsOfRun, weightsDigest, type Cell } from './cells.ts';
+import { sampledAgain } from './judges.ts';
 import type { UndisturbedRun } from './row.ts';
 import { rowOf } from './rows.ts';
 import type { StageKindName } from './stage-kinds.ts';

@@ -69,7 +69,8 @@ export class FaultStage {
     const kind = kindOf(name);
     const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-faults-'));
     mkdirSync(failpointsIn(folder));
-    const stage = new FaultStage(folder, kind, (await kind.surround?.(folder)) ?? {}, options);
+    const surroundings = await surround(kind, folder);
+    const stage = new FaultStage(folder, kind, surroundings, options);
     try {
       await stage.#startStack();
       return stage;
@@ -90,12 +91,12 @@ export class FaultStage {
   async #startStackNow(): Promise<void> {
     const { folder } = this;
     const policyPort = await choosePort(0);
+    const roles = localRoles({ weightRoots: [folder], policyPort, count: this.#kind.count ?? {} });
     const stack = await startStack({
       projectFolder: folder,
       policyUrl: policyUrlAt(policyPort),
-      roles: rolesOf(
-        (this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion,
-        localRoles({ weightRoots: [folder], policyPort, count: this.#kind.count ?? {} }),
+      roles: rolesOf((this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion, roles).map(
+        (role) => this.#kind.changeRole?.(role) ?? role,
       ),
       environment: { ...process.env, ...this.surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
       serverSettings: this.#serverSettings,
@@ -153,8 +154,7 @@ export class FaultStage {
   async start(name: string, { overrides = {}, ...options }: StartOptions): Promise<StagedRun> {
     const log = path.join(this.folder, `${name}.sampled`);
     await writeFile(path.join(this.folder, `${name}.toml`), this.#kind.run({ ...options, log }));
-    const { storeUri } = this.surroundings;
-    const given = { ...(storeUri === undefined ? {} : { 'store.uri': storeUri }), ...overrides };
+    const given = { ...this.surroundings.overrides, ...overrides };
     const run = { name, overrides: given, store: openRunStore(this.storeUri, name), sampled: () => readSampled(log) };
     return { ...run, handle: await this.#startWorkflow(run) };
   }
@@ -221,6 +221,15 @@ export class FaultStage {
     await this.#stopStack();
     await this.surroundings.close?.();
     await rm(this.folder, { recursive: true, force: true });
+  }
+}
+
+async function surround(kind: StageKind, folder: string): Promise<Surroundings> {
+  try {
+    return (await kind.surround?.(folder)) ?? {};
+  } catch (error) {
+    await rm(folder, { recursive: true, force: true });
+    throw error;
   }
 }
 

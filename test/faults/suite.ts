@@ -2,7 +2,7 @@
 import { after, describe, test } from 'node:test';
 import { type Cell, type CellResult, runCell } from './cells.ts';
 import { placeOf, StagePool } from './stage-pool.ts';
-import { StageUnavailable } from './stage-kinds.ts';
+import { StageUnavailable } from './stage-unavailable.ts';
 
 /** Most of a cell is waiting for heartbeats that do not come: two cores have room for three. */
 export const cellsAtOnce = 3;

@@ -1,0 +1,73 @@
+/** The row in which the disk of a run is full: it waits, says for what, and goes on when there is room. */
+import assert from 'node:assert/strict';
+import { setTimeout as delay } from 'node:timers/promises';
+import { describeWaiting } from '../../cli/follow-run.ts';
+import { layout } from '../../core/layout.ts';
+import { sha256 } from '../../backends/store/file-store.ts';
+import type { Store } from '../../backends/store/types.ts';
+import { judgeByWeights } from './judges.ts';
+import type { Judged, Rows, Struck } from './row.ts';
+
+/** How long the disk stays full after the run has said so: every activity is tried again a few times. */
+const fullMs = 3_000;
+const askAgainMs = 200;
+
+/** By run: what lay in its folder while the disk was full. */
+const seenFull = new Map<string, ReadonlyMap<string, string>>();
+
+export const diskFaults = {
+  'disk full': {
+    stage: 'small disk',
+    action: 'hold',
+    strike: fillForAWhile,
+    losesNothing: true,
+    judge: judgeWhatWasWritten,
+  },
+} satisfies Rows;
+
+async function fillForAWhile({ stage, run, release, harmEnds }: Struck): Promise<void> {
+  const disk = stage.surroundings.disk!;
+  disk.fill();
+  release();
+  let waiting = '';
+  while (!/No space left/.test(waiting)) {
+    await delay(askAgainMs);
+    waiting = await describeWaiting(run.handle);
+  }
+  await delay(fullMs);
+  seenFull.set(run.name, await immutableObjects(run.store));
+  disk.free();
+  harmEnds();
+}
+
+/** No object was seen half-written: each is today what it was then. No line of the metrics is missing or broken. */
+async function judgeWhatWasWritten(judged: Judged): Promise<void> {
+  judgeByWeights(judged);
+  const { run, summary } = judged;
+  const now = await immutableObjects(run.store);
+  const then = seenFull.get(run.name)!;
+  for (const [key, digest] of then) if (now.has(key)) assert.equal(now.get(key), digest, key); // retention removed the others
+  const metrics = Buffer.from((await run.store.read(layout.metrics()))!).toString('utf8');
+  const steps = metrics.split('\n').flatMap(stepOfRow);
+  assert.deepEqual(
+    steps,
+    Array.from({ length: summary.step }, (_, i) => i + 1),
+    'one row of metrics for every step',
+  );
+}
+
+/** What a full disk left of a line is no row. */
+function stepOfRow(line: string): number[] {
+  try {
+    return [(JSON.parse(line) as { step: number }).step];
+  } catch {
+    return [];
+  }
+}
+
+/** All but what grows, by sha256. */
+async function immutableObjects(store: Store): Promise<Map<string, string>> {
+  const keys = (await store.list('')).filter((key) => key !== layout.metrics() && !key.startsWith(layout.allLogs()));
+  const objects = await Promise.all(keys.map(async (key) => [key, await store.read(key)] as const));
+  return new Map(objects.flatMap(([key, bytes]) => (bytes ? [[key, sha256(bytes)] as const] : [])));
+}

@@ -1,0 +1,85 @@
+/** Rows in which a user's environment raises or hangs. Its misfortune is never a reward. */
+import assert from 'node:assert/strict';
+import type { Store } from '../../backends/store/index.ts';
+import { decodeRows } from '../../backends/store/objects.ts';
+import { layout } from '../../core/layout.ts';
+import { decodeRanges } from '../../core/rl/ledger.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { StepCommit } from '../../core/rl/run-state.ts';
+import { breaks } from './breakable-environment.ts';
+import { allColumns, type Column } from './columns.ts';
+import { judgeByWeights } from './judges.ts';
+import type { Judged, Rows } from './row.ts';
+
+/** In the second step, which has 32 rollouts or more like the first. */
+const at = 40;
+
+/** Three sittings of it are given to what hangs. */
+const generationTimeoutS = 3;
+
+const nothingMore = (): Promise<void> => Promise.resolve();
+
+const noEnvironment = 'no code of an environment runs there';
+const without = (columns: readonly Column[]): Partial<Record<Column, string>> =>
+  Object.fromEntries(allColumns.filter((column) => !columns.includes(column)).map((column) => [column, noEnvironment]));
+
+export const environmentFaults = {
+  'environment raising': {
+    stage: 'environment',
+    action: 'fail',
+    gaps: {
+      'warm-up': { failpoint: breaks.demonstrate, at: 1 },
+      generate: { failpoint: breaks.rollout, at },
+      score: { failpoint: breaks.score, at },
+    },
+    overrides: { 'sft.steps': '3', 'sft.batch_size': '4', 'sft.warmup_steps': '1' },
+    strike: nothingMore,
+    // Turns that were finished are given to the fresh environment again.
+    losesNothing: true,
+    cannot: without(['warm-up', 'generate', 'score']),
+  },
+  'environment hanging': {
+    stage: 'environment',
+    action: 'repeat',
+    gaps: { generate: { failpoint: breaks.rollout, at }, score: { failpoint: breaks.score, at } },
+    overrides: { generation_timeout: String(generationTimeoutS) },
+    strike: nothingMore,
+    // What hangs in a rollout hangs for good: its group is lost, and the weights are others than without it.
+    judge: (judged) => (judged.column === 'generate' ? judgeDropped(judged) : judgeByWeights(judged)),
+    losesNothing: true,
+    cannot: {
+      ...without(['warm-up', 'generate', 'score']),
+      'warm-up': 'a demonstration is made at once: what hangs there holds its process, as when it is stopped (zombie)',
+    },
+  },
+} satisfies Rows;
+
+/** The ledger has the group that hung, whole, as a timeout; nothing of it was rewarded or trained. */
+async function judgeDropped({ run, summary }: Judged): Promise<void> {
+  const commits = await Promise.all(
+    Array.from({ length: summary.step + 1 }, (_, step) => read<StepCommit>(run.store, layout.commit('main', step))),
+  );
+  const ended = (state: string): number[] =>
+    commits.flatMap(([commit]) => decodeRanges((commit!.outcomes.ended as Record<string, string>)[state] ?? ''));
+  const failed = ended('failed:timeout');
+  assert.ok(failed.length > 0, 'a group is lost to the rollout that hung');
+  assert.equal(summary.ledger.counts['failed'], failed.length);
+  assert.deepEqual(
+    ended('trained').filter((ordinal) => failed.includes(ordinal)),
+    [],
+  );
+  const scored = (await run.store.list('rollouts/')).filter((key) => key.endsWith('/scored.jsonl'));
+  const groups = (await Promise.all(scored.map((key) => read<ScoredGroup>(run.store, key)))).flat();
+  const lost = groups.filter(({ rollouts }) => rollouts.some(({ outcome }) => outcome === 'timeout'));
+  assert.deepEqual(
+    lost.map(({ ordinal }) => ordinal),
+    failed,
+  );
+  for (const { outcome, reward } of lost.flatMap(({ rollouts }) => rollouts)) {
+    assert.equal(reward === null, outcome === 'timeout', 'a reward, and only where there was an answer');
+  }
+}
+
+async function read<T>(store: Store, key: string): Promise<T[]> {
+  return decodeRows<T>((await store.read(key))!, key);
+}
