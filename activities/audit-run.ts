@@ -1,10 +1,12 @@
 import { layout } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
+import { effectivenessOf, type Effectiveness } from '../core/rl/effectiveness.ts';
 import { countsByKind } from '../core/rl/ledger.ts';
 import { auditLineages, type LineageAudit, type RunAudit } from '../core/rl/lineages.ts';
 import type { LineageOrigin, RunHandle } from '../core/rl/run-state.ts';
 import { decodeJson } from '../backends/store/objects.ts';
 import { type CheckpointManifest, sealedSteps } from './checkpoints.ts';
+import { withHeartbeat } from './heartbeat.ts';
 import {
   begunLineages,
   committedSteps,
@@ -23,6 +25,7 @@ export interface AuditedLineage extends LineageAudit {
   readonly brokenLinks: readonly number[];
   /** Where a lineage took over from: another run's name for a fork. */
   readonly from: LineageOrigin | null;
+  readonly effectiveness: Effectiveness;
 }
 
 export interface RunReport extends Omit<RunAudit, 'lineages'> {
@@ -32,10 +35,11 @@ export interface RunReport extends Omit<RunAudit, 'lineages'> {
 
 /** For a run at its end: what became of the groups of its lineage, and whether all of its record is sound. */
 export async function auditRun({ run }: { readonly run: RunHandle }) {
-  const report = await auditStore(run);
+  const report = await withHeartbeat(() => auditStore(run)); // every commit is read
   const of = (name: 'holes' | 'duplicates' | 'brokenLinks'): number[] =>
     report.lineages.flatMap((lineage) => lineage[name]).slice(0, namedMax);
   const lineage = report.lineages.find((audited) => audited.lineage === run.lineage);
+  const effectiveness = lineage?.effectiveness ?? effectivenessOf([]);
   return {
     issued: lineage?.issued ?? 0,
     pending: lineage?.pending ?? 0,
@@ -49,6 +53,7 @@ export async function auditRun({ run }: { readonly run: RunHandle }) {
       .slice(0, namedMax),
     holes: of('holes'),
     duplicates: of('duplicates'),
+    effectiveness,
   };
 }
 
@@ -69,10 +74,11 @@ export async function auditStore(run: RunPlace): Promise<RunReport> {
     })),
   );
   const lineages = audit.lineages.map((lineage, i): AuditedLineage => {
-    const { from, brokenLinks, lostSteps } = read[i]!;
+    const { from, brokenLinks, lostSteps, found } = read[i]!;
+    const effectiveness = effectivenessOf(found.map(({ commit }) => commit));
     const missingSteps = [...new Set([...lineage.missingSteps, ...lostSteps])].sort((a, b) => a - b);
     const isSound = lineage.isSound && brokenLinks.length === 0 && missingSteps.length === 0;
-    return { ...lineage, from, brokenLinks, missingSteps, isSound };
+    return { ...lineage, from, brokenLinks, missingSteps, isSound, effectiveness };
   });
   return { ...audit, run: run.name, lineages, isSound: audit.isSound && lineages.every(({ isSound }) => isSound) };
 }

@@ -1,4 +1,5 @@
 import { RatchetError } from '../core/errors.ts';
+import { timeMetrics } from '../core/rl/effectiveness.ts';
 import { layout } from '../core/layout.ts';
 import { runStateBytesMax } from '../core/limits.ts';
 import type { ObjectRef, RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
@@ -6,7 +7,7 @@ import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { refuseBehind } from './lineages.ts';
 import type { PackedBatch } from './plan-step.ts';
-import { readJson, storeOf } from './run-access.ts';
+import { readCommit, readJson, storeOf } from './run-access.ts';
 
 export interface CommitInput {
   readonly run: RunHandle;
@@ -25,9 +26,10 @@ export interface CommitInput {
  * Writes the fence. If the step is committed already with the same plan and the same weights, that commit stands and is
  * adopted; another one there, or a later one, means that someone else went on, and this run stops rather than overwrite it.
  */
-export const createCommitStep =
-  (codeVersion: string) =>
-  async (input: CommitInput): Promise<{ sha256: string; adopted: boolean }> => {
+export const createCommitStep = (codeVersion: string) => {
+  /** Commits that this process made or adopted: the newest of each lineage, by sha256. */
+  const ours = new Map<string, string>();
+  return async (input: CommitInput): Promise<{ sha256: string; adopted: boolean }> => {
     const { run, parent, plan, optimizer, outcomes, state } = input;
     const stateBytes = encodeJson(state).byteLength;
     if (stateBytes > runStateBytesMax) {
@@ -52,7 +54,7 @@ export const createCommitStep =
       ...(input.engine ? { engine: input.engine } : {}),
       optimizer,
       outcomes,
-      metrics: { ...batchMetrics, ...input.metrics },
+      metrics: { ...batchMetrics, ...input.metrics, ...(await restartsSince(input, ours)) },
       state,
       committedAt: new Date().toISOString(),
     };
@@ -68,5 +70,22 @@ export const createCommitStep =
         `${key} in ${storeOf(run).uri} was committed by someone else: policy ${found.policy.digest.slice(0, 12)}… of ${found.committedAt}, not ${state.policy.digest.slice(0, 12)}…. Temporal's state of this run is behind its store. Nothing is lost: ratchet train FILE goes on from the newest commit, and ratchet rewind ${run.name} --step ${Math.max(0, state.step - 1)} from the one before this.`,
       );
     }
+    ours.set(nameOf(run), sha256(bytes));
     return { sha256: sha256(bytes), adopted: !stored };
   };
+};
+
+function nameOf({ store, name, lineage }: RunHandle): string {
+  return `${store}${name}/${lineage}`;
+}
+
+/** Whether this process was started after the commit before: the run stood still meanwhile. */
+async function restartsSince(
+  { run, parent, state }: CommitInput,
+  ours: ReadonlyMap<string, string>,
+): Promise<Record<string, number>> {
+  if (parent === null || ours.get(nameOf(run)) === parent) return {};
+  const before = await readCommit(run, state.step - 1);
+  const isRestarted = before !== null && Date.parse(before.commit.committedAt) < performance.timeOrigin;
+  return isRestarted ? { [timeMetrics.restarts]: 1 } : {};
+}

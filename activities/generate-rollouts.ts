@@ -1,5 +1,6 @@
 import { layout } from '../core/layout.ts';
 import { rolloutsInFlightMax } from '../core/limits.ts';
+import type { LostWork } from '../core/rl/lost-work.ts';
 import type { GroupLease, Rollout, UnfinishedRollout } from '../core/rl/rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
@@ -16,6 +17,7 @@ import { RolloutJournal } from './rollout-journal.ts';
 import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
 import { samplePolicy, turnSeed } from './sample-policy.ts';
 import { GenerationSitting, type NotReady, type SittingProgress } from './generation-sitting.ts';
+import { lostIn } from './work-under-way.ts';
 
 export interface GenerateInput {
   readonly run: RunHandle;
@@ -43,6 +45,8 @@ export interface GeneratedChunk {
   /** Of those, how many lay in the store already and cost nothing. */
   readonly adopted: number;
   readonly seconds: number;
+  /** By attempts before the one that gave this, and by a shutdown; absent when nothing was. */
+  readonly lost?: LostWork;
 }
 
 export interface GenerateDependencies {
@@ -64,7 +68,7 @@ export const createGenerateRollouts =
   async (input: GenerateInput): Promise<GeneratedChunk> => {
     const sitting = new GenerationSitting(lastProgress<SittingProgress>());
     return withHeartbeat(
-      (signal) => generate(dependencies, input, sitting, signal),
+      (cancelled, say) => generate(dependencies, input, sitting, { cancelled, say }),
       () => sitting.progress(),
     );
   };
@@ -73,7 +77,7 @@ async function generate(
   dependencies: GenerateDependencies,
   input: GenerateInput,
   sitting: GenerationSitting,
-  cancelled: AbortSignal,
+  { cancelled, say }: { readonly cancelled: AbortSignal; readonly say: () => void },
 ): Promise<GeneratedChunk> {
   const { run, round, chunk } = input;
   const store = storeOf(run);
@@ -81,12 +85,16 @@ async function generate(
   const prefix = layout.round(run.lineage, round.step, round.first, round.last) + part;
   const ended = `${prefix}/sitting_${input.sitting ?? 1}`;
   const whole = await store.read(`${prefix}.jsonl`);
-  if (whole) return generated(`${prefix}.jsonl`, whole, null, sitting);
+  if (whole) {
+    sitting.work.goOnFrom(null);
+    return generated(`${prefix}.jsonl`, whole, null, sitting);
+  }
   const left = await store.read(`${ended}.json`);
-  if (left) return decodeJson<GeneratedChunk>(left, `${ended}.json`);
+  if (left) return leftBefore(left, `${ended}.json`, sitting);
 
   const journal = await RolloutJournal.open(store, `${prefix}/`, round.leases.sha256);
   journal.keep();
+  sitting.work.goOnFrom(journal.size());
   const { leases, policy } = await readJson<LeasedGroups>(run, round.leases);
   const spec = await specOf(run);
   const { signal, deadline } = sitting.until(cancelled, spec.generationTimeoutS * 1000);
@@ -101,10 +109,13 @@ async function generate(
   try {
     for (let start = 0; start < missing.length && !signal.aborted; start += rolloutsInFlightMax) {
       const slice = missing.slice(start, start + rolloutsInFlightMax);
-      await allOrFirstError(
-        slice.map(async ({ lease, place }) => journal.add(await players.play(lease, place))),
-        signal,
-      );
+      const playing = slice.map(async ({ lease, place }) => {
+        sitting.work.begin(pieceOf(place));
+        journal.add(await players.play(lease, place));
+        sitting.work.finish(pieceOf(place));
+      });
+      say(); // a worker may die before the next heartbeat
+      await allOrFirstError(playing, signal);
     }
   } finally {
     clearInterval(flushing);
@@ -132,6 +143,10 @@ type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
 
 function placeIn(lease: GroupLease, index: number): { readonly lease: GroupLease; readonly place: Place } {
   return { lease, place: { group: lease.ordinal, index, exampleId: lease.exampleId } };
+}
+
+function pieceOf({ group, index }: Place): string {
+  return `${group}/${index}`;
 }
 
 function endOf(cancelled: AbortSignal, deadline: AbortSignal): SittingEnd {
@@ -180,9 +195,16 @@ async function leaveUnfinished(
     rollouts: finished.length,
     adopted: left.adopted,
     seconds: sitting.seconds(),
+    ...lostIn(left.endedBy === 'shutdown' ? sitting.work.ifItStopsHere(journal.size()) : sitting.work.lost),
   };
   const { bytes } = await store.putIfAbsent(`${prefix}.json`, encodeJson(result));
   return decodeJson<GeneratedChunk>(bytes, `${prefix}.json`);
+}
+
+/** What an attempt before stored and could not tell any more. What it had lost is in what was lost since. */
+function leftBefore(bytes: Uint8Array, key: string, sitting: GenerationSitting): GeneratedChunk {
+  sitting.work.goOnFrom(null);
+  return { ...decodeJson<GeneratedChunk>(bytes, key), ...lostIn(sitting.work.lost) };
 }
 
 /** What lies in the store of a chunk; `adopted` null = all of it was there. */
@@ -193,6 +215,7 @@ function generated(key: string, bytes: Uint8Array, adopted: number | null, sitti
     rollouts,
     adopted: adopted ?? rollouts,
     seconds: sitting.seconds(),
+    ...lostIn(sitting.work.lost),
   };
 }
 
@@ -220,6 +243,7 @@ async function openPlayers(
         place,
         signal,
         openPolicy({ isDeterministic, isSingleTurn = false }) {
+          sitting.work.begin(pieceOf(place));
           const onRecord = isDeterministic && !isSingleTurn;
           return samplePolicy(
             {
@@ -230,6 +254,7 @@ async function openPlayers(
               signal,
               ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
               onTurn(turn, position) {
+                sitting.work.sampled(pieceOf(place), turn.tokenIds.length);
                 if (onRecord && !signal.aborted) journal.addTurn({ group, index, turn: position, ...turn });
               },
             },

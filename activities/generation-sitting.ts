@@ -1,6 +1,7 @@
 import { setMaxListeners } from 'node:events';
 import { RatchetError } from '../core/errors.ts';
 import type { Inference, Sample } from '../backends/inference/index.ts';
+import { type WorkProgress, WorkUnderWay } from './work-under-way.ts';
 
 /** Since when the inference server answers nothing, and what it says instead. */
 export interface NotReady {
@@ -13,6 +14,8 @@ export interface NotReady {
 export interface SittingProgress {
   readonly playedMs: number;
   readonly notReady: NotReady | null;
+  /** Absent where an older version of Ratchet said it. */
+  readonly work?: WorkProgress;
 }
 
 /**
@@ -24,10 +27,12 @@ export class GenerationSitting {
   readonly #playedBeforeMs: number;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #notReady: NotReady | null;
+  readonly work: WorkUnderWay;
 
   constructor(before: SittingProgress | undefined) {
     this.#playedBeforeMs = before?.playedMs ?? 0;
     this.#notReady = before?.notReady ?? null;
+    this.work = new WorkUnderWay(before?.work);
   }
 
   get notReady(): NotReady | null {
@@ -35,7 +40,8 @@ export class GenerationSitting {
   }
 
   progress(): SittingProgress {
-    return { playedMs: this.#playedBeforeMs + performance.now() - this.#startedAt, notReady: this.#notReady };
+    const playedMs = this.#playedBeforeMs + performance.now() - this.#startedAt;
+    return { playedMs, notReady: this.#notReady, work: this.work.progress() };
   }
 
   seconds(): number {
@@ -52,6 +58,7 @@ export class GenerationSitting {
   }
 
   end(): void {
+    this.work.end();
     clearTimeout(this.#timer);
   }
 

@@ -1,24 +1,38 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
 import { heartbeatIntervalMs } from '../core/limits.ts';
 
+/** The server's answer to a heartbeat takes a few milliseconds. */
+const answerMs = 250;
+
 /**
  * Keeps an activity alive while it works; the work is told when it should stop. What `progress` says goes with every
- * heartbeat, the last one as the work ends, so that a retry can read it.
+ * heartbeat, the last one as the work ends, so that a retry can read it. `say` says it at once.
  */
 export async function withHeartbeat<T>(
-  work: (signal: AbortSignal) => Promise<T>,
+  work: (signal: AbortSignal, say: () => void) => Promise<T>,
   progress?: () => unknown,
 ): Promise<T> {
   const context = Context.current();
   const beat = () => context.heartbeat(progress?.());
-  const timeoutMs = context.info.heartbeatTimeoutMs ?? Infinity;
+  const { heartbeatTimeoutMs: timeoutMs = Infinity, currentAttemptScheduledTimestampMs: scheduledAt } = context.info;
   const timer = setInterval(beat, Math.min(heartbeatIntervalMs, timeoutMs / 4));
   try {
-    return await work(context.cancellationSignal);
+    beat();
+    if (Date.now() - scheduledAt > timeoutMs) await untilHeard(context.cancellationSignal);
+    return await work(context.cancellationSignal, beat);
   } finally {
     clearInterval(timer);
     if (progress) beat();
   }
+}
+
+/**
+ * A process that slept may be handed what was given up long ago, beside the attempt that took its place. The server says so
+ * when it is answered; until then nothing is begun.
+ */
+async function untilHeard(signal: AbortSignal): Promise<void> {
+  await delay(answerMs, undefined, { signal }).catch(() => signal.throwIfAborted());
 }
 
 /** What the attempt before said with its last heartbeat; undefined in a first attempt. */

@@ -13,6 +13,7 @@ import { createHoldTrainer, type TrainerHeld } from './hold-trainer.ts';
 import { createPublishVersion } from './publish-version.ts';
 import { recordMetrics } from './record-metrics.ts';
 import { createRestoreVersion } from './restore-version.ts';
+import { readSpec } from './run-access.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
 import { createScoreRollouts } from './score-rollouts.ts';
 import { createSpoolVersion, createTrainStep, findUnpublished, type TrainDependencies } from './train-step.ts';
@@ -25,7 +26,7 @@ export type { GeneratedChunk } from './generate-rollouts.ts';
 export type { LeaseInput } from './lease-groups.ts';
 export type { TrainerHeld } from './hold-trainer.ts';
 export type { KnownTrainers } from './find-trainers.ts';
-export type { OpenedRun, TrainRunInput } from './open-run.ts';
+export type { OpenedRun, TakenOver, TrainRunInput } from './open-run.ts';
 export type { Recovery } from './policy-trainer.ts';
 export type { TrainStepResult } from './train-step.ts';
 export type { WarmUpState } from './warm-up.ts';
@@ -39,6 +40,7 @@ export const createOrchestratorActivities = (
   },
 ) => ({
   openRun: createOpenRun(dependencies),
+  readSpec,
   checkRewind,
   beginLineage,
   leaseGroups: leaseRound,

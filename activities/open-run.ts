@@ -3,7 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { firstLineage, workflowIdPattern } from '../core/names.ts';
-import type { PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
+import type { AskedOfRun, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import { type EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
@@ -11,6 +11,7 @@ import { sha256 } from '../backends/store/file-store.ts';
 import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { beginLineage, completeLineage } from './lineages.ts';
+import { recordMissing } from './record-metrics.ts';
 import {
   begunLineages,
   committedSteps,
@@ -18,6 +19,7 @@ import {
   readHead,
   requireCommit,
   type RunPlace,
+  specOf,
 } from './run-access.ts';
 
 /** What `trainRun` is started with: a path, or a path with what the command line adds. */
@@ -31,7 +33,19 @@ export type TrainRunInput =
       readonly run?: string;
       /** Begins a lineage at this committed step, wherever the run stands. */
       readonly rewind?: number;
+      /** Nobody types this: code that an upgrade brought goes on with what other code began (`workers/take-over.ts`). */
+      readonly takesOver?: TakenOver;
     };
+
+/** A run as the execution that worked on it left it. */
+export interface TakenOver {
+  /** As it had been opened; null when it had not come to that. */
+  readonly handle: RunHandle | null;
+  /** Null when it noted nothing: nothing was asked of it that its commits do not say. */
+  readonly asked: AskedOfRun | null;
+  /** Under which name that execution began a lineage where its input asked for one. */
+  readonly request: string;
+}
 
 /** Beside each stored spec: what it was read from, for a command that starts the run again. */
 export interface SpecSource {
@@ -45,6 +59,8 @@ export interface OpenedRun {
   readonly spec: RunSpec;
   /** The newest commit, when the run has been here before. */
   readonly head: { readonly commit: StepCommit; readonly sha256: string } | null;
+  /** Whether the run had made all the steps it was to make, at the head. */
+  readonly hadEnded?: boolean;
   /** Whether retention has removed the weights at the head: after a rewind they may have to be made again. */
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
@@ -89,33 +105,27 @@ export const createOpenRun =
   (dependencies: OpenRunDependencies) =>
   /**
    * Loads, validates and stores the spec, and finds where the run stands, or begins a lineage where it is to go on from.
-   * Twice does the same as once: a lineage is begun once per execution of the workflow (`executionId`).
+   * Twice does the same as once: a lineage is begun once per execution of the workflow (`executionId`). A run that is
+   * taken over goes on with the settings it has: its config is not read again.
    */
   async (input: TrainRunInput, workflowId: string, executionId: string): Promise<OpenedRun> => {
     refuseWorkflowId(workflowId);
-    const { config, overrides = {}, run, rewind } = typeof input === 'string' ? { config: input } : input;
-    const { spec, warnings, resumeStep } = await loadRunConfig(config, {
-      projectFolder: dependencies.projectFolder,
-      overrides,
-      ...(run === undefined ? {} : { run }),
-    });
+    const asked: Exclude<TrainRunInput, string> = typeof input === 'string' ? { config: input } : input;
+    const { takesOver } = asked;
+    const request = takesOver?.request ?? `${workflowId}/${executionId}`;
+    const settings = await readSettings(dependencies, asked);
+    const { spec } = settings;
     await checkStore(spec.store.uri);
     const store = openRunStore(spec.store.uri, spec.name);
     await claimRun(dependencies, spec, workflowId);
 
     const datasets = await openDatasets(spec); // before the run's identity is written: what is refused may be corrected
-    const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
-    const recorded = decodeJson<{ spec: unknown }>(first.bytes, store.uri + layout.run());
-    refuseOtherIdentity(spec, RunSpec.parse(recorded.spec), store.uri);
-    const bytes = encodeJson(spec);
-    const ref = await store.put(layout.spec(sha256(bytes)), bytes);
-    const source: SpecSource = {
-      config: path.resolve(dependencies.projectFolder, config),
-      overrides: withoutResume(overrides),
-    };
-    await store.put(layout.source(ref.key), encodeJson(source));
+    const ref = takesOver?.handle?.spec ?? (await recordSettings(dependencies, asked, spec));
     const place = { name: spec.name, store: spec.store.uri };
-    const lineage = await openLineage(place, { rewind, resumeStep, request: `${workflowId}/${executionId}` });
+    const { lineage, refused } = takesOver?.handle
+      ? await openLineageAsAsked(place, takesOver.asked)
+      : { lineage: await openLineage(place, { ...settings, rewind: asked.rewind, request }), refused: [] };
+    const warnings = [...settings.warnings, ...refused];
     const hasSearchAttributes = await dependencies.hasSearchAttributes();
     const handle: RunHandle = {
       ...place,
@@ -124,16 +134,50 @@ export const createOpenRun =
       attempt: await nextAttempt(store),
     };
     const head = await readHead(handle);
+    await recordMissing(place);
     return {
       handle,
       spec,
       head,
+      hadEnded: head !== null && (await isLastStep(store, head.commit)),
       weightsAreGone: head !== null && !(await isStored(store, head.commit.policy)),
       datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
       hasSearchAttributes,
     };
   };
+
+interface Settings {
+  readonly spec: RunSpec;
+  readonly warnings: readonly string[];
+  /** `[ckpt] resume_step` */
+  readonly resumeStep: number | null;
+}
+
+async function readSettings(
+  { projectFolder }: OpenRunDependencies,
+  { config, overrides = {}, run, takesOver }: Exclude<TrainRunInput, string>,
+): Promise<Settings> {
+  if (takesOver?.handle) return { spec: await specOf(takesOver.handle), warnings: [], resumeStep: null };
+  return loadRunConfig(config, { projectFolder, overrides, ...(run === undefined ? {} : { run }) });
+}
+
+/** Stores the settings and what they were read from, if they are of the run that is there. */
+async function recordSettings(
+  { projectFolder }: OpenRunDependencies,
+  { config, overrides = {} }: Exclude<TrainRunInput, string>,
+  spec: RunSpec,
+): Promise<ObjectRef> {
+  const store = openRunStore(spec.store.uri, spec.name);
+  const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
+  const recorded = decodeJson<{ spec: unknown }>(first.bytes, store.uri + layout.run());
+  refuseOtherIdentity(spec, RunSpec.parse(recorded.spec), store.uri);
+  const bytes = encodeJson(spec);
+  const ref = await store.put(layout.spec(sha256(bytes)), bytes);
+  const source: SpecSource = { config: path.resolve(projectFolder, config), overrides: withoutResume(overrides) };
+  await store.put(layout.source(ref.key), encodeJson(source));
+  return ref;
+}
 
 function refuseWorkflowId(workflowId: string): void {
   if (workflowIdPattern.test(workflowId)) return;
@@ -149,9 +193,11 @@ async function openLineage(
   asked: { readonly rewind: number | undefined; readonly resumeStep: number | null; readonly request: string },
 ): Promise<string> {
   const { rewind, resumeStep, request } = asked;
-  const newest = (await begunLineages(run)).at(-1);
+  const begun = await begunLineages(run);
+  const newest = begun.at(-1);
   if (newest) await completeLineage(run, newest);
   const lineage = newest?.lineage ?? firstLineage;
+  if (begun.some((record) => record.request === request)) return lineage; // done: what came since is not thrown away
   if (rewind !== undefined) return (await beginLineage({ run, step: rewind, request })).lineage;
   if (resumeStep === null || resumeStep === -1) return lineage;
   // Asked again, as when an interrupted command is typed again, it has been done: what came since is not thrown away.
@@ -160,10 +206,33 @@ async function openLineage(
   return (await beginLineage({ run, step: resumeStep, request })).lineage;
 }
 
+/** The same for a run that is taken over. What was asked of it and cannot be done any more must not end it. */
+async function openLineageAsAsked(
+  run: RunPlace,
+  asked: AskedOfRun | null,
+): Promise<{ readonly lineage: string; readonly refused: readonly string[] }> {
+  const current = { rewind: undefined, resumeStep: null, request: '' };
+  const rewind = asked?.rewind;
+  try {
+    const wanted = rewind ? { ...current, rewind: rewind.step, request: rewind.request } : current;
+    return { lineage: await openLineage(run, wanted), refused: [] };
+  } catch (error) {
+    if (!(error instanceof RatchetError && error.code === 'Unsupported')) throw error;
+    return { lineage: await openLineage(run, current), refused: [error.message] };
+  }
+}
+
 /** Where a lineage took over; null when it began with a model. */
 async function firstStep(run: LineagePlace): Promise<number | null> {
   const [first] = await committedSteps(run);
   return first === undefined ? null : ((await requireCommit(run, first)).commit.origin?.step ?? null);
+}
+
+/** As the settings of its time had it. Commits made before they named theirs do not tell. */
+async function isLastStep(store: Store, { step, spec, state, origin }: StepCommit): Promise<boolean> {
+  if (spec === undefined || origin !== undefined) return false;
+  const { maxSteps } = RunSpec.parse(decodeJson(await store.get(spec)));
+  return step >= Math.min(maxSteps, state.overrides.stopAfter ?? Infinity);
 }
 
 async function isStored(store: Store, { weights, file }: PolicyVersion): Promise<boolean> {

@@ -73,6 +73,16 @@ export class RolloutJournal {
     this.#rollouts.fresh.push(rollout);
   }
 
+  /** Rollouts and sampled tokens in it, of unfinished rollouts the tokens of their finished turns. */
+  size(): { readonly rollouts: number; readonly tokens: number } {
+    const turns = [...this.#finished.values()].flatMap((rollout) => rollout.turns);
+    const tokens = [...turns, ...[...this.#unfinished.values()].flat()].reduce(
+      (n, turn) => n + turn.tokenIds.length,
+      0,
+    );
+    return { rollouts: this.#finished.size, tokens };
+  }
+
   /** A turn that stands where another one did takes its place, and what came after that one is void. */
   addTurn(recorded: RecordedTurn): void {
     this.#remember(recorded);

@@ -19,8 +19,14 @@ export function storeOf(run: RunPlace): Store {
   return openRunStore(run.store, run.name);
 }
 
+/** Settings that are younger than a stored spec have their defaults from here on: whoever works on a run reads it here. */
 export async function specOf(run: RunHandle): Promise<RunSpec> {
   return cached(run, run.spec, async (bytes) => RunSpec.parse(decodeJson(bytes)));
+}
+
+/** The same as an activity, for a workflow. */
+export async function readSpec({ run }: { readonly run: RunHandle }): Promise<RunSpec> {
+  return specOf(run);
 }
 
 export async function readJson<T>(run: RunPlace, ref: ObjectRef): Promise<T> {

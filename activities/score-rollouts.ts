@@ -1,12 +1,14 @@
 import { layout } from '../core/layout.ts';
+import type { LostWork } from '../core/rl/lost-work.ts';
 import type { Rollout, ScoredGroup } from '../core/rl/rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { environments as allEnvironments, type Environments } from '../backends/environments/index.ts';
 import { scoreRollout } from '../backends/environments/score.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { countRows, encodeRows } from '../backends/store/objects.ts';
-import { withHeartbeat } from './heartbeat.ts';
+import { lastProgress, withHeartbeat } from './heartbeat.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
+import { lostIn, type WorkProgress, WorkUnderWay } from './work-under-way.ts';
 
 export interface ScoreInput {
   readonly run: RunHandle;
@@ -20,14 +22,18 @@ export interface ScoreInput {
  */
 export const createScoreRollouts =
   ({ environments = allEnvironments }: { readonly environments?: Environments }) =>
-  async ({ run, round, finished }: ScoreInput): Promise<{ scored: ObjectRef; seconds: number }> =>
-    withHeartbeat(async () => {
+  async (input: ScoreInput): Promise<{ scored: ObjectRef; seconds: number; lost?: LostWork }> => {
+    const work = new WorkUnderWay(lastProgress<WorkProgress>());
+    const score = async () => {
+      const { run, round, finished } = input;
+      work.goOnFrom(null);
       const startedAt = performance.now();
       const seconds = () => (performance.now() - startedAt) / 1000;
       const key = `${layout.round(run.lineage, round.step, round.first, round.last)}scored.jsonl`;
       const store = storeOf(run);
       const known = await store.read(key);
-      if (known) return { scored: refTo(key, known), seconds: seconds() };
+      if (known) return { scored: refTo(key, known), seconds: seconds(), ...lostIn(work.lost) };
+      work.begin('all of it');
 
       const spec = await specOf(run);
       const timeoutMs = spec.generationTimeoutS * 1000;
@@ -52,8 +58,13 @@ export const createScoreRollouts =
         groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
       }
       const { bytes } = await store.putIfAbsent(key, encodeRows(groups));
-      return { scored: refTo(key, bytes), seconds: seconds() };
-    });
+      return { scored: refTo(key, bytes), seconds: seconds(), ...lostIn(work.lost) };
+    };
+    return withHeartbeat(
+      () => score().finally(() => work.end()),
+      () => work.progress(),
+    );
+  };
 
 function refTo(key: string, bytes: Uint8Array): ObjectRef {
   return { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: countRows(bytes) };

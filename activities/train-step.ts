@@ -1,15 +1,17 @@
 import { stepOf } from '../core/layout.ts';
 import { versionName } from '../core/names.ts';
+import type { LostWork } from '../core/rl/lost-work.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import { failpoint } from '../backends/failpoints.ts';
 import { RatchetError } from '../core/errors.ts';
 import { EngineFailures } from './engine-failures.ts';
-import { withHeartbeat } from './heartbeat.ts';
+import { lastProgress, withHeartbeat } from './heartbeat.ts';
 import type { PolicyTrainer, Recovery } from './policy-trainer.ts';
 import { readCommit, readJson, storeOf } from './run-access.ts';
 import { goingOn } from './trainer-claims.ts';
 import type { TrainerSeat } from './trainer-seat.ts';
 import type { VersionSpool } from './version-spool.ts';
+import { lostIn, type WorkProgress, WorkUnderWay } from './work-under-way.ts';
 
 export interface TrainStepResult {
   /** null when no version was made: the batch was refused, or `replay` says what came first. */
@@ -24,6 +26,8 @@ export interface TrainStepResult {
   readonly metrics: Readonly<Record<string, number>>;
   readonly recovery: Recovery | null;
   readonly seconds: number;
+  /** By attempts before the one that gave this; absent when nothing was. */
+  readonly lost?: LostWork;
 }
 
 export interface TrainDependencies {
@@ -48,17 +52,23 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
     const { run } = input;
     // The run is part of it: two runs of one config have the very same plans, and each needs its own weights stored.
     const task = `${run.store}${run.name}/${run.lineage}#${input.plan.sha256}`;
-    return withHeartbeat(() => failures.during(task, `step ${stepOf(input.plan.key)}`, attempt));
+    const work = new WorkUnderWay(lastProgress<WorkProgress>());
+    return withHeartbeat(
+      () => failures.during(task, `step ${stepOf(input.plan.key)}`, attempt).finally(() => work.end()),
+      () => work.progress(),
+    );
 
     async function attempt(): Promise<TrainStepResult> {
+      work.goOnFrom(null);
+      work.begin(task);
       const mayGoOn = goingOn(run, input.epoch, seat);
       await mayGoOn();
-      if (last?.task === task) return last.result;
+      if (last?.task === task) return { ...last.result, ...lostIn(work.lost) };
       const plan = await readJson<StepPlan>(run, input.plan);
       const recovery = await trainer.bringTo(run, plan.from, mayGoOn);
       const none = { policy: null, replay: null, optimizer: null, engine: null, metrics: {}, seconds: 0 };
       const replay = await spoolReplayed({ trainer, spool, seat }, run, plan.from, recovery);
-      if (replay) return { ...none, replay, recovery };
+      if (replay) return { ...none, replay, recovery, ...lostIn(work.lost) };
 
       await mayGoOn();
       const startedAt = performance.now();
@@ -78,6 +88,7 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
         metrics: outcome.metrics,
         recovery,
         seconds: (performance.now() - startedAt) / 1000,
+        ...lostIn(work.lost),
       };
       last = { task, result };
       return result;

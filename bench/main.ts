@@ -2,6 +2,8 @@ import { Command } from 'commander';
 import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
 import { engineTrain } from './engine-train.ts';
+import { faults } from './faults.ts';
+import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
@@ -13,7 +15,17 @@ const bench = new Command('bench')
   .description('Measures Ratchet on this machine. The last line is one JSON object with the figures.')
   .helpCommand(false)
   .showHelpAfterError('(npm run bench lists the measurements)');
-for (const command of [orchestration, demoLearning, trl, engineTrain, engineDecode, serverFuzz, s3Upload])
+for (const command of [
+  orchestration,
+  demoLearning,
+  trl,
+  engineTrain,
+  engineDecode,
+  serverFuzz,
+  longRun,
+  faults,
+  s3Upload,
+])
   bench.addCommand(command);
 
 if (process.argv.length <= 2) bench.outputHelp();

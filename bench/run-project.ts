@@ -1,4 +1,5 @@
 import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
@@ -11,7 +12,7 @@ import { layout } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../workers/roles.ts';
-import { startStack } from '../workers/supervisor.ts';
+import { startStack, type Stack } from '../workers/supervisor.ts';
 import { localTemporal } from '../workers/temporal-settings.ts';
 import type { Bench } from './measurement.ts';
 
@@ -75,12 +76,19 @@ export async function runProgram(
   return out.join('\n');
 }
 
+export interface StackNeeds {
+  /** Processes are killed on purpose. */
+  readonly mayRestart?: boolean;
+  /** For its processes, on top of our own. */
+  readonly variables?: Readonly<Record<string, string>>;
+}
+
 /** A running stack to start runs on directly, for measurements that look into Temporal's history. */
 export async function withStack<T>(
   bench: Bench,
   folder: string,
-  work: (client: Client) => Promise<T>,
-  variables: Readonly<Record<string, string>> = {},
+  work: (client: Client, stack: Stack) => Promise<T>,
+  { mayRestart = false, variables = {} }: StackNeeds = {},
 ): Promise<T> {
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
@@ -98,8 +106,8 @@ export async function withStack<T>(
   try {
     const { client, close } = await connect(localTemporal(stack.temporalAddress));
     try {
-      const result = await client.withAbortSignal(bench.signal, () => work(client));
-      const restarted = Object.entries(stack.restarts()).filter(([, count]) => count > 0);
+      const result = await client.withAbortSignal(bench.signal, () => work(client, stack));
+      const restarted = mayRestart ? [] : Object.entries(stack.restarts()).filter(([, count]) => count > 0);
       if (restarted.length > 0) throw new Error(`processes died while measuring: ${JSON.stringify(restarted)}`);
       return result;
     } finally {
@@ -112,6 +120,13 @@ export async function withStack<T>(
 
 export function runFolder(folder: string, run: string): string {
   return path.join(folder, 'outputs', run);
+}
+
+/** The last committed step of a run; −1 before its first version. */
+export function newestStep(folder: string, run: string): number {
+  let step = -1;
+  while (existsSync(path.join(runFolder(folder, run), layout.commit(firstLineage, step + 1)))) step += 1;
+  return step;
 }
 
 /** The commits of steps 0 … `last`. */

@@ -42,8 +42,9 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
   const proxy = await startProxy(gateway.port);
   try {
     return await withProject(bench, (folder) => {
-      const cache = { RATCHET_CACHE: path.join(folder, 'cache') };
-      return withStack(bench, folder, (client) => compare({ bench, client, folder, gateway, proxy }, options), cache);
+      const variables = { RATCHET_CACHE: path.join(folder, 'cache') };
+      const work = (client: Client) => compare({ bench, client, folder, gateway, proxy }, options);
+      return withStack(bench, folder, work, { variables });
     });
   } finally {
     await proxy.close();

@@ -1,6 +1,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { QueryNotRegisteredError, type WorkflowHandle } from '@temporalio/client';
+import { QueryNotRegisteredError, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
+import { TerminatedFailure } from '@temporalio/common';
 import { decodeOptionalFailureToOptionalError } from '@temporalio/common/lib/internal-non-workflow/index.js';
+import { memoKeys } from '../core/names.ts';
 import type { RunEvent, RunStatus } from '../workflows/messages.ts';
 
 /** How often the run is asked for news; a query costs its worker a few milliseconds. */
@@ -55,6 +57,13 @@ export async function followRun({ handle, print, signal, after = 0 }: FollowOpti
 export async function printRest(handle: WorkflowHandle, after: number, print: (line: string) => void): Promise<void> {
   const rest = await ask<RunEvent[]>(handle, 'events', [after]);
   if (rest.is === 'answer') for (const event of rest.value) print(lineOf(event));
+}
+
+/** Whether an execution ended because an upgrade took its run over: another one goes on under the same workflow id. */
+export async function isTakenOver({ client, workflowId }: WorkflowHandle, ended: unknown): Promise<boolean> {
+  if (!(ended instanceof WorkflowFailedError && ended.cause instanceof TerminatedFailure)) return false;
+  const { status, memo } = await client.getHandle(workflowId).describe();
+  return status.name !== 'TERMINATED' && memo?.[memoKeys.takenOverFrom] !== undefined;
 }
 
 /** In one line, what a run waits for. Never throws: whoever does not answer is what it waits for. */

@@ -27,6 +27,9 @@ export function trainerQueues(holder: string): {
 /** How a GPU worker tells a run that it holds it: a signal, from an activity to the workflow. */
 export const trainerHeldSignalName = 'trainer-held';
 
+/** What the memo of a run's workflow holds: `AskedOfRun`, and the execution that an upgrade took it over from. */
+export const memoKeys = { asked: 'asked', takenOverFrom: 'taken_over_from' } as const;
+
 /** One lineage is one unbroken chain of commits; rewind and fork open another. */
 export const firstLineage = 'main';
 

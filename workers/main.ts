@@ -6,8 +6,9 @@ import { openWorker } from './worker.ts';
 /**
  * One worker process: `workers/main.ts --role rollout`. Where Temporal is comes from TEMPORAL_ADDRESS and
  * its companions (`temporal-settings.ts`), the policy server from RATCHET_POLICY_URL, the project's folder is the current one.
+ * `--take-over`: nobody else orchestrates on that server, so runs of other workflow code are this one's.
  */
-const { values } = parseArgs({ options: { role: { type: 'string' } } });
+const { values } = parseArgs({ options: { role: { type: 'string' }, 'take-over': { type: 'boolean' } } });
 if (!isRole(values.role)) {
   process.stderr.write(`--role: expected one of ${workerRoles.join(', ')}, got ${values.role ?? 'nothing'}.\n`);
   process.exit(2);
@@ -17,6 +18,7 @@ const worker = await openWorker({
   ...takeCredentials(),
   projectFolder: process.cwd(),
   policyUrl: process.env['RATCHET_POLICY_URL'] ?? 'http://127.0.0.1:8420',
+  onTakeOver: values['take-over'] === true ? (line) => void process.stdout.write(`${line}\n`) : undefined,
 });
 process.stdout.write(`${values.role} worker ready\n`);
 await worker.run();

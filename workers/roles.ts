@@ -38,6 +38,7 @@ export function localRoles({ weightRoots, policyPort, count = {} }: RoleOptions)
     Array.from({ length: count[role] ?? 1 }, (_, i) => ({
       name: i === 0 ? `${role} worker` : `${role} worker ${i + 1}`,
       args: [...program('./main'), '--role', role],
+      ...(role === 'orchestrator' && i === 0 ? { argsAtOwnServer: ['--take-over'], aloud: 'upgrade: ' } : {}),
       passEnv: environmentForStore,
       env: { RATCHET_POLICY_URL: policyUrl },
       ready: { line: `${role} worker ready` },

@@ -18,6 +18,8 @@ export interface ProcessSpec {
   readonly env: Readonly<Record<string, string>>;
   readonly folder: string;
   readonly rank: GuardRank;
+  /** Its lines that begin so are passed on. */
+  readonly aloud?: string | undefined;
   readonly ready?: ReadyWhen | undefined;
   readonly readyTimeoutMs?: number | undefined;
   /** Ends in a row before it was ever ready after which starting is given up. */
@@ -196,9 +198,12 @@ export class SupervisedProcess {
   }
 
   #remember(text: string): void {
-    const [first = '', ...more] = text.split('\n');
-    const last = this.#lastLines.pop() ?? '';
-    this.#lastLines = [...this.#lastLines, last + first, ...more].slice(-40);
+    const { aloud } = this.spec;
+    const lines = `${this.#lastLines.pop() ?? ''}${text}`.split('\n');
+    for (const line of lines.slice(0, -1)) {
+      if (aloud !== undefined && line.startsWith(aloud)) this.#surroundings.log(line);
+    }
+    this.#lastLines = [...this.#lastLines, ...lines].slice(-40);
   }
 }
 

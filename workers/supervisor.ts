@@ -31,6 +31,10 @@ export interface Role {
   /** Node by default. */
   readonly command?: string;
   readonly args: readonly string[];
+  /** More of them where the Temporal server is the stack's own, and no other stack works there. */
+  readonly argsAtOwnServer?: readonly string[];
+  /** Its lines that begin so are for the person who watches, too. */
+  readonly aloud?: string;
   /** Variables of this role alone, on top of the documented selection of ours (`child-environment.ts`). */
   readonly env?: Readonly<Record<string, string>>;
   /** Names of our own variables that this role needs besides (`OPENAI_API_KEY`, `AWS_*`), and names it must not see. */
@@ -202,7 +206,8 @@ function superviseRole(
     {
       name: role.name,
       command: role.command ?? process.execPath,
-      args: role.args,
+      args: [...role.args, ...(place.uiUrl === null ? [] : (role.argsAtOwnServer ?? []))],
+      aloud: role.aloud,
       env: { ...kept, TEMPORAL_ADDRESS: place.temporalAddress, ...role.env },
       folder: place.projectFolder,
       rank: 'role',

@@ -16,7 +16,8 @@ import { dataConverterFor, type PayloadKey } from './payload-codec.ts';
 import { connectionOptions, notConnected } from './temporal-connection.ts';
 import type { TemporalSettings } from './temporal-settings.ts';
 import { openTrainerWorkers } from './trainer-workers.ts';
-import { workflowBundlePath } from './workflow-bundle.ts';
+import { takeOverRuns } from './take-over.ts';
+import { workflowBundlePath, workflowCodeVersion } from './workflow-bundle.ts';
 
 export interface WorkerSettings {
   readonly role: WorkerRole;
@@ -26,6 +27,8 @@ export interface WorkerSettings {
   readonly projectFolder: string;
   /** The policy server that a run uses when its config names none. */
   readonly policyUrl: string;
+  /** Set where this is the server's only orchestrator: runs of other workflow code are started anew, and it is told. */
+  readonly onTakeOver?: ((line: string) => void) | undefined;
 }
 
 /** What a process of one role does until it is told to stop. */
@@ -58,15 +61,20 @@ export async function openWorker(settings: WorkerSettings): Promise<OpenedWorker
     maxHeartbeatThrottleInterval: heartbeatThrottleMs,
   };
   switch (settings.role) {
-    case 'orchestrator':
+    case 'orchestrator': {
+      const version = await workflowCodeVersion();
+      const { onTakeOver: say } = settings;
+      if (say) await takeOverRuns({ client: clientOf(settings, connection), version, say });
       return Worker.create({
         ...common,
+        buildId: version,
         workflowBundle: { codePath: await workflowBundlePath({ isEncrypted: payloadKeys.length > 0 }) },
         activities: orchestratorActivities(settings, connection),
         // A killed orchestrator's workflows are waited for no longer than this.
         stickyQueueScheduleToStartTimeout: '1s',
         maxCachedWorkflows: 50,
       });
+    }
     case 'rollout':
       return Worker.create({
         ...common,

@@ -7,17 +7,19 @@ import { bundleWorkflowCode, DefaultLogger } from '@temporalio/worker';
 import { cacheFolder } from '../backends/cache-folder.ts';
 import { failureConverterPath } from './payload-codec.ts';
 
-/** What workflow code may be made of; a change in any of it is another bundle. */
+/** What workflow code may be made of; a change in any of it is another bundle, and another version. */
 const sources = ['workflows', 'core', 'package-lock.json'];
+
+const root = fileURLToPath(new URL('../', import.meta.url));
 
 /**
  * The workflows as one file, made once per version of their sources and kept in the per-user cache: bundling takes a
  * second or two, and a killed orchestrator is wanted back sooner. `isEncrypted`: failures are made so that a codec can encrypt them.
  */
 export async function workflowBundlePath({ isEncrypted = false } = {}): Promise<string> {
-  const root = fileURLToPath(new URL('../', import.meta.url));
   const folder = path.join(cacheFolder(), 'workflow-bundles');
-  const file = path.join(folder, `${await digestOf(root)}${isEncrypted ? '-encrypted' : ''}.js`);
+  const version = await workflowCodeVersion();
+  const file = path.join(folder, `${version}-node${process.versions.node}${isEncrypted ? '-encrypted' : ''}.js`);
   if (existsSync(file)) return file;
   const workflowsPath = path.join(root, 'workflows', `index${path.extname(import.meta.url)}`);
   const { code } = await bundleWorkflowCode({
@@ -32,11 +34,15 @@ export async function workflowBundlePath({ isEncrypted = false } = {}): Promise<
   return file;
 }
 
-async function digestOf(root: string): Promise<string> {
-  const hash = createHash('sha256').update(process.version);
+/**
+ * A digest over what the workflows are made of, the same wherever they lie. The bundle's own would not be: it holds the
+ * paths of its packages. A history that was written under another version need not replay. `folder`: of another copy of Ratchet.
+ */
+export async function workflowCodeVersion(folder = root): Promise<string> {
+  const hash = createHash('sha256');
   for (const source of sources) {
-    const files = path.extname(source) ? [source] : await filesBelow(root, source);
-    for (const file of files) hash.update(`${file}\n`).update(await readFile(path.join(root, file)));
+    const files = path.extname(source) ? [source] : await filesBelow(folder, source);
+    for (const file of files) hash.update(`${file}\n`).update(await readFile(path.join(folder, file)));
   }
   return hash.digest('hex').slice(0, 32);
 }

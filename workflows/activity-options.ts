@@ -6,7 +6,7 @@ import type {
   TrainActivities,
   UploadActivities,
 } from '../activities/index.ts';
-import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
+import { holdAgainMs } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { patiently } from './local-waits.ts';
@@ -17,22 +17,45 @@ import { patiently } from './local-waits.ts';
  */
 const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '10s' } as const;
 
-/** Small, idempotent, on the orchestrator itself: no queue between them and the workflow, which tries them again itself. */
+/**
+ * Small, idempotent, on the orchestrator itself: no queue between them and the workflow. One at a time: of several that are
+ * under way together the results come as they are done, but in a replay as they were asked for, and then the workflow goes
+ * another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881). What fails is tried again by the workflow, which
+ * can say meanwhile what it waits for, and lets the others pass.
+ */
 export const local = patiently(
-  proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry: { maximumAttempts: 1 } }),
+  oneAtATime(
+    proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry: { maximumAttempts: 1 } }),
+  ),
 );
 
 /** For what people are told while they wait: without an answer they are told that. */
-export const lookup = proxyLocalActivities<OrchestratorActivities>({
+export const lookup = proxyActivities<OrchestratorActivities>({
+  taskQueue: taskQueues.orchestrator,
   startToCloseTimeout: '10s',
+  scheduleToCloseTimeout: '30s',
   retry: { maximumAttempts: 1 },
 });
+
+function oneAtATime<Activities extends object>(activities: Activities): Activities {
+  let last: Promise<unknown> = Promise.resolve(); // of this workflow alone: each has modules of its own
+  return new Proxy(activities, {
+    get: (target, name) => {
+      const activity = Reflect.get(target, name) as (...input: unknown[]) => Promise<unknown>;
+      return (...input: unknown[]): Promise<unknown> => {
+        const turn = last.then(() => activity(...input));
+        last = turn.catch(() => undefined); // whoever asked has its failure
+        return turn;
+      };
+    },
+  });
+}
 
 export function orchestratorFor(spec: RunSpec) {
   return proxyActivities<OrchestratorActivities>({
     taskQueue: taskQueues.orchestrator,
     startToCloseTimeout: '10m',
-    heartbeatTimeout: heartbeatTimeoutMs(spec),
+    heartbeatTimeout: spec.heartbeatTimeoutS * 1000,
     retry,
   });
 }
@@ -48,7 +71,7 @@ export function rolloutsFor(spec: RunSpec) {
   return proxyActivities<RolloutActivities>({
     taskQueue: taskQueues.rollout,
     startToCloseTimeout: '2h',
-    heartbeatTimeout: heartbeatTimeoutMs(spec),
+    heartbeatTimeout: spec.heartbeatTimeoutS * 1000,
     retry,
   });
 }
@@ -57,7 +80,7 @@ export function rolloutsFor(spec: RunSpec) {
 const onHeldHost = (spec: RunSpec) =>
   ({
     cancellationType: ActivityCancellationType.TRY_CANCEL,
-    heartbeatTimeout: heartbeatTimeoutMs(spec),
+    heartbeatTimeout: spec.heartbeatTimeoutS * 1000,
   }) as const;
 
 /**
@@ -83,9 +106,4 @@ export function trainingOn(spec: RunSpec, holder: string) {
 export function uploadsOn(spec: RunSpec, holder: string) {
   const taskQueue = trainerQueues(holder).uploads;
   return proxyActivities<UploadActivities>({ ...onHeldHost(spec), taskQueue, startToCloseTimeout: '6h', retry });
-}
-
-/** Runs that were opened before they could say so have none in their spec. */
-function heartbeatTimeoutMs(spec: RunSpec): number {
-  return ((spec.heartbeatTimeoutS as number | undefined) ?? heartbeatTimeoutDefaultS) * 1000;
 }

@@ -1,11 +1,12 @@
 import { roundsBeforeWidening, samplingRoundsMax } from '../core/limits.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { addHistograms, describeHistogram } from '../core/rl/difficulty.ts';
-import { addFailures, breakerReason, defaultBreaker, describeFailures, noFailures } from '../core/rl/failures.ts';
+import { addFailures, breakerReason, describeFailures, noFailures } from '../core/rl/failures.ts';
 import { countGroups, selectGroups } from '../core/rl/selection.ts';
 import { decodeRanges, encodeRanges, type EndedRanges } from '../core/rl/ledger.ts';
+import { addLost, nothingLost, type LostWork } from '../core/rl/lost-work.ts';
 import type { KeptGroups, ObjectRef, PolicyVersion, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import type { BreakerSpec, RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { FilteredRound, LeaseInput } from '../activities/index.ts';
 import { local, rolloutsFor } from './activity-options.ts';
 import { generateRound } from './generate-round.ts';
@@ -33,6 +34,7 @@ export interface CollectedStep {
   readonly ended: readonly EndedRanges[];
   readonly rows: number;
   readonly figures: Readonly<Record<string, number>>;
+  readonly lost: LostWork;
 }
 
 /** One sampling round that has been scored, and what the filter made of it. */
@@ -50,8 +52,6 @@ interface ScoredRound {
 export async function collectStep(desk: RunDesk, input: CollectInput): Promise<CollectedStep> {
   const { run, spec, datasets, step } = input;
   const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
-  // Runs that were opened before there was one have no breaker in their spec.
-  const limits = (spec.breaker as BreakerSpec | undefined) ?? defaultBreaker;
   const issued: [number, number][] = [];
   const ended: EndedRanges[] = [];
   const scored: ObjectRef[] = [];
@@ -61,6 +61,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
   let rounds: ScoredRound[] = [];
   let means: readonly number[] = [];
   let failures = noFailures;
+  let lost = nothingLost;
   let fruitlessRounds = 0;
   let isWidened = false;
 
@@ -103,6 +104,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
           failed_rollouts: failures.failedRollouts,
           ...spent,
         },
+        lost,
       };
     }
     if (spec.filter.onStarvation === 'widen' && !isWidened && fruitlessRounds >= roundsBeforeWidening) {
@@ -155,9 +157,10 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     spent.generate_s += generated.seconds;
     spent.score_s += score.seconds;
     spent.adopted += generated.adopted;
+    lost = [generated.lost, score.lost ?? nothingLost].reduce(addLost, lost);
 
     failures = addFailures(failures, filtered.failures ?? noFailures);
-    const tooMuch = breakerReason(failures, limits);
+    const tooMuch = breakerReason(failures, spec.breaker);
     if (tooMuch !== null) {
       const causes = describeFailures(failures.causes).join('; ');
       desk.pause(

@@ -1,11 +1,15 @@
+import { describeEffectiveness, type Effectiveness } from '../core/rl/effectiveness.ts';
 import { firstLineage } from '../core/names.ts';
-import type { EvaluationSummary, Recovery } from '../activities/index.ts';
-import type { local } from './activity-options.ts';
+import type { EvaluationSummary, OrchestratorActivities, Recovery } from '../activities/index.ts';
 import type { RunEvent } from './messages.ts';
 
 /** What a run tells people, one line per event. */
 
-export function unsoundLine({ holes, duplicates, brokenLinks }: Awaited<ReturnType<typeof local.auditRun>>): string {
+export function unsoundLine({
+  holes,
+  duplicates,
+  brokenLinks,
+}: Omit<Awaited<ReturnType<OrchestratorActivities['auditRun']>>, 'effectiveness'>): string {
   return [
     'the record of this run is not sound:',
     ...(brokenLinks.length > 0
@@ -16,9 +20,25 @@ export function unsoundLine({ holes, duplicates, brokenLinks }: Awaited<ReturnTy
   ].join(' ');
 }
 
+export function finishedLine(step: number, maxSteps: number, effectiveness: Effectiveness | undefined): string {
+  const figures = effectiveness === undefined ? [] : [describeEffectiveness(effectiveness)];
+  return [`finished at step ${step} of ${maxSteps}`, ...figures].join(' · ');
+}
+
+export function finishedValues(effectiveness: Effectiveness | undefined): Record<string, number> {
+  if (effectiveness === undefined) return {};
+  const { ettr, lost } = effectiveness;
+  return { ...(ettr === null ? {} : { ettr }), ...lost };
+}
+
 export function rewoundLine(lineage: string, step: number): string {
   if (lineage === firstLineage) return `this run begins at step ${step} of another one`;
   return `lineage ${lineage} begins at step ${step}; what an earlier lineage did after it is kept, and superseded`;
+}
+
+export function upgradedLine(run: string, step: number, pausedBecause: string | null): string {
+  const paused = pausedBecause === null ? '' : `; it is paused as before: ${pausedBecause}`;
+  return `upgrade: ${run} goes on after step ${step} under the new code${paused}`;
 }
 
 export function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {

@@ -34,6 +34,7 @@ export interface RunEvent {
     | 'checkpoint'
     | 'recovery'
     | 'rewound'
+    | 'upgraded'
     | 'refused'
     | 'paused'
     | 'resumed'

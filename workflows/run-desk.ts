@@ -5,10 +5,12 @@ import {
   setHandler,
   upsertMemo,
   upsertSearchAttributes,
+  workflowInfo,
 } from '@temporalio/workflow';
 import { defineSearchAttributeKey } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
-import type { Overrides } from '../core/rl/run-state.ts';
+import { memoKeys } from '../core/names.ts';
+import { type AskedOfRun, nothingAsked, type Overrides, type RewindRequest } from '../core/rl/run-state.ts';
 import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
@@ -32,6 +34,7 @@ const attributes = {
 export interface DeskState {
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
+  readonly isPausedByPerson: boolean;
 }
 
 export interface DeskOptions {
@@ -43,7 +46,9 @@ export interface DeskOptions {
   readonly warnings: readonly string[];
   readonly hasSearchAttributes: boolean;
   readonly overrides: Overrides;
-  readonly carried: DeskState | null;
+  readonly events: readonly RunEvent[];
+  readonly pausedBecause: string | null;
+  readonly isPausedByPerson: boolean;
   /** Refuses a step that cannot be gone on from, with those that can. */
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
@@ -58,17 +63,25 @@ export class RunDesk {
   #waits = 0;
   #events: RunEvent[];
   #pausedBecause: string | null;
+  #isPausedByPerson: boolean;
+  /** How many wait for a person to resume what a person paused, and since when the first of them does. */
+  #standing = { waits: 0, since: 0 };
   #overrides: Overrides;
   #phase: RunStatus['phase'] = 'warm-up';
   #step = 0;
   #digest: string | null = null;
-  #rewindTo: number | null = null;
+  #rewind: RewindRequest | null = null;
+  /** {@link AskedOfRun} as the memo has it. */
+  #noted: string;
 
   constructor(options: DeskOptions) {
     this.#options = options;
-    this.#events = [...(options.carried?.events ?? [])];
-    this.#pausedBecause = options.carried?.pausedBecause ?? null;
+    this.#events = [...options.events];
+    this.#pausedBecause = options.pausedBecause;
+    this.#isPausedByPerson = options.isPausedByPerson;
     this.#overrides = options.overrides;
+    this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
+    this.#noteAsked();
     this.#listen();
   }
 
@@ -85,13 +98,14 @@ export class RunDesk {
     return this.#pausedBecause !== null;
   }
 
-  /** The step to go on from in a new lineage, when somebody asked for it. */
-  get rewindTo(): number | null {
-    return this.#rewindTo;
+  /** Where to go on from in a new lineage, when somebody asked for it. */
+  get rewind(): RewindRequest | null {
+    return this.#rewind;
   }
 
   carry(): DeskState {
-    return { events: this.#events.slice(-20), pausedBecause: this.#pausedBecause };
+    const [events, isPausedByPerson] = [this.#events.slice(-20), this.#isPausedByPerson];
+    return { events, pausedBecause: this.#pausedBecause, isPausedByPerson };
   }
 
   at(phase: RunStatus['phase'], step: number, digest: string | null): void {
@@ -119,22 +133,42 @@ export class RunDesk {
     setCurrentDetails(this.#details());
   }
 
-  pause(reason: string): void {
+  pause(reason: string, by: 'run' | 'person' = 'run'): void {
     this.#pausedBecause = reason;
+    this.#isPausedByPerson = by === 'person';
+    this.#noteAsked();
     this.tell('paused', this.#step, `paused: ${reason}`);
   }
 
   /** What is done once when a pause gets long. */
   onLongPause: () => void = () => undefined;
 
+  /** Told how long the run stood still because a person had paused it. */
+  onStoodStill: (seconds: number) => void = () => undefined;
+
   /** Throws {@link RewindAsked} when the run is to go on from another step. */
   async untilResumed(): Promise<void> {
-    const isOver = (): boolean => this.#pausedBecause === null || this.#rewindTo !== null;
-    if (!isOver() && !(await condition(isOver, longPauseMs))) {
-      this.onLongPause();
-      await condition(isOver);
+    const isOver = (): boolean => this.#pausedBecause === null || this.#rewind !== null;
+    if (!isOver()) {
+      const isByPerson = this.#isPausedByPerson;
+      if (isByPerson) this.#standStill();
+      if (!(await condition(isOver, longPauseMs))) {
+        this.onLongPause();
+        await condition(isOver);
+      }
+      if (isByPerson) this.#moveOn();
     }
-    if (this.#rewindTo !== null) throw new RewindAsked();
+    if (this.#rewind !== null) throw new RewindAsked();
+  }
+
+  #standStill(): void {
+    if (this.#standing.waits === 0) this.#standing.since = Date.now();
+    this.#standing.waits += 1;
+  }
+
+  #moveOn(): void {
+    this.#standing.waits -= 1;
+    if (this.#standing.waits === 0) this.onStoodStill((Date.now() - this.#standing.since) / 1000);
   }
 
   /** Lets `temporal workflow list --query 'RatchetRun="…"'` find the run and see how far it is. */
@@ -154,7 +188,7 @@ export class RunDesk {
     setHandler(statusQuery, () => this.#status());
     setHandler(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
     setHandler(pauseUpdate, (reason = 'asked to') => {
-      this.pause(reason);
+      this.pause(reason, 'person');
       return `Pausing after what is under way. Go on with: ratchet resume ${this.#options.run}`;
     });
     setHandler(resumeUpdate, () => this.#resume(), {
@@ -169,7 +203,7 @@ export class RunDesk {
         }
       },
     });
-    setHandler(rewindUpdate, (step) => this.#rewind(step), {
+    setHandler(rewindUpdate, (step) => this.#rewindTo(step), {
       validator: (step) => {
         if (this.#phase === 'warm-up')
           throw refusal('rewind: nothing is committed yet; there is no step to go back to.');
@@ -187,27 +221,48 @@ export class RunDesk {
     });
   }
 
-  async #rewind(step: number): Promise<string> {
+  /** For whoever takes the run over when nothing can answer for it; a write of its own only where something changed. */
+  #noteAsked(): void {
+    const asked: AskedOfRun = {
+      pausedBecause: this.#pausedBecause,
+      isPausedByPerson: this.#isPausedByPerson,
+      overrides: this.#overrides,
+      rewind: this.#rewind,
+    };
+    const text = JSON.stringify(asked);
+    if (text === this.#noted) return;
+    this.#noted = text;
+    upsertMemo({ [memoKeys.asked]: asked });
+  }
+
+  async #rewindTo(step: number): Promise<string> {
     await this.#options.checkRewind(step);
-    this.#rewindTo = step;
+    const { workflowId, runId } = workflowInfo();
+    this.#rewind = { step, request: `${workflowId}/${runId}` };
     this.#pausedBecause = null;
+    this.#isPausedByPerson = false;
+    this.#noteAsked();
     const { run } = this.#options;
     return `Going on from step ${step} in a new lineage once what is under way is done. What came after it is kept: ratchet audit ${run}`;
   }
 
   #resume(): string {
     this.#pausedBecause = null;
+    this.#isPausedByPerson = false;
+    this.#noteAsked();
     this.tell('resumed', this.#step, 'resumed');
     return `Going on after step ${this.#step}.`;
   }
 
   #setLearningRate(learningRate: number): string {
     this.#overrides = { ...this.#overrides, learningRate };
+    this.#noteAsked();
     return `Peak learning rate ${learningRate} from the next plan on.`;
   }
 
   #stopAfter(step: number): string {
     this.#overrides = { ...this.#overrides, stopAfter: step };
+    this.#noteAsked();
     return `The run ends after step ${this.lastStep}.`;
   }
 

@@ -1,27 +1,35 @@
 import { ActivityFailure, ApplicationFailure, workflowInfo } from '@temporalio/workflow';
-import type { RunState } from '../core/rl/run-state.ts';
+import type { AskedOfRun, RewindRequest, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
-import { opening } from './activity-options.ts';
+import { local, opening } from './activity-options.ts';
 import type { DeskState } from './run-desk.ts';
+import { type CarriedAccount, StepAccount } from './step-account.ts';
 
 /** All that continue-as-new carries: what is not here is lost. */
 export interface ContinuedRun {
   readonly continued: {
-    readonly opened: Omit<OpenedRun, 'head'>;
+    /** What the run was started with. */
+    readonly typed: TypedInput;
+    /** Without the spec, which is read from the store again. */
+    readonly opened: Omit<OpenedRun, 'head' | 'spec'>;
     readonly state: RunState;
     /** sha256 of the last commit. */
     readonly parent: string;
     readonly desk: DeskState;
+    readonly account?: CarriedAccount;
     /** The last few, for the summary. */
     readonly evals: readonly EvaluationSummary[];
-    /** The committed step to go on from in a new lineage, instead of `state`. */
-    readonly rewindTo?: number;
+    /** Where to go on from in a new lineage, instead of from `state`. */
+    readonly rewind?: RewindRequest;
     /** Why that could not be done after all: retention was at work meanwhile. The run goes on where it was. */
     readonly rewindRefused?: string;
     /** The GPU worker that held the run last: it may hold the newest version still. */
     readonly trainer?: string | null;
   };
 }
+
+/** The part of the input that a user may type, without what is done once. */
+export type TypedInput = Omit<Exclude<TrainRunInput, string>, 'rewind' | 'takesOver'>;
 
 /** Where a run goes on from: a commit's state, and its sha256. */
 export interface Start {
@@ -31,40 +39,78 @@ export interface Start {
   readonly begins: boolean;
 }
 
+export interface OpenedStart {
+  readonly typed: TypedInput;
+  readonly opened: Omit<OpenedRun, 'head'>;
+  /** Null when nothing is committed yet. */
+  readonly start: Start | null;
+  /** Of the execution before, when this one continues it. */
+  readonly carried: ContinuedRun['continued'] | null;
+  readonly pausedBecause: AskedOfRun['pausedBecause'];
+  readonly isPausedByPerson: boolean;
+  readonly overrides: AskedOfRun['overrides'];
+  /** Whether an execution by other code had worked on it. */
+  readonly isTakenOver: boolean;
+  readonly account: StepAccount;
+}
+
 /** Opens the run, or takes up what continue-as-new carried. */
-export async function openOrContinue(
-  input: TrainRunInput | ContinuedRun,
-): Promise<{ opened: Omit<OpenedRun, 'head'>; start: Start | null; carried: ContinuedRun['continued'] | null }> {
+export async function openOrContinue(input: TrainRunInput | ContinuedRun): Promise<OpenedStart> {
+  if (typeof input === 'object' && 'continued' in input) return continueFrom(input.continued);
   const { workflowId, runId } = workflowInfo();
-  if (typeof input === 'object' && 'continued' in input) {
-    const { opened, state, parent, rewindTo } = input.continued;
-    if (rewindTo === undefined) return { opened, start: { state, parent, begins: false }, carried: input.continued };
-    const { handle: run } = opened;
-    const begun = await opening.beginLineage
-      .executeWithOptions({ summary: `from step ${rewindTo}` }, [
-        { run: { name: run.name, store: run.store }, step: rewindTo, request: `${workflowId}/${runId}` },
-      ])
-      .catch(refusalOf);
-    if (typeof begun === 'string') {
-      const carried = { ...input.continued, rewindRefused: begun };
-      return { opened, start: { state, parent, begins: false }, carried };
-    }
-    const { commit, sha256 } = begun.head;
-    return {
-      opened: { ...opened, handle: { ...run, lineage: begun.lineage }, weightsAreGone: !begun.hasWeights },
-      start: { state: startOver(commit.state), parent: sha256, begins: true },
-      carried: input.continued,
-    };
-  }
-  const config = typeof input === 'string' ? input : input.config;
-  const opened = await opening.openRun.executeWithOptions({ summary: config }, [input, workflowId, runId]);
+  const given: Exclude<TrainRunInput, string> = typeof input === 'string' ? { config: input } : input;
+  const { takesOver = null, rewind: _, ...typed } = given;
+  const opened = await opening.openRun.executeWithOptions({ summary: typed.config }, [input, workflowId, runId]);
   const { head } = opened;
-  if (!head) return { opened, start: null, carried: null };
-  const { commit, sha256: parent } = head;
-  return {
-    opened,
-    start: { state: startOver(commit.state), parent, begins: commit.origin !== undefined },
+  const before = takesOver?.handle ?? null;
+  const asked = takesOver?.asked ?? null;
+  const account = new StepAccount();
+  const rest = {
+    typed,
     carried: null,
+    pausedBecause: asked?.pausedBecause ?? null,
+    isPausedByPerson: asked?.isPausedByPerson ?? false,
+    isTakenOver: before !== null,
+    account,
+  };
+  if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? {} };
+  const { commit, sha256: parent } = head;
+  // What was set holds from the newest commit on; a rewind takes it back with everything else.
+  const isWhereItWas = before?.lineage === opened.handle.lineage;
+  const state = asked && isWhereItWas ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state);
+  const begins = commit.origin !== undefined;
+  if (opened.hadEnded === true) account.stoodStill((Date.now() - Date.parse(commit.committedAt)) / 1000);
+  else if (!begins) account.startedAgain();
+  const start: Start = { state, parent, begins };
+  return { ...rest, opened, start, overrides: state.overrides };
+}
+
+async function continueFrom(carried: ContinuedRun['continued']): Promise<OpenedStart> {
+  const { typed, state, parent, rewind, desk } = carried;
+  const { handle: run } = carried.opened;
+  const opened = { ...carried.opened, spec: await local.readSpec({ run }) };
+  const { pausedBecause, isPausedByPerson } = desk;
+  const account = new StepAccount(carried.account);
+  const rest = { typed, pausedBecause, isPausedByPerson, isTakenOver: false, account };
+  const start = { state, parent, begins: false };
+  if (!rewind) return { ...rest, opened, start, carried, overrides: state.overrides };
+  const begun = await opening.beginLineage
+    .executeWithOptions({ summary: `from step ${rewind.step}` }, [
+      { run: { name: run.name, store: run.store }, ...rewind },
+    ])
+    .catch(refusalOf);
+  if (typeof begun === 'string') {
+    return { ...rest, opened, start, carried: { ...carried, rewindRefused: begun }, overrides: state.overrides };
+  }
+  const { commit, sha256 } = begun.head;
+  const from = startOver(commit.state);
+  return {
+    ...rest,
+    opened: { ...opened, handle: { ...run, lineage: begun.lineage }, weightsAreGone: !begun.hasWeights },
+    start: { state: from, parent: sha256, begins: true },
+    carried,
+    overrides: from.overrides,
+    account: new StepAccount(), // what was lost on the way there is not the new lineage's
   };
 }
 

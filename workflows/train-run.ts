@@ -1,17 +1,28 @@
 import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
 import { canaryDifferenceMax, refusedAttemptsMax } from '../core/limits.ts';
 import { versionName } from '../core/names.ts';
-import { initialCurriculum } from '../core/rl/curriculum.ts';
-import { nextBeta } from '../core/rl/kl-controller.ts';
+import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';
 import { local, opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
 import { awaitedLater, Beside } from './beside.ts';
 import { collectStep, type CollectedStep } from './collect-step.ts';
-import { evalLine, evalValues, recoveryLines, rewoundLine, stepLine, unsoundLine } from './lines.ts';
+import {
+  evalLine,
+  evalValues,
+  finishedLine,
+  finishedValues,
+  recoveryLines,
+  rewoundLine,
+  stepLine,
+  unsoundLine,
+  upgradedLine,
+} from './lines.ts';
 import { Publishing } from './publishing.ts';
 import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
+import { committedMetrics } from './step-metrics.ts';
+import { firstState, stateAfter } from './run-states.ts';
 import { stepOutcomes } from './step-outcomes.ts';
 import { TrainerHold } from './trainer-hold.ts';
 
@@ -29,6 +40,8 @@ export interface RunSummary {
     readonly counts: Readonly<Record<string, number>>;
     readonly isSound: boolean;
   };
+  /** Of the lineage that the run ended in. */
+  readonly effectiveness: Effectiveness;
   readonly evals: readonly EvaluationSummary[];
 }
 
@@ -37,7 +50,7 @@ export interface RunSummary {
  * is in the store: a run that starts finds the newest one and goes on from there, whatever became of Temporal's state.
  */
 export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<RunSummary> {
-  const { opened, start, carried } = await openOrContinue(input);
+  const { opened, start, carried, account, ...before } = await openOrContinue(input);
   const { handle: run, spec, datasets } = opened;
   const [orchestrator, rollouts] = [orchestratorFor(spec), rolloutsFor(spec)];
   const desk = new RunDesk({
@@ -48,8 +61,10 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     learningRate: spec.learningRate,
     warnings: opened.warnings,
     hasSearchAttributes: opened.hasSearchAttributes,
-    overrides: start?.state.overrides ?? {},
-    carried: carried?.desk ?? null,
+    overrides: before.overrides,
+    pausedBecause: before.pausedBecause,
+    isPausedByPerson: before.isPausedByPerson,
+    events: carried?.desk.events ?? [],
     checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });
   if (!carried) {
@@ -61,8 +76,18 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     }
   }
 
+  if (before.isTakenOver) {
+    desk.tell(
+      'upgraded',
+      start?.state.step ?? 0,
+      upgradedLine(spec.name, start?.state.step ?? 0, before.pausedBecause),
+    );
+  }
+
   const hold = new TrainerHold({ run, spec }, desk, carried?.trainer ?? null);
   desk.onLongPause = () => hold.releaseWhenIdle();
+  desk.onStoodStill = (seconds) => account.stoodStill(seconds);
+  hold.onLost = (epoch, seconds) => account.workerLost(epoch, seconds);
   const publishing = new Publishing(run, desk, hold, tellRecovery);
   /** The step in training, and rollouts asked for it meanwhile: a recovery needs none. */
   let inTraining = 0;
@@ -96,6 +121,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const step = state.step + 1;
     const startedAt = Date.now();
     let collected: CollectedStep = await (collecting ?? collect(step, state)).catch(orRewind);
+    const waitedS = (Date.now() - startedAt) / 1000;
     collecting = mayPrefetch(step) ? collect(step + 1, collected) : null;
 
     const attempts: CollectedStep[] = [collected];
@@ -114,8 +140,18 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       trained = await train(step, attempts.length, collected).catch(orRewind);
     }
 
-    const figures = { ...collected.figures, train_s: trained.seconds, step_s: (Date.now() - startedAt) / 1000 };
-    state = nextState(step, trained.policy, collected, trained.metrics);
+    const stepS = (Date.now() - startedAt) / 1000;
+    const figures = { ...collected.figures, train_s: trained.seconds, step_s: stepS };
+    for (const { lost } of attempts) account.add(lost);
+    const due = isEvalDue(step) ? [...pendingEvals, step] : [...pendingEvals];
+    state = stateAfter(state, {
+      spec,
+      policy: trained.policy,
+      collected,
+      metrics: trained.metrics,
+      overrides: desk.overrides,
+      pendingEvals: due,
+    });
     parent = (
       await local.commitStep({
         run,
@@ -124,16 +160,14 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
         optimizer: trained.optimizer,
         engine: trained.engine,
         outcomes: stepOutcomes(step, attempts),
-        metrics: {
-          ...trained.metrics,
-          'train/learning_rate': trained.learningRate,
-          'train/loss': trained.metrics['loss'] ?? 0,
-          'train/kl_divergence': trained.metrics['kl_divergence'] ?? 0,
-          'train/kl_beta': state.klBeta,
-          'rollout/generation_time': collected.figures['generate_s'] ?? 0,
-          'time/train': trained.seconds,
-          'time/step': figures.step_s,
-        },
+        metrics: committedMetrics({
+          collected,
+          trained,
+          klBeta: state.klBeta,
+          waitedS,
+          stepS,
+          account: account.take(),
+        }),
         state,
       })
     ).sha256;
@@ -158,7 +192,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   function mayPrefetch(step: number): boolean {
-    const goesOn = !desk.isPaused && desk.rewindTo === null && !workflowInfo().continueAsNewSuggested;
+    const goesOn = !desk.isPaused && desk.rewind === null && !workflowInfo().continueAsNewSuggested;
     return spec.maxAsyncLevel > 0 && step < desk.lastStep && goesOn;
   }
 
@@ -177,6 +211,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
         hold.use(({ steps, epoch }) => steps.trainStep.executeWithOptions({ summary }, [{ run, plan, epoch }])),
       );
       inTraining = 0;
+      if (result.lost) account.attemptsLost(result.lost);
       if (result.recovery) tellRecovery(step, result.recovery);
       if (result.replay === null) return { ...result, ...planned };
       takeReplay(result.replay);
@@ -186,6 +221,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   function tellRecovery(step: number, recovery: Recovery): void {
     const isFirstLoad = recovery.replayedSteps === 0 && recovery.restoredFrom === state.step;
     const isExpected = isFirstLoad && step === (start?.state.step ?? 0) + 1;
+    if (!isExpected) account.restored(recovery.seconds);
     for (const { kind, text, values } of recoveryLines(step, recovery, regenerated, isExpected)) {
       desk.tell(kind, step, text, values);
     }
@@ -230,28 +266,6 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     }
   }
 
-  function nextState(
-    step: number,
-    policy: PolicyVersion,
-    collected: CollectedStep,
-    metrics: Readonly<Record<string, number>>,
-  ): RunState {
-    const measuredKl = metrics['kl_divergence'] ?? 0;
-    const renewsReference = spec.kl.refSyncSteps !== null && step % spec.kl.refSyncSteps === 0;
-    return {
-      schemaVersion: 1,
-      lineage: run.lineage,
-      step,
-      policy,
-      reference: renewsReference ? policy : state.reference,
-      klBeta: nextBeta({ beta: state.klBeta, targetKl: spec.kl.targetKl, measuredKl }),
-      curriculum: collected.curriculum,
-      surplus: collected.surplus,
-      overrides: desk.overrides,
-      pendingEvals: isEvalDue(step) ? [...pendingEvals, step] : [...pendingEvals],
-    };
-  }
-
   async function broadcastWeights(policy: PolicyVersion): Promise<void> {
     const url = spec.inference.kind === 'embedded' ? spec.inference.url : null;
     const summary = `${versionName(policy)} to ${url ?? 'the policy servers'}`;
@@ -287,7 +301,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function saveCheckpoint(step: number): Promise<void> {
     const pinned = [state.reference.step, ...pendingEvals];
     const { kept } = await orchestrator.saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
-      { run, step, pinned, ...(desk.rewindTo === null ? {} : { keepsAll: true }) },
+      { run, step, pinned, ...(desk.rewind === null ? {} : { keepsAll: true }) },
     ]);
     desk.tell('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
   }
@@ -332,19 +346,14 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       }
     } while (warm.step < total);
 
-    const first: RunState = {
-      schemaVersion: 1,
-      lineage: run.lineage,
-      step: 0,
+    const first = firstState({
+      run,
+      spec,
       policy: warm.policy,
-      reference: warm.policy,
-      klBeta: spec.kl.beta,
-      curriculum: initialCurriculum,
-      surplus: [],
       overrides: desk.overrides,
       pendingEvals: isEvalDue(0) ? [0] : [],
-    };
-    const metrics = warm.loss === null ? {} : { 'sft/loss': warm.loss };
+    });
+    const metrics = { ...(warm.loss === null ? {} : { 'sft/loss': warm.loss }), ...account.take() };
     const outcomes = stepOutcomes(0, []);
     const committed = await local.commitStep({
       run,
@@ -381,15 +390,17 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await broadcast.catch(unlessRewind); // a version that is left behind need not be served
     await beside.finish();
     await condition(allHandlersFinished);
-    const { rewindTo } = desk;
+    const { rewind } = desk;
     const { handle, datasets, warnings, hasSearchAttributes } = opened;
     return continueAsNew<typeof trainRun>({
       continued: {
-        ...(rewindTo === null ? {} : { rewindTo }),
-        opened: { handle, spec, datasets, warnings, hasSearchAttributes, weightsAreGone: false },
+        ...(rewind === null ? {} : { rewind }),
+        typed: before.typed,
+        opened: { handle, datasets, warnings, hasSearchAttributes, weightsAreGone: false },
         state: { ...state, overrides: desk.overrides },
         parent,
         desk: desk.carry(),
+        account: account.carry(),
         evals: evals.slice(-evalsCarried),
         trainer: hold.carry(),
       },
@@ -401,19 +412,24 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await broadcast.catch(orRewind);
     hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
-    if (desk.rewindTo !== null) return continueRun();
-    const ledger = await local.auditRun({ run });
+    if (desk.rewind !== null) return continueRun();
+    const { effectiveness, ...ledger } = await desk.waitFor(
+      'the audit of the ledger',
+      orchestrator.auditRun.executeWithOptions({ summary: `${state.step} steps` }, [{ run }]),
+    );
     if (!ledger.isSound) desk.tell('warning', state.step, unsoundLine(ledger));
     desk.at('finished', state.step, state.policy.digest);
-    desk.tell('finished', state.step, `finished at step ${state.step} of ${spec.maxSteps}`);
+    const line = finishedLine(state.step, spec.maxSteps, effectiveness);
+    desk.tell('finished', state.step, line, finishedValues(effectiveness));
     await condition(allHandlersFinished);
-    if (desk.rewindTo !== null) return continueRun();
+    if (desk.rewind !== null) return continueRun();
     return {
       run: spec.name,
       step: state.step,
       policyDigest: state.policy.digest,
       weights: state.policy.weights,
       ledger,
+      effectiveness,
       evals,
     };
   }

@@ -58,6 +58,8 @@ export class TrainerHold {
   #users = 0;
   #isReleaseWanted = false;
   #waitingFor = 'a GPU worker';
+  /** Told when something is asked again, since the worker that held the run is lost: seconds since it was asked first. */
+  onLost: (epoch: number, seconds: number) => void = () => undefined;
 
   constructor(
     { run, spec }: { readonly run: RunHandle; readonly spec: RunSpec },
@@ -77,14 +79,20 @@ export class TrainerHold {
   async use<T>(ask: (on: HeldTrainer) => Promise<T>): Promise<T> {
     this.#users += 1;
     try {
+      let lost: { readonly epoch: number; readonly askedAt: number } | null = null;
       for (;;) {
         const hold = await this.#hold();
+        if (lost !== null) this.onLost(lost.epoch, (Date.now() - lost.askedAt) / 1000);
+        lost = null;
+        const askedAt = Date.now();
         const scope = new CancellationScope();
         let isAnswered = false;
         const answer = awaitedLater(scope.run(() => ask(hold)).finally(() => (isAnswered = true)));
         await Promise.race([answer.catch(() => undefined), hold.over]);
-        if (!isAnswered) scope.cancel();
-        else if (!(await this.#isToAskAgain(answer))) return await answer;
+        if (!isAnswered) {
+          scope.cancel();
+          lost = { epoch: hold.epoch, askedAt };
+        } else if (!(await this.#isToAskAgain(answer))) return await answer;
       }
     } finally {
       this.#users -= 1;

@@ -13,8 +13,7 @@ const written = new Map<string, Set<string>>();
 
 /** Appends a row unless one with the same lineage, step and kind is there. The file can be rebuilt from the commits. */
 export async function appendMetrics(store: Store, row: MetricsRow): Promise<void> {
-  const known = written.get(store.uri) ?? (await readKeys(store));
-  written.set(store.uri, known);
+  const known = await keysOf(store);
   const key = rowKey(row);
   if (known.has(key)) return;
   try {
@@ -24,6 +23,17 @@ export async function appendMetrics(store: Store, row: MetricsRow): Promise<void
     throw error;
   }
   known.add(key);
+}
+
+/** Whether a committed step has its row. */
+export async function hasMetrics(store: Store, row: Pick<MetricsRow, 'lineage' | 'step'>): Promise<boolean> {
+  return (await keysOf(store)).has(rowKey(row));
+}
+
+async function keysOf(store: Store): Promise<Set<string>> {
+  const known = written.get(store.uri) ?? (await readKeys(store));
+  written.set(store.uri, known);
+  return known;
 }
 
 /** What a full disk or a killed writer left of a line is closed off, so that it spoils no other line. */
@@ -51,7 +61,7 @@ function wholeRows(bytes: Uint8Array): MetricsRow[] {
     });
 }
 
-function rowKey(row: MetricsRow): string {
+function rowKey(row: Pick<MetricsRow, 'lineage' | 'step'>): string {
   const evaluation = Object.keys(row).find((name) => name.startsWith('eval/'));
   return `${row.lineage}/${row.step}/${evaluation?.split('/')[1] ?? 'train'}`;
 }

@@ -9,6 +9,7 @@ import type { Store } from './types.ts';
 
 export type { Store } from './types.ts';
 export { resolveStoreUri, showStoreUri } from './store-uri.ts';
+export { takeStoreCredentials } from './s3-credentials.ts';
 export { allCopies } from './s3-local-copies.ts';
 
 /** The store of one run. `uri` is where all runs lie, absolute (`resolveStoreUri`); the run's own objects are below its name. */

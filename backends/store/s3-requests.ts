@@ -1,6 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type * as Sdk from '@aws-sdk/client-s3';
 import { RatchetError } from '../../core/errors.ts';
+import { storeCredentials } from './s3-credentials.ts';
 import { isDiskError } from './file-store.ts';
 import type { S3Location } from './store-uri.ts';
 
@@ -168,7 +169,9 @@ export function openS3Requests(
 async function openSession(location: S3Server, limits: S3Limits): Promise<S3Session> {
   const sdk = await import('@aws-sdk/client-s3');
   const region = location.region ?? (location.endpoint === null ? null : (process.env['AWS_REGION'] ?? 'us-east-1'));
+  const credentials = storeCredentials();
   const client = new sdk.S3Client({
+    ...(credentials === null ? {} : { credentials }),
     ...(location.endpoint === null ? {} : { endpoint: location.endpoint }),
     ...(region === null ? {} : { region }),
     forcePathStyle: location.pathStyle,

@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import { countsByKind, encodeRanges } from '../../core/rl/ledger.ts';
 import { type AuditedLineage, auditStore, type RunReport } from '../../activities/audit-run.ts';
 import { findRunFolder, storeOption } from '../run-place.ts';
@@ -33,6 +34,7 @@ function describeLineage(lineage: AuditedLineage, isCurrent: boolean): string[] 
   return [
     `${lineage.lineage}${isCurrent ? ' (current)' : ''}: steps ${first}–${last}${began}`,
     `  ${issued} groups issued = ${sum(counts, pending, [])}${superseded > 0 ? `; ${superseded} of them superseded` : ''}`,
+    ...(lineage.last > first ? [`  ${describeEffectiveness(lineage.effectiveness)}`] : []),
     ...faults(lineage).map((fault) => `  ✗ ${fault}`),
   ];
 }

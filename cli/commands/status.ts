@@ -7,33 +7,67 @@ import {
   type WorkflowHandle,
 } from '@temporalio/client';
 import { Command } from 'commander';
+import { type CommittedRun, committedRun } from '../../activities/committed-run.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
 import { connect, findRun, findTemporal } from '../connection.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
 import { rootMessage } from '../root-message.ts';
+import { findRunFolder, storeOption } from '../run-place.ts';
 
 export const statusCommand = new Command('status')
   .description('where a run stands and what it is waiting for; without a name, all runs')
   .argument('[run]')
-  .action(async (run: string | undefined) => {
-    const { client, close } = await connect(await findTemporal(process.cwd()));
-    try {
-      if (run === undefined) return await listRuns(client);
-      const handle = await findRun(client, run);
-      const { status } = await handle.describe();
-      const details = await askStatus(handle);
-      const failure = status.name === 'RUNNING' ? null : await failureOf(handle);
-      const retries = details && status.name === 'RUNNING' ? ((await retrying(handle)) ?? []) : [];
-      const lines = details
-        ? [describe(details, status.name, retries)]
-        : [`${run}: workflow ${status.name.toLowerCase()}`];
-      if (failure) lines.push(`stopped because: ${failure}`);
-      else if (!details && status.name === 'RUNNING') lines.push(await describeWaiting(handle));
-      process.stdout.write(`${lines.join('\n')}\n`);
-    } finally {
-      await close();
-    }
+  .option(...storeOption)
+  .action(async (run: string | undefined, options: { store: string }) => {
+    if (run === undefined) return withTemporal(listRuns);
+    const committed = await readCommitted(run, options.store);
+    const figures = committed ? [`effectiveness ${describeEffectiveness(committed.effectiveness)}`] : [];
+    const lines = await withTemporal((client) => describeRun(client, run)).catch((error: unknown) => {
+      if (!committed) throw error;
+      return withoutTemporal(run, committed, error);
+    });
+    process.stdout.write(`${[...lines, ...figures].join('\n')}\n`);
   });
+
+async function withTemporal<T>(work: (client: Client) => Promise<T>): Promise<T> {
+  const { client, close } = await connect(await findTemporal(process.cwd()));
+  try {
+    return await work(client);
+  } finally {
+    await close();
+  }
+}
+
+/** From the run's folder alone; null when there is none here, or nothing is committed. */
+async function readCommitted(run: string, storeUri: string): Promise<CommittedRun | null> {
+  try {
+    return await committedRun(await findRunFolder(run, storeUri));
+  } catch (error) {
+    if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
+    throw error;
+  }
+}
+
+async function describeRun(client: Client, run: string): Promise<string[]> {
+  const handle = await findRun(client, run);
+  const { status } = await handle.describe();
+  const details = await askStatus(handle);
+  const failure = status.name === 'RUNNING' ? null : await failureOf(handle);
+  const retries = details && status.name === 'RUNNING' ? ((await retrying(handle)) ?? []) : [];
+  const lines = details ? [describe(details, status.name, retries)] : [`${run}: workflow ${status.name.toLowerCase()}`];
+  if (failure) lines.push(`stopped because: ${failure}`);
+  else if (!details && status.name === 'RUNNING') lines.push(await describeWaiting(handle));
+  return lines;
+}
+
+/** What the commits say when Temporal does not answer, or does not know the run (any more). */
+function withoutTemporal(run: string, { step, lineage, committedAt }: CommittedRun, error: unknown): string[] {
+  const isKnown = error instanceof RatchetError && ['ServerUnavailable', 'RunNotFound'].includes(error.code);
+  if (!isKnown) throw error;
+  return [`${run}: step ${step}, lineage ${lineage}, committed at ${committedAt}`, error.message];
+}
 
 /** Null when the run did not get as far as listening, or no orchestrator worker is there to speak for it. */
 async function askStatus(handle: WorkflowHandle): Promise<RunStatus | null> {

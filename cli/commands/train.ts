@@ -23,7 +23,7 @@ import { startStack, type Stack } from '../../workers/supervisor.ts';
 import { remoteTemporal } from '../../workers/temporal-settings.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
-import { followRun, printRest } from '../follow-run.ts';
+import { followRun, isTakenOver, printRest } from '../follow-run.ts';
 import { readOverrides } from '../overrides.ts';
 import { rootMessage } from '../root-message.ts';
 import { trainAgain, type TypedCommand, withMaxSteps } from '../typed-command.ts';
@@ -148,7 +148,16 @@ interface Watch {
   readonly gone: AbortSignal;
 }
 
+/** An upgrade ends the run's workflow and starts it anew: then the new one is watched. */
 async function watch(handle: RunHandle, options: Watch): Promise<number> {
+  for (let watched = handle; ;) {
+    const code = await watchExecution(watched, options);
+    if (code !== 'taken over') return code;
+    watched = handle.client.getHandle<typeof trainRun>(handle.workflowId);
+  }
+}
+
+async function watchExecution(handle: RunHandle, options: Watch): Promise<number | 'taken over'> {
   const { run, command, spec, stack, clock, interrupted, gone } = options;
   const ended = new AbortController();
   const left = AbortSignal.any([interrupted, gone]);
@@ -177,6 +186,7 @@ async function watch(handle: RunHandle, options: Watch): Promise<number> {
       return 1;
     }
     if (!(error instanceof WorkflowFailedError)) throw error;
+    if (await isTakenOver(handle, error)) return 'taken over';
     await printRest(handle, seen, clock.say);
     clock.say(`the run stopped: ${rootMessage(error)}`);
     clock.say(`when that is mended: ${trainAgain(command)}   (goes on from the last committed step, if there is one)`);

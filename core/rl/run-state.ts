@@ -71,6 +71,27 @@ export interface Overrides {
 }
 
 /**
+ * What was asked of a running run, by people or by itself, and is in no commit yet. The run keeps it in its memo, where
+ * it can be read when no code is there that can answer for the run.
+ */
+export interface AskedOfRun {
+  readonly pausedBecause: string | null;
+  readonly isPausedByPerson: boolean;
+  readonly overrides: Overrides;
+  /** `request` tells one wish from another: the same one again is not done twice. */
+  readonly rewind: RewindRequest | null;
+}
+
+export interface RewindRequest {
+  /** A committed step. */
+  readonly step: number;
+  /** `WORKFLOW_ID/EXECUTION_ID` of who was asked. */
+  readonly request: string;
+}
+
+export const nothingAsked: AskedOfRun = { pausedBecause: null, isPausedByPerson: false, overrides: {}, rewind: null };
+
+/**
  * Everything whose absence would make N + N steps differ from 2N. It is snapshotted at the moment step n's groups were
  * collected, never later, so that what is prefetched for step n+1 does not leak into commit n: a resumed run leases the
  * same groups again and adopts what it finds stored for them.

@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
-import { createOpenRun, type TrainRunInput } from '../../activities/open-run.ts';
+import { createOpenRun, type OpenedRun, type TakenOver, type TrainRunInput } from '../../activities/open-run.ts';
+import { nothingAsked } from '../../core/rl/run-state.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
+import { putJson } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
 import { hasCode } from '../backends/store.contract.ts';
 import { advance, commitFirst, configText, openRoles, runIn } from './runs.ts';
@@ -68,6 +70,24 @@ describe('opening a run', () => {
     const { head } = await open({}, 'words-again');
     assert.deepEqual([head!.commit.step, head!.sha256], [1, last.parent]);
     assert.deepEqual(head!.commit.state, last.state);
+  });
+
+  test('it is told whether the run had reached its end, and rows that its metrics are short of are written', async (t) => {
+    const { open, outputs } = await project(t);
+    const { handle } = await open({ overrides: { 'max-steps': '1' } });
+    const made = await runIn(outputs, { 'max-steps': '1' }, 'words');
+    const test = { ...made, run: { ...made.run, spec: handle.spec } };
+    const roles = openRoles();
+    const first = await commitFirst(test, roles);
+    assert.equal((await open()).hadEnded, false);
+    await advance(test, roles, first);
+    assert.equal((await open()).hadEnded, true);
+    assert.equal((await open({ overrides: { 'max-steps': '5' } })).hadEnded, true, 'by the settings of its time');
+    const lines = (await readFile(path.join(test.folder, 'metrics.jsonl'), 'utf8')).trim().split('\n');
+    assert.deepEqual(
+      lines.map((line) => (JSON.parse(line) as { step: number }).step),
+      [1],
+    );
   });
 
   test('a head that does not continue its parent is refused', async (t) => {
@@ -202,21 +222,59 @@ describe('a config that cannot be run is refused before anything is written', ()
   });
 });
 
-describe('going on from another step', () => {
-  async function atStep(t: TestContext, step: number) {
-    const opened = await project(t);
-    await opened.open();
-    const test = await runIn(opened.outputs, {}, 'words');
-    const roles = openRoles();
-    let last = await commitFirst(test, roles);
-    while (last.state.step < step) last = await advance(test, roles, last);
-    return { ...opened, test, roles };
-  }
-  const where = ({ handle, head }: Awaited<ReturnType<Awaited<ReturnType<typeof project>>['open']>>) => [
-    handle.lineage,
-    head!.commit.step,
-  ];
+/** A project whose run has committed some steps. */
+async function atStep(t: TestContext, step: number) {
+  const opened = await project(t);
+  const { handle } = await opened.open();
+  const test = await runIn(opened.outputs, {}, 'words');
+  const roles = openRoles();
+  let last = await commitFirst(test, roles);
+  while (last.state.step < step) last = await advance(test, roles, last);
+  return { ...opened, handle, test, roles };
+}
 
+function where({ handle, head }: OpenedRun): [string, number] {
+  return [handle.lineage, head!.commit.step];
+}
+
+describe('a run that an upgrade takes over', () => {
+  test('keeps the settings it has, also when its config was changed or is gone', async (t) => {
+    const { open, projectFolder, handle } = await atStep(t, 1);
+    const takesOver: TakenOver = { handle, asked: null, request: 'words/first' };
+    const before = await open({}, 'words', 'first');
+    await writeFile(path.join(projectFolder, 'words.toml'), configText.replace('seed = 3', 'seed = 4'));
+    await assert.rejects(open({}, 'words', 'second'), hasCode('ConfigInvalid', 'seed: was 3, now 4'));
+    assert.deepEqual((await open({ takesOver }, 'words', 'second')).spec, before.spec);
+    await rm(path.join(projectFolder, 'words.toml'));
+    const opened = await open({ takesOver }, 'words', 'third');
+    assert.deepEqual([opened.spec, opened.handle.spec, ...where(opened)], [before.spec, handle.spec, 'main', 1]);
+  });
+
+  test('has defaults for settings that are younger than its spec', async (t) => {
+    const { open, handle, test: run } = await atStep(t, 1);
+    const { heartbeatTimeoutS: _, breaker: __, ...older } = run.spec;
+    const spec = await putJson(run.store, layout.spec('0'.repeat(64)), older);
+    const takesOver: TakenOver = { handle: { ...handle, spec }, asked: null, request: 'words/first' };
+    const opened = await open({ takesOver }, 'words', 'second');
+    assert.deepEqual([opened.spec.heartbeatTimeoutS, opened.spec.breaker.maxFailedShare], [5, 0.5]);
+  });
+
+  test('is rewound where that was asked of it, once; a step that cannot be reached any more is a warning', async (t) => {
+    const { open, handle } = await atStep(t, 3);
+    const asked = (step: number): TakenOver => ({
+      handle,
+      asked: { ...nothingAsked, rewind: { step, request: `words/asked-${step}` } },
+      request: 'words/first',
+    });
+    assert.deepEqual(where(await open({ takesOver: asked(2) }, 'words', 'second')), ['l2', 2]);
+    assert.deepEqual(where(await open({ takesOver: asked(2) }, 'words', 'third')), ['l2', 2]);
+    const refused = await open({ takesOver: asked(9) }, 'words', 'fourth');
+    assert.deepEqual(where(refused), ['l2', 2]);
+    assert.match(refused.warnings.join(), /expected a committed step up to 2, got 9/);
+  });
+});
+
+describe('going on from another step', () => {
   for (const key of ['resume.step', 'ckpt.resume-step', 'trainer.ckpt.resume_step']) {
     test(`${key} is understood: an earlier step begins a lineage, -1 and the head itself do not`, async (t) => {
       const { open } = await atStep(t, 3);
@@ -241,6 +299,14 @@ describe('going on from another step', () => {
     assert.deepEqual(where(await open({ rewind: 2 })), ['l2', 2]);
     assert.deepEqual(where(await open({ rewind: 2 }, 'words', 'second')), ['l3', 2]);
     assert.deepEqual(where(await open()), ['l3', 2]);
+  });
+
+  test('a rewind that was done is not done again by whoever takes the run over before it is opened', async (t) => {
+    const { open } = await atStep(t, 3);
+    await open({ rewind: 2 });
+    assert.deepEqual(where(await open({ rewind: 1 }, 'words', 'second')), ['l3', 1]);
+    const takesOver: TakenOver = { handle: null, asked: null, request: 'words/first' };
+    assert.deepEqual(where(await open({ rewind: 2, takesOver }, 'words', 'third')), ['l3', 1]);
   });
 
   test('a step that is not committed is refused with those that can be chosen', async (t) => {

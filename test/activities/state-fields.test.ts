@@ -10,6 +10,7 @@ import type { Trainer } from '../../backends/trainer/types.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../../engine/index.ts';
 import { layout } from '../../core/layout.ts';
+import { nothingLost } from '../../core/rl/lost-work.ts';
 import { nextBeta } from '../../core/rl/kl-controller.ts';
 import type { KeptGroups, LeasedGroups, RunState, StepPlan } from '../../core/rl/run-state.ts';
 import { selectGroups } from '../../core/rl/selection.ts';
@@ -85,6 +86,7 @@ async function step(test: TestRun, roles: Roles, from: Committed): Promise<Commi
       ended: selection.stale === '' ? [] : [{ stale: selection.stale }],
       rows: 0,
       figures: {},
+      lost: nothingLost,
     },
   ]);
   const { sha256 } = await roles.commitStep({

@@ -1,16 +1,15 @@
 import assert from 'node:assert/strict';
-import { appendFile, mkdir, readFile, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import fc from 'fast-check';
 import { readHead, readJson, readRows } from '../../activities/run-access.ts';
 import { keptCheckpoints } from '../../activities/save-checkpoint.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
-import { appendMetrics } from '../../backends/metrics/jsonl.ts';
-import { decodeRows, putJson } from '../../backends/store/objects.ts';
+import { putJson } from '../../backends/store/objects.ts';
 import { layout, stepOf } from '../../core/layout.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
-import type { StepCommit, StepPlan } from '../../core/rl/run-state.ts';
+import type { StepPlan } from '../../core/rl/run-state.ts';
 import { hasCode } from '../backends/store.contract.ts';
 import {
   act,
@@ -206,7 +205,7 @@ describe('committing a step', () => {
   test('the ledger of the commits is sound, and a hole in it is found', async (t) => {
     const { test, roles, first } = await started(t);
     const last = await advanceTo(test, roles, first, 2);
-    const sound = await roles.auditRun({ run: test.run });
+    const sound = await act(roles.auditRun, { run: test.run });
     assert.deepEqual([sound.isSound, sound.issued, sound.counts, sound.pending], [true, 4, { trained: 4 }, 0]);
     const outcomes = { step: 3, issued: '5-6', ended: { trained: '5' }, pending: '' };
     const found = (await readHead(test.run))!.commit;
@@ -219,7 +218,7 @@ describe('committing a step', () => {
       metrics: {},
       state: { ...last.state, step: 3 },
     });
-    const { isSound, holes } = await roles.auditRun({ run: test.run });
+    const { isSound, holes } = await act(roles.auditRun, { run: test.run });
     assert.deepEqual([isSound, holes], [false, [6]]);
   });
 });
@@ -231,7 +230,7 @@ describe('the chain of commits', () => {
     const key = layout.commit('main', 2);
     const text = Buffer.from((await test.store.read(key))!).toString();
     await test.store.put(key, Buffer.from(text.replace('"codeVersion":"', '"codeVersion":"x')));
-    const { isSound, holes, duplicates, brokenLinks } = await roles.auditRun({ run: test.run });
+    const { isSound, holes, duplicates, brokenLinks } = await act(roles.auditRun, { run: test.run });
     assert.deepEqual([isSound, holes, duplicates, brokenLinks], [false, [], [], [3]]);
   });
 });
@@ -401,41 +400,6 @@ describe('warming up', () => {
     await assert.rejects(
       act(roles.warmUp, { run: test.run, from: base }),
       hasCode('ConfigInvalid', 'reverse-text', 'Remove [sft]'),
-    );
-  });
-});
-
-describe('the metrics file', () => {
-  const rows = async ({ folder }: TestRun) =>
-    (await readFile(path.join(folder, 'metrics.jsonl'), 'utf8')).split('\n').filter((line) => line !== '');
-
-  test('a committed step is one row, however often it is recorded', async (t) => {
-    const { test, roles, first } = await started(t);
-    await advanceTo(test, roles, first, 1);
-    for (let i = 0; i < 2; i++) await roles.recordMetrics({ run: test.run, step: 1 });
-    await roles.recordMetrics({ run: test.run, step: 0 });
-    assert.deepEqual(
-      decodeRows<StepCommit>(Buffer.from((await rows(test)).join('\n'))).map(({ step }) => step),
-      [1, 0],
-    );
-  });
-
-  test('half a line, left by a killed writer or a full disk, spoils no other and its step is written again', async (t) => {
-    const { test } = await started(t);
-    await mkdir(test.folder, { recursive: true });
-    await appendFile(path.join(test.folder, 'metrics.jsonl'), '{"step":1,"lineage":"main"}\n{"step":2,"lin');
-    for (const step of [1, 2, 3]) await appendMetrics(test.store, { step, lineage: 'main', 'train/reward': 0.5 });
-    const lines = await rows(test);
-    assert.equal(lines.length, 4);
-    assert.deepEqual(
-      lines.flatMap((line) => {
-        try {
-          return [(JSON.parse(line) as { step: number }).step];
-        } catch {
-          return [];
-        }
-      }),
-      [1, 2, 3],
     );
   });
 });

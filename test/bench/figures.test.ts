@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { busyTicks, meterCpu } from '../../bench/cpu-meter.ts';
+import { driftOf } from '../../bench/long-run.ts';
 import { onPolicyOverhead, prefetchedOverhead } from '../../bench/orchestration.ts';
 import { shuffleRewards } from '../../bench/shuffled-control.ts';
 import { median } from '../../bench/statistics.ts';
@@ -24,6 +25,14 @@ test('with prefetching a step is compared with its training or the generation be
     commit(6, 5700, { generate: 0.8, train: 0.3 }),
   ];
   assert.deepEqual(prefetchedOverhead(commits).map(tenths), [1, 2], 'beside the last step nothing is generated');
+});
+
+test('drift compares the last tenth with the second, so neither a slow start nor one slow step counts', () => {
+  const steady = Array.from({ length: 100 }, (_, i) => (i < 10 ? 9 : i === 95 ? 50 : 1));
+  assert.equal(driftOf(steady), 0);
+  const growing = Array.from({ length: 100 }, (_, i) => 100 + i);
+  assert.ok(Math.abs(driftOf(growing) - (194.5 / 114.5 - 1)) < 1e-9);
+  assert.ok(Math.abs(driftOf(growing.toReversed()) - (1 - 104.5 / 184.5)) < 1e-9, 'in both directions');
 });
 
 test('the median of an even number of values is the mean of the two in the middle', () => {

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
+import { nothingLost } from '../../core/rl/lost-work.ts';
+import { eventsQuery } from '../../workflows/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
 
@@ -21,9 +23,13 @@ test('a run started with nothing but the path of its file trains to the end with
     undisturbed.evals.map(({ step }) => step).sort((a, b) => a - b),
     [0, 6, 12],
   );
+  const { ettr, lost, steps } = undisturbed.effectiveness;
+  assert.deepEqual([lost, steps], [nothingLost, 12]);
+  assert.ok(ettr! > 0.5 && ettr! <= 1, `ETTR ${ettr}`); // a busy machine may disturb it
+  assert.match(await lastLine('undisturbed'), /^finished at step 12 of 12 · ETTR [01]\.\d\d · no recoveries$/);
 });
 
-test('a run whose every process is killed once ends with the same weights, and nothing is trained twice', async () => {
+test('a run whose every process is killed once ends with the same weights, and nothing is trained twice', async (t) => {
   const handle = await start('disturbed');
   const victims: [step: number, name: string][] = [
     [1, 'rollout worker'],
@@ -43,6 +49,14 @@ test('a run whose every process is killed once ends with the same weights, and n
   assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
   assert.deepEqual(summary.ledger.counts, undisturbed.ledger.counts);
   assert.equal(summary.policyDigest, undisturbed.policyDigest, 'the same bits as the undisturbed run');
+  const { ettr, lost } = summary.effectiveness;
+  assert.ok(ettr! > 0 && ettr! <= 1, `ETTR ${ettr}`);
+  assert.ok(lost.recoveries >= 1 && lost.seconds > 0, JSON.stringify(lost));
+  assert.match(
+    await lastLine('disturbed'),
+    /ETTR 0\.\d\d · \d+ recover(y|ies) · lost in flight: \d+ rollouts?, [\d,]+ tokens?, /,
+  );
+  t.diagnostic(await lastLine('disturbed'));
   for (const [, name] of victims) {
     assert.ok((project.stack.restarts()[name] ?? 0) >= 1, `${name} was started again: ${project.log.join(' | ')}`);
   }
@@ -54,6 +68,11 @@ async function start(name: string) {
     taskQueue: 'ratchet',
     args: [`${name}.toml`],
   });
+}
+
+async function lastLine(run: string): Promise<string> {
+  const events = await project.client.workflow.getHandle(run).query(eventsQuery, 0);
+  return events.at(-1)?.text ?? '';
 }
 
 async function untilCommitted(run: string, step: number): Promise<void> {

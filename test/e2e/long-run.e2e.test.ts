@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { bundleWorkflowCode, DefaultLogger, Worker } from '@temporalio/worker';
 import type { RunStatus } from '../../workflows/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { auditLedger } from '../../core/rl/ledger.ts';
@@ -21,7 +23,7 @@ ref_sync_steps = 40
   .replace('steps = 60', 'steps = 50')
   .replace('interval = 6', 'interval = 50');
 
-test('a long run continues as new, answers what it is told on the way, and its ledger is exact', async () => {
+test('a long run continues as new, answers what it is told on the way, and its ledger is exact, and its history replays', async () => {
   const project = await openSmallProject({ 'long.toml': long });
   try {
     const handle = await project.client.workflow.start<typeof trainRun>('trainRun', {
@@ -67,8 +69,12 @@ test('a long run continues as new, answers what it is told on the way, and its l
       'oversampled groups waited for a later step',
     );
 
-    const executions = await countExecutions();
-    assert.ok(executions >= 2, `one execution holds ${steps} steps: it never continued as new`);
+    const histories = await historiesOf('long');
+    assert.ok(histories.length >= 2, `one execution holds ${steps} steps: it never continued as new`);
+    // What ran side by side came in some order: whoever takes the run over, from its history alone, gets it in the same one.
+    const workflowsPath = fileURLToPath(new URL('../../workflows/index.ts', import.meta.url));
+    const workflowBundle = await bundleWorkflowCode({ workflowsPath, logger: new DefaultLogger('WARN') });
+    for (const history of histories) await Worker.runReplayHistory({ workflowBundle }, history, 'long');
 
     async function untilStill(): Promise<RunStatus> {
       for (let last = -1; ;) {
@@ -82,9 +88,12 @@ test('a long run continues as new, answers what it is told on the way, and its l
     await project.close();
   }
 
-  async function countExecutions(): Promise<number> {
-    let count = 0;
-    for await (const found of project.client.workflow.list({ query: "WorkflowId='long'" })) count += found ? 1 : 0;
-    return count;
+  async function historiesOf(workflowId: string) {
+    const { workflow } = project.client;
+    const histories = [];
+    for await (const { runId } of workflow.list({ query: `WorkflowId='${workflowId}'` })) {
+      histories.push(await workflow.getHandle(workflowId, runId).fetchHistory());
+    }
+    return histories;
   }
 });

@@ -52,7 +52,7 @@ const foreign = {
   OPENAI_API_KEY: canary(),
 };
 /** Of the store: for the workers, which write it, and nobody else. */
-const forStore = { AWS_SECRET_ACCESS_KEY: canary() };
+const forStore = { AWS_ACCESS_KEY_ID: canary(), AWS_SECRET_ACCESS_KEY: canary() };
 const secrets: readonly string[] = [
   ...Object.values(foreign),
   ...Object.values(forStore),
@@ -119,11 +119,10 @@ test('no argument of any process held a secret, and each process saw only what i
   }
 });
 
-test("code of the user's finds no secret in its environment; within a worker, those of the store alone", () => {
+test("code of the user's finds no secret in its environment, in a process of its own as within a worker", () => {
   for (const file of ['spied-loss.json', 'spied-advantage.json']) {
     const seen = readFileSync(path.join(folder, file), 'utf8');
-    const inWorker: readonly string[] = file === 'spied-advantage.json' ? Object.values(forStore) : [];
-    for (const secret of secrets) assert.ok(inWorker.includes(secret) || !seen.includes(secret), file);
+    for (const secret of secrets) assert.ok(!seen.includes(secret), file);
   }
 });
 
@@ -195,7 +194,6 @@ test('a stack without the key loses no run that needs it: the run waits, says wh
 
 test('no secret is in the history, the database, the store, the logs, or anything that was printed', () => {
   const found = [...filesBelow(folder)].filter((file) => {
-    if (file.endsWith('spied-advantage.json')) return false; // the spy's own notes, looked through above
     const bytes = readFileSync(file);
     const all = file.endsWith('leaky.toml') ? secrets : [...secrets, leaked];
     return all.some((secret) => bytes.includes(secret)) || bytes.includes(Buffer.from(payloadKey, 'base64'));

@@ -7,7 +7,7 @@ import { layout } from '../../core/layout.ts';
 import { firstLineage } from '../../core/names.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
-import { judgeByWeights, sampledAgain } from './judges.ts';
+import { judgeByWeights } from './judge.ts';
 import type { UndisturbedRun } from './row.ts';
 import { type RowName, rowOf } from './rows.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
@@ -16,7 +16,7 @@ import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 export const stepsOfRun = 4;
 
 /** Far more than any cell needs: one that takes longer hangs. */
-const cellLimitMs = 120_000;
+const cellLimitMs = 300_000;
 
 const commitsLookMs = 20;
 
@@ -26,8 +26,8 @@ export interface Cell {
 }
 
 export interface CellResult {
-  /** Rollouts that were sampled but not stored when their process was struck. */
-  readonly inFlight: number;
+  /** Rollouts that had to be sampled again: at most those that were sampled but not stored when the fault struck. */
+  readonly lost: number;
   /** From the strike, or from the end of the harm where that lasts, to the run's next commit. */
   readonly recoverySeconds: number;
 }
@@ -46,7 +46,10 @@ export async function runCell(stage: FaultStage, cell: Cell, undisturbed: Undist
   const limit = new AbortController();
   const late = async (): Promise<never> => {
     await delay(limitMs, undefined, { signal: limit.signal });
-    const status = await run.handle.query<unknown>('status').catch((error: unknown) => String(error));
+    const status = await stage.client.workflow
+      .getHandle(run.name)
+      .query<unknown>('status')
+      .catch((error: unknown) => String(error));
     throw new Error(
       `not done after ${limitMs / 1000} s: ${JSON.stringify(status)}; the supervisor said:\n${stage.said}`,
     );
@@ -55,7 +58,10 @@ export async function runCell(stage: FaultStage, cell: Cell, undisturbed: Undist
     return await Promise.race([playCell(stage, cell, run, undisturbed), late()]);
   } catch (error) {
     stage.clear();
-    await run.handle.terminate('its cell failed').catch(() => undefined); // it may have ended
+    await stage.client.workflow
+      .getHandle(run.name)
+      .terminate('its cell failed')
+      .catch(() => undefined); // it may have ended
     throw error;
   } finally {
     limit.abort();
@@ -75,26 +81,33 @@ async function playCell(
   undisturbed: UndisturbedRun,
 ): Promise<CellResult> {
   const { column } = cell;
-  const { strike, losesNothing = false, judge = judgeByWeights } = rowOf(cell.row);
+  const { strike, judge = judgeByWeights, losesNothing = false } = rowOf(cell.row);
   const { failpoint, continuesAsNew = false } = gapOfCell(cell);
   const fired = await stage.fired(failpoint, run);
   assert.ok(fired, `${failpoint} fired`);
   const inFlightBefore = await countInFlight(run);
   const recovery = new RecoveryClock(run, await countCommits(run));
   const release = (): void => stage.release(failpoint);
-  const other = await strike({ stage, run, column, fired, release, harmEnds: () => recovery.startOver() });
-  const inFlight = losesNothing ? 0 : Math.max(inFlightBefore, await countInFlight(run));
-  release();
-  const result = (other ?? run).handle.result();
-  const recoverySeconds = await recovery.untilNextCommit(result);
-  const summary = await result;
-  assert.equal(summary.step, stepsOfRun);
-  assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
-  await judge({ stage, run, column, summary, weights: await weightsDigest(run, summary), undisturbed });
-  const again = sampledAgain(run);
-  assert.ok(again <= inFlight, `${again} rollouts were sampled again, ${inFlight} were lost in flight`);
-  if (continuesAsNew && other === undefined) await hasContinued(stage, run);
-  return { inFlight, recoverySeconds };
+  try {
+    const other = await strike({ stage, run, column, fired, release, harmEnds: () => recovery.startOver() });
+    const inFlight = Math.max(inFlightBefore, await countInFlight(run));
+    release();
+    const summary = await (other ?? run).handle.result();
+    const recoverySeconds = await recovery.seconds();
+    assert.equal(summary.step, stepsOfRun);
+    assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
+    await judge({ stage, run, column, summary, weights: await weightsDigest(run, summary), undisturbed });
+    const lost = sampledAgain(run);
+    const lostMax = losesNothing ? 0 : inFlight;
+    assert.ok(
+      lost <= lostMax,
+      `${lost} rollouts were sampled again, ${inFlight} were in flight, ${lostMax} may be lost`,
+    );
+    if (continuesAsNew && other === undefined) await hasContinued(stage, run);
+    return { lost, recoverySeconds };
+  } finally {
+    recovery.stop();
+  }
 }
 
 /** The gap that a cell's fault falls into. */
@@ -116,36 +129,48 @@ async function hasContinued(stage: FaultStage, { name, handle }: StagedRun): Pro
 
 /** How long a run takes from a fault to its next commit. */
 class RecoveryClock {
-  readonly #run: StagedRun;
-  readonly #commitsBefore: number;
   #startedAt = performance.now();
+  readonly #stopping = new AbortController();
+  /** When the next commit was there; null when it was stopped before. */
+  readonly #committedAt: Promise<number | null>;
 
   constructor(run: StagedRun, commitsBefore: number) {
-    this.#run = run;
-    this.#commitsBefore = commitsBefore;
+    this.#committedAt = this.#watch(run, commitsBefore);
+    this.#committedAt.catch(() => undefined); // whoever asks for it is told
   }
 
   startOver(): void {
     this.#startedAt = performance.now();
   }
 
-  /** Seconds; a run that ends has committed. */
-  async untilNextCommit(end: Promise<unknown>): Promise<number> {
-    let hasEnded = false;
-    void end.then(
-      () => (hasEnded = true),
-      () => (hasEnded = true),
-    );
-    while ((await countCommits(this.#run)) <= this.#commitsBefore) {
-      if (hasEnded) break;
+  stop(): void {
+    this.#stopping.abort();
+  }
+
+  /** Once the run has ended, which it does with a commit. */
+  async seconds(): Promise<number> {
+    const committedAt = await this.#committedAt;
+    assert.ok(committedAt !== null);
+    return Math.max(0, committedAt - this.#startedAt) / 1000;
+  }
+
+  async #watch(run: StagedRun, commitsBefore: number): Promise<number | null> {
+    while (!this.#stopping.signal.aborted) {
+      if ((await countCommits(run)) > commitsBefore) return performance.now();
       await delay(commitsLookMs);
     }
-    return (performance.now() - this.#startedAt) / 1000;
+    return null;
   }
 }
 
 async function countCommits({ store }: StagedRun): Promise<number> {
   return (await store.list(layout.commits(firstLineage))).length;
+}
+
+/** Answers beyond the first at a place of the run. */
+export function sampledAgain(run: StagedRun): number {
+  const lines = run.sampled();
+  return lines.length - new Set(lines.map(({ seed, policy }) => `${policy} ${seed}`)).size;
 }
 
 /** Rollouts that were sampled and are not in the store. */

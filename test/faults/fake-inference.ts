@@ -13,6 +13,8 @@ export interface SampledLine {
   readonly policy: string;
   readonly seed: number;
   readonly pid: number;
+  /** ISO. */
+  readonly time: string;
 }
 
 interface Args {
@@ -32,7 +34,7 @@ export default function createInference({ log, sampleMs = 0 }: Args): Inference 
       const { policy, seed, signal } = request;
       await delay(sampleMs * uniform('pace', seed), undefined, signal ? { signal } : {});
       if (log !== undefined) {
-        const line: SampledLine = { policy: policy.name, seed, pid: process.pid };
+        const line: SampledLine = { policy: policy.name, seed, pid: process.pid, time: new Date().toISOString() };
         appendFileSync(log, `${JSON.stringify(line)}\n`);
       }
       return answer(request);

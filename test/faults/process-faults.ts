@@ -4,57 +4,45 @@ import { execFileSync } from 'node:child_process';
 import { setTimeout as delay } from 'node:timers/promises';
 import { layout } from '../../core/layout.ts';
 import { decodeJson } from '../../backends/store/objects.ts';
-import type { Column } from './columns.ts';
 import type { Row, Rows, Struck } from './row.ts';
 import type { StagedRun } from './stage.ts';
 
 const lookMs = 20;
 
-const killed = (role: string): Row => ({ stage: 'fake', action: 'hold', strike: ({ stage }) => kill(stage, role) });
+const killed = (role: string) =>
+  ({ stage: 'fake', action: 'hold', strike: ({ stage }: Struck) => kill(stage, role) }) as const satisfies Row;
 
 /** Embedded generation of a toy's chunk is over before a part of it is stored: there it is struck as it begins. */
 const realGaps = { generate: { failpoint: 'generateRollouts.begun', at: 3 } } as const satisfies Row['gaps'];
 
-const onRealEngine = {
-  stage: 'real',
-  action: 'hold',
-  gaps: realGaps,
-} as const;
+const onRealEngine = { stage: 'real', action: 'hold', gaps: realGaps } as const;
 
 /** The bits of the real engine where they are at stake; the other columns are the same processes with fakes in them. */
-const whereBitsAreMade = {
-  only: ['warm-up', 'generate', 'train', 'trained', 'commit', 'checkpoint'] as Column[],
-  because: 'nothing of the engine is under way there; see the row with fakes',
-};
+const killedOnRealEngine = (role: string): Row => ({
+  ...killed(role),
+  ...onRealEngine,
+  columns: {
+    only: ['warm-up', 'generate', 'train', 'trained', 'commit', 'checkpoint'],
+    because: 'nothing of the engine is under way there; see the row of the same name without it',
+  },
+});
 
 export const processFaults = {
-  'orchestrator worker killed': killed('orchestrator worker'),
+  'orchestrator worker killed': { ...killed('orchestrator worker'), losesNothing: true },
   'rollout worker killed': killed('rollout worker'),
-  'GPU worker killed': killed('train worker'),
+  'GPU worker killed': { ...killed('train worker'), losesNothing: true },
   'Temporal server killed': killed('Temporal server'),
   'GPU worker lost, another one takes over': {
     stage: 'two GPU workers',
     action: 'hold',
     strike: loseHolder,
+    losesNothing: true,
   },
   'engine process killed (real engine)': { ...onRealEngine, strike: killEngine },
   'policy server killed (real engine)': { ...onRealEngine, strike: killPolicyServer },
-  'GPU worker killed (real engine)': {
-    ...onRealEngine,
-    ...killed('train worker'),
-    ...onRealEngine,
-    columns: whereBitsAreMade,
-  },
-  'rollout worker killed (real engine)': {
-    ...onRealEngine,
-    strike: ({ stage }) => kill(stage, 'rollout worker'),
-    columns: whereBitsAreMade,
-  },
-  'Temporal server killed (real engine)': {
-    ...onRealEngine,
-    strike: ({ stage }) => kill(stage, 'Temporal server'),
-    columns: whereBitsAreMade,
-  },
+  'GPU worker killed (real engine)': killedOnRealEngine('train worker'),
+  'rollout worker killed (real engine)': killedOnRealEngine('rollout worker'),
+  'Temporal server killed (real engine)': killedOnRealEngine('Temporal server'),
 } satisfies Rows;
 
 /** Returns when the supervisor has noticed. */

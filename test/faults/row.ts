@@ -27,14 +27,14 @@ export interface Row {
   readonly strike: (struck: Struck) => Promise<StagedRun | void>;
   /** What its runs have otherwise, as `--key value` on the command line; compared with an undisturbed run of the same. */
   readonly overrides?: Readonly<Record<string, string>>;
-  /** Failpoints that stand for a column's own, where its stage never passes that, or its fault is elsewhere. */
+  /** Failpoints that stand for a column's own, where its stage never passes that. */
   readonly gaps?: Readonly<Partial<Record<Column, Gap>>>;
   /** In which columns it is played, all if not said. */
   readonly columns?: { readonly only: readonly Column[]; readonly because: string };
   /** Columns that it cannot be in, and why: it says so in the table. */
   readonly cannot?: Readonly<Partial<Record<Column, string>>>;
-  /** No process dies in it: nothing is in flight that may be lost, and not a rollout sampled a second time. */
-  readonly losesNothing?: true;
+  /** What samples is not touched by it: not even a rollout in flight may be sampled again. */
+  readonly losesNothing?: boolean;
   /** How the run's end is judged, where not by the weights and the ledger of the undisturbed run. */
   readonly judge?: (judged: Judged) => void | Promise<void>;
   /** How long a cell may take; see `cellLimitMs`. */

@@ -7,6 +7,7 @@ import { environmentFaults } from './environment-faults.ts';
 import { processFaults } from './process-faults.ts';
 import type { Row, Rows } from './row.ts';
 import { s3Faults } from './s3-faults.ts';
+import { upgradeFaults } from './upgrade-faults.ts';
 
 export const rows = {
   ...processFaults,
@@ -16,6 +17,7 @@ export const rows = {
   ...s3Faults,
   ...diskFaults,
   ...environmentFaults,
+  ...upgradeFaults,
 } satisfies Rows;
 export type RowName = keyof typeof rows;
 

@@ -5,6 +5,8 @@ import { fakeRun, type RunOptions } from './fake-run.ts';
 import { realRun } from './real-run.ts';
 import { makeSmallDisk, type SmallDisk } from './small-disk.ts';
 import { makeS3, type StagedS3 } from './staged-s3.ts';
+import { StageUnavailable } from './stage-unavailable.ts';
+import { otherOrder, type OtherVersion, previousCommit } from './upgrade.ts';
 
 /** What a stage has besides the stack, made before it starts. */
 export interface Surroundings {
@@ -16,6 +18,8 @@ export interface Surroundings {
   readonly storeUri?: string;
   readonly s3?: StagedS3;
   readonly disk?: SmallDisk;
+  /** Whose code its workers run until they are upgraded; this one's if not said. */
+  readonly version?: OtherVersion;
   /** After the stack has ended. */
   readonly close?: () => Promise<void>;
 }
@@ -39,6 +43,15 @@ export const stageKinds = {
   environment: { run: fakeRun, changeRole: withBreakableEnvironment },
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
   real: { run: realRun },
+  'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },
+  'of the previous commit': {
+    run: fakeRun,
+    surround: async (folder) => {
+      const version = await previousCommit(folder);
+      if (typeof version === 'string') throw new StageUnavailable(version);
+      return { version };
+    },
+  },
 } satisfies Record<string, StageKind>;
 export type StageKindName = keyof typeof stageKinds;
 

@@ -14,6 +14,7 @@ import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import type { RunOptions } from './fake-run.ts';
 import type { SampledLine } from './fake-inference.ts';
 import { kindOf, type StageKind, type StageKindName, type Surroundings } from './stage-kinds.ts';
+import { rolesOf, thisVersion } from './upgrade.ts';
 
 /** A run of the stage with what it sampled. */
 export interface StagedRun {
@@ -53,6 +54,7 @@ export class FaultStage {
   readonly #kind: StageKind;
   readonly #serverSettings: Readonly<Record<string, string>>;
   readonly #log: string[] = [];
+  #isUpgraded = false;
   #running: Running | null = null;
 
   private constructor(folder: string, kind: StageKind, surroundings: Surroundings, { continuesAsNew }: StageOptions) {
@@ -89,11 +91,13 @@ export class FaultStage {
   async #startStackNow(): Promise<void> {
     const { folder } = this;
     const policyPort = await choosePort(0);
-    const roles = localRoles({ weightRoots: [folder], policyPort, count: this.#kind.count ?? {} });
     const stack = await startStack({
       projectFolder: folder,
       policyUrl: policyUrlAt(policyPort),
-      roles: roles.map((role) => this.#kind.changeRole?.(role) ?? role),
+      roles: rolesOf(
+        (this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion,
+        localRoles({ weightRoots: [folder], policyPort, count: this.#kind.count ?? {} }),
+      ).map((role) => this.#kind.changeRole?.(role) ?? role),
       environment: { ...process.env, ...this.surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
       serverSettings: this.#serverSettings,
       log: (line) => void this.#log.push(line),
@@ -118,6 +122,11 @@ export class FaultStage {
     await this.#stopStack();
     await between();
     await this.#startStack();
+  }
+
+  /** The stack anew, now with this version's code in its roles; `false`: with that of its surroundings again. */
+  async upgrade(isUpgraded: boolean): Promise<void> {
+    await this.restart(async () => void (this.#isUpgraded = isUpgraded));
   }
 
   get stack(): Stack {
@@ -150,7 +159,7 @@ export class FaultStage {
     return { ...run, handle: await this.#startWorkflow(run) };
   }
 
-  /** A run once more, as its user would: it goes on from its newest commit. */
+  /** A run once more, as its user would: it goes on from its newest commit, or is gone on with where it is running. */
   async startAgain(run: StagedRun): Promise<StagedRun> {
     return { ...run, handle: await this.#startWorkflow(run) };
   }
@@ -161,6 +170,7 @@ export class FaultStage {
       workflowId: name,
       taskQueue: 'ratchet',
       args: [{ config: `${name}.toml`, overrides }],
+      workflowIdConflictPolicy: 'USE_EXISTING',
       workflowTaskTimeout: '5s',
     });
   }
@@ -227,7 +237,7 @@ function failpointsIn(folder: string): string {
   return path.join(folder, 'failpoints');
 }
 
-function readSampled(log: string): SampledLine[] {
+export function readSampled(log: string): SampledLine[] {
   if (!existsSync(log)) return [];
   return readFileSync(log, 'utf8')
     .split('\n')

@@ -35,7 +35,7 @@ export function testCells(
           const result = await pool.on(cell, (stage, undisturbed) => runCell(stage, cell, undisturbed));
           outcomes.push({ ...cell, kind: 'held', ...result });
           t.diagnostic(
-            `${result.recoverySeconds.toFixed(1)} s to the next commit, ${result.inFlight} rollouts lost in flight`,
+            `${result.recoverySeconds.toFixed(1)} s to the next commit, ${result.lost} rollouts lost in flight`,
           );
         } catch (error) {
           if (error instanceof StageUnavailable) {

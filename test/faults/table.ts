@@ -21,7 +21,7 @@ export function faultTable(outcomes: readonly Outcome[], date: string): string {
     if (!outcome) return 'not run';
     if (outcome.kind === 'not run') return `not run (${note(outcome.because)})`;
     if (outcome.kind === 'broken') return '✗';
-    const lost = outcome.inFlight === 0 ? '' : `, ${outcome.inFlight} lost`;
+    const lost = outcome.lost === 0 ? '' : `, ${outcome.lost} lost`;
     return `✓ ${outcome.recoverySeconds.toFixed(1)} s${lost}`;
   };
   const lines = [
@@ -38,10 +38,11 @@ export function faultTable(outcomes: readonly Outcome[], date: string): string {
 
 /** A sentence: how many held, how long the longest took, what was lost. */
 export function summary(outcomes: readonly Outcome[]): string {
+  if (outcomes.length === 0) return 'No cell was run.';
   const held = outcomes.filter((one) => one.kind === 'held');
   const broken = outcomes.filter((one) => one.kind === 'broken').length;
   const slowest = held.toSorted((a, b) => b.recoverySeconds - a.recoverySeconds)[0];
-  const lost = held.reduce((sum, { inFlight }) => sum + inFlight, 0);
+  const lost = held.reduce((sum, { lost }) => sum + lost, 0);
   const at = slowest
     ? `, the slowest next commit after ${slowest.recoverySeconds.toFixed(1)} s (${slowest.row}, ${slowest.column})`
     : '';

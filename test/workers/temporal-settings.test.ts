@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { storeCredentials } from '../../backends/store/s3-credentials.ts';
 import { takeCredentials } from '../../workers/credentials.ts';
 import { localTemporal, remoteTemporal } from '../../workers/temporal-settings.ts';
 import { temporaryFolder } from './fixtures/processes.ts';
@@ -85,9 +86,13 @@ test('once a worker has its credentials, code that runs in it finds none in the 
     TEMPORAL_API_KEY: 'k',
     RATCHET_PAYLOAD_KEY: key,
     RATCHET_X: 'x',
+    AWS_ACCESS_KEY_ID: 'id',
+    AWS_SECRET_ACCESS_KEY: 'secret',
+    AWS_PROFILE: 'p',
   };
   const { temporal, payloadKeys } = takeCredentials(env);
   assert.equal(temporal.apiKey, 'k');
   assert.equal(payloadKeys.length, 1);
-  assert.deepEqual(env, { TEMPORAL_ADDRESS: 'a:1', RATCHET_X: 'x' });
+  assert.deepEqual(env, { TEMPORAL_ADDRESS: 'a:1', RATCHET_X: 'x', AWS_PROFILE: 'p' });
+  assert.deepEqual(storeCredentials(), { accessKeyId: 'id', secretAccessKey: 'secret' }, 'for the store alone');
 });

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { auditLedger, decodeRanges, encodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
+import { nothingLost } from '../../core/rl/lost-work.ts';
 import type { KeptGroups } from '../../core/rl/run-state.ts';
 import { selectGroups } from '../../core/rl/selection.ts';
 import type { CollectedStep } from '../../workflows/collect-step.ts';
@@ -23,6 +24,7 @@ const collected = (some: Partial<CollectedStep>): CollectedStep => ({
   ended: [],
   rows: 0,
   figures: {},
+  lost: nothingLost,
   ...some,
 });
 

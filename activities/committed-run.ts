@@ -1,0 +1,22 @@
+import { effectivenessOf, type Effectiveness } from '../core/rl/effectiveness.ts';
+import { committedSteps, currentLineage, requireCommit, type RunPlace } from './run-access.ts';
+
+/** How far a run is by its commits, whatever Temporal knows of it. */
+export interface CommittedRun {
+  readonly lineage: string;
+  readonly step: number;
+  /** ISO time of the last commit. */
+  readonly committedAt: string;
+  readonly effectiveness: Effectiveness;
+}
+
+/** Of the current lineage; null before its first commit. */
+export async function committedRun(run: RunPlace): Promise<CommittedRun | null> {
+  const place = { ...run, lineage: await currentLineage(run) };
+  const steps = await committedSteps(place);
+  const commits = await Promise.all(steps.map(async (step) => (await requireCommit(place, step)).commit));
+  const last = commits.at(-1);
+  if (!last) return null;
+  const { lineage, step, committedAt } = last;
+  return { lineage, step, committedAt, effectiveness: effectivenessOf(commits) };
+}

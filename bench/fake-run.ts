@@ -1,0 +1,111 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Client, WorkflowHandle } from '@temporalio/client';
+import { taskQueues } from '../core/names.ts';
+import type { SampledLine } from '../test/faults/fake-inference.ts';
+import type { trainRun } from '../workflows/train-run.ts';
+import { runFolder } from './run-project.ts';
+
+/** What a run costs beside models: a trainer whose weights are a hash chain, and an inference that answers by hash. */
+export interface FakeRunOptions {
+  readonly name: string;
+  readonly steps: number;
+  readonly batchSize: number;
+  readonly rolloutsPerExample: number;
+  readonly asyncLevel: 0 | 1;
+  /** The longest answer; others take a part of it. */
+  readonly sampleMs: number;
+  readonly stepMs: number;
+  readonly heartbeatTimeoutS?: number;
+  readonly checkpointInterval: number;
+}
+
+export interface FakeRun {
+  readonly name: string;
+  readonly rolloutsPerExample: number;
+  readonly handle: WorkflowHandle<typeof trainRun>;
+  /** Every answer the inference gave, in the order of their ends. */
+  sampled(): SampledLine[];
+}
+
+const engineFile = (name: string): string => fileURLToPath(new URL(`../test/faults/${name}.ts`, import.meta.url));
+
+export async function startFakeRun(client: Client, folder: string, options: FakeRunOptions): Promise<FakeRun> {
+  const { name } = options;
+  const log = path.join(folder, `${name}.sampled`);
+  await writeFile(path.join(folder, `${name}.toml`), configOf(options, log));
+  const handle = await client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: name,
+    taskQueue: taskQueues.orchestrator,
+    args: [`${name}.toml`],
+  });
+  return { name, rolloutsPerExample: options.rolloutsPerExample, handle, sampled: () => readLines<SampledLine>(log) };
+}
+
+function configOf(options: FakeRunOptions, log: string): string {
+  return `
+model = "preset:reverse-text-0.2m"
+max_steps = ${options.steps}
+batch_size = ${options.batchSize}
+rollouts_per_example = ${options.rolloutsPerExample}
+max_async_level = ${options.asyncLevel}
+${options.heartbeatTimeoutS === undefined ? '' : `heartbeat_timeout = ${options.heartbeatTimeoutS}`}
+[sampling]
+max_tokens = 10
+[[env]]
+id = "reverse-text"
+args = { min_length = 3, max_length = 5 }
+[trainer]
+kind = "module"
+import = ${JSON.stringify(engineFile('fake-trainer'))}
+options = { stepMs = ${options.stepMs} }
+[inference]
+kind = "module"
+import = ${JSON.stringify(engineFile('fake-inference'))}
+options = { log = ${JSON.stringify(log)}, sampleMs = ${options.sampleMs} }
+[checkpoints]
+interval = ${options.checkpointInterval}
+keep_last = 2
+`;
+}
+
+/** Answers beyond the first at a place (group, rollout, turn): each place has a seed of its own. */
+export function answersBeyondTheFirst(sampled: readonly SampledLine[]): number {
+  return sampled.length - new Set(sampled.map(({ seed }) => seed)).size;
+}
+
+/** Rollouts that are not in the store: of those that were sampled, or of all whose groups were issued. */
+export function countInFlight(folder: string, run: FakeRun, of: 'sampled' | 'issued'): number {
+  const { name, rolloutsPerExample } = run;
+  const rollouts = path.join(runFolder(folder, name), 'rollouts');
+  const stored = new Set<string>();
+  const rounds = new Map<string, number>();
+  for (const file of filesBelow(rollouts)) {
+    const [round, first, last] = /groups_(\d+)-(\d+)/.exec(file) ?? [];
+    if (round !== undefined) rounds.set(round, (Number(last) - Number(first) + 1) * rolloutsPerExample);
+    if (!/chunk_[^/]*\.jsonl$|part_\d+\.jsonl$/.test(file)) continue;
+    for (const { group, index } of readLines<{ group: number; index: number }>(file)) stored.add(`${group}/${index}`);
+  }
+  const played =
+    of === 'sampled'
+      ? new Set(run.sampled().map(({ seed }) => seed)).size
+      : [...rounds.values()].reduce((sum, rollouts) => sum + rollouts, 0);
+  return played - stored.size;
+}
+
+function filesBelow(folder: string): string[] {
+  if (!existsSync(folder)) return [];
+  return readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => path.join(entry.parentPath, entry.name));
+}
+
+function readLines<T>(file: string): T[] {
+  if (!existsSync(file)) return [];
+  return readFileSync(file, 'utf8')
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line) => JSON.parse(line) as T);
+}

@@ -1,0 +1,148 @@
+import { addLost, lostOf, nothingLost, type LostWork } from './lost-work.ts';
+import type { StepCommit } from './run-state.ts';
+
+/**
+ * Effective training time (ETTR): step time of an undisturbed run × steps ÷ wall time. A run that watches itself does not
+ * have the undisturbed run beside it, so its step time is taken from the steps that nothing disturbed, all from the
+ * lineage's commits alone:
+ *
+ * - A step's wall time is what passed between two commits, less the time that a person had the run stand still.
+ * - An undisturbed step was worth all of its wall time. So ETTR is 1 without a disturbance, however unequal the steps are.
+ * - A disturbed one was worth what an undisturbed one takes, the median of those; without any, what its own generation,
+ *   scoring and training took.
+ * - A step was disturbed if it reports something lost, or that its orchestrator was started during it, or if it took long
+ *   without saying why: its time beside generation, scoring and training exceeds {@link restFactor} times the others', and
+ *   {@link restSlackS}. That is how a server that was down, or a machine that was off, shows.
+ *
+ * What precedes the first commit (warm-up) and follows the last is not in it.
+ */
+export interface Effectiveness {
+  /** From 0 to 1; null before the first step. */
+  readonly ettr: number | null;
+  /** The same over the time that a person had the run stand still, too. */
+  readonly ettrWithPauses: number | null;
+  readonly steps: number;
+  /** Over the steps, without the time that a person had the run stand still. */
+  readonly wallSeconds: number;
+  readonly pausedSeconds: number;
+  /** Of an undisturbed step; null where none was. */
+  readonly stepSeconds: number | null;
+  /** Of all commits, that of the first version included. */
+  readonly lost: LostWork;
+}
+
+/** What a lineage's commit says of its step. */
+export type TimedCommit = Pick<StepCommit, 'step' | 'committedAt' | 'metrics' | 'origin'>;
+
+/** Metrics of a commit that are measured for this. A metric without a value is left out. */
+export const timeMetrics = {
+  /** Seconds that a person had the run stand still: paused it, or let it end and extended it later. */
+  paused: 'time/paused',
+  /** Seconds from the end of the step before until this one's groups were there. */
+  waitForBatch: 'time/wait_for_batch',
+  /** Generation and scoring of this step's groups, at work; at async level 1 beside the step before. */
+  generation: 'rollout/generation_time',
+  scoring: 'rollout/scoring_time',
+  train: 'time/train',
+  step: 'time/step',
+  /** 1 where the orchestrator's process that made the commit was started after the commit before. */
+  restarts: 'recovery/restarts',
+} as const;
+
+/** Checkpoints and evaluations beside a step, and a busy machine, may make this much of what is usual. */
+const restFactor = 3;
+/** For steps of less than a second, in which a pause of the machine is nothing unusual. */
+const restSlackS = 2;
+
+interface TimedStep {
+  /** Wall time without pauses. */
+  readonly seconds: number;
+  readonly paused: number;
+  /** Of which generation, scoring and training. */
+  readonly atWork: number;
+  readonly rest: number;
+  /** It says itself that something happened. */
+  readonly isReported: boolean;
+}
+
+/** `commits`: a lineage's own, ascending. One that it took over from another (`origin`) only says when it began. */
+export function effectivenessOf(commits: readonly TimedCommit[]): Effectiveness {
+  const steps = commits.slice(1).map((commit, i) => timedStep(commits[i]!, commit));
+  // The first step also brings the servers to their first version, for as long as that takes.
+  const usualRest = lowerMedian(steps.filter(({ isReported }) => !isReported).map(({ rest }) => rest)) ?? Infinity;
+  const isDisturbed = ({ isReported, rest }: TimedStep, i: number): boolean =>
+    isReported || (i > 0 && rest > usualRest * restFactor + restSlackS);
+  const stepSeconds = lowerMedian(steps.filter((step, i) => !isDisturbed(step, i)).map(({ seconds }) => seconds));
+  const useful = sum(
+    steps.map((step, i) => (isDisturbed(step, i) ? Math.min(step.seconds, stepSeconds ?? step.atWork) : step.seconds)),
+  );
+  const wallSeconds = sum(steps.map(({ seconds }) => seconds));
+  const pausedSeconds = sum(steps.map(({ paused }) => paused));
+  return {
+    ettr: share(useful, wallSeconds),
+    ettrWithPauses: share(useful, wallSeconds + pausedSeconds),
+    steps: steps.length,
+    wallSeconds,
+    pausedSeconds,
+    stepSeconds,
+    lost: commits
+      .filter(({ origin }) => origin === undefined)
+      .map(({ metrics }) => lostOf(metrics))
+      .reduce(addLost, nothingLost),
+  };
+}
+
+function timedStep(before: TimedCommit, { committedAt, metrics }: TimedCommit): TimedStep {
+  const value = (name: keyof typeof timeMetrics): number => metrics[timeMetrics[name]] ?? 0;
+  const between = Math.max(0, (Date.parse(committedAt) - Date.parse(before.committedAt)) / 1000);
+  // A lineage that was begun somewhere may have been left alone before its first step.
+  const passed = before.origin === undefined ? between : Math.min(between, value('step') || between);
+  const paused = Math.min(passed, value('paused'));
+  const seconds = passed - paused;
+  const collecting = value('generation') + value('scoring');
+  const waited = metrics[timeMetrics.waitForBatch] ?? collecting;
+  const atWork = Math.min(seconds, Math.min(waited, collecting) + value('train'));
+  const { recoveries, seconds: lostSeconds } = lostOf(metrics);
+  const isReported = recoveries > 0 || lostSeconds > 0 || value('restarts') > 0;
+  return { seconds, paused, atWork, rest: seconds - atWork, isReported };
+}
+
+/** `ETTR 0.97 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s` */
+export function describeEffectiveness({ ettr, ettrWithPauses, pausedSeconds, lost }: Effectiveness): string {
+  const { recoveries, rollouts, tokens, seconds } = lost;
+  const isPaused = pausedSeconds > 0 && ettrWithPauses !== null;
+  const isAnythingLost = rollouts > 0 || tokens > 0 || seconds > 0;
+  return [
+    `ETTR ${ettr === null ? '–' : ettr.toFixed(2)}`,
+    ...(isPaused ? [`${ettrWithPauses.toFixed(2)} with ${grouped(pausedSeconds, 1)} s paused`] : []),
+    recoveries === 0 ? 'no recoveries' : counted(recoveries, 'recovery', 'recoveries'),
+    ...(isAnythingLost
+      ? [
+          `lost in flight: ${counted(rollouts, 'rollout', 'rollouts')}, ${counted(tokens, 'token', 'tokens')}, ${grouped(seconds, 1)} s`,
+        ]
+      : []),
+  ].join(' · ');
+}
+
+function counted(count: number, one: string, many: string): string {
+  return `${grouped(count, 0)} ${count === 1 ? one : many}`;
+}
+
+function grouped(value: number, digits: number): string {
+  const [whole, fraction] = value.toFixed(digits).split('.');
+  const separated = whole!.replace(/\B(?=(\d{3})+$)/g, ',');
+  return fraction === undefined ? separated : `${separated}.${fraction}`;
+}
+
+/** The lower of the middle two, so that of two steps the quicker one is the usual one. */
+function lowerMedian(values: readonly number[]): number | null {
+  return values.toSorted((a, b) => a - b)[Math.floor((values.length - 1) / 2)] ?? null;
+}
+
+function share(part: number, whole: number): number | null {
+  return whole > 0 ? part / whole : null;
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}

@@ -1,0 +1,52 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { allColumns } from './columns.ts';
+import type { Outcome } from './suite.ts';
+import { faultTable, markers, summary, withTable } from './table.ts';
+
+const held: Outcome = {
+  row: 'rollout worker killed',
+  column: 'generate',
+  kind: 'held',
+  lost: 12,
+  recoverySeconds: 3.14,
+};
+
+test('a cell says how long its run took to go on and what was lost, one that was not run says that', () => {
+  const row = rowOf('rollout worker killed', [held]);
+  assert.equal(row[allColumns.indexOf('generate')], '✓ 3.1 s, 12 lost');
+  assert.equal(row[allColumns.indexOf('score')], 'not run');
+});
+
+test('a cell that cannot be names the reason, and so does one that this machine cannot have', () => {
+  const because = 'no tmpfs may be mounted here';
+  const table = faultTable([{ ...held, column: 'score', kind: 'not run', because }], '2026-01-01');
+  assert.match(table, /\| rollout worker killed \|.*\| not run \(1\) \|/);
+  assert.ok(table.includes(`1. ${because}`));
+  assert.match(rowOf('activity done twice', [])[allColumns.indexOf('train')] ?? '', /^– \(\d+\)$/);
+});
+
+test('a cell that did not hold is counted as one', () => {
+  const outcomes: Outcome[] = [held, { row: 'GPU worker killed', column: 'train', kind: 'broken' }];
+  assert.equal(rowOf('GPU worker killed', outcomes)[allColumns.indexOf('train')], '✗');
+  assert.match(summary(outcomes), /^1 cells held, 1 did not; 12 rollouts were lost in flight/);
+});
+
+test('the table takes the place of the one before, and nothing else of the document changes', () => {
+  const document = `before\n${markers.begin}\nold\n${markers.end}\nafter\n`;
+  const once = withTable(document, 'new\n');
+  assert.equal(once, `before\n${markers.begin}\n\nnew\n\n${markers.end}\nafter\n`);
+  assert.equal(withTable(once, 'new\n'), once);
+  assert.throws(() => withTable('no markers', 'new'), /expected <!-- matrix begins -->/);
+});
+
+function rowOf(name: string, outcomes: readonly Outcome[]): string[] {
+  const line = faultTable(outcomes, '2026-01-01')
+    .split('\n')
+    .find((one) => one.startsWith(`| ${name} |`));
+  assert.ok(line, `${name} is a row`);
+  return line
+    .split('|')
+    .slice(2, -1)
+    .map((cell) => cell.trim());
+}

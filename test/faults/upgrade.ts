@@ -1,0 +1,237 @@
+/** Runs that are begun by another version of Ratchet, held in the middle of a step, and taken over by this one. */
+import { execFile, spawn, type ChildProcess } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { Client, Connection, type WorkflowHandle } from '@temporalio/client';
+import type { FailpointPlan } from '../../backends/failpoints.ts';
+import type { RunStatus } from '../../workflows/messages.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
+import type { Role } from '../../workers/supervisor.ts';
+import { fakeRun, type RunOptions } from './fake-run.ts';
+
+const root = fileURLToPath(new URL('../../', import.meta.url));
+
+/** A version of Ratchet that can be started: a copy of its sources over the packages that are installed here. */
+export interface OtherVersion {
+  readonly folder: string;
+  /** What to know of it besides; for the test's report. */
+  readonly notes: readonly string[];
+}
+
+/** This version with one more command before all others: no history of it can be replayed by the other. */
+export async function otherOrder(within: string): Promise<OtherVersion> {
+  const folder = await newTree(within);
+  for (const name of ['activities', 'backends', 'cli', 'core', 'engine', 'environments', 'workers', 'workflows']) {
+    await cp(path.join(root, name), path.join(folder, name), { recursive: true });
+  }
+  for (const name of ['package.json', 'package-lock.json', 'tsconfig.json']) {
+    await cp(path.join(root, name), path.join(folder, name));
+  }
+  await writeFile(
+    path.join(folder, 'workflows/index.ts'),
+    `import { sleep } from '@temporalio/workflow';
+import { trainRun as ours } from './train-run.ts';
+
+export async function trainRun(...input: Parameters<typeof ours>): ReturnType<typeof ours> {
+  await sleep(1);
+  return ours(...input);
+}
+`,
+  );
+  return { folder, notes: [] };
+}
+
+/**
+ * The previous commit, or the one that RATCHET_UPGRADE_FROM names; a sentence where there is none. It runs over the
+ * packages of this version: another set cannot be had without a network.
+ */
+export async function previousCommit(within: string): Promise<OtherVersion | string> {
+  const wanted = process.env['RATCHET_UPGRADE_FROM'] ?? 'HEAD^';
+  const git = (...args: string[]) => promisify(execFile)('git', args, { cwd: root });
+  let commit: string;
+  try {
+    commit = (await git('rev-parse', '--verify', '--quiet', `${wanted}^{commit}`)).stdout.trim();
+  } catch {
+    return `${wanted} is not there: no git, or a clone without history`;
+  }
+  const folder = await newTree(within);
+  const archive = path.join(folder, 'tree.tar');
+  await git('archive', '--format=tar', `--output=${archive}`, commit);
+  await promisify(execFile)('tar', ['-xf', archive, '-C', folder]);
+  await rm(archive);
+  const lockOf = (tree: string) => readFile(path.join(tree, 'package-lock.json'), 'utf8');
+  const isSame = (await lockOf(folder)) === (await lockOf(root));
+  const notes = [`from ${commit.slice(0, 7)}`, ...(isSame ? [] : ['its packages differ; it ran over those of today'])];
+  return { folder, notes };
+}
+
+async function newTree(within: string): Promise<string> {
+  const folder = path.join(within, 'other-version/');
+  await mkdir(folder);
+  await symlink(path.join(root, 'node_modules'), path.join(folder, 'node_modules'));
+  return folder;
+}
+
+/** This one, as it lies here. */
+export const thisVersion: OtherVersion = { folder: root, notes: [] };
+
+/** Roles of this version as those of another: the same programs, out of its folder. */
+export function rolesOf(version: OtherVersion, roles: readonly Role[]): readonly Role[] {
+  if (version === thisVersion) return roles;
+  const packages = path.join(root, 'node_modules');
+  const moved = (arg: string): string =>
+    arg.startsWith(root) && !arg.startsWith(packages) ? version.folder + arg.slice(root.length) : arg;
+  // What an earlier version takes besides is not known.
+  return roles.map((role) => ({ ...role, args: role.args.map(moved), argsAtOwnServer: [] }));
+}
+
+/** A command of one version in a project folder, that goes on until it is told to stop. */
+export class RunningCommand {
+  readonly #child: ChildProcess;
+  /** Its exit code. */
+  readonly ended: Promise<number | null>;
+  #said = '';
+
+  constructor(
+    version: OtherVersion,
+    args: readonly string[],
+    project: { readonly folder: string; readonly environment: NodeJS.ProcessEnv },
+  ) {
+    const child = spawn(process.execPath, [path.join(version.folder, 'cli/ratchet.mjs'), ...args], {
+      cwd: project.folder,
+      env: project.environment,
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    this.#child = child;
+    this.ended = new Promise((resolve) => child.once('exit', resolve));
+    const hear = (chunk: Buffer): void => void (this.#said += chunk.toString('utf8'));
+    child.stdout.on('data', hear);
+    child.stderr.on('data', hear);
+  }
+
+  get said(): string {
+    return this.#said;
+  }
+
+  /** The first group of a pattern, once it is said. */
+  async says(pattern: RegExp): Promise<string> {
+    for (;;) {
+      const found = pattern.exec(this.#said);
+      if (found) return found[1] ?? found[0];
+      if (this.#child.exitCode !== null) throw new Error(`It ended without ${pattern}: ${this.#said}`);
+      await delay(20);
+    }
+  }
+
+  /** As Ctrl-C does. */
+  async stop(): Promise<void> {
+    this.#child.kill('SIGTERM');
+    await this.ended;
+  }
+}
+
+/** A project folder whose stack is started by one version after the other. */
+export class UpgradeStage {
+  readonly folder: string;
+  readonly #environment: NodeJS.ProcessEnv;
+  #stack: RunningCommand | null = null;
+  #connection: Connection | null = null;
+
+  private constructor(folder: string) {
+    this.folder = folder;
+    this.#environment = { ...process.env, RATCHET_FAILPOINTS: path.join(folder, 'failpoints') };
+  }
+
+  static async open(): Promise<UpgradeStage> {
+    const stage = new UpgradeStage(await mkdtemp(path.join(os.tmpdir(), 'ratchet-upgrade-')));
+    await mkdir(path.join(stage.folder, 'failpoints'));
+    return stage;
+  }
+
+  /** `ratchet dev` of this version, in place of the one that runs. Failpoints are gone. */
+  async startStack(version: OtherVersion): Promise<void> {
+    await this.#stopStack();
+    await rm(path.join(this.folder, 'failpoints'), { recursive: true });
+    await mkdir(path.join(this.folder, 'failpoints'));
+    this.#stack = this.command(version, 'dev', '--weights', this.folder);
+    await this.connectTo(await this.#stack.says(/ready\. Temporal ([^\s,]+)/));
+  }
+
+  command(version: OtherVersion, ...args: readonly string[]): RunningCommand {
+    return new RunningCommand(version, args, { folder: this.folder, environment: this.#environment });
+  }
+
+  async connectTo(address: string): Promise<void> {
+    this.#connection = await Connection.connect({ address });
+  }
+
+  /** What the stack that runs said. */
+  get said(): string {
+    return this.#stack?.said ?? '';
+  }
+
+  get client(): Client {
+    if (!this.#connection) throw new Error('No stack runs yet.');
+    return new Client({ connection: this.#connection, identity: `upgrade test ${process.pid}` });
+  }
+
+  async writeConfig(name: string, options: Omit<RunOptions, 'log'>): Promise<void> {
+    const log = path.join(this.folder, `${name}.sampled`);
+    await writeFile(path.join(this.folder, `${name}.toml`), fakeRun({ ...options, log }));
+  }
+
+  async start(name: string, options: Omit<RunOptions, 'log'>): Promise<void> {
+    await this.writeConfig(name, options);
+    await this.client.workflow.start('trainRun', {
+      workflowId: name,
+      taskQueue: 'ratchet',
+      args: [`${name}.toml`],
+    });
+  }
+
+  /** The run's newest execution, over the server that runs now. */
+  handle(name: string): WorkflowHandle<typeof trainRun> {
+    return this.client.workflow.getHandle<typeof trainRun>(name);
+  }
+
+  async plan(name: string, plan: FailpointPlan): Promise<void> {
+    await writeFile(path.join(this.folder, 'failpoints', `${name}.json`), JSON.stringify(plan));
+  }
+
+  async fired(name: string): Promise<void> {
+    while (!existsSync(path.join(this.folder, 'failpoints', `${name}.fired.1`))) await delay(20);
+  }
+
+  /** Waits until the run's own account of itself is as wanted. */
+  async status(name: string, isWanted: (status: RunStatus) => boolean): Promise<RunStatus> {
+    for (;;) {
+      const status = await this.handle(name)
+        .query<RunStatus>('status')
+        .catch(() => null); // nobody answers yet
+      if (status && isWanted(status)) return status;
+      await delay(100);
+    }
+  }
+
+  /** The newest process of a role. */
+  pid(role: string): number {
+    const log = readFileSync(path.join(this.folder, '.ratchet/logs', `${role}.log`), 'utf8');
+    return Number([...log.matchAll(/starts as process (\d+)/g)].at(-1)![1]);
+  }
+
+  async close(): Promise<void> {
+    await this.#stopStack();
+    await rm(this.folder, { recursive: true, force: true });
+  }
+
+  async #stopStack(): Promise<void> {
+    await this.#connection?.close();
+    await this.#stack?.stop();
+    [this.#connection, this.#stack] = [null, null];
+  }
+}

@@ -1,0 +1,160 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
+import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
+import { optionalTsToMs } from '@temporalio/common/lib/time.js';
+import type proto from '@temporalio/proto';
+import type { OpenedRun, TakenOver, TrainRunInput } from '../activities/index.ts';
+import { memoKeys } from '../core/names.ts';
+import type { AskedOfRun } from '../core/rl/run-state.ts';
+import type { ContinuedRun } from '../workflows/run-start.ts';
+
+type HistoryEvent = proto.temporal.api.history.v1.IHistoryEvent;
+
+/** Events in which a run that was opened shows it: opening is the first thing it does. */
+const firstEventsMax = 200;
+/** What is listed lags a little behind what is: a run that began right before the stack went down is found at a second look. */
+const secondLookMs = 5_000;
+
+interface TakeOverOptions {
+  readonly client: Client;
+  /** Of the workflow code of this process, as its worker writes it into histories: `workflowCodeVersion`. */
+  readonly version: string;
+  /** For the person who watches. */
+  readonly say: (line: string) => void;
+}
+
+/**
+ * Starts open runs anew whose history was written by other workflow code: it cannot be replayed by ours. Each goes on from
+ * its newest commit under the same workflow id, with the settings it has and all that was asked of it; what is stored of the
+ * step under way is adopted. For a server with one orchestrator, before that one asks for work; looks once more a little later.
+ */
+export async function takeOverRuns(options: TakeOverOptions): Promise<void> {
+  await lookOnce(options);
+  void delay(secondLookMs, undefined, { ref: false }).then(() => lookOnce(options));
+}
+
+async function lookOnce({ client, version, say }: TakeOverOptions): Promise<void> {
+  const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
+  try {
+    for await (const { workflowId } of client.workflow.list({ query })) {
+      try {
+        const run = await takeOver(client, workflowId, version);
+        if (run !== null) say(`upgrade: run ${run} goes on from its newest commit under the new code`);
+      } catch (error) {
+        // One run must not keep the others from going on.
+        say(`upgrade: run ${workflowId} was begun by other code and could not be taken over: ${messageOf(error)}`);
+      }
+    }
+  } catch (error) {
+    say(`upgrade: whether there are runs of other code could not be found out: ${messageOf(error)}`);
+  }
+}
+
+/** The run's name if it was taken over; null where our code can go on with it as it is. */
+async function takeOver(client: Client, workflowId: string, version: string): Promise<string | null> {
+  const found = await client.workflow.getHandle(workflowId).describe();
+  const { runId, raw, memo = {} } = found;
+  if (found.status.name !== 'RUNNING' || versionOf(found) === version) return null;
+  const beginning = await readBeginning(client, workflowId, runId);
+  if (versionOf(found) === null) {
+    // Nobody has worked on it. Its input is the user's, the same in all versions, or of the code that continued as new.
+    if (beginning.continues === null) return null;
+    if (versionOf(await client.workflow.getHandle(workflowId, beginning.continues).describe()) === version) return null;
+  }
+  const noted = (memo[memoKeys.asked] as AskedOfRun | undefined) ?? null;
+  const again = anew({ ...beginning, noted, request: `${workflowId}/${runId}` });
+  const summary = await found.staticSummary();
+  await client.workflow.start('trainRun', {
+    workflowId,
+    taskQueue: found.taskQueue,
+    args: [again],
+    // In one call: there is no moment at which the run is gone.
+    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+    memo: { ...memo, [memoKeys.takenOverFrom]: runId },
+    // Without the server's own.
+    typedSearchAttributes: found.typedSearchAttributes
+      .getAll()
+      .filter(({ key }) => !/^(BuildIds|Temporal)/.test(key.name)),
+    ...(summary === undefined ? {} : { staticSummary: summary }),
+    ...timeoutsOf(raw.executionConfig),
+  });
+  return again.takesOver.handle?.name ?? workflowId;
+}
+
+/** By which workflow code its newest history was written: the server notes it with every workflow task. Null before the first. */
+function versionOf({ raw }: WorkflowExecutionDescription): string | null {
+  return raw.workflowExecutionInfo?.mostRecentWorkerVersionStamp?.buildId || null;
+}
+
+function timeoutsOf(config: proto.temporal.api.workflow.v1.IWorkflowExecutionConfig | null | undefined) {
+  const task = optionalTsToMs(config?.defaultWorkflowTaskTimeout);
+  const execution = optionalTsToMs(config?.workflowExecutionTimeout);
+  return {
+    ...(task ? { workflowTaskTimeout: task } : {}),
+    ...(execution ? { workflowExecutionTimeout: execution } : {}),
+  };
+}
+
+interface Beginning {
+  readonly input: TrainRunInput | ContinuedRun;
+  /** What opening it gave; null while that is under way. */
+  readonly opened: OpenedRun | null;
+  /** The execution that continued as this one. */
+  readonly continues: string | null;
+}
+
+/** The same run once more, as its commits and what was asked of it have it. */
+function anew(
+  run: Pick<Beginning, 'input' | 'opened'> & { readonly noted: AskedOfRun | null; readonly request: string },
+): Exclude<TrainRunInput, string> & { readonly takesOver: TakenOver } {
+  const { input, opened, noted, request } = run;
+  if (isContinued(input)) {
+    const { opened: before, typed, desk, state, rewind = null } = input.continued;
+    // Before it could note anything it was as it is carried.
+    const { pausedBecause, isPausedByPerson } = desk;
+    const carried = { pausedBecause, isPausedByPerson, overrides: state.overrides, rewind };
+    return { ...typed, takesOver: { handle: before.handle, asked: noted ?? carried, request } };
+  }
+  const typed: Exclude<TrainRunInput, string> = typeof input === 'string' ? { config: input } : input;
+  const { takesOver: before = { handle: null, asked: null, request } } = typed;
+  // One that another version had taken over and not yet opened is handed on as it was.
+  if (opened === null) return { ...typed, takesOver: before };
+  return { ...typed, takesOver: { ...before, handle: opened.handle, asked: noted ?? before.asked } };
+}
+
+/** What an execution was started with, and what opening the run gave. */
+async function readBeginning(client: Client, workflowId: string, runId: string): Promise<Beginning> {
+  const converter = client.options.loadedDataConverter;
+  const { history } = await client.workflowService.getWorkflowExecutionHistory({
+    namespace: client.options.namespace,
+    execution: { workflowId, runId },
+    maximumPageSize: firstEventsMax,
+  });
+  const events = history?.events ?? [];
+  const payloads = events[0]?.workflowExecutionStartedEventAttributes?.input?.payloads ?? [];
+  const [input] = (await decodeArrayFromPayloads(converter, payloads)) as [TrainRunInput | ContinuedRun];
+  const result = resultOfOpening(events);
+  const [opened = null] = result ? ((await decodeArrayFromPayloads(converter, result)) as [OpenedRun]) : [];
+  const continues = events[0]?.workflowExecutionStartedEventAttributes?.continuedExecutionRunId || null;
+  return { input, opened, continues };
+}
+
+function resultOfOpening(events: readonly HistoryEvent[]) {
+  const asked = events.find((event) => event.activityTaskScheduledEventAttributes?.activityType?.name === 'openRun');
+  const done = events.find(
+    ({ activityTaskCompletedEventAttributes: completed }) =>
+      asked && completed && String(completed.scheduledEventId) === String(asked.eventId),
+  );
+  return done?.activityTaskCompletedEventAttributes?.result?.payloads ?? null;
+}
+
+function isContinued(input: TrainRunInput | ContinuedRun): input is ContinuedRun {
+  return typeof input === 'object' && 'continued' in input;
+}
+
+/** What the innermost error says. */
+function messageOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  return error.cause instanceof Error ? messageOf(error.cause) : error.message;
+}

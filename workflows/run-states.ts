@@ -1,0 +1,60 @@
+import { initialCurriculum } from '../core/rl/curriculum.ts';
+import { nextBeta } from '../core/rl/kl-controller.ts';
+import type { Overrides, PolicyVersion, RunHandle, RunState } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { CollectedStep } from './collect-step.ts';
+
+/** Of v0. */
+export function firstState(made: {
+  readonly run: RunHandle;
+  readonly spec: RunSpec;
+  readonly policy: PolicyVersion;
+  readonly overrides: Overrides;
+  readonly pendingEvals: readonly number[];
+}): RunState {
+  const { run, spec, policy, overrides, pendingEvals } = made;
+  return {
+    schemaVersion: 1,
+    lineage: run.lineage,
+    step: 0,
+    policy,
+    reference: policy,
+    klBeta: spec.kl.beta,
+    curriculum: initialCurriculum,
+    surplus: [],
+    overrides,
+    pendingEvals,
+  };
+}
+
+/** Of the version that training on what was collected made. */
+export function stateAfter(
+  before: RunState,
+  made: {
+    readonly spec: RunSpec;
+    readonly policy: PolicyVersion;
+    readonly collected: Pick<CollectedStep, 'curriculum' | 'surplus'>;
+    /** Of the training. */
+    readonly metrics: Readonly<Record<string, number>>;
+    readonly overrides: Overrides;
+    readonly pendingEvals: readonly number[];
+  },
+): RunState {
+  const { kl } = made.spec;
+  const { policy, collected, overrides, pendingEvals } = made;
+  const step = before.step + 1;
+  const renewsReference = kl.refSyncSteps !== null && step % kl.refSyncSteps === 0;
+  const measuredKl = made.metrics['kl_divergence'] ?? 0;
+  return {
+    schemaVersion: 1,
+    lineage: before.lineage,
+    step,
+    policy,
+    reference: renewsReference ? policy : before.reference,
+    klBeta: nextBeta({ beta: before.klBeta, targetKl: kl.targetKl, measuredKl }),
+    curriculum: collected.curriculum,
+    surplus: collected.surplus,
+    overrides,
+    pendingEvals,
+  };
+}

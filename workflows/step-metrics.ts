@@ -1,0 +1,33 @@
+import { timeMetrics } from '../core/rl/effectiveness.ts';
+import type { CollectedStep } from './collect-step.ts';
+
+/** What only the workflow knows of a step, as metrics of its commit; the batch's own are added from its plan. */
+export function committedMetrics(step: {
+  readonly collected: CollectedStep;
+  readonly trained: {
+    readonly metrics: Readonly<Record<string, number>>;
+    readonly learningRate: number;
+    readonly seconds: number;
+  };
+  readonly klBeta: number;
+  readonly waitedS: number;
+  readonly stepS: number;
+  /** What was lost for it, and how long the run stood still. */
+  readonly account: Readonly<Record<string, number>>;
+}): Record<string, number> {
+  const { collected, trained, klBeta, waitedS, stepS, account } = step;
+  const { metrics, learningRate, seconds } = trained;
+  return {
+    ...metrics,
+    'train/learning_rate': learningRate,
+    'train/loss': metrics['loss'] ?? 0,
+    'train/kl_divergence': metrics['kl_divergence'] ?? 0,
+    'train/kl_beta': klBeta,
+    [timeMetrics.generation]: collected.figures['generate_s'] ?? 0,
+    [timeMetrics.scoring]: collected.figures['score_s'] ?? 0,
+    [timeMetrics.waitForBatch]: waitedS,
+    [timeMetrics.train]: seconds,
+    [timeMetrics.step]: stepS,
+    ...account,
+  };
+}
