@@ -5,7 +5,7 @@ import { describeWaiting } from '../../cli/follow-run.ts';
 import { layout } from '../../core/layout.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import type { Store } from '../../backends/store/types.ts';
-import { judgeByWeights } from './judges.ts';
+import { judgeByWeights } from './judge.ts';
 import type { Judged, Rows, Struck } from './row.ts';
 
 /** How long the disk stays full after the run has said so: every activity is tried again a few times. */

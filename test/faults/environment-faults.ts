@@ -8,7 +8,7 @@ import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { breaks } from './breakable-environment.ts';
 import { allColumns, type Column } from './columns.ts';
-import { judgeByWeights } from './judges.ts';
+import { judgeByWeights } from './judge.ts';
 import type { Judged, Rows } from './row.ts';
 
 /** In the second step, which has 32 rollouts or more like the first. */

@@ -27,7 +27,7 @@ export interface Row {
   readonly strike: (struck: Struck) => Promise<StagedRun | void>;
   /** What its runs have otherwise, as `--key value` on the command line; compared with an undisturbed run of the same. */
   readonly overrides?: Readonly<Record<string, string>>;
-  /** Failpoints that stand for a column's own, where its stage never passes that, or its fault is elsewhere. */
+  /** Failpoints that stand for a column's own, where its stage never passes that. */
   readonly gaps?: Readonly<Partial<Record<Column, Gap>>>;
   /** In which columns it is played, all if not said. */
   readonly columns?: { readonly only: readonly Column[]; readonly because: string };

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
-import { gapOfCell, stepsOfRun, weightsDigest, type Cell } from './cells.ts';
-import { sampledAgain } from './judges.ts';
+import { gapOfCell, sampledAgain, stepsOfRun, weightsDigest, type Cell } from './cells.ts';
 import type { UndisturbedRun } from './row.ts';
 import { rowOf } from './rows.ts';
 import type { StageKindName } from './stage-kinds.ts';
