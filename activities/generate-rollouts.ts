@@ -93,8 +93,8 @@ async function generate(
   if (left) return leftBefore(left, `${ended}.json`, sitting);
 
   const journal = await RolloutJournal.open(store, `${prefix}/`, round.leases.sha256);
-  sitting.work.goOnFrom(journal.size());
   journal.keep();
+  sitting.work.goOnFrom(journal.size());
   const { leases, policy } = await readJson<LeasedGroups>(run, round.leases);
   const spec = await specOf(run);
   const { signal, deadline } = sitting.until(cancelled, spec.generationTimeoutS * 1000);

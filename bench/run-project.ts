@@ -76,15 +76,19 @@ export async function runProgram(
   return out.join('\n');
 }
 
+export interface StackNeeds {
+  /** Processes are killed on purpose. */
+  readonly mayRestart?: boolean;
+  /** For its processes, on top of our own. */
+  readonly variables?: Readonly<Record<string, string>>;
+}
+
 /** A running stack to start runs on directly, for measurements that look into Temporal's history. */
 export async function withStack<T>(
   bench: Bench,
   folder: string,
   work: (client: Client, stack: Stack) => Promise<T>,
-  {
-    mayRestart = false,
-    variables = {},
-  }: { readonly mayRestart?: boolean; readonly variables?: Readonly<Record<string, string>> } = {},
+  { mayRestart = false, variables = {} }: StackNeeds = {},
 ): Promise<T> {
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);

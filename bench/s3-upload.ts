@@ -43,9 +43,8 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
   try {
     return await withProject(bench, (folder) => {
       const variables = { RATCHET_CACHE: path.join(folder, 'cache') };
-      return withStack(bench, folder, (client) => compare({ bench, client, folder, gateway, proxy }, options), {
-        variables,
-      });
+      const work = (client: Client) => compare({ bench, client, folder, gateway, proxy }, options);
+      return withStack(bench, folder, work, { variables });
     });
   } finally {
     await proxy.close();

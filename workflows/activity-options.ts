@@ -18,12 +18,15 @@ import { patiently } from './local-waits.ts';
 const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '10s' } as const;
 
 /**
- * Small, idempotent, on the orchestrator itself: no queue between them and the workflow, which tries them again itself. One
- * at a time: of several that are under way together the results come as they are done, but in a replay as they were asked
- * for, and then the workflow goes another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881).
+ * Small, idempotent, on the orchestrator itself: no queue between them and the workflow. One at a time: of several that are
+ * under way together the results come as they are done, but in a replay as they were asked for, and then the workflow goes
+ * another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881). What fails is tried again by the workflow, which
+ * can say meanwhile what it waits for, and lets the others pass.
  */
-export const local = oneAtATime(
-  patiently(proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry: { maximumAttempts: 1 } })),
+export const local = patiently(
+  oneAtATime(
+    proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry: { maximumAttempts: 1 } }),
+  ),
 );
 
 /** For what people are told while they wait: without an answer they are told that. */

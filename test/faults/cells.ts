@@ -7,7 +7,7 @@ import { layout } from '../../core/layout.ts';
 import { firstLineage } from '../../core/names.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
-import { judgeByWeights, sampledAgain } from './judges.ts';
+import { judgeByWeights } from './judge.ts';
 import type { UndisturbedRun } from './row.ts';
 import { type RowName, rowOf } from './rows.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
@@ -165,6 +165,12 @@ class RecoveryClock {
 
 async function countCommits({ store }: StagedRun): Promise<number> {
   return (await store.list(layout.commits(firstLineage))).length;
+}
+
+/** Answers beyond the first at a place of the run. */
+export function sampledAgain(run: StagedRun): number {
+  const lines = run.sampled();
+  return lines.length - new Set(lines.map(({ seed, policy }) => `${policy} ${seed}`)).size;
 }
 
 /** Rollouts that were sampled and are not in the store. */

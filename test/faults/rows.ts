@@ -14,10 +14,10 @@ export const rows = {
   ...activityFaults,
   ...clockFaults,
   ...databaseFaults,
-  ...upgradeFaults,
   ...s3Faults,
   ...diskFaults,
   ...environmentFaults,
+  ...upgradeFaults,
 } satisfies Rows;
 export type RowName = keyof typeof rows;
 

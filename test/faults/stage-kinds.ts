@@ -16,10 +16,10 @@ export interface Surroundings {
   readonly overrides?: Readonly<Record<string, string>>;
   /** Where the test itself finds the runs, absolute; `outputs` in the stage's folder when missing. */
   readonly storeUri?: string;
-  /** Whose code its workers run until they are upgraded; this one's if not said. */
-  readonly version?: OtherVersion;
   readonly s3?: StagedS3;
   readonly disk?: SmallDisk;
+  /** Whose code its workers run until they are upgraded; this one's if not said. */
+  readonly version?: OtherVersion;
   /** After the stack has ended. */
   readonly close?: () => Promise<void>;
 }

@@ -91,13 +91,13 @@ export class FaultStage {
   async #startStackNow(): Promise<void> {
     const { folder } = this;
     const policyPort = await choosePort(0);
-    const roles = localRoles({ weightRoots: [folder], policyPort, count: this.#kind.count ?? {} });
     const stack = await startStack({
       projectFolder: folder,
       policyUrl: policyUrlAt(policyPort),
-      roles: rolesOf((this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion, roles).map(
-        (role) => this.#kind.changeRole?.(role) ?? role,
-      ),
+      roles: rolesOf(
+        (this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion,
+        localRoles({ weightRoots: [folder], policyPort, count: this.#kind.count ?? {} }),
+      ).map((role) => this.#kind.changeRole?.(role) ?? role),
       environment: { ...process.env, ...this.surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
       serverSettings: this.#serverSettings,
       log: (line) => void this.#log.push(line),

@@ -1,7 +1,7 @@
 /** Rows in which the stack goes down in the middle of a step and comes back with other code. */
 import assert from 'node:assert/strict';
 import { workflowCodeVersion } from '../../workers/workflow-bundle.ts';
-import { judgeByWeights } from './judges.ts';
+import { judgeByWeights } from './judge.ts';
 import type { Row, Rows } from './row.ts';
 
 /** Two stacks are started for each cell: more than others take. */
