@@ -58,6 +58,8 @@ export interface OpenedRun {
   readonly spec: RunSpec;
   /** The newest commit, when the run has been here before. */
   readonly head: { readonly commit: StepCommit; readonly sha256: string } | null;
+  /** Whether a run that is taken over has been rewound, as was asked of it. */
+  readonly isRewound?: boolean;
   /** Whether retention has removed the weights at the head: after a rewind they may have to be made again. */
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
@@ -135,6 +137,7 @@ export const createOpenRun =
       handle,
       spec,
       head,
+      ...(takesOver?.asked?.rewind && refused.length === 0 ? { isRewound: true } : {}),
       weightsAreGone: head !== null && !(await isStored(store, head.commit.policy)),
       datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],

@@ -58,14 +58,18 @@ export async function openOrContinue(input: TrainRunInput | ContinuedRun): Promi
   const { takesOver = null, rewind: _, ...typed } = given;
   const opened = await opening.openRun.executeWithOptions({ summary: typed.config }, [input, workflowId, runId]);
   const { head } = opened;
-  const before = takesOver?.handle ?? null;
   const asked = takesOver?.asked ?? null;
-  const rest = { typed, carried: null, pausedBecause: asked?.pausedBecause ?? null, isTakenOver: before !== null };
+  const rest = {
+    typed,
+    carried: null,
+    pausedBecause: asked?.pausedBecause ?? null,
+    isTakenOver: Boolean(takesOver?.handle),
+  };
   if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? {} };
   const { commit, sha256: parent } = head;
   // What was set holds from the newest commit on; a rewind takes it back with everything else.
-  const isWhereItWas = before?.lineage === opened.handle.lineage;
-  const state = asked && isWhereItWas ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state);
+  const { isRewound = false } = opened;
+  const state = asked && !isRewound ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state);
   const start: Start = { state, parent, begins: commit.origin !== undefined };
   return { ...rest, opened, start, overrides: state.overrides };
 }
