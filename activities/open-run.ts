@@ -61,6 +61,8 @@ export interface OpenedRun {
   readonly head: { readonly commit: StepCommit; readonly sha256: string } | null;
   /** Whether the run had made all the steps it was to make, at the head. */
   readonly hadEnded?: boolean;
+  /** Whether a run that is taken over has been rewound, as was asked of it. */
+  readonly isRewound?: boolean;
   /** Whether retention has removed the weights at the head: after a rewind they may have to be made again. */
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
@@ -140,6 +142,7 @@ export const createOpenRun =
       spec,
       head,
       hadEnded: head !== null && (await isLastStep(store, head.commit)),
+      ...(takesOver?.asked?.rewind && refused.length === 0 ? { isRewound: true } : {}),
       weightsAreGone: head !== null && !(await isStored(store, head.commit.policy)),
       datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],

@@ -62,7 +62,6 @@ export async function openOrContinue(input: TrainRunInput | ContinuedRun): Promi
   const { takesOver = null, rewind: _, ...typed } = given;
   const opened = await opening.openRun.executeWithOptions({ summary: typed.config }, [input, workflowId, runId]);
   const { head } = opened;
-  const before = takesOver?.handle ?? null;
   const asked = takesOver?.asked ?? null;
   const account = new StepAccount();
   const rest = {
@@ -70,14 +69,14 @@ export async function openOrContinue(input: TrainRunInput | ContinuedRun): Promi
     carried: null,
     pausedBecause: asked?.pausedBecause ?? null,
     isPausedByPerson: asked?.isPausedByPerson ?? false,
-    isTakenOver: before !== null,
+    isTakenOver: Boolean(takesOver?.handle),
     account,
   };
   if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? {} };
   const { commit, sha256: parent } = head;
   // What was set holds from the newest commit on; a rewind takes it back with everything else.
-  const isWhereItWas = before?.lineage === opened.handle.lineage;
-  const state = asked && isWhereItWas ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state);
+  const { isRewound = false } = opened;
+  const state = asked && !isRewound ? { ...commit.state, overrides: asked.overrides } : startOver(commit.state);
   const begins = commit.origin !== undefined;
   if (opened.hadEnded === true) account.stoodStill((Date.now() - Date.parse(commit.committedAt)) / 1000);
   else if (!begins) account.startedAgain();

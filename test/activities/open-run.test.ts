@@ -267,9 +267,10 @@ describe('a run that an upgrade takes over', () => {
       request: 'words/first',
     });
     assert.deepEqual(where(await open({ takesOver: asked(2) }, 'words', 'second')), ['l2', 2]);
-    assert.deepEqual(where(await open({ takesOver: asked(2) }, 'words', 'third')), ['l2', 2]);
+    const again = await open({ takesOver: asked(2) }, 'words', 'third');
+    assert.deepEqual([...where(again), again.isRewound], ['l2', 2, true]);
     const refused = await open({ takesOver: asked(9) }, 'words', 'fourth');
-    assert.deepEqual(where(refused), ['l2', 2]);
+    assert.deepEqual([...where(refused), refused.isRewound], ['l2', 2, undefined]);
     assert.match(refused.warnings.join(), /expected a committed step up to 2, got 9/);
   });
 });

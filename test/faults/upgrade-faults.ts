@@ -10,8 +10,9 @@ const limitMs = 300_000;
 const upgraded = (stage: 'of another order' | 'of the previous commit'): Row => ({
   stage,
   action: 'hold',
-  strike: async ({ stage, run }) => {
+  strike: async ({ stage, run, harmEnds }) => {
     await stage.upgrade(true);
+    harmEnds();
     const { version } = stage.surroundings;
     const hasOtherWorkflows = version && (await workflowCodeVersion(version.folder)) !== (await workflowCodeVersion());
     const isSaid = stage.said.includes(`upgrade: run ${run.name} goes on from its newest commit under the new code`);
