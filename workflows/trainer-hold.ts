@@ -36,6 +36,12 @@ function failing(reason: unknown): string | null {
   return cause instanceof ApplicationFailure && cause.type === 'TrainerFailing' ? cause.message : null;
 }
 
+/** What an attempt at holding a worker failed with; null when nobody took it, or nothing is wrong. */
+function failureOf(end: { readonly reason: unknown } | null): string | null {
+  const { cause } = (end?.reason ?? {}) as Error;
+  return cause instanceof ApplicationFailure ? cause.message : null;
+}
+
 /** How long a run waits in silence, and how often it then looks whom it waits for. */
 const firstLookMs = 2_000;
 const lookMsMax = 300_000;
@@ -58,6 +64,8 @@ export class TrainerHold {
   #users = 0;
   #isReleaseWanted = false;
   #waitingFor = 'a GPU worker';
+  /** Why whoever took the run last could not hold it. */
+  #lastFailure: string | null = null;
   /** Told when something is asked again, since the worker that held the run is lost: seconds since it was asked first. */
   onLost: (epoch: number, seconds: number) => void = () => undefined;
 
@@ -135,7 +143,7 @@ export class TrainerHold {
 
   #hold(): Promise<Hold> {
     if (this.#current) return this.#current;
-    const holding = awaitedLater(this.#desk.waitFor(() => this.#waitingFor, this.#take()));
+    const holding = awaitedLater(this.#desk.waitFor(() => this.#describeWaiting(), this.#take()));
     this.#current = holding;
     const forget = () => {
       if (this.#current === holding) this.#current = null;
@@ -161,6 +169,12 @@ export class TrainerHold {
     }
   }
 
+  #describeWaiting(): string {
+    return this.#lastFailure === null
+      ? this.#waitingFor
+      : `${this.#waitingFor}; the last one failed: ${this.#lastFailure}`;
+  }
+
   /** One attempt at holding; null when nobody took it, or whoever did ended at once. */
   async #ask(epoch: number, preferred: string | null): Promise<Hold | null> {
     const scope = new CancellationScope({ cancellable: true, parent: this.#scope });
@@ -178,7 +192,11 @@ export class TrainerHold {
       );
     await condition(() => end !== null || this.#told?.epoch === epoch);
     const held = this.#told;
-    if (end !== null || held?.epoch !== epoch) return null;
+    if (end !== null || held?.epoch !== epoch) {
+      this.#lastFailure = failureOf(end);
+      return null;
+    }
+    this.#lastFailure = null;
     this.#waitingFor = 'a GPU worker';
     this.#preferred = held.holder;
     let isGivenBack = false;
