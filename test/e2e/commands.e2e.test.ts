@@ -1,10 +1,13 @@
 /** The commands that go back, branch and prove, as a user types them in a folder whose processes run: their words and exit codes. */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { cp, readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { StepCommit } from '../../core/rl/run-state.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
 import { RunningCommand, thisVersion } from '../faults/upgrade.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
 
@@ -17,7 +20,11 @@ const lora = `${config.replace('max_steps = 6', 'max_steps = 3').replace('steps 
 
 let project: SmallProject;
 before(async () => {
-  project = await openSmallProject({ 'words.toml': config, 'adapters.toml': lora });
+  project = await openSmallProject({
+    'words.toml': config,
+    'running.toml': config.replace('max_steps = 6', 'max_steps = 90'),
+    'adapters.toml': lora,
+  });
   const trained = await Promise.all([ratchet('train', 'words.toml'), ratchet('train', 'adapters.toml')]);
   for (const { code, said } of trained) assert.equal(code, 0, said);
 });
@@ -112,6 +119,24 @@ test('a run is taken back to a step and trains on in a new lineage; a step that 
   assert.equal(audit.code, 0, audit.said);
   assert.match(audit.said, /^l2 \(current\): steps 4–6, from step 4 of main$/m);
   assert.match(audit.said, /^all lineages: \d+ groups issued = .* superseded$/m);
+});
+
+test('a run that is running is told to go back, and does so by itself; what it cannot do it says', async () => {
+  const handle = await project.client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: 'running',
+    taskQueue: 'ratchet',
+    args: ['running.toml'],
+  });
+  while (!(await project.commit('running', 1))) await delay(20);
+  const refused = await ratchet('rewind', 'running', '--step', '99');
+  assert.equal(refused.code, 2, refused.said);
+  assert.match(refused.said, /^rewind: expected a committed step up to \d+, got 99\.$/m);
+
+  const { code, said } = await ratchet('rewind', 'running', '--step', '0');
+  assert.equal(code, 0, said);
+  assert.match(said, /^Going on from step 0 in a new lineage once what is under way is done\./m);
+  while (!existsSync(fileOf('running', 'lineages/l2/steps/step_1.json'))) await delay(20);
+  await handle.cancel();
 });
 
 test('both spellings of resume: an earlier step begins a lineage, -1 goes on from the newest commit', async () => {
