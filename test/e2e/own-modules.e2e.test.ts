@@ -77,6 +77,33 @@ test('a batch that another process trains again to other weights makes a version
   assert.match(said ?? '', /first at step 3 \([0-9a-f]{12}…\)\. The engine does not promise equal bits/);
 });
 
+test('a last version that was lost before its upload ends the run as another one, which stays when the run goes on', async () => {
+  stage.clear();
+  stage.plan('publishVersion.begun', { at: 2, action: 'hold' });
+  const run = await start('last', 2, { 'trainer.options': '{ isSalted = true }' });
+  await stage.fired('publishVersion.begun', run);
+  process.kill(stage.pid('train worker'), 'SIGKILL');
+  const ended = await run.handle.result();
+  assert.deepEqual([ended.step, ended.ledger.isSound, ended.weights], [2, true, 'weights/step_2.r1/']);
+  const key = `${ended.weights}model.safetensors`;
+  const weights = (await run.store.read(key))!.toString();
+  assert.equal(weights, ended.policyDigest);
+
+  await untilReplaced(stage.pid('train worker'));
+  const onward = await stage.startAgain({ ...run, overrides: { ...run.overrides, max_steps: '3' } });
+  const { step, ledger } = await onward.handle.result();
+  assert.deepEqual([step, ledger.isSound], [3, true]);
+  assert.equal((await run.store.read(key))!.toString(), weights);
+  const { from } = await commitOf(run, 3);
+  assert.deepEqual([from?.step, from?.weights], [2, 'weights/step_2.r2/']);
+});
+
+/** Kills the GPU worker, and waits for the one that is started in its place. */
+async function untilReplaced(pid: number): Promise<void> {
+  process.kill(pid, 'SIGKILL');
+  while ((stage.stack.pids()['train worker'] ?? pid) === pid) await delay(20);
+}
+
 test('a server that holds other weights than are trained pauses the run before anything is sampled there', async () => {
   stage.clear();
   const { isWrong } = filesOf('canary');
