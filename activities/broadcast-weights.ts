@@ -30,5 +30,6 @@ export const createBroadcastWeights =
       if (!canary || canary.digest !== policy.digest || !servers.score) return { canaryDifference: null };
       const { tokenIds, positions, logprobs } = canary;
       const sampled = await servers.score({ policy: served, tokenIds, positions });
+      if (!sampled) return { canaryDifference: null };
       return { canaryDifference: Math.max(...logprobs.map((logprob, i) => Math.abs(logprob - sampled[i]!))) };
     });

@@ -41,7 +41,8 @@ export async function packBatch(input: {
   packed: ObjectRef;
   hasSignal: boolean;
   rows: number;
-  reward: number;
+  /** Mean over all that was sampled for it; null where its groups were sampled for an earlier step. */
+  reward: number | null;
   metrics: Readonly<Record<string, number>>;
 }> {
   const { run, step } = input;
@@ -75,7 +76,7 @@ export async function packBatch(input: {
     packed,
     hasSignal: stats.signalTokens > 0,
     rows: stats.rows,
-    reward: metrics['train/reward'] ?? 0,
+    reward: metrics['train/reward'] ?? null,
     metrics: Object.fromEntries(headline.flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : []))),
   };
 }

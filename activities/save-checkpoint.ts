@@ -33,12 +33,18 @@ export async function saveCheckpoint({
     await sealForgotten(run, step);
     const sealed = (await sealedSteps(store, run.lineage)).filter((sealedStep) => sealedStep <= step);
     if (keepsAll) return { kept: sealed };
-    const takenOver = await takenOverAt(run);
+    const begun = await begunLineages(run);
+    // What other lineages go on from in this one: the steps where they took over.
+    const takenOver = begun.flatMap(({ origin }) => (origin.lineage === run.lineage ? [origin.step] : []));
     const needed = takenOver.flatMap((at) => sealed.findLast((sealedStep) => sealedStep <= at) ?? []);
     const usual = keptCheckpoints(sealed, spec, run.lineage === firstLineage ? sealed[0] : undefined);
     const kept = sealed.filter((sealedStep) => usual.includes(sealedStep) || needed.includes(sealedStep));
     const oldestLive = step - maxAsyncLevel - maxOffPolicySteps - 1;
-    const replayFrom = Math.min(usual.slice(-spec.keepLast)[0] ?? 0, ...needed);
+    const newest = usual.slice(-spec.keepLast);
+    // Until a lineage has as many checkpoints of its own, where it began counts as one of them.
+    const beganAt = begun.find(({ lineage }) => lineage === run.lineage)?.origin.step;
+    const oldest = newest.length < spec.keepLast ? (beganAt ?? newest[0]) : newest[0];
+    const replayFrom = Math.min(oldest ?? 0, ...needed);
     // v0 is what adapters stand on; the reference in use when the first of these batches is trained again may be older.
     const inUse = sealed.includes(replayFrom) ? (await requireCommit(run, replayFrom)).commit.state.reference.step : 0;
     const references = [0, inUse, ...referencesSince(replayFrom, step, kl.refSyncSteps)];
@@ -85,12 +91,6 @@ export function keptCheckpoints(sealed: readonly number[], spec: CheckpointSpec,
   return sealed.filter(
     (step) => step === first || newest.has(step) || (spec.keepInterval !== null && step % spec.keepInterval === 0),
   );
-}
-
-/** What other lineages go on from in this one: the steps where they took over. */
-async function takenOverAt(run: RunHandle): Promise<number[]> {
-  const begun = await begunLineages(run);
-  return begun.filter(({ origin }) => origin.lineage === run.lineage).map(({ origin }) => origin.step);
 }
 
 async function removeSteps(store: Store, prefix: string, isOver: (step: number) => boolean): Promise<void> {

@@ -1,4 +1,4 @@
-import { stepOf } from '../core/layout.ts';
+import { layout, stepOf } from '../core/layout.ts';
 import { versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
@@ -168,13 +168,23 @@ async function spoolReplayed(
 ): Promise<PolicyVersion | null> {
   const { trainer, spool } = dependencies;
   if (recovery?.differs) {
-    const version = { step: asked.step, digest: recovery.differs.digest, replay: (asked.replay ?? 0) + 1 };
-    const known = spool.find(run, version);
-    return (known ?? (await trainer.spoolTo(spool, run, { version, snapshot: false, canary: null }))).policy;
+    const { step } = asked;
+    const { digest } = recovery.differs;
+    const known = spool.find(run, { step, digest });
+    if (known) return known.policy;
+    const version = { step, digest, replay: await nextReplay(run, asked) };
+    return (await trainer.spoolTo(spool, run, { version, snapshot: false, canary: null })).policy;
   }
   const isMadeAgain = recovery !== null && recovery.replayedSteps > 0;
   if (isMadeAgain && !spool.find(run, asked)) await spoolAgain(dependencies, run, asked);
   return null;
+}
+
+/** The first number whose folder is free: a replay that no commit names may be what the run ended with before. */
+async function nextReplay(run: RunHandle, { step, replay = 0 }: PolicyVersion): Promise<number> {
+  for (let next = replay + 1; ; next += 1) {
+    if ((await storeOf(run).list(layout.weights(run.lineage, step, next))).length === 0) return next;
+  }
 }
 
 async function spoolAgain({ trainer, spool }: TrainDependencies, run: RunHandle, asked: PolicyVersion): Promise<void> {

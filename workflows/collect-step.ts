@@ -94,7 +94,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
         ended,
         rows: packed.rows,
         figures: {
-          reward: packed.reward,
+          ...(packed.reward === null ? {} : { reward: packed.reward }),
           ...packed.metrics,
           kept_groups: ready,
           issued_groups: issued.reduce((sum, [first, last]) => sum + last - first + 1, 0),

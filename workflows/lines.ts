@@ -45,7 +45,7 @@ export function stepLine(step: number, maxSteps: number, figures: Readonly<Recor
   const { reward, kept_groups, issued_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
   return [
     `step ${step} of ${maxSteps}`,
-    `reward ${(reward ?? 0).toFixed(3)}`,
+    `reward ${reward?.toFixed(3) ?? '–'}`,
     `kept ${kept_groups} of ${issued_groups} groups (${solved_all} all right, ${solved_none} all wrong)`,
     `generate ${generate_s?.toFixed(2)}s`,
     `train ${train_s?.toFixed(2)}s`,

@@ -267,8 +267,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   async function broadcastWeights(policy: PolicyVersion): Promise<void> {
-    const url = spec.inference.kind === 'embedded' ? spec.inference.url : null;
-    const summary = `${versionName(policy)} to ${url ?? 'the policy servers'}`;
+    const servers = (spec.inference.kind === 'embedded' ? spec.inference.url : null) ?? 'the policy servers';
+    const summary = `${versionName(policy)} to ${servers}`;
     const { canaryDifference } = await desk.waitFor(
       `broadcast ${summary}`,
       orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }]),
@@ -276,8 +276,9 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     served = policy;
     if (canaryDifference !== null && !(canaryDifference <= canaryDifferenceMax)) {
       desk.pause(
-        `canary: the sampler's logprobs of ${summary} are up to ${canaryDifference.toExponential(1)} off the trainer's, expected ${canaryDifferenceMax} at most. It samples from other weights than are trained: restart it, or look at its log; then resume.`,
+        `canary: the logprobs of ${versionName(policy)} at ${servers} are up to ${canaryDifference.toExponential(1)} off the trainer's, expected ${canaryDifferenceMax} at most. It samples from other weights than are trained: restart it, or look at its log; then resume.`,
       );
+      await desk.untilResumed(); // nothing is sampled there until then
     }
   }
 

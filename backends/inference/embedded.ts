@@ -1,14 +1,9 @@
-import { setTimeout as delay } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import { inferencePatienceMs } from '../../core/limits.ts';
 import { saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
+import { askPatiently } from './patience.ts';
 import type { Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
-
-/** Between asking and asking again. A version that was just loaded is asked for at once, the first time. */
-const firstWaitMs = 100;
-const waitMsMax = 2_000;
 
 /**
  * Ratchet's own policy server, over its OpenAI-compatible routes. Calls made in the same turn of the event loop travel
@@ -37,14 +32,14 @@ export class EmbeddedInference implements Inference {
     const ask = async (position: number): Promise<number> => {
       const request = { policy, promptTokenIds: tokenIds.slice(0, position), maxTokens: 1, temperature: 1, seed: 0 };
       const forced = { allowed_token_ids: [tokenIds[position]!] };
-      const [sample] = await this.#patiently(undefined, () => this.#completions([request], forced));
+      const [sample] = await askPatiently(undefined, () => this.#completions([request], forced));
       return sample!.logprobs[0]!;
     };
     return Promise.all(positions.map(ask));
   }
 
   async bringTo(policy: ServedPolicy): Promise<void> {
-    await this.#patiently(undefined, () => this.#load(policy));
+    await askPatiently(undefined, () => this.#load(policy));
   }
 
   #flush(): void {
@@ -61,7 +56,7 @@ export class EmbeddedInference implements Inference {
   async #complete(batch: readonly [Waiting, ...Waiting[]]): Promise<void> {
     try {
       const first = batch[0].request;
-      const samples = await this.#patiently(first.signal, () => this.#completions(batch.map(({ request }) => request)));
+      const samples = await askPatiently(first.signal, () => this.#completions(batch.map(({ request }) => request)));
       batch.forEach(({ resolve }, i) => resolve(samples[i]!));
     } catch (error) {
       const half = batch.length >> 1;
@@ -125,25 +120,6 @@ export class EmbeddedInference implements Inference {
       ...(this.#provider === 'cpu' ? {} : { provider: this.#provider }),
     });
     await this.#accepted(response, '/update_weights');
-  }
-
-  /** Asks again while the server does not answer; longer trouble is left to whoever called. */
-  async #patiently<T>(signal: AbortSignal | undefined, ask: () => Promise<T>): Promise<T> {
-    const giveUpAt = performance.now() + inferencePatienceMs;
-    for (let waitMs = firstWaitMs; ; waitMs = Math.min(waitMs * 2, waitMsMax)) {
-      try {
-        return await ask();
-      } catch (error) {
-        const isWeather = error instanceof RatchetError && error.isRetryable && error.code !== 'OutOfMemory';
-        const mayAskAgain = isWeather && performance.now() < giveUpAt;
-        if (!mayAskAgain || signal?.aborted) throw error;
-        await delay(
-          error.code === 'VersionNotHeld' && waitMs === firstWaitMs ? 0 : waitMs,
-          undefined,
-          signal ? { signal } : {},
-        );
-      }
-    }
   }
 
   async #post(route: string, body: unknown, signal?: AbortSignal): Promise<Response> {

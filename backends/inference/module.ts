@@ -1,7 +1,8 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { ModuleSpec } from '../../core/spec/run-spec.ts';
 import { importUserFunction } from '../../engine/index.ts';
-import type { Inference, Sample, SampleRequest, ServedPolicy } from './types.ts';
+import { askPatiently } from './patience.ts';
+import type { Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
 
 /** An inference of the user's own: what the default export of `import` gives for `options`, made at the first call. */
 export class ModuleInference implements Inference {
@@ -13,11 +14,18 @@ export class ModuleInference implements Inference {
   }
 
   async sample(request: SampleRequest): Promise<Sample> {
-    return (await this.#inference()).sample(request);
+    const inference = await this.#inference();
+    return askPatiently(request.signal, () => inference.sample(request));
   }
 
   async bringTo(policy: ServedPolicy): Promise<void> {
     await (await this.#inference()).bringTo(policy);
+  }
+
+  /** Null where the user's own cannot say. */
+  async score(request: ScoreRequest): Promise<readonly number[] | null> {
+    const inference = await this.#inference();
+    return (await inference.score?.(request)) ?? null;
   }
 
   #inference(): Promise<Inference> {

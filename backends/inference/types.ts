@@ -48,10 +48,10 @@ export interface Inference {
    */
   sample(request: SampleRequest): Promise<Sample>;
   /**
-   * log softmax(logits) of `tokenIds[i]` after the tokens before it, for each of `positions` (≥ 1), temperature 1; absent
-   * where the server cannot say.
+   * log softmax(logits) of `tokenIds[i]` after the tokens before it, for each of `positions` (≥ 1), temperature 1; absent,
+   * or null, where the server cannot say.
    */
-  score?(request: ScoreRequest): Promise<readonly number[]>;
+  score?(request: ScoreRequest): Promise<readonly number[] | null>;
   /** Idempotent; returns when every server has confirmed that it holds the version with this digest. */
   bringTo(policy: ServedPolicy): Promise<void>;
 }

@@ -244,6 +244,18 @@ describe('a replay that gives other weights', () => {
     assert.equal((await requireCommit(run, 3)).commit.from, undefined);
   });
 
+  test('one that is stored is never overwritten by another replay of the same version', async (t) => {
+    const { test, last, roles, plan } = await differing(t);
+    const { run, store } = test;
+    const { replay } = await act(roles.trainStep, { run, plan });
+    await act(roles.publishVersion, { run, policy: replay!, optimizer: null });
+    const third = openRoles(undefined, { salt: 'yet another' });
+    const again = await act(third.spoolVersion, { run, policy: last.state.policy });
+    assert.equal(versionName(again.replay!), 'v3.r2');
+    await act(third.publishVersion, { run, policy: again.replay!, optimizer: null });
+    await store.verify(replay!.file);
+  });
+
   test('a replay of the replay that differs again is the next one', async (t) => {
     const { test, last, roles, plan } = await differing(t);
     const { replay } = await act(roles.trainStep, { run: test.run, plan });

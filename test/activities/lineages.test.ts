@@ -145,6 +145,20 @@ describe('a rewind', () => {
     );
   });
 
+  test('until a lineage has keep_last checkpoints of its own, its batches lead on from where it began', async (t) => {
+    const run = await started(t, 4, { 'checkpoints.keep_last': '2' });
+    const { there, from } = await rewound(run, 4);
+    const fifth = await advance(there, run.roles, from);
+    const sixth = await advance(there, run.roles, fifth);
+    assert.deepEqual(
+      (await reachableSteps(there.run)).map(({ step }) => step),
+      [0, 2, 3, 4, 5, 6],
+    );
+    await damage(there, sixth.state.policy.file.key);
+    const recovery = await openRoles().policyTrainer.bringTo(there.run, sixth.state.policy);
+    assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps, recovery!.damaged.length], [4, 2, 1]);
+  });
+
   test('retention of the old lineage keeps what a later one goes on from', async (t) => {
     const run = await started(t, 4, { 'checkpoints.keep_last': '1', max_off_policy_steps: '0' });
     const { there, from } = await rewound(run, 4);

@@ -266,7 +266,7 @@ describe('stopping', () => {
     await assert.rejects(sampling, /enough/);
   });
 
-  test('an aborted call does not wait for a server that is gone', async (t) => {
+  test('an aborted call does not wait for a server that is gone, and says that it is', async (t) => {
     const { url, server } = await fakeServer(t);
     server.close();
     await once(server, 'close');
@@ -274,7 +274,7 @@ describe('stopping', () => {
     const sampling = new EmbeddedInference(url).sample(ask([1], { signal: controller.signal }));
     setTimeout(() => controller.abort(), 150);
     const startedAt = performance.now();
-    await assert.rejects(sampling);
+    await assert.rejects(sampling, { code: 'InferenceUnavailable' });
     assert(performance.now() - startedAt < 2_000);
   });
 

@@ -6,7 +6,7 @@ import { realRun } from './real-run.ts';
 import { makeSmallDisk, type SmallDisk } from './small-disk.ts';
 import { makeS3, type StagedS3 } from './staged-s3.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
-import { otherOrder, type OtherVersion, previousCommit } from './upgrade.ts';
+import { otherOrder, type OtherVersion, previousCommit, shortPauses } from './upgrade.ts';
 
 /** What a stage has besides the stack, made before it starts. */
 export interface Surroundings {
@@ -44,6 +44,7 @@ export const stageKinds = {
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
   real: { run: realRun },
   'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },
+  'of short pauses': { run: fakeRun, surround: async (folder) => ({ version: await shortPauses(folder) }) },
   'of the previous commit': {
     run: fakeRun,
     surround: async (folder) => {

@@ -25,13 +25,7 @@ export interface OtherVersion {
 
 /** This version with one more command before all others: no history of it can be replayed by the other. */
 export async function otherOrder(within: string): Promise<OtherVersion> {
-  const folder = await newTree(within);
-  for (const name of ['activities', 'backends', 'cli', 'core', 'engine', 'environments', 'workers', 'workflows']) {
-    await cp(path.join(root, name), path.join(folder, name), { recursive: true });
-  }
-  for (const name of ['package.json', 'package-lock.json', 'tsconfig.json']) {
-    await cp(path.join(root, name), path.join(folder, name));
-  }
+  const folder = await copyOfThis(within);
   await writeFile(
     path.join(folder, 'workflows/index.ts'),
     `import { sleep } from '@temporalio/workflow';
@@ -44,6 +38,28 @@ export async function trainRun(...input: Parameters<typeof ours>): ReturnType<ty
 `,
   );
   return { folder, notes: [] };
+}
+
+/** This version, to which a pause is long after two seconds: nobody need wait for a minute. */
+export async function shortPauses(within: string): Promise<OtherVersion> {
+  const folder = await copyOfThis(within);
+  const file = path.join(folder, 'core/limits.ts');
+  const limits = await readFile(file, 'utf8');
+  const shorter = limits.replace(/(longPauseMs) = [\d_]+;/, '$1 = 2_000;');
+  if (shorter === limits) throw new Error(`${file}: there is no longPauseMs that could be made shorter`);
+  await writeFile(file, shorter);
+  return { folder, notes: [] };
+}
+
+async function copyOfThis(within: string): Promise<string> {
+  const folder = await newTree(within);
+  for (const name of ['activities', 'backends', 'cli', 'core', 'engine', 'environments', 'workers', 'workflows']) {
+    await cp(path.join(root, name), path.join(folder, name), { recursive: true });
+  }
+  for (const name of ['package.json', 'package-lock.json', 'tsconfig.json']) {
+    await cp(path.join(root, name), path.join(folder, name));
+  }
+  return folder;
 }
 
 /**
