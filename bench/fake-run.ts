@@ -39,6 +39,8 @@ export async function startFakeRun(client: Client, folder: string, options: Fake
   const handle = await client.workflow.start<typeof trainRun>('trainRun', {
     workflowId: name,
     taskQueue: taskQueues.orchestrator,
+    // As `ratchet train` has it: how long a killed orchestrator's workflow task keeps others waiting.
+    workflowTaskTimeout: '5s',
     args: [`${name}.toml`],
   });
   return { name, rolloutsPerExample: options.rolloutsPerExample, handle, sampled: () => readLines<SampledLine>(log) };
