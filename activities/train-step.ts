@@ -159,10 +159,14 @@ export async function findUnpublished(input: {
   return missing;
 }
 
+/** Read within the minute of a local activity, also a few of them from a slow disk; of larger ones it is only seen that they are there. */
+const readWholeMaxBytes = 2 * 2 ** 30;
+
 /** A bucket vouches for its bytes, and a copy of them is compared when it is made; a disk does not. */
 async function isWhole(run: RunHandle, policy: PolicyVersion): Promise<boolean> {
   const store = storeOf(run);
-  if (store.uri.startsWith('file:')) return isStored(run, policy, null);
+  const isRead = store.uri.startsWith('file:') && policy.file.bytes <= readWholeMaxBytes;
+  if (isRead) return isStored(run, policy, null);
   return (await store.list(policy.weights)).includes(policy.file.key);
 }
 
