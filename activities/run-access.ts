@@ -7,6 +7,7 @@ import type { ServedPolicy } from '../backends/inference/index.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, decodeRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { commitIn, lineageRecordIn } from './record-shapes.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
 
 /** Enough of a handle to find a run's folder. */
@@ -73,7 +74,7 @@ async function originOf(run: LineagePlace): Promise<LineageOrigin | null> {
 
 async function requireOrigin(run: RunPlace, key: string): Promise<LineageRecord> {
   const bytes = await storeOf(run).read(key);
-  if (bytes) return decodeJson<LineageRecord>(bytes, storeOf(run).uri + key);
+  if (bytes) return lineageRecordIn(bytes, storeOf(run).uri + key);
   throw new RatchetError(
     'CheckpointDamaged',
     `${key} is missing from ${storeOf(run).uri}: it says where a lineage of this run began. Restore the file.`,
@@ -106,7 +107,7 @@ export async function readCommit(run: LineagePlace, step: number): Promise<Found
   const key = layout.commit(run.lineage, step);
   const bytes = await storeOf(run).read(key);
   if (!bytes) return null;
-  return { commit: decodeJson<StepCommit>(bytes, storeOf(run).uri + key), sha256: sha256(bytes) };
+  return { commit: commitIn(bytes, storeOf(run).uri + key), sha256: sha256(bytes) };
 }
 
 export async function requireCommit(run: LineagePlace, step: number): Promise<FoundCommit> {
@@ -132,6 +133,12 @@ export async function readHead(run: LineagePlace): Promise<FoundCommit | null> {
   const last = (await committedSteps(run)).at(-1);
   if (last === undefined) return null;
   const head = await requireCommit(run, last);
+  if (head.commit.step !== last) {
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${layout.commit(run.lineage, last)} in ${storeOf(run).uri}: expected the commit of step ${last}, found that of step ${head.commit.step}. Restore the file, or start over with --fresh.`,
+    );
+  }
   const before = await commitBefore(run, head.commit);
   if (before !== null && before.found !== before.named) {
     const { step } = head.commit;

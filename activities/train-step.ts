@@ -144,7 +144,7 @@ export async function isStored(run: RunHandle, policy: PolicyVersion, optimizer:
   return true;
 }
 
-/** Of some committed steps, the versions whose upload was cut off. */
+/** Of some committed steps, the versions whose upload was cut off, or whose file on a disk was damaged since. */
 export async function findUnpublished(input: {
   readonly run: RunHandle;
   readonly steps: readonly number[];
@@ -154,9 +154,20 @@ export async function findUnpublished(input: {
     const found = await readCommit(input.run, step);
     if (!found) continue;
     const { policy } = found.commit;
-    if (!(await storeOf(input.run).list(policy.weights)).includes(policy.file.key)) missing.push(policy);
+    if (!(await isWhole(input.run, policy))) missing.push(policy);
   }
   return missing;
+}
+
+/** Read within the minute of a local activity, also a few of them from a slow disk; of larger ones it is only seen that they are there. */
+const readWholeMaxBytes = 2 * 2 ** 30;
+
+/** A bucket vouches for its bytes, and a copy of them is compared when it is made; a disk does not. */
+async function isWhole(run: RunHandle, policy: PolicyVersion): Promise<boolean> {
+  const store = storeOf(run);
+  const isRead = store.uri.startsWith('file:') && policy.file.bytes <= readWholeMaxBytes;
+  if (isRead) return isStored(run, policy, null);
+  return (await store.list(policy.weights)).includes(policy.file.key);
 }
 
 /** After a recovery: what is not in the store goes to the spool, what differs under a name of its own. */

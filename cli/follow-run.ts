@@ -9,6 +9,8 @@ import type { RunEvent, RunStatus } from '../workflows/messages.ts';
 const pollMs = 500;
 /** A query that takes longer has nobody to answer it: the orchestrator is being restarted. */
 const queryTimeoutMs = 4_000;
+/** A workflow that has ended is replayed from its first event to answer: seconds, for thousands of them on a busy machine. */
+const lastQueryTimeoutMs = 30_000;
 /** When one attaches to a run, how much of what went before is told. */
 const earlierEventsShown = 5;
 /** After this long without a line the run says what it waits for. */
@@ -53,10 +55,16 @@ export async function followRun({ handle, print, signal, after = 0 }: FollowOpti
   return seen;
 }
 
-/** What happened since the last look. */
-export async function printRest(handle: WorkflowHandle, after: number, print: (line: string) => void): Promise<void> {
-  const rest = await ask<RunEvent[]>(handle, 'events', [after]);
-  if (rest.is === 'answer') for (const event of rest.value) print(lineOf(event));
+/** What happened since the last look of a run that has ended; false when nobody could tell. */
+export async function printRest(
+  handle: WorkflowHandle,
+  after: number,
+  print: (line: string) => void,
+): Promise<boolean> {
+  const rest = await ask<RunEvent[]>(handle, 'events', [after], lastQueryTimeoutMs);
+  if (rest.is !== 'answer') return false;
+  for (const event of rest.value) print(lineOf(event));
+  return true;
 }
 
 /** Whether an execution ended because an upgrade took its run over: another one goes on under the same workflow id. */
@@ -111,9 +119,14 @@ export async function retrying(handle: WorkflowHandle): Promise<string[] | null>
 type Answer<T> =
   { readonly is: 'answer'; readonly value: T } | { readonly is: 'not open yet' } | { readonly is: 'silence' };
 
-async function ask<T>(handle: WorkflowHandle, query: string, args: unknown[]): Promise<Answer<T>> {
+async function ask<T>(
+  handle: WorkflowHandle,
+  query: string,
+  args: unknown[],
+  timeoutMs = queryTimeoutMs,
+): Promise<Answer<T>> {
   try {
-    const value = await handle.client.withDeadline(Date.now() + queryTimeoutMs, () =>
+    const value = await handle.client.withDeadline(Date.now() + timeoutMs, () =>
       handle.query<T, unknown[]>(query, ...args),
     );
     return { is: 'answer', value };

@@ -12,6 +12,7 @@ import {
 } from '@temporalio/client';
 import { Command } from 'commander';
 import { taskQueues } from '../../core/names.ts';
+import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
@@ -165,7 +166,8 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<number
   try {
     const result = await resultOf(handle, left);
     ended.abort();
-    await printRest(handle, await following, clock.say);
+    const isTold = await printRest(handle, await following, clock.say);
+    if (!isTold) clock.say(describeEffectiveness(result.effectiveness)); // what else happened stands in the log
     summarize(result, spec, stack, clock);
     sayNext(command, spec, clock);
     return result.ledger.isSound ? 0 : 1;

@@ -168,6 +168,21 @@ describe('a version that was lost before its upload', () => {
     assert.deepEqual(await next.findUnpublished({ run, steps }), []);
   });
 
+  test('so is one whose file on the disk was damaged since, though a checkpoint names it', async (t) => {
+    const test = await makeRun(t);
+    const { run } = test;
+    const { policy } = (await until(test, openRoles(), 2)).state;
+    const steps = [1, 2];
+    assert.deepEqual(await openRoles().findUnpublished({ run, steps }), []);
+    const whole = (await test.store.read(policy.file.key))!;
+    await test.store.put(policy.file.key, whole.slice(1));
+    const next = openRoles();
+    assert.deepEqual(await next.findUnpublished({ run, steps }), [policy]);
+    assert.equal((await act(next.spoolVersion, { run, policy })).replay, null);
+    assert.equal(await act(next.publishVersion, { run, policy, optimizer: null }), true);
+    assert.deepEqual(await test.store.read(policy.file.key), whole);
+  });
+
   test('is made again on the way to the step after it, with the optimizer of its checkpoint', async (t) => {
     const test = await makeRun(t);
     const roles = openRoles();

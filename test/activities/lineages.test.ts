@@ -240,6 +240,34 @@ describe('the audit of a run', () => {
     });
   }
 
+  const spoilt: Readonly<Record<string, readonly [text: (commit: string) => string, expected: RegExp]>> = {
+    'that is half there': [(commit) => commit.slice(0, 100), /step_2\.json is not JSON/],
+    'that is no object': [() => 'null', /step_2\.json: expected a JSON object/],
+    'that is of another format': [() => '{"schemaVersion":2}', /step_2\.json: expected schemaVersion 1/],
+    'whose groups are no ranges': [
+      (commit) => commit.replace(/"issued":"[^"]*"/, '"issued":"1-99999999999"'),
+      /step_2\.json: expected outcomes/,
+    ],
+  };
+  for (const [name, [spoil, message]] of Object.entries(spoilt)) {
+    test(`a commit ${name} is refused by its name, also by an audit`, async (t) => {
+      const { test } = await started(t, 3);
+      const key = layout.commit('main', 2);
+      const commit = Buffer.from((await test.store.read(key))!).toString('utf8');
+      await test.store.put(key, Buffer.from(spoil(commit)));
+      await assert.rejects(auditStore(test.run), { name: 'CheckpointDamaged', message });
+    });
+  }
+
+  test('a record of a lineage that names no origin is refused by its name', async (t) => {
+    const { test } = await started(t, 3);
+    await test.store.put(layout.origin(2), Buffer.from('{"schemaVersion":1,"lineage":"l2"}'));
+    await assert.rejects(auditStore(test.run), {
+      name: 'CheckpointDamaged',
+      message: /lineage_2\.json: expected an origin/,
+    });
+  });
+
   test('a lineage whose origin was changed after it began is found', async (t) => {
     const run = await started(t, 3);
     await rewound(run, 3);

@@ -100,6 +100,16 @@ describe('opening a run', () => {
     await assert.rejects(open(), hasCode('CheckpointDamaged', layout.commit('main', 1), 'does not continue'));
   });
 
+  test('a newest commit that is a copy of an older one is refused, and named', async (t) => {
+    const { open, outputs } = await project(t);
+    await open();
+    const test = await runIn(outputs, {}, 'words');
+    const roles = openRoles();
+    await advance(test, roles, await commitFirst(test, roles));
+    await test.store.put(layout.commit('main', 1), (await test.store.read(layout.commit('main', 0)))!);
+    await assert.rejects(open(), hasCode('CheckpointDamaged', layout.commit('main', 1), 'found that of step 0'));
+  });
+
   test('each opening has logs of its own', async (t) => {
     const { open, outputs } = await project(t);
     const { handle } = await open();
