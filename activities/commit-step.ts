@@ -7,7 +7,7 @@ import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { refuseBehind } from './lineages.ts';
 import type { PackedBatch } from './plan-step.ts';
-import { readCommit, readJson, storeOf } from './run-access.ts';
+import { isLastStep, readCommit, readJson, storeOf } from './run-access.ts';
 
 export interface CommitInput {
   readonly run: RunHandle;
@@ -87,5 +87,6 @@ async function restartsSince(
   if (parent === null || ours.get(nameOf(run)) === parent) return {};
   const before = await readCommit(run, state.step - 1);
   const isRestarted = before !== null && Date.parse(before.commit.committedAt) < performance.timeOrigin;
-  return isRestarted ? { [timeMetrics.restarts]: 1 } : {};
+  if (!isRestarted || (await isLastStep(storeOf(run), before.commit))) return {}; // a run that had ended goes on
+  return { [timeMetrics.restarts]: 1 };
 }

@@ -15,6 +15,7 @@ import { recordMissing } from './record-metrics.ts';
 import {
   begunLineages,
   committedSteps,
+  isLastStep,
   type LineagePlace,
   readHead,
   requireCommit,
@@ -229,13 +230,6 @@ async function openLineageAsAsked(
 async function firstStep(run: LineagePlace): Promise<number | null> {
   const [first] = await committedSteps(run);
   return first === undefined ? null : ((await requireCommit(run, first)).commit.origin?.step ?? null);
-}
-
-/** As the settings of its time had it. Commits made before they named theirs do not tell. */
-async function isLastStep(store: Store, { step, spec, state, origin }: StepCommit): Promise<boolean> {
-  if (spec === undefined || origin !== undefined) return false;
-  const { maxSteps } = RunSpec.parse(decodeJson(await store.get(spec)));
-  return step >= Math.min(maxSteps, state.overrides.stopAfter ?? Infinity);
 }
 
 async function isStored(store: Store, { weights, file }: PolicyVersion): Promise<boolean> {

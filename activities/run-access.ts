@@ -181,3 +181,10 @@ async function cached<T>(run: RunPlace, ref: ObjectRef, parse: (bytes: Uint8Arra
   if (parsed.size > parsedMax) parsed.delete(parsed.keys().next().value!);
   return value;
 }
+
+/** As the settings of its time had it. Commits made before they named theirs do not tell. */
+export async function isLastStep(store: Store, { step, spec, state, origin }: StepCommit): Promise<boolean> {
+  if (spec === undefined || origin !== undefined) return false;
+  const { maxSteps } = RunSpec.parse(decodeJson(await store.get(spec)));
+  return step >= Math.min(maxSteps, state.overrides.stopAfter ?? Infinity);
+}

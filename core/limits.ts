@@ -58,6 +58,12 @@ export const engineFailuresMax = 3;
 /** Supervised warm-up steps in one activity: what a killed trainer loses at most. */
 export const warmUpStepsPerSegment = 50;
 
+/**
+ * A workflow continues as new at this many events of history, or when the server suggests it: an orchestrator that takes the
+ * run over replays them within one workflow task, also on a machine that is busy with other things.
+ */
+export const historyEventsMax = 2_000;
+
 /** How many events a run keeps for those who attach late. */
 export const eventsKept = 200;
 

@@ -1,5 +1,5 @@
 import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
-import { canaryDifferenceMax, refusedAttemptsMax } from '../core/limits.ts';
+import { canaryDifferenceMax, historyEventsMax, refusedAttemptsMax } from '../core/limits.ts';
 import { versionName } from '../core/names.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
@@ -117,7 +117,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   while (state.step < desk.lastStep) {
     await desk.untilResumed().catch(orRewind);
     beside.throwIfFailed();
-    if (workflowInfo().continueAsNewSuggested && collecting === null) await continueRun();
+    if (isHistoryLong() && collecting === null) await continueRun();
     const step = state.step + 1;
     const startedAt = Date.now();
     let collected: CollectedStep = await (collecting ?? collect(step, state)).catch(orRewind);
@@ -192,7 +192,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   function mayPrefetch(step: number): boolean {
-    const goesOn = !desk.isPaused && desk.rewind === null && !workflowInfo().continueAsNewSuggested;
+    const goesOn = !desk.isPaused && desk.rewind === null && !isHistoryLong();
     return spec.maxAsyncLevel > 0 && step < desk.lastStep && goesOn;
   }
 
@@ -434,6 +434,11 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       evals,
     };
   }
+}
+
+function isHistoryLong(): boolean {
+  const { continueAsNewSuggested, historyLength } = workflowInfo();
+  return continueAsNewSuggested || historyLength > historyEventsMax;
 }
 
 function unlessRewind(reason: unknown): void {

@@ -30,7 +30,7 @@ export function resolveStoreUri(uri: string, projectFolder: string): string {
   if (scheme && scheme !== 'file') {
     throw new RatchetError(
       'ConfigInvalid',
-      `store.uri: expected file:FOLDER or s3://BUCKET/PREFIX/, got ${JSON.stringify(uri)}.`,
+      `store.uri: expected file:FOLDER or s3://BUCKET/PREFIX/, got ${JSON.stringify(withoutUser(uri))}.`,
     );
   }
   return pathToFileURL(path.resolve(projectFolder, uri.replace(/^file:/, '')) + path.sep).href;
@@ -42,9 +42,16 @@ export function parseStoreUri(uri: string): StoreLocation {
   return { kind: 'file', folder: fileURLToPath(uri) };
 }
 
-/** An absolute URI for people: a folder's path, or the URI without the options that only the client needs. */
+/**
+ * An absolute URI for people: a folder's path, or the URI without the options that only the client needs, and without a user
+ * or password that somebody wrote into it.
+ */
 export function showStoreUri(uri: string): string {
-  return uri.startsWith('file:') ? fileURLToPath(uri) : uri.replace(/\?.*$/, '');
+  return uri.startsWith('file:') ? fileURLToPath(uri) : withoutUser(uri).replace(/\?.*$/, '');
+}
+
+function withoutUser(uri: string): string {
+  return uri.replace(/\/\/.*@/, '//…@');
 }
 
 function parseS3Uri(uri: string): S3Location {
@@ -52,7 +59,7 @@ function parseS3Uri(uri: string): S3Location {
   if (!match) {
     throw new RatchetError(
       'ConfigInvalid',
-      `store.uri: expected s3://BUCKET/PREFIX/ with a bucket of 3 to 63 lower-case letters, digits, dots and dashes, got ${JSON.stringify(showStoreUri(uri))}.`,
+      `store.uri: expected s3://BUCKET/PREFIX/ with a bucket of 3 to 63 lower-case letters, digits, dots and dashes, and no keys in it (those come from the usual AWS chain), got ${JSON.stringify(showStoreUri(uri))}.`,
     );
   }
   const [, bucket = '', written = '', query = ''] = match;

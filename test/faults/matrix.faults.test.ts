@@ -11,6 +11,9 @@ import { allRows, rowOf } from './rows.ts';
 import { type Outcome, testCells } from './suite.ts';
 import { faultTable, withTable } from './table.ts';
 
+/** For the reporter to tell the last of it. */
+const lookOutMs = 10_000;
+
 const only = process.env['RATCHET_FAULTS'] ?? '';
 const all = allRows.flatMap((row) =>
   allColumns.filter((column) => whyNot(rowOf(row), column) === null).map((column) => ({ row, column })),
@@ -18,6 +21,8 @@ const all = allRows.flatMap((row) =>
 testCells(
   all.filter(({ row, column }) => `${row}, ${column}`.includes(only)),
   async (outcomes: readonly Outcome[]) => {
+    // A cell that hung may still look for what does not come: that holds up nobody once all are told.
+    setTimeout(() => process.exit(), lookOutMs).unref();
     const table = faultTable(outcomes, new Date().toISOString().slice(0, 10));
     if (only !== '') {
       process.stdout.write(`\n${table}`);

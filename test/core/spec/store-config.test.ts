@@ -33,6 +33,15 @@ describe('[store] with S3', () => {
     });
   });
 
+  test('keys written into an address are refused, and not repeated', () => {
+    for (const uri of ['s3://AKIA1:hidden@runs/team', 's4://AKIA1:hidden@runs', 's3://AKIA1:hid/den@runs']) {
+      assert.throws(
+        () => resolveStoreUri(uri, '/p'),
+        (error: Error) => /expected .*s3:\/\/BUCKET/.test(error.message) && !/AKIA1|hid/.test(error.message),
+      );
+    }
+  });
+
   test('endpoint, region, encryption and path style travel with the address, and are not shown to people', () => {
     const uri = uriOf(
       'uri = "s3://runs"\nendpoint = "http://127.0.0.1:9000"\nregion = "eu-1"\nsse = "aws:kms"\nkms_key_id = "arn:aws:kms:eu-1:1:key/a"',
