@@ -17,7 +17,7 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
-import { foldTailFiles } from './log-tail.ts';
+import { foldTailFiles, isLog } from './log-tail.ts';
 import type { Store } from './types.ts';
 
 /** A folder as a store: temp file, fsync, rename, fsync of the folder; `link` where only one writer may win. */
@@ -86,7 +86,9 @@ export class FileStore implements Store {
 
   async read(key: string): Promise<Uint8Array | null> {
     try {
-      return await readFile(await this.#inside(key));
+      const file = await this.#inside(key);
+      if (isLog(key)) await foldTailFiles(file);
+      return await readFile(file);
     } catch (error) {
       if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
       throw diskError(key, error);

@@ -19,6 +19,11 @@ export function offsetOf(tailKey: string): number {
   return Number(tailKey.slice(-15));
 }
 
+/** Whether a key may be that of a log: what a copy from S3 left beside it is part of it. */
+export function isLog(key: string): boolean {
+  return /\.(jsonl|log)$/.test(key);
+}
+
 /** What a copy from S3 left beside a log that is a file now goes into it. Of several who find it one does it. */
 export async function foldTailFiles(log: string): Promise<void> {
   const folder = `${log}.folding-${randomUUID()}`;
@@ -28,7 +33,10 @@ export async function foldTailFiles(log: string): Promise<void> {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return;
     throw error;
   }
-  const { size } = await stat(log);
+  const size = await stat(log).then(
+    (body) => body.size,
+    (error: NodeJS.ErrnoException) => (error.code === 'ENOENT' ? 0 : Promise.reject(error)),
+  );
   const parts = (await readdir(folder)).filter((name) => isTailPart(tailOf('') + name)).sort();
   // Below it: what the body holds already.
   for (const name of parts.filter((part) => offsetOf(part) >= size)) {
