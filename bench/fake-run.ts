@@ -1,10 +1,11 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { fileURLToPath } from 'node:url';
 import type { Client, WorkflowHandle } from '@temporalio/client';
+import { heartbeatTimeoutDefaultS } from '../core/limits.ts';
 import { taskQueues } from '../core/names.ts';
 import type { SampledLine } from '../test/faults/fake-inference.ts';
+import { fakeRun } from '../test/faults/fake-run.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import { runFolder } from './run-project.ts';
 
@@ -30,12 +31,13 @@ export interface FakeRun {
   sampled(): SampledLine[];
 }
 
-const engineFile = (name: string): string => fileURLToPath(new URL(`../test/faults/${name}.ts`, import.meta.url));
-
 export async function startFakeRun(client: Client, folder: string, options: FakeRunOptions): Promise<FakeRun> {
   const { name } = options;
   const log = path.join(folder, `${name}.sampled`);
-  await writeFile(path.join(folder, `${name}.toml`), configOf(options, log));
+  await writeFile(
+    path.join(folder, `${name}.toml`),
+    fakeRun({ heartbeatTimeoutS: heartbeatTimeoutDefaultS, ...options, log }),
+  );
   const handle = await client.workflow.start<typeof trainRun>('trainRun', {
     workflowId: name,
     taskQueue: taskQueues.orchestrator,
@@ -44,33 +46,6 @@ export async function startFakeRun(client: Client, folder: string, options: Fake
     args: [`${name}.toml`],
   });
   return { name, rolloutsPerExample: options.rolloutsPerExample, handle, sampled: () => readLines<SampledLine>(log) };
-}
-
-function configOf(options: FakeRunOptions, log: string): string {
-  return `
-model = "preset:reverse-text-0.2m"
-max_steps = ${options.steps}
-batch_size = ${options.batchSize}
-rollouts_per_example = ${options.rolloutsPerExample}
-max_async_level = ${options.asyncLevel}
-${options.heartbeatTimeoutS === undefined ? '' : `heartbeat_timeout = ${options.heartbeatTimeoutS}`}
-[sampling]
-max_tokens = 10
-[[env]]
-id = "reverse-text"
-args = { min_length = 3, max_length = 5 }
-[trainer]
-kind = "module"
-import = ${JSON.stringify(engineFile('fake-trainer'))}
-options = { stepMs = ${options.stepMs} }
-[inference]
-kind = "module"
-import = ${JSON.stringify(engineFile('fake-inference'))}
-options = { log = ${JSON.stringify(log)}, sampleMs = ${options.sampleMs} }
-[checkpoints]
-interval = ${options.checkpointInterval}
-keep_last = 2
-`;
 }
 
 /** Answers beyond the first at a place (group, rollout, turn): each place has a seed of its own. */

@@ -14,15 +14,26 @@ export interface RunOptions {
   readonly sampleMs?: number;
 }
 
-/** Seconds at full speed: 8 groups of 4 a step, a checkpoint every other step. */
-export function fakeRun({ steps, log, sampleMs = 20 }: RunOptions): string {
+export interface FakeRunOptions extends RunOptions {
+  readonly batchSize?: number;
+  readonly rolloutsPerExample?: number;
+  readonly asyncLevel?: 0 | 1;
+  readonly stepMs?: number;
+  readonly heartbeatTimeoutS?: number;
+  readonly checkpointInterval?: number;
+}
+
+/** Seconds at full speed if not told otherwise: 8 groups of 4 a step, a checkpoint every other step. */
+export function fakeRun(options: FakeRunOptions): string {
+  const { steps, log, sampleMs = 20, batchSize = 32, rolloutsPerExample = 4, asyncLevel = 0 } = options;
+  const { stepMs = 100, heartbeatTimeoutS = heartbeatTimeoutMs / 1000, checkpointInterval = 2 } = options;
   return `
 model = "preset:reverse-text-0.2m"
 max_steps = ${steps}
-batch_size = 32
-rollouts_per_example = 4
-max_async_level = 0
-heartbeat_timeout = ${heartbeatTimeoutMs / 1000}
+batch_size = ${batchSize}
+rollouts_per_example = ${rolloutsPerExample}
+max_async_level = ${asyncLevel}
+heartbeat_timeout = ${heartbeatTimeoutS}
 [sampling]
 max_tokens = 10
 [[env]]
@@ -31,13 +42,13 @@ args = { min_length = 3, max_length = 5 }
 [trainer]
 kind = "module"
 import = ${JSON.stringify(here('fake-trainer.ts'))}
-options = { stepMs = 100 }
+options = { stepMs = ${stepMs} }
 [inference]
 kind = "module"
 import = ${JSON.stringify(here('fake-inference.ts'))}
 options = { log = ${JSON.stringify(log)}, sampleMs = ${sampleMs} }
 [checkpoints]
-interval = 2
+interval = ${checkpointInterval}
 keep_last = 2
 `;
 }
