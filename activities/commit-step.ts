@@ -7,7 +7,9 @@ import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { refuseBehind } from './lineages.ts';
 import type { PackedBatch } from './plan-step.ts';
+import { recordCommit } from './record-metrics.ts';
 import { isLastStep, readCommit, readJson, storeOf } from './run-access.ts';
+import { settleVersion } from './staged-versions.ts';
 
 export interface CommitInput {
   readonly run: RunHandle;
@@ -15,6 +17,8 @@ export interface CommitInput {
   readonly parent: string | null;
   readonly plan: ObjectRef | null;
   readonly optimizer: ObjectRef | null;
+  /** Where the version waits for this commit in the run's own folder. */
+  readonly staged?: string | null;
   readonly engine?: string | null;
   readonly outcomes: StepCommit['outcomes'];
   /** What only the workflow knows; the batch's metrics are added from its plan. */
@@ -25,11 +29,12 @@ export interface CommitInput {
 /**
  * Writes the fence. If the step is committed already with the same plan and the same weights, that commit stands and is
  * adopted; another one there, or a later one, means that someone else went on, and this run stops rather than overwrite it.
+ * Once it stands, a version that waits for it is moved to its place, and its row joins the metrics.
  */
 export const createCommitStep = (codeVersion: string) => {
   /** Commits that this process made or adopted: the newest of each lineage, by sha256. */
   const ours = new Map<string, string>();
-  return async (input: CommitInput): Promise<{ sha256: string; adopted: boolean }> => {
+  return async (input: CommitInput): Promise<{ sha256: string; adopted: boolean; isPublished: boolean }> => {
     const { run, parent, plan, optimizer, outcomes, state } = input;
     const stateBytes = encodeJson(state).byteLength;
     if (stateBytes > runStateBytesMax) {
@@ -71,7 +76,9 @@ export const createCommitStep = (codeVersion: string) => {
       );
     }
     ours.set(nameOf(run), sha256(bytes));
-    return { sha256: sha256(bytes), adopted: !stored };
+    const isPublished = input.staged ? await settleVersion(run, input.staged, found) : false;
+    await recordCommit(run, found);
+    return { sha256: sha256(bytes), adopted: !stored, isPublished };
   };
 };
 

@@ -11,7 +11,6 @@ import { packBatch, planStep } from './plan-step.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
 import { createHoldTrainer, type TrainerHeld } from './hold-trainer.ts';
 import { createPublishVersion } from './publish-version.ts';
-import { recordMetrics } from './record-metrics.ts';
 import { createRestoreVersion } from './restore-version.ts';
 import { readSpec } from './run-access.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
@@ -48,7 +47,6 @@ export const createOrchestratorActivities = (
   packBatch,
   planStep,
   commitStep: createCommitStep(dependencies.codeVersion),
-  recordMetrics,
   auditRun,
   broadcastWeights: createBroadcastWeights(dependencies.inference),
   saveCheckpoint,

@@ -181,7 +181,7 @@ export class PolicyTrainer {
       version: { ...version, weights },
       write: (folder) => this.#use((trainer) => trainer.exportTo(folder, { base })),
       optimizer: snapshot ? await this.saveOptimizer() : null,
-      canary: canary && (await this.#canary(run, canary, version.digest)),
+      canary: async () => canary && this.#canary(run, canary, version.digest),
     });
   }
 

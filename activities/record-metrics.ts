@@ -1,12 +1,7 @@
 import { appendMetrics, hasMetrics } from '../backends/metrics/jsonl.ts';
 import { firstLineage } from '../core/names.ts';
-import type { RunHandle, StepCommit } from '../core/rl/run-state.ts';
+import type { StepCommit } from '../core/rl/run-state.ts';
 import { begunLineages, committedSteps, requireCommit, type RunPlace, storeOf } from './run-access.ts';
-
-/** Projects a committed step into `metrics.jsonl`. A step that is there already is not written again. */
-export async function recordMetrics(input: { readonly run: RunHandle; readonly step: number }): Promise<void> {
-  await record(input.run, (await requireCommit(input.run, input.step)).commit);
-}
 
 /**
  * The rows that a run is short of: of a step whose process was killed after its commit, when Temporal's state was lost too,
@@ -20,12 +15,14 @@ export async function recordMissing(run: RunPlace): Promise<void> {
     for (const step of await committedSteps(place)) {
       if (await hasMetrics(storeOf(run), { lineage, step })) continue;
       const { commit } = await requireCommit(place, step);
-      if (commit.origin === undefined && Object.keys(commit.metrics).length > 0) await record(run, commit);
+      await recordCommit(run, commit);
     }
   }
 }
 
-async function record(run: RunPlace, commit: StepCommit): Promise<void> {
+/** Projects a committed step into `metrics.jsonl`. A step that is there already is not written again. */
+export async function recordCommit(run: RunPlace, commit: StepCommit): Promise<void> {
+  if (commit.origin !== undefined || Object.keys(commit.metrics).length === 0) return;
   const row = { step: commit.step, lineage: commit.lineage, time: commit.committedAt, ...commit.metrics };
   await appendMetrics(storeOf(run), row);
 }

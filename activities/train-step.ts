@@ -8,6 +8,7 @@ import { EngineFailures } from './engine-failures.ts';
 import { lastProgress, withHeartbeat } from './heartbeat.ts';
 import type { PolicyTrainer, Recovery } from './policy-trainer.ts';
 import { readCommit, readJson, storeOf } from './run-access.ts';
+import { settleForgotten } from './staged-versions.ts';
 import { goingOn } from './trainer-claims.ts';
 import type { TrainerSeat } from './trainer-seat.ts';
 import type { VersionSpool } from './version-spool.ts';
@@ -21,6 +22,8 @@ export interface TrainStepResult {
   readonly replay: PolicyVersion | null;
   /** The optimizer's state at this version, where the plan asked for a snapshot. */
   readonly optimizer: ObjectRef | null;
+  /** Where the version waits for its commit in the run's own folder; null where it is uploaded after that. */
+  readonly staged: string | null;
   /** What the bits depend on besides the plan; null where the trainer does not tell. */
   readonly engine: string | null;
   readonly metrics: Readonly<Record<string, number>>;
@@ -37,7 +40,7 @@ export interface TrainDependencies {
 }
 
 /**
- * One application of the plan's batch to the plan's version; what comes of it lies in the spool, not yet in the store. A
+ * One application of the plan's batch to the plan's version; what comes of it waits for its commit, not yet in its place in the store. A
  * retry in the same process returns what was done; in another one it restores, replays the stored batches, and does the
  * same again. Stops, without a trace, when another process holds the run by now.
  */
@@ -66,7 +69,7 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
       if (last?.task === task) return { ...last.result, ...lostIn(work.lost) };
       const plan = await readJson<StepPlan>(run, input.plan);
       const recovery = await trainer.bringTo(run, plan.from, mayGoOn);
-      const none = { policy: null, replay: null, optimizer: null, engine: null, metrics: {}, seconds: 0 };
+      const none = { policy: null, replay: null, optimizer: null, staged: null, engine: null, metrics: {}, seconds: 0 };
       const replay = await spoolReplayed({ trainer, spool, seat }, run, plan.from, recovery);
       if (replay) return { ...none, replay, recovery, ...lostIn(work.lost) };
 
@@ -84,6 +87,7 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
         policy: made?.policy ?? null,
         ...(outcome.reason === undefined ? {} : { reason: outcome.reason }),
         optimizer: made?.optimizer ?? null,
+        staged: made?.staged ?? null,
         engine: await trainer.fingerprint(),
         metrics: outcome.metrics,
         recovery,
@@ -154,7 +158,8 @@ export async function findUnpublished(input: {
     const found = await readCommit(input.run, step);
     if (!found) continue;
     const { policy } = found.commit;
-    if (!(await isWhole(input.run, policy))) missing.push(policy);
+    if (await isWhole(input.run, policy)) continue;
+    if (!(await settleForgotten(input.run, found.commit))) missing.push(policy);
   }
   return missing;
 }

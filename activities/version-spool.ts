@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
@@ -8,6 +9,7 @@ import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.t
 import { sha256, sha256OfFile } from '../backends/store/file-store.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { storeOf } from './run-access.ts';
+import { stagedNames } from './staged-versions.ts';
 
 /** Logprobs that the trainer gives to a few tokens, to be compared with the sampler's. */
 export interface Canary {
@@ -23,6 +25,8 @@ export interface Canary {
 export interface SpooledVersion {
   readonly policy: PolicyVersion;
   readonly optimizer: ObjectRef | null;
+  /** Where it waits in the run's own folder, whence its commit moves it to its place; null where it is to be copied. */
+  readonly staged: string | null;
 }
 
 interface SpoolInput {
@@ -30,7 +34,8 @@ interface SpoolInput {
   readonly version: Omit<PolicyVersion, 'file'>;
   readonly write: (folder: string) => Promise<void>;
   readonly optimizer: Uint8Array | null;
-  readonly canary: Canary | null;
+  /** Asked once the weights are written. */
+  readonly canary: () => Promise<Canary | null>;
 }
 
 interface Entry extends SpooledVersion {
@@ -41,36 +46,45 @@ interface Entry extends SpooledVersion {
 }
 
 /**
- * Versions on this process's own disk, between the step that made them and their upload. Bounded: the oldest goes, and
- * what is asked for after that is made again by replay.
+ * Versions between the step that made them and their place in the store. Where the store is a folder they are written into
+ * that, to be moved; otherwise, or with `isElsewhere`, on this process's own disk, to be copied. Bounded: the oldest goes,
+ * and what is asked for after that is made again by replay.
  */
 export class VersionSpool {
   readonly #root: string;
+  readonly #isElsewhere: boolean;
   #entries: Entry[] = [];
   #count = 0;
 
-  constructor(root: string) {
+  constructor(root: string, { isElsewhere = false }: { readonly isElsewhere?: boolean } = {}) {
     this.#root = root;
+    this.#isElsewhere = isElsewhere;
   }
 
   find(run: RunHandle, version: Pick<PolicyVersion, 'step' | 'digest'>): SpooledVersion | null {
     const entry = this.#find(run, version);
-    return entry && { policy: entry.policy, optimizer: entry.optimizer };
+    return entry && versionOf(entry);
   }
 
   async add(run: RunHandle, input: SpoolInput): Promise<SpooledVersion> {
-    const folder = path.join(this.#root, String(this.#count++));
+    const { staging } = storeOf(run);
+    const { step, digest } = input.version;
+    const staged =
+      staging && !this.#isElsewhere
+        ? layout.staged(run.lineage, step, `${digest.slice(0, 16)}.${randomUUID().slice(0, 8)}`)
+        : null;
+    const folder = staged === null ? path.join(this.#root, String(this.#count++)) : await staging!.folder(staged);
     try {
-      const entry = await this.#write(run, folder, input);
+      const entry = await this.#write(run, { folder, staged }, input);
       const known = this.#find(run, entry.policy);
       const kept = [...this.#entries.filter((other) => other !== known), entry];
       const over = [...(known ? [known] : []), ...kept.slice(0, -versionsSpooledMax)];
       this.#entries = kept.slice(-versionsSpooledMax);
       for (const { folder: old } of over) await rm(old, { recursive: true, force: true });
-      return { policy: entry.policy, optimizer: entry.optimizer };
+      return versionOf(entry);
     } catch (error) {
       await rm(folder, { recursive: true, force: true });
-      throw fullDisk(error, this.#root);
+      throw fullDisk(error, folder);
     }
   }
 
@@ -89,8 +103,13 @@ export class VersionSpool {
     return true;
   }
 
-  async #write(run: RunHandle, folder: string, { version, write, optimizer, canary }: SpoolInput): Promise<Entry> {
-    const exported = path.join(folder, 'weights');
+  async #write(
+    run: RunHandle,
+    { folder, staged }: { readonly folder: string; readonly staged: string | null },
+    { version, write, optimizer, canary }: SpoolInput,
+  ): Promise<Entry> {
+    const { staging } = storeOf(run);
+    const exported = path.join(folder, stagedNames.weights);
     await mkdir(exported, { recursive: true, mode: 0o700 });
     await write(exported);
     const prefix = version.weights;
@@ -98,7 +117,13 @@ export class VersionSpool {
     const weights = names.filter((name) => name.endsWith('.safetensors'));
     if (weights.length !== 1) throw new Error(`${exported} holds ${weights.length} weights files, expected one.`);
     const file = path.join(exported, weights[0]!);
-    const [digest, { size }] = await Promise.all([sha256OfFile(file), stat(file)]);
+    const seal = async (below: string): Promise<void> => (staged === null ? undefined : staging!.seal(staged + below));
+    const [digest, { size }, scored] = await Promise.all([
+      sha256OfFile(file),
+      stat(file),
+      canary(),
+      seal(stagedNames.weights),
+    ]);
     const policy: PolicyVersion = {
       ...version,
       file: { key: prefix + weights[0]!, sha256: digest!, bytes: size },
@@ -112,11 +137,17 @@ export class VersionSpool {
     };
     const state =
       optimizer &&
-      (await add('optimizer', `${layout.checkpoint(run.lineage, version.step)}optimizer.safetensors`, optimizer));
-    if (canary) await add('canary', layout.canary(run.lineage, version.step, version.replay), encodeJson(canary));
+      (await add(
+        stagedNames.optimizer,
+        `${layout.checkpoint(run.lineage, version.step)}optimizer.safetensors`,
+        optimizer,
+      ));
+    if (scored)
+      await add(stagedNames.canary, layout.canary(run.lineage, version.step, version.replay), encodeJson(scored));
+    await seal('');
     const inOrder = [...names.filter((name) => name !== weights[0]), weights[0]!];
     const files = [...beside, ...inOrder.map((name) => ({ key: prefix + name, file: path.join(exported, name) }))];
-    return { policy, optimizer: state, owner: ownerOf(run), folder, files };
+    return { policy, optimizer: state, staged, owner: ownerOf(run), folder, files };
   }
 
   /** By step as well: a step that changes nothing has the digest of the one before. */
@@ -125,6 +156,10 @@ export class VersionSpool {
       owner === ownerOf(run) && policy.step === step && policy.digest === digest;
     return this.#entries.find(isIt) ?? null;
   }
+}
+
+function versionOf({ policy, optimizer, staged }: Entry): SpooledVersion {
+  return { policy, optimizer, staged };
 }
 
 function ownerOf(run: RunHandle): string {

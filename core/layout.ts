@@ -27,6 +27,9 @@ export const layout = {
   /** `replay` as in `PolicyVersion`. */
   weights: (lineage: string, step: number, replay = 0) =>
     `${branch(lineage)}weights/step_${versionNumber(step, replay)}/`,
+  /** Where a version waits for its commit, in a store that is a folder: `attempt` is unique to who wrote it. */
+  staged: (lineage: string, step: number, attempt: string) => `${layout.allStaged(lineage)}step_${step}.${attempt}/`,
+  allStaged: (lineage: string) => `${branch(lineage)}staged/`,
   canary: (lineage: string, step: number, replay = 0) =>
     `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.json`,
   allCanaries: (lineage: string) => `${branch(lineage)}canaries/`,

@@ -23,7 +23,7 @@ export async function openTrainerWorkers(common: WorkerOptions, client: Client):
   const dependencies = {
     seat,
     trainer: new PolicyTrainer(async (run) => openTrainer((await specOf(run)).trainer)),
-    spool: new VersionSpool(openSpoolFolder()),
+    spool: new VersionSpool(openSpoolFolder(), { isElsewhere: process.env['RATCHET_SPOOL'] !== undefined }),
     tokenizer: loadTokenizer,
   };
   const holding = createHoldActivities(dependencies, async (workflowId, held) =>

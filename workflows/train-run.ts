@@ -152,28 +152,27 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       overrides: desk.overrides,
       pendingEvals: due,
     });
-    parent = (
-      await local.commitStep({
-        run,
-        parent,
-        plan: trained.plan,
-        optimizer: trained.optimizer,
-        engine: trained.engine,
-        outcomes: stepOutcomes(step, attempts),
-        metrics: committedMetrics({
-          collected,
-          trained,
-          klBeta: state.klBeta,
-          waitedS,
-          stepS,
-          account: account.take(),
-        }),
-        state,
-      })
-    ).sha256;
+    const committed = await local.commitStep({
+      run,
+      parent,
+      plan: trained.plan,
+      optimizer: trained.optimizer,
+      staged: trained.staged,
+      engine: trained.engine,
+      outcomes: stepOutcomes(step, attempts),
+      metrics: committedMetrics({
+        collected,
+        trained,
+        klBeta: state.klBeta,
+        waitedS,
+        stepS,
+        account: account.take(),
+      }),
+      state,
+    });
+    parent = committed.sha256;
     desk.at('training', step, state.policy.digest);
-    serve(state.policy, trained.optimizer);
-    await local.recordMetrics({ run, step });
+    serve(state.policy, trained.optimizer, committed.isPublished);
     desk.publish(step, collected.figures['reward'] ?? null);
     desk.tell('step', step, stepLine(step, spec.maxSteps, figures), figures);
     if (trained.snapshot) sealing = sealInTurn(step);
@@ -231,7 +230,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   function takeReplay(replay: PolicyVersion): void {
     if (state.policy.digest === replay.digest) return;
     replaceVersion(state.policy, replay);
-    serve(replay, null);
+    serve(replay, null, false);
   }
 
   function replaceVersion(lost: PolicyVersion, replay: PolicyVersion): void {
@@ -244,9 +243,9 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     };
   }
 
-  /** Uploads a committed version and brings the servers to it. */
-  function serve(policy: PolicyVersion, optimizer: ObjectRef | null): void {
-    const stored = publishing.publish(policy, optimizer);
+  /** Brings the servers to a committed version, once it is in the store. */
+  function serve(policy: PolicyVersion, optimizer: ObjectRef | null, isPublished: boolean): void {
+    const stored = isPublished ? Promise.resolve(policy) : publishing.publish(policy, optimizer);
     broadcast = awaitedLater(
       stored.then(async (version) => {
         replaceVersion(policy, version);

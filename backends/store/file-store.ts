@@ -18,11 +18,16 @@ import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { foldTailFiles, isLog } from './log-tail.ts';
-import type { Store } from './types.ts';
+import type { Staging, Store } from './types.ts';
 
 /** A folder as a store: temp file, fsync, rename, fsync of the folder; `link` where only one writer may win. */
 export class FileStore implements Store {
   readonly uri: string;
+  readonly staging: Staging = {
+    folder: (prefix) => this.#newFolder(prefix),
+    seal: (prefix) => this.#seal(prefix),
+    settle: (from, to) => this.#settle(from, to),
+  };
   readonly #root: string;
 
   constructor(root: string) {
@@ -59,7 +64,7 @@ export class FileStore implements Store {
     const temporary = await writeTemporary(key, target, [bytes]);
     try {
       await link(temporary, target);
-      await syncFolder(path.dirname(target));
+      await sync(path.dirname(target));
       return { stored: true, bytes };
     } catch (error) {
       if (!isErrno(error, 'EEXIST')) throw diskError(key, error);
@@ -122,12 +127,42 @@ export class FileStore implements Store {
     return this.#inside(prefix);
   }
 
+  async #newFolder(prefix: string): Promise<string> {
+    const folder = await this.#inside(prefix);
+    await naming(prefix, () => mkdir(folder, { recursive: true }));
+    return folder;
+  }
+
+  async #seal(prefix: string): Promise<void> {
+    const files = await filesBelow(await this.#inside(prefix));
+    const folders = new Set(files.map((file) => path.dirname(file)));
+    await naming(prefix, () => Promise.all([...files, ...folders].map(sync)));
+  }
+
+  async #settle(from: string, to: string): Promise<boolean> {
+    const [source, target] = [await this.#inside(from), await this.#prepare(to)];
+    try {
+      await rename(source, target).catch(async (error: unknown) => {
+        // A folder takes the place of an empty one only.
+        if (!isErrno(error, 'ENOTEMPTY') && !isErrno(error, 'EEXIST')) throw error;
+        await rename(target, `${source}.replaced-${randomUUID()}`);
+        await rename(source, target);
+      });
+    } catch (error) {
+      // Gone, or on another disk than where it belongs: it is copied from wherever else it is.
+      if (isErrno(error, 'ENOENT') || isErrno(error, 'EXDEV')) return false;
+      throw diskError(to, error);
+    }
+    await sync(path.dirname(target));
+    return true;
+  }
+
   async #putInPlace(key: string, temporary: string, target: string): Promise<void> {
     await naming(key, () => rename(temporary, target)).catch(async (error: unknown) => {
       await rm(temporary, { force: true });
       throw error;
     });
-    await syncFolder(path.dirname(target));
+    await sync(path.dirname(target));
   }
 
   async #prepare(key: string): Promise<string> {
@@ -185,8 +220,9 @@ async function writeTemporary(key: string, target: string, content: Chunks): Pro
   return temporary;
 }
 
-async function syncFolder(folder: string): Promise<void> {
-  const handle = await open(folder, 'r');
+/** A file, or a folder's names. */
+async function sync(file: string): Promise<void> {
+  const handle = await open(file, 'r');
   try {
     await handle.sync();
   } finally {

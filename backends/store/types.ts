@@ -24,4 +24,19 @@ export interface Store {
   append(key: string, line: string): Promise<void>;
   /** A folder on this machine, below `localRoot`, that holds the objects below a prefix, for programs that read files. */
   localFolder(prefix: string): Promise<string>;
+  /** Where the store is a folder itself: what a program writes there need not be copied. Absent elsewhere. */
+  readonly staging?: Staging;
+}
+
+/** Files of programs, written into the store's own folder. */
+export interface Staging {
+  /** A new folder on this machine for what will lie below a prefix. */
+  folder(prefix: string): Promise<string>;
+  /** Makes what was written below a prefix durable. */
+  seal(prefix: string): Promise<void>;
+  /**
+   * Moves a sealed file, or with `/` at the end a folder, to its place, in which it is durable when this returns; what was
+   * there goes. False when there is nothing to move (any more).
+   */
+  settle(from: string, to: string): Promise<boolean>;
 }

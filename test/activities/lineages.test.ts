@@ -44,8 +44,10 @@ async function rewound({ test, roles }: { test: TestRun; roles: Roles }, step: n
   return { begun, there, from };
 }
 
+/** Of the first lineage; the metrics, which grow, are of all of them. */
 const contentsOf = async ({ store }: TestRun) => {
-  const keys = (await store.list('')).filter((key) => !key.startsWith('origins/') && !key.startsWith('lineages/l'));
+  const others = ['origins/', 'lineages/l', layout.metrics()];
+  const keys = (await store.list('')).filter((key) => !others.some((prefix) => key.startsWith(prefix)));
   return Promise.all(keys.map(async (key) => [key, Buffer.from((await store.read(key))!).toString('base64')]));
 };
 

@@ -1,9 +1,9 @@
 /** What a commit measures, and its projection in `metrics.jsonl`. */
 import assert from 'node:assert/strict';
-import { appendFile, mkdir, readFile, writeFile } from 'node:fs/promises';
+import { appendFile, cp, mkdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
-import { recordMissing } from '../../activities/record-metrics.ts';
+import { recordCommit, recordMissing } from '../../activities/record-metrics.ts';
 import { appendMetrics, type MetricsRow } from '../../backends/metrics/jsonl.ts';
 import { decodeRows } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
@@ -36,27 +36,29 @@ describe('the metrics file', () => {
 
   test('a committed step is one row, however often it is recorded', async (t) => {
     const { test, roles, first } = await started(t);
-    await advance(test, roles, first);
-    for (let i = 0; i < 2; i++) await roles.recordMetrics({ run: test.run, step: 1 });
-    await roles.recordMetrics({ run: test.run, step: 0 });
+    await advance(test, roles, await advance(test, roles, first));
+    for (const step of [1, 2]) await recordCommit(test.run, await commitOf(test, step));
     assert.deepEqual(
       decodeRows<StepCommit>(Buffer.from((await rows(test)).join('\n'))).map(({ step }) => step),
-      [1, 0],
+      [1, 2],
     );
   });
 
   test('rows that are missing, as of a step whose process died after its commit, are written when the run is opened', async (t) => {
-    const { test, roles, first } = await started(t);
-    await advance(test, roles, await advance(test, roles, await advance(test, roles, first)));
+    const { test: before, roles, first } = await started(t);
+    await advance(before, roles, await advance(before, roles, await advance(before, roles, first)));
+    await roles.beginLineage({ run: before.run, step: 2, request: 'x' });
+    const test = await makeRun(t); // elsewhere, since this process knows what it has written
+    await cp(before.folder, test.folder, { recursive: true });
+    const second = (await rows(before)).filter((line) => (JSON.parse(line) as MetricsRow).step === 2);
+    await writeFile(path.join(test.folder, 'metrics.jsonl'), second.map((line) => `${line}\n`).join(''));
     const whole = async () => {
       const lines = decodeRows<MetricsRow>(Buffer.from((await rows(test)).join('\n')));
       return lines.map(({ lineage, step }) => `${lineage} ${step}`).sort();
     };
-    await roles.recordMetrics({ run: test.run, step: 2 });
-    const { lineage } = await roles.beginLineage({ run: test.run, step: 2, request: 'x' });
+    assert.deepEqual(await whole(), ['main 2']);
     await recordMissing(test.run);
     assert.deepEqual(await whole(), ['main 1', 'main 2', 'main 3'], 'v0 has no metrics, and l2 no step of its own');
-    assert.equal(lineage, 'l2');
     await recordMissing(test.run);
     assert.equal((await rows(test)).length, 3, 'once');
     const committed = await commitOf(test, 3);

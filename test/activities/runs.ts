@@ -199,11 +199,14 @@ export function openRoles(
     environments,
     salt = '',
     failure,
+    stages = false,
   }: {
     readonly environments?: Environments;
     readonly salt?: string;
     /** Of every trainer that is opened. */
     readonly failure?: ChainTrainer['failure'];
+    /** New versions wait in the run's own folder. */
+    readonly stages?: boolean;
   } = {},
 ) {
   const trainers: ChainTrainer[] = [];
@@ -216,7 +219,7 @@ export function openRoles(
   });
   const spoolFolder = mkdtempSync(path.join(spools, 'process-'));
   const seat = new TrainerSeat(`holder-${++holders}`);
-  const training = { trainer: policyTrainer, spool: new VersionSpool(spoolFolder), seat };
+  const training = { trainer: policyTrainer, spool: new VersionSpool(spoolFolder, { isElsewhere: !stages }), seat };
   const { warmUp, trainStep, spoolVersion, restoreVersion } = createTrainActivities({
     ...training,
     tokenizer: openTokenizer,
@@ -345,16 +348,18 @@ export async function advance(
     curriculum,
   };
   const outcomes = { step, issued: ordinals, ended: { trained: ordinals }, pending: '' };
-  const { sha256 } = await roles.commitStep({
+  const { sha256, isPublished } = await roles.commitStep({
     run,
     parent: from.parent,
     plan,
     optimizer: trained.optimizer,
+    staged: trained.staged,
     outcomes,
     metrics: {},
     state,
   });
-  await act(roles.publishVersion, { run, policy: trained.policy, optimizer: trained.optimizer });
+  const { policy, optimizer } = trained;
+  if (!isPublished) await act(roles.publishVersion, { run, policy, optimizer });
   if (snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [state.reference.step, ...(more.pinned ?? [])] });
   return { state, parent: sha256 };
 }

@@ -15,14 +15,13 @@ export interface SmallDisk {
   readonly free: () => void;
 }
 
-/** The runs and the versions that wait for their upload lie on it; Temporal's database and the logs of the roles do not. */
+/** The runs lie on it, with the versions that wait for their commit; Temporal's database and the logs of the roles do not. */
 export function makeSmallDisk(folder: string): Promise<Surroundings> {
   const disk = path.join(folder, 'disk');
   mkdirSync(disk);
   mount(disk);
   const ballast = path.join(disk, 'ballast');
   return Promise.resolve({
-    environment: { RATCHET_SPOOL: path.join(disk, 'spool') },
     overrides: { 'store.uri': 'file:disk/outputs' },
     storeUri: resolveStoreUri('disk/outputs', folder),
     disk: { fill: () => fill(ballast), free: () => rmSync(ballast) },
