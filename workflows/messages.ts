@@ -42,7 +42,12 @@ export interface RunStatus {
 /** What is under way of the steps being made. At async level 1 two steps are: one is trained, the next one collected. */
 export interface StepProgress {
   readonly collecting: CollectProgress | null;
-  readonly training: { readonly step: number; readonly from: string; readonly rows: number; readonly since: string } | null;
+  readonly training: {
+    readonly step: number;
+    readonly from: string;
+    readonly rows: number;
+    readonly since: string;
+  } | null;
 }
 
 /** The groups of one step on their way into its batch, in sampling rounds. */

@@ -54,9 +54,7 @@ export class ProgressOfSteps {
 
   trains(training: { readonly step: number; readonly from: PolicyVersion; readonly rows: number } | null): void {
     this.#training =
-      training === null
-        ? null
-        : { ...training, from: versionName(training.from), since: new Date().toISOString() };
+      training === null ? null : { ...training, from: versionName(training.from), since: new Date().toISOString() };
   }
 
   #now(change: (before: CollectProgress) => Partial<CollectProgress>): void {
