@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
   isGrpcServiceError,
@@ -73,6 +74,7 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<End | 
   const interrupted = options.interrupted.signal;
   const ended = new AbortController();
   const left = AbortSignal.any([interrupted, gone]);
+  setMaxListeners(0, left); // a Temporal client listens once for each of its calls
   const following = followRun({ ...audience, handle, signal: AbortSignal.any([ended.signal, left]) });
   const over = (outcome: End['outcome'], exitCode: number, message: string): End => {
     audience.leave();

@@ -96,10 +96,10 @@ const phaseStyles = {
 function titleOf(model: ViewModel, columns: number): Line {
   const { run, environments, lineage, attempt, phase, lost } = model;
   const left = [
-    onOneLine(model.model.replace(/^preset:/, '')),
-    onOneLine(environments.join(', ')),
-    `lineage ${lineage}`,
     `attempt ${attempt}`,
+    `lineage ${lineage}`,
+    onOneLine(environments.join(', ')),
+    onOneLine(model.model.replace(/^preset:/, '')),
   ];
   const text = ` · ${left.join(' · ')}`;
   const recovered =
@@ -173,9 +173,10 @@ function errorsOf({ errors }: ViewModel): Line {
 }
 
 /** Why it stands still, and what it waits for by name: since when, and what its last attempt failed with. */
-function waitsOf({ pausedBecause, waiting }: ViewModel, shown: number): Line[] {
+function waitsOf({ phase, pausedBecause, waiting }: ViewModel, shown: number): Line[] {
   const paused: Line[] =
     pausedBecause === null ? [] : [[{ text: ` paused: ${onOneLine(pausedBecause)}`, style: 'yellow' }]];
+  if (phase === 'finished') return paused;
   if (waiting.length === 0) return [...paused, [{ text: ' waiting on: the next workflow task', style: 'dim' }]];
   const lines = waiting.slice(0, shown).map((wait, i): Line => {
     const more = i === shown - 1 && waiting.length > shown ? `  (and ${waiting.length - shown} more)` : '';
@@ -227,14 +228,15 @@ function shortened(text: string, columns: number): string {
 }
 
 function footerOf({ place, leaving }: FrameInput): Line {
-  const left = { detach: '[q] detach, the run goes on', stop: '[q] stop' }[leaving];
+  const left = { detach: '[q] detach', stop: '[q] stop' }[leaving];
+  const inside = place.rollout === null ? '[j/k] choose  [enter] look inside' : '[j/k] next';
   const more = {
-    run: '',
-    rollouts: '[j/k] choose  [enter] look inside  [esc] back  ',
-    evals: '[esc] back  ',
-    faults: '[esc] back  ',
+    run: leaving === 'detach' ? '  the run goes on without this view' : '',
+    rollouts: `  ${inside}  [esc] back`,
+    evals: '  [j/k] scroll  [esc] back',
+    faults: '  [j/k] scroll  [esc] back',
   }[place.page];
-  return [{ text: ` [r]ollouts  [e]vals  [f]aults  ${more}${left}`, style: 'dim' }];
+  return [{ text: ` ${left}  [r]ollouts  [e]vals  [f]aults${more}`, style: 'dim' }];
 }
 
 function widthSum(line: Line): number {

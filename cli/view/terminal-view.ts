@@ -70,6 +70,7 @@ export class TerminalView implements Follower {
   #storeProblem: string | null = null;
   #sampled = { step: -1, atMs: -Infinity, tookMs: 0, isLoading: false };
   #isOpen = false;
+  #warningListeners: ((warning: Error) => void)[] = [];
 
   constructor(options: ViewOptions) {
     this.#options = options;
@@ -81,6 +82,9 @@ export class TerminalView implements Follower {
     this.#isOpen = true;
     screen.on('resize', this.#onResize);
     process.on('exit', this.close).on('SIGCONT', this.#onContinue);
+    // Node would write it between the rows.
+    this.#warningListeners = process.listeners('warning');
+    process.removeAllListeners('warning').on('warning', this.#onWarning);
     if (keyboard?.isTTY) {
       emitKeypressEvents(keyboard as ReadStream);
       keyboard.on('keypress', this.#onKeypress);
@@ -96,7 +100,8 @@ export class TerminalView implements Follower {
     const { screen, keyboard } = this.#options;
     this.#flush(false);
     screen.off('resize', this.#onResize);
-    process.off('exit', this.close).off('SIGCONT', this.#onContinue);
+    process.off('exit', this.close).off('SIGCONT', this.#onContinue).off('warning', this.#onWarning);
+    for (const listener of this.#warningListeners) process.on('warning', listener);
     keyboard?.off('keypress', this.#onKeypress);
     this.#leaveTerminal();
   };
@@ -172,9 +177,14 @@ export class TerminalView implements Follower {
       rows: screen.rows || 24,
     });
     const shown: readonly Line[] = hasFooter ? lines : lines.slice(0, -1);
-    this.#drawn = shown.map((line) => written(line, columns, shows));
-    this.#log(this.#drawn.join('\n'));
+    const drawn = shown.map((line) => written(line, columns, shows));
+    // log-update 7 writes only what differs, and loses count where a row came in or went between others that stay.
+    if (drawn.length !== this.#drawn.length) this.#log.clear();
+    this.#drawn = drawn;
+    this.#log(drawn.join('\n'));
   }
+
+  readonly #onWarning = ({ name, message }: Error): void => this.say(`${name}: ${message}`);
 
   readonly #onResize = (): void => {
     const { screen, shows } = this.#options;

@@ -131,7 +131,7 @@ function curvesOf({ trend, evals }: RunStatus): Curve[] {
   ];
 }
 
-function barsOf({ progress, latest }: RunStatus, pending: Look['pending'], nowMs: number): Bar[] {
+function barsOf({ progress, latest, step: committed }: RunStatus, pending: Look['pending'], nowMs: number): Bar[] {
   const { collecting, training } = progress;
   const finishedIn = (name: string): number =>
     (pending ?? []).reduce((sum, activity) => sum + (activity.name === name ? (activity.done ?? 0) : 0), 0);
@@ -152,10 +152,15 @@ function barsOf({ progress, latest }: RunStatus, pending: Look['pending'], nowMs
       {
         name: 'generate',
         share: generated / rollouts.of,
-        note: `${generated}/${rollouts.of} step ${step} from v${policyStep}${rounds}`,
+        note: `${generated}/${rollouts.of} from v${policyStep}${rounds}`,
         isActive: doing === 'generate',
       },
-      { name: 'score', share: scored / rollouts.of, note: `${scored}/${rollouts.of}`, isActive: doing === 'score' },
+      {
+        name: 'score',
+        share: scored / rollouts.of,
+        note: `${scored}/${rollouts.of} for step ${step}`,
+        isActive: doing === 'score',
+      },
       {
         name: 'filter',
         share: Math.min(1, kept / needed),
@@ -164,8 +169,13 @@ function barsOf({ progress, latest }: RunStatus, pending: Look['pending'], nowMs
       },
     );
   }
-  if (training === null) return [...bars, idle('train')];
   const tookS = numberIn(latest, 'train_s');
+  if (training === null) {
+    return [
+      ...bars,
+      tookS === null ? idle('train') : { ...idle('train'), share: 1, note: `v${committed} in ${seconds(tookS)}` },
+    ];
+  }
   const forS = Math.max(0, (nowMs - Date.parse(training.since)) / 1000);
   const last = tookS === null ? '' : `, last ${seconds(tookS)}`;
   // Nobody knows how far one optimizer step is: the bar compares it with the last one, and says so.
