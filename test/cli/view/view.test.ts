@@ -115,7 +115,7 @@ describe('what the view says of a run', () => {
     const [, title, step] = rows({ columns: 159 });
     assert.match(
       title!,
-      /^ ratchet words · reverse-text-0\.2m · reverse-text · lineage main · attempt 2 · 1 recovery, 41s, 17 rollouts lost {3}● training$/,
+      /^ ratchet words · attempt 2 · lineage main · reverse-text · reverse-text-0\.2m · 1 recovery, 41s, 17 rollouts lost {3}● training$/,
     );
     assert.match(step!, /^ step {2}37\/100 █+░+ 37% {2}10m00s {2}eta 21m00s$/);
   });
@@ -129,8 +129,8 @@ describe('what the view says of a run', () => {
     const { bars } = viewModel(look({}, { pending: [activity('scoreRollouts', { done: 97 })] }), nowMs)!;
     const shown = bars.map(({ name, share, note }) => [name, share, note]);
     assert.deepEqual(shown, [
-      ['generate', 1, '128/128 step 39 from v37, round 2'],
-      ['score', 97 / 128, '97/128'],
+      ['generate', 1, '128/128 from v37, round 2'],
+      ['score', 97 / 128, '97/128 for step 39'],
       ['filter', 11 / 16, '11/16 kept · 3 easy · 1 hard · 2 failed'],
       ['train', 0.5, 'v37→v38 3.0s, last 6.0s'],
     ]);
