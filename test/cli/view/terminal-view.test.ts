@@ -68,6 +68,7 @@ function isWhole(text: string, steps: number): void {
 test('forty events on a small terminal: all of them are whole in the scroll-back, above one picture of the run', () => {
   const { terminal, view } = open();
   for (let step = 1; step <= 40; step++) {
+    view.look({ is: 'answer', status: statusAt(step + 1), pending: [] }); // other waits: rows come and go
     view.event(eventAt(step));
     view.look({ is: step % 5 === 0 ? 'silence' : 'answer', status: statusAt(step), pending: [] });
   }
@@ -82,6 +83,7 @@ test('pages are opened and closed meanwhile: rows that come and go take nothing 
   const { terminal, keys, view } = open();
   for (let step = 1; step <= 40; step++) {
     keys.type(['f', 'e', 'r', 'escape', 'j'][step % 5]!);
+    view.look({ is: 'answer', status: statusAt(step + 1), pending: [] }); // other waits: rows come and go
     view.event(eventAt(step));
     view.look({ is: 'answer', status: statusAt(step), pending: [] });
   }
@@ -102,6 +104,7 @@ test('resized narrower, wider, lower and higher: no row of the run stays behind,
   ] as const;
   for (let step = 1; step <= 40; step++) {
     const size = sizes[step / 5 - 1];
+    view.look({ is: 'answer', status: statusAt(step + 1), pending: [] }); // other waits: rows come and go
     view.event(eventAt(step));
     view.look({ is: 'answer', status: statusAt(step), pending: [] });
     if (size) terminal.resize(size[0], size[1]);
