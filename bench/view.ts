@@ -57,7 +57,10 @@ async function measure(bench: Bench, { seconds }: { readonly seconds: number }):
       shown.open();
       let events = 0;
       const following = followRun({
-        ...shown,
+        say: shown.say,
+        earlier: shown.earlier,
+        waiting: shown.waiting,
+        look: shown.look,
         event(event) {
           events += 1;
           shown.event(event);

@@ -119,7 +119,7 @@ function curvesOf({ trend, evals }: RunStatus): Curve[] {
   const of = (name: string, value: (entry: StepTrend) => number | null): Curve[] => {
     const values = trend.map(value);
     const last = values.findLast((one) => one !== null);
-    return last === undefined ? [] : [{ name, values, last: last!, note: '' }];
+    return last === undefined ? [] : [{ name, values, last, note: '' }];
   };
   const newest = evals.at(-1);
   const same = evals.filter(({ environment }) => environment === newest?.environment);

@@ -46,7 +46,10 @@ test('the live view of a real run, resized and left by Ctrl-C: every event it to
   const told: RunEvent[] = [];
   view.open();
   const following = followRun({
-    ...view,
+    say: view.say,
+    earlier: view.earlier,
+    waiting: view.waiting,
+    look: view.look,
     event(event) {
       told.push(event);
       view.event(event);

@@ -64,7 +64,7 @@ export class SmallTerminal extends EventEmitter {
   #put(part: string): void {
     if (part === '\n') return this.#down(false);
     if (part === '\r') return void (this.#column = 0);
-    const [, hasMark, number = '', command] = /^\u001b\[(\??)([\d;]*)([A-Za-z])$/.exec(part) ?? [];
+    const [, hasMark, number = '', command] = /^\[(\??)([\d;]*)([A-Za-z])$/.exec(part.slice(1)) ?? [];
     if (command === undefined) return this.#letter(part);
     const count = Number(number || 1);
     if (hasMark) {
