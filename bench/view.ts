@@ -44,6 +44,7 @@ async function measure(bench: Bench, { seconds }: { readonly seconds: number }):
             keys.press = (name) => heard(name, { name });
           },
           off: () => undefined,
+          listenerCount: () => 0,
           setRawMode: () => undefined,
           resume: () => undefined,
           pause: () => undefined,

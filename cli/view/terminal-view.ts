@@ -1,4 +1,4 @@
-import { clearScreenDown, cursorTo, emitKeypressEvents, moveCursor } from 'node:readline';
+import { emitKeypressEvents } from 'node:readline';
 import type { ReadStream, WriteStream } from 'node:tty';
 import { createLogUpdate } from 'log-update';
 import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
@@ -50,6 +50,9 @@ const faultKinds: readonly RunEvent['kind'][] = [
 
 const hideCursor = '\u001b[?25l';
 const showCursor = '\u001b[?25h';
+/** Row by row: where all of a screen is erased at once, tmux keeps it in the scroll-back. */
+const eraseRow = '\u001b[2K';
+const upOneRow = '\u001b[1A';
 
 /**
  * A run on a terminal: events go up into the scroll-back as lines, and below them a few rows are drawn anew when something
@@ -190,10 +193,7 @@ export class TerminalView implements Follower {
     const { screen, shows } = this.#options;
     const rowsOf = (line: string): number => Math.max(1, Math.ceil(widthOf(line) / Math.max(1, screen.columns)));
     const rows = this.#drawn.reduce((sum, line) => sum + (shows.reflows ? rowsOf(line) : 1), 0);
-    const stream = screen as WriteStream;
-    moveCursor(stream, 0, -rows);
-    cursorTo(stream, 0);
-    clearScreenDown(stream);
+    screen.write(`${eraseRow}${`${upOneRow}${eraseRow}`.repeat(rows)}\r`);
     this.#log.done(); // it knows of nothing drawn
     this.#draw();
   };

@@ -78,11 +78,8 @@ export class SmallTerminal extends EventEmitter {
     else if (command === 'G') this.#column = count - 1;
     else if (command === 'K')
       [line.text, line.isWrapped] = [number === '2' ? '' : line.text.slice(0, this.#column), false];
-    else if (command === 'J' && number !== '2' && number !== '3') {
-      line.text = line.text.slice(0, this.#column);
-      line.isWrapped = false;
-      this.#lines.splice(this.#row + 1);
-    } else if (command === 'J') throw new Error('the screen or its scroll-back is cleared');
+    // Where it takes all of the screen, tmux keeps what it erased in its scroll-back.
+    else if (command === 'J') throw new Error('the screen or its scroll-back is cleared');
     else if (command !== 'm') throw new Error(`this terminal does not know ${JSON.stringify(part)}`);
   }
 
