@@ -58,7 +58,11 @@ const house: Readonly<Record<string, Room>> = {
   cli: {
     rooms: ['core', 'engine', 'backends', 'activities', 'workers', 'report'],
     packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common', '@temporalio/proto'],
-    also: { 'cli/ratchet.mjs': ['tsx/esm/api'] },
+    also: {
+      'cli/ratchet.mjs': ['tsx/esm/api'],
+      'cli/ndjson.ts': ['zod'],
+      'cli/view': ['log-update', 'slice-ansi', 'string-width'],
+    },
   },
   // Run files, and code of the user's that a run file names.
   configs: { rooms: [], packages: [] },
