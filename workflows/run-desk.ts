@@ -10,6 +10,7 @@ import {
 import { defineSearchAttributeKey } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
 import { memoKeys } from '../core/names.ts';
+import { describeSettings, refuseSettings, type SettingsContext, withSettings } from '../core/rl/live-settings.ts';
 import { type AskedOfRun, nothingAsked, type Overrides, type RewindRequest } from '../core/rl/run-state.ts';
 import { localWaits } from './local-waits.ts';
 import {
@@ -18,8 +19,10 @@ import {
   resumeUpdate,
   rewindUpdate,
   setLearningRateUpdate,
+  setUpdate,
   statusQuery,
   stopAfterUpdate,
+  stopUpdate,
   type RunEvent,
   type RunStatus,
 } from './messages.ts';
@@ -41,8 +44,8 @@ export interface DeskOptions {
   readonly run: string;
   readonly lineage: string;
   readonly store: string;
-  readonly maxSteps: number;
-  readonly learningRate: number;
+  readonly storeUri: string;
+  readonly spec: SettingsContext['spec'];
   readonly warnings: readonly string[];
   readonly hasSearchAttributes: boolean;
   readonly overrides: Overrides;
@@ -53,7 +56,7 @@ export interface DeskOptions {
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
 
-/** Thrown where a paused step is waited for and the run is to go on from elsewhere instead. */
+/** Thrown where a paused step is waited for and the run is to go on from elsewhere, or to end, instead. */
 export class RewindAsked extends Error {}
 
 /** Where people meet the run: it answers queries, takes updates, and says what it is waiting for. */
@@ -71,6 +74,10 @@ export class RunDesk {
   #step = 0;
   #digest: string | null = null;
   #rewind: RewindRequest | null = null;
+  /** Somebody asked for the end of a paused run: the step it is paused in is given up. */
+  #isLeft = false;
+  /** The step that is planned already: what is set from now on is for later ones. 0 = none. */
+  planned = 0;
   /** {@link AskedOfRun} as the memo has it. */
   #noted: string;
 
@@ -91,7 +98,12 @@ export class RunDesk {
 
   /** The last step this run is to make. */
   get lastStep(): number {
-    return Math.min(this.#options.maxSteps, this.#overrides.stopAfter ?? Number.POSITIVE_INFINITY);
+    return Math.min(this.maxSteps, this.#overrides.stopAfter ?? Number.POSITIVE_INFINITY);
+  }
+
+  /** How many steps the run is to make, whenever it stops in between. */
+  get maxSteps(): number {
+    return this.#overrides.maxSteps ?? this.#options.spec.maxSteps;
   }
 
   get isPaused(): boolean {
@@ -146,9 +158,9 @@ export class RunDesk {
   /** Told how long the run stood still because a person had paused it. */
   onStoodStill: (seconds: number) => void = () => undefined;
 
-  /** Throws {@link RewindAsked} when the run is to go on from another step. */
+  /** Throws {@link RewindAsked} when the run is to go on from another step, or to end. */
   async untilResumed(): Promise<void> {
-    const isOver = (): boolean => this.#pausedBecause === null || this.#rewind !== null;
+    const isOver = (): boolean => this.#pausedBecause === null || this.#rewind !== null || this.#isLeft;
     if (!isOver()) {
       const isByPerson = this.#isPausedByPerson;
       if (isByPerson) this.#standStill();
@@ -158,7 +170,7 @@ export class RunDesk {
       }
       if (isByPerson) this.#moveOn();
     }
-    if (this.#rewind !== null) throw new RewindAsked();
+    if (this.#rewind !== null || this.#isLeft) throw new RewindAsked();
   }
 
   #standStill(): void {
@@ -188,8 +200,23 @@ export class RunDesk {
     setHandler(statusQuery, () => this.#status());
     setHandler(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
     setHandler(pauseUpdate, (reason = 'asked to') => {
+      const before = this.#pausedBecause;
       this.pause(reason, 'person');
-      return `Pausing after what is under way. Go on with: ratchet resume ${this.#options.run}`;
+      const goOn = `Go on with: ratchet resume ${this.#options.run}`;
+      if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
+      return `running → paused: ${reason}. What is under way is finished and stored${this.#underWayText()}; no further step begins. ${goOn}`;
+    });
+    setHandler(stopUpdate, () => this.#stop(), {
+      validator: () => {
+        const isOver = this.#phase === 'finishing' || this.#phase === 'finished' || this.#phase === 'stopped';
+        if (isOver) throw refusal(`The run is ending already, after step ${this.#step}.`);
+      },
+    });
+    setHandler(setUpdate, (settings) => this.#set(settings), {
+      validator: (settings) => {
+        const refused = refuseSettings(settings ?? {}, this.#settings());
+        if (refused !== null) throw refusal(refused);
+      },
     });
     setHandler(resumeUpdate, () => this.#resume(), {
       validator: () => {
@@ -239,19 +266,66 @@ export class RunDesk {
     await this.#options.checkRewind(step);
     const { workflowId, runId } = workflowInfo();
     this.#rewind = { step, request: `${workflowId}/${runId}` };
+    const before = this.#pausedBecause;
     this.#pausedBecause = null;
     this.#isPausedByPerson = false;
     this.#noteAsked();
     const { run } = this.#options;
-    return `Going on from step ${step} in a new lineage once what is under way is done. What came after it is kept: ratchet audit ${run}`;
+    const resumed = before === null ? '' : ` The pause is over with it (it was: ${before}).`;
+    if (before !== null) this.tell('resumed', this.#step, `resumed by a rewind to step ${step}`);
+    return `Going on from step ${step} in a new lineage once what is under way is done.${resumed} What came after it is kept: ratchet audit ${run}`;
   }
 
   #resume(): string {
+    const before = this.#pausedBecause;
     this.#pausedBecause = null;
     this.#isPausedByPerson = false;
     this.#noteAsked();
     this.tell('resumed', this.#step, 'resumed');
-    return `Going on after step ${this.#step}.`;
+    const next = this.#step < this.lastStep ? ` Step ${this.#step + 1} of ${this.lastStep} is next.` : '';
+    return `paused (${before}) → running. It goes on after step ${this.#step}.${next}`;
+  }
+
+  /** Which step a change reaches first. */
+  #settings(): SettingsContext {
+    const { run, spec } = this.#options;
+    return { run, spec, overrides: this.#overrides, underWay: this.#step + 1 };
+  }
+
+  #underWayText(): string {
+    return this.#phase === 'training' && this.#step < this.lastStep ? ` (step ${this.#step + 1} of ${this.lastStep})` : '';
+  }
+
+  #set(settings: Readonly<Record<string, number>>): string {
+    const lines = describeSettings(settings, this.#settings());
+    this.#overrides = withSettings(this.#overrides, settings);
+    this.#noteAsked();
+    for (const line of lines) this.tell('set', null, line);
+    const from = this.planned > this.#step ? this.planned + 1 : this.#step + 1;
+    return `${lines.join('\n')}\nfrom step ${from} on; the run ends after step ${this.lastStep}`;
+  }
+
+  #stop(): string {
+    const { run } = this.#options;
+    const goOn = 'Later: ratchet train with its file goes on from there.';
+    if (this.isPaused) {
+      const before = this.#pausedBecause;
+      const last = Math.max(this.planned, this.#step);
+      this.#overrides = { ...this.#overrides, stopAfter: last };
+      [this.#pausedBecause, this.#isPausedByPerson, this.#isLeft] = [null, false, true];
+      this.#noteAsked();
+      this.tell('stopping', null, `stopping at step ${last}, as asked; it was paused`);
+      return `paused (${before}) → stopping at step ${last}: what was sampled for a later one stays in the store. ${goOn}`;
+    }
+    const last = Math.min(this.lastStep, this.#step + 1);
+    this.#overrides = { ...this.#overrides, stopAfter: last };
+    this.#noteAsked();
+    this.tell('stopping', null, `stopping after step ${last}, as asked`);
+    const checkpoint =
+      this.planned === last
+        ? `Step ${last} is in training already: it gets a checkpoint only if it was to have one, and else is trained again from the one before, from stored rollouts.`
+        : `Step ${last} gets a checkpoint.`;
+    return `running → stopping: step ${last} is finished and committed, its evaluations too. ${checkpoint} ${goOn} At once: ratchet stop ${run} --now`;
   }
 
   #setLearningRate(learningRate: number): string {
@@ -267,13 +341,13 @@ export class RunDesk {
   }
 
   #status(): RunStatus {
-    const { run, lineage, store, maxSteps, learningRate, warnings } = this.#options;
+    const { run, lineage, store, storeUri, spec, warnings } = this.#options;
     return {
       run,
       lineage,
       phase: this.isPaused ? 'paused' : this.#phase,
       step: this.#step,
-      maxSteps,
+      maxSteps: this.maxSteps,
       pausedBecause: this.#pausedBecause,
       waitingOn: [
         ...[...this.#waiting.values()].map(({ what, since }) => ({
@@ -283,16 +357,17 @@ export class RunDesk {
         ...localWaits(),
       ],
       policyDigest: this.#digest,
-      learningRate: this.#overrides.learningRate ?? learningRate,
+      learningRate: this.#overrides.learningRate ?? spec.learningRate,
       store,
+      storeUri,
       warnings,
     };
   }
 
   /** The story of the run as markdown, for the Temporal UI. */
   #details(): string {
-    const { run, maxSteps, store } = this.#options;
-    const title = `**${run}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${maxSteps}`;
+    const { run, store } = this.#options;
+    const title = `**${run}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${this.maxSteps}`;
     const evals = this.#events.filter(({ kind }) => kind === 'eval').slice(-3);
     const rest = this.#events.filter(({ kind }) => kind !== 'eval').slice(-8);
     const lines = [...evals, ...rest].sort((a, b) => a.sequence - b.sequence).map(({ text }) => `- ${text}`);

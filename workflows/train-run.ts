@@ -8,6 +8,7 @@ import { local, opening, orchestratorFor, rolloutsFor } from './activity-options
 import { awaitedLater, Beside } from './beside.ts';
 import { collectStep, type CollectedStep } from './collect-step.ts';
 import {
+  endOf,
   evalLine,
   evalValues,
   finishedLine,
@@ -57,8 +58,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     run: spec.name,
     lineage: run.lineage,
     store: `${run.store.replace(/[?].*/, '')}${spec.name}/`, // without the options that only the client needs
-    maxSteps: spec.maxSteps,
-    learningRate: spec.learningRate,
+    storeUri: run.store,
+    spec,
     warnings: opened.warnings,
     hasSearchAttributes: opened.hasSearchAttributes,
     overrides: before.overrides,
@@ -174,7 +175,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     desk.at('training', step, state.policy.digest);
     serve(state.policy, trained.optimizer, committed.isPublished);
     desk.publish(step, collected.figures['reward'] ?? null);
-    desk.tell('step', step, stepLine(step, spec.maxSteps, figures), figures);
+    desk.tell('step', step, stepLine(step, desk.maxSteps, figures), figures);
     if (trained.snapshot) sealing = sealInTurn(step);
     if (isEvalDue(step)) evaluate(step);
   }
@@ -204,12 +205,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       const planned = await local.planStep({ run, step, attempt, from, reference, klBeta, overrides, packed });
       const { plan } = planned;
       const summary = `step ${step}: ${collected.rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
-      inTraining = step;
+      inTraining = desk.planned = step;
       const result = await desk.waitFor(
         `train ${summary}`,
         hold.use(({ steps, epoch }) => steps.trainStep.executeWithOptions({ summary }, [{ run, plan, epoch }])),
       );
       inTraining = 0;
+      if (result.policy === null) desk.planned = 0; // what is asked for now can still reach this step
       if (result.lost) account.attemptsLost(result.lost);
       if (result.recovery) tellRecovery(step, result.recovery);
       if (result.replay === null) return { ...result, ...planned };
@@ -309,7 +311,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   function isEvalDue(step: number): boolean {
     if (!spec.eval) return false;
     if (step === 0) return !spec.eval.skipFirstStep;
-    return step % spec.eval.interval === 0 || step === desk.lastStep;
+    return step % (desk.overrides.evalInterval ?? spec.eval.interval) === 0 || step === desk.lastStep;
   }
 
   function evaluate(step: number): void {
@@ -418,9 +420,10 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       orchestrator.auditRun.executeWithOptions({ summary: `${state.step} steps` }, [{ run }]),
     );
     if (!ledger.isSound) desk.tell('warning', state.step, unsoundLine(ledger));
-    desk.at('finished', state.step, state.policy.digest);
-    const line = finishedLine(state.step, spec.maxSteps, effectiveness);
-    desk.tell('finished', state.step, line, finishedValues(effectiveness));
+    const end = endOf(state.step, desk.maxSteps);
+    desk.at(end, state.step, state.policy.digest);
+    const line = finishedLine(state.step, desk.maxSteps, effectiveness);
+    desk.tell(end, state.step, line, finishedValues(effectiveness));
     await condition(allHandlersFinished);
     if (desk.rewind !== null) return continueRun();
     return {

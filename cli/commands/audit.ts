@@ -2,14 +2,15 @@ import { Command } from 'commander';
 import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import { countsByKind, encodeRanges } from '../../core/rl/ledger.ts';
 import { type AuditedLineage, auditStore, type RunReport } from '../../activities/audit-run.ts';
-import { findRunFolder, storeOption } from '../run-place.ts';
+import { findRunFolder } from '../run-place.ts';
+import { storeOption } from '../store-option.ts';
 
 export const auditCommand = new Command('audit')
   .description('prove from the commits alone that every group a run issued is accounted for')
   .argument('<run>')
   .option(...storeOption)
   .option('--json', 'as one JSON object')
-  .action(async (run: string, options: { store: string; json?: boolean }) => {
+  .action(async (run: string, options: { store?: string; json?: boolean }) => {
     const report = await auditStore(await findRunFolder(run, options.store));
     process.stdout.write(
       options.json ? `${JSON.stringify(report, null, 2)}\n` : `${describeAudit(report).join('\n')}\n`,
