@@ -16,13 +16,13 @@ export const pauseCommand = new Command('pause')
 export const resumeCommand = new Command('resume')
   .description('go on after a pause')
   .argument('<run>')
-  .action((run: string) => tell(run, 'resume', []));
+  .action((run: string) => tell(run, 'resume', [null]));
 
 export const stopCommand = new Command('stop')
   .description('end the run after the step under way, with its evaluations and its checkpoint; `ratchet train FILE` goes on later')
   .argument('<run>')
   .option('--now', 'cancel what is under way instead; nothing committed is lost')
-  .action((run: string, options: { now?: boolean }) => (options.now ? stopNow(run) : tell(run, 'stop', [])));
+  .action((run: string, options: { now?: boolean }) => (options.now ? stopNow(run) : tell(run, 'stop', [null])));
 
 export const setCommand = new Command('set')
   .description('change a running run, from its next step on')
@@ -62,13 +62,16 @@ function liveNameOf(written: string): keyof typeof liveSettings | null {
   return liveSettingNames.find((known) => known === name) ?? null;
 }
 
-type Arguments = [] | [string] | [Record<string, number>];
+
+
+/** Updates take one argument, or none: null. */
+type Argument = [string | Record<string, number> | null];
 
 /** Sends an update and prints what the run says it did. */
-async function tell(run: string, update: string, args: Arguments): Promise<void> {
+async function tell(run: string, update: string, args: Argument): Promise<void> {
   const answer = await withTemporal(async (client) => {
     try {
-      return await (await findRun(client, run)).executeUpdate<string, Arguments>(update, { args });
+      return await (await findRun(client, run)).executeUpdate<string, Argument>(update, { args });
     } catch (error) {
       throw refusalOf(run, update, error);
     }
