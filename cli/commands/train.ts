@@ -230,7 +230,7 @@ function watchStack(projectFolder: string, pid: number | null): { gone: AbortSig
   }
 }
 
-interface Place {
+export interface Place {
   /** Null when the processes are another command's. */
   readonly stack: Stack | null;
   /** That command, when it runs in this folder. */
@@ -240,7 +240,7 @@ interface Place {
 }
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. */
-async function openPlace(
+export async function openPlace(
   spec: RunSpec,
   projectFolder: string,
   clock: Clock,

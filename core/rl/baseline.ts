@@ -1,4 +1,4 @@
-import { rewardMoments } from './difficulty.ts';
+import { rewardMoments } from './advantage.ts';
 import { byUrgency, type Finding, rules } from './rules-of-thumb.ts';
 import type { ScoredGroup } from './rollout.ts';
 
