@@ -25,7 +25,10 @@ export async function findRunFolder(
   if (await holds(here, run)) return { name: run, store: here };
   const said = storeUri === undefined && asksTemporal ? await storeByRun(run) : { store: null, why: null };
   if (said.store !== null && (await holds(said.store, run))) return { name: run, store: said.store };
-  const elsewhere = said.store === null ? (said.why ?? '') : ` It says it is in ${openRunStore(said.store, run).uri}, which cannot be read from here.`;
+  const elsewhere =
+    said.store === null
+      ? (said.why ?? '')
+      : ` It says it is in ${openRunStore(said.store, run).uri}, which cannot be read from here.`;
   throw new RatchetError(
     'RunNotFound',
     `There is no run ${run}: ${openRunStore(here, run).uri} holds no run.json.${elsewhere} Where runs lie is said with --store URI.`,
@@ -46,7 +49,10 @@ async function storeByRun(run: string): Promise<{ store: string | null; why: str
       return { store: status.storeUri, why: null };
     });
   } catch (error) {
-    return { store: null, why: ` The run could not be asked either: ${error instanceof Error ? error.message : String(error)}` };
+    return {
+      store: null,
+      why: ` The run could not be asked either: ${error instanceof Error ? error.message : String(error)}`,
+    };
   }
 }
 

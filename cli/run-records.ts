@@ -4,7 +4,14 @@ import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
-import { committedSteps, currentLineage, requireCommit, type RunPlace, storeOf, stretchesOf } from '../activities/run-access.ts';
+import {
+  committedSteps,
+  currentLineage,
+  requireCommit,
+  type RunPlace,
+  storeOf,
+  stretchesOf,
+} from '../activities/run-access.ts';
 import { type MetricsRow, readMetrics } from '../backends/metrics/jsonl.ts';
 import { decodeRows } from '../backends/store/objects.ts';
 import { type ChatTokenizer, loadTokenizer } from '../engine/index.ts';
@@ -42,7 +49,10 @@ function numbersOf({ step: _, lineage: __, ...row }: MetricsRow): Record<string,
 export async function headStep(run: RunPlace): Promise<number> {
   const last = (await committedSteps({ ...run, lineage: await currentLineage(run) })).at(-1);
   if (last !== undefined) return last;
-  throw new RatchetError('RunNotFound', `Nothing is committed yet in ${storeOf(run).uri}: the run has not made its first version.`);
+  throw new RatchetError(
+    'RunNotFound',
+    `Nothing is committed yet in ${storeOf(run).uri}: the run has not made its first version.`,
+  );
 }
 
 /** The lineage whose step it is, of those that led to where the run stands. */
@@ -63,7 +73,12 @@ export async function scoredGroups(run: RunPlace, step: number): Promise<ScoredG
   return groups.sort((a, b) => a.ordinal - b.ordinal);
 }
 
-const tokenizerFiles = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja', 'additional_chat_templates/tool_use.jinja'];
+const tokenizerFiles = [
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'chat_template.jinja',
+  'additional_chat_templates/tool_use.jinja',
+];
 
 /** The tokenizer of a run's policy, without its weights. Null when none of its folders is there any more. */
 export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> {
@@ -71,7 +86,9 @@ export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> 
   const { commit } = await requireCommit({ ...run, lineage: await currentLineage(run) }, await headStep(run));
   // An adapter's tokenizer may be its base's.
   for (const weights of [commit.policy.weights, layout.weights(commit.lineage, 0), layout.weights('main', 0)]) {
-    const found = await Promise.all(tokenizerFiles.map(async (name) => [name, await store.read(weights + name)] as const));
+    const found = await Promise.all(
+      tokenizerFiles.map(async (name) => [name, await store.read(weights + name)] as const),
+    );
     if (found[0]![1] === null || found[1]![1] === null) continue;
     const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-tokenizer-'));
     try {

@@ -293,7 +293,9 @@ export class RunDesk {
   }
 
   #underWayText(): string {
-    return this.#phase === 'training' && this.#step < this.lastStep ? ` (step ${this.#step + 1} of ${this.lastStep})` : '';
+    return this.#phase === 'training' && this.#step < this.lastStep
+      ? ` (step ${this.#step + 1} of ${this.lastStep})`
+      : '';
   }
 
   #set(settings: Readonly<Record<string, number>>): string {

@@ -20,7 +20,9 @@ import { scoredGroups } from '../run-records.ts';
 import { openPlace } from './train.ts';
 
 export const baselineCommand = new Command('baseline')
-  .description("before training: what the run's own model does on the run's own environments, and what the rules of thumb say of it")
+  .description(
+    "before training: what the run's own model does on the run's own environments, and what the rules of thumb say of it",
+  )
   .argument('<file>', 'run file (TOML)')
   .argument('[overrides...]', 'any setting of the file: --sampling.temperature 0.9')
   .option('--examples <n>', 'how many examples', '32')
@@ -46,10 +48,15 @@ const pollMs = 300;
  * Starts the run itself under a name of its own, up to the first scored sampling round of step 1: the same warm-up, policy
  * server, environments and rubrics as training, nothing imitated. Then it is cancelled and its folder removed.
  */
-async function baseline(file: string, typed: Readonly<Record<string, string>>, options: BaselineOptions): Promise<number> {
+async function baseline(
+  file: string,
+  typed: Readonly<Record<string, string>>,
+  options: BaselineOptions,
+): Promise<number> {
   const projectFolder = process.cwd();
   const usual = (await loadRunConfig(file, { projectFolder, overrides: typed })).spec;
-  const groupSize = options.rollouts === undefined ? usual.rolloutsPerExample : readCount('--rollouts', options.rollouts);
+  const groupSize =
+    options.rollouts === undefined ? usual.rolloutsPerExample : readCount('--rollouts', options.rollouts);
   const groups = readCount('--examples', options.examples);
   const run = `${usual.name.slice(0, 50)}-baseline-${randomBytes(2).toString('hex')}`;
   const overrides = {
@@ -72,7 +79,9 @@ async function baseline(file: string, typed: Readonly<Record<string, string>>, o
   const { client, close } = await connect(temporalOf(stage, stage.address));
   const place = { name: run, store: spec.store.uri };
   try {
-    log.say(`sampling ${groups} examples × ${groupSize} with ${usual.sft && usual.sft.steps > 0 ? 'the model after its warm-up' : spec.model}`);
+    log.say(
+      `sampling ${groups} examples × ${groupSize} with ${usual.sft && usual.sft.steps > 0 ? 'the model after its warm-up' : spec.model}`,
+    );
     const measured = await sampleRound(client, place, { file, overrides, groups, signal: interrupted.signal });
     const settings = {
       temperature: spec.sampling.temperature,
@@ -87,7 +96,9 @@ async function baseline(file: string, typed: Readonly<Record<string, string>>, o
       : [
           ...baselines.flatMap(describeBaseline),
           ...findings.flatMap(describeFinding),
-          findings.some(({ level }) => level !== 'note') ? `change ${file} and measure again` : `${file} is worth training: npx ratchet train ${file}`,
+          findings.some(({ level }) => level !== 'note')
+            ? `change ${file} and measure again`
+            : `${file} is worth training: npx ratchet train ${file}`,
         ];
     process.stdout.write(`${lines.join('\n')}\n`);
     if (options.keep) log.say(`kept: ${storeOf(place).uri}   (npx ratchet rollouts ${run} --step 1)`);
@@ -99,7 +110,7 @@ async function baseline(file: string, typed: Readonly<Record<string, string>>, o
     process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
     await close();
     await stage.stack?.stop();
-    if (!options.keep) await storeOf(place).removeAll('');
+    if (!options.keep) await removeRun(place);
   }
 }
 
@@ -111,7 +122,11 @@ interface Sampling {
 }
 
 /** The scored groups of step 1's first round; the workflow is over when this returns. */
-async function sampleRound(client: Client, place: RunPlace, { file, overrides, groups, signal }: Sampling): Promise<ScoredGroup[]> {
+async function sampleRound(
+  client: Client,
+  place: RunPlace,
+  { file, overrides, groups, signal }: Sampling,
+): Promise<ScoredGroup[]> {
   const run = place.name;
   const handle = await client.workflow.start<typeof trainRun>('trainRun', {
     workflowId: run,
@@ -140,6 +155,22 @@ async function sampleRound(client: Client, place: RunPlace, { file, overrides, g
   }
 }
 
+const removals = { attempts: 20, everyMs: 250 };
+
+/** Workers of a stack that goes on may write a last line into it: until nothing is there any more. */
+async function removeRun(place: RunPlace): Promise<void> {
+  const store = storeOf(place);
+  for (let attempt = 1; ; attempt++) {
+    const failure: unknown = await store.removeAll('').then(
+      () => null,
+      (error: unknown) => error,
+    );
+    await delay(removals.everyMs);
+    if (failure === null && (await store.list('')).length === 0) return;
+    if (attempt === removals.attempts) throw failure ?? new Error(`${store.uri} is written to again and again`);
+  }
+}
+
 /** Before the run is opened there is nothing to read. */
 function unlessNotYet(error: unknown): ScoredGroup[] {
   if (error instanceof RatchetError && error.code === 'StoreUnavailable') return [];
@@ -148,11 +179,25 @@ function unlessNotYet(error: unknown): ScoredGroup[] {
 
 function stoppedEarly(run: string, cause: unknown): RatchetError {
   const why = cause instanceof Error ? rootMessage(cause) : 'it ended without a scored round';
-  return new RatchetError('Unsupported', `The run ${run}, in which the baseline was measured, stopped: ${why}`, { cause });
+  return new RatchetError('Unsupported', `The run ${run}, in which the baseline was measured, stopped: ${why}`, {
+    cause,
+  });
 }
 
 function describeBaseline(baseline: Baseline): string[] {
-  const { environment, groups, attempts, meanReward, least, most, diverseShare, truncatedShare, distinctShare, failedShare, meanTokens } = baseline;
+  const {
+    environment,
+    groups,
+    attempts,
+    meanReward,
+    least,
+    most,
+    diverseShare,
+    truncatedShare,
+    distinctShare,
+    failedShare,
+    meanTokens,
+  } = baseline;
   const percent = (share: number): string => `${Math.round(share * 100)} %`;
   const reward = meanReward === null ? 'no reward' : `reward ${meanReward.toFixed(3)} (${least} to ${most})`;
   return [

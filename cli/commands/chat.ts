@@ -75,14 +75,28 @@ type Place = { readonly name: string; readonly store: string };
 
 async function openVersion(place: Place, step: number): Promise<ModelFolder> {
   const store = storeOf(place);
-  const { commit } = await requireCommit({ ...place, lineage: await lineageOfStep(place, step) }, step).catch((cause: unknown) => {
-    throw new RatchetError('RunNotFound', `Step ${step} of ${place.name} is not committed. \`ratchet status ${place.name}\` says where it stands.`, { cause });
-  });
+  const { commit } = await requireCommit({ ...place, lineage: await lineageOfStep(place, step) }, step).catch(
+    (cause: unknown) => {
+      throw new RatchetError(
+        'RunNotFound',
+        `Step ${step} of ${place.name} is not committed. \`ratchet status ${place.name}\` says where it stands.`,
+        { cause },
+      );
+    },
+  );
   const { weights, file } = commit.policy;
   if (!(await store.list(weights)).includes(file.key)) {
-    const steps = (await store.list('weights/')).flatMap((key) => /^weights\/step_(\d+)\/.*\.safetensors$/.exec(key)?.[1] ?? []);
-    const there = steps.map(Number).sort((a, b) => a - b).join(', ');
-    throw new RatchetError('RunNotFound', `The weights of step ${step} are not in ${store.uri} (any more, or yet). Those that are: ${there || 'none'}. [checkpoints] keep_interval keeps some for good.`);
+    const steps = (await store.list('weights/')).flatMap(
+      (key) => /^weights\/step_(\d+)\/.*\.safetensors$/.exec(key)?.[1] ?? [],
+    );
+    const there = steps
+      .map(Number)
+      .sort((a, b) => a - b)
+      .join(', ');
+    throw new RatchetError(
+      'RunNotFound',
+      `The weights of step ${step} are not in ${store.uri} (any more, or yet). Those that are: ${there || 'none'}. [checkpoints] keep_interval keeps some for good.`,
+    );
   }
   return loadModelFolder(await weightsFolder(store, weights));
 }
@@ -121,7 +135,13 @@ class Conversation {
       told = Math.max(told, end);
     };
     const room = Math.max(1, Math.min(sampling.maxTokens, config.positionsMax - promptTokenIds.length));
-    const request = { ...sampling, maxTokens: room, promptTokenIds, seed: sampling.seed + this.#turn++, stopTokenIds: config.endTokenIds };
+    const request = {
+      ...sampling,
+      maxTokens: room,
+      promptTokenIds,
+      seed: sampling.seed + this.#turn++,
+      stopTokenIds: config.endTokenIds,
+    };
     const isFinished = (): boolean => stop.some((ending) => said.includes(ending));
     const onToken = (_index: number, tokenId: number): void => {
       if (config.endTokenIds.includes(tokenId)) return;
@@ -148,7 +168,10 @@ class Conversation {
       ? tokenizer.renderChat(messages)
       : tokenizer.encode(messages.map(({ content }) => content).join('\n'));
     if (ids.length < config.positionsMax) return ids;
-    throw new RatchetError('PromptTooLong', `The conversation has ${ids.length} tokens; the model has ${config.positionsMax} positions. /new begins another one.`);
+    throw new RatchetError(
+      'PromptTooLong',
+      `The conversation has ${ids.length} tokens; the model has ${config.positionsMax} positions. /new begins another one.`,
+    );
   }
 }
 
@@ -157,7 +180,12 @@ function endOf(text: string, stop: readonly string[], isLast: boolean): number {
   const found = stop.map((ending) => text.indexOf(ending)).filter((at) => at >= 0);
   if (found.length > 0) return Math.min(...found);
   if (isLast) return text.length;
-  const held = Math.max(0, ...stop.flatMap((ending) => Array.from({ length: ending.length - 1 }, (_, i) => i + 1).filter((n) => text.endsWith(ending.slice(0, n)))));
+  const held = Math.max(
+    0,
+    ...stop.flatMap((ending) =>
+      Array.from({ length: ending.length - 1 }, (_, i) => i + 1).filter((n) => text.endsWith(ending.slice(0, n))),
+    ),
+  );
   return text.length - held;
 }
 
@@ -165,8 +193,11 @@ function endOf(text: string, stop: readonly string[], isLast: boolean): number {
 async function answerOnce(conversation: Conversation): Promise<void> {
   const pieces: Buffer[] = [];
   for await (const piece of process.stdin) pieces.push(piece as Buffer);
-  const prompt = Buffer.concat(pieces).toString('utf8').replace(/\r?\n$/, '');
-  if (prompt.trim() === '') throw new RatchetError('ConfigInvalid', 'There is no prompt on stdin. Example: echo hello | ratchet chat RUN');
+  const prompt = Buffer.concat(pieces)
+    .toString('utf8')
+    .replace(/\r?\n$/, '');
+  if (prompt.trim() === '')
+    throw new RatchetError('ConfigInvalid', 'There is no prompt on stdin. Example: echo hello | ratchet chat RUN');
   await conversation.say(prompt, (piece) => process.stdout.write(piece), new AbortController().signal);
   process.stdout.write('\n');
 }
@@ -183,7 +214,9 @@ async function talk(conversation: Conversation, who: string): Promise<void> {
     if (line.trim() === '/new') conversation.forget();
     else if (line.trim() !== '') {
       answering = new AbortController();
-      const end = await conversation.say(line, (piece) => process.stdout.write(piece), answering.signal).catch(tellRefusal);
+      const end = await conversation
+        .say(line, (piece) => process.stdout.write(piece), answering.signal)
+        .catch(tellRefusal);
       process.stdout.write(end === 'length' ? ' … (max tokens)\n' : '\n');
       answering = null;
     }

@@ -18,7 +18,9 @@ import { checkRunFile, checkTemporalServer, usualOutputs } from '../doctor/servi
 import { readOverrides } from '../overrides.ts';
 
 export const doctorCommand = new Command('doctor')
-  .description('look at what runs need on this machine, one line each with the fix; exit code 1 when something needed is broken')
+  .description(
+    'look at what runs need on this machine, one line each with the fix; exit code 1 when something needed is broken',
+  )
   .argument('[file]', 'run file: checks what that run needs as well; loads its environments')
   .argument('[overrides...]', 'any setting of the file: --store.uri s3://…')
   .option('--json', 'as one JSON object')
@@ -35,7 +37,8 @@ export const doctorCommand = new Command('doctor')
 const sandboxed = ['math-python'];
 
 async function allChecks(file: string | undefined, overrides: Readonly<Record<string, string>>): Promise<Check[]> {
-  const { spec, checks: ofFile } = file === undefined ? { spec: null, checks: [] } : await checkRunFile(file, overrides);
+  const { spec, checks: ofFile } =
+    file === undefined ? { spec: null, checks: [] } : await checkRunFile(file, overrides);
   const providers = [spec?.trainer, spec?.inference].map((part) => (part && 'provider' in part ? part.provider : null));
   const needs = {
     cuda: providers.includes('cuda'),

@@ -15,7 +15,10 @@ export const eventsCommand = new Command('events')
   .option('--json', 'one JSON object per event and line: sequence, time, kind, step, text, values')
   .action(async (run: string, options: EventsOptions) => {
     if (!/^\d+$/.test(options.since)) {
-      throw new RatchetError('ConfigInvalid', `--since: expected the number of an event, got ${JSON.stringify(options.since)}.`);
+      throw new RatchetError(
+        'ConfigInvalid',
+        `--since: expected the number of an event, got ${JSON.stringify(options.since)}.`,
+      );
     }
     await withTemporal(async (client) => print(await findRun(client, run), options));
   });
@@ -52,7 +55,11 @@ async function eventsAfter(handle: WorkflowHandle, seen: number, isFollowed: boo
   } catch (error) {
     if (isFollowed) return [];
     const why = error instanceof Error ? rootMessage(error) : String(error);
-    throw new RatchetError('ServerUnavailable', `${handle.workflowId} does not tell its events: ${why} An orchestrator has to be there to answer for it (ratchet dev, or ratchet worker --role orchestrator).`, { cause: error });
+    throw new RatchetError(
+      'ServerUnavailable',
+      `${handle.workflowId} does not tell its events: ${why} An orchestrator has to be there to answer for it (ratchet dev, or ratchet worker --role orchestrator).`,
+      { cause: error },
+    );
   }
 }
 

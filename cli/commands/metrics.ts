@@ -52,7 +52,8 @@ function show(records: readonly StepRecord[], patterns: readonly string[], optio
   if (options.names) return names;
   const shown = options.all ? records : records.slice(-readCount('--last', options.last));
   if (options.json) return shown.map((record) => JSON.stringify({ ...record, metrics: pick(record.metrics, names) }));
-  if (options.csv) return [['step', 'lineage', ...names].map(csvCell).join(','), ...shown.map((record) => csvRow(record, names))];
+  if (options.csv)
+    return [['step', 'lineage', ...names].map(csvCell).join(','), ...shown.map((record) => csvRow(record, names))];
   return tableOf(shown, names, process.stdout.isTTY ? process.stdout.columns : Number.POSITIVE_INFINITY);
 }
 
@@ -95,8 +96,13 @@ export function tableOf(records: readonly StepRecord[], names: readonly string[]
     ...names.map((name) => ({ head: name, cells: records.map(({ metrics }) => figure(metrics[name])) })),
   ].map((column) => ({ ...column, width: Math.max(column.head.length, ...column.cells.map(({ length }) => length)) }));
   let used = 0;
-  const fitting = columns.filter((column, i) => i < 2 || (used + column.width + 2 <= width && used >= 0) ? ((used += column.width + 2), true) : ((used = Number.POSITIVE_INFINITY), false));
-  const line = (cells: readonly string[]): string => cells.map((cell, i) => cell.padStart(fitting[i]!.width)).join('  ');
+  const fitting = columns.filter((column, i) =>
+    i < 2 || (used + column.width + 2 <= width && used >= 0)
+      ? ((used += column.width + 2), true)
+      : ((used = Number.POSITIVE_INFINITY), false),
+  );
+  const line = (cells: readonly string[]): string =>
+    cells.map((cell, i) => cell.padStart(fitting[i]!.width)).join('  ');
   const left = columns.slice(fitting.length).map(({ head }) => head);
   return [
     line(fitting.map(({ head }) => head)),

@@ -10,7 +10,9 @@ import { storeOption } from '../store-option.ts';
 const outcomes: readonly string[] = [...rewardedOutcomes, ...failedOutcomes];
 
 export const rolloutsCommand = new Command('rollouts')
-  .description('what the policy said in a step: the conversation, its reward and its parts, and the rewards of its group')
+  .description(
+    'what the policy said in a step: the conversation, its reward and its parts, and the rewards of its group',
+  )
   .argument('<run>')
   .option('--step <n>', 'default: the last committed step')
   .option('--env <name>', 'of this environment')
@@ -50,7 +52,10 @@ interface Entry {
 }
 
 /** The rollouts asked for, sorted. */
-export function chosen(groups: readonly ScoredGroup[], { env, outcome, sort }: Pick<RolloutsOptions, 'env' | 'outcome' | 'sort'>): Entry[] {
+export function chosen(
+  groups: readonly ScoredGroup[],
+  { env, outcome, sort }: Pick<RolloutsOptions, 'env' | 'outcome' | 'sort'>,
+): Entry[] {
   const environments = [...new Set(groups.map(({ environment }) => environment))];
   if (env !== undefined && !environments.includes(env)) throw unknown('--env', env, environments);
   if (outcome !== undefined && !outcomes.includes(outcome)) throw unknown('--outcome', outcome, outcomes);
@@ -62,7 +67,8 @@ export function chosen(groups: readonly ScoredGroup[], { env, outcome, sort }: P
   if (sort !== 'reward' && sort !== '-reward') throw unknown('--sort', sort, ['reward', '-reward', 'group']);
   const sign = sort === 'reward' ? 1 : -1;
   // Without a reward: last, whichever way.
-  const value = ({ rollout: { reward } }: Entry): number => (reward === null ? Number.NEGATIVE_INFINITY : sign * reward);
+  const value = ({ rollout: { reward } }: Entry): number =>
+    reward === null ? Number.NEGATIVE_INFINITY : sign * reward;
   return found.toSorted((a, b) => value(b) - value(a) || a.group.ordinal - b.group.ordinal);
 }
 
@@ -80,7 +86,12 @@ interface ToldRollout {
   readonly parts: Readonly<Record<string, number>>;
   /** Of the group, by index; null = without a reward. */
   readonly groupRewards: readonly (number | null)[];
-  readonly turns: readonly { readonly prompt: string; readonly completion: string; readonly tokens: number; readonly finishReason: string }[];
+  readonly turns: readonly {
+    readonly prompt: string;
+    readonly completion: string;
+    readonly tokens: number;
+    readonly finishReason: string;
+  }[];
   readonly error: string | null;
 }
 
@@ -114,7 +125,9 @@ function describe(told: ToldRollout): string[] {
   const tokens = turns.reduce((sum, turn) => sum + turn.tokens, 0);
   return [
     `group ${group} · rollout ${index} · ${environment} example ${exampleId} · v${policyStep} · ${outcome} · ${turns.length === 1 ? '1 turn' : `${turns.length} turns`}, ${tokens} tokens`,
-    `  reward ${figure(reward)}  ${Object.entries(parts).map(([name, value]) => `${name} ${figure(value)}`).join('  ')}`.trimEnd(),
+    `  reward ${figure(reward)}  ${Object.entries(parts)
+      .map(([name, value]) => `${name} ${figure(value)}`)
+      .join('  ')}`.trimEnd(),
     `  group  ${siblings}`,
     ...(last ? [...block('  > ', last.prompt), ...block('  < ', last.completion)] : ['  (no turn was finished)']),
     ...(error === null ? [] : block('  ! ', error)),
@@ -123,18 +136,22 @@ function describe(told: ToldRollout): string[] {
 }
 
 function block(prefix: string, text: string): string[] {
-  return printable(text).split('\n').map((line) => prefix + line);
+  return printable(text)
+    .split('\n')
+    .map((line) => prefix + line);
 }
 
 /** What a model says must not move the cursor: control characters are shown, not done. */
 function printable(text: string): string {
-  // oxlint-disable-next-line no-control-regex
-  return text.replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, (c) => `\\x${c.charCodeAt(0).toString(16).padStart(2, '0')}`);
+  return text.replaceAll(/\p{Cc}/gu, (c) =>
+    c === '\n' || c === '\t' ? c : `\\x${c.charCodeAt(0).toString(16).padStart(2, '0')}`,
+  );
 }
 
 function summary(found: readonly Entry[], shown: number, step: number, groups: number): string {
   const rewards = found.flatMap(({ rollout: { reward } }) => (reward === null ? [] : [reward]));
-  const mean = rewards.length === 0 ? '' : `, mean reward ${figure(rewards.reduce((sum, r) => sum + r, 0) / rewards.length)}`;
+  const mean =
+    rewards.length === 0 ? '' : `, mean reward ${figure(rewards.reduce((sum, r) => sum + r, 0) / rewards.length)}`;
   return `step ${step}: ${shown} of ${found.length} rollouts that match, ${groups} groups in all${mean}`;
 }
 
@@ -143,10 +160,21 @@ function figure(value: number | null): string {
 }
 
 function noRollouts(run: string, step: number, head: number): RatchetError {
-  const why = step === 0 ? 'Step 0 is the first version: nothing is sampled for it.' : step > head ? `The run stands at step ${head}.` : 'What was sampled for it is not in the store any more, or was sampled for the step before.';
-  return new RatchetError('RunNotFound', `There are no scored rollouts of step ${step} of ${run}. ${why} Another one: ratchet rollouts ${run} --step N`);
+  const why =
+    step === 0
+      ? 'Step 0 is the first version: nothing is sampled for it.'
+      : step > head
+        ? `The run stands at step ${head}.`
+        : 'What was sampled for it is not in the store any more, or was sampled for the step before.';
+  return new RatchetError(
+    'RunNotFound',
+    `There are no scored rollouts of step ${step} of ${run}. ${why} Another one: ratchet rollouts ${run} --step N`,
+  );
 }
 
 function unknown(option: string, given: string, known: readonly string[]): RatchetError {
-  return new RatchetError('ConfigInvalid', `${option}: expected one of ${known.join(', ')}; got ${JSON.stringify(given)}.`);
+  return new RatchetError(
+    'ConfigInvalid',
+    `${option}: expected one of ${known.join(', ')}; got ${JSON.stringify(given)}.`,
+  );
 }

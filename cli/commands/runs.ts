@@ -3,8 +3,8 @@ import { defineSearchAttributeKey } from '@temporalio/common';
 import { Command } from 'commander';
 import { memoKeys } from '../../core/names.ts';
 import type { AskedOfRun } from '../../core/rl/run-state.ts';
+import { askStatus } from '../ask-status.ts';
 import { withTemporal } from '../with-temporal.ts';
-import { askStatus } from './status.ts';
 
 export const runsCommand = new Command('runs')
   .description('all runs this Temporal server knows: state, step, reward, and what they wait for; the newest first')
@@ -54,14 +54,16 @@ export async function listRuns({ json = false, limit = '50' }: { json?: boolean;
 async function listed(client: Client, info: WorkflowExecutionInfo): Promise<ListedRun> {
   const { workflowId, status, startTime, typedSearchAttributes: attributes, memo = {} } = info;
   const isRunning = status.name === 'RUNNING';
-  const answer = isRunning ? await askStatus(client.workflow.getHandle(workflowId), answerWithinMs).catch(() => null) : null;
+  const answer = isRunning
+    ? await askStatus(client.workflow.getHandle(workflowId), answerWithinMs).catch(() => null)
+    : null;
   const noted = memo[memoKeys.asked] as AskedOfRun | undefined;
   const pausedBecause = answer ? answer.pausedBecause : isRunning ? (noted?.pausedBecause ?? null) : null;
   const waiting = answer?.waitingOn.toSorted((a, b) => a.since.localeCompare(b.since))[0]?.what ?? null;
   return {
     run: attributes.get(runKey) ?? answer?.run ?? text(memo['run']) ?? workflowId,
     workflowId,
-    state: answer?.phase ?? (pausedBecause === null ? stateName(status.name) : 'paused'),
+    state: answer?.phase ?? (pausedBecause === null ? stateName(status.name, noted) : 'paused'),
     step: answer?.step ?? attributes.get(stepKey) ?? number(memo['step']),
     maxSteps: answer?.maxSteps ?? null,
     reward: attributes.get(rewardKey) ?? number(memo['reward']),
@@ -70,8 +72,10 @@ async function listed(client: Client, info: WorkflowExecutionInfo): Promise<List
   };
 }
 
-function stateName(name: string): string {
-  return name === 'CANCELLED' ? 'stopped at once' : name.toLowerCase().replaceAll('_', ' ');
+/** A run that ended where it was told to stop has not finished. */
+function stateName(name: string, noted: AskedOfRun | undefined): string {
+  if (name === 'COMPLETED' && noted?.overrides.stopAfter !== undefined) return 'stopped';
+  return name.toLowerCase().replaceAll('_', ' ');
 }
 
 function table(runs: readonly ListedRun[]): string[] {
@@ -84,7 +88,12 @@ function table(runs: readonly ListedRun[]): string[] {
     waitingFor === null ? '' : waitingFor.slice(0, 100),
   ]);
   const widths = cells[0]!.map((_, column) => Math.max(...cells.map((row) => row[column]!.length)));
-  return cells.map((row) => row.map((cell, column) => cell.padEnd(widths[column]!)).join('  ').trimEnd());
+  return cells.map((row) =>
+    row
+      .map((cell, column) => cell.padEnd(widths[column]!))
+      .join('  ')
+      .trimEnd(),
+  );
 }
 
 function text(value: unknown): string | null {

@@ -1,14 +1,9 @@
-import {
-  type Client,
-  QueryNotRegisteredError,
-  ServiceError,
-  WorkflowFailedError,
-  type WorkflowHandle,
-} from '@temporalio/client';
+import { type Client, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
 import type { CommittedRun } from '../../activities/committed-run.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
+import { askStatus } from '../ask-status.ts';
 import { findRun } from '../connection.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
 import { rootMessage } from '../root-message.ts';
@@ -84,16 +79,6 @@ async function readCommitted(run: string, store: string | undefined): Promise<Co
     return await committedRun(await findRunFolder(run, store, { asksTemporal: false }));
   } catch (error) {
     if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
-    throw error;
-  }
-}
-
-/** Null when the run did not get as far as listening, or no orchestrator worker is there to speak for it. */
-export async function askStatus(handle: WorkflowHandle, timeoutMs = 10_000): Promise<RunStatus | null> {
-  try {
-    return await handle.client.withDeadline(Date.now() + timeoutMs, () => handle.query<RunStatus>('status'));
-  } catch (error) {
-    if (error instanceof QueryNotRegisteredError || error instanceof ServiceError) return null;
     throw error;
   }
 }

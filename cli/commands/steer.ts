@@ -19,7 +19,9 @@ export const resumeCommand = new Command('resume')
   .action((run: string) => tell(run, 'resume', [null]));
 
 export const stopCommand = new Command('stop')
-  .description('end the run after the step under way, with its evaluations and its checkpoint; `ratchet train FILE` goes on later')
+  .description(
+    'end the run after the step under way, with its evaluations and its checkpoint; `ratchet train FILE` goes on later',
+  )
   .argument('<run>')
   .option('--now', 'cancel what is under way instead; nothing committed is lost')
   .action((run: string, options: { now?: boolean }) => (options.now ? stopNow(run) : tell(run, 'stop', [null])));
@@ -49,7 +51,10 @@ export function readSettings(pairs: readonly string[], run: string): Record<stri
     const value = text === undefined || text.trim() === '' ? Number.NaN : Number(text);
     if (Number.isNaN(value)) {
       const { expected } = liveSettings[name];
-      throw new RatchetError('ConfigInvalid', `${name}: expected ${expected}, as in ${name}=VALUE; got ${JSON.stringify(text ?? '')}`);
+      throw new RatchetError(
+        'ConfigInvalid',
+        `${name}: expected ${expected}, as in ${name}=VALUE; got ${JSON.stringify(text ?? '')}`,
+      );
     }
     settings.set(name, value);
   }
@@ -61,8 +66,6 @@ function liveNameOf(written: string): keyof typeof liveSettings | null {
   const name = written.trim().replace(/^--/, '').replaceAll('-', '_');
   return liveSettingNames.find((known) => known === name) ?? null;
 }
-
-
 
 /** Updates take one argument, or none: null. */
 type Argument = [string | Record<string, number> | null];
@@ -98,7 +101,10 @@ async function stopNow(run: string): Promise<void> {
   await withTemporal(async (client) => {
     const handle = await findRun(client, run);
     if ((await nameOfStatus(handle)) !== 'RUNNING') {
-      throw new RatchetError('RunNotFound', `The run ${run} is not running; \`ratchet status ${run}\` says where it stands.`);
+      throw new RatchetError(
+        'RunNotFound',
+        `The run ${run} is not running; \`ratchet status ${run}\` says where it stands.`,
+      );
     }
     await handle.cancel();
     const status = await untilEnded(handle);

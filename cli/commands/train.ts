@@ -27,7 +27,7 @@ import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../co
 import { followRun, isTakenOver, printRest } from '../follow-run.ts';
 import { readOverrides } from '../overrides.ts';
 import { rootMessage } from '../root-message.ts';
-import { trainAgain, type TypedCommand, withMaxSteps } from '../typed-command.ts';
+import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { startClock, type Clock } from '../clock.ts';
 
 const resumeHelp = `
@@ -191,9 +191,18 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<number
     if (await isTakenOver(handle, error)) return 'taken over';
     await printRest(handle, seen, clock.say);
     clock.say(`the run stopped: ${rootMessage(error)}`);
-    clock.say(`when that is mended: ${trainAgain(command)}   (goes on from the last committed step, if there is one)`);
+    clock.say(sayAfterFailure(run, command, rootMessage(error)));
     return 1;
   }
+}
+
+/** What to type next. A step that could not be gone on from is not typed again. */
+function sayAfterFailure(run: string, command: TypedCommand, why: string): string {
+  if (!why.startsWith(`Rewind of ${run}:`)) {
+    return `when that is mended: ${trainAgain(command)}   (goes on from the last committed step, if there is one)`;
+  }
+  const plain = trainAgain(withoutResume(command));
+  return `nothing was changed. From another step: ${plain} --resume.step N   (npx ratchet checkpoints ${run} lists them); from where it stands: ${plain}`;
 }
 
 /** How long a server that did not answer is left alone. */

@@ -31,7 +31,12 @@ export function checkNode(version = process.versions.node): Check {
   const isRight = (major === 20 && minor >= 19) || major === 22 || major === 24;
   const name = 'Node';
   if (isRight) return { name, state: 'ok', says: version };
-  return { name, state: 'bad', says: `${version}; 20.19 or newer of 20, 22 or 24 is needed`, fix: 'install Node 22: https://nodejs.org' };
+  return {
+    name,
+    state: 'bad',
+    says: `${version}; 20.19 or newer of 20, 22 or 24 is needed`,
+    fix: 'install Node 22: https://nodejs.org',
+  };
 }
 
 /** Looks, and makes nothing: `ratchet dev` downloads or builds one where there is none. */
@@ -45,7 +50,14 @@ export async function checkTemporalCli(): Promise<Check> {
   } catch (error) {
     const isNamed = (process.env['RATCHET_TEMPORAL_CLI'] ?? '') !== '';
     const says = isNamed ? (error as Error).message.split('\n')[0]! : 'none here yet';
-    return { name, state: isNamed ? 'bad' : 'warn', says, fix: isNamed ? 'correct or unset RATCHET_TEMPORAL_CLI' : 'ratchet dev gets one (download, or Go ≥ 1.25); or set TEMPORAL_ADDRESS to a server elsewhere' };
+    return {
+      name,
+      state: isNamed ? 'bad' : 'warn',
+      says,
+      fix: isNamed
+        ? 'correct or unset RATCHET_TEMPORAL_CLI'
+        : 'ratchet dev gets one (download, or Go ≥ 1.25); or set TEMPORAL_ADDRESS to a server elsewhere',
+    };
   }
 }
 
@@ -54,8 +66,17 @@ export async function checkPython(): Promise<Check[]> {
   const uv = await firstLine('uv', ['--version']);
   const why = 'only verifiers environments and [wandb] need it';
   return [
-    python ? { name: 'Python', state: 'ok', says: python } : { name: 'Python', state: 'warn', says: `not found; ${why}`, fix: 'install Python 3.11 or newer' },
-    uv ? { name: 'uv', state: 'ok', says: uv } : { name: 'uv', state: 'warn', says: `not found; ${why}`, fix: 'https://docs.astral.sh/uv, or use pip in an environment of your own' },
+    python
+      ? { name: 'Python', state: 'ok', says: python }
+      : { name: 'Python', state: 'warn', says: `not found; ${why}`, fix: 'install Python 3.11 or newer' },
+    uv
+      ? { name: 'uv', state: 'ok', says: uv }
+      : {
+          name: 'uv',
+          state: 'warn',
+          says: `not found; ${why}`,
+          fix: 'https://docs.astral.sh/uv, or use pip in an environment of your own',
+        },
   ];
 }
 
@@ -70,7 +91,9 @@ export async function checkDisk(folders: Readonly<Record<string, string>>): Prom
       const says = `${(free / gib).toFixed(1)} GiB free at ${folder}`;
       const fix = 'make room, or keep runs elsewhere ([store] uri, TMPDIR, RATCHET_SPOOL)';
       if (free < gib / 4) return { name, state: 'bad', says, fix };
-      return free < 2 * gib ? { name, state: 'warn', says: `${says}; larger models need more`, fix } : { name, state: 'ok', says };
+      return free < 2 * gib
+        ? { name, state: 'warn', says: `${says}; larger models need more`, fix }
+        : { name, state: 'ok', says };
     }),
   );
 }
@@ -111,9 +134,12 @@ export function checkOpenFiles(read: (pid: number | 'self') => string | null = l
   if (ours === null) return { name, state: 'ok', says: 'this system does not tell its limit' };
   const raised = before !== null && before < ours ? ` (raised from ${before}; the processes we start have it too)` : '';
   const says = `${ours === Number.POSITIVE_INFINITY ? 'no limit' : ours}${raised}`;
-  const fix = 'raise the hard limit: /etc/security/limits.conf, LimitNOFILE= of a systemd unit, or docker --ulimit nofile=65536';
+  const fix =
+    'raise the hard limit: /etc/security/limits.conf, LimitNOFILE= of a systemd unit, or docker --ulimit nofile=65536';
   if (ours < 1024) return { name, state: 'bad', says: `${says}; a stack needs 1024`, fix };
-  return ours < 4096 ? { name, state: 'warn', says: `${says}; many rollouts at once need 4096`, fix } : { name, state: 'ok', says };
+  return ours < 4096
+    ? { name, state: 'warn', says: `${says}; many rollouts at once need 4096`, fix }
+    : { name, state: 'ok', says };
 }
 
 function openFiles(limits: string | null): number | null {
@@ -129,13 +155,26 @@ function limitsOf(pid: number | 'self'): string | null {
   }
 }
 
-const keyNames = ['OPENAI_API_KEY', 'PRIME_API_KEY', 'WANDB_API_KEY', 'HF_TOKEN', 'AWS_ACCESS_KEY_ID', 'AWS_PROFILE', 'TEMPORAL_API_KEY', 'RATCHET_PAYLOAD_KEY'];
+const keyNames = [
+  'OPENAI_API_KEY',
+  'PRIME_API_KEY',
+  'WANDB_API_KEY',
+  'HF_TOKEN',
+  'AWS_ACCESS_KEY_ID',
+  'AWS_PROFILE',
+  'TEMPORAL_API_KEY',
+  'RATCHET_PAYLOAD_KEY',
+];
 
 /** Their names, never what they are. */
 export function checkKeys(environment: Readonly<NodeJS.ProcessEnv> = process.env): Check {
   const isSet = (name: string) => (environment[name] ?? '') !== '' || (environment[`${name}_FILE`] ?? '') !== '';
   const [present, absent] = [keyNames.filter(isSet), keyNames.filter((name) => !isSet(name))];
-  return { name: 'API keys', state: 'ok', says: `present: ${present.join(', ') || 'none'}; absent: ${absent.join(', ') || 'none'}` };
+  return {
+    name: 'API keys',
+    state: 'ok',
+    says: `present: ${present.join(', ') || 'none'}; absent: ${absent.join(', ') || 'none'}`,
+  };
 }
 
 export async function checkGpu({ cuda }: Pick<Needs, 'cuda'>): Promise<Check[]> {
@@ -148,10 +187,33 @@ export async function checkGpu({ cuda }: Pick<Needs, 'cuda'>): Promise<Check[]> 
   const state = (isThere: boolean): Check['state'] => (isThere ? 'ok' : missing);
   const fix = (isThere: boolean, what: string): Pick<Check, 'fix'> => (isThere ? {} : { fix: what });
   return [
-    { name: 'GPU', state: state(gpu !== null), says: gpu ?? 'nvidia-smi finds none', ...fix(gpu !== null, 'install the NVIDIA driver; in a container: --gpus all') },
-    { name: 'libcuda', state: state(libcuda), says: libcuda ? 'found' : 'libcuda.so.1 is not found', ...fix(libcuda, 'it comes with the NVIDIA driver; in a container: --gpus all') },
-    { name: 'cuDNN', state: state(cudnn), says: cudnn ? 'found' : 'libcudnn.so.9 is not found', ...fix(cudnn, 'install CUDA 12 and cuDNN 9, and put their folders on LD_LIBRARY_PATH') },
-    { name: 'CUDA provider', state: state(provider !== null), says: provider ?? 'onnxruntime-node has no libonnxruntime_providers_cuda.so', ...fix(provider !== null, 'it is downloaded by: npm rebuild onnxruntime-node --onnxruntime-node-install=cuda12; or use provider = "cpu"') },
+    {
+      name: 'GPU',
+      state: state(gpu !== null),
+      says: gpu ?? 'nvidia-smi finds none',
+      ...fix(gpu !== null, 'install the NVIDIA driver; in a container: --gpus all'),
+    },
+    {
+      name: 'libcuda',
+      state: state(libcuda),
+      says: libcuda ? 'found' : 'libcuda.so.1 is not found',
+      ...fix(libcuda, 'it comes with the NVIDIA driver; in a container: --gpus all'),
+    },
+    {
+      name: 'cuDNN',
+      state: state(cudnn),
+      says: cudnn ? 'found' : 'libcudnn.so.9 is not found',
+      ...fix(cudnn, 'install CUDA 12 and cuDNN 9, and put their folders on LD_LIBRARY_PATH'),
+    },
+    {
+      name: 'CUDA provider',
+      state: state(provider !== null),
+      says: provider ?? 'onnxruntime-node has no libonnxruntime_providers_cuda.so',
+      ...fix(
+        provider !== null,
+        'it is downloaded by: npm rebuild onnxruntime-node --onnxruntime-node-install=cuda12; or use provider = "cpu"',
+      ),
+    },
   ];
 }
 
@@ -159,7 +221,13 @@ export async function checkGpu({ cuda }: Pick<Needs, 'cuda'>): Promise<Check[]> 
 function cudaProvider(): string | null {
   try {
     const entry = createRequire(import.meta.url).resolve('onnxruntime-node/package.json');
-    const file = path.join(path.dirname(entry), 'bin/napi-v6', process.platform, process.arch, 'libonnxruntime_providers_cuda.so');
+    const file = path.join(
+      path.dirname(entry),
+      'bin/napi-v6',
+      process.platform,
+      process.arch,
+      'libonnxruntime_providers_cuda.so',
+    );
     return existsSync(file) ? 'found' : null;
   } catch {
     return null;
@@ -167,7 +235,9 @@ function cudaProvider(): string | null {
 }
 
 async function hasLibrary(name: string): Promise<boolean> {
-  const known = await run('ldconfig', ['-p']).catch(() => run('/sbin/ldconfig', ['-p'])).catch(() => '');
+  const known = await run('ldconfig', ['-p'])
+    .catch(() => run('/sbin/ldconfig', ['-p']))
+    .catch(() => '');
   const folders = (process.env['LD_LIBRARY_PATH'] ?? '').split(':').filter((folder) => folder !== '');
   return known.includes(name) || folders.some((folder) => existsSync(path.join(folder, name)));
 }
@@ -175,22 +245,36 @@ async function hasLibrary(name: string): Promise<boolean> {
 /** Code that a model wrote runs without network, where the system lets a user have namespaces of their own. */
 export async function checkSandbox({ sandbox }: Pick<Needs, 'sandbox'>): Promise<Check> {
   const name = 'sandbox';
-  const fix = 'Linux: sysctl kernel.unprivileged_userns_clone=1 (Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0), or a container with seccomp that allows unshare';
+  const fix =
+    'Linux: sysctl kernel.unprivileged_userns_clone=1 (Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0), or a container with seccomp that allows unshare';
   const state = sandbox ? 'bad' : 'warn';
-  if ((await findOnPath('unshare', process.env['PATH'] ?? '')) === null) return { name, state, says: 'unshare is not found; environments that run code a model wrote refuse to', fix: 'install util-linux; Linux only' };
+  if ((await findOnPath('unshare', process.env['PATH'] ?? '')) === null)
+    return {
+      name,
+      state,
+      says: 'unshare is not found; environments that run code a model wrote refuse to',
+      fix: 'install util-linux; Linux only',
+    };
   try {
     await run('unshare', ['-Urn', 'true']);
     return { name, state: 'ok', says: 'unshare -Urn works: code that a model wrote runs without network' };
   } catch (error) {
     const why = (error as Error).message.split('\n').at(-2) ?? (error as Error).message;
-    return { name, state, says: `unshare -Urn fails (${why.trim()}); environments that run code a model wrote refuse to`, fix };
+    return {
+      name,
+      state,
+      says: `unshare -Urn fails (${why.trim()}); environments that run code a model wrote refuse to`,
+      fix,
+    };
   }
 }
 
 export function checkMemory(): Check {
   const [total, free] = [os.totalmem() / gib, os.freemem() / gib];
   const says = `${total.toFixed(1)} GiB, ${free.toFixed(1)} free; ${os.availableParallelism()} CPU cores`;
-  return total < 1.5 ? { name: 'memory', state: 'warn', says, fix: 'a stack with the smallest model takes 0.7 GiB' } : { name: 'memory', state: 'ok', says };
+  return total < 1.5
+    ? { name: 'memory', state: 'warn', says, fix: 'a stack with the smallest model takes 0.7 GiB' }
+    : { name: 'memory', state: 'ok', says };
 }
 
 function nearestExisting(folder: string): string {

@@ -25,8 +25,14 @@ export async function checkTemporalServer(projectFolder: string): Promise<Check[
       const { serverVersion } = await client.workflowService.getSystemInfo({});
       await client.workflowService.describeNamespace({ namespace });
       const { customAttributes } = await client.connection.operatorService.listSearchAttributes({ namespace });
-      const missing = ['RatchetRun', 'RatchetStep', 'RatchetReward'].filter((attribute) => !(attribute in customAttributes));
-      const server: Check = { name, state: 'ok', says: `${settings.address}, namespace ${namespace}, server ${serverVersion}` };
+      const missing = ['RatchetRun', 'RatchetStep', 'RatchetReward'].filter(
+        (attribute) => !(attribute in customAttributes),
+      );
+      const server: Check = {
+        name,
+        state: 'ok',
+        says: `${settings.address}, namespace ${namespace}, server ${serverVersion}`,
+      };
       if (missing.length === 0) return [server];
       return [
         server,
@@ -42,13 +48,18 @@ export async function checkTemporalServer(projectFolder: string): Promise<Check[
     }
   } catch (error) {
     const says = error instanceof Error ? rootMessage(error).split('\n')[0]! : String(error);
-    const fix = isElsewhere ? 'check TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE and the TLS settings' : 'wait until it is ready, or stop it and start ratchet dev again';
+    const fix = isElsewhere
+      ? 'check TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE and the TLS settings'
+      : 'wait until it is ready, or stop it and start ratchet dev again';
     return [{ name, state: 'bad', says, fix }];
   }
 }
 
 /** What a run file needs beyond the machine. `spec` is null where the file cannot be read. */
-export async function checkRunFile(file: string, overrides: Readonly<Record<string, string>>): Promise<{ spec: RunSpec | null; checks: Check[] }> {
+export async function checkRunFile(
+  file: string,
+  overrides: Readonly<Record<string, string>>,
+): Promise<{ spec: RunSpec | null; checks: Check[] }> {
   const checks: Check[] = [];
   const name = 'run file';
   let spec: RunSpec;
@@ -60,20 +71,41 @@ export async function checkRunFile(file: string, overrides: Readonly<Record<stri
   } catch (error) {
     return { spec: null, checks: [bad(name, error, `ratchet check ${file} says all of it`)] };
   }
-  checks.push(await tried('model', spec.model, () => checkModel(spec), 'name a folder with config.json, tokenizer.json and safetensors, or a preset'));
+  checks.push(
+    await tried(
+      'model',
+      spec.model,
+      () => checkModel(spec),
+      'name a folder with config.json, tokenizer.json and safetensors, or a preset',
+    ),
+  );
   for (const entry of [...spec.environments, ...(spec.eval?.environments ?? [])]) {
     const open = async (): Promise<void> => void (await openEnvironment(entry)).dataset.length;
-    checks.push(await tried('environment', entry.name, open, 'ratchet check says what it found; paths are relative to this folder'));
+    checks.push(
+      await tried(
+        'environment',
+        entry.name,
+        open,
+        'ratchet check says what it found; paths are relative to this folder',
+      ),
+    );
   }
   checks.push(...(await checkStoreOf(spec)));
-  if (spec.inference.kind === 'embedded' && spec.inference.url !== null) checks.push(await checkUrl('policy server', spec.inference.url));
+  if (spec.inference.kind === 'embedded' && spec.inference.url !== null)
+    checks.push(await checkUrl('policy server', spec.inference.url));
   return { spec, checks };
 }
 
 async function checkStoreOf({ store }: RunSpec): Promise<Check[]> {
   if (store.uri.startsWith('file:')) return checkFolder(localRoot(store.uri), true);
-  const fix = 'see the message; README, "Runs in S3", has the rights that are needed. Credentials come from the usual AWS chain';
-  const conditions = await tried('S3 conditions', `${showStoreUri(store.uri)} keeps to If-None-Match and If-Match`, () => checkStore(store.uri), fix);
+  const fix =
+    'see the message; README, "Runs in S3", has the rights that are needed. Credentials come from the usual AWS chain';
+  const conditions = await tried(
+    'S3 conditions',
+    `${showStoreUri(store.uri)} keeps to If-None-Match and If-Match`,
+    () => checkStore(store.uri),
+    fix,
+  );
   const endpoint = new URLSearchParams(store.uri.split('?')[1] ?? '').get('endpoint') ?? 'https://s3.amazonaws.com';
   return [conditions, ...(await checkClockOf(endpoint))];
 }
@@ -108,7 +140,8 @@ async function tried(name: string, says: string, work: () => Promise<unknown>, f
 }
 
 function bad(name: string, error: unknown, fix: string): Check {
-  const says = error instanceof RatchetError ? error.message : error instanceof Error ? rootMessage(error) : String(error);
+  const says =
+    error instanceof RatchetError ? error.message : error instanceof Error ? rootMessage(error) : String(error);
   return { name, state: 'bad', says, fix };
 }
 

@@ -41,7 +41,10 @@ export function advise(input: AdviceInput): Finding[] {
   const trained = input.steps.filter(({ metrics }) => 'train/loss' in metrics || 'train/reward' in metrics);
   if (trained.length < rules.stepsMin) {
     const evidence = `${trained.length} trained steps; trends are judged from ${rules.stepsMin} on`;
-    return byUrgency([{ level: 'note', symptom: 'settings', about: 'the run', evidence, causes: [], change: [] }, ...present(input, trained)]);
+    return byUrgency([
+      { level: 'note', symptom: 'settings', about: 'the run', evidence, causes: [], change: [] },
+      ...present(input, trained),
+    ]);
   }
   const trends = [rewardTrend, entropyCollapse, klBlowUp, gradientSpikes, clippedTokens, offPolicy];
   return byUrgency([...trends.flatMap((judge) => judge(input, trained) ?? []), ...present(input, trained)]);
@@ -68,7 +71,11 @@ const rewardTrend: Judge = ({ settings }, all) => {
       symptom: 'unstable',
       about,
       evidence: `reward fell from ${figure(mean(best.values))} (${span(best)}) to ${figure(mean(last.values))} (${span(last)})`,
-      causes: ['the learning rate is too high', 'few rollouts per gradient', 'nothing keeps the policy near where it was good'],
+      causes: [
+        'the learning rate is too high',
+        'few rollouts per gradient',
+        'nothing keeps the policy near where it was good',
+      ],
       change: [
         `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)} (now ${figure(settings.learningRate)})`,
         `ratchet rewind RUN --step ${best.steps.at(-1)}: goes on from where it was good`,
@@ -84,7 +91,11 @@ const rewardTrend: Judge = ({ settings }, all) => {
     symptom: 'no learning',
     about,
     evidence: `reward ${figure(mean(first.values))} (${span(first)}) and ${figure(mean(last.values))} (${span(last)}): no difference beyond the noise`,
-    causes: ['the learning rate is too low', 'groups carry little signal', 'the task is too hard, or its reward does not measure what changes'],
+    causes: [
+      'the learning rate is too low',
+      'groups carry little signal',
+      'the task is too hard, or its reward does not measure what changes',
+    ],
     change: [
       `ratchet set RUN learning_rate=${figure(settings.learningRate * 3)} (now ${figure(settings.learningRate)}; LoRA takes 1e-5 to 1e-4, all weights 1e-6 to 1e-5 of large models)`,
       'continuous rewards in place of sparse ones; easier examples',
@@ -106,7 +117,11 @@ const entropyCollapse: Judge = ({ settings }, all) => {
     symptom: 'unstable',
     about,
     evidence: `entropy ${figure(first)} (${span(head(entropy))}) fell to ${figure(last)} (${span(tail(entropy))}); below a tenth since step ${since}`,
-    causes: ['the policy says the same whatever it is asked, so groups stop differing', 'the learning rate is too high', 'the upper clip bound is too tight for rare tokens'],
+    causes: [
+      'the policy says the same whatever it is asked, so groups stop differing',
+      'the learning rate is too high',
+      'the upper clip bound is too tight for rare tokens',
+    ],
     change: [
       `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
       '[trainer.loss] a higher upper bound (clip_high), or type = "cispo"',
@@ -130,7 +145,9 @@ const klBlowUp: Judge = ({ settings }, all) => {
     symptom: 'unstable',
     about,
     evidence: `train/kl_divergence ${figure(now)} nats per token from the reference at ${span(tail(kl))}${rise}, beta ${settings.klBeta}`,
-    causes: ['the policy has left the reference: wanted where it begins as another model or from random weights, else a sign of reward hacking'],
+    causes: [
+      'the policy has left the reference: wanted where it begins as another model or from random weights, else a sign of reward hacking',
+    ],
     change: [
       '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
       `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
@@ -143,14 +160,20 @@ const klBlowUp: Judge = ({ settings }, all) => {
 const gradientSpikes: Judge = ({ settings }, all) => {
   const norms = seriesOf(all, 'grad_norm');
   const { factor, share, least } = rules.gradientSpike;
-  const spikes = norms.steps.filter((_, i) => i >= 5 && norms.values[i]! > factor * median(norms.values.slice(Math.max(0, i - 20), i)));
+  const spikes = norms.steps.filter(
+    (_, i) => i >= 5 && norms.values[i]! > factor * median(norms.values.slice(Math.max(0, i - 20), i)),
+  );
   if (spikes.length < least || spikes.length < share * norms.values.length) return null;
   return {
     level: 'look',
     symptom: 'unstable',
     about,
     evidence: `gradient norms above ${factor} times those before them at ${spikes.length} of ${norms.values.length} steps: ${spikes.slice(0, 8).join(', ')}${spikes.length > 8 ? ', …' : ''}`,
-    causes: ['batches with very few rows that count', 'the learning rate is too high', 'rewards of very different size'],
+    causes: [
+      'batches with very few rows that count',
+      'the learning rate is too high',
+      'rewards of very different size',
+    ],
     change: [
       `ratchet set RUN max_grad_norm=${figure(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${figure(settings.maxGradNorm)})`,
       `batch_size above ${settings.batchSize}: a fork`,
@@ -168,8 +191,16 @@ const clippedTokens: Judge = ({ settings }, all) => {
     symptom: 'unstable',
     about,
     evidence: `${percent(now)} of the tokens are outside of the clip range (${span(clipped)})`,
-    causes: ['the policy moves far within a batch', 'samples are old', 'sampler and trainer do not agree on probabilities'],
-    change: [`ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`, 'num_iterations = 1', 'max_async_level = 0, max_off_policy_steps lower'],
+    causes: [
+      'the policy moves far within a batch',
+      'samples are old',
+      'sampler and trainer do not agree on probabilities',
+    ],
+    change: [
+      `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
+      'num_iterations = 1',
+      'max_async_level = 0, max_off_policy_steps lower',
+    ],
   };
 };
 
@@ -188,15 +219,24 @@ const offPolicy: Judge = ({ settings }, all) => {
       ...(isFar ? [`mismatch_kl ${figure(kl)} between sampler and trainer (${span(mismatch)})`] : []),
       ...(isOld ? [`samples are ${figure(versions)} versions old on average (${span(age)})`] : []),
     ].join('; '),
-    causes: ['groups wait long before they are trained', 'a server that samples in another precision, or from other weights'],
-    change: [`max_async_level = 0 (now ${settings.maxAsyncLevel})`, 'max_off_policy_steps lower', 'where it stays above 0.05 at level 0: look at the policy server'],
+    causes: [
+      'groups wait long before they are trained',
+      'a server that samples in another precision, or from other weights',
+    ],
+    change: [
+      `max_async_level = 0 (now ${settings.maxAsyncLevel})`,
+      'max_off_policy_steps lower',
+      'where it stays above 0.05 at level 0: look at the policy server',
+    ],
   };
 };
 
-const fruitlessGroups: Judge = (_, all) => {
+const fruitlessGroups: Judge = ({ settings }, all) => {
   const last = all.slice(-recent(all.length));
   const dropped = (reason: string): number => sum(last.map(({ metrics }) => metrics[`filter/${reason}`] ?? 0));
-  const reasons = ['too_easy', 'too_hard', 'low_variance', 'no_signal', 'non_finite'].map((reason) => [reason, dropped(reason)] as const);
+  const reasons = ['too_easy', 'too_hard', 'low_variance', 'no_signal', 'non_finite'].map(
+    (reason) => [reason, dropped(reason)] as const,
+  );
   const lost = sum(reasons.map(([, count]) => count));
   const total = lost + sum(last.map(({ metrics }) => metrics['batch/groups'] ?? 0));
   if (total === 0 || lost / total <= rules.fruitlessGroupsMax) return null;
@@ -205,13 +245,36 @@ const fruitlessGroups: Judge = (_, all) => {
   const isEasy = solvedAll > solvedNone || dropped('too_easy') > dropped('too_hard');
   const counted = reasons.filter(([, count]) => count > 0).map(([reason, count]) => `${count} ${reason}`);
   const isStarving = lost / total > rules.starvationShare;
+  const areAlike = solvedAll + solvedNone < 0.5 && dropped('no_signal') + dropped('low_variance') > lost / 2;
   return {
     level: 'look',
     symptom: 'slow',
     about,
     evidence: `${percent(lost / total)} of ${total} groups were sampled for nothing at ${between(last)}: ${counted.join(', ')}${isStarving ? '; fewer than a quarter are kept, so steps take several sampling rounds' : ''}`,
-    causes: [isEasy ? 'the examples have become too easy' : 'the examples are too hard', 'the bounds of [difficulty_filter] are narrow'],
-    change: [isEasy ? 'harder examples, or stop here: it has learned them' : 'easier examples, or more rollouts_per_example', 'wider min_reward, max_reward and min_reward_variance in [difficulty_filter]', ...(isStarving ? ['on_starvation = "widen"', 'oversampling_factor higher: fewer rounds, one after the other'] : [])],
+    causes: [
+      areAlike
+        ? 'the answers of a group get the same reward, neither all right nor all wrong: they are alike, or the reward is coarse'
+        : isEasy
+          ? 'the examples have become too easy'
+          : 'the examples are too hard',
+      'the bounds of [difficulty_filter] are narrow',
+    ],
+    change: [
+      ...(areAlike
+        ? [
+            `[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high} (now ${settings.temperature}), more rollouts_per_example: a fork`,
+            'a finer reward',
+          ]
+        : [
+            isEasy
+              ? 'harder examples, or stop here: it has learned them'
+              : 'easier examples, or more rollouts_per_example',
+          ]),
+      'wider min_reward, max_reward and min_reward_variance in [difficulty_filter]',
+      ...(isStarving
+        ? ['on_starvation = "widen"', 'oversampling_factor higher: fewer rounds, one after the other']
+        : []),
+    ],
   };
 };
 
@@ -226,7 +289,10 @@ const truncated: Judge = ({ settings }, all) => {
     about,
     evidence: `${percent(now)} of the answers are cut off at max_tokens = ${settings.maxTokens} (${span(cut)}; ${figure(mean(length.values))} tokens on average)`,
     causes: ['answers need more room', 'length is rewarded by accident'],
-    change: [`[sampling] max_tokens above ${settings.maxTokens}: a fork`, 'a reward function that takes something off for length'],
+    change: [
+      `[sampling] max_tokens above ${settings.maxTokens}: a fork`,
+      'a reward function that takes something off for length',
+    ],
   };
 };
 
@@ -234,8 +300,12 @@ const failed: Judge = (_, all) => {
   const errors = tail(seriesOf(all, 'train/agg/all/has_error/mean'));
   if (errors.values.length === 0 || mean(errors.values) <= rules.failedMax) return null;
   const last = all.slice(-recent(all.length));
-  const kinds = [...new Set(last.flatMap(({ metrics }) => Object.keys(metrics)))].filter((name) => name.startsWith('train/agg/all/error/'));
-  const counted = kinds.map((name) => `${sum(last.map(({ metrics }) => metrics[name] ?? 0))} ${name.split('/').at(-1)}`);
+  const kinds = [...new Set(last.flatMap(({ metrics }) => Object.keys(metrics)))].filter((name) =>
+    name.startsWith('train/agg/all/error/'),
+  );
+  const counted = kinds.map(
+    (name) => `${sum(last.map(({ metrics }) => metrics[name] ?? 0))} ${name.split('/').at(-1)}`,
+  );
   return {
     level: 'look',
     symptom: 'lost work',
@@ -251,19 +321,44 @@ const bottleneck: Judge = ({ settings }, all) => {
   const seconds = (name: string): number => median(last.map(({ metrics }) => metrics[name] ?? 0));
   const step = seconds('time/step');
   if (last.length === 0 || !(step > 0)) return null;
-  const generate = median(last.map(({ metrics }) => (metrics['rollout/generation_time'] ?? 0) + (metrics['rollout/scoring_time'] ?? 0)));
+  const generate = median(
+    last.map(({ metrics }) => (metrics['rollout/generation_time'] ?? 0) + (metrics['rollout/scoring_time'] ?? 0)),
+  );
   const scoring = seconds('rollout/scoring_time');
   const train = seconds('time/train');
   const figures = `generation and scoring ${figure(generate)} s, training ${figure(train)} s, step ${figure(step)} s (${between(last)})`;
-  const note = (evidence: string, causes: string[], change: string[]): Finding => ({ level: 'note', symptom: 'slow', about, evidence: `${evidence}: ${figures}`, causes, change });
+  const note = (evidence: string, causes: string[], change: string[]): Finding => ({
+    level: 'note',
+    symptom: 'slow',
+    about,
+    evidence: `${evidence}: ${figures}`,
+    causes,
+    change,
+  });
   if (scoring > generate / 2 && generate > rules.boundShare * step) {
-    return note('bound by scoring', ['a reward function, or a judge behind it, takes longer than the model'], ['a faster judge, or more of it at once', 'more workers: ratchet dev --rollout-workers 2']);
+    return note(
+      'bound by scoring',
+      ['a reward function, or a judge behind it, takes longer than the model'],
+      ['a faster judge, or more of it at once', 'more workers: ratchet dev --rollout-workers 2'],
+    );
   }
   if (generate > rules.boundShare * step && generate > train) {
-    return note('bound by generation', ['answers are long, groups large, or the policy server slow'], [...(settings.maxAsyncLevel === 0 ? ['max_async_level = 1: collects beside training'] : []), '[sampling] max_tokens lower; rollouts_per_example 4 to 8', 'a faster policy server ([inference] provider, or one elsewhere), more rollout workers']);
+    return note(
+      'bound by generation',
+      ['answers are long, groups large, or the policy server slow'],
+      [
+        ...(settings.maxAsyncLevel === 0 ? ['max_async_level = 1: collects beside training'] : []),
+        '[sampling] max_tokens lower; rollouts_per_example 4 to 8',
+        'a faster policy server ([inference] provider, or one elsewhere), more rollout workers',
+      ],
+    );
   }
   if (train > rules.boundShare * step) {
-    return note('bound by training', ['the batch is large for this trainer'], ['batch_size lower (128 to 256 is usual)', '[lora]: trains adapters alone', '[trainer] threads or provider']);
+    return note(
+      'bound by training',
+      ['the batch is large for this trainer'],
+      ['batch_size lower (128 to 256 is usual)', '[lora]: trains adapters alone', '[trainer] threads or provider'],
+    );
   }
   return null;
 };
@@ -278,8 +373,16 @@ const lostTime: Judge = ({ ettr }, all) => {
     symptom: 'lost work',
     about,
     evidence: `ETTR ${ettr.toFixed(2)}: ${recoveries} recoveries (steps ${where.slice(0, 8).join(', ') || 'none that were reported'}), lost ${lost('rollouts')} rollouts and ${figure(lost('seconds'))} s`,
-    causes: ['processes that end: memory, a machine that goes away', 'servers that are away: Temporal, the store'],
-    change: ['ratchet logs RUN train (orchestrator, rollout): what ended them', 'ratchet events RUN', '[checkpoints] interval lower: less is trained again'],
+    causes: [
+      'processes that end: memory, a machine that goes away',
+      'a machine that is busy with something else',
+      'servers that are away: Temporal, the store',
+    ],
+    change: [
+      'ratchet logs RUN train (orchestrator, rollout): what ended them',
+      'ratchet events RUN',
+      '[checkpoints] interval lower: less is trained again',
+    ],
   };
 };
 

@@ -35,7 +35,12 @@ export interface BaselineSettings {
 /** One for each environment, in the order of their first group. */
 export function measureBaseline(groups: readonly ScoredGroup[]): Baseline[] {
   const environments = [...new Set(groups.map(({ environment }) => environment))];
-  return environments.map((environment) => measure(environment, groups.filter((group) => group.environment === environment)));
+  return environments.map((environment) =>
+    measure(
+      environment,
+      groups.filter((group) => group.environment === environment),
+    ),
+  );
 }
 
 function measure(environment: string, groups: readonly ScoredGroup[]): Baseline {
@@ -61,7 +66,9 @@ function measure(environment: string, groups: readonly ScoredGroup[]): Baseline 
 }
 
 function distinctAnswers({ rollouts }: ScoredGroup): number {
-  const answers = rollouts.filter(({ reward }) => reward !== null).map(({ turns }) => turns.map(({ text }) => text).join('\0'));
+  const answers = rollouts
+    .filter(({ reward }) => reward !== null)
+    .map(({ turns }) => turns.map(({ text }) => text).join('\0'));
   return share(new Set(answers).size, answers.length);
 }
 
@@ -86,8 +93,17 @@ const difficulty: Judge = ({ environment: about, attempts, meanReward, least, mo
       symptom: 'too hard',
       about,
       evidence: `${tried}: not one above 0`,
-      causes: ['the task is too hard for this model', 'the answer is not in the form that the reward function reads', 'answers are cut off before they are given'],
-      change: ['easier examples ([[env]] args), or a stronger model', '[sft] steps: a supervised warm-up on demonstrations', 'a reward that gives part of the points for part of the answer', 'look at what it says: ratchet rollouts'],
+      causes: [
+        'the task is too hard for this model',
+        'the answer is not in the form that the reward function reads',
+        'answers are cut off before they are given',
+      ],
+      change: [
+        'easier examples ([[env]] args), or a stronger model',
+        '[sft] steps: a supervised warm-up on demonstrations',
+        'a reward that gives part of the points for part of the answer',
+        'look at what it says: ratchet rollouts',
+      ],
     };
   }
   if (least < 0 || most > 1) {
@@ -101,7 +117,10 @@ const difficulty: Judge = ({ environment: about, attempts, meanReward, least, mo
       about,
       evidence: `${tried}: ${percent(rules.tooEasyReward)} or more before training`,
       causes: ['most groups will be all right, and have no gradient'],
-      change: ['harder examples ([[env]] args)', '[difficulty_filter] online_difficulty_filtering = true, so that batches hold what still differs'],
+      change: [
+        'harder examples ([[env]] args)',
+        '[difficulty_filter] online_difficulty_filtering = true, so that batches hold what still differs',
+      ],
     };
   }
   if (meanReward < rules.hardReward && attempts >= rules.attemptsMin) {
@@ -111,7 +130,11 @@ const difficulty: Judge = ({ environment: about, attempts, meanReward, least, mo
       about,
       evidence: `${tried}: below ${percent(rules.hardReward)}`,
       causes: ['most groups will be all wrong, and have no gradient'],
-      change: ['easier examples to begin with', 'more rollouts_per_example, so that a group holds a success', '[sft] steps: a supervised warm-up'],
+      change: [
+        'easier examples to begin with',
+        'more rollouts_per_example, so that a group holds a success',
+        '[sft] steps: a supervised warm-up',
+      ],
     };
   }
   return null;
@@ -126,8 +149,16 @@ const diversity: Judge = ({ environment: about, groups, diverseShare, attempts, 
     symptom: 'little signal',
     about,
     evidence: `rewards differ in ${percent(diverseShare)} of ${groups} groups; the others have no gradient`,
-    causes: [isEasy ? 'the examples are easy for this model' : 'the examples are hard for this model', 'all answers to an example are alike'],
-    change: ['more rollouts_per_example (16 to 32 give more diversity)', `[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high}`, 'a reward with more than two values', isEasy ? 'harder examples' : 'easier examples'],
+    causes: [
+      isEasy ? 'the examples are easy for this model' : 'the examples are hard for this model',
+      'all answers to an example are alike',
+    ],
+    change: [
+      'more rollouts_per_example (16 to 32 give more diversity)',
+      `[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high}`,
+      'a reward with more than two values',
+      isEasy ? 'harder examples' : 'easier examples',
+    ],
   };
 };
 
@@ -140,7 +171,10 @@ const failures: Judge = ({ environment: about, failedShare, attempts }) =>
         about,
         evidence: `${percent(failedShare)} of the rollouts failed through infrastructure, and have no reward`,
         causes: ['the environment, its judge or its sandbox throws', 'generation_timeout is too short'],
-        change: ['ratchet rollouts RUN --outcome infra_failure shows what they threw (also timeout, judge_failure)', 'generation_timeout'],
+        change: [
+          'ratchet rollouts RUN --outcome infra_failure shows what they threw (also timeout, judge_failure)',
+          'generation_timeout',
+        ],
       };
 
 const truncation: Judge = ({ environment: about, truncatedShare, meanTokens }, { maxTokens }) =>
@@ -152,7 +186,11 @@ const truncation: Judge = ({ environment: about, truncatedShare, meanTokens }, {
         about,
         evidence: `${percent(truncatedShare)} of the answers are cut off at max_tokens = ${maxTokens} (${figure(meanTokens)} tokens on average)`,
         causes: ['answers need more room', 'the model does not end its answers'],
-        change: [`[sampling] max_tokens above ${maxTokens}`, '[sampling] stop, where an answer has an end one can name', 'a prompt that asks for less'],
+        change: [
+          `[sampling] max_tokens above ${maxTokens}`,
+          '[sampling] stop, where an answer has an end one can name',
+          'a prompt that asks for less',
+        ],
       };
 
 const exploration: Judge = ({ environment: about, distinctShare, attempts }, { temperature }) =>
@@ -164,7 +202,10 @@ const exploration: Judge = ({ environment: about, distinctShare, attempts }, { t
         about,
         evidence: `${percent(distinctShare)} of the answers in a group differ, at temperature ${temperature}`,
         causes: ['sampling hardly explores'],
-        change: temperature < rules.temperature.low ? [`[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high}`] : ['examples that have more than one way to answer', 'top_p, top_k and min_p nearer to their defaults'],
+        change:
+          temperature < rules.temperature.low
+            ? [`[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high}`]
+            : ['examples that have more than one way to answer', 'top_p, top_k and min_p nearer to their defaults'],
       };
 
 const sparseness: Judge = ({ environment: about, isBinary, attempts, diverseShare }) =>
@@ -190,9 +231,22 @@ function judgeSettings({ rolloutsPerExample, batchSize, temperature }: BaselineS
     change: [`${name} = ${least}`],
   });
   return [
-    ...(rolloutsPerExample < rules.groupSizeMin ? [small('rollouts_per_example', rolloutsPerExample, rules.groupSizeMin)] : []),
+    ...(rolloutsPerExample < rules.groupSizeMin
+      ? [small('rollouts_per_example', rolloutsPerExample, rules.groupSizeMin)]
+      : []),
     ...(batchSize < rules.batchSizeMin ? [small('batch_size', batchSize, rules.batchSizeMin)] : []),
-    ...(temperature < rules.temperature.low ? [{ level: 'note', symptom: 'settings', about, evidence: `[sampling] temperature = ${temperature}`, causes: ['low temperatures make the answers of a group alike'], change: [`[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high}`] } satisfies Finding] : []),
+    ...(temperature < rules.temperature.low
+      ? [
+          {
+            level: 'note',
+            symptom: 'settings',
+            about,
+            evidence: `[sampling] temperature = ${temperature}`,
+            causes: ['low temperatures make the answers of a group alike'],
+            change: [`[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high}`],
+          } satisfies Finding,
+        ]
+      : []),
   ];
 }
 

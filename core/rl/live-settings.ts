@@ -7,7 +7,11 @@ import type { Overrides } from './run-state.ts';
  * commit after it, and never reaches back into a step that is planned. Everything else belongs to the run file.
  */
 export const liveSettings = {
-  learning_rate: { key: 'learningRate', expected: 'a number above 0 and below 1', says: 'peak; the schedule goes on over it' },
+  learning_rate: {
+    key: 'learningRate',
+    expected: 'a number above 0 and below 1',
+    says: 'peak; the schedule goes on over it',
+  },
   max_steps: {
     key: 'maxSteps',
     expected: 'a whole number after the step under way',
@@ -20,7 +24,11 @@ export const liveSettings = {
   },
   max_grad_norm: { key: 'maxGradNorm', expected: 'a number above 0', says: 'gradients are scaled down to it' },
   'eval.interval': { key: 'evalInterval', expected: 'a whole number from 1', says: 'steps between evaluations' },
-  'checkpoints.interval': { key: 'checkpointInterval', expected: 'a whole number from 1', says: 'steps between checkpoints' },
+  'checkpoints.interval': {
+    key: 'checkpointInterval',
+    expected: 'a whole number from 1',
+    says: 'steps between checkpoints',
+  },
 } as const satisfies Record<string, { key: keyof Overrides; expected: string; says: string }>;
 
 export type LiveSetting = keyof typeof liveSettings;
@@ -109,11 +117,7 @@ export function describeSettings(asked: AskedSettings, { spec, overrides }: Sett
 }
 
 /** What is in force; null where nothing is. */
-export function currentValue(
-  name: LiveSetting,
-  spec: SettingsContext['spec'],
-  overrides: Overrides,
-): number | null {
+export function currentValue(name: LiveSetting, spec: SettingsContext['spec'], overrides: Overrides): number | null {
   const inFile: Record<LiveSetting, number | null> = {
     learning_rate: spec.learningRate,
     max_steps: spec.maxSteps,
