@@ -7,6 +7,7 @@ import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
+import { statusLatency } from './status-latency.ts';
 import { trl } from './trl.ts';
 
 /** `npm run bench` lists the measurements, `npm run bench -- NAME [--json]` runs one. */
@@ -25,6 +26,7 @@ for (const command of [
   longRun,
   faults,
   s3Upload,
+  statusLatency,
 ])
   bench.addCommand(command);
 
