@@ -9,11 +9,13 @@ const light = ['status', 'runs', 'events', 'pause', 'resume', 'stop', 'set'];
 function readsTypeScript() {
   const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
   return (
+    'typescript' in process.features &&
     Boolean(process.features.typescript) &&
     (major > 24 || (major === 24 && minor >= 3) || (major === 22 && minor >= 18))
   );
 }
 
-module.enableCompileCache?.();
+// Node 20 has no such thing.
+if ('enableCompileCache' in module && typeof module.enableCompileCache === 'function') module.enableCompileCache();
 if (!(readsTypeScript() && light.includes(process.argv[2] ?? ''))) (await import('tsx/esm/api')).register();
 await import('./main.ts');

@@ -39,9 +39,11 @@ export async function stepRecords(run: RunPlace): Promise<StepRecord[]> {
   return [...records.values()].sort((a, b) => a.step - b.step);
 }
 
-function numbersOf({ step: _, lineage: __, ...row }: MetricsRow): Record<string, number> {
+function numbersOf(row: MetricsRow): Record<string, number> {
   return Object.fromEntries(
-    Object.entries(row).filter((entry): entry is [string, number] => typeof entry[1] === 'number'),
+    Object.entries(row).filter(
+      (entry): entry is [string, number] => typeof entry[1] === 'number' && entry[0] !== 'step',
+    ),
   );
 }
 

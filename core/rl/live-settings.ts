@@ -130,7 +130,8 @@ export function currentValue(name: LiveSetting, spec: SettingsContext['spec'], o
 }
 
 /** What was set and stays when the run is started again: not what only said when to stop. */
-export function overridesThatStay({ maxSteps: _, stopAfter: __, ...rest }: Overrides): Overrides {
+export function overridesThatStay(overrides: Overrides): Overrides {
+  const { maxSteps: _maxSteps, stopAfter: _stopAfter, ...rest } = overrides;
   return rest;
 }
 
