@@ -2,12 +2,13 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { runNamePattern } from '../core/names.ts';
 import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
+import { rootMessage } from './root-message.ts';
 import type { RunStatus } from '../workflows/messages.ts';
 
 /** Where runs lie unless somebody says otherwise. */
 const usualStore = 'file:outputs';
-/** A run that does not answer within this is looked for elsewhere. */
-const answerWithinMs = 5_000;
+/** A run that has ended is replayed to answer: many seconds on a busy machine. */
+const answerWithinMs = 60_000;
 
 /**
  * A run's folder by its name: below `storeUri`, else below ./outputs, else where the run itself says when it is asked over
@@ -51,7 +52,7 @@ async function storeByRun(run: string): Promise<{ store: string | null; why: str
   } catch (error) {
     return {
       store: null,
-      why: ` The run could not be asked either: ${error instanceof Error ? error.message : String(error)}`,
+      why: ` The run could not be asked either: ${error instanceof Error ? rootMessage(error) : String(error)}`,
     };
   }
 }

@@ -54,12 +54,17 @@ async function reportOf(run: string, store: string | undefined): Promise<StatusR
   }
 }
 
+const runningPatienceMs = 10_000;
+const endedPatienceMs = 3_000;
+
 type Told = Pick<StatusReport, 'workflow' | 'status' | 'retries' | 'stoppedBecause' | 'waiting'>;
 
 async function askTemporal(client: Client, run: string): Promise<Told> {
   const handle = await findRun(client, run);
-  const [description, status] = await Promise.all([handle.describe(), askStatus(handle)]);
+  const description = await handle.describe();
   const isRunning = description.status.name === 'RUNNING';
+  // One that has ended is replayed to answer; what its commits say is there sooner.
+  const status = await askStatus(handle, isRunning ? runningPatienceMs : endedPatienceMs);
   return {
     workflow: description.status.name.toLowerCase(),
     status,

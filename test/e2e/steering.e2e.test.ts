@@ -128,7 +128,7 @@ test('a run is stopped after the step under way, is talked to, and goes on from 
 });
 
 test('the baseline samples the run itself before training, leaves nothing behind, and names what to change', async () => {
-  const short = smallRun.replace('steps = 60', 'steps = 1');
+  const short = smallRun.replace('steps = 60', 'steps = 20');
   await writeFile(path.join(project.folder, 'raw.toml'), short);
   const child = spawn(
     process.execPath,
