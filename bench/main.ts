@@ -7,6 +7,7 @@ import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
+import { statusLatency } from './status-latency.ts';
 import { trl } from './trl.ts';
 import { view } from './view.ts';
 
@@ -27,6 +28,7 @@ for (const command of [
   faults,
   s3Upload,
   view,
+  statusLatency,
 ])
   bench.addCommand(command);
 

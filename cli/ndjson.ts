@@ -37,9 +37,12 @@ const event = z
         'upgraded',
         'refused',
         'paused',
+        'set',
+        'stopping',
         'resumed',
         'warning',
         'finished',
+        'stopped',
       ])
       .describe('what happened'),
     step: z.int().nonnegative().describe('the step it belongs to'),

@@ -33,6 +33,8 @@ export interface Watch {
   readonly known: Pick<RunStatus, 'maxSteps' | 'store'> | null;
   /** What to type for the run to go on where it is. */
   readonly goOn: string;
+  /** The same without a step to resume at. */
+  readonly goOnPlainly: string;
   /** Raised by Ctrl-C. */
   readonly interrupted: AbortController;
   /** Aborted when the processes of another command, to which this one is attached, have ended. */
@@ -126,9 +128,17 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<End | 
     if (await isTakenOver(handle, error)) return 'taken over';
     await tellRest(handle, seen, audience);
     const end = over('failed', 1, `the run stopped: ${rootMessage(error)}`);
-    audience.say(`when that is mended: ${goOn}   (goes on from the last committed step, if there is one)`);
+    audience.say(sayAfterFailure(options, rootMessage(error)));
     return end;
   }
+}
+
+/** What to type next. A step that could not be gone on from is not typed again. */
+function sayAfterFailure({ run, goOn, goOnPlainly }: Watch, why: string): string {
+  if (!why.startsWith(`Rewind of ${run}:`)) {
+    return `when that is mended: ${goOn}   (goes on from the last committed step, if there is one)`;
+  }
+  return `nothing was changed. From another step: ${goOnPlainly} --resume.step N   (npx ratchet checkpoints ${run} lists them); from where it stands: ${goOnPlainly}`;
 }
 
 /** How long a server that did not answer is left alone. */

@@ -22,7 +22,12 @@ export function unsoundLine({
 
 export function finishedLine(step: number, maxSteps: number, effectiveness: Effectiveness | undefined): string {
   const figures = effectiveness === undefined ? [] : [describeEffectiveness(effectiveness)];
-  return [`finished at step ${step} of ${maxSteps}`, ...figures].join(' · ');
+  return [`${endOf(step, maxSteps)} at step ${step} of ${maxSteps}`, ...figures].join(' · ');
+}
+
+/** A run that made fewer steps than it was to make was told to stop. */
+export function endOf(step: number, maxSteps: number): 'finished' | 'stopped' {
+  return step < maxSteps ? 'stopped' : 'finished';
 }
 
 export function finishedValues(effectiveness: Effectiveness | undefined): Record<string, number> {

@@ -8,7 +8,7 @@ import { trainerHeldSignalName } from '../core/names.ts';
 export interface RunStatus {
   readonly run: string;
   readonly lineage: string;
-  readonly phase: 'warm-up' | 'training' | 'paused' | 'finishing' | 'finished';
+  readonly phase: 'warm-up' | 'training' | 'paused' | 'finishing' | 'finished' | 'stopped';
   /** Last committed step. */
   readonly step: number;
   readonly maxSteps: number;
@@ -20,6 +20,8 @@ export interface RunStatus {
   readonly learningRate: number;
   /** Where its files are. */
   readonly store: string;
+  /** Absolute URI of the folder that holds the run folders, with what a client needs to reach it. */
+  readonly storeUri: string;
   readonly warnings: readonly string[];
   readonly model: string;
   readonly environments: readonly string[];
@@ -100,9 +102,12 @@ export interface RunEvent {
     | 'upgraded'
     | 'refused'
     | 'paused'
+    | 'set'
+    | 'stopping'
     | 'resumed'
     | 'warning'
-    | 'finished';
+    | 'finished'
+    | 'stopped';
   readonly step: number;
   /** One line for people. */
   readonly text: string;
@@ -120,6 +125,10 @@ export const viewQuery = defineQuery<RunView, [after: number]>('view');
 /** From the GPU worker that took the run. */
 export const trainerHeldSignal = defineSignal<[TrainerHeld]>(trainerHeldSignalName);
 
+/** What `set` and `stop` did, in words. */
+export const setUpdate = defineUpdate<string, [settings: Readonly<Record<string, number>>]>('set');
+/** Ends the run after the step under way, its evaluations and its checkpoint; at once where it is paused. */
+export const stopUpdate = defineUpdate<string>('stop');
 export const pauseUpdate = defineUpdate<string, [reason?: string]>('pause');
 export const resumeUpdate = defineUpdate<string>('resume');
 /** Peak learning rate from the next plan on; the schedule goes on over it. */

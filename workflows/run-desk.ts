@@ -8,9 +8,10 @@ import {
   workflowInfo,
 } from '@temporalio/workflow';
 import { defineSearchAttributeKey } from '@temporalio/common';
-import { evalsKept, eventsKept, longPauseMs, trendKept } from '../core/limits.ts';
-import { memoKeys } from '../core/names.ts';
+import { eventsKept, longPauseMs } from '../core/limits.ts';
+import { memoKeys, versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
+import { describeSettings, refuseSettings, withSettings, type SettingsContext } from '../core/rl/live-settings.ts';
 import {
   type AskedOfRun,
   nothingAsked,
@@ -19,8 +20,8 @@ import {
   type RewindRequest,
   type RunHandle,
 } from '../core/rl/run-state.ts';
-import { versionName } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
+import { type DeskFigures, figuresAfter } from './desk-figures.ts';
 import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
@@ -28,13 +29,13 @@ import {
   resumeUpdate,
   rewindUpdate,
   setLearningRateUpdate,
+  setUpdate,
   statusQuery,
   stopAfterUpdate,
   viewQuery,
-  type EvalFigures,
+  stopUpdate,
   type RunEvent,
   type RunStatus,
-  type StepTrend,
 } from './messages.ts';
 import { ProgressOfSteps } from './step-progress.ts';
 
@@ -53,19 +54,12 @@ export interface DeskState {
   readonly figures?: DeskFigures;
 }
 
-export interface DeskFigures {
-  /** When the attempt began, ISO time. */
-  readonly since: string;
-  readonly latest: RunEvent['values'];
-  readonly trend: readonly StepTrend[];
-  readonly evals: readonly EvalFigures[];
-}
-
 export interface DeskOptions {
   readonly handle: Pick<RunHandle, 'lineage' | 'attempt'>;
-  readonly spec: Pick<RunSpec, 'name' | 'model' | 'environments' | 'maxSteps' | 'learningRate'>;
+  readonly spec: Pick<RunSpec, 'name' | 'model' | 'environments'> & SettingsContext['spec'];
   /** Where its files are, for people. */
   readonly store: string;
+  readonly storeUri: string;
   readonly warnings: readonly string[];
   readonly hasSearchAttributes: boolean;
   readonly overrides: Overrides;
@@ -79,7 +73,7 @@ export interface DeskOptions {
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
 
-/** Thrown where a paused step is waited for and the run is to go on from elsewhere instead. */
+/** Thrown where a paused step is waited for and the run is to go on from elsewhere, or to end, instead. */
 export class RewindAsked extends Error {}
 
 /** Where people meet the run: it answers queries, takes updates, and says what it is waiting for. */
@@ -99,6 +93,10 @@ export class RunDesk {
   #figures: DeskFigures;
   readonly progress = new ProgressOfSteps();
   #rewind: RewindRequest | null = null;
+  /** Somebody asked for the end of a paused run: the step it is paused in is given up. */
+  #isLeft = false;
+  /** The step that is planned already: what is set from now on is for later ones. 0 = none. */
+  planned = 0;
   /** {@link AskedOfRun} as the memo has it. */
   #noted: string;
 
@@ -120,7 +118,12 @@ export class RunDesk {
 
   /** The last step this run is to make. */
   get lastStep(): number {
-    return Math.min(this.#options.spec.maxSteps, this.#overrides.stopAfter ?? Number.POSITIVE_INFINITY);
+    return Math.min(this.maxSteps, this.#overrides.stopAfter ?? Number.POSITIVE_INFINITY);
+  }
+
+  /** How many steps the run is to make, whenever it stops in between. */
+  get maxSteps(): number {
+    return this.#overrides.maxSteps ?? this.#options.spec.maxSteps;
   }
 
   get isPaused(): boolean {
@@ -177,9 +180,9 @@ export class RunDesk {
   /** Told how long the run stood still because a person had paused it. */
   onStoodStill: (seconds: number) => void = () => undefined;
 
-  /** Throws {@link RewindAsked} when the run is to go on from another step. */
+  /** Throws {@link RewindAsked} when the run is to go on from another step, or to end. */
   async untilResumed(): Promise<void> {
-    const isOver = (): boolean => this.#pausedBecause === null || this.#rewind !== null;
+    const isOver = (): boolean => this.#pausedBecause === null || this.#rewind !== null || this.#isLeft;
     if (!isOver()) {
       const isByPerson = this.#isPausedByPerson;
       if (isByPerson) this.#standStill();
@@ -189,7 +192,7 @@ export class RunDesk {
       }
       if (isByPerson) this.#moveOn();
     }
-    if (this.#rewind !== null) throw new RewindAsked();
+    if (this.#rewind !== null || this.#isLeft) throw new RewindAsked();
   }
 
   #standStill(): void {
@@ -220,8 +223,23 @@ export class RunDesk {
     setHandler(eventsQuery, (after) => this.#eventsAfter(after));
     setHandler(viewQuery, (after) => ({ status: this.#status(), events: this.#eventsAfter(after) }));
     setHandler(pauseUpdate, (reason = 'asked to') => {
+      const before = this.#pausedBecause;
       this.pause(reason, 'person');
-      return `Pausing after what is under way. Go on with: ratchet resume ${this.#options.spec.name}`;
+      const goOn = `Go on with: ratchet resume ${this.#options.spec.name}`;
+      if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
+      return `running → paused: ${reason}. What is under way is finished and stored${this.#underWayText()}; no further step begins. ${goOn}`;
+    });
+    setHandler(stopUpdate, () => this.#stop(), {
+      validator: () => {
+        const isOver = this.#phase === 'finishing' || this.#phase === 'finished' || this.#phase === 'stopped';
+        if (isOver) throw refusal(`The run is ending already, after step ${this.#step}.`);
+      },
+    });
+    setHandler(setUpdate, (settings) => this.#set(settings), {
+      validator: (settings) => {
+        const refused = refuseSettings(settings ?? {}, this.#settings());
+        if (refused !== null) throw refusal(refused);
+      },
     });
     setHandler(resumeUpdate, () => this.#resume(), {
       validator: () => {
@@ -271,19 +289,68 @@ export class RunDesk {
     await this.#options.checkRewind(step);
     const { workflowId, runId } = workflowInfo();
     this.#rewind = { step, request: `${workflowId}/${runId}` };
+    const before = this.#pausedBecause;
     this.#pausedBecause = null;
     this.#isPausedByPerson = false;
     this.#noteAsked();
     const { name } = this.#options.spec;
-    return `Going on from step ${step} in a new lineage once what is under way is done. What came after it is kept: ratchet audit ${name}`;
+    const resumed = before === null ? '' : ` The pause is over with it (it was: ${before}).`;
+    if (before !== null) this.tell('resumed', this.#step, `resumed by a rewind to step ${step}`);
+    return `Going on from step ${step} in a new lineage once what is under way is done.${resumed} What came after it is kept: ratchet audit ${name}`;
   }
 
   #resume(): string {
+    const before = this.#pausedBecause;
     this.#pausedBecause = null;
     this.#isPausedByPerson = false;
     this.#noteAsked();
     this.tell('resumed', this.#step, 'resumed');
-    return `Going on after step ${this.#step}.`;
+    const next = this.#step < this.lastStep ? ` Step ${this.#step + 1} of ${this.lastStep} is next.` : '';
+    return `paused (${before}) → running. It goes on after step ${this.#step}.${next}`;
+  }
+
+  /** Which step a change reaches first. */
+  #settings(): SettingsContext {
+    const { spec } = this.#options;
+    return { run: spec.name, spec, overrides: this.#overrides, underWay: this.#step + 1 };
+  }
+
+  #underWayText(): string {
+    return this.#phase === 'training' && this.#step < this.lastStep
+      ? ` (step ${this.#step + 1} of ${this.lastStep})`
+      : '';
+  }
+
+  #set(settings: Readonly<Record<string, number>>): string {
+    const lines = describeSettings(settings, this.#settings());
+    this.#overrides = withSettings(this.#overrides, settings);
+    this.#noteAsked();
+    for (const line of lines) this.tell('set', null, line);
+    const from = this.planned > this.#step ? this.planned + 1 : this.#step + 1;
+    return `${lines.join('\n')}\nfrom step ${from} on; the run ends after step ${this.lastStep}`;
+  }
+
+  #stop(): string {
+    const { name: run } = this.#options.spec;
+    const goOn = 'Later: ratchet train with its file goes on from there.';
+    if (this.isPaused) {
+      const before = this.#pausedBecause;
+      const last = Math.max(this.planned, this.#step);
+      this.#overrides = { ...this.#overrides, stopAfter: last };
+      [this.#pausedBecause, this.#isPausedByPerson, this.#isLeft] = [null, false, true];
+      this.#noteAsked();
+      this.tell('stopping', null, `stopping at step ${last}, as asked; it was paused`);
+      return `paused (${before}) → stopping at step ${last}: what was sampled for a later one stays in the store. ${goOn}`;
+    }
+    const last = Math.min(this.lastStep, this.#step + 1);
+    this.#overrides = { ...this.#overrides, stopAfter: last };
+    this.#noteAsked();
+    this.tell('stopping', null, `stopping after step ${last}, as asked`);
+    const checkpoint =
+      this.planned === last
+        ? `Step ${last} is in training already: it gets a checkpoint only if it was to have one, and else is trained again from the one before, from stored rollouts.`
+        : `Step ${last} gets a checkpoint.`;
+    return `running → stopping: step ${last} is finished and committed, its evaluations too. ${checkpoint} ${goOn} At once: ratchet stop ${run} --now`;
   }
 
   #setLearningRate(learningRate: number): string {
@@ -303,14 +370,14 @@ export class RunDesk {
   }
 
   #status(): RunStatus {
-    const { spec, handle, store, warnings, lost } = this.#options;
-    const { name, model, environments, maxSteps, learningRate } = spec;
+    const { spec, handle, store, storeUri, warnings, lost } = this.#options;
+    const { name, model, environments, learningRate } = spec;
     return {
       run: name,
       lineage: handle.lineage,
       phase: this.isPaused ? 'paused' : this.#phase,
       step: this.#step,
-      maxSteps,
+      maxSteps: this.maxSteps,
       pausedBecause: this.#pausedBecause,
       waitingOn: [
         ...[...this.#waiting.values()].map(({ what, since }) => ({
@@ -323,6 +390,7 @@ export class RunDesk {
       policyDigest: this.#policy?.digest ?? null,
       learningRate: this.#overrides.learningRate ?? learningRate,
       store,
+      storeUri,
       warnings,
       model,
       environments: environments.map((environment) => environment.name),
@@ -336,38 +404,12 @@ export class RunDesk {
   /** The story of the run as markdown, for the Temporal UI. */
   #details(): string {
     const { spec, store } = this.#options;
-    const title = `**${spec.name}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${spec.maxSteps}`;
+    const title = `**${spec.name}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${this.maxSteps}`;
     const evals = this.#events.filter(({ kind }) => kind === 'eval').slice(-3);
     const rest = this.#events.filter(({ kind }) => kind !== 'eval').slice(-8);
     const lines = [...evals, ...rest].sort((a, b) => a.sequence - b.sequence).map(({ text }) => `- ${text}`);
     return [title, '', ...lines, '', `Files: \`${store}\``].join('\n');
   }
-}
-
-/** The figures with those of an event. After a rewind the steps that were superseded leave the curve. */
-function figuresAfter(figures: DeskFigures, { kind, step, values }: RunEvent): DeskFigures {
-  const number = (name: string): number | null => (typeof values[name] === 'number' ? values[name] : null);
-  if (kind === 'step') {
-    const exact = number('train/agg/all/metrics/exact_match');
-    const added: StepTrend = [step, number('reward'), exact, number('step_s') ?? 0];
-    return { ...figures, latest: values, trend: [...figures.trend, added].slice(-trendKept) };
-  }
-  if (kind === 'eval') {
-    const added: EvalFigures = {
-      step,
-      environment: String(values['environment']),
-      reward: number('reward') ?? 0,
-      exact: number('exact'),
-      greedyReward: number('greedy_reward') ?? 0,
-      greedyExact: number('greedy_exact'),
-    };
-    return { ...figures, evals: [...figures.evals, added].slice(-evalsKept) };
-  }
-  if (kind === 'rewound') {
-    const trend = figures.trend.filter(([of]) => of <= step);
-    return { ...figures, latest: {}, trend, evals: figures.evals.filter((found) => found.step <= step) };
-  }
-  return figures;
 }
 
 function now(): string {

@@ -5,9 +5,10 @@ import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';
 import { local, opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
-import { awaitedLater, Beside } from './beside.ts';
+import { awaitedLater, Beside, unlessRewind } from './beside.ts';
 import { collectStep, type CollectedStep } from './collect-step.ts';
 import {
+  endOf,
   evalLine,
   evalValues,
   finishedLine,
@@ -57,6 +58,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     handle: run,
     spec,
     store: `${run.store.replace(/[?].*/, '')}${spec.name}/`, // without the options that only the client needs
+    storeUri: run.store,
     warnings: opened.warnings,
     hasSearchAttributes: opened.hasSearchAttributes,
     overrides: before.overrides,
@@ -174,7 +176,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     desk.at('training', step, state.policy);
     serve(state.policy, trained.optimizer, committed.isPublished);
     desk.publish(step, collected.figures['reward'] ?? null);
-    desk.tell('step', step, stepLine(step, spec.maxSteps, figures), figures);
+    desk.tell('step', step, stepLine(step, desk.maxSteps, figures), figures);
     if (trained.snapshot) sealing = sealInTurn(step);
     if (isEvalDue(step)) evaluate(step);
   }
@@ -204,7 +206,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       const planned = await local.planStep({ run, step, attempt, from, reference, klBeta, overrides, packed });
       const { plan } = planned;
       const summary = `step ${step}: ${collected.rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
-      inTraining = step;
+      inTraining = desk.planned = step;
       desk.progress.trains({ step, from, rows: collected.rows });
       const result = await desk.waitFor(
         `train ${summary}`,
@@ -212,6 +214,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       );
       inTraining = 0;
       desk.progress.trains(null);
+      if (result.policy === null) desk.planned = 0; // what is asked for now can still reach this step
       if (result.lost) account.attemptsLost(result.lost);
       if (result.recovery) tellRecovery(step, result.recovery);
       if (result.replay === null) return { ...result, ...planned };
@@ -313,7 +316,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   function isEvalDue(step: number): boolean {
     if (!spec.eval) return false;
     if (step === 0) return !spec.eval.skipFirstStep;
-    return step % spec.eval.interval === 0 || step === desk.lastStep;
+    return step % (desk.overrides.evalInterval ?? spec.eval.interval) === 0 || step === desk.lastStep;
   }
 
   function evaluate(step: number): void {
@@ -422,9 +425,10 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       orchestrator.auditRun.executeWithOptions({ summary: `${state.step} steps` }, [{ run }]),
     );
     if (!ledger.isSound) desk.tell('warning', state.step, unsoundLine(ledger));
-    desk.at('finished', state.step, state.policy);
-    const line = finishedLine(state.step, spec.maxSteps, effectiveness);
-    desk.tell('finished', state.step, line, finishedValues(effectiveness));
+    const end = endOf(state.step, desk.maxSteps);
+    desk.at(end, state.step, state.policy);
+    const line = finishedLine(state.step, desk.maxSteps, effectiveness);
+    desk.tell(end, state.step, line, finishedValues(effectiveness));
     await condition(allHandlersFinished);
     if (desk.rewind !== null) return continueRun();
     return {
@@ -442,8 +446,4 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 function isHistoryLong(): boolean {
   const { continueAsNewSuggested, historyLength } = workflowInfo();
   return continueAsNewSuggested || historyLength > historyEventsMax;
-}
-
-function unlessRewind(reason: unknown): void {
-  if (!(reason instanceof RewindAsked)) throw reason;
 }

@@ -42,7 +42,8 @@ export const attachCommand = new Command('attach')
         wasRunning: true,
         rollouts: (status) => rolloutsOf(status, storeUri),
         known: null,
-        goOn: `ratchet train with its run file`,
+        goOn: 'ratchet train with its run file',
+        goOnPlainly: 'ratchet train with its run file',
         interrupted,
         gone: watched.gone,
       });

@@ -18,7 +18,7 @@ import { type Audience, chooseTelling, openAudience, type TellingOptions, tellin
 import type { Clock } from '../clock.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { readOverrides } from '../overrides.ts';
-import { trainAgain, type TypedCommand, withMaxSteps } from '../typed-command.ts';
+import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts';
 
@@ -93,6 +93,7 @@ export async function train(
       rollouts: () => new StoredRollouts(openRunStore(spec.store.uri, run)),
       known: { maxSteps: spec.maxSteps, store: `${spec.store.uri}${run}/` },
       goOn,
+      goOnPlainly: trainAgain(withoutResume(command)),
       interrupted,
       gone,
       sayNext: () => sayNext(command, spec, audience),
@@ -152,7 +153,7 @@ async function attach(
   return running;
 }
 
-interface Place {
+export interface Place {
   /** Null when the processes are another command's. */
   readonly stack: Stack | null;
   /** That command, when it runs in this folder. */
@@ -162,7 +163,7 @@ interface Place {
 }
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. */
-async function openPlace(
+export async function openPlace(
   spec: RunSpec,
   projectFolder: string,
   clock: Teller,

@@ -90,6 +90,7 @@ const phaseStyles = {
   'warm-up': 'cyan',
   finishing: 'green',
   finished: 'green',
+  stopped: 'green',
   paused: 'yellow',
 } as const;
 
@@ -176,7 +177,7 @@ function errorsOf({ errors }: ViewModel): Line {
 function waitsOf({ phase, pausedBecause, waiting }: ViewModel, shown: number): Line[] {
   const paused: Line[] =
     pausedBecause === null ? [] : [[{ text: ` paused: ${onOneLine(pausedBecause)}`, style: 'yellow' }]];
-  if (phase === 'finished') return paused;
+  if (phase === 'finished' || phase === 'stopped') return paused;
   if (waiting.length === 0) return [...paused, [{ text: ' waiting on: the next workflow task', style: 'dim' }]];
   const lines = waiting.slice(0, shown).map((wait, i): Line => {
     const more = i === shown - 1 && waiting.length > shown ? `  (and ${waiting.length - shown} more)` : '';

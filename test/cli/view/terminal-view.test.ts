@@ -18,6 +18,7 @@ function statusAt(step: number): RunStatus {
     policy: `v${step}`,
     learningRate: 1e-3,
     store: 'file:///nowhere/words/',
+    storeUri: 'file:///nowhere/',
     warnings: [],
     model: 'm',
     environments: ['e'],

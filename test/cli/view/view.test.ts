@@ -25,6 +25,7 @@ const status: RunStatus = {
   policy: 'v37',
   learningRate: 1e-3,
   store: 'file:///runs/words/',
+  storeUri: 'file:///runs/',
   warnings: [],
   model: 'preset:reverse-text-0.2m',
   environments: ['reverse-text'],
