@@ -3,6 +3,16 @@ export { hash32, permutation, randomStream, uniform } from '../../core/random.ts
 export type { ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout.ts';
 export { parseArgs } from './args.ts';
 export { type DatasetRow, listDataset } from './datasets.ts';
+export { type Judge, judgeArgs, type JudgeArgs, judgeReward, openJudge } from './judge.ts';
+export {
+  boxed,
+  lastNumber,
+  numberAfterHashes,
+  numbersIn,
+  withoutThinking,
+  type XmlParser,
+  xmlParser,
+} from './parsers.ts';
 export {
   type Conversation,
   multiTurn,
