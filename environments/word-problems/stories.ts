@@ -22,10 +22,10 @@ export function stories(options: { steps: number; maxNumber: number; random: () 
   const calculations: string[] = [];
   for (let step = 0; step < steps; step++) {
     const possible = events.filter((event) => event.isPossible(count, maxNumber));
-    const { tell, calculate, choose } = pick(possible);
-    const n = choose({ count, upTo, maxNumber });
-    sentences.push(tell(who, n, what));
-    const [written, result] = calculate(count, n);
+    const event = pick(possible);
+    const n = event.choose({ count, upTo, maxNumber });
+    sentences.push(event.tell(who, n, what));
+    const [written, result] = event.calculate(count, n);
     calculations.push(`${written}=${result}`);
     count = result;
   }
