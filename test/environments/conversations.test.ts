@@ -17,9 +17,12 @@ import {
   type Turn,
 } from '../../backends/environments/kit.ts';
 import { scoreRollout } from '../../backends/environments/score.ts';
-import { readToolCalls } from '../../engine/index.ts';
 import { demonstrationRows } from '../../activities/demonstration-rows.ts';
-import { createPreset } from '../../engine/index.ts';
+import { samplePolicy } from '../../activities/sample-policy.ts';
+import type { Inference, ServedPolicy } from '../../backends/inference/index.ts';
+import { packSamples } from '../../core/rl/pack.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { createPreset, readToolCalls } from '../../engine/index.ts';
 
 /** Says these texts one after the other, and keeps what it was told. */
 function scripted(...texts: (string | { text: string; finishReason: 'length' })[]) {
@@ -270,5 +273,67 @@ describe('an environment with tools', () => {
       ['assistant', 'tool', 'assistant'],
     );
     assert.equal(said.at(-1)!.content, '5');
+  });
+});
+
+describe('a conversation, as it is trained', () => {
+  const { tokenizer } = createPreset('preset:chars-0.4m', { seed: 0 });
+  /** Samples these texts, each with the token that ends a turn. */
+  const speaking = (...texts: string[]) => {
+    const inference: Pick<Inference, 'sample'> = {
+      sample() {
+        const tokenIds = tokenizer.encode(`${texts.shift()}<eos>`);
+        return Promise.resolve({ tokenIds, logprobs: tokenIds.map(() => -1), finishReason: 'stop' });
+      },
+    };
+    const served = { version: { step: 0 } } as ServedPolicy;
+    return samplePolicy({ inference, tokenizer, served, sampling }, () => 0);
+  };
+  const sampling = { maxTokens: 100, temperature: 1, stop: [] } as unknown as RunSpec['sampling'];
+  const rowsOf = async (environment: Environment, ...texts: string[]) => {
+    const { turns, outcome } = await environment.rollout(example, speaking(...texts));
+    const rollouts = [1, 0].map((reward, index) => ({
+      group: 1,
+      index,
+      exampleId: 0,
+      turns,
+      outcome: outcome as 'ok',
+      reward,
+      metrics: {},
+    }));
+    const lease = { ordinal: 1, environment: 'e', exampleId: 0, epoch: 0, policyStep: 0 };
+    const { batch } = packSamples([{ ...lease, rollouts }], { advantage: 'std_normalized' });
+    return { turns, samples: batch.samples };
+  };
+  const spans = ({ tokenIds, lossMask }: { tokenIds: readonly number[]; lossMask: readonly number[] }) =>
+    tokenizer.decode(
+      tokenIds.filter((_, i) => lossMask[i] === 1),
+      { skipSpecialTokens: false },
+    );
+
+  test('turns that go on from one another are one row, where what was said counts and what was heard does not', async () => {
+    const { samples } = await rowsOf(guessing(), '7', '3', '5');
+    assert.equal(samples.length, 2, 'one row for each of two rollouts');
+    assert.equal(spans(samples[0]!), '7<eos>3<eos>5<eos>');
+    assert.equal(
+      tokenizer.decode(samples[0]!.tokenIds, { skipSpecialTokens: false }),
+      '<bos>higher or lower?<sep>7<eos><bos>lower<sep>3<eos><bos>higher<sep>5<eos>',
+    );
+  });
+
+  test('calls of tools are read from what was said, and trained as they were written', async () => {
+    const double = tool({
+      name: 'double',
+      description: 'Twice as much.',
+      parameters: z.strictObject({ n: z.number() }),
+      run: ({ n }) => String(2 * n),
+    });
+    const options = { name: 'doubling', dataset, evalDataset: dataset, rubric: rubric([]), maxTurns: 2 };
+    const call = '<tool_call>{"name":"double", "arguments": {"n": 4}}</tool_call>';
+    const { turns, samples } = await rowsOf(toolEnvironment({ ...options, tools: [double] }), call, 'it is 8');
+    assert.deepEqual(turns[0]!.toolCalls, [{ name: 'double', arguments: '{"n":4}' }]);
+    assert.deepEqual(turns[1]!.heard, [{ role: 'tool', content: '8' }]);
+    assert.equal(samples.length, 2);
+    assert.equal(spans(samples[0]!), `${call}<eos>it is 8<eos>`);
   });
 });
