@@ -12,7 +12,7 @@ import {
   rubric,
 } from '../../backends/environments/kit.ts';
 import { scoreRollout } from '../../backends/environments/score.ts';
-import { RatchetError } from '../../core/errors.ts';
+import type { RatchetError } from '../../core/errors.ts';
 
 interface Asked {
   readonly at: number;

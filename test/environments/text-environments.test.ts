@@ -71,7 +71,7 @@ for (const [id, args] of variants) {
       assert.notDeepEqual(all(other, 'evalDataset'), heldOut);
     });
 
-    test('a demonstrator that is never wrong gets all there is, half of the demonstrations of the usual one are wrong', async () => {
+    test('a demonstrator that is never wrong gets all there is, and the usual demonstrator is wrong at times', async () => {
       const environment = await loadEnvironment(id, { ...args, wrong_demonstrations: 0 });
       for (let i = 0; i < 20; i++) {
         const { outcome, metrics, error } = await playPerfectly(environment, i);
@@ -83,7 +83,7 @@ for (const [id, args] of variants) {
       const perfect: number[] = [];
       for (let i = 0; i < 60; i++) perfect.push((await playPerfectly(usual, i)).metrics['exact_match']!);
       const right = perfect.filter((value) => value === 1).length;
-      if (id !== 'wordle') assert.ok(right > 0 && right < 50, `${right} of 60`);
+      if (id !== 'wordle') assert.ok(right > 0 && right < 55, `${right} of 60`);
     });
 
     test('nothing that a model may say makes the rubric fail', async () => {
@@ -165,13 +165,13 @@ describe('alphabet-sort', () => {
       last
         .filter((line) => line.endsWith(' // new name!'))
         .map((line) => line.split(' ')[0])
-        .sort(),
-      names[2]!.toSorted(),
+        .sort(byText),
+      names[2]!.toSorted(byText),
     );
     const keys = last
       .map((line) => line.split(' ')[0]!)
       .map((name) => (by === 'first' ? name : /[A-Z][^A-Z]*$/.exec(name)![0]));
-    assert.deepEqual(keys, keys.toSorted());
+    assert.deepEqual(keys, keys.toSorted(byText));
   });
 
   test('power_per_turn raises each turn before the mean, false raises the mean; turns that were not played count 0', async () => {
@@ -238,3 +238,7 @@ describe('word-problems', () => {
     }
   });
 });
+
+function byText(a: string, b: string): number {
+  return a < b ? -1 : 1;
+}
