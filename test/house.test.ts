@@ -41,7 +41,11 @@ const house: Readonly<Record<string, Room>> = {
   backends: {
     rooms: ['core', 'engine'],
     packages: ['node:*', 'zod', 'openai'],
-    also: { 'backends/environments/load.ts': [computed], 'backends/store': ['@aws-sdk/client-s3'] },
+    also: {
+      'backends/environments/load.ts': [computed],
+      'backends/environments/judge.ts': ['p-queue'],
+      'backends/store': ['@aws-sdk/client-s3'],
+    },
   },
   environments: { rooms: ['core', 'backends/environments'], packages: ['node:*', 'zod'] },
   activities: {
