@@ -40,6 +40,8 @@ export const layout = {
   allWarmUps: () => 'checkpoints/warm_up/',
   evaluation: (lineage: string, environment: string, model: string, step: number) =>
     `${branch(lineage)}evals/${environment}--${model.replaceAll('/', '--')}/step_${step}/`,
+  /** The rows of `[sft] data`. */
+  sftData: () => 'sft/data.jsonl',
   metrics: () => 'metrics.jsonl',
   allLogs: () => 'logs/',
   log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,

@@ -99,7 +99,7 @@ export async function train(
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       // A killed orchestrator's unfinished workflow task is waited for no longer than this.
       workflowTaskTimeout: '5s',
-      staticSummary: `${spec.model} · ${spec.environments.map(({ name }) => name).join(', ')} · ${spec.maxSteps} steps`,
+      staticSummary: `${[spec.model, ...spec.environments.map(({ name }) => name)].join(' · ')} · ${spec.maxSteps === 0 ? 'supervised' : `${spec.maxSteps} steps`}`,
     });
   }
 }
@@ -294,9 +294,9 @@ function summarize(
   const counts = Object.entries(ledger.counts).map(([state, count]) => `${count} ${state}`);
   if (ledger.pending > 0) counts.push(`${ledger.pending} pending`);
   const parts = [
-    `done: step ${step} of ${spec.maxSteps}`,
+    spec.maxSteps === 0 ? 'done: supervised training' : `done: step ${step} of ${spec.maxSteps}`,
     ...(stack ? [`${restarts} processes restarted`] : []),
-    `ledger ${ledger.issued} groups issued = ${counts.join(' + ')} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
+    `ledger ${ledger.issued} groups issued${counts.map((count, i) => (i === 0 ? ` = ${count}` : ` + ${count}`)).join('')} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
   ];
   clock.say(parts.join(' · '));
   clock.say(
@@ -305,6 +305,7 @@ function summarize(
 }
 
 function sayNext(command: TypedCommand, spec: RunSpec, clock: Clock): void {
+  if (spec.maxSteps === 0) return clock.say(`next    afresh: ${trainAgain(command)} --fresh`);
   const further = trainAgain(withMaxSteps(command, spec.maxSteps * 2));
   clock.say(`next    further: ${further}      afresh: ${trainAgain(command)} --fresh`);
 }
