@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node
 import path from 'node:path';
 import { promisify } from 'node:util';
 import { cacheFolder } from '../backends/cache-folder.ts';
-import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
+import { environmentForAll, environmentForPython, selectEnvironment } from '../core/child-environment.ts';
 import { RatchetError } from '../core/errors.ts';
 import { buildAlone } from './go-build.ts';
 
@@ -29,7 +29,7 @@ export interface PythonRequest {
  */
 export async function ensurePython(request: PythonRequest): Promise<string> {
   const { name, requirements, log, environment = process.env } = request;
-  const env = selectEnvironment([...environmentForAll, 'PIP_*', 'UV_*', 'PYENV_*'], environment);
+  const env = selectEnvironment([...environmentForAll, ...environmentForPython], environment);
   const pinned = readFileSync(requirements, 'utf8');
   const found = await findPython(env, environment['RATCHET_PYTHON']);
   const digest = createHash('sha256').update(`${found.version}\n${process.arch}\n${pinned}`).digest('hex').slice(0, 12);

@@ -7,14 +7,11 @@ import { fileURLToPath } from 'node:url';
 import { cacheFolder } from '../backends/cache-folder.ts';
 import type { NumberedRow } from '../backends/metrics/feed.ts';
 import type { MetricsSink } from '../backends/metrics/sinks.ts';
-import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
+import { environmentForAll, selectEnvironment, wandbVariables } from '../core/child-environment.ts';
 import { RatchetError } from '../core/errors.ts';
 import { lineageNumber } from '../core/names.ts';
 import type { RunSpec, WandbSpec } from '../core/spec/run-spec.ts';
 import { ensurePython } from './python-environment.ts';
-
-/** What W&B's client reads: its key and server among them. Only its own process sees them. */
-export const wandbVariables: readonly string[] = ['WANDB_*'];
 
 const script = fileURLToPath(new URL('../python/ratchet_wandb.py', import.meta.url));
 export const wandbRequirements = fileURLToPath(new URL('../python/wandb-requirements.txt', import.meta.url));
