@@ -17,6 +17,8 @@ const lookMs = { file: 1_000, s3: 10_000, list: 2_000 };
 /** Runs that ended are looked at once more for this long: whoever fed their sinks may have been killed. */
 const endedDays = 7;
 const endedMax = 20;
+/** A run has ended when Temporal did not have it running at this many looks in a row. */
+const looksMissed = 2;
 /** When processes are told to end, what is there is handed on for this long. */
 const lastLookMs = 1_200;
 
@@ -29,7 +31,8 @@ export interface FollowerOptions {
 interface Followed {
   readonly figures: RunFigures;
   readonly sinks: RunSinks;
-  isEnded: boolean;
+  /** Looks in a row at which Temporal did not have it running: one that continues as new is missing for a moment. */
+  missed: number;
 }
 
 /**
@@ -77,7 +80,7 @@ export class MetricsFollower {
       const name = await this.#follow(found.workflowId, found.runId, false);
       if (name !== null) running.add(name);
     }
-    for (const [name, followed] of this.#followed) followed.isEnded = !running.has(name);
+    for (const [name, followed] of this.#followed) followed.missed = running.has(name) ? 0 : followed.missed + 1;
     const since = new Date(Date.now() - endedDays * 24 * 3_600_000).toISOString();
     const query = `WorkflowType='trainRun' AND ExecutionStatus!='Running' AND CloseTime>'${since}'`;
     let count = 0;
@@ -101,11 +104,11 @@ export class MetricsFollower {
       const states = Object.values(await readSinkStates(store));
       if (states.length > 0 && states.every(({ isDone }) => isDone)) return null;
     }
-    await this.#begin(name, handle, isEnded);
+    await this.#begin(name, handle);
     return name;
   }
 
-  async #begin(name: string, handle: RunHandle, isEnded: boolean): Promise<void> {
+  async #begin(name: string, handle: RunHandle): Promise<void> {
     const log = (line: string): void => this.#options.log(`${handle.name}: ${line}`);
     const store = openRunStore(handle.store, handle.name);
     const spec = RunSpec.parse(decodeJson(await store.get(handle.spec)));
@@ -119,7 +122,7 @@ export class MetricsFollower {
     const followed: Followed = {
       figures: new RunFigures(handle.name),
       sinks: new RunSinks(store, sinks, log),
-      isEnded,
+      missed: 0,
     };
     this.#followed.set(name, followed);
     const work = this.#feed(name, followed, handle.store.startsWith('file:') ? lookMs.file : lookMs.s3, log);
@@ -134,7 +137,7 @@ export class MetricsFollower {
     let complaint = '';
     let isRestored = false;
     for (;;) {
-      const { isEnded } = followed; // before the look: what is written later is seen at the next one
+      const isEnded = followed.missed >= looksMissed; // before the look: what is written later is seen at the next one
       const isLast = signal.aborted;
       try {
         if (!isRestored) await sinks.restore();

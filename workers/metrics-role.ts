@@ -1,3 +1,4 @@
+import type { Server } from 'node:http';
 import { Client, Connection } from '@temporalio/client';
 import { exposition } from '../backends/metrics/exposition.ts';
 import { RatchetError } from '../core/errors.ts';
@@ -27,12 +28,22 @@ export async function followMetrics(
   const host = environment['RATCHET_METRICS_HOST'] || '127.0.0.1';
   const key = environment['RATCHET_METRICS_KEY'] || null;
   delete environment['RATCHET_METRICS_KEY'];
-  const port = await portFor(environment['RATCHET_METRICS_PORT']);
-  const server = await startMetricsServer({ host, port, key, text: () => exposition(follower.samples()) });
-  say(`metrics ready at http://${host}:${port}/metrics`);
+  // Somebody else's port, or a key that is missing, must not keep the sinks from being fed.
+  const server = await serve().catch((error: unknown) => {
+    log(`/metrics is not served: ${error instanceof Error ? error.message : String(error)}`);
+    return null;
+  });
   await follower.run();
-  server.close();
+  server?.close();
+  server?.closeAllConnections();
   await connection.close();
+
+  async function serve(): Promise<Server> {
+    const port = await portFor(environment['RATCHET_METRICS_PORT']);
+    const started = await startMetricsServer({ host, port, key, text: () => exposition(follower.samples()) });
+    say(`ready at http://${host}:${port}/metrics`);
+    return started;
+  }
 }
 
 async function portFor(written: string | undefined): Promise<number> {

@@ -12,6 +12,8 @@ export interface RoleOptions {
   /** Weights are only loaded from below these folders. */
   readonly weightRoots: readonly string[];
   readonly policyPort: number;
+  /** Whether a process follows metrics for TensorBoard, W&B and Prometheus; yes where not said. */
+  readonly followsMetrics?: boolean;
   /** Of `/metrics`; the usual one or another when not said. */
   readonly metricsPort?: number | undefined;
   /** Processes of a role; one where not said. */
@@ -19,7 +21,7 @@ export interface RoleOptions {
 }
 
 /** Everything a run needs on one machine: the policy server and one worker of each role, and what follows its metrics. */
-export function localRoles({ weightRoots, policyPort, metricsPort, count = {} }: RoleOptions): Role[] {
+export function localRoles({ weightRoots, policyPort, followsMetrics = true, metricsPort, count = {} }: RoleOptions): Role[] {
   const policyUrl = policyUrlAt(policyPort);
   const policyServer: Role = {
     name: 'policy server',
@@ -53,7 +55,7 @@ export function localRoles({ weightRoots, policyPort, metricsPort, count = {} }:
     passEnv: [...environmentForStore, ...wandbVariables, ...environmentForPython],
     env: metricsPort === undefined ? {} : { RATCHET_METRICS_PORT: String(metricsPort) },
   };
-  return [policyServer, ...workers, metrics];
+  return [policyServer, ...workers, ...(followsMetrics ? [metrics] : [])];
 }
 
 export function policyUrlAt(port: number): string {

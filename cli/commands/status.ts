@@ -8,6 +8,9 @@ import {
 } from '@temporalio/client';
 import { Command } from 'commander';
 import { type CommittedRun, committedRun } from '../../activities/committed-run.ts';
+import { readSinkStates } from '../../backends/metrics/run-sinks.ts';
+import { describeSink } from '../../backends/metrics/sinks.ts';
+import { openRunStore } from '../../backends/store/index.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
@@ -24,11 +27,12 @@ export const statusCommand = new Command('status')
     if (run === undefined) return withTemporal(listRuns);
     const committed = await readCommitted(run, options.store);
     const figures = committed ? [`effectiveness ${describeEffectiveness(committed.effectiveness)}`] : [];
+    const sinks = committed ? await describeSinks(run, options.store) : [];
     const lines = await withTemporal((client) => describeRun(client, run)).catch((error: unknown) => {
       if (!committed) throw error;
       return withoutTemporal(run, committed, error);
     });
-    process.stdout.write(`${[...lines, ...figures].join('\n')}\n`);
+    process.stdout.write(`${[...lines, ...figures, ...sinks].join('\n')}\n`);
   });
 
 async function withTemporal<T>(work: (client: Client) => Promise<T>): Promise<T> {
@@ -38,6 +42,13 @@ async function withTemporal<T>(work: (client: Client) => Promise<T>): Promise<T>
   } finally {
     await close();
   }
+}
+
+/** Where its metrics go besides its folder, and which of that is behind or fails. */
+async function describeSinks(run: string, storeUri: string): Promise<string[]> {
+  const { name, store } = await findRunFolder(run, storeUri);
+  const states = await readSinkStates(openRunStore(store, name));
+  return Object.entries(states).flatMap(([sink, state]) => describeSink(sink, state) ?? []);
 }
 
 /** From the run's folder alone; null when there is none here, or nothing is committed. */

@@ -16,7 +16,8 @@ import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { allCopies, localRoot, showStoreUri } from '../../backends/store/index.ts';
+import { readSinkStates } from '../../backends/metrics/run-sinks.ts';
+import { allCopies, localRoot, openRunStore, showStoreUri } from '../../backends/store/index.ts';
 import { readRunningStack, waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
@@ -169,6 +170,7 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<number
     const isTold = await printRest(handle, await following, clock.say);
     if (!isTold) clock.say(describeEffectiveness(result.effectiveness)); // what else happened stands in the log
     summarize(result, spec, stack, clock);
+    if (stack) await untilSent(spec, clock, interrupted);
     sayNext(command, spec, clock);
     return result.ledger.isSound ? 0 : 1;
   } catch (error) {
@@ -210,6 +212,9 @@ async function resultOf(handle: RunHandle, left: AbortSignal): Promise<RunSummar
     }
   }
 }
+
+/** How often one looks how far W&B is. */
+const sinkPollMs = 250;
 
 /** How often one looks whether another command's processes are still there. */
 const stackPollMs = 1_000;
@@ -302,6 +307,27 @@ function summarize(
   clock.say(
     `policy  ${showStoreUri(spec.store.uri)}${run}/${weights.replace(/\/$/, '')}   (${policyDigest.slice(0, 12)})`,
   );
+}
+
+/** How long the end of our processes waits for W&B to have everything; what it lacks then it gets when they start again. */
+const sinkPatienceMs = 60_000;
+
+async function untilSent(spec: RunSpec, clock: Clock, interrupted: AbortSignal): Promise<void> {
+  if (!spec.wandb || spec.wandb.mode === 'disabled') return;
+  const store = openRunStore(spec.store.uri, spec.name);
+  const until = performance.now() + sinkPatienceMs;
+  for (;;) {
+    const { wandb } = await readSinkStates(store);
+    const isOver = performance.now() > until || interrupted.aborted;
+    if (wandb?.isDone) return clock.say(`W&B     ${wandb.place ?? ''}`);
+    if (wandb?.failing || isOver) {
+      const why = wandb?.failing ?? 'it was not waited for any longer';
+      return clock.say(
+        `W&B     ${wandb?.next ?? 0} of ${wandb?.rows ?? '?'} rows sent: ${why}. The rest is sent when processes run here again (npx ratchet dev).`,
+      );
+    }
+    await delay(sinkPollMs, undefined, { signal: interrupted }).catch(() => undefined); // interrupted: said above
+  }
 }
 
 function sayNext(command: TypedCommand, spec: RunSpec, clock: Clock): void {
