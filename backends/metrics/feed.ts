@@ -21,6 +21,7 @@ export class MetricsFeed {
   readonly #held = new Map<number, MetricsRow>();
   #offset = 0;
   #half = Buffer.alloc(0);
+  #turn: Promise<unknown> = Promise.resolve();
 
   constructor(store: Store) {
     this.#store = store;
@@ -32,7 +33,11 @@ export class MetricsFeed {
   }
 
   /** Looks for new rows. */
-  async pull(): Promise<readonly NumberedRow[]> {
+  pull(): Promise<readonly NumberedRow[]> {
+    return this.#inTurn(() => this.#pull());
+  }
+
+  async #pull(): Promise<readonly NumberedRow[]> {
     await this.#readOrder();
     const bytes = await this.#store.readFrom(layout.metrics(), this.#offset);
     if (bytes === null) {
@@ -55,10 +60,14 @@ export class MetricsFeed {
   }
 
   /** The rows from a number on, at most so many. Rows that were let go are read again. */
-  async from(number: number, max: number): Promise<NumberedRow[]> {
+  from(number: number, max: number): Promise<NumberedRow[]> {
+    return this.#inTurn(() => this.#from(number, max));
+  }
+
+  async #from(number: number, max: number): Promise<NumberedRow[]> {
     if (number < this.length && !this.#held.has(number)) {
       this.#rewind();
-      await this.pull();
+      await this.#pull();
     }
     const found: NumberedRow[] = [];
     for (let at = number; at < this.length && found.length < max; at += 1) {
@@ -74,6 +83,13 @@ export class MetricsFeed {
       if (held >= number) break;
       this.#held.delete(held);
     }
+  }
+
+  /** Sinks ask for rows while others are looked for. */
+  #inTurn<T>(work: () => Promise<T>): Promise<T> {
+    const turn = this.#turn.then(work);
+    this.#turn = turn.catch(() => undefined); // whoever asked has its failure
+    return turn;
   }
 
   #rewind(): void {

@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import { layout } from '../../core/layout.ts';
 import { decodeJson, encodeJson } from '../store/objects.ts';
 import type { Store } from '../store/types.ts';
@@ -6,6 +7,8 @@ import type { MetricsSink, SinkState, SinkStates } from './sinks.ts';
 
 /** Rows handed to a sink at once. */
 const rowsAtOnce = 200;
+/** How long a look at the metrics waits for the sinks. */
+const patienceMs = 500;
 /** A sink that fails is tried again after this, longer and longer. */
 const retryMs = { first: 2_000, most: 5 * 60_000 };
 
@@ -17,6 +20,8 @@ interface Fed {
   failing: string | null;
   failures: number;
   retryAt: number;
+  /** What it is at, if it is at something. */
+  busy: Promise<void> | null;
 }
 
 /** Feeds the sinks of one run from its metrics. A sink that fails holds up neither the run nor the other sinks. */
@@ -32,7 +37,7 @@ export class RunSinks {
     this.#store = store;
     this.#feed = new MetricsFeed(store);
     this.#log = log;
-    this.#fed = sinks.map((sink) => ({ sink, next: null, noted: 0, failing: null, failures: 0, retryAt: 0 }));
+    this.#fed = sinks.map((sink) => ({ sink, next: null, noted: 0, failing: null, failures: 0, retryAt: 0, busy: null }));
   }
 
   /** What was noted of the sinks when somebody else fed them. */
@@ -44,7 +49,12 @@ export class RunSinks {
   /** Looks for new rows and hands them on; returns those that are new to this process. */
   async advance(): Promise<readonly NumberedRow[]> {
     const fresh = await this.#feed.pull();
-    await Promise.all(this.#fed.map((fed) => this.#feedOne(fed)));
+    // One that takes long (its client is being installed) goes on beside, and holds nobody up.
+    const working = this.#fed.map((fed) => {
+      fed.busy ??= this.#feedOne(fed).finally(() => (fed.busy = null));
+      return fed.busy;
+    });
+    await Promise.race([Promise.all(working), delay(patienceMs, undefined, { ref: false })]);
     this.#feed.letGo(Math.min(this.#feed.length, ...this.#fed.map(({ next, noted }) => next ?? noted)));
     await this.#write();
     return fresh;
@@ -66,12 +76,17 @@ export class RunSinks {
 
   /** Whether every sink that works has every row there is. */
   get isUpToDate(): boolean {
-    return this.#fed.every(({ next }) => next === this.#feed.length);
+    return this.#fed.every(({ next, busy }) => busy === null && next === this.#feed.length);
   }
 
   /** Hands on what is left and closes the sinks. `isRunOver`: no further rows will come. */
   async close(isRunOver: boolean): Promise<void> {
-    for (const { sink } of this.#fed) await sink.close().catch((error: unknown) => this.#log(`${sink.name}: ${reasonOf(error)}`));
+    await Promise.all(
+      this.#fed.map(async ({ sink, busy }) => {
+        await busy;
+        await sink.close().catch((error: unknown) => this.#log(`${sink.name}: ${reasonOf(error)}`));
+      }),
+    );
     this.#isDone = isRunOver && this.isUpToDate;
     await this.#write();
   }

@@ -40,7 +40,7 @@ describe('a config that is right', () => {
     assert.deepEqual(spec.kl, { beta: 0, targetKl: null, refSyncSteps: null });
   });
 
-  test("Hosted Training's own sample is read, with one warning about [wandb]", () => {
+  test("Hosted Training's own sample is read", () => {
     const { spec, warnings } = accept(`model = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 max_steps = 500
 batch_size = 256
@@ -66,7 +66,7 @@ name = "qwen3-30b-i-alphabet-sort"
         weight: 1,
       },
     ]);
-    assert.deepEqual(warnings, ['[wandb] comes later; metrics are in metrics.jsonl of the run.']);
+    assert.deepEqual(warnings, []);
   });
 
   test('what is left out has the documented defaults, and a filter that is off keeps everything', () => {
