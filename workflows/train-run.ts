@@ -243,12 +243,14 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     };
   }
 
-  /** Brings the servers to a committed version, once it is in the store. */
+  /** Brings the servers to a committed version, once it is in the store; to one after another. */
   function serve(policy: PolicyVersion, optimizer: ObjectRef | null, isPublished: boolean): void {
+    const before = awaitedLater(Promise.all([broadcast, publishing.allBefore()]));
     const stored = isPublished ? Promise.resolve(policy) : publishing.publish(policy, optimizer);
     broadcast = awaitedLater(
       stored.then(async (version) => {
         replaceVersion(policy, version);
+        await before;
         await broadcastWeights(version);
       }),
     );
