@@ -87,8 +87,12 @@ export function samplesOf({ messages, from }: SftRow, tokenizer: ChatTokenizer):
     const [before, after] = [until(i, true), until(i + 1, false)];
     const continues = before.startsWith(at) && after.startsWith(before) && whole.startsWith(after);
     if (!continues && answers.length === 1) throw new Error('its chat template does not continue the prompt it gives');
-    if (!continues) return answers.flatMap((n) => samplesOf({ messages: messages.slice(0, n + 1), from: n }, tokenizer));
-    parts.push({ text: before.slice(at.length), isAnswer: false }, { text: after.slice(before.length), isAnswer: true });
+    if (!continues)
+      return answers.flatMap((n) => samplesOf({ messages: messages.slice(0, n + 1), from: n }, tokenizer));
+    parts.push(
+      { text: before.slice(at.length), isAnswer: false },
+      { text: after.slice(before.length), isAnswer: true },
+    );
     at = after; // what follows the last answer teaches nothing
   }
   const encoded = parts.map(({ text, isAnswer }) => ({ ids: tokenizer.encode(text), isAnswer }));

@@ -19,7 +19,9 @@ if (values.role === 'metrics') {
   process.exit(0);
 }
 if (!isRole(values.role)) {
-  process.stderr.write(`--role: expected one of ${[...workerRoles, 'metrics'].join(', ')}, got ${values.role ?? 'nothing'}.\n`);
+  process.stderr.write(
+    `--role: expected one of ${[...workerRoles, 'metrics'].join(', ')}, got ${values.role ?? 'nothing'}.\n`,
+  );
   process.exit(2);
 }
 const worker = await openWorker({

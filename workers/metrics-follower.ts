@@ -76,7 +76,9 @@ export class MetricsFollower {
   async #look(): Promise<void> {
     const { client } = this.#options;
     const running = new Set<string>();
-    for await (const found of client.workflow.list({ query: "WorkflowType='trainRun' AND ExecutionStatus='Running'" })) {
+    for await (const found of client.workflow.list({
+      query: "WorkflowType='trainRun' AND ExecutionStatus='Running'",
+    })) {
       const name = await this.#follow(found.workflowId, found.runId, false);
       if (name !== null) running.add(name);
     }

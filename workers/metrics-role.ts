@@ -22,7 +22,11 @@ export async function followMetrics(
   const connection = await Connection.connect(connectionOptions(temporal)).catch(async (cause: unknown) => {
     throw await notConnected(temporal, cause);
   });
-  const client = new Client({ connection, namespace: temporal.namespace, dataConverter: dataConverterFor(payloadKeys) });
+  const client = new Client({
+    connection,
+    namespace: temporal.namespace,
+    dataConverter: dataConverterFor(payloadKeys),
+  });
   const log = (line: string): void => say(`metrics: ${line}`);
   const follower = new MetricsFollower({ client, log, signal: ending.signal });
   const host = environment['RATCHET_METRICS_HOST'] || '127.0.0.1';
@@ -50,5 +54,8 @@ async function portFor(written: string | undefined): Promise<number> {
   if (written === undefined || written === '') return choosePort(usualMetricsPort);
   const port = Number(written);
   if (Number.isInteger(port) && port > 0 && port < 65_536) return port;
-  throw new RatchetError('ConfigInvalid', `RATCHET_METRICS_PORT: expected a port from 1 to 65535, got ${JSON.stringify(written)}.`);
+  throw new RatchetError(
+    'ConfigInvalid',
+    `RATCHET_METRICS_PORT: expected a port from 1 to 65535, got ${JSON.stringify(written)}.`,
+  );
 }

@@ -26,7 +26,13 @@ export async function startMetricsServer({ host, port, key, text }: MetricsServe
   const server = createServer((request, response) => {
     const { pathname } = new URL(request.url ?? '/', 'http://localhost');
     const isKnown = pathname === '/metrics' || pathname === '/health';
-    const status = !isKnown ? 404 : request.method !== 'GET' ? 405 : pathname === '/metrics' && !isAllowed(request.headers.authorization, key) ? 401 : 200;
+    const status = !isKnown
+      ? 404
+      : request.method !== 'GET'
+        ? 405
+        : pathname === '/metrics' && !isAllowed(request.headers.authorization, key)
+          ? 401
+          : 200;
     const body = status !== 200 ? '' : pathname === '/health' ? 'ok\n' : text();
     response.writeHead(status, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }).end(body);
   });

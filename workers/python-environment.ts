@@ -88,6 +88,8 @@ async function run(command: string, args: readonly string[], env: Record<string,
     await promisify(execFile)(command, [...args], { env, timeout: installTimeoutMs, maxBuffer: 16 * 1024 * 1024 });
   } catch (cause) {
     const said = (cause as { stderr?: string }).stderr?.trim().split('\n').slice(-3).join(' ') || String(cause);
-    throw new RatchetError('ServerUnavailable', `${command} ${args[0] ?? ''} ${args[1] ?? ''} failed: ${said}`, { cause });
+    throw new RatchetError('ServerUnavailable', `${command} ${args[0] ?? ''} ${args[1] ?? ''} failed: ${said}`, {
+      cause,
+    });
   }
 }

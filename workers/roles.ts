@@ -1,6 +1,11 @@
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { environmentForPython, environmentForStore, temporalSecrets, wandbVariables } from '../core/child-environment.ts';
+import {
+  environmentForPython,
+  environmentForStore,
+  temporalSecrets,
+  wandbVariables,
+} from '../core/child-environment.ts';
 import { workerRoles, type WorkerRole } from '../core/names.ts';
 import { choosePort } from './ports.ts';
 import type { Role } from './supervisor.ts';
@@ -21,7 +26,13 @@ export interface RoleOptions {
 }
 
 /** Everything a run needs on one machine: the policy server and one worker of each role, and what follows its metrics. */
-export function localRoles({ weightRoots, policyPort, followsMetrics = true, metricsPort, count = {} }: RoleOptions): Role[] {
+export function localRoles({
+  weightRoots,
+  policyPort,
+  followsMetrics = true,
+  metricsPort,
+  count = {},
+}: RoleOptions): Role[] {
   const policyUrl = policyUrlAt(policyPort);
   const policyServer: Role = {
     name: 'policy server',
@@ -49,7 +60,7 @@ export function localRoles({ weightRoots, policyPort, followsMetrics = true, met
     })),
   );
   const metrics: Role = {
-    name: 'metrics',
+    name: 'metrics worker',
     args: [...program('./main'), '--role', 'metrics'],
     aloud: 'metrics: ',
     passEnv: [...environmentForStore, ...wandbVariables, ...environmentForPython],

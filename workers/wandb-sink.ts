@@ -42,7 +42,10 @@ type Said = { readonly ready: Ready } | { readonly sent: number } | { readonly f
 
 /** The id of the W&B run: of this run's name, its place, and when it was first made. */
 export function wandbRunId(run: string, store: string, firstClaim: string): string {
-  return createHash('sha256').update([run, store.replace(/[?].*/, ''), firstClaim].join('\n')).digest('hex').slice(0, 16);
+  return createHash('sha256')
+    .update([run, store.replace(/[?].*/, ''), firstClaim].join('\n'))
+    .digest('hex')
+    .slice(0, 16);
 }
 
 /** Beside the run's files where these lie on this machine, else in the cache. */

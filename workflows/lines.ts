@@ -22,7 +22,8 @@ export function unsoundLine({
 
 export function finishedLine(step: number, maxSteps: number, effectiveness: Effectiveness | undefined): string {
   const figures = effectiveness === undefined ? [] : [describeEffectiveness(effectiveness)];
-  const where = maxSteps === 0 ? 'finished: v0, from supervised training alone' : `finished at step ${step} of ${maxSteps}`;
+  const where =
+    maxSteps === 0 ? 'finished: v0, from supervised training alone' : `finished at step ${step} of ${maxSteps}`;
   return [where, ...(maxSteps === 0 ? [] : figures)].join(' · ');
 }
 

@@ -90,7 +90,11 @@ interface LoadedData {
 /** `[sft] data`: as it is now, or, where the run has begun with other rows, those. */
 async function readData(
   spec: RunSpec,
-  { folder, projectFolder, reachesStore }: Required<Pick<LoadOptions, 'projectFolder' | 'reachesStore'>> & { folder: string },
+  {
+    folder,
+    projectFolder,
+    reachesStore,
+  }: Required<Pick<LoadOptions, 'projectFolder' | 'reachesStore'>> & { folder: string },
 ): Promise<LoadedData | null> {
   const written = spec.sft?.data?.path;
   if (written === undefined) return null;

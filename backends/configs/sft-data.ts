@@ -101,7 +101,9 @@ function whatIsWrong(raw: unknown): string {
   }
   if ('prompt' in raw || 'completion' in raw) {
     const missing = ['prompt', 'completion'].filter((key) => !keys.includes(key));
-    return missing.length > 0 ? `no "${missing.join('", "')}"` : 'a prompt or completion that is no text and no messages';
+    return missing.length > 0
+      ? `no "${missing.join('", "')}"`
+      : 'a prompt or completion that is no text and no messages';
   }
   return `only the keys ${keys.slice(0, 5).join(', ') || '(none)'}`;
 }

@@ -3,7 +3,13 @@ import type { MetricsRow } from './jsonl.ts';
 import type { SinkStates } from './sinks.ts';
 
 /** What effectiveness is estimated from; the rest of a row is not kept. */
-const keptOfRow = new Set<string>([...Object.values(timeMetrics), 'recovery/count', 'lost/rollouts', 'lost/tokens', 'lost/seconds']);
+const keptOfRow = new Set<string>([
+  ...Object.values(timeMetrics),
+  'recovery/count',
+  'lost/rollouts',
+  'lost/tokens',
+  'lost/seconds',
+]);
 
 /** The newest figures of one run, for whoever scrapes them. */
 export class RunFigures {

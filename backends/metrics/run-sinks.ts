@@ -37,7 +37,15 @@ export class RunSinks {
     this.#store = store;
     this.#feed = new MetricsFeed(store);
     this.#log = log;
-    this.#fed = sinks.map((sink) => ({ sink, next: null, noted: 0, failing: null, failures: 0, retryAt: 0, busy: null }));
+    this.#fed = sinks.map((sink) => ({
+      sink,
+      next: null,
+      noted: 0,
+      failing: null,
+      failures: 0,
+      retryAt: 0,
+      busy: null,
+    }));
   }
 
   /** What was noted of the sinks when somebody else fed them. */

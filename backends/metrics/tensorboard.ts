@@ -44,7 +44,10 @@ export class TensorBoardSink implements MetricsSink {
       const own = rows.filter(({ row }) => row.lineage === lineage);
       const known = this.#files.get(lineage);
       const key = known ?? this.#newFile(lineage, own[0]!.row);
-      const records = [...(known ? [] : [recordOf(versionEvent(own[0]!.row))]), ...own.map((row) => recordOf(eventOf(row)))];
+      const records = [
+        ...(known ? [] : [recordOf(versionEvent(own[0]!.row))]),
+        ...own.map((row) => recordOf(eventOf(row))),
+      ];
       this.#files.set(lineage, null); // should the write tear, another file is begun
       await this.#store.append(key, Buffer.concat(records));
       this.#files.set(lineage, key);

@@ -22,7 +22,11 @@ export const devCommand = new Command('dev')
   .option('--weights <folder...>', 'folders the policy server may load weights from', ['outputs'])
   .option('--trainers <n>', 'GPU workers; each is held by one run at a time', wholeNumber, 1)
   .option('--rollout-workers <n>', 'rollout workers, shared by all runs', wholeNumber, 1)
-  .option('--metrics-port <port>', 'where /metrics is served for Prometheus; default: 9464, or another if it is taken', port)
+  .option(
+    '--metrics-port <port>',
+    'where /metrics is served for Prometheus; default: 9464, or another if it is taken',
+    port,
+  )
   .option(
     '--install-service',
     'write a service (systemd, launchd) that starts this at boot, so that runs go on by themselves',
@@ -77,7 +81,10 @@ function tellService(projectFolder: string, options: DevOptions, installs: boole
   const ratchet = fileURLToPath(new URL('../ratchet.mjs', import.meta.url));
   const { metricsPort } = options;
   const workers = [
-    ...['--trainers', String(trainers), '--rollout-workers', String(rolloutWorkers)],
+    '--trainers',
+    String(trainers),
+    '--rollout-workers',
+    String(rolloutWorkers),
     ...(metricsPort === undefined ? [] : ['--metrics-port', String(metricsPort)]),
   ];
   const command = [process.execPath, ratchet, 'dev', ...workers, '--weights', ...weights];

@@ -2,7 +2,9 @@ import { Command, Option } from 'commander';
 import { workerRoles, type WorkerRole } from '../../core/names.ts';
 
 export const workerCommand = new Command('worker')
-  .description('one worker, or what hands metrics on, against a Temporal server elsewhere (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, …)')
+  .description(
+    'one worker, or what hands metrics on, against a Temporal server elsewhere (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, …)',
+  )
   .addOption(new Option('--role <role>', 'what it works on').choices([...workerRoles, 'metrics']).makeOptionMandatory())
   .option('--policy-url <url>', 'policy server of runs whose config names none', 'http://127.0.0.1:8420')
   .action(async ({ role, policyUrl }: { role: WorkerRole | 'metrics'; policyUrl: string }) => {

@@ -23,7 +23,7 @@ async function folderWith(t: TestContext, files: Readonly<Record<string, string>
 
 const lines = (rows: readonly object[]): string => rows.map((row) => `${JSON.stringify(row)}\n`).join('');
 const words = ['cat', 'dog', 'sun', 'map', 'pen', 'owl', 'ink'];
-const data = lines(words.map((word) => ({ prompt: word, completion: [...word].reverse().join('') })));
+const data = lines(words.map((word) => ({ prompt: word, completion: word.split('').reverse().join('') })));
 
 describe('a file of supervised rows', () => {
   test('messages, prompt and completion as texts, and as messages, are the same rows', async (t) => {
@@ -59,7 +59,12 @@ describe('a file of supervised rows', () => {
     await assert.rejects(readSftData(file), (error: Error) => {
       const told = error.message.split('\n').slice(1);
       assert.deepEqual(
-        told.map((line) => line.trim().replace(`${file}:`, '').replace(/Invalid.*/, '…')),
+        told.map((line) =>
+          line
+            .trim()
+            .replace(`${file}:`, '')
+            .replace(/Invalid.*/, '…'),
+        ),
         [
           '2: no "completion"',
           '3: no JSON',
@@ -99,7 +104,7 @@ describe('a file of supervised rows', () => {
   });
 });
 
-const settings = { 'sft.steps': '120', 'sft.batch_size': '2', 'sft.learning_rate': '0.001', 'max_steps': '0' };
+const settings = { 'sft.steps': '120', 'sft.batch_size': '2', 'sft.learning_rate': '0.001', max_steps: '0' };
 
 /** A run with rows of its own, as opening it leaves it. */
 async function supervisedRun(t: TestContext, text = data): Promise<TestRun> {
@@ -143,7 +148,10 @@ describe('a supervised run', () => {
 
   test('refuses rows that are longer than the model, by their number, before it trains', async (t) => {
     const test = await supervisedRun(t, data + lines([{ prompt: 'cat', completion: 'tac'.repeat(40) }]));
-    await assert.rejects(act(openRoles().warmUp, { run: test.run, from: null }), /row 8 of .* has \d+ tokens; the model takes 64/);
+    await assert.rejects(
+      act(openRoles().warmUp, { run: test.run, from: null }),
+      /row 8 of .* has \d+ tokens; the model takes 64/,
+    );
   });
 
   test('goes on with the rows it began with when the file changes or goes away', async (t) => {

@@ -70,7 +70,10 @@ describe('rows of metrics', () => {
     await writeFile(path.join(folder, 'metrics.jsonl'), again);
     const feed = new MetricsFeed(store);
     await feed.pull();
-    assert.deepEqual(numbered(await feed.from(0, 9)), [0, 1, 2, 3].map((step) => [step, 'main', step]));
+    assert.deepEqual(
+      numbered(await feed.from(0, 9)),
+      [0, 1, 2, 3].map((step) => [step, 'main', step]),
+    );
     feed.letGo(3);
     assert.deepEqual(numbered(await feed.from(1, 2)), [
       [1, 'main', 1],
@@ -97,7 +100,10 @@ describe('rows of metrics', () => {
     await sinks.close(true);
     const states = await readSinkStates(store);
     assert.deepEqual(states['kept'], { next: 2, rows: 2, place: null, failing: null, isDone: true });
-    assert.equal(describeSink('wandb', { ...states['kept'], next: 1, failing: 'no key' }), 'wandb: 1 of 2 rows sent; failing: no key');
+    assert.equal(
+      describeSink('wandb', { ...states['kept'], next: 1, failing: 'no key' }),
+      'wandb: 1 of 2 rows sent; failing: no key',
+    );
   });
 });
 
@@ -131,7 +137,10 @@ describe('event files of TensorBoard', () => {
     const [torn, next] = await framesIn(folder, 'main');
     assert.deepEqual([torn!.records.length, torn!.isWhole], [1 + 5, false]);
     assert.deepEqual([next!.records.length, next!.isWhole], [1 + 2, true]);
-    assert.deepEqual((await framesIn(folder, 'l2')).map(({ records }) => records.length), [2]);
+    assert.deepEqual(
+      (await framesIn(folder, 'l2')).map(({ records }) => records.length),
+      [2],
+    );
     assert.equal(await new TensorBoardSink(store).open(), 8);
   });
 });
@@ -142,9 +151,7 @@ describe('/metrics', () => {
     figures.add(rowOf(0));
     figures.add({ ...rowOf(1), 'recovery/count': 2 });
     figures.add({ step: 0, lineage: 'main', 'eval/reverse-text/reward/mean': 0.5 });
-    const text = exposition(
-      figures.samples({ wandb: { next: 1, rows: 3, place: null, failing: 'x', isDone: false } }),
-    );
+    const text = exposition(figures.samples({ wandb: { next: 1, rows: 3, place: null, failing: 'x', isDone: false } }));
     const labels = 'run="words \\"one\\"",lineage="main"';
     for (const line of [
       '# TYPE ratchet_step gauge',

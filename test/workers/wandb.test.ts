@@ -24,12 +24,13 @@ const installed = await ensurePython({
 );
 
 const canary = 'c4na7yc4na7yc4na7yc4na7yc4na7yc4na7yc4na7y';
-const text = 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n[wandb]\nproject = "p"\nname = "n"\ntags = ["a"]\nmode = "offline"\n';
+const text =
+  'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n[wandb]\nproject = "p"\nname = "n"\ntags = ["a"]\nmode = "offline"\n';
 
 interface WandbRun {
   readonly store: Store;
   readonly folder: string;
-  open(): { readonly sink: WandbSink; readonly sinks: RunSinks };
+  readonly open: () => { readonly sink: WandbSink; readonly sinks: RunSinks };
 }
 
 async function openRun(t: TestContext): Promise<WandbRun> {
@@ -140,7 +141,11 @@ describe('a W&B run', { skip: installed.why }, () => {
     const home = path.dirname(folder);
     const { spec } = parsed;
     const sink = new WandbSink({
-      ...{ spec, wandb: spec.wandb!, id: 'offline', folder, log: (line) => void told.push(line) },
+      spec,
+      wandb: spec.wandb!,
+      id: 'offline',
+      folder,
+      log: (line) => void told.push(line),
       environment: { ...environment, HOME: home, RATCHET_CACHE: cacheOf(installed.python!) },
     });
     await addSteps(store, 0, 2);
@@ -158,7 +163,11 @@ test('a run whose machine has no Python trains on, and says what is missing', as
   assert(parsed.ok);
   const { spec } = parsed;
   const sink = new WandbSink({
-    ...{ spec, wandb: spec.wandb!, id: 'none', folder, log: () => {} },
+    spec,
+    wandb: spec.wandb!,
+    id: 'none',
+    folder,
+    log: () => {},
     environment: { ...process.env, RATCHET_PYTHON: path.join(folder, 'no-python') },
   });
   const told: string[] = [];

@@ -35,7 +35,14 @@ describe('a config that is right', () => {
     assert.equal(spec.name, 'reverse-text');
     assert.equal(spec.batchSize, 512);
     assert.deepEqual(spec.schedule, { type: 'linear', warmupSteps: 5, minRatio: 0.05 });
-    assert.deepEqual(spec.sft, { steps: 400, batchSize: 64, learningRate: 3e-3, warmupSteps: 20, minRatio: 0.1 });
+    assert.deepEqual(spec.sft, {
+      data: null,
+      steps: 400,
+      batchSize: 64,
+      learningRate: 3e-3,
+      warmupSteps: 20,
+      minRatio: 0.1,
+    });
     assert.equal(spec.eval?.environments[0]?.numExamples, 512);
     assert.deepEqual(spec.kl, { beta: 0, targetKl: null, refSyncSteps: null });
   });
