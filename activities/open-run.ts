@@ -101,7 +101,9 @@ type Identity = Pick<RunSpec, (typeof identity)[number]> & { readonly lossCode: 
 function identityOf(spec: RunSpec): Identity {
   const advantage =
     typeof spec.advantage === 'string' ? spec.advantage : { import: { ...spec.advantage.import, path: '' } };
-  return { ...spec, advantage, lossCode: spec.loss.import?.sha256 ?? null };
+  const data = spec.sft?.data && { ...spec.sft.data, path: '' };
+  const sft = spec.sft && { ...spec.sft, data: data ?? null };
+  return { ...spec, advantage, sft, lossCode: spec.loss.import?.sha256 ?? null };
 }
 
 export const createOpenRun =
@@ -123,7 +125,7 @@ export const createOpenRun =
     await claimRun(dependencies, spec, workflowId);
 
     const datasets = await openDatasets(spec); // before the run's identity is written: what is refused may be corrected
-    const ref = takesOver?.handle?.spec ?? (await recordSettings(dependencies, asked, spec));
+    const ref = takesOver?.handle?.spec ?? (await recordSettings(dependencies, asked, settings));
     const place = { name: spec.name, store: spec.store.uri };
     const { lineage, refused } = takesOver?.handle
       ? await openLineageAsAsked(place, takesOver.asked)
@@ -154,6 +156,8 @@ export const createOpenRun =
 interface Settings {
   readonly spec: RunSpec;
   readonly warnings: readonly string[];
+  /** The rows of `[sft] data`, unless they are stored. */
+  readonly sftRows: Uint8Array | null;
   /** `[ckpt] resume_step` */
   readonly resumeStep: number | null;
 }
@@ -162,20 +166,22 @@ async function readSettings(
   { projectFolder }: OpenRunDependencies,
   { config, overrides = {}, run, takesOver }: Exclude<TrainRunInput, string>,
 ): Promise<Settings> {
-  if (takesOver?.handle) return { spec: await specOf(takesOver.handle), warnings: [], resumeStep: null };
-  return loadRunConfig(config, { projectFolder, overrides, ...(run === undefined ? {} : { run }) });
+  if (takesOver?.handle) return { spec: await specOf(takesOver.handle), warnings: [], sftRows: null, resumeStep: null };
+  const options = { projectFolder, overrides, reachesStore: true };
+  return loadRunConfig(config, { ...options, ...(run === undefined ? {} : { run }) });
 }
 
 /** Stores the settings and what they were read from, if they are of the run that is there. */
 async function recordSettings(
   { projectFolder }: OpenRunDependencies,
   { config, overrides = {} }: Exclude<TrainRunInput, string>,
-  spec: RunSpec,
+  { spec, sftRows }: Settings,
 ): Promise<ObjectRef> {
   const store = openRunStore(spec.store.uri, spec.name);
   const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
   const recorded = decodeJson<{ spec: unknown }>(first.bytes, store.uri + layout.run());
   refuseOtherIdentity(spec, RunSpec.parse(recorded.spec), store.uri);
+  if (sftRows) await store.put(layout.sftData(), sftRows); // they are what the identity says
   const bytes = encodeJson(spec);
   const ref = await store.put(layout.spec(sha256(bytes)), bytes);
   const source: SpecSource = { config: path.resolve(projectFolder, config), overrides: withoutResume(overrides) };

@@ -17,6 +17,7 @@ import { EngineFailures } from './engine-failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { storeFolder } from './policy-trainer.ts';
 import { specOf, storeOf } from './run-access.ts';
+import { checkData, drawData } from './sft-rows.ts';
 import type { TrainDependencies } from './train-step.ts';
 import { goingOn } from './trainer-claims.ts';
 
@@ -73,7 +74,8 @@ export const createWarmUp = (
             `${start.policy.weights} in ${storeOf(run).uri} holds other weights than warm-up step ${start.step} left there. Start over with --fresh.`,
           );
         }
-        const draw = await demonstrations(spec, await openTokenizer(folder));
+        const tokenizer = await openTokenizer(folder);
+        const draw = spec.sft?.data ? await drawData(run, spec, tokenizer) : await demonstrations(spec, tokenizer);
         let { loss } = start;
         let samples = await draw(start.step + 1);
         for (let n = start.step + 1; n <= end; n++) {
@@ -113,6 +115,10 @@ export const createWarmUp = (
 
 async function makeBase(run: RunHandle, spec: RunSpec, isLast: boolean): Promise<WarmUpState> {
   const model = await openModel(spec.model, { seed: spec.seed });
+  if (spec.sft?.data) {
+    const { tokenizer, config } = model;
+    await checkData(run, spec.sft.data, { tokenizer, positionsMax: config.positionsMax });
+  }
   const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(0);
   const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
   try {

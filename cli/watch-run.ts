@@ -40,7 +40,7 @@ export interface Watch {
   /** Aborted when the processes of another command, to which this one is attached, have ended. */
   readonly gone: AbortSignal;
   /** After the summary of a run that has finished. */
-  readonly sayNext?: () => void;
+  readonly sayNext?: () => Promise<void>;
 }
 
 /** Tells of a run until it ends or is left; the exit code. An upgrade ends the run's workflow and starts it anew: then the new one is watched. */
@@ -90,7 +90,7 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<End | 
     audience.leave();
     if (status === null) audience.say(describeEffectiveness(result.effectiveness)); // what else happened stands in the log
     summarize(result, status ?? options.known, stack, audience);
-    sayNext?.();
+    await sayNext?.();
     const { step, policyDigest, weights, ledger, effectiveness } = result;
     return {
       outcome: 'finished',
@@ -202,9 +202,11 @@ function summarize(
   const counts = Object.entries(ledger.counts).map(([state, count]) => `${count} ${state}`);
   if (ledger.pending > 0) counts.push(`${ledger.pending} pending`);
   const parts = [
-    `done: step ${step}${known === null ? '' : ` of ${known.maxSteps}`}`,
+    known?.maxSteps === 0
+      ? 'done: supervised training'
+      : `done: step ${step}${known === null ? '' : ` of ${known.maxSteps}`}`,
     ...(stack ? [`${restarts} processes restarted`] : []),
-    `ledger ${ledger.issued} groups issued = ${counts.join(' + ')} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
+    `ledger ${ledger.issued} groups issued${counts.length === 0 ? '' : ` = ${counts.join(' + ')}`} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
   ];
   audience.say(parts.join(' · '));
   audience.say(

@@ -42,7 +42,18 @@ export const layout = {
   allWarmUps: () => 'checkpoints/warm_up/',
   evaluation: (lineage: string, environment: string, model: string, step: number) =>
     `${branch(lineage)}evals/${environment}--${model.replaceAll('/', '--')}/step_${step}/`,
+  /** The rows of `[sft] data`. */
+  sftData: () => 'sft/data.jsonl',
   metrics: () => 'metrics.jsonl',
+  /** In which order the rows of metrics were handed on, one row's key a line: a row keeps its number whatever becomes of the file. */
+  metricsOrder: () => 'sinks/order.jsonl',
+  /** How far each sink is. */
+  sinks: () => 'sinks/state.json',
+  /** TensorBoard's; one run of it for each lineage. */
+  eventFile: (lineage: string, seconds: number, part: number) =>
+    `${layout.allEventFiles(lineage)}events.out.tfevents.${String(seconds).padStart(10, '0')}.${String(part).padStart(3, '0')}.ratchet`,
+  allEventFiles: (lineage: string) => `tensorboard/${lineage}/`,
+  wandb: () => 'wandb/',
   allLogs: () => 'logs/',
   log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,
 } as const;

@@ -55,6 +55,9 @@ export const refusedAttemptsMax = 3;
 /** How often in a row the engine may die of the same work before the run pauses: by then it is the work, not the weather. */
 export const engineFailuresMax = 3;
 
+/** A file of supervised rows is held in memory, as text and as rows. */
+export const sftDataBytesMax = 256 * 1024 * 1024;
+
 /** Supervised warm-up steps in one activity: what a killed trainer loses at most. */
 export const warmUpStepsPerSegment = 50;
 

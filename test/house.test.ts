@@ -70,6 +70,8 @@ const house: Readonly<Record<string, Room>> = {
   },
   // Run files, and code of the user's that a run file names.
   configs: { rooms: [], packages: [] },
+  // Programs for another interpreter.
+  python: { rooms: [], packages: [] },
   // Runs before any package is there.
   setup: { rooms: [], packages: ['node:*'] },
 };
@@ -94,7 +96,9 @@ describe('the house', () => {
 
   test('ARCHITECTURE.md draws the same house', { skip: !existsSync(path.join(root, 'ARCHITECTURE.md')) }, () => {
     const drawn = roomsOfFirstTable(readFileSync(path.join(root, 'ARCHITECTURE.md'), 'utf8')).sort();
-    const built = [...Object.keys(house), ...freeRooms].filter((room) => sources.some((file) => roomOf(file) === room));
+    const built = [...Object.keys(house), ...freeRooms].filter((room) =>
+      allFiles.some((file) => roomOf(file) === room && /\.(ts|mts|mjs|py)$/.test(file)),
+    );
     assert.deepEqual(drawn, built.sort());
   });
 

@@ -22,7 +22,11 @@ export function unsoundLine({
 
 export function finishedLine(step: number, maxSteps: number, effectiveness: Effectiveness | undefined): string {
   const figures = effectiveness === undefined ? [] : [describeEffectiveness(effectiveness)];
-  return [`${endOf(step, maxSteps)} at step ${step} of ${maxSteps}`, ...figures].join(' · ');
+  const where =
+    maxSteps === 0
+      ? 'finished: v0, from supervised training alone'
+      : `${endOf(step, maxSteps)} at step ${step} of ${maxSteps}`;
+  return [where, ...(maxSteps === 0 ? [] : figures)].join(' · ');
 }
 
 /** A run that made fewer steps than it was to make was told to stop. */

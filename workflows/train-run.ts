@@ -315,7 +315,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 
   function isEvalDue(step: number): boolean {
     if (!spec.eval) return false;
-    if (step === 0) return !spec.eval.skipFirstStep;
+    if (step === 0) return !spec.eval.skipFirstStep || desk.lastStep === 0;
     return step % (desk.overrides.evalInterval ?? spec.eval.interval) === 0 || step === desk.lastStep;
   }
 

@@ -67,7 +67,8 @@ function wholeRows(bytes: Uint8Array): MetricsRow[] {
     });
 }
 
-function rowKey(row: Pick<MetricsRow, 'lineage' | 'step'>): string {
+/** What tells a row from others. */
+export function rowKey(row: Pick<MetricsRow, 'lineage' | 'step'>): string {
   const evaluation = Object.keys(row).find((name) => name.startsWith('eval/'));
   return `${row.lineage}/${row.step}/${evaluation?.split('/')[1] ?? 'train'}`;
 }

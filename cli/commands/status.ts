@@ -35,6 +35,8 @@ export interface StatusReport {
   readonly stoppedBecause: string | null;
   /** What the commits say; read where the workflow does not run, as it takes longer. */
   readonly committed: CommittedRun | null;
+  /** Where its metrics go besides its folder, one line each: what is behind, what fails. */
+  readonly sinks: readonly string[];
   /** Why Temporal could not be asked; null when it could. */
   readonly temporalError: string | null;
   /** What stands in for a status: who does not answer. */
@@ -42,7 +44,8 @@ export interface StatusReport {
 }
 
 async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
-  const nothing = { run, workflow: null, status: null, retries: [], stoppedBecause: null, temporalError: null };
+  const sinks = await sinksOf(run, store);
+  const nothing = { run, workflow: null, status: null, retries: [], stoppedBecause: null, temporalError: null, sinks };
   try {
     const told = await withTemporal((client) => askTemporal(client, run));
     return { ...nothing, ...told, committed: told.workflow === 'running' ? null : await readCommitted(run, store) };
@@ -74,6 +77,24 @@ async function askTemporal(client: Client, run: string): Promise<Told> {
   };
 }
 
+/** Where its metrics go besides its folder, and which of that is behind or fails; nothing when its folder is not here. */
+async function sinksOf(run: string, store: string | undefined): Promise<readonly string[]> {
+  const [{ findRunFolder }, { readSinkStates }, { describeSink }, { openRunStore }] = await Promise.all([
+    import('../run-place.ts'),
+    import('../../backends/metrics/run-sinks.ts'),
+    import('../../backends/metrics/sinks.ts'),
+    import('../../backends/store/index.ts'),
+  ]);
+  try {
+    const folder = await findRunFolder(run, store, { asksTemporal: false });
+    const states = await readSinkStates(openRunStore(folder.store, folder.name));
+    return Object.entries(states).flatMap(([sink, state]) => describeSink(sink, state) ?? []);
+  } catch (error) {
+    if (error instanceof RatchetError && error.code === 'RunNotFound') return [];
+    throw error;
+  }
+}
+
 /** From the run's folder alone; null when there is none here, or nothing is committed. Loaded only where it is needed: it is heavy. */
 async function readCommitted(run: string, store: string | undefined): Promise<CommittedRun | null> {
   const [{ findRunFolder }, { committedRun }] = await Promise.all([
@@ -100,7 +121,7 @@ async function failureOf(handle: WorkflowHandle): Promise<string | null> {
 }
 
 async function describe(report: StatusReport): Promise<string[]> {
-  const { run, workflow, status, committed, stoppedBecause, temporalError, waiting, retries } = report;
+  const { run, workflow, status, committed, stoppedBecause, temporalError, waiting, retries, sinks } = report;
   const lines = status ? describeStatus(status, workflow!, retries) : [`${run}: ${standing(report)}`];
   if (stoppedBecause) lines.push(`stopped because: ${stoppedBecause}`);
   if (waiting) lines.push(waiting);
@@ -109,7 +130,7 @@ async function describe(report: StatusReport): Promise<string[]> {
     const { describeEffectiveness } = await import('../../core/rl/effectiveness.ts');
     lines.push(`effectiveness ${describeEffectiveness(committed.effectiveness)}`);
   }
-  return lines;
+  return [...lines, ...sinks];
 }
 
 function standing({ workflow, committed }: StatusReport): string {

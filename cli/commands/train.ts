@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
 import { mkdir } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Client } from '@temporalio/client';
@@ -7,6 +8,7 @@ import { taskQueues } from '../../core/names.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { readSinkStates } from '../../backends/metrics/run-sinks.ts';
 import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
 import { waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
@@ -96,7 +98,10 @@ export async function train(
       goOnPlainly: trainAgain(withoutResume(command)),
       interrupted,
       gone,
-      sayNext: () => sayNext(command, spec, audience),
+      sayNext: async () => {
+        if (stack) await untilSent(spec, audience, interrupted.signal);
+        sayNext(command, spec, audience);
+      },
     });
   } finally {
     watched.stop();
@@ -114,7 +119,7 @@ export async function train(
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       // A killed orchestrator's unfinished workflow task is waited for no longer than this.
       workflowTaskTimeout: '5s',
-      staticSummary: `${spec.model} · ${spec.environments.map(({ name }) => name).join(', ')} · ${spec.maxSteps} steps`,
+      staticSummary: `${[spec.model, ...spec.environments.map(({ name }) => name)].join(' · ')} · ${spec.maxSteps === 0 ? 'supervised' : `${spec.maxSteps} steps`}`,
     });
   }
 }
@@ -207,7 +212,31 @@ async function findServer(clock: Teller): Promise<TemporalCli> {
   return cli;
 }
 
+/** How often one looks how far W&B is. */
+const sinkPollMs = 250;
+/** How long the end of our processes waits for W&B to have everything; what it lacks then it gets when they start again. */
+const sinkPatienceMs = 60_000;
+
+async function untilSent(spec: RunSpec, { say }: Audience, interrupted: AbortSignal): Promise<void> {
+  if (!spec.wandb || spec.wandb.mode === 'disabled') return;
+  const store = openRunStore(spec.store.uri, spec.name);
+  const until = performance.now() + sinkPatienceMs;
+  for (;;) {
+    const { wandb } = await readSinkStates(store);
+    const isOver = performance.now() > until || interrupted.aborted;
+    if (wandb?.isDone) return say(`W&B     ${wandb.place ?? ''}`);
+    if (wandb?.failing || isOver) {
+      const why = wandb?.failing ?? 'it was not waited for any longer';
+      return say(
+        `W&B     ${wandb?.next ?? 0} of ${wandb?.rows ?? '?'} rows sent: ${why}. The rest is sent when processes run here again (npx ratchet dev).`,
+      );
+    }
+    await delay(sinkPollMs, undefined, { signal: interrupted }).catch(() => undefined); // interrupted: said above
+  }
+}
+
 function sayNext(command: TypedCommand, spec: RunSpec, { say }: Audience): void {
+  if (spec.maxSteps === 0) return say(`next    afresh: ${trainAgain(command)} --fresh`);
   const further = trainAgain(withMaxSteps(command, spec.maxSteps * 2));
   say(`next    further: ${further}      afresh: ${trainAgain(command)} --fresh`);
 }

@@ -114,7 +114,8 @@ export const HostedConfig = z.strictObject({
     .literal('rl')
     .meta({ expected: '"rl"; known, not supported yet: "sft" and "opd" (for supervised steps before RL, see [sft])' })
     .default('rl'),
-  max_steps: whole(1).default(100),
+  /** 0 = supervised only: the run ends after [sft]. */
+  max_steps: whole(0).default(100),
   batch_size: whole(2).default(128),
   rollouts_per_example: whole(2).default(8),
   learning_rate: positive().default(1e-4),
@@ -149,7 +150,8 @@ export const HostedConfig = z.strictObject({
         .default([...loraModules]),
     })
     .optional(),
-  env: z.array(trainEnvironment).min(1).meta({ expected: 'at least one environment: a [[env]] with an id' }),
+  /** At least one, unless there is nothing but [sft] data to learn from: hosted-relations.ts. */
+  env: z.array(trainEnvironment).meta({ expected: 'at least one environment: a [[env]] with an id' }).default([]),
   sampling: z
     .strictObject({
       max_tokens: whole(1).default(512),
@@ -212,7 +214,16 @@ export const HostedConfig = z.strictObject({
   /** Three places for the same: [resume] step, [ckpt] resume_step, [trainer.ckpt] resume_step. Not part of the run. */
   resume: z.strictObject({ step: resumeStep().default(-1) }).optional(),
   ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
-  wandb: z.strictObject({ project: text().optional(), name: text().optional(), entity: text().optional() }).optional(),
+  wandb: z
+    .strictObject({
+      project: text().optional(),
+      name: text().optional(),
+      entity: text().optional(),
+      group: text().optional(),
+      tags: z.array(text()).meta({ expected: 'a list of texts' }).optional(),
+      mode: choice('online', 'offline', 'disabled').optional(),
+    })
+    .optional(),
   trainer: z
     .strictObject({
       kind: choice('onnx', 'module').default('onnx'),
@@ -284,6 +295,12 @@ export const HostedConfig = z.strictObject({
     .prefault({}),
   sft: z
     .strictObject({
+      /** From the config's folder if it begins with a dot, else from the project's. */
+      data: z
+        .string()
+        .regex(/\.jsonl$/)
+        .meta({ expected: 'a .jsonl file with a conversation in each line, such as "./examples.jsonl"' })
+        .optional(),
       steps: whole(1),
       batch_size: whole(1).default(64),
       learning_rate: positive().default(3e-3),
