@@ -12,6 +12,7 @@ const ratchet = new Command('ratchet')
 const commands = {
   train: async () => (await import('./commands/train.ts')).trainCommand,
   check: async () => (await import('./commands/check.ts')).checkCommand,
+  env: async () => (await import('./commands/env.ts')).envCommand,
   status: async () => (await import('./commands/status.ts')).statusCommand,
   logs: async () => (await import('./commands/logs.ts')).logsCommand,
   pause: async () => (await import('./commands/steer.ts')).pauseCommand,

@@ -44,10 +44,15 @@ const house: Readonly<Record<string, Room>> = {
     also: {
       'backends/environments/load.ts': [computed],
       'backends/environments/judge.ts': ['p-queue'],
+      'backends/environments/python': ['p-queue'],
       'backends/store': ['@aws-sdk/client-s3'],
     },
   },
-  environments: { rooms: ['core', 'backends/environments'], packages: ['node:*', 'zod'] },
+  environments: {
+    rooms: ['core', 'backends/environments'],
+    packages: ['node:*', 'zod'],
+    also: { 'environments/wiki-search': ['minisearch'] },
+  },
   activities: {
     rooms: ['core', 'engine', 'backends'],
     packages: ['node:*', '@temporalio/activity', '@temporalio/common'],
@@ -65,7 +70,7 @@ const house: Readonly<Record<string, Room>> = {
     also: { 'cli/ratchet.mjs': ['tsx/esm/api'] },
   },
   // Run files, and code of the user's that a run file names.
-  configs: { rooms: [], packages: [] },
+  configs: { rooms: [], packages: ['ratchet/environments'] },
   // Runs before any package is there.
   setup: { rooms: [], packages: ['node:*'] },
 };
