@@ -255,7 +255,10 @@ class Beginning {
   }
 }
 
+/** Its beginning and its end, where an error says what it is. */
 function shorten(text: string, charsMax: number): string {
   const whole = text.trimEnd();
-  return whole.length <= charsMax ? whole : `${whole.slice(0, charsMax)}\n… (${whole.length - charsMax} characters left out)`;
+  if (whole.length <= charsMax) return whole;
+  const half = Math.floor(charsMax / 2);
+  return `${whole.slice(0, half)}\n… (${whole.length - 2 * half} characters left out) …\n${whole.slice(-half)}`;
 }
