@@ -132,7 +132,7 @@ function finalAnswer(completion: string): string {
   const said = withoutThinking(completion);
   const marker = 'answer:';
   const at = said.toLowerCase().lastIndexOf(marker);
-  return at < 0 ? said : said.slice(at + marker.length);
+  return at < 0 ? said : said.slice(at + marker.length).trim();
 }
 
 /** Without case, punctuation and articles, as question answering is usually compared (Rajpurkar et al. 2016, SQuAD). */
