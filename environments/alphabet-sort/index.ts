@@ -35,7 +35,7 @@ const Args = z
     num_train_examples: z.int().min(1).max(1_000_000).default(5_000),
     num_eval_examples: z.int().min(1).max(100_000).default(500),
     /** Share of the demonstrated turns that are wrong, so that the warm-up leaves something to learn. */
-    wrong_demonstrations: z.number().min(0).max(1).default(0.5),
+    wrong_demonstrations: z.number().min(0).max(1).default(0.3),
     /** Chooses names and turns, and which tenth of all conversations is held out. */
     seed: z.int().min(0).default(0),
   })

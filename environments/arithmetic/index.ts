@@ -17,7 +17,6 @@ import type { Environment } from '../../backends/environments/kit.ts';
  */
 
 const operations = { '+': (a: number, b: number) => a + b, '-': (a: number, b: number) => a - b, '*': times };
-type Operation = keyof typeof operations;
 
 const Args = z.strictObject({
   operations: z
@@ -29,7 +28,7 @@ const Args = z.strictObject({
   num_train_examples: z.int().min(1).max(1_000_000).default(20_000),
   num_eval_examples: z.int().min(1).max(100_000).default(1_000),
   /** Share of the demonstrations that are wrong, so that the warm-up leaves something to learn. */
-  wrong_demonstrations: z.number().min(0).max(1).default(0.5),
+  wrong_demonstrations: z.number().min(0).max(1).default(0.3),
   /** Chooses the problems, and which tenth of all problems is held out. */
   seed: z.int().min(0).default(0),
 });
@@ -68,7 +67,7 @@ function drawProblems(
   const rows = new Map<string, DatasetRow>();
   // Where nothing new has come for so long, hardly anything is left.
   for (let fruitless = 0; rows.size < count && fruitless < drawsMax; fruitless++) {
-    const operation = options.operations[pick(options.operations.length)]! as Operation;
+    const operation = options.operations[pick(options.operations.length)]!;
     const [a, b] = [operand(1 + pick(options.digits), random), operand(1 + pick(options.digits), random)];
     const [first, second] = operation === '-' && a < b ? [b, a] : [a, b];
     const prompt = `${first}${operation}${second}=`;
