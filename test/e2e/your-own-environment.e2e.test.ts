@@ -38,10 +38,10 @@ test('the commands of docs/your-own-environment.md lead from nothing to an envir
     .map((line) => JSON.parse(line) as Record<string, number>)
     .filter((row) => 'eval/shout/reward/mean' in row);
   const [first, last] = [evals.at(0)!, evals.at(-1)!];
-  assert.deepEqual([first['step'], last['step']], [0, 15]);
+  assert.deepEqual([first['step'], last['step']], [0, 10]);
   const [before, after] = [first['eval/shout/reward/mean']!, last['eval/shout/reward/mean']!];
   assert.ok(after > before + 0.15, `held-out reward ${before} before, ${after} after`);
-  assert.match(said.at(-1)!, /lineage main|15 /); // the last command looks at what came of it
+  assert.match(said.at(-1)!, /10/);
 });
 
 /** Types lines into a shell; all of them must succeed. */
