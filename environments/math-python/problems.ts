@@ -34,11 +34,19 @@ const problemKinds: Readonly<Record<Difficulty, readonly ((draw: Draw) => Proble
     },
     (draw) => {
       const [a, b] = [draw(40, 999), draw(40, 999)];
-      return problem(`What is the greatest common divisor of ${a} and ${b}?`, gcd(a, b), `import math\nmath.gcd(${a}, ${b})`);
+      return problem(
+        `What is the greatest common divisor of ${a} and ${b}?`,
+        gcd(a, b),
+        `import math\nmath.gcd(${a}, ${b})`,
+      );
     },
     (draw) => {
       const [a, b, m] = [draw(3, 40), draw(5, 30), draw(7, 97)];
-      return problem(`What is the remainder of ${a}^${b} divided by ${m}?`, powerModulo(a, b, m), `pow(${a}, ${b}, ${m})`);
+      return problem(
+        `What is the remainder of ${a}^${b} divided by ${m}?`,
+        powerModulo(a, b, m),
+        `pow(${a}, ${b}, ${m})`,
+      );
     },
     (draw) => {
       const [k, n] = [draw(3, 12), draw(50, 400)];
@@ -88,7 +96,9 @@ const problemKinds: Readonly<Record<Difficulty, readonly ((draw: Draw) => Proble
       const to = from + draw(30, 300);
       return problem(
         `What is the sum of the prime numbers from ${from} to ${to}?`,
-        numbers(from, to).filter(isPrime).reduce((sum, prime) => sum + prime, 0),
+        numbers(from, to)
+          .filter(isPrime)
+          .reduce((sum, prime) => sum + prime, 0),
         `sum(p for p in range(${from}, ${to} + 1) if all(p % d for d in range(2, int(p ** 0.5) + 1)))`,
       );
     },

@@ -89,7 +89,11 @@ export function wikiTools(pages: readonly Page[], results: number): Tool[] {
     idField: 'id',
     extractField: (page, field) =>
       field === 'text' ? page.sections.map(({ text }) => text).join('\n') : field === 'id' ? page.id : page.title,
-    searchOptions: { boost: { title: 3 }, prefix: (term) => term.length > 3, fuzzy: (term) => (term.length > 5 ? 0.2 : false) },
+    searchOptions: {
+      boost: { title: 3 },
+      prefix: (term) => term.length > 3,
+      fuzzy: (term) => (term.length > 5 ? 0.2 : false),
+    },
   });
   index.addAll(pages);
 
@@ -110,7 +114,8 @@ export function wikiTools(pages: readonly Page[], results: number): Tool[] {
       parameters: z.strictObject({ page_id: z.string() }),
       run({ page_id }) {
         const page = byId.get(page_id);
-        if (page === undefined) throw new ToolError(`there is no page ${JSON.stringify(page_id)}; search_pages gives ids.`);
+        if (page === undefined)
+          throw new ToolError(`there is no page ${JSON.stringify(page_id)}; search_pages gives ids.`);
         return page.sections.map(({ id, name }) => `${id}: ${name}`).join('\n');
       },
     }),

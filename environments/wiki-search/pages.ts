@@ -24,7 +24,10 @@ export function makePages(world: World): Page[] {
       page(island.name, {
         Geography: `${island.name} is one of the Lantern Isles. Its area is ${island.areaKm2} square kilometres. The highest point is ${island.hill}, ${island.hillM} metres above the sea.`,
         History: `People first settled on ${island.name} in the year ${island.settled}.`,
-        Towns: `Towns on the island: ${list(towns.filter((town) => town.island === island).map(({ name }) => name), 'none, only farms')}.`,
+        Towns: `Towns on the island: ${list(
+          towns.filter((town) => town.island === island).map(({ name }) => name),
+          'none, only farms',
+        )}.`,
       }),
     ),
     ...towns.map((town) =>
@@ -38,7 +41,13 @@ export function makePages(world: World): Page[] {
           `The charter of ${town.name} dates from ${town.founded}, which counts as the year of its foundation.`,
         ]),
         Economy: `The town has long been known for its ${town.craft}. Its best-known dish is ${town.dish}.`,
-        'People and sights': `Born here: ${list(people.filter(({ birthplace }) => birthplace === town).map(({ name }) => name), 'nobody of note')}. Bridges: ${list(bridges.filter((bridge) => bridge.town === town).map(({ name }) => name), 'none')}.`,
+        'People and sights': `Born here: ${list(
+          people.filter(({ birthplace }) => birthplace === town).map(({ name }) => name),
+          'nobody of note',
+        )}. Bridges: ${list(
+          bridges.filter((bridge) => bridge.town === town).map(({ name }) => name),
+          'none',
+        )}.`,
       }),
     ),
     ...people.map((person) =>
@@ -47,7 +56,13 @@ export function makePages(world: World): Page[] {
           `${person.name} was born in ${person.birthplace.name} in ${person.born} and died in ${person.died}.`,
           `Born in ${person.born} in the town of ${person.birthplace.name}, ${person.name} lived until ${person.died}.`,
         ]),
-        Work: `${person.name} was a ${person.profession} by profession. Books: ${list(books.filter(({ author }) => author === person).map(({ name }) => name), 'none')}. Bridges: ${list(bridges.filter(({ builder }) => builder === person).map(({ name }) => name), 'none')}.`,
+        Work: `${person.name} was a ${person.profession} by profession. Books: ${list(
+          books.filter(({ author }) => author === person).map(({ name }) => name),
+          'none',
+        )}. Bridges: ${list(
+          bridges.filter(({ builder }) => builder === person).map(({ name }) => name),
+          'none',
+        )}.`,
         'Private life': `Friends remembered how ${person.name.split(' ')[0]} played the ${person.instrument} in the evenings.`,
       }),
     ),
@@ -84,10 +99,17 @@ function page(name: string, sections: Readonly<Record<string, string>>): Page {
   return {
     id,
     title,
-    sections: Object.entries(sections).map(([section, text]) => ({ id: `${id}:${slug(section)}`, name: section, text })),
+    sections: Object.entries(sections).map(([section, text]) => ({
+      id: `${id}:${slug(section)}`,
+      name: section,
+      text,
+    })),
   };
 }
 
 export function slug(text: string): string {
-  return text.toLowerCase().replaceAll("'", '').replaceAll(/[^a-z0-9]+/g, '_');
+  return text
+    .toLowerCase()
+    .replaceAll("'", '')
+    .replaceAll(/[^a-z0-9]+/g, '_');
 }

@@ -100,7 +100,13 @@ export function makeWorld(): World {
     }),
   );
   const people = many(
-    names('person', 'Ada Bertil Cora Dag Edda Falk Gerd Hanno Ilse Jorun', 'Amsel Brandt Croft Dorn Eik Flint Grau Holt', 56, ' '),
+    names(
+      'person',
+      'Ada Bertil Cora Dag Edda Falk Gerd Hanno Ilse Jorun',
+      'Amsel Brandt Croft Dorn Eik Flint Grau Holt',
+      56,
+      ' ',
+    ),
     (name) => {
       const born = between(1_600, 1_820);
       return {
@@ -115,41 +121,55 @@ export function makeWorld(): World {
   );
   /** A year of someone's working life. */
   const yearOf = ({ born }: Person) => born + between(24, 43);
-  const ships = many(names('ship', 'Brave Silver Patient Northern Merry Quiet', 'Heron Lantern Walrus Star Otter', 24, ' '), (name) => {
-    const captain = anyOf(people);
-    return {
-      name: `the ${name}`,
-      launched: yearOf(captain),
-      yard: anyOf(towns),
-      captain,
-      lengthM: between(19, 64),
-      cargo: anyOf('salt timber wool tea copper slate'.split(' ')),
-    };
-  });
+  const ships = many(
+    names('ship', 'Brave Silver Patient Northern Merry Quiet', 'Heron Lantern Walrus Star Otter', 24, ' '),
+    (name) => {
+      const captain = anyOf(people);
+      return {
+        name: `the ${name}`,
+        launched: yearOf(captain),
+        yard: anyOf(towns),
+        captain,
+        lengthM: between(19, 64),
+        cargo: anyOf('salt timber wool tea copper slate'.split(' ')),
+      };
+    },
+  );
   const books = many(
-    names('book', 'A_History_of The_Secret_of Letters_on Notes_on In_Praise_of', 'Tides Moss Bells Winter Maps Bees', 24, ' '),
+    names(
+      'book',
+      'A_History_of The_Secret_of Letters_on Notes_on In_Praise_of',
+      'Tides Moss Bells Winter Maps Bees',
+      24,
+      ' ',
+    ),
     (name) => {
       const author = anyOf(people);
       return {
         name: name.replaceAll('_', ' '),
         author,
         year: yearOf(author),
-        subject: anyOf('the weather of the isles|the life of fishermen|the old laws|a long illness|the stars'.split('|')),
+        subject: anyOf(
+          'the weather of the isles|the life of fishermen|the old laws|a long illness|the stars'.split('|'),
+        ),
         pages: between(80, 720),
       };
     },
   );
-  const bridges = many(names('bridge', 'Miller Widow Chain Copper Gull King', 's_Bridge s_Crossing s_Arch', 16, "'"), (name) => {
-    const builder = anyOf(people);
-    return {
-      name: name.replaceAll('_', ' '),
-      town: anyOf(towns),
-      opened: yearOf(builder),
-      builder,
-      arches: between(2, 19),
-      stone: anyOf('granite basalt sandstone limestone'.split(' ')),
-    };
-  });
+  const bridges = many(
+    names('bridge', 'Miller Widow Chain Copper Gull King', 's_Bridge s_Crossing s_Arch', 16, "'"),
+    (name) => {
+      const builder = anyOf(people);
+      return {
+        name: name.replaceAll('_', ' '),
+        town: anyOf(towns),
+        opened: yearOf(builder),
+        builder,
+        arches: between(2, 19),
+        stone: anyOf('granite basalt sandstone limestone'.split(' ')),
+      };
+    },
+  );
   const festivals = many(names('festival', 'Lamp Kite Boat Bread Mask Snow', 'Night Week Fair', 16, ' '), (name) => {
     const founder = anyOf(people);
     return {
@@ -157,7 +177,11 @@ export function makeWorld(): World {
       town: anyOf(towns),
       month: anyOf('January February March April May June July August September October November December'.split(' ')),
       founder,
-      custom: anyOf('swim across the harbour|exchange their hats|carry a boat through the streets|write letters to the sea'.split('|')),
+      custom: anyOf(
+        'swim across the harbour|exchange their hats|carry a boat through the streets|write letters to the sea'.split(
+          '|',
+        ),
+      ),
     };
   });
   return { islands, towns, people, ships, books, bridges, festivals };

@@ -12,7 +12,10 @@ import { repositoryFolder } from './small-run.ts';
 
 const document = readFileSync(path.join(repositoryFolder, 'docs/your-own-environment.md'), 'utf8');
 /** In the order of the document: what is typed, and what is changed in a file. */
-const steps = [...document.matchAll(/^```(sh|diff)\n([\s\S]*?)^```$/gm)].map(([, kind, text]) => ({ kind, text: text! }));
+const steps = [...document.matchAll(/^```(sh|diff)\n([\s\S]*?)^```$/gm)].map(([, kind, text]) => ({
+  kind,
+  text: text!,
+}));
 
 let folder: string;
 before(() => {
@@ -73,6 +76,9 @@ function applyDiff(diff: string): void {
         .join('\n');
     const text = readFileSync(file, 'utf8');
     assert.ok(text.includes(take(' -')), `${file} has not what the document shows:\n${take(' -')}`);
-    writeFileSync(file, text.replace(take(' -'), () => take(' +')));
+    writeFileSync(
+      file,
+      text.replace(take(' -'), () => take(' +')),
+    );
   }
 }

@@ -27,7 +27,11 @@ for (const file of configs) {
         const demonstrating = await demonstratingPolicy(environment, example, randomStream(file));
         assert.ok(demonstrating !== null || spec.sft === null, '[sft] needs demonstrations');
         const said = await playAndScore(environment, example, demonstrating ?? scriptedPolicy(() => 'no idea'));
-        const nonsense = await playAndScore(environment, example, scriptedPolicy(() => 'no idea'));
+        const nonsense = await playAndScore(
+          environment,
+          example,
+          scriptedPolicy(() => 'no idea'),
+        );
         for (const { outcome, reward, error } of [said, nonsense]) {
           assert.equal(error, undefined);
           assert.ok(Number.isFinite(reward), `${outcome}: ${reward}`);

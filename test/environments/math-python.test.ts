@@ -37,7 +37,11 @@ test('a problem is the same for the same random numbers', () => {
 describe('math-python', { skip }, async () => {
   const environment = skip ? null! : await loadEnvironment({ num_train_examples: 300, num_eval_examples: 30 });
   const play = (example: number, ...said: string[]) =>
-    playAndScore(environment, environment.dataset.at(example), scriptedPolicy((_, turn) => said[turn] ?? ''));
+    playAndScore(
+      environment,
+      environment.dataset.at(example),
+      scriptedPolicy((_, turn) => said[turn] ?? ''),
+    );
   const python = (code: string) => callText('python', { code });
 
   test('no problem is asked twice, and none that is held out is trained on', () => {
@@ -69,7 +73,13 @@ describe('math-python', { skip }, async () => {
 
   test('an error is told to the model, which may go on', async () => {
     const { answer } = environment.dataset.at(0);
-    const rollout = await play(0, python('1 / 0'), callText('python', { kode: '1' }), callText('pithon', {}), `\\boxed{${answer}}`);
+    const rollout = await play(
+      0,
+      python('1 / 0'),
+      callText('python', { kode: '1' }),
+      callText('pithon', {}),
+      `\\boxed{${answer}}`,
+    );
     assert.deepEqual([rollout.reward, rollout.metrics['python_errors'], rollout.turns.length], [1, 3, 4]);
   });
 

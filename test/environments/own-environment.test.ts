@@ -53,7 +53,9 @@ describe("a file of one's own as an environment", () => {
     write('parts/words.ts', 'export const words: readonly string[] = ["x"];');
     const file = write(
       'parts/main.ts',
-      good.replace("'a', answer", 'words[0]!, answer').replace('\nconst', "\nimport { words } from './words.ts';\nconst"),
+      good
+        .replace("'a', answer", 'words[0]!, answer')
+        .replace('\nconst', "\nimport { words } from './words.ts';\nconst"),
     );
     assert.equal((await loadEnvironment(file, {})).dataset.at(0).prompt[0]!.content, 'x');
   });
@@ -72,7 +74,10 @@ describe("a file of one's own as an environment", () => {
   test('errors carry file and line', async () => {
     const broken = write('broken.ts', `${module('')}\nconst x = ;\n`);
     await assert.rejects(loadEnvironment(broken, {}), { code: 'ConfigInvalid', message: /broken\.ts:3:\d+/ });
-    const throwing = write('throwing.ts', module('\n\nexport function loadEnvironment() {\n  throw new Error("no luck");\n}'));
+    const throwing = write(
+      'throwing.ts',
+      module('\n\nexport function loadEnvironment() {\n  throw new Error("no luck");\n}'),
+    );
     await assert.rejects(loadEnvironment(throwing, {}), {
       code: 'ConfigInvalid',
       message: /throwing\.ts:5:\d+\n {2}Error: no luck/,
@@ -82,7 +87,7 @@ describe("a file of one's own as an environment", () => {
     await assert.rejects(loadEnvironment(path.join(folder, 'gone.ts'), {}), { code: 'EnvironmentUnknown' });
   });
 
-  test('a file that leads out of the config\'s folder, or is not there, is refused by the config', async () => {
+  test("a file that leads out of the config's folder, or is not there, is refused by the config", async () => {
     write('good.ts', good);
     await assert.rejects(load('inner/out.toml', toml('../good.ts')), /env\.0\.id: expected a file .*leads out of/);
     await assert.rejects(load('gone.toml', toml('./gone.ts')), /env\.0\.id: .*cannot be read \(ENOENT\)/);

@@ -50,7 +50,10 @@ describe('model-written Python in its sandbox', { skip }, () => {
   });
 
   test('a long output is cut, an endless one is stopped', async () => {
-    assert.equal(await run('print("x" * 1000)'), `${'x'.repeat(150)}\n… (700 characters left out) …\n${'x'.repeat(150)}`);
+    assert.equal(
+      await run('print("x" * 1000)'),
+      `${'x'.repeat(150)}\n… (700 characters left out) …\n${'x'.repeat(150)}`,
+    );
     assert.match(await run('while True: print("x" * 100_000)'), /x\nError: the code (printed|ran)/);
   });
 
@@ -59,9 +62,13 @@ describe('model-written Python in its sandbox', { skip }, () => {
     assert.match(await run('with open("big", "wb") as f:\n  for _ in range(200): f.write(bytes(1_000_000))'), /Error/);
     assert.match(await run('import os\nos.fork()'), /PermissionError/);
     assert.match(await run('import subprocess\nsubprocess.run(["true"])'), /PermissionError/);
-    const bomb = 'import os\nmade = 0\nfor _ in range(50):\n  try:\n    if os.fork() == 0: os._exit(0)\n    made += 1\n  except OSError: pass\nmade';
+    const bomb =
+      'import os\nmade = 0\nfor _ in range(50):\n  try:\n    if os.fork() == 0: os._exit(0)\n    made += 1\n  except OSError: pass\nmade';
     assert.equal(await run(bomb), '0');
-    assert.equal(await run('import threading\nt = threading.Thread(target=lambda: print("here"))\nt.start(); t.join()'), 'here');
+    assert.equal(
+      await run('import threading\nt = threading.Thread(target=lambda: print("here"))\nt.start(); t.join()'),
+      'here',
+    );
   });
 
   test('an interpreter that is killed is told, and does not count as run', async () => {
@@ -83,7 +90,7 @@ describe('model-written Python in its sandbox', { skip }, () => {
     }
   });
 
-  test("neither our environment nor our files are there, and nothing outside its folder can be written", async () => {
+  test('neither our environment nor our files are there, and nothing outside its folder can be written', async () => {
     process.env['RATCHET_CANARY_KEY'] = 'canary-7f3a';
     const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-sandbox-'));
     const file = path.join(folder, 'ours');
@@ -105,7 +112,8 @@ describe('model-written Python in its sandbox', { skip }, () => {
   });
 
   test('the sandbox cannot be taken down from inside', async () => {
-    const mount = 'import ctypes\nlibc = ctypes.CDLL(None)\n(libc.mount(b"none", b"/work", b"tmpfs", 0, None), libc.unshare(0x10000000))';
+    const mount =
+      'import ctypes\nlibc = ctypes.CDLL(None)\n(libc.mount(b"none", b"/work", b"tmpfs", 0, None), libc.unshare(0x10000000))';
     assert.equal(await run(mount), '(-1, -1)');
     assert.equal(await run('import os\nos.kill(1, 9)\n"alive"'), "'alive'");
     assert.match(await run('import os\nos.setuid(1000)'), /Error/);
@@ -143,9 +151,13 @@ test('where there is no sandbox, loading refuses and says what is missing and wh
   const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-no-sandbox-'));
   // A Python that answers as one does, and is no sandbox.
   const broken = path.join(folder, 'python3');
-  writeFileSync(broken, `#!/bin/sh\nif [ "$1" = -c ]; then echo "${broken}"; else echo "mount /sys: not permitted" >&2; exit 1; fi\n`, {
-    mode: 0o755,
-  });
+  writeFileSync(
+    broken,
+    `#!/bin/sh\nif [ "$1" = -c ]; then echo "${broken}"; else echo "mount /sys: not permitted" >&2; exit 1; fi\n`,
+    {
+      mode: 0o755,
+    },
+  );
   try {
     await assert.rejects(openPython({ python: broken }), (error: Error) => {
       assert.match(error.message, /sandbox only, and there is none here: expected Linux/);

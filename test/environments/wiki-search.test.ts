@@ -22,7 +22,10 @@ describe('the collection of wiki-search', () => {
     assert.equal(new Set(pages.map(({ id }) => id)).size, pages.length);
     for (const { question, answer, sections: needed } of questions) {
       const texts = needed.map((id) => sections.get(id));
-      assert.ok(texts.every((text) => text !== undefined), question);
+      assert.ok(
+        texts.every((text) => text !== undefined),
+        question,
+      );
       assert.ok(texts.at(-1)!.includes(answer), `${question} ${answer}: ${texts.join(' ')}`);
     }
   });
@@ -42,7 +45,10 @@ describe('the collection of wiki-search', () => {
 
 describe('the tools of wiki-search', () => {
   test("a question's words find the page that answers it, or names who does", async () => {
-    for (const { question, sections: [first] } of questions.filter((_, i) => i % 7 === 0)) {
+    for (const {
+      question,
+      sections: [first],
+    } of questions.filter((_, i) => i % 7 === 0)) {
       const found = (await ask(question)).split('\n').map((line) => line.split(':')[0]);
       assert.ok(found.includes(first!.split(':')[0]), question);
     }
@@ -58,7 +64,9 @@ describe('the tools of wiki-search', () => {
     const context = { example, earlier: [] };
     const [page] = pages;
     const [section] = page!.sections;
-    assert.ok((await view!.call(JSON.stringify({ page_id: page!.id }), context)).includes(`${section!.id}: ${section!.name}`));
+    assert.ok(
+      (await view!.call(JSON.stringify({ page_id: page!.id }), context)).includes(`${section!.id}: ${section!.name}`),
+    );
     assert.equal(await read!.call(JSON.stringify({ section_id: section!.id }), context), section!.text);
     assert.match(await view!.call('{"page_id": "nowhere"}', context), /^Error: there is no page "nowhere"/);
     assert.match(await read!.call('{"page": 1}', context), /^Error: read_section was called with wrong arguments/);
@@ -66,13 +74,23 @@ describe('the tools of wiki-search', () => {
 });
 
 describe('the reward of wiki-search', () => {
-  const answering = (text: string) => playAndScore(environment, example, scriptedPolicy(() => text));
+  const answering = (text: string) =>
+    playAndScore(
+      environment,
+      example,
+      scriptedPolicy(() => text),
+    );
 
   test('is 1 for the right answer in its words, whatever its case and punctuation', async () => {
-    for (const said of [example.answer, `I looked. Answer: ${example.answer}.`, `ANSWER: the ${example.answer.toUpperCase()}`]) {
+    for (const said of [
+      example.answer,
+      `I looked. Answer: ${example.answer}.`,
+      `ANSWER: the ${example.answer.toUpperCase()}`,
+    ]) {
       assert.equal((await answering(said)).reward, 1, said);
     }
-    for (const said of ['', 'Answer:', `Answer: not ${example.answer}`]) assert.equal((await answering(said)).reward, 0, said);
+    for (const said of ['', 'Answer:', `Answer: not ${example.answer}`])
+      assert.equal((await answering(said)).reward, 0, said);
   });
 
   test('demonstrations read what is needed and are right', async () => {
@@ -108,7 +126,14 @@ describe('the reward of wiki-search', () => {
     try {
       const base_url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
       const judged = loadEnvironment({ judge: { base_url, model: 'judge' } });
-      const scored = async (text: string) => (await playAndScore(judged, example, scriptedPolicy(() => text))).reward;
+      const scored = async (text: string) =>
+        (
+          await playAndScore(
+            judged,
+            example,
+            scriptedPolicy(() => text),
+          )
+        ).reward;
       assert.equal(await scored('Answer: about right'), 1);
       assert.equal(await scored('Answer: wrong'), 0);
       assert.ok(prompts[0]!.includes(`Right answer: ${example.answer}`));

@@ -2,7 +2,7 @@ import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { availableParallelism, platform, tmpdir } from 'node:os';
 import path from 'node:path';
-import type { Readable } from 'node:stream';
+import type { Readable, Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import PQueue from 'p-queue';
@@ -82,7 +82,9 @@ export async function openPython(given: Partial<PythonOptions> = {}): Promise<Py
     const answer = await run(['print(6 * 7)']);
     if (answer.trim() !== '42') throw new Error(`print(6 * 7) gave ${JSON.stringify(answer)}`);
   } catch (cause) {
-    throw new RatchetError('ConfigInvalid', `${unavailable(options)}\n  ${String((cause as Error).message).trim()}`, { cause });
+    throw new RatchetError('ConfigInvalid', `${unavailable(options)}\n  ${String((cause as Error).message).trim()}`, {
+      cause,
+    });
   }
   return { run };
 }
@@ -147,7 +149,7 @@ async function runChild(
     fileBytes,
     diskBytes,
   };
-  const [input, output, errors, marks] = child.stdio as [NodeJS.WritableStream, Readable, Readable, Readable];
+  const [input, output, errors, marks] = child.stdio as unknown as [Writable, Readable, Readable, Readable];
   input.on('error', () => undefined); // a child that did not begin is seen at its end
   input.end(JSON.stringify({ cells, limits, isolate: options.sandbox === 'namespaces' }));
 
