@@ -71,7 +71,14 @@ export async function packBatch(input: {
     batch: { ...stored, count: batch.samples.length },
     metrics,
   } satisfies PackedBatch);
-  const headline = ['train/agg/all/metrics/exact_match', 'train/agg/all/solved_all', 'train/agg/all/solved_none'];
+  const headline = [
+    'train/agg/all/metrics/exact_match',
+    'train/agg/all/solved_all',
+    'train/agg/all/solved_none',
+    'train/agg/all/is_truncated/mean',
+    'off_policy/mean',
+    'off_policy/max',
+  ];
   return {
     packed,
     hasSignal: stats.signalTokens > 0,

@@ -8,6 +8,7 @@ import { orchestration } from './orchestration.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
 import { trl } from './trl.ts';
+import { view } from './view.ts';
 
 /** `npm run bench` lists the measurements, `npm run bench -- NAME [--json]` runs one. */
 const bench = new Command('bench')
@@ -25,6 +26,7 @@ for (const command of [
   longRun,
   faults,
   s3Upload,
+  view,
 ])
   bench.addCommand(command);
 

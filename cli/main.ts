@@ -11,6 +11,7 @@ const ratchet = new Command('ratchet')
 /** Only the command that was asked for is loaded: `ratchet status` need not wait for the engine and the worker. */
 const commands = {
   train: async () => (await import('./commands/train.ts')).trainCommand,
+  attach: async () => (await import('./commands/attach.ts')).attachCommand,
   check: async () => (await import('./commands/check.ts')).checkCommand,
   env: async () => (await import('./commands/env.ts')).envCommand,
   status: async () => (await import('./commands/status.ts')).statusCommand,

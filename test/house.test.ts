@@ -67,7 +67,11 @@ const house: Readonly<Record<string, Room>> = {
   cli: {
     rooms: ['core', 'engine', 'backends', 'activities', 'workers', 'report'],
     packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common', '@temporalio/proto'],
-    also: { 'cli/ratchet.mjs': ['tsx/esm/api'] },
+    also: {
+      'cli/ratchet.mjs': ['tsx/esm/api'],
+      'cli/ndjson.ts': ['zod'],
+      'cli/view': ['log-update', 'slice-ansi', 'string-width'],
+    },
   },
   // Run files, and code of the user's that a run file names.
   configs: { rooms: [], packages: ['ratchet/environments'] },
@@ -229,26 +233,26 @@ describe('an activity call that nobody awaits is a step that may never happen', 
 import { proxyActivities } from '@temporalio/workflow';
 import type { OrchestratorActivities } from '${path.relative(folder, path.join(root, 'activities/index.ts'))}';
 const orchestrator = proxyActivities<OrchestratorActivities>({ startToCloseTimeout: '1m' });
-export async function run(input: Parameters<OrchestratorActivities['recordMetrics']>[0]): Promise<void> {
-  await orchestrator.recordMetrics(input);
+export async function run(input: Parameters<OrchestratorActivities['broadcastWeights']>[0]): Promise<void> {
+  await orchestrator.broadcastWeights(input);
   ${statement}
 }
 `;
 
   test('the linter finds it', async () => {
-    const found = await lint(workflow('orchestrator.recordMetrics(input);'));
+    const found = await lint(workflow('orchestrator.broadcastWeights(input);'));
     assert.match(found, /no-floating-promises/);
     assert.match(found, /workflow\.ts:7:/);
   });
 
   test('the linter finds it when its options are given with the call', async () => {
-    const found = await lint(workflow("orchestrator.recordMetrics.executeWithOptions({ summary: 'x' }, [input]);"));
+    const found = await lint(workflow("orchestrator.broadcastWeights.executeWithOptions({ summary: 'x' }, [input]);"));
     assert.match(found, /no-floating-promises/);
   });
 
   test('awaited, or started on purpose, it is fine', async () => {
-    assert.equal(await lint(workflow('await orchestrator.recordMetrics(input);')), '');
-    assert.equal(await lint(workflow('void orchestrator.recordMetrics(input);')), '');
+    assert.equal(await lint(workflow('await orchestrator.broadcastWeights(input);')), '');
+    assert.equal(await lint(workflow('void orchestrator.broadcastWeights(input);')), '');
   });
 });
 

@@ -1,4 +1,5 @@
 import { parseArgs } from 'node:util';
+import { setFlagsFromString } from 'node:v8';
 import { workerRoles, type WorkerRole } from '../core/names.ts';
 import { takeCredentials } from './credentials.ts';
 import { openWorker } from './worker.ts';
@@ -8,6 +9,9 @@ import { openWorker } from './worker.ts';
  * its companions (`temporal-settings.ts`), the policy server from RATCHET_POLICY_URL, the project's folder is the current one.
  * `--take-over`: nobody else orchestrates on that server, so runs of other workflow code are this one's.
  */
+// Left to itself the heap of a worker grows for minutes, to several times of what it holds, before it is first looked through.
+setFlagsFromString('--heap-growing-percent=50');
+
 const { values } = parseArgs({ options: { role: { type: 'string' }, 'take-over': { type: 'boolean' } } });
 if (!isRole(values.role)) {
   process.stderr.write(`--role: expected one of ${workerRoles.join(', ')}, got ${values.role ?? 'nothing'}.\n`);

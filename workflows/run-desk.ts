@@ -8,9 +8,19 @@ import {
   workflowInfo,
 } from '@temporalio/workflow';
 import { defineSearchAttributeKey } from '@temporalio/common';
-import { eventsKept, longPauseMs } from '../core/limits.ts';
+import { evalsKept, eventsKept, longPauseMs, trendKept } from '../core/limits.ts';
 import { memoKeys } from '../core/names.ts';
-import { type AskedOfRun, nothingAsked, type Overrides, type RewindRequest } from '../core/rl/run-state.ts';
+import type { LostWork } from '../core/rl/lost-work.ts';
+import {
+  type AskedOfRun,
+  nothingAsked,
+  type Overrides,
+  type PolicyVersion,
+  type RewindRequest,
+  type RunHandle,
+} from '../core/rl/run-state.ts';
+import { versionName } from '../core/names.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
 import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
@@ -20,9 +30,13 @@ import {
   setLearningRateUpdate,
   statusQuery,
   stopAfterUpdate,
+  viewQuery,
+  type EvalFigures,
   type RunEvent,
   type RunStatus,
+  type StepTrend,
 } from './messages.ts';
+import { ProgressOfSteps } from './step-progress.ts';
 
 const attributes = {
   run: defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
@@ -35,20 +49,32 @@ export interface DeskState {
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
   readonly isPausedByPerson: boolean;
+  /** For curves; absent where an older version of Ratchet carried it. */
+  readonly figures?: DeskFigures;
+}
+
+export interface DeskFigures {
+  /** When the attempt began, ISO time. */
+  readonly since: string;
+  readonly latest: RunEvent['values'];
+  readonly trend: readonly StepTrend[];
+  readonly evals: readonly EvalFigures[];
 }
 
 export interface DeskOptions {
-  readonly run: string;
-  readonly lineage: string;
+  readonly handle: Pick<RunHandle, 'lineage' | 'attempt'>;
+  readonly spec: Pick<RunSpec, 'name' | 'model' | 'environments' | 'maxSteps' | 'learningRate'>;
+  /** Where its files are, for people. */
   readonly store: string;
-  readonly maxSteps: number;
-  readonly learningRate: number;
   readonly warnings: readonly string[];
   readonly hasSearchAttributes: boolean;
   readonly overrides: Overrides;
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
   readonly isPausedByPerson: boolean;
+  readonly figures: DeskFigures | undefined;
+  /** By this attempt so far. */
+  readonly lost: () => LostWork;
   /** Refuses a step that cannot be gone on from, with those that can. */
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
@@ -69,7 +95,9 @@ export class RunDesk {
   #overrides: Overrides;
   #phase: RunStatus['phase'] = 'warm-up';
   #step = 0;
-  #digest: string | null = null;
+  #policy: PolicyVersion | null = null;
+  #figures: DeskFigures;
+  readonly progress = new ProgressOfSteps();
   #rewind: RewindRequest | null = null;
   /** {@link AskedOfRun} as the memo has it. */
   #noted: string;
@@ -80,6 +108,7 @@ export class RunDesk {
     this.#pausedBecause = options.pausedBecause;
     this.#isPausedByPerson = options.isPausedByPerson;
     this.#overrides = options.overrides;
+    this.#figures = options.figures ?? { since: now(), latest: {}, trend: [], evals: [] };
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
     this.#listen();
@@ -91,7 +120,7 @@ export class RunDesk {
 
   /** The last step this run is to make. */
   get lastStep(): number {
-    return Math.min(this.#options.maxSteps, this.#overrides.stopAfter ?? Number.POSITIVE_INFINITY);
+    return Math.min(this.#options.spec.maxSteps, this.#overrides.stopAfter ?? Number.POSITIVE_INFINITY);
   }
 
   get isPaused(): boolean {
@@ -105,13 +134,13 @@ export class RunDesk {
 
   carry(): DeskState {
     const [events, isPausedByPerson] = [this.#events.slice(-20), this.#isPausedByPerson];
-    return { events, pausedBecause: this.#pausedBecause, isPausedByPerson };
+    return { events, pausedBecause: this.#pausedBecause, isPausedByPerson, figures: this.#figures };
   }
 
-  at(phase: RunStatus['phase'], step: number, digest: string | null): void {
+  at(phase: RunStatus['phase'], step: number, policy: PolicyVersion): void {
     this.#phase = phase;
     this.#step = step;
-    this.#digest = digest;
+    this.#policy = policy;
   }
 
   /** Everything the run awaits goes through here, so that it can say what it is waiting for. */
@@ -128,7 +157,9 @@ export class RunDesk {
   /** Without a step it is of the one committed last. */
   tell(kind: RunEvent['kind'], step: number | null, text: string, values: RunEvent['values'] = {}): void {
     const sequence = (this.#events.at(-1)?.sequence ?? 0) + 1;
-    this.#events.push({ sequence, time: now(), kind, step: step ?? this.#step, text, values });
+    const event = { sequence, time: now(), kind, step: step ?? this.#step, text, values };
+    this.#events.push(event);
+    this.#figures = figuresAfter(this.#figures, event);
     if (this.#events.length > eventsKept) this.#events = this.#events.slice(-eventsKept);
     setCurrentDetails(this.#details());
   }
@@ -175,21 +206,22 @@ export class RunDesk {
   publish(step: number, reward: number | null): void {
     if (this.#options.hasSearchAttributes) {
       upsertSearchAttributes([
-        { key: attributes.run, value: this.#options.run },
+        { key: attributes.run, value: this.#options.spec.name },
         { key: attributes.step, value: step },
         ...(reward === null ? [] : [{ key: attributes.reward, value: reward }]),
       ]);
     } else {
-      upsertMemo({ run: this.#options.run, step, ...(reward === null ? {} : { reward }) });
+      upsertMemo({ run: this.#options.spec.name, step, ...(reward === null ? {} : { reward }) });
     }
   }
 
   #listen(): void {
     setHandler(statusQuery, () => this.#status());
-    setHandler(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
+    setHandler(eventsQuery, (after) => this.#eventsAfter(after));
+    setHandler(viewQuery, (after) => ({ status: this.#status(), events: this.#eventsAfter(after) }));
     setHandler(pauseUpdate, (reason = 'asked to') => {
       this.pause(reason, 'person');
-      return `Pausing after what is under way. Go on with: ratchet resume ${this.#options.run}`;
+      return `Pausing after what is under way. Go on with: ratchet resume ${this.#options.spec.name}`;
     });
     setHandler(resumeUpdate, () => this.#resume(), {
       validator: () => {
@@ -242,8 +274,8 @@ export class RunDesk {
     this.#pausedBecause = null;
     this.#isPausedByPerson = false;
     this.#noteAsked();
-    const { run } = this.#options;
-    return `Going on from step ${step} in a new lineage once what is under way is done. What came after it is kept: ratchet audit ${run}`;
+    const { name } = this.#options.spec;
+    return `Going on from step ${step} in a new lineage once what is under way is done. What came after it is kept: ratchet audit ${name}`;
   }
 
   #resume(): string {
@@ -266,11 +298,16 @@ export class RunDesk {
     return `The run ends after step ${this.lastStep}.`;
   }
 
+  #eventsAfter(after: number): RunEvent[] {
+    return this.#events.filter(({ sequence }) => sequence > after);
+  }
+
   #status(): RunStatus {
-    const { run, lineage, store, maxSteps, learningRate, warnings } = this.#options;
+    const { spec, handle, store, warnings, lost } = this.#options;
+    const { name, model, environments, maxSteps, learningRate } = spec;
     return {
-      run,
-      lineage,
+      run: name,
+      lineage: handle.lineage,
       phase: this.isPaused ? 'paused' : this.#phase,
       step: this.#step,
       maxSteps,
@@ -282,22 +319,55 @@ export class RunDesk {
         })),
         ...localWaits(),
       ],
-      policyDigest: this.#digest,
+      policy: this.#policy && versionName(this.#policy),
+      policyDigest: this.#policy?.digest ?? null,
       learningRate: this.#overrides.learningRate ?? learningRate,
       store,
       warnings,
+      model,
+      environments: environments.map((environment) => environment.name),
+      attempt: handle.attempt,
+      lost: lost(),
+      progress: this.progress.read(),
+      ...this.#figures,
     };
   }
 
   /** The story of the run as markdown, for the Temporal UI. */
   #details(): string {
-    const { run, maxSteps, store } = this.#options;
-    const title = `**${run}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${maxSteps}`;
+    const { spec, store } = this.#options;
+    const title = `**${spec.name}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${spec.maxSteps}`;
     const evals = this.#events.filter(({ kind }) => kind === 'eval').slice(-3);
     const rest = this.#events.filter(({ kind }) => kind !== 'eval').slice(-8);
     const lines = [...evals, ...rest].sort((a, b) => a.sequence - b.sequence).map(({ text }) => `- ${text}`);
     return [title, '', ...lines, '', `Files: \`${store}\``].join('\n');
   }
+}
+
+/** The figures with those of an event. After a rewind the steps that were superseded leave the curve. */
+function figuresAfter(figures: DeskFigures, { kind, step, values }: RunEvent): DeskFigures {
+  const number = (name: string): number | null => (typeof values[name] === 'number' ? values[name] : null);
+  if (kind === 'step') {
+    const exact = number('train/agg/all/metrics/exact_match');
+    const added: StepTrend = [step, number('reward'), exact, number('step_s') ?? 0];
+    return { ...figures, latest: values, trend: [...figures.trend, added].slice(-trendKept) };
+  }
+  if (kind === 'eval') {
+    const added: EvalFigures = {
+      step,
+      environment: String(values['environment']),
+      reward: number('reward') ?? 0,
+      exact: number('exact'),
+      greedyReward: number('greedy_reward') ?? 0,
+      greedyExact: number('greedy_exact'),
+    };
+    return { ...figures, evals: [...figures.evals, added].slice(-evalsKept) };
+  }
+  if (kind === 'rewound') {
+    const trend = figures.trend.filter(([of]) => of <= step);
+    return { ...figures, latest: {}, trend, evals: figures.evals.filter((found) => found.step <= step) };
+  }
+  return figures;
 }
 
 function now(): string {

@@ -21,7 +21,7 @@ import {
 import { Publishing } from './publishing.ts';
 import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
-import { committedMetrics } from './step-metrics.ts';
+import { committedMetrics, trainFigures } from './step-metrics.ts';
 import { firstState, stateAfter } from './run-states.ts';
 import { stepOutcomes } from './step-outcomes.ts';
 import { TrainerHold } from './trainer-hold.ts';
@@ -54,17 +54,17 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   const { handle: run, spec, datasets } = opened;
   const [orchestrator, rollouts] = [orchestratorFor(spec), rolloutsFor(spec)];
   const desk = new RunDesk({
-    run: spec.name,
-    lineage: run.lineage,
+    handle: run,
+    spec,
     store: `${run.store.replace(/[?].*/, '')}${spec.name}/`, // without the options that only the client needs
-    maxSteps: spec.maxSteps,
-    learningRate: spec.learningRate,
     warnings: opened.warnings,
     hasSearchAttributes: opened.hasSearchAttributes,
     overrides: before.overrides,
     pausedBecause: before.pausedBecause,
     isPausedByPerson: before.isPausedByPerson,
     events: carried?.desk.events ?? [],
+    figures: carried?.desk.figures,
+    lost: () => account.total,
     checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });
   if (!carried) {
@@ -94,7 +94,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   let regenerated = 0;
 
   let { state, parent } = start ?? (await makeFirstVersion());
-  desk.at('training', state.step, state.policy.digest);
+  desk.at('training', state.step, state.policy);
   if (carried?.rewindRefused !== undefined) desk.tell('warning', state.step, carried.rewindRefused);
   if (start?.begins) {
     desk.publish(state.step, null);
@@ -141,7 +141,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     }
 
     const stepS = (Date.now() - startedAt) / 1000;
-    const figures = { ...collected.figures, train_s: trained.seconds, step_s: stepS };
+    const figures = { ...collected.figures, ...trainFigures(trained), train_s: trained.seconds, step_s: stepS };
     for (const { lost } of attempts) account.add(lost);
     const due = isEvalDue(step) ? [...pendingEvals, step] : [...pendingEvals];
     state = stateAfter(state, {
@@ -171,7 +171,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       state,
     });
     parent = committed.sha256;
-    desk.at('training', step, state.policy.digest);
+    desk.at('training', step, state.policy);
     serve(state.policy, trained.optimizer, committed.isPublished);
     desk.publish(step, collected.figures['reward'] ?? null);
     desk.tell('step', step, stepLine(step, spec.maxSteps, figures), figures);
@@ -205,11 +205,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       const { plan } = planned;
       const summary = `step ${step}: ${collected.rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
       inTraining = step;
+      desk.progress.trains({ step, from, rows: collected.rows });
       const result = await desk.waitFor(
         `train ${summary}`,
         hold.use(({ steps, epoch }) => steps.trainStep.executeWithOptions({ summary }, [{ run, plan, epoch }])),
       );
       inTraining = 0;
+      desk.progress.trains(null);
       if (result.lost) account.attemptsLost(result.lost);
       if (result.recovery) tellRecovery(step, result.recovery);
       if (result.replay === null) return { ...result, ...planned };
@@ -243,12 +245,14 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     };
   }
 
-  /** Brings the servers to a committed version, once it is in the store. */
+  /** Brings the servers to a committed version, once it is in the store; to one after another. */
   function serve(policy: PolicyVersion, optimizer: ObjectRef | null, isPublished: boolean): void {
+    const before = awaitedLater(Promise.all([broadcast, publishing.allBefore()]));
     const stored = isPublished ? Promise.resolve(policy) : publishing.publish(policy, optimizer);
     broadcast = awaitedLater(
       stored.then(async (version) => {
         replaceVersion(policy, version);
+        await before;
         await broadcastWeights(version);
       }),
     );
@@ -408,7 +412,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   async function finish(): Promise<RunSummary> {
-    desk.at('finishing', state.step, state.policy.digest);
+    desk.at('finishing', state.step, state.policy);
     await broadcast.catch(orRewind);
     hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
@@ -418,7 +422,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       orchestrator.auditRun.executeWithOptions({ summary: `${state.step} steps` }, [{ run }]),
     );
     if (!ledger.isSound) desk.tell('warning', state.step, unsoundLine(ledger));
-    desk.at('finished', state.step, state.policy.digest);
+    desk.at('finished', state.step, state.policy);
     const line = finishedLine(state.step, spec.maxSteps, effectiveness);
     desk.tell('finished', state.step, line, finishedValues(effectiveness));
     await condition(allHandlersFinished);
