@@ -164,7 +164,7 @@ describe('alphabet-sort', () => {
     assert.deepEqual(
       last
         .filter((line) => line.endsWith(' // new name!'))
-        .map((line) => line.split(' ')[0])
+        .map((line) => line.split(' ')[0]!)
         .sort(byText),
       names[2]!.toSorted(byText),
     );
