@@ -13,6 +13,7 @@ const commands = {
   train: async () => (await import('./commands/train.ts')).trainCommand,
   attach: async () => (await import('./commands/attach.ts')).attachCommand,
   check: async () => (await import('./commands/check.ts')).checkCommand,
+  env: async () => (await import('./commands/env.ts')).envCommand,
   status: async () => (await import('./commands/status.ts')).statusCommand,
   runs: async () => (await import('./commands/runs.ts')).runsCommand,
   events: async () => (await import('./commands/events.ts')).eventsCommand,

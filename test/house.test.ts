@@ -44,10 +44,15 @@ const house: Readonly<Record<string, Room>> = {
     also: {
       'backends/environments/load.ts': [computed],
       'backends/environments/judge.ts': ['p-queue'],
+      'backends/environments/python': ['p-queue'],
       'backends/store': ['@aws-sdk/client-s3'],
     },
   },
-  environments: { rooms: ['core', 'backends/environments'], packages: ['node:*', 'zod'] },
+  environments: {
+    rooms: ['core', 'backends/environments'],
+    packages: ['node:*', 'zod'],
+    also: { 'environments/wiki-search': ['minisearch'] },
+  },
   activities: {
     rooms: ['core', 'engine', 'backends'],
     packages: ['node:*', '@temporalio/activity', '@temporalio/common'],
@@ -69,7 +74,7 @@ const house: Readonly<Record<string, Room>> = {
     },
   },
   // Run files, and code of the user's that a run file names.
-  configs: { rooms: [], packages: [] },
+  configs: { rooms: [], packages: ['ratchet/environments'] },
   // Programs for another interpreter.
   python: { rooms: [], packages: [] },
   // Runs before any package is there.

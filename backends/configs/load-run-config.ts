@@ -3,6 +3,7 @@ import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
+import { isEnvironmentFile } from '../../core/names.ts';
 import { formatProblems, parseRunConfig } from '../../core/spec/parse-run-config.ts';
 import { type CodeRef, DataRef, type RunSpec } from '../../core/spec/run-spec.ts';
 import { listEnvironments } from '../environments/load.ts';
@@ -56,11 +57,21 @@ export async function loadRunConfig(
     inference:
       spec.inference.kind === 'module' ? await readCode(spec.inference.import, folder, 'inference.import') : null,
   };
+  const environments = await Promise.all(spec.environments.map((entry, i) => withFile(entry, folder, `env.${i}.id`)));
+  const evaluated = await Promise.all(
+    (spec.eval?.environments ?? []).map((entry, i) => withFile(entry, folder, `eval.env.${i}.id`)),
+  );
+  const files = [...environments, ...evaluated].flatMap(({ id, sha256 }) =>
+    sha256 === undefined ? [] : { path: id, sha256 },
+  );
+  const once = new Map(files.map((file) => [file.path, file]));
   const store = { uri: resolveStoreUri(spec.store.uri, projectFolder) };
   const data = await readData({ ...spec, store }, { folder, projectFolder, reachesStore });
   return {
     spec: {
       ...spec,
+      environments,
+      eval: spec.eval && { ...spec.eval, environments: evaluated },
       sft: spec.sft && { ...spec.sft, data: data?.ref ?? null },
       loss: { ...spec.loss, import: code.loss },
       advantage: code.advantage === null ? spec.advantage : { import: code.advantage },
@@ -74,9 +85,7 @@ export async function loadRunConfig(
     warnings: [
       ...warnings,
       ...(data?.warning === undefined ? [] : [data.warning]),
-      ...Object.values(code)
-        .filter((ref) => ref !== null)
-        .map(runsCode),
+      ...[...Object.values(code).filter((ref) => ref !== null), ...once.values()].map(runsCode),
     ],
   };
 }
@@ -126,6 +135,17 @@ async function dataBegunWith({ store, name }: RunSpec): Promise<DataRef | null> 
 
 function withCode<Spec extends { readonly kind: string }>(spec: Spec, code: CodeRef | null): Spec {
   return code === null ? spec : { ...spec, import: code };
+}
+
+/** An environment that is a file: where it is, and what is in it now. */
+async function withFile<Entry extends { readonly id: string }>(
+  entry: Entry,
+  folder: string,
+  key: string,
+): Promise<Entry & { readonly sha256?: string }> {
+  if (!isEnvironmentFile(entry.id)) return entry;
+  const { path: id, sha256 } = await readCode({ path: entry.id, sha256: null }, folder, key);
+  return { ...entry, id, ...(sha256 === null ? {} : { sha256 }) };
 }
 
 /** Looks at a file of the user's code without running it. A relative path stays in the config's folder, also through links. */

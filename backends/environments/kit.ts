@@ -1,4 +1,5 @@
-/** What an environment's author imports, and all of it. */
+/** What an environment's author imports, and all of it: `ratchet/environments`. */
+export { z } from 'zod';
 export { hash32, permutation, randomStream, uniform } from '../../core/random.ts';
 export type { ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout.ts';
 export { parseArgs } from './args.ts';
@@ -21,7 +22,11 @@ export {
   singleTurn,
   type SingleTurnOptions,
 } from './shapes.ts';
+export { hadNoEffect, openPython, type Python, pythonDefaults, type PythonOptions } from './python/sandbox.ts';
+export { demonstratingPolicy, playAndScore, scriptedPolicy } from './scripted.ts';
 export {
+  type AnsweredCall,
+  answeredCallsOf,
   callText,
   type Tool,
   tool,

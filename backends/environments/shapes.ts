@@ -33,7 +33,7 @@ export interface Conversation<State> {
   /** What `respond` gave last; before the first turn, what `setup` gave. */
   readonly state: State;
   /** The turns so far, the newest last. */
-  readonly turns: readonly Pick<Turn, 'text' | 'toolCalls'>[];
+  readonly turns: readonly Pick<Turn, 'text' | 'toolCalls' | 'heard'>[];
   /** The example's prompt, and all that was said since. */
   readonly messages: readonly ChatMessage[];
 }

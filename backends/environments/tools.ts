@@ -12,6 +12,13 @@ export interface Tool {
 
 export interface ToolContext {
   readonly example: Example;
+  /** What was called before in this rollout, in order, and how it was answered: a tool that remembers does so by these alone. */
+  readonly earlier: readonly AnsweredCall[];
+}
+
+export interface AnsweredCall {
+  readonly call: ToolCall;
+  readonly answer: string;
 }
 
 /** Thrown by a tool: the model is told the message and may do better. Anything else that is thrown is infrastructure. */
@@ -67,12 +74,10 @@ export function toolEnvironment(options: ToolEnvironmentOptions): Environment {
   const byName = new Map(tools.map((each) => [each.schema.function.name, each]));
   if (byName.size < tools.length) throw new TypeError(`Environment "${options.name}" has two tools of one name.`);
 
-  async function answer(call: ToolCall, example: Example): Promise<ChatMessage> {
+  async function answer(call: ToolCall, context: ToolContext): Promise<string> {
     const called = byName.get(call.name);
-    const content = called
-      ? await called.call(call.arguments, { example })
-      : `Error: there is no tool "${call.name}". Those that exist: ${[...byName.keys()].join(', ')}.`;
-    return { role: 'tool', content };
+    if (called) return called.call(call.arguments, context);
+    return `Error: there is no tool "${call.name}". Those that exist: ${[...byName.keys()].join(', ')}.`;
   }
 
   const environment = multiTurn<undefined>({
@@ -87,11 +92,26 @@ export function toolEnvironment(options: ToolEnvironmentOptions): Environment {
         return { state, say: [{ role: 'tool', content: brokenCall }] };
       }
       if (turns.length >= maxTurns) return { state, end: 'ok' };
-      return { state, say: await Promise.all(toolCalls.map((call) => answer(call, example))) };
+      const earlier = answeredCallsOf(turns);
+      const say: ChatMessage[] = [];
+      for (const call of toolCalls) {
+        const content = await answer(call, { example, earlier });
+        earlier.push({ call, answer: content });
+        say.push({ role: 'tool', content });
+      }
+      return { state, say };
     },
   });
   // There is no state to make again, so no tool is called again when a stored rollout is scored.
   return { ...environment, stateAfter: () => undefined };
+}
+
+/** Calls that were answered, in order: what a turn called, the next one heard. */
+export function answeredCallsOf(turns: readonly Pick<Turn, 'toolCalls' | 'heard'>[]): AnsweredCall[] {
+  return turns.flatMap(({ toolCalls = [] }, i) => {
+    const answers = (turns[i + 1]?.heard ?? []).filter(({ role }) => role === 'tool');
+    return toolCalls.flatMap((call, k) => (answers[k] === undefined ? [] : [{ call, answer: answers[k].content }]));
+  });
 }
 
 /** Tool calls of a rollout, in order. */

@@ -19,9 +19,9 @@ export const checkCommand = new Command('check')
       projectFolder: process.cwd(),
       overrides: readOverrides(rest),
     });
-    for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
     await checkModel(spec);
     const model = await openModel(spec.model, { seed: spec.seed });
+    const said = new Set<string>();
     const lines = [
       `${file} is a run named ${spec.name}:`,
       `  model         ${spec.model}, ${(model.parameters.flat.length / 1e6).toFixed(2)} M parameters`,
@@ -31,6 +31,7 @@ export const checkCommand = new Command('check')
       ...(spec.eval?.environments ?? []).map((e) => ({ ...e, isEval: true })),
     ]) {
       const environment = await openEnvironment(entry);
+      for (const warning of environment.warnings ?? []) said.add(warning);
       const isEval = 'isEval' in entry;
       const count = isEval ? environment.evalDataset.length : environment.dataset.length;
       lines.push(
@@ -46,6 +47,7 @@ export const checkCommand = new Command('check')
       `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}${spec.sft.data ? ` from ${spec.sft.data.path}` : ''}` : 'none'}`,
       `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
     );
+    for (const warning of [...warnings, ...said]) process.stdout.write(`warning: ${warning}\n`);
     process.stdout.write(`${lines.join('\n')}\n`);
   });
 

@@ -12,8 +12,13 @@ export type JsonValue = string | number | boolean | null | JsonValue[] | { [key:
 
 const args = z.record(z.string(), jsonValue);
 
+/** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
+const fileSha256 = z.string().optional();
+
 export const EnvironmentSpec = z.strictObject({
+  /** Of a built-in environment, or the absolute path of a file of the user's. */
   id: z.string().min(1),
+  sha256: fileSha256,
   /** Unique within the run; the id unless two entries share it. */
   name: z.string().min(1),
   args,
@@ -57,6 +62,7 @@ export const EvalSpec = z.strictObject({
   environments: z.array(
     z.strictObject({
       id: z.string().min(1),
+      sha256: fileSha256,
       name: z.string().min(1),
       args,
       /** −1 = all of them. */

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { heartbeatTimeoutDefaultS } from '../../limits.ts';
-import { runNamePattern } from '../../names.ts';
+import { isEnvironmentFile, runNamePattern } from '../../names.ts';
 
 /**
  * Hosted Training's TOML, and the tables Ratchet adds to it ([trainer], [inference], [store], [sft]). Every field says
@@ -41,8 +41,11 @@ const args = () =>
 const environmentId = () =>
   z
     .string()
-    .regex(/^(?:[A-Za-z0-9][\w.-]*\/)?[A-Za-z0-9][\w.-]{0,63}(?:@[\w.+-]+)?$/)
-    .meta({ expected: 'an environment id such as "reverse-text" or "owner/reverse-text"' });
+    .refine((id) => environmentIdPattern.test(id) || isEnvironmentFile(id))
+    .meta({
+      expected: 'an environment id such as "reverse-text" or "owner/reverse-text", or a file such as "./my-env.ts"',
+    });
+const environmentIdPattern = /^(?:[A-Za-z0-9][\w.-]*\/)?[A-Za-z0-9][\w.-]{0,63}(?:@[\w.+-]+)?$/;
 /** Names become folder and metric names; `agg` is where prime-rl puts the sum over environments. */
 const environmentLabel = () =>
   z
