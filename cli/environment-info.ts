@@ -83,7 +83,7 @@ function argumentRow({ name, defaultValue, kind }: ArgumentHelp): string[] {
 }
 
 function toolRow({ function: { name, description, parameters } }: ToolSchema): string[] {
-  const properties = Object.keys((parameters['properties'] ?? {}) as Record<string, unknown>);
+  const properties = Object.keys(parameters['properties'] ?? {});
   return [`${name}(${properties.join(', ')})`, description.split('\n')[0]!];
 }
 

@@ -82,7 +82,7 @@ export async function openPython(given: Partial<PythonOptions> = {}): Promise<Py
     const answer = await run(['print(6 * 7)']);
     if (answer.trim() !== '42') throw new Error(`print(6 * 7) gave ${JSON.stringify(answer)}`);
   } catch (cause) {
-    throw new RatchetError('ConfigInvalid', `${unavailable(options)}\n  ${String((cause as Error).message).trim()}`, {
+    throw new RatchetError('ConfigInvalid', `${unavailable(options)}\n  ${(cause as Error).message.trim()}`, {
       cause,
     });
   }
