@@ -71,7 +71,14 @@ export async function packBatch(input: {
     batch: { ...stored, count: batch.samples.length },
     metrics,
   } satisfies PackedBatch);
-  const headline = ['train/agg/all/metrics/exact_match', 'train/agg/all/solved_all', 'train/agg/all/solved_none'];
+  const headline = [
+    'train/agg/all/metrics/exact_match',
+    'train/agg/all/solved_all',
+    'train/agg/all/solved_none',
+    'train/agg/all/is_truncated/mean',
+    'off_policy/mean',
+    'off_policy/max',
+  ];
   return {
     packed,
     hasSignal: stats.signalTokens > 0,
@@ -110,6 +117,8 @@ export async function planStep(input: {
     );
   }
   const peak = overrides.learningRate ?? spec.learningRate;
+  const maxSteps = overrides.maxSteps ?? spec.maxSteps;
+  const interval = overrides.checkpointInterval ?? spec.checkpoints.interval;
   const proposal: StepPlan = {
     lineage: run.lineage,
     step,
@@ -117,16 +126,16 @@ export async function planStep(input: {
     from,
     batch,
     packed: input.packed,
-    learningRate: learningRateAt({ step, maxSteps: spec.maxSteps, peak, schedule: spec.schedule }),
+    learningRate: learningRateAt({ step, maxSteps, peak, schedule: spec.schedule }),
     temperature: spec.sampling.temperature,
     klBeta,
     reference,
     loss: spec.loss,
-    optimizer: spec.optimizer,
+    optimizer: { ...spec.optimizer, maxGradNorm: overrides.maxGradNorm ?? spec.optimizer.maxGradNorm },
     numIterations: spec.numIterations,
     microBatchSize: spec.microBatchSize,
     ...(spec.lora === null ? {} : { dropoutSeed: hash32('dropout', spec.seed, run.lineage, step) }),
-    snapshot: step % spec.checkpoints.interval === 0 || step === spec.maxSteps || step === overrides.stopAfter,
+    snapshot: step % interval === 0 || step === maxSteps || step === overrides.stopAfter,
   };
   const key = layout.plan(run.lineage, step, attempt, input.packed.sha256, from.replay);
   const { bytes } = await store.putIfAbsent(key, encodeJson(proposal));

@@ -67,6 +67,10 @@ export const warmUpStepsPerSegment = 50;
  */
 export const historyEventsMax = 2_000;
 
+/** Steps and evaluations that a run keeps the figures of, for curves: 60 columns of a terminal, and 2 KB of continue-as-new. */
+export const trendKept = 60;
+export const evalsKept = 20;
+
 /** How many events a run keeps for those who attach late. */
 export const eventsKept = 200;
 

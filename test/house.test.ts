@@ -41,7 +41,11 @@ const house: Readonly<Record<string, Room>> = {
   backends: {
     rooms: ['core', 'engine'],
     packages: ['node:*', 'zod', 'openai'],
-    also: { 'backends/environments/load.ts': [computed], 'backends/store': ['@aws-sdk/client-s3'] },
+    also: {
+      'backends/environments/load.ts': [computed],
+      'backends/environments/judge.ts': ['p-queue'],
+      'backends/store': ['@aws-sdk/client-s3'],
+    },
   },
   environments: { rooms: ['core', 'backends/environments'], packages: ['node:*', 'zod'] },
   activities: {
@@ -58,7 +62,11 @@ const house: Readonly<Record<string, Room>> = {
   cli: {
     rooms: ['core', 'engine', 'backends', 'activities', 'workers', 'report'],
     packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common', '@temporalio/proto'],
-    also: { 'cli/ratchet.mjs': ['tsx/esm/api'] },
+    also: {
+      'cli/ratchet.mjs': ['tsx/esm/api'],
+      'cli/ndjson.ts': ['zod'],
+      'cli/view': ['log-update', 'slice-ansi', 'string-width'],
+    },
   },
   // Run files, and code of the user's that a run file names.
   configs: { rooms: [], packages: [] },

@@ -76,6 +76,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
       ended.push(...rounds.map(({ filtered }) => filtered.ended));
       if (selection.stale !== '') ended.push({ stale: selection.stale });
       // What a run recorded before this was asked has a signal.
+      desk.progress.collected();
       const { hasSignal = true } = packed as Partial<typeof packed>;
       if (!hasSignal) {
         // Not a word of it to train on: its groups are set aside, the rest stands for the next round.
@@ -102,6 +103,8 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
           solved_none: solved.none,
           rounds: issued.length,
           failed_rollouts: failures.failedRollouts,
+          policy_failures: failures.policyFailures ?? 0,
+          rollouts: failures.rollouts,
           ...spent,
         },
         lost,
@@ -138,7 +141,15 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     issued.push([round.first, round.last]);
     const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
 
+    desk.progress.leased({
+      step,
+      policyStep: round.policyStep,
+      rollouts: count * spec.rolloutsPerExample,
+      needed: groupsPerBatch,
+      kept: ready,
+    });
     const generated = await desk.waitFor(`generate ${label}`, generateRound(desk, { run, spec, round, count, label }));
+    desk.progress.scoring();
     const score = await desk.waitFor(
       `score ${label}`,
       rolloutsFor(spec).scoreRollouts.executeWithOptions({ summary: `${label}: rubric` }, [
@@ -150,6 +161,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
 
     scored.push(score.scored);
     rounds = [...rounds, { round, scored: score.scored, filtered }];
+    desk.progress.filtered([...surplus, ...rounds.map(({ filtered }) => filtered.kept)], filtered.ended);
     fruitlessRounds += 1;
     solved.all += filtered.solved.all;
     solved.none += filtered.solved.none;
