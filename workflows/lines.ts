@@ -22,11 +22,8 @@ export function unsoundLine({
 
 export function finishedLine(step: number, maxSteps: number, effectiveness: Effectiveness | undefined): string {
   const figures = effectiveness === undefined ? [] : [describeEffectiveness(effectiveness)];
-  const where =
-    maxSteps === 0
-      ? 'finished: v0, from supervised training alone'
-      : `${endOf(step, maxSteps)} at step ${step} of ${maxSteps}`;
-  return [where, ...(maxSteps === 0 ? [] : figures)].join(' · ');
+  if (maxSteps === 0) return 'finished: v0, from supervised training alone';
+  return [`${endOf(step, maxSteps)} at step ${step} of ${maxSteps}`, ...figures].join(' · ');
 }
 
 /** A run that made fewer steps than it was to make was told to stop. */
