@@ -95,13 +95,14 @@ const identity = [
   'lora',
 ] as const satisfies readonly (keyof RunSpec)[];
 
-type Identity = Pick<RunSpec, (typeof identity)[number]> & { readonly lossCode: string | null };
+type Identity = Record<(typeof identity)[number] | 'lossCode', unknown>;
 
-/** Code counts by what it is, not by where it lies. */
+/** Code counts by what it is, not by where it lies. Pools may be drawn in another way from here on. */
 function identityOf(spec: RunSpec): Identity {
   const advantage =
     typeof spec.advantage === 'string' ? spec.advantage : { import: { ...spec.advantage.import, path: '' } };
-  return { ...spec, advantage, lossCode: spec.loss.import?.sha256 ?? null };
+  const environments = spec.environments.map(({ id, name, args, weight }) => ({ id, name, args, weight }));
+  return { ...spec, environments, advantage, lossCode: spec.loss.import?.sha256 ?? null };
 }
 
 export const createOpenRun =

@@ -6,6 +6,7 @@ import { layout } from '../core/layout.ts';
 import { warmUpStepsPerSegment } from '../core/limits.ts';
 import { randomStream, uniform } from '../core/random.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
+import { drawByWeight } from '../core/rl/curriculum.ts';
 import type { Example } from '../core/rl/rollout.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
@@ -137,8 +138,10 @@ function sftRate(spec: RunSpec, step: number): number {
 
 /** The rows of warm-up step n: examples and demonstrations drawn by (seed, step, row). */
 async function demonstrations(spec: RunSpec, tokenizer: ChatTokenizer): Promise<(step: number) => TrainSample[]> {
-  const environments = await Promise.all(spec.environments.map((entry) => openEnvironment(entry)));
-  const able = environments.filter((environment) => environment.demonstrate !== undefined);
+  const environments = await Promise.all(
+    spec.environments.map(async (entry) => ({ ...entry, environment: await openEnvironment(entry) })),
+  );
+  const able = environments.filter(({ environment }) => environment.demonstrate !== undefined);
   if (able.length === 0) {
     throw new RatchetError(
       'ConfigInvalid',
@@ -148,7 +151,7 @@ async function demonstrations(spec: RunSpec, tokenizer: ChatTokenizer): Promise<
   return (step) =>
     Array.from({ length: spec.sft!.batchSize }, (_, row) => {
       const place = [spec.seed, 'sft', step, row] as const;
-      const environment = able[Math.floor(uniform(...place, 'environment') * able.length)]!;
+      const { environment } = drawByWeight(able, uniform(...place, 'environment'));
       const example = environment.dataset.at(Math.floor(uniform(...place, 'example') * environment.dataset.length));
       return demonstrationRow(tokenizer, example, environment.demonstrate!(example, randomStream(...place)));
     });

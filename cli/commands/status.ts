@@ -10,6 +10,8 @@ import { Command } from 'commander';
 import { type CommittedRun, committedRun } from '../../activities/committed-run.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
+import { environmentRewards } from '../../core/rl/metrics.ts';
+import { describePools } from '../../core/rl/pools.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
 import { connect, findRun, findTemporal } from '../connection.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
@@ -23,13 +25,23 @@ export const statusCommand = new Command('status')
   .action(async (run: string | undefined, options: { store: string }) => {
     if (run === undefined) return withTemporal(listRuns);
     const committed = await readCommitted(run, options.store);
-    const figures = committed ? [`effectiveness ${describeEffectiveness(committed.effectiveness)}`] : [];
+    const figures = committed ? describeCommitted(committed) : [];
     const lines = await withTemporal((client) => describeRun(client, run)).catch((error: unknown) => {
       if (!committed) throw error;
       return withoutTemporal(run, committed, error);
     });
     process.stdout.write(`${[...lines, ...figures].join('\n')}\n`);
   });
+
+function describeCommitted({ metrics, effectiveness }: CommittedRun): string[] {
+  const rewards = environmentRewards(metrics).map(([name, reward]) => `${name} ${reward.toFixed(3)}`);
+  const pools = describePools(metrics);
+  return [
+    ...(rewards.length > 0 ? [`rewards       ${rewards.join(' · ')}`] : []),
+    ...(pools.length > 0 ? [`pools         ${pools.join(' · ')}`] : []),
+    `effectiveness ${describeEffectiveness(effectiveness)}`,
+  ];
+}
 
 async function withTemporal<T>(work: (client: Client) => Promise<T>): Promise<T> {
   const { client, close } = await connect(await findTemporal(process.cwd()));

@@ -13,6 +13,7 @@ import {
   createRolloutActivities,
   createTrainActivities,
   createUploadActivities,
+  type LeaseInput,
 } from '../../activities/index.ts';
 import { PolicyTrainer, type Recovery } from '../../activities/policy-trainer.ts';
 import type { Environments } from '../../backends/environments/index.ts';
@@ -247,7 +248,21 @@ export function openRoles(
     restoreVersion: atFirstEpoch(restoreVersion),
     publishVersion: atFirstEpoch(publishVersion),
   };
-  return { ...activities, policyTrainer, trainers, seat, spoolFolder };
+  /** Of a run that has examples left to draw, as most have. */
+  const leaseGroups = async (input: LeaseInput) => {
+    const leased = await activities.leaseGroups(input);
+    assert(leased.round, 'there are examples to lease');
+    return { ...leased, round: leased.round };
+  };
+  return {
+    ...activities,
+    leaseGroups,
+    leaseOrNone: activities.leaseGroups,
+    policyTrainer,
+    trainers,
+    seat,
+    spoolFolder,
+  };
 }
 
 let holders = 0;
@@ -299,7 +314,7 @@ export const datasets = [{ name: 'reverse-text', weight: 1, datasetLength: 100 }
 export async function sampleRound(
   { run }: TestRun,
   roles: Roles,
-  input: { readonly step: number; readonly policy: PolicyVersion; readonly curriculum: RunState['curriculum'] },
+  input: Pick<LeaseInput, 'step' | 'policy' | 'curriculum'> & Partial<Pick<LeaseInput, 'datasets'>>,
 ): Promise<{ round: SamplingRound; scored: ObjectRef; curriculum: RunState['curriculum'] }> {
   const { round, curriculum } = await roles.leaseGroups({ run, count: 2, datasets, ...input });
   const finished = [];
