@@ -326,7 +326,12 @@ export async function sampleRound(
 }
 
 /** One step up to the plan: every group of one round is trained, whatever the filter would say. */
-export async function planNext(test: TestRun, roles: Roles, from: Committed) {
+export async function planNext(
+  test: TestRun,
+  roles: Roles,
+  from: Committed,
+  more: Partial<Pick<LeaseInput, 'datasets'>> = {},
+) {
   const { run } = test;
   const { state } = from;
   const step = state.step + 1;
@@ -334,6 +339,7 @@ export async function planNext(test: TestRun, roles: Roles, from: Committed) {
     step,
     policy: state.policy,
     curriculum: state.curriculum,
+    ...more,
   });
   const ordinals = `${round.first}-${round.last}`;
   const trained = [{ scored, policyStep: round.policyStep, ordinals }];
@@ -348,10 +354,10 @@ export async function advance(
   test: TestRun,
   roles: Roles,
   from: Committed,
-  more: { readonly pinned?: readonly number[] } = {},
+  { pinned = [], ...more }: { readonly pinned?: readonly number[]; readonly datasets?: LeaseInput['datasets'] } = {},
 ): Promise<Committed> {
   const { run, spec } = test;
-  const { plan, snapshot, curriculum, step, ordinals } = await planNext(test, roles, from);
+  const { plan, snapshot, curriculum, step, ordinals } = await planNext(test, roles, from, more);
   const trained = await act(roles.trainStep, { run, plan });
   if (!trained.policy) throw new Error(`refused: ${trained.reason}`);
   const renews = spec.kl.refSyncSteps !== null && step % spec.kl.refSyncSteps === 0;
@@ -375,7 +381,7 @@ export async function advance(
   });
   const { policy, optimizer } = trained;
   if (!isPublished) await act(roles.publishVersion, { run, policy, optimizer });
-  if (snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [state.reference.step, ...(more.pinned ?? [])] });
+  if (snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [state.reference.step, ...pinned] });
   return { state, parent: sha256 };
 }
 
