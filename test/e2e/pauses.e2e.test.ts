@@ -126,7 +126,7 @@ test('rewards that are all equal pause the run as no-signal, with the histogram,
 test('of two environments one breaks: the run pauses with its name, and the groups of the other were whole', async () => {
   mood = 'long words break';
   const seldom =
-    '\n[[env]]\nid = "reverse-text"\nname = "long"\nargs = { min_length = 5, max_length = 5 }\nweight = 0.5\n[sft]';
+    '\n[[env]]\nid = "reverse-text"\nname = "long"\nargs = { min_length = 5, max_length = 5 }\nweight = 1\n[sft]';
   const handle = await start(
     'one-of-two',
     config.replace('batch_size = 16', 'batch_size = 32').replace('\n[sft]', seldom),
