@@ -97,12 +97,19 @@ const identity = [
 
 type Identity = Record<(typeof identity)[number] | 'lossCode', unknown>;
 
-/** Code counts by what it is, not by where it lies. Pools may be drawn in another way from here on. */
+/**
+ * Code counts by what it is, not by where it lies. An environment's own file may be mended while its run goes on, see
+ * `changedEnvironments`, and pools may be drawn in another way from here on.
+ */
 function identityOf(spec: RunSpec): Identity {
   const advantage =
     typeof spec.advantage === 'string' ? spec.advantage : { import: { ...spec.advantage.import, path: '' } };
-  const environments = spec.environments.map(({ id, name, args, weight }) => ({ id, name, args, weight }));
-  return { ...spec, environments, advantage, lossCode: spec.loss.import?.sha256 ?? null };
+  const data = spec.sft?.data && { ...spec.sft.data, path: '' };
+  const sft = spec.sft && { ...spec.sft, data: data ?? null };
+  const environments = spec.environments.map(({ id, sha256, name, args, weight }) => {
+    return { id: sha256 === undefined ? id : '', name, args, weight };
+  });
+  return { ...spec, environments, advantage, sft, lossCode: spec.loss.import?.sha256 ?? null };
 }
 
 export const createOpenRun =
@@ -123,13 +130,14 @@ export const createOpenRun =
     const store = openRunStore(spec.store.uri, spec.name);
     await claimRun(dependencies, spec, workflowId);
 
-    const datasets = await openDatasets(spec); // before the run's identity is written: what is refused may be corrected
-    const ref = takesOver?.handle?.spec ?? (await recordSettings(dependencies, asked, spec));
+    const { datasets, warnings: told } = await openDatasets(spec); // before the run's identity is written: what is refused may be corrected
+    const recorded = takesOver?.handle ? null : await recordSettings(dependencies, asked, settings);
+    const ref = recorded?.ref ?? takesOver!.handle!.spec;
     const place = { name: spec.name, store: spec.store.uri };
     const { lineage, refused } = takesOver?.handle
       ? await openLineageAsAsked(place, takesOver.asked)
       : { lineage: await openLineage(place, { ...settings, rewind: asked.rewind, request }), refused: [] };
-    const warnings = [...settings.warnings, ...refused];
+    const warnings = [...settings.warnings, ...told, ...(recorded?.changed ?? []), ...refused];
     const hasSearchAttributes = await dependencies.hasSearchAttributes();
     const handle: RunHandle = {
       ...place,
@@ -155,6 +163,8 @@ export const createOpenRun =
 interface Settings {
   readonly spec: RunSpec;
   readonly warnings: readonly string[];
+  /** The rows of `[sft] data`, unless they are stored. */
+  readonly sftRows: Uint8Array | null;
   /** `[ckpt] resume_step` */
   readonly resumeStep: number | null;
 }
@@ -163,25 +173,37 @@ async function readSettings(
   { projectFolder }: OpenRunDependencies,
   { config, overrides = {}, run, takesOver }: Exclude<TrainRunInput, string>,
 ): Promise<Settings> {
-  if (takesOver?.handle) return { spec: await specOf(takesOver.handle), warnings: [], resumeStep: null };
-  return loadRunConfig(config, { projectFolder, overrides, ...(run === undefined ? {} : { run }) });
+  if (takesOver?.handle) return { spec: await specOf(takesOver.handle), warnings: [], sftRows: null, resumeStep: null };
+  const options = { projectFolder, overrides, reachesStore: true };
+  return loadRunConfig(config, { ...options, ...(run === undefined ? {} : { run }) });
 }
 
 /** Stores the settings and what they were read from, if they are of the run that is there. */
 async function recordSettings(
   { projectFolder }: OpenRunDependencies,
   { config, overrides = {} }: Exclude<TrainRunInput, string>,
-  spec: RunSpec,
-): Promise<ObjectRef> {
+  { spec, sftRows }: Settings,
+): Promise<{ readonly ref: ObjectRef; readonly changed: readonly string[] }> {
   const store = openRunStore(spec.store.uri, spec.name);
   const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
   const recorded = decodeJson<{ spec: unknown }>(first.bytes, store.uri + layout.run());
-  refuseOtherIdentity(spec, RunSpec.parse(recorded.spec), store.uri);
+  const begun = RunSpec.parse(recorded.spec);
+  refuseOtherIdentity(spec, begun, store.uri);
+  if (sftRows) await store.put(layout.sftData(), sftRows); // they are what the identity says
   const bytes = encodeJson(spec);
   const ref = await store.put(layout.spec(sha256(bytes)), bytes);
   const source: SpecSource = { config: path.resolve(projectFolder, config), overrides: withoutResume(overrides) };
   await store.put(layout.source(ref.key), encodeJson(source));
-  return ref;
+  return { ref, changed: changedEnvironments(spec, begun) };
+}
+
+/** What to say of environments whose files are not what they were when the run began. */
+function changedEnvironments(now: RunSpec, begun: RunSpec): string[] {
+  return now.environments.flatMap(({ name, id, sha256 }) => {
+    const before = begun.environments.find((entry) => entry.name === name)?.sha256;
+    if (before === sha256 || before === undefined || sha256 === undefined) return [];
+    return `the environment ${name} was changed since this run began: ${id} had sha256 ${before.slice(0, 12)}…, now ${sha256.slice(0, 12)}…. The run goes on with it as it is now; rewards before and after may not compare.`;
+  });
 }
 
 function refuseWorkflowId(workflowId: string): void {
@@ -244,17 +266,26 @@ function withoutResume(overrides: Readonly<Record<string, string>>): Record<stri
   return Object.fromEntries(Object.entries(overrides).filter(([key]) => !once.includes(nameOf(key))));
 }
 
-async function openDatasets({ environments, eval: evaluation }: RunSpec): Promise<OpenedRun['datasets']> {
+async function openDatasets({
+  environments,
+  eval: evaluation,
+}: RunSpec): Promise<Pick<OpenedRun, 'datasets' | 'warnings'>> {
+  const warnings = new Set<string>();
+  const open = async (entry: Parameters<typeof openEnvironment>[0]) => {
+    const environment = await openEnvironment(entry);
+    for (const warning of environment.warnings ?? []) warnings.add(warning);
+    return environment;
+  };
   for (const entry of evaluation?.environments ?? []) {
-    if ((await openEnvironment(entry)).evalDataset.length === 0) throw withoutExamples(entry, 'held-out examples');
+    if ((await open(entry)).evalDataset.length === 0) throw withoutExamples(entry, 'held-out examples');
   }
   const datasets = [];
   for (const entry of environments) {
-    const datasetLength = (await openEnvironment(entry)).dataset.length;
+    const datasetLength = (await open(entry)).dataset.length;
     if (datasetLength === 0) throw withoutExamples(entry, 'examples');
     datasets.push({ name: entry.name, weight: entry.weight, datasetLength });
   }
-  return datasets;
+  return { datasets, warnings: [...warnings] };
 }
 
 function withoutExamples({ name, args }: Pick<EnvironmentSpec, 'name' | 'args'>, what: string): RatchetError {

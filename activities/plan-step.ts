@@ -63,9 +63,11 @@ export async function packBatch(input: {
   const finished = (await Promise.all(input.scored.map((ref) => readRows<ScoredGroup>(run, ref)))).flat();
   const { batch, stats } = packSamples(trained, { advantage: await advantageOf(spec) });
   const filter = input.widened === true ? widenedBounds() : spec.filter;
+  const { curriculum, datasets } = input;
+  const pools = curriculum && datasets ? await poolFigures(run, spec, curriculum, datasets) : {};
   const metrics: Record<string, number> = {
     ...stepMetrics({ step, finished, trained, filter, environments: spec.environments.map(({ name }) => name) }),
-    ...(input.curriculum && input.datasets ? await poolFigures(run, spec, input.curriculum, input.datasets) : {}),
+    ...pools,
     ...(input.widened === true ? { 'filter/widened': 1 } : {}),
     'batch/rows': stats.rows,
     [trainedTokens]: stats.trainedTokens,
@@ -84,13 +86,18 @@ export async function packBatch(input: {
     'train/agg/all/solved_all',
     'train/agg/all/solved_none',
     ...spec.environments.map(({ name }) => environmentReward(name)),
+    'train/agg/all/is_truncated/mean',
+    'off_policy/mean',
+    'off_policy/max',
   ];
   return {
     packed,
     hasSignal: stats.signalTokens > 0,
     rows: stats.rows,
     reward: metrics['train/reward'] ?? null,
-    metrics: Object.fromEntries(headline.flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : []))),
+    metrics: Object.fromEntries(
+      [...headline, ...Object.keys(pools)].flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : [])),
+    ),
   };
 }
 
@@ -137,6 +144,8 @@ export async function planStep(input: {
     );
   }
   const peak = overrides.learningRate ?? spec.learningRate;
+  const maxSteps = overrides.maxSteps ?? spec.maxSteps;
+  const interval = overrides.checkpointInterval ?? spec.checkpoints.interval;
   const proposal: StepPlan = {
     lineage: run.lineage,
     step,
@@ -144,16 +153,16 @@ export async function planStep(input: {
     from,
     batch,
     packed: input.packed,
-    learningRate: learningRateAt({ step, maxSteps: spec.maxSteps, peak, schedule: spec.schedule }),
+    learningRate: learningRateAt({ step, maxSteps, peak, schedule: spec.schedule }),
     temperature: spec.sampling.temperature,
     klBeta,
     reference,
     loss: spec.loss,
-    optimizer: spec.optimizer,
+    optimizer: { ...spec.optimizer, maxGradNorm: overrides.maxGradNorm ?? spec.optimizer.maxGradNorm },
     numIterations: spec.numIterations,
     microBatchSize: spec.microBatchSize,
     ...(spec.lora === null ? {} : { dropoutSeed: hash32('dropout', spec.seed, run.lineage, step) }),
-    snapshot: step % spec.checkpoints.interval === 0 || step === spec.maxSteps || step === overrides.stopAfter,
+    snapshot: step % interval === 0 || step === maxSteps || step === overrides.stopAfter,
   };
   const key = layout.plan(run.lineage, step, attempt, input.packed.sha256, from.replay);
   const { bytes } = await store.putIfAbsent(key, encodeJson(proposal));

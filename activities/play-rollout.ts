@@ -9,7 +9,7 @@ import type { PlayedPolicy } from './sample-policy.ts';
 
 export interface PlayOptions {
   readonly environments: Environments;
-  readonly entry: Pick<EnvironmentSpec, 'id' | 'args'>;
+  readonly entry: Pick<EnvironmentSpec, 'id' | 'args' | 'sha256'>;
   readonly dataset: 'dataset' | 'evalDataset';
   readonly place: Pick<Rollout, 'group' | 'index' | 'exampleId'>;
   readonly openPolicy: (environment: Environment) => PlayedPolicy;

@@ -186,5 +186,6 @@ async function cached<T>(run: RunPlace, ref: ObjectRef, parse: (bytes: Uint8Arra
 export async function isLastStep(store: Store, { step, spec, state, origin }: StepCommit): Promise<boolean> {
   if (spec === undefined || origin !== undefined) return false;
   const { maxSteps } = RunSpec.parse(decodeJson(await store.get(spec)));
-  return step >= Math.min(maxSteps, state.overrides.stopAfter ?? Infinity);
+  const { overrides } = state;
+  return step >= Math.min(overrides.maxSteps ?? maxSteps, overrides.stopAfter ?? Infinity);
 }

@@ -1,8 +1,8 @@
 import { hash32 } from '../core/random.ts';
 import type { Turn } from '../core/rl/rollout.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import type { ChatTokenizer } from '../engine/index.ts';
-import type { Policy } from '../backends/environments/types.ts';
+import { type ChatTokenizer, readToolCalls } from '../engine/index.ts';
+import type { Policy, SampleOptions } from '../backends/environments/types.ts';
 import type { Inference, Sample, ServedPolicy } from '../backends/inference/index.ts';
 
 export interface SamplePolicyOptions {
@@ -37,11 +37,11 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
     get failure() {
       return failure;
     },
-    async sample(messages): Promise<Turn> {
+    async sample(messages, { tools }: SampleOptions = {}): Promise<Turn> {
       failure = undefined;
       const position = asked++;
       try {
-        const promptTokenIds = tokenizer.renderChat(messages);
+        const promptTokenIds = tokenizer.renderChat(messages, { tools });
         const known = recorded[position];
         isOnRecord &&= known !== undefined && isSame(known.promptTokenIds, promptTokenIds);
         if (isOnRecord && known !== undefined) {
@@ -52,7 +52,14 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         const sample = await inference.sample({ ...sampling, policy: served, promptTokenIds, seed, signal });
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
-        const turn: Turn = { promptTokenIds, ...sample, text, policyStep: served.version.step };
+        const toolCalls = tools === undefined ? [] : readToolCalls(text);
+        const turn: Turn = {
+          promptTokenIds,
+          ...sample,
+          text,
+          ...(toolCalls.length === 0 ? {} : { toolCalls }),
+          policyStep: served.version.step,
+        };
         turns[position] = turn;
         onTurn?.(turn, position);
         return turn;

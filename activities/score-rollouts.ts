@@ -54,7 +54,11 @@ export const createScoreRollouts =
           const example = environment.dataset.at(lease.exampleId);
           const members = rollouts.get(lease.ordinal) ?? [];
           const scored = await Promise.all(
-            members.map((rollout) => scoreRollout(environment, example, rollout, { timeoutMs })),
+            members.map(async (rollout) => {
+              const judged = await scoreRollout(environment, example, rollout, { timeoutMs });
+              work.finish(`${rollout.group}/${rollout.index}`);
+              return judged;
+            }),
           );
           groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
         }

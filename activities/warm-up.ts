@@ -7,17 +7,18 @@ import { warmUpStepsPerSegment } from '../core/limits.ts';
 import { randomStream, uniform } from '../core/random.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import { drawByWeight } from '../core/rl/curriculum.ts';
-import type { Example } from '../core/rl/rollout.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { type ChatTokenizer, openModel, saveModelFolder } from '../engine/index.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { demonstrationRows } from './demonstration-rows.ts';
 import { EngineFailures } from './engine-failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { storeFolder } from './policy-trainer.ts';
 import { specOf, storeOf } from './run-access.ts';
+import { checkData, drawData } from './sft-rows.ts';
 import type { TrainDependencies } from './train-step.ts';
 import { goingOn } from './trainer-claims.ts';
 
@@ -74,14 +75,15 @@ export const createWarmUp = (
             `${start.policy.weights} in ${storeOf(run).uri} holds other weights than warm-up step ${start.step} left there. Start over with --fresh.`,
           );
         }
-        const draw = await demonstrations(spec, await openTokenizer(folder));
+        const tokenizer = await openTokenizer(folder);
+        const draw = spec.sft?.data ? await drawData(run, spec, tokenizer) : await demonstrations(spec, tokenizer);
         let { loss } = start;
-        let samples = draw(start.step + 1);
+        let samples = await draw(start.step + 1);
         for (let n = start.step + 1; n <= end; n++) {
           const training = trainer.sftStep({ samples, learningRate: sftRate(spec, n), optimizer: spec.optimizer });
           // The next rows are made while the engine, a process of its own, is at work on these.
-          if (n < end) samples = draw(n + 1);
-          const outcome = await training;
+          const [outcome, next] = await Promise.all([training, n < end ? draw(n + 1) : []]);
+          samples = next;
           if (!outcome.applied) {
             throw new RatchetError(
               'Unsupported',
@@ -114,6 +116,10 @@ export const createWarmUp = (
 
 async function makeBase(run: RunHandle, spec: RunSpec, isLast: boolean): Promise<WarmUpState> {
   const model = await openModel(spec.model, { seed: spec.seed });
+  if (spec.sft?.data) {
+    const { tokenizer, config } = model;
+    await checkData(run, spec.sft.data, { tokenizer, positionsMax: config.positionsMax });
+  }
   const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(0);
   const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
   try {
@@ -137,7 +143,10 @@ function sftRate(spec: RunSpec, step: number): number {
 }
 
 /** The rows of warm-up step n: examples and demonstrations drawn by (seed, step, row). */
-async function demonstrations(spec: RunSpec, tokenizer: ChatTokenizer): Promise<(step: number) => TrainSample[]> {
+async function demonstrations(
+  spec: RunSpec,
+  tokenizer: ChatTokenizer,
+): Promise<(step: number) => Promise<TrainSample[]>> {
   const environments = await Promise.all(
     spec.environments.map(async (entry) => ({ ...entry, environment: await openEnvironment(entry) })),
   );
@@ -148,24 +157,15 @@ async function demonstrations(spec: RunSpec, tokenizer: ChatTokenizer): Promise<
       `[sft] asks for a warm-up, but none of the environments (${environments.map(({ name }) => name).join(', ')}) gives demonstrations. Remove [sft].`,
     );
   }
-  return (step) =>
-    Array.from({ length: spec.sft!.batchSize }, (_, row) => {
-      const place = [spec.seed, 'sft', step, row] as const;
-      const { environment } = drawByWeight(able, uniform(...place, 'environment'));
-      const example = environment.dataset.at(Math.floor(uniform(...place, 'example') * environment.dataset.length));
-      return demonstrationRow(tokenizer, example, environment.demonstrate!(example, randomStream(...place)));
-    });
-}
-
-function demonstrationRow(tokenizer: ChatTokenizer, example: Example, completion: string): TrainSample {
-  const prompt = tokenizer.renderChat(example.prompt);
-  const conversation = [...example.prompt, { role: 'assistant' as const, content: completion }];
-  const tokenIds = tokenizer.encode(tokenizer.renderChatText(conversation, { addGenerationPrompt: false }));
-  const zeros = tokenIds.map(() => 0);
-  return {
-    tokenIds,
-    lossMask: tokenIds.map((_, i) => (i >= prompt.length ? 1 : 0)),
-    behaviorLogprobs: zeros,
-    advantages: zeros,
+  const draw = async (step: number, row: number): Promise<TrainSample[]> => {
+    const place = [spec.seed, 'sft', step, row] as const;
+    const { environment } = drawByWeight(able, uniform(...place, 'environment'));
+    const example = environment.dataset.at(Math.floor(uniform(...place, 'example') * environment.dataset.length));
+    const demonstration = await environment.demonstrate!(example, randomStream(...place));
+    return demonstrationRows(tokenizer, example.prompt, demonstration, environment.tools);
+  };
+  return async (step) => {
+    const drawn = Array.from({ length: spec.sft!.batchSize }, (_, row) => draw(step, row));
+    return (await Promise.all(drawn)).flat();
   };
 }

@@ -11,6 +11,8 @@ export interface WorkProgress {
   readonly since: number | null;
   /** Rollouts, or whatever the work is made of, begun by now; those that were in the store before included. */
   readonly pieces: number;
+  /** Of those, how many are finished; absent where an older version of Ratchet said it. */
+  readonly done?: number;
   /** Tokens sampled for them by now, those that were in the store before included. */
   readonly tokens: number;
   /** The attempt has ended by itself, as when it failed. */
@@ -118,6 +120,7 @@ export class WorkUnderWay {
       at: Date.now(),
       since: underWay.length === 0 ? null : underWay.reduce((oldest, { since }) => Math.min(oldest, since), Infinity),
       pieces: this.#done.pieces + underWay.length,
+      done: this.#done.pieces,
       tokens: this.#done.tokens + underWay.reduce((sum, { tokens }) => sum + tokens, 0),
       isOver: this.#isOver,
       hasFailed: this.#hasFailed,

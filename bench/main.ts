@@ -7,7 +7,9 @@ import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
+import { statusLatency } from './status-latency.ts';
 import { trl } from './trl.ts';
+import { view } from './view.ts';
 
 /** `npm run bench` lists the measurements, `npm run bench -- NAME [--json]` runs one. */
 const bench = new Command('bench')
@@ -25,6 +27,8 @@ for (const command of [
   longRun,
   faults,
   s3Upload,
+  view,
+  statusLatency,
 ])
   bench.addCommand(command);
 

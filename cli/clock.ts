@@ -1,20 +1,24 @@
 /** Lines with the time since the command began: `0:38  warm-up …`. */
 export interface Clock {
   readonly say: (line: string) => void;
+  /** The same as text, with its line break. */
+  readonly stamped: (line: string) => string;
   /** `2/3 ` when this is the rest of `npm start`, whose first part was the packages; else nothing. */
   readonly part: (number: 2 | 3) => string;
 }
 
-export function startClock(): Clock {
+export function startClock(write: (text: string) => void = (text) => void process.stdout.write(text)): Clock {
   // `npm start` began before this process did.
   const startedAt = Number(process.env['RATCHET_STARTED_AT'] ?? Date.now());
   const isFirstRun = process.env['RATCHET_STARTED_AT'] !== undefined;
+  const stamped = (line: string): string => {
+    const seconds = Math.max(0, Math.floor((Date.now() - startedAt) / 1000));
+    const time = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`;
+    return `${time.padStart(5)}  ${line.replaceAll('\n', '\n       ')}\n`;
+  };
   return {
     part: (number) => (isFirstRun ? `${number}/3 ` : ''),
-    say: (line) => {
-      const seconds = Math.max(0, Math.floor((Date.now() - startedAt) / 1000));
-      const time = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`;
-      process.stdout.write(`${time.padStart(5)}  ${line.replaceAll('\n', '\n       ')}\n`);
-    },
+    stamped,
+    say: (line) => write(stamped(line)),
   };
 }

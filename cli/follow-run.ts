@@ -1,12 +1,15 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { QueryNotRegisteredError, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { TerminatedFailure } from '@temporalio/common';
-import { decodeOptionalFailureToOptionalError } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import { memoKeys } from '../core/names.ts';
-import type { RunEvent, RunStatus } from '../workflows/messages.ts';
+import type { RunEvent, RunStatus, RunView } from '../workflows/messages.ts';
+import { withoutControls } from './plain-text.ts';
+import { type PendingActivity, pendingActivities } from './pending-activities.ts';
 
 /** How often the run is asked for news; a query costs its worker a few milliseconds. */
-const pollMs = 500;
+const pollMs = 1_000;
+/** Every so many looks the server is asked what is tried again, and how far it is. */
+const looksPerDescribe = 2;
 /** A query that takes longer has nobody to answer it: the orchestrator is being restarted. */
 const queryTimeoutMs = 4_000;
 /** A workflow that has ended is replayed from its first event to answer: seconds, for thousands of them on a busy machine. */
@@ -16,55 +19,83 @@ const earlierEventsShown = 5;
 /** After this long without a line the run says what it waits for. */
 const silenceMs = 10_000;
 
-export interface FollowOptions {
+/** Whom a followed run is told to: lines, NDJSON, or a live view. */
+export interface Follower {
+  /** One line for people. */
+  readonly say: (line: string) => void;
+  readonly event: (event: RunEvent) => void;
+  /** Events from before one attached, that are not told. */
+  readonly earlier?: (events: readonly RunEvent[]) => void;
+  /** After a while without an event. */
+  readonly waiting: (waiting: Waiting) => void;
+  /** What was seen, every second. Who wants to see it is told of the wait by that, and needs no `waiting`. */
+  readonly look?: (look: Look) => void;
+}
+
+/** What one look at a run saw. */
+export interface Look {
+  readonly is: Answer<RunView>['is'];
+  /** The newest answer there was; null before the first. */
+  readonly status: RunStatus | null;
+  /** Activities under way, as the server knows them; null when it is silent. */
+  readonly pending: readonly PendingActivity[] | null;
+}
+
+export interface FollowOptions extends Follower {
   readonly handle: WorkflowHandle;
-  readonly print: (line: string) => void;
   readonly signal: AbortSignal;
   /** Events up to this one have been seen. */
   readonly after?: number;
 }
 
 /**
- * Prints every event of a run as it happens, until `signal`; returns the last one's number. Never silent for long: then
+ * Tells every event of a run as it happens, until `signal`; returns the last one's number. Never silent for long: then
  * it says what is waited for.
  */
-export async function followRun({ handle, print, signal, after = 0 }: FollowOptions): Promise<number> {
+export async function followRun(options: FollowOptions): Promise<number> {
+  const { handle, say, event: tell, earlier, waiting, look, signal, after = 0 } = options;
   let seen = after;
   let isFirstLook = true;
-  let lastLineAt = Date.now();
-  const say = (line: string): void => {
-    print(line);
-    lastLineAt = Date.now();
-  };
-  while (!signal.aborted) {
-    const answer = await ask<RunEvent[]>(handle, 'events', [seen]);
-    const events = answer.is === 'answer' ? answer.value : null;
-    const fresh = (events ?? []).filter(({ sequence }) => sequence > seen);
-    if (events && isFirstLook && fresh.length > earlierEventsShown) {
+  let lastToldAt = Date.now();
+  let status: RunStatus | null = null;
+  let pending: readonly PendingActivity[] | null = [];
+  for (let looks = 0; !signal.aborted; looks++) {
+    if (look && looks % looksPerDescribe === 0) pending = await pendingActivities(handle, queryTimeoutMs);
+    const answer = await ask<RunView>(handle, 'view', [seen]);
+    const view = answer.is === 'answer' ? answer.value : null;
+    const fresh = (view?.events ?? []).filter(({ sequence }) => sequence > seen);
+    if (view && isFirstLook && fresh.length > earlierEventsShown) {
       say(`the run has been here before; the last of ${fresh.at(-1)!.sequence} events:`);
-      fresh.splice(0, fresh.length - earlierEventsShown);
+      earlier?.(fresh.splice(0, fresh.length - earlierEventsShown));
     }
-    if (events) isFirstLook = false;
+    if (view) isFirstLook = false;
     for (const event of fresh) {
       seen = event.sequence;
-      say(lineOf(event));
+      tell(event);
+      lastToldAt = Date.now();
     }
-    if (Date.now() - lastLineAt > silenceMs) say(await describeWaiting(handle));
+    status = view?.status ?? status;
+    look?.({ is: answer.is, status, pending });
+    if (!look && Date.now() - lastToldAt > silenceMs) {
+      waiting(await whatItWaitsFor(handle));
+      lastToldAt = Date.now();
+    }
     await delay(pollMs, undefined, { signal }).catch(() => undefined); // aborted: the loop ends
   }
   return seen;
 }
 
-/** What happened since the last look of a run that has ended; false when nobody could tell. */
-export async function printRest(
+/** Tells what happened since the last look of a run that has ended, and returns how it stands; null when nobody could tell. */
+export async function tellRest(
   handle: WorkflowHandle,
   after: number,
-  print: (line: string) => void,
-): Promise<boolean> {
-  const rest = await ask<RunEvent[]>(handle, 'events', [after], lastQueryTimeoutMs);
-  if (rest.is !== 'answer') return false;
-  for (const event of rest.value) print(lineOf(event));
-  return true;
+  { event: tell, look }: Follower,
+): Promise<RunStatus | null> {
+  const rest = await ask<RunView>(handle, 'view', [after], lastQueryTimeoutMs);
+  if (rest.is !== 'answer') return null;
+  for (const event of rest.value.events) tell(event);
+  look?.({ is: 'answer', status: rest.value.status, pending: [] });
+  return rest.value.status;
 }
 
 /** Whether an execution ended because an upgrade took its run over: another one goes on under the same workflow id. */
@@ -74,45 +105,97 @@ export async function isTakenOver({ client, workflowId }: WorkflowHandle, ended:
   return status.name !== 'TERMINATED' && memo?.[memoKeys.takenOverFrom] !== undefined;
 }
 
-/** In one line, what a run waits for. Never throws: whoever does not answer is what it waits for. */
-export async function describeWaiting(handle: WorkflowHandle): Promise<string> {
-  const answer = await ask<RunStatus>(handle, 'status', []);
-  if (answer.is === 'answer' && answer.value.pausedBecause) return `paused: ${answer.value.pausedBecause}`;
-  const retries = await retrying(handle);
-  if (retries === null) return 'waiting on: the Temporal server, which does not answer; nothing is lost';
-  return `waiting on: ${[...waitsOf(answer), ...retries].join('; ') || 'the next workflow task'}`;
+/** What a run waits for. */
+export interface Waiting {
+  readonly pausedBecause: string | null;
+  /** The last committed step; null when nobody says. */
+  readonly step: number | null;
+  readonly on: readonly WaitingOn[];
 }
 
-function waitsOf(answer: Answer<RunStatus>): string[] {
-  switch (answer.is) {
-    case 'answer':
-      return answer.value.waitingOn.map(
-        ({ what, since }) => `${what} (${Math.round((Date.now() - Date.parse(since)) / 1000)} s)`,
-      );
-    case 'not open yet':
-      return ['opening the run'];
-    case 'silence':
-      return ['the orchestrator worker, which does not answer; nothing is lost'];
-    default:
-      return answer satisfies never;
+export interface WaitingOn {
+  readonly what: string;
+  /** ISO time; null when it is not known. */
+  readonly since: string | null;
+  /** What its last attempt failed with, where it is tried again; null when it is not. */
+  readonly lastFailure: string | null;
+  /** When it is tried again, ISO time; null when it is at work. */
+  readonly nextAt: string | null;
+}
+
+/** In one line, what a run waits for. Never throws: whoever does not answer is what it waits for. */
+export async function describeWaiting(handle: WorkflowHandle): Promise<string> {
+  return waitingLine(await whatItWaitsFor(handle));
+}
+
+export function waitingLine({ pausedBecause, on }: Waiting): string {
+  if (pausedBecause !== null) return `paused: ${pausedBecause}`;
+  const parts = on.map(({ what, since, lastFailure }) => {
+    if (lastFailure !== null) return `${what}: ${lastFailure}`;
+    return since === null ? what : `${what} (${Math.round((Date.now() - Date.parse(since)) / 1000)} s)`;
+  });
+  return `waiting on: ${parts.join('; ') || 'the next workflow task'}`;
+}
+
+/** Never throws: whoever does not answer is what it waits for. */
+export async function whatItWaitsFor(handle: WorkflowHandle): Promise<Waiting> {
+  const answer = await ask<RunStatus>(handle, 'status', []);
+  return waitingOf(
+    answer.is,
+    answer.is === 'answer' ? answer.value : null,
+    await pendingActivities(handle, queryTimeoutMs),
+  );
+}
+
+export function waitingOf(
+  is: Look['is'],
+  status: RunStatus | null,
+  pending: readonly PendingActivity[] | null,
+): Waiting {
+  const pausedBecause = is === 'answer' ? (status?.pausedBecause ?? null) : null;
+  const step = status?.step ?? null;
+  const simply = (what: string): WaitingOn => ({ what, since: null, lastFailure: null, nextAt: null });
+  if (pending === null) {
+    return { pausedBecause, step, on: [simply('the Temporal server, which does not answer; nothing is lost')] };
   }
+  const retries = pending.flatMap((activity) => asRetry(activity) ?? []);
+  switch (is) {
+    case 'answer':
+      return {
+        pausedBecause,
+        step,
+        on: [...(status?.waitingOn ?? []).map((wait) => ({ ...wait, lastFailure: null, nextAt: null })), ...retries],
+      };
+    case 'not open yet':
+      return { pausedBecause, step, on: [simply('opening the run'), ...retries] };
+    case 'silence':
+      return {
+        pausedBecause,
+        step,
+        on: [simply('the orchestrator worker, which does not answer; nothing is lost'), ...retries],
+      };
+    default:
+      return is satisfies never;
+  }
+}
+
+function asRetry({ name, attempt, lastFailure, nextAt }: PendingActivity): WaitingOn | null {
+  if (attempt <= 1) return null;
+  return {
+    what: `${name} is tried again (attempt ${attempt})`,
+    since: null,
+    lastFailure: lastFailure ?? 'its worker went away',
+    nextAt,
+  };
 }
 
 /** Activities that are being tried again, with what went wrong last. The server knows it without any worker; null when it is silent. */
 export async function retrying(handle: WorkflowHandle): Promise<string[] | null> {
-  try {
-    const { raw } = await handle.client.withDeadline(Date.now() + queryTimeoutMs, () => handle.describe());
-    const again = (raw.pendingActivities ?? []).filter(({ attempt }) => (attempt ?? 1) > 1);
-    return await Promise.all(
-      again.map(async ({ activityType, attempt, lastFailure }) => {
-        const converter = handle.client.options.loadedDataConverter;
-        const failure = await decodeOptionalFailureToOptionalError(converter, lastFailure);
-        return `${activityType?.name} is tried again (attempt ${attempt}): ${failure?.message ?? 'its worker went away'}`;
-      }),
-    );
-  } catch {
-    return null; // A server that is being restarted, or gone: asked again at the next look.
-  }
+  const pending = await pendingActivities(handle, queryTimeoutMs);
+  return (
+    pending &&
+    pending.flatMap((activity) => asRetry(activity) ?? []).map(({ what, lastFailure }) => `${what}: ${lastFailure}`)
+  );
 }
 
 /** `not open yet`: the run listens to questions once it has read its config and its store. */
@@ -135,6 +218,7 @@ async function ask<T>(
   }
 }
 
-function lineOf({ kind, text }: RunEvent): string {
-  return kind === 'warning' ? `warning: ${text}` : text;
+/** An event as one line. */
+export function lineOf({ kind, text }: RunEvent): string {
+  return withoutControls(kind === 'warning' ? `warning: ${text}` : text);
 }

@@ -2,19 +2,59 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { runNamePattern } from '../core/names.ts';
 import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
+import { rootMessage } from './root-message.ts';
+import type { RunStatus } from '../workflows/messages.ts';
 
-/** A run's folder by its name, for commands that need no Temporal. */
-export async function findRunFolder(run: string, storeUri: string): Promise<{ name: string; store: string }> {
+/** Where runs lie unless somebody says otherwise. */
+const usualStore = 'file:outputs';
+/** A run that has ended is replayed to answer: many seconds on a busy machine. */
+const answerWithinMs = 60_000;
+
+/**
+ * A run's folder by its name: below `storeUri`, else below ./outputs, else where the run itself says when it is asked over
+ * Temporal, which works from any machine that reaches both.
+ */
+export async function findRunFolder(
+  run: string,
+  storeUri: string | undefined,
+  { asksTemporal = true }: { readonly asksTemporal?: boolean } = {},
+): Promise<{ name: string; store: string }> {
   if (!runNamePattern.test(run)) {
     throw new RatchetError('RunNotFound', `${JSON.stringify(run)} is not the name of a run.`);
   }
-  const store = resolveStoreUri(storeUri, process.cwd());
-  const opened = openRunStore(store, run);
-  if (await opened.read(layout.run())) return { name: run, store };
+  const here = resolveStoreUri(storeUri ?? usualStore, process.cwd());
+  if (await holds(here, run)) return { name: run, store: here };
+  const said = storeUri === undefined && asksTemporal ? await storeByRun(run) : { store: null, why: null };
+  if (said.store !== null && (await holds(said.store, run))) return { name: run, store: said.store };
+  const elsewhere =
+    said.store === null
+      ? (said.why ?? '')
+      : ` It says it is in ${openRunStore(said.store, run).uri}, which cannot be read from here.`;
   throw new RatchetError(
     'RunNotFound',
-    `There is no run ${run}: ${opened.uri} holds no run.json. Where runs lie is said with --store URI.`,
+    `There is no run ${run}: ${openRunStore(here, run).uri} holds no run.json.${elsewhere} Where runs lie is said with --store URI.`,
   );
+}
+
+async function holds(store: string, run: string): Promise<boolean> {
+  return (await openRunStore(store, run).read(layout.run())) !== null;
+}
+
+/** What the run answers; it is loaded only when the folder is not here. */
+async function storeByRun(run: string): Promise<{ store: string | null; why: string | null }> {
+  const [{ findRun }, { withTemporal }] = await Promise.all([import('./connection.ts'), import('./with-temporal.ts')]);
+  try {
+    return await withTemporal(async (client) => {
+      const handle = await findRun(client, run);
+      const status = await client.withDeadline(Date.now() + answerWithinMs, () => handle.query<RunStatus>('status'));
+      return { store: status.storeUri, why: null };
+    });
+  } catch (error) {
+    return {
+      store: null,
+      why: ` The run could not be asked either: ${error instanceof Error ? rootMessage(error) : String(error)}`,
+    };
+  }
 }
 
 /** `--step 50` as a number. */
@@ -26,6 +66,3 @@ export function readStep(text: string): number {
     `--step: expected a committed step, as in --step 50; got ${JSON.stringify(text)}.`,
   );
 }
-
-/** The option of the commands that look at a run's folder. */
-export const storeOption = ['--store <uri>', 'where the runs lie', 'file:outputs'] as const;

@@ -21,6 +21,13 @@ export function withMaxSteps(command: TypedCommand, maxSteps: number): TypedComm
   return { ...command, overrides: Object.fromEntries([...others, ['max-steps', String(maxSteps)]]) };
 }
 
+/** The same without what says where to go on from: that is for one start. */
+export function withoutResume(command: TypedCommand): TypedCommand {
+  const once = ['resume', 'resume.step', 'ckpt.resume_step', 'trainer.ckpt.resume_step'];
+  const others = Object.entries(command.overrides).filter(([key]) => !once.includes(key.replaceAll('-', '_')));
+  return { ...command, overrides: Object.fromEntries(others) };
+}
+
 function quote(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

@@ -24,6 +24,12 @@ export const temporalSecrets: readonly string[] = ['TEMPORAL_API_KEY*', 'TEMPORA
 /** How the AWS chain finds credentials; for roles that reach the store, when it is S3. */
 export const environmentForStore: readonly string[] = ['AWS_*'];
 
+/** What W&B's client reads, its key among them: for the process that feeds metrics, and the client's own. */
+export const wandbVariables: readonly string[] = ['WANDB_*'];
+
+/** Where Python's installers find packages. */
+export const environmentForPython: readonly string[] = ['PIP_*', 'UV_*', 'PYENV_*'];
+
 /** The part of `from` that `names` lets through. */
 export function selectEnvironment(
   names: readonly string[],

@@ -19,6 +19,8 @@ export const layout = {
     `${branch(lineage)}rollouts/step_${step}/groups_${first}-${last}/`,
   /** By content, whatever the lineage: many commits may name the same. */
   pools: (digest: string) => `pools/${digest.slice(0, 16)}.json`,
+  /** All rounds of a step. */
+  rounds: (lineage: string, step: number) => `${branch(lineage)}rollouts/step_${step}/`,
   allBatches: (lineage: string) => `${branch(lineage)}batches/`,
   batch: (lineage: string, step: number, digest: string) =>
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.jsonl`,
@@ -42,7 +44,18 @@ export const layout = {
   allWarmUps: () => 'checkpoints/warm_up/',
   evaluation: (lineage: string, environment: string, model: string, step: number) =>
     `${branch(lineage)}evals/${environment}--${model.replaceAll('/', '--')}/step_${step}/`,
+  /** The rows of `[sft] data`. */
+  sftData: () => 'sft/data.jsonl',
   metrics: () => 'metrics.jsonl',
+  /** In which order the rows of metrics were handed on, one row's key a line: a row keeps its number whatever becomes of the file. */
+  metricsOrder: () => 'sinks/order.jsonl',
+  /** How far each sink is. */
+  sinks: () => 'sinks/state.json',
+  /** TensorBoard's; one run of it for each lineage. */
+  eventFile: (lineage: string, seconds: number, part: number) =>
+    `${layout.allEventFiles(lineage)}events.out.tfevents.${String(seconds).padStart(10, '0')}.${String(part).padStart(3, '0')}.ratchet`,
+  allEventFiles: (lineage: string) => `tensorboard/${lineage}/`,
+  wandb: () => 'wandb/',
   allLogs: () => 'logs/',
   log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,
 } as const;

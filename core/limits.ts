@@ -62,6 +62,9 @@ export const refusedAttemptsMax = 3;
 /** How often in a row the engine may die of the same work before the run pauses: by then it is the work, not the weather. */
 export const engineFailuresMax = 3;
 
+/** A file of supervised rows is held in memory, as text and as rows. */
+export const sftDataBytesMax = 256 * 1024 * 1024;
+
 /** Supervised warm-up steps in one activity: what a killed trainer loses at most. */
 export const warmUpStepsPerSegment = 50;
 
@@ -70,6 +73,10 @@ export const warmUpStepsPerSegment = 50;
  * run over replays them within one workflow task, also on a machine that is busy with other things.
  */
 export const historyEventsMax = 2_000;
+
+/** Steps and evaluations that a run keeps the figures of, for curves: 60 columns of a terminal, and 2 KB of continue-as-new. */
+export const trendKept = 60;
+export const evalsKept = 20;
 
 /** How many events a run keeps for those who attach late. */
 export const eventsKept = 200;

@@ -63,8 +63,31 @@ export function versionName({ step, replay = 0 }: { readonly step: number; reado
   return `v${versionNumber(step, replay)}`;
 }
 
-/** The folder an environment id stands for: without owner and version, dashes where Python packages have underscores. */
+/** Whether an environment id names a file of the user's: `./my-env.ts`, from where the config lies, or an absolute path. */
+export function isEnvironmentFile(id: string): boolean {
+  return environmentFilePattern.test(id);
+}
+
+export const environmentFilePattern = /^(?:\.{1,2}\/|\/).*[^/]\.m?[jt]s$/;
+
+/**
+ * The folder an environment id stands for: without owner and version, dashes where Python packages have underscores. Of a file its
+ * name without the ending, or its folder's where it is an index.
+ */
 export function environmentName(id: string): string {
+  if (isEnvironmentFile(id)) return nameOfFile(id);
   const withoutOwner = /^[A-Za-z0-9][\w.-]*\/([^/]+)$/.exec(id)?.[1] ?? id;
   return withoutOwner.split('@', 1)[0]!.replaceAll('_', '-');
+}
+
+function nameOfFile(file: string): string {
+  const parts = file.replace(/\.m?[jt]s$/, '').split('/');
+  const last = parts.at(-1)!;
+  const name = last === 'index' ? (parts.at(-2) ?? last) : last;
+  // As names of environments are spelt: they become those of folders and metrics.
+  const spelt = name
+    .replaceAll(/[^\w.-]+/g, '-')
+    .replace(/^[^A-Za-z0-9]+/, '')
+    .slice(0, 64);
+  return spelt === '' || spelt === 'agg' ? 'environment' : spelt;
 }

@@ -39,6 +39,7 @@ export {
   type SampleResult,
 } from './sample/sampler.ts';
 export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from './server/policy-server.ts';
+export { readToolCalls, type ToolCall } from './server/tool-calls.ts';
 export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
 export type { MaskedSample } from './train/pack.ts';
 export { importUserFunction } from './train/user-code.ts';

@@ -41,9 +41,18 @@ const house: Readonly<Record<string, Room>> = {
   backends: {
     rooms: ['core', 'engine'],
     packages: ['node:*', 'zod', 'openai'],
-    also: { 'backends/environments/load.ts': [computed], 'backends/store': ['@aws-sdk/client-s3'] },
+    also: {
+      'backends/environments/load.ts': [computed],
+      'backends/environments/judge.ts': ['p-queue'],
+      'backends/environments/python': ['p-queue'],
+      'backends/store': ['@aws-sdk/client-s3'],
+    },
   },
-  environments: { rooms: ['core', 'backends/environments'], packages: ['node:*', 'zod'] },
+  environments: {
+    rooms: ['core', 'backends/environments'],
+    packages: ['node:*', 'zod'],
+    also: { 'environments/wiki-search': ['minisearch'] },
+  },
   activities: {
     rooms: ['core', 'engine', 'backends'],
     packages: ['node:*', '@temporalio/activity', '@temporalio/common'],
@@ -58,10 +67,16 @@ const house: Readonly<Record<string, Room>> = {
   cli: {
     rooms: ['core', 'engine', 'backends', 'activities', 'workers', 'report'],
     packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common', '@temporalio/proto'],
-    also: { 'cli/ratchet.mjs': ['tsx/esm/api'] },
+    also: {
+      'cli/ratchet.mjs': ['tsx/esm/api'],
+      'cli/ndjson.ts': ['zod'],
+      'cli/view': ['log-update', 'slice-ansi', 'string-width'],
+    },
   },
   // Run files, and code of the user's that a run file names.
-  configs: { rooms: [], packages: [] },
+  configs: { rooms: [], packages: ['ratchet/environments'] },
+  // Programs for another interpreter.
+  python: { rooms: [], packages: [] },
   // Runs before any package is there.
   setup: { rooms: [], packages: ['node:*'] },
 };
@@ -86,7 +101,9 @@ describe('the house', () => {
 
   test('ARCHITECTURE.md draws the same house', { skip: !existsSync(path.join(root, 'ARCHITECTURE.md')) }, () => {
     const drawn = roomsOfFirstTable(readFileSync(path.join(root, 'ARCHITECTURE.md'), 'utf8')).sort();
-    const built = [...Object.keys(house), ...freeRooms].filter((room) => sources.some((file) => roomOf(file) === room));
+    const built = [...Object.keys(house), ...freeRooms].filter((room) =>
+      allFiles.some((file) => roomOf(file) === room && /\.(ts|mts|mjs|py)$/.test(file)),
+    );
     assert.deepEqual(drawn, built.sort());
   });
 

@@ -13,8 +13,15 @@ import { openWorker } from './worker.ts';
 setFlagsFromString('--heap-growing-percent=50');
 
 const { values } = parseArgs({ options: { role: { type: 'string' }, 'take-over': { type: 'boolean' } } });
+if (values.role === 'metrics') {
+  const { followMetrics } = await import('./metrics-role.ts');
+  await followMetrics({ ...takeCredentials(), say: (line) => void process.stdout.write(`${line}\n`) });
+  process.exit(0);
+}
 if (!isRole(values.role)) {
-  process.stderr.write(`--role: expected one of ${workerRoles.join(', ')}, got ${values.role ?? 'nothing'}.\n`);
+  process.stderr.write(
+    `--role: expected one of ${[...workerRoles, 'metrics'].join(', ')}, got ${values.role ?? 'nothing'}.\n`,
+  );
   process.exit(2);
 }
 const worker = await openWorker({

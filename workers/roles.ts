@@ -1,6 +1,11 @@
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { environmentForStore, temporalSecrets } from '../core/child-environment.ts';
+import {
+  environmentForPython,
+  environmentForStore,
+  temporalSecrets,
+  wandbVariables,
+} from '../core/child-environment.ts';
 import { workerRoles, type WorkerRole } from '../core/names.ts';
 import { choosePort } from './ports.ts';
 import type { Role } from './supervisor.ts';
@@ -12,12 +17,22 @@ export interface RoleOptions {
   /** Weights are only loaded from below these folders. */
   readonly weightRoots: readonly string[];
   readonly policyPort: number;
+  /** Whether a process follows metrics for TensorBoard, W&B and Prometheus; yes where not said. */
+  readonly followsMetrics?: boolean;
+  /** Of `/metrics`; the usual one or another when not said. */
+  readonly metricsPort?: number | undefined;
   /** Processes of a role; one where not said. */
   readonly count?: Partial<Readonly<Record<WorkerRole, number>>>;
 }
 
-/** Everything a run needs on one machine: the policy server and one worker of each role. */
-export function localRoles({ weightRoots, policyPort, count = {} }: RoleOptions): Role[] {
+/** Everything a run needs on one machine: the policy server and one worker of each role, and what follows its metrics. */
+export function localRoles({
+  weightRoots,
+  policyPort,
+  followsMetrics = true,
+  metricsPort,
+  count = {},
+}: RoleOptions): Role[] {
   const policyUrl = policyUrlAt(policyPort);
   const policyServer: Role = {
     name: 'policy server',
@@ -44,7 +59,14 @@ export function localRoles({ weightRoots, policyPort, count = {} }: RoleOptions)
       ready: { line: `${role} worker ready` },
     })),
   );
-  return [policyServer, ...workers];
+  const metrics: Role = {
+    name: 'metrics worker',
+    args: [...program('./main'), '--role', 'metrics'],
+    aloud: 'metrics: ',
+    passEnv: [...environmentForStore, ...wandbVariables, ...environmentForPython],
+    env: metricsPort === undefined ? {} : { RATCHET_METRICS_PORT: String(metricsPort) },
+  };
+  return [policyServer, ...workers, ...(followsMetrics ? [metrics] : [])];
 }
 
 export function policyUrlAt(port: number): string {

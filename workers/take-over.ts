@@ -5,7 +5,7 @@ import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import type proto from '@temporalio/proto';
 import type { OpenedRun, TakenOver, TrainRunInput } from '../activities/index.ts';
 import { memoKeys } from '../core/names.ts';
-import type { AskedOfRun } from '../core/rl/run-state.ts';
+import type { AskedOfRun, RunHandle } from '../core/rl/run-state.ts';
 import type { ContinuedRun } from '../workflows/run-start.ts';
 
 type HistoryEvent = proto.temporal.api.history.v1.IHistoryEvent;
@@ -138,6 +138,12 @@ async function readBeginning(client: Client, workflowId: string, runId: string):
   const [opened = null] = result ? ((await decodeArrayFromPayloads(converter, result)) as [OpenedRun]) : [];
   const continues = events[0]?.workflowExecutionStartedEventAttributes?.continuedExecutionRunId || null;
   return { input, opened, continues };
+}
+
+/** The run that an execution of `trainRun` works on; null while it is being opened. */
+export async function openedRun(client: Client, workflowId: string, runId: string): Promise<RunHandle | null> {
+  const { input, opened } = await readBeginning(client, workflowId, runId);
+  return isContinued(input) ? input.continued.opened.handle : (opened?.handle ?? null);
 }
 
 function resultOfOpening(events: readonly HistoryEvent[]) {

@@ -32,3 +32,8 @@ export class Beside {
     this.#work = [];
   }
 }
+
+/** For what need not be done when the run goes on from elsewhere. */
+export function unlessRewind(reason: unknown): void {
+  if (!(reason instanceof RewindAsked)) throw reason;
+}

@@ -82,6 +82,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
       ended.push(...rounds.map(({ filtered }) => filtered.ended));
       if (selection.stale !== '') ended.push({ stale: selection.stale });
       // What a run recorded before this was asked has a signal.
+      desk.progress.collected();
       const { hasSignal = true } = packed as Partial<typeof packed>;
       if (!hasSignal) {
         // Not a word of it to train on: its groups are set aside, the rest stands for the next round.
@@ -107,7 +108,9 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
           solved_all: solved.all,
           solved_none: solved.none,
           rounds: issued.length,
-          failed_rollouts: account.failedRollouts,
+          failed_rollouts: account.failures.failedRollouts,
+          policy_failures: account.failures.policyFailures ?? 0,
+          rollouts: account.failures.rollouts,
           ...spent,
         },
         lost,
@@ -150,7 +153,15 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
 
     const { groups } = leased;
+    desk.progress.leased({
+      step,
+      policyStep: round.policyStep,
+      rollouts: count * spec.rolloutsPerExample,
+      needed: groupsPerBatch,
+      kept: ready,
+    });
     const generated = await generateRound(desk, { run, spec, round, count, groups, label });
+    desk.progress.scoring();
     const score = await desk.waitFor(
       `score ${label}`,
       rolloutsFor(spec).scoreRollouts.executeWithOptions({ summary: `${label}: rubric` }, [
@@ -163,6 +174,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
 
     scored.push(score.scored);
     rounds = [...rounds, { round, scored: score.scored, filtered }];
+    desk.progress.filtered([...surplus, ...rounds.map(({ filtered }) => filtered.kept)], filtered.ended);
     fruitlessRounds += 1;
     solved.all += filtered.solved.all;
     solved.none += filtered.solved.none;

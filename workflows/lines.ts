@@ -23,7 +23,16 @@ export function unsoundLine({
 
 export function finishedLine(step: number, maxSteps: number, effectiveness: Effectiveness | undefined): string {
   const figures = effectiveness === undefined ? [] : [describeEffectiveness(effectiveness)];
-  return [`finished at step ${step} of ${maxSteps}`, ...figures].join(' · ');
+  const where =
+    maxSteps === 0
+      ? 'finished: v0, from supervised training alone'
+      : `${endOf(step, maxSteps)} at step ${step} of ${maxSteps}`;
+  return [where, ...(maxSteps === 0 ? [] : figures)].join(' · ');
+}
+
+/** A run that made fewer steps than it was to make was told to stop. */
+export function endOf(step: number, maxSteps: number): 'finished' | 'stopped' {
+  return step < maxSteps ? 'stopped' : 'finished';
 }
 
 export function finishedValues(effectiveness: Effectiveness | undefined): Record<string, number> {

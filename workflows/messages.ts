@@ -1,5 +1,6 @@
 import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
 import type { TrainerHeld } from '../activities/index.ts';
+import type { LostWork } from '../core/rl/lost-work.ts';
 import { trainerHeldSignalName } from '../core/names.ts';
 
 /** What one may ask a run and tell it. The command line uses these definitions; the Temporal UI shows them by name. */
@@ -7,7 +8,7 @@ import { trainerHeldSignalName } from '../core/names.ts';
 export interface RunStatus {
   readonly run: string;
   readonly lineage: string;
-  readonly phase: 'warm-up' | 'training' | 'paused' | 'finishing' | 'finished';
+  readonly phase: 'warm-up' | 'training' | 'paused' | 'finishing' | 'finished' | 'stopped';
   /** Last committed step. */
   readonly step: number;
   readonly maxSteps: number;
@@ -19,7 +20,71 @@ export interface RunStatus {
   readonly learningRate: number;
   /** Where its files are. */
   readonly store: string;
+  /** Absolute URI of the folder that holds the run folders, with what a client needs to reach it. */
+  readonly storeUri: string;
   readonly warnings: readonly string[];
+  readonly model: string;
+  readonly environments: readonly string[];
+  /** How often the run has been opened: this is the attempt since `since` (ISO time). */
+  readonly attempt: number;
+  readonly since: string;
+  /** By this attempt, what was under way when something died included. */
+  readonly lost: LostWork;
+  /** `v12`; null before the first version. */
+  readonly policy: string | null;
+  readonly progress: StepProgress;
+  /** Figures of the newest step, as in its event. */
+  readonly latest: RunEvent['values'];
+  /** The newest steps, oldest first, `trendKept` at most. */
+  readonly trend: readonly StepTrend[];
+  /** The newest evaluations, oldest first, `evalsKept` at most. */
+  readonly evals: readonly EvalFigures[];
+}
+
+/** What is under way of the steps being made. At async level 1 two steps are: one is trained, the next one collected. */
+export interface StepProgress {
+  readonly collecting: CollectProgress | null;
+  readonly training: {
+    readonly step: number;
+    readonly from: string;
+    readonly rows: number;
+    readonly since: string;
+  } | null;
+}
+
+/** The groups of one step on their way into its batch, in sampling rounds. */
+export interface CollectProgress {
+  readonly step: number;
+  /** From 1. */
+  readonly round: number;
+  readonly doing: 'generate' | 'score' | 'filter' | 'nothing';
+  /** The policy that the round is sampled from. */
+  readonly policyStep: number;
+  /** Rollouts of this round; `done` counts those of finished chunks. */
+  readonly rollouts: { readonly done: number; readonly of: number };
+  /** Groups that a whole batch needs, and what became of those sampled so far; `kept` includes what the step before left. */
+  readonly needed: number;
+  readonly kept: number;
+  readonly dropped: Readonly<Record<string, number>>;
+}
+
+/** A step in short: its number, mean reward, share of exact answers, and wall time in seconds; null = not measured. */
+export type StepTrend = readonly [step: number, reward: number | null, exact: number | null, seconds: number];
+
+export interface EvalFigures {
+  readonly step: number;
+  readonly environment: string;
+  readonly reward: number;
+  readonly exact: number | null;
+  readonly greedyReward: number;
+  readonly greedyExact: number | null;
+}
+
+/** All that a live view needs, in one answer. */
+export interface RunView {
+  readonly status: RunStatus;
+  /** After a sequence number, oldest first. */
+  readonly events: readonly RunEvent[];
 }
 
 /** One thing that happened, for people and programs. `sequence` grows by one per event within a run. */
@@ -37,9 +102,12 @@ export interface RunEvent {
     | 'upgraded'
     | 'refused'
     | 'paused'
+    | 'set'
+    | 'stopping'
     | 'resumed'
     | 'warning'
-    | 'finished';
+    | 'finished'
+    | 'stopped';
   readonly step: number;
   /** One line for people. */
   readonly text: string;
@@ -51,9 +119,16 @@ export const statusQuery = defineQuery<RunStatus>('status');
 /** Events after a sequence number, oldest first; only the last few hundred are kept. */
 export const eventsQuery = defineQuery<RunEvent[], [after: number]>('events');
 
+/** Both at once: whoever watches a run asks this, about once a second. */
+export const viewQuery = defineQuery<RunView, [after: number]>('view');
+
 /** From the GPU worker that took the run. */
 export const trainerHeldSignal = defineSignal<[TrainerHeld]>(trainerHeldSignalName);
 
+/** What `set` and `stop` did, in words. */
+export const setUpdate = defineUpdate<string, [settings: Readonly<Record<string, number>>]>('set');
+/** Ends the run after the step under way, its evaluations and its checkpoint; at once where it is paused. */
+export const stopUpdate = defineUpdate<string>('stop');
 export const pauseUpdate = defineUpdate<string, [reason?: string]>('pause');
 export const resumeUpdate = defineUpdate<string>('resume');
 /** Peak learning rate from the next plan on; the schedule goes on over it. */

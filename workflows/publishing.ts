@@ -44,6 +44,11 @@ export class Publishing {
     return publishing;
   }
 
+  /** Resolves once what is on its way now has arrived. */
+  async allBefore(): Promise<void> {
+    await this.#last;
+  }
+
   /** Waits for a version's upload, if there is one under way; null when it is stored. */
   async of(step: number): Promise<PolicyVersion | null> {
     return (await this.#pending.get(step)) ?? null;

@@ -22,8 +22,8 @@ export class RoundAccount {
   #means: readonly number[] = [];
   readonly #environments = new Map<string, { failures: RoundFailures; means: readonly number[] }>();
 
-  get failedRollouts(): number {
-    return this.#failures.failedRollouts;
+  get failures(): RoundFailures {
+    return this.#failures;
   }
 
   add({ failures = noFailures, means = [], environments = {} }: FilteredRound): void {

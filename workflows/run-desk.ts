@@ -9,8 +9,19 @@ import {
 } from '@temporalio/workflow';
 import { defineSearchAttributeKey } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
-import { memoKeys } from '../core/names.ts';
-import { type AskedOfRun, nothingAsked, type Overrides, type RewindRequest } from '../core/rl/run-state.ts';
+import { memoKeys, versionName } from '../core/names.ts';
+import type { LostWork } from '../core/rl/lost-work.ts';
+import { describeSettings, refuseSettings, withSettings, type SettingsContext } from '../core/rl/live-settings.ts';
+import {
+  type AskedOfRun,
+  nothingAsked,
+  type Overrides,
+  type PolicyVersion,
+  type RewindRequest,
+  type RunHandle,
+} from '../core/rl/run-state.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import { type DeskFigures, figuresAfter } from './desk-figures.ts';
 import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
@@ -18,11 +29,15 @@ import {
   resumeUpdate,
   rewindUpdate,
   setLearningRateUpdate,
+  setUpdate,
   statusQuery,
   stopAfterUpdate,
+  viewQuery,
+  stopUpdate,
   type RunEvent,
   type RunStatus,
 } from './messages.ts';
+import { ProgressOfSteps } from './step-progress.ts';
 
 const attributes = {
   run: defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
@@ -35,25 +50,30 @@ export interface DeskState {
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
   readonly isPausedByPerson: boolean;
+  /** For curves; absent where an older version of Ratchet carried it. */
+  readonly figures?: DeskFigures;
 }
 
 export interface DeskOptions {
-  readonly run: string;
-  readonly lineage: string;
+  readonly handle: Pick<RunHandle, 'lineage' | 'attempt'>;
+  readonly spec: Pick<RunSpec, 'name' | 'model' | 'environments'> & SettingsContext['spec'];
+  /** Where its files are, for people. */
   readonly store: string;
-  readonly maxSteps: number;
-  readonly learningRate: number;
+  readonly storeUri: string;
   readonly warnings: readonly string[];
   readonly hasSearchAttributes: boolean;
   readonly overrides: Overrides;
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
   readonly isPausedByPerson: boolean;
+  readonly figures: DeskFigures | undefined;
+  /** By this attempt so far. */
+  readonly lost: () => LostWork;
   /** Refuses a step that cannot be gone on from, with those that can. */
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
 
-/** Thrown where a paused step is waited for and the run is to go on from elsewhere instead. */
+/** Thrown where a paused step is waited for and the run is to go on from elsewhere, or to end, instead. */
 export class RewindAsked extends Error {}
 
 /** Where people meet the run: it answers queries, takes updates, and says what it is waiting for. */
@@ -69,8 +89,14 @@ export class RunDesk {
   #overrides: Overrides;
   #phase: RunStatus['phase'] = 'warm-up';
   #step = 0;
-  #digest: string | null = null;
+  #policy: PolicyVersion | null = null;
+  #figures: DeskFigures;
+  readonly progress = new ProgressOfSteps();
   #rewind: RewindRequest | null = null;
+  /** Somebody asked for the end of a paused run: the step it is paused in is given up. */
+  #isLeft = false;
+  /** The step that is planned already: what is set from now on is for later ones. 0 = none. */
+  planned = 0;
   /** {@link AskedOfRun} as the memo has it. */
   #noted: string;
 
@@ -80,6 +106,7 @@ export class RunDesk {
     this.#pausedBecause = options.pausedBecause;
     this.#isPausedByPerson = options.isPausedByPerson;
     this.#overrides = options.overrides;
+    this.#figures = options.figures ?? { since: now(), latest: {}, trend: [], evals: [] };
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
     this.#listen();
@@ -91,7 +118,12 @@ export class RunDesk {
 
   /** The last step this run is to make. */
   get lastStep(): number {
-    return Math.min(this.#options.maxSteps, this.#overrides.stopAfter ?? Number.POSITIVE_INFINITY);
+    return Math.min(this.maxSteps, this.#overrides.stopAfter ?? Number.POSITIVE_INFINITY);
+  }
+
+  /** How many steps the run is to make, whenever it stops in between. */
+  get maxSteps(): number {
+    return this.#overrides.maxSteps ?? this.#options.spec.maxSteps;
   }
 
   get isPaused(): boolean {
@@ -105,13 +137,13 @@ export class RunDesk {
 
   carry(): DeskState {
     const [events, isPausedByPerson] = [this.#events.slice(-20), this.#isPausedByPerson];
-    return { events, pausedBecause: this.#pausedBecause, isPausedByPerson };
+    return { events, pausedBecause: this.#pausedBecause, isPausedByPerson, figures: this.#figures };
   }
 
-  at(phase: RunStatus['phase'], step: number, digest: string | null): void {
+  at(phase: RunStatus['phase'], step: number, policy: PolicyVersion): void {
     this.#phase = phase;
     this.#step = step;
-    this.#digest = digest;
+    this.#policy = policy;
   }
 
   /** Everything the run awaits goes through here, so that it can say what it is waiting for. */
@@ -128,7 +160,9 @@ export class RunDesk {
   /** Without a step it is of the one committed last. */
   tell(kind: RunEvent['kind'], step: number | null, text: string, values: RunEvent['values'] = {}): void {
     const sequence = (this.#events.at(-1)?.sequence ?? 0) + 1;
-    this.#events.push({ sequence, time: now(), kind, step: step ?? this.#step, text, values });
+    const event = { sequence, time: now(), kind, step: step ?? this.#step, text, values };
+    this.#events.push(event);
+    this.#figures = figuresAfter(this.#figures, event);
     if (this.#events.length > eventsKept) this.#events = this.#events.slice(-eventsKept);
     setCurrentDetails(this.#details());
   }
@@ -146,9 +180,9 @@ export class RunDesk {
   /** Told how long the run stood still because a person had paused it. */
   onStoodStill: (seconds: number) => void = () => undefined;
 
-  /** Throws {@link RewindAsked} when the run is to go on from another step. */
+  /** Throws {@link RewindAsked} when the run is to go on from another step, or to end. */
   async untilResumed(): Promise<void> {
-    const isOver = (): boolean => this.#pausedBecause === null || this.#rewind !== null;
+    const isOver = (): boolean => this.#pausedBecause === null || this.#rewind !== null || this.#isLeft;
     if (!isOver()) {
       const isByPerson = this.#isPausedByPerson;
       if (isByPerson) this.#standStill();
@@ -158,7 +192,7 @@ export class RunDesk {
       }
       if (isByPerson) this.#moveOn();
     }
-    if (this.#rewind !== null) throw new RewindAsked();
+    if (this.#rewind !== null || this.#isLeft) throw new RewindAsked();
   }
 
   #standStill(): void {
@@ -175,21 +209,37 @@ export class RunDesk {
   publish(step: number, reward: number | null): void {
     if (this.#options.hasSearchAttributes) {
       upsertSearchAttributes([
-        { key: attributes.run, value: this.#options.run },
+        { key: attributes.run, value: this.#options.spec.name },
         { key: attributes.step, value: step },
         ...(reward === null ? [] : [{ key: attributes.reward, value: reward }]),
       ]);
     } else {
-      upsertMemo({ run: this.#options.run, step, ...(reward === null ? {} : { reward }) });
+      upsertMemo({ run: this.#options.spec.name, step, ...(reward === null ? {} : { reward }) });
     }
   }
 
   #listen(): void {
     setHandler(statusQuery, () => this.#status());
-    setHandler(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
+    setHandler(eventsQuery, (after) => this.#eventsAfter(after));
+    setHandler(viewQuery, (after) => ({ status: this.#status(), events: this.#eventsAfter(after) }));
     setHandler(pauseUpdate, (reason = 'asked to') => {
+      const before = this.#pausedBecause;
       this.pause(reason, 'person');
-      return `Pausing after what is under way. Go on with: ratchet resume ${this.#options.run}`;
+      const goOn = `Go on with: ratchet resume ${this.#options.spec.name}`;
+      if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
+      return `running → paused: ${reason}. What is under way is finished and stored${this.#underWayText()}; no further step begins. ${goOn}`;
+    });
+    setHandler(stopUpdate, () => this.#stop(), {
+      validator: () => {
+        const isOver = this.#phase === 'finishing' || this.#phase === 'finished' || this.#phase === 'stopped';
+        if (isOver) throw refusal(`The run is ending already, after step ${this.#step}.`);
+      },
+    });
+    setHandler(setUpdate, (settings) => this.#set(settings), {
+      validator: (settings) => {
+        const refused = refuseSettings(settings ?? {}, this.#settings());
+        if (refused !== null) throw refusal(refused);
+      },
     });
     setHandler(resumeUpdate, () => this.#resume(), {
       validator: () => {
@@ -239,19 +289,68 @@ export class RunDesk {
     await this.#options.checkRewind(step);
     const { workflowId, runId } = workflowInfo();
     this.#rewind = { step, request: `${workflowId}/${runId}` };
+    const before = this.#pausedBecause;
     this.#pausedBecause = null;
     this.#isPausedByPerson = false;
     this.#noteAsked();
-    const { run } = this.#options;
-    return `Going on from step ${step} in a new lineage once what is under way is done. What came after it is kept: ratchet audit ${run}`;
+    const { name } = this.#options.spec;
+    const resumed = before === null ? '' : ` The pause is over with it (it was: ${before}).`;
+    if (before !== null) this.tell('resumed', this.#step, `resumed by a rewind to step ${step}`);
+    return `Going on from step ${step} in a new lineage once what is under way is done.${resumed} What came after it is kept: ratchet audit ${name}`;
   }
 
   #resume(): string {
+    const before = this.#pausedBecause;
     this.#pausedBecause = null;
     this.#isPausedByPerson = false;
     this.#noteAsked();
     this.tell('resumed', this.#step, 'resumed');
-    return `Going on after step ${this.#step}.`;
+    const next = this.#step < this.lastStep ? ` Step ${this.#step + 1} of ${this.lastStep} is next.` : '';
+    return `paused (${before}) → running. It goes on after step ${this.#step}.${next}`;
+  }
+
+  /** Which step a change reaches first. */
+  #settings(): SettingsContext {
+    const { spec } = this.#options;
+    return { run: spec.name, spec, overrides: this.#overrides, underWay: this.#step + 1 };
+  }
+
+  #underWayText(): string {
+    return this.#phase === 'training' && this.#step < this.lastStep
+      ? ` (step ${this.#step + 1} of ${this.lastStep})`
+      : '';
+  }
+
+  #set(settings: Readonly<Record<string, number>>): string {
+    const lines = describeSettings(settings, this.#settings());
+    this.#overrides = withSettings(this.#overrides, settings);
+    this.#noteAsked();
+    for (const line of lines) this.tell('set', null, line);
+    const from = this.planned > this.#step ? this.planned + 1 : this.#step + 1;
+    return `${lines.join('\n')}\nfrom step ${from} on; the run ends after step ${this.lastStep}`;
+  }
+
+  #stop(): string {
+    const { name: run } = this.#options.spec;
+    const goOn = 'Later: ratchet train with its file goes on from there.';
+    if (this.isPaused) {
+      const before = this.#pausedBecause;
+      const last = Math.max(this.planned, this.#step);
+      this.#overrides = { ...this.#overrides, stopAfter: last };
+      [this.#pausedBecause, this.#isPausedByPerson, this.#isLeft] = [null, false, true];
+      this.#noteAsked();
+      this.tell('stopping', null, `stopping at step ${last}, as asked; it was paused`);
+      return `paused (${before}) → stopping at step ${last}: what was sampled for a later one stays in the store. ${goOn}`;
+    }
+    const last = Math.min(this.lastStep, this.#step + 1);
+    this.#overrides = { ...this.#overrides, stopAfter: last };
+    this.#noteAsked();
+    this.tell('stopping', null, `stopping after step ${last}, as asked`);
+    const checkpoint =
+      this.planned === last
+        ? `Step ${last} is in training already: it gets a checkpoint only if it was to have one, and else is trained again from the one before, from stored rollouts.`
+        : `Step ${last} gets a checkpoint.`;
+    return `running → stopping: step ${last} is finished and committed, its evaluations too. ${checkpoint} ${goOn} At once: ratchet stop ${run} --now`;
   }
 
   #setLearningRate(learningRate: number): string {
@@ -266,14 +365,19 @@ export class RunDesk {
     return `The run ends after step ${this.lastStep}.`;
   }
 
+  #eventsAfter(after: number): RunEvent[] {
+    return this.#events.filter(({ sequence }) => sequence > after);
+  }
+
   #status(): RunStatus {
-    const { run, lineage, store, maxSteps, learningRate, warnings } = this.#options;
+    const { spec, handle, store, storeUri, warnings, lost } = this.#options;
+    const { name, model, environments, learningRate } = spec;
     return {
-      run,
-      lineage,
+      run: name,
+      lineage: handle.lineage,
       phase: this.isPaused ? 'paused' : this.#phase,
       step: this.#step,
-      maxSteps,
+      maxSteps: this.maxSteps,
       pausedBecause: this.#pausedBecause,
       waitingOn: [
         ...[...this.#waiting.values()].map(({ what, since }) => ({
@@ -282,17 +386,25 @@ export class RunDesk {
         })),
         ...localWaits(),
       ],
-      policyDigest: this.#digest,
+      policy: this.#policy && versionName(this.#policy),
+      policyDigest: this.#policy?.digest ?? null,
       learningRate: this.#overrides.learningRate ?? learningRate,
       store,
+      storeUri,
       warnings,
+      model,
+      environments: environments.map((environment) => environment.name),
+      attempt: handle.attempt,
+      lost: lost(),
+      progress: this.progress.read(),
+      ...this.#figures,
     };
   }
 
   /** The story of the run as markdown, for the Temporal UI. */
   #details(): string {
-    const { run, maxSteps, store } = this.#options;
-    const title = `**${run}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${maxSteps}`;
+    const { spec, store } = this.#options;
+    const title = `**${spec.name}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${this.maxSteps}`;
     const evals = this.#events.filter(({ kind }) => kind === 'eval').slice(-3);
     const rest = this.#events.filter(({ kind }) => kind !== 'eval').slice(-8);
     const lines = [...evals, ...rest].sort((a, b) => a.sequence - b.sequence).map(({ text }) => `- ${text}`);

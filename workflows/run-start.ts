@@ -1,4 +1,5 @@
 import { ActivityFailure, ApplicationFailure, workflowInfo } from '@temporalio/workflow';
+import { overridesThatStay } from '../core/rl/live-settings.ts';
 import type { AskedOfRun, RewindRequest, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
 import { local, opening } from './activity-options.ts';
@@ -122,8 +123,7 @@ function refusalOf(error: unknown): string {
   throw error;
 }
 
-/** `stop-after` was a wish for the execution that has ended; everything else stays as it was set. */
+/** When to stop was a wish for the execution that has ended; everything else stays as it was set. */
 function startOver(state: RunState): RunState {
-  const { stopAfter: _, ...overrides } = state.overrides;
-  return { ...state, overrides };
+  return { ...state, overrides: overridesThatStay(state.overrides) };
 }

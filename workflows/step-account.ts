@@ -5,11 +5,14 @@ import { addLost, lostMetrics, nothingLost, type LostWork } from '../core/rl/los
 export interface CarriedAccount {
   readonly lost: LostWork;
   readonly pausedS: number;
+  /** Since the run was opened; absent where an older version of Ratchet carried it. */
+  readonly total?: LostWork;
 }
 
 /** What has been lost and how long the run stood still since the last commit: the next one says so. */
 export class StepAccount {
   #lost: LostWork;
+  #total: LostWork;
   #pausedS: number;
   /** The hold whose worker was lost last, and how long what was asked of it took to be asked again. */
   #lostHold: { readonly epoch: number; readonly seconds: number } | null = null;
@@ -18,11 +21,18 @@ export class StepAccount {
 
   constructor(carried?: CarriedAccount) {
     this.#lost = carried?.lost ?? nothingLost;
+    this.#total = carried?.total ?? nothingLost;
     this.#pausedS = carried?.pausedS ?? 0;
+  }
+
+  /** Since the run was opened, whatever has been committed of it. */
+  get total(): LostWork {
+    return this.#total;
   }
 
   add(lost: LostWork): void {
     this.#lost = addLost(this.#lost, lost);
+    this.#total = addLost(this.#total, lost);
   }
 
   stoodStill(seconds: number): void {
@@ -64,6 +74,6 @@ export class StepAccount {
   }
 
   carry(): CarriedAccount {
-    return { lost: this.#lost, pausedS: this.#pausedS };
+    return { lost: this.#lost, pausedS: this.#pausedS, total: this.#total };
   }
 }

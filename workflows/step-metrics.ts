@@ -1,6 +1,17 @@
 import { timeMetrics } from '../core/rl/effectiveness.ts';
 import type { CollectedStep } from './collect-step.ts';
 
+/** Of a training, what its event tells beside the batch's figures. */
+export function trainFigures({
+  metrics,
+  learningRate,
+}: {
+  readonly metrics: Readonly<Record<string, number>>;
+  readonly learningRate: number;
+}): Record<string, number> {
+  return { kl: metrics['kl_divergence'] ?? 0, learning_rate: learningRate };
+}
+
 /** What only the workflow knows of a step, as metrics of its commit; the batch's own are added from its plan. */
 export function committedMetrics(step: {
   readonly collected: CollectedStep;

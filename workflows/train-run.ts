@@ -5,9 +5,10 @@ import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';
 import { local, opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
-import { awaitedLater, Beside } from './beside.ts';
+import { awaitedLater, Beside, unlessRewind } from './beside.ts';
 import { collectStep, type CollectedStep } from './collect-step.ts';
 import {
+  endOf,
   evalLine,
   evalValues,
   finishedLine,
@@ -21,7 +22,7 @@ import {
 import { Publishing } from './publishing.ts';
 import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
-import { committedMetrics } from './step-metrics.ts';
+import { committedMetrics, trainFigures } from './step-metrics.ts';
 import { firstState, stateAfter } from './run-states.ts';
 import { stepOutcomes } from './step-outcomes.ts';
 import { TrainerHold } from './trainer-hold.ts';
@@ -54,17 +55,18 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   const { handle: run, spec, datasets } = opened;
   const [orchestrator, rollouts] = [orchestratorFor(spec), rolloutsFor(spec)];
   const desk = new RunDesk({
-    run: spec.name,
-    lineage: run.lineage,
+    handle: run,
+    spec,
     store: `${run.store.replace(/[?].*/, '')}${spec.name}/`, // without the options that only the client needs
-    maxSteps: spec.maxSteps,
-    learningRate: spec.learningRate,
+    storeUri: run.store,
     warnings: opened.warnings,
     hasSearchAttributes: opened.hasSearchAttributes,
     overrides: before.overrides,
     pausedBecause: before.pausedBecause,
     isPausedByPerson: before.isPausedByPerson,
     events: carried?.desk.events ?? [],
+    figures: carried?.desk.figures,
+    lost: () => account.total,
     checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });
   if (!carried) {
@@ -94,7 +96,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   let regenerated = 0;
 
   let { state, parent } = start ?? (await makeFirstVersion());
-  desk.at('training', state.step, state.policy.digest);
+  desk.at('training', state.step, state.policy);
   if (carried?.rewindRefused !== undefined) desk.tell('warning', state.step, carried.rewindRefused);
   if (start?.begins) {
     desk.publish(state.step, null);
@@ -141,7 +143,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     }
 
     const stepS = (Date.now() - startedAt) / 1000;
-    const figures = { ...collected.figures, train_s: trained.seconds, step_s: stepS };
+    const figures = { ...collected.figures, ...trainFigures(trained), train_s: trained.seconds, step_s: stepS };
     for (const { lost } of attempts) account.add(lost);
     const due = isEvalDue(step) ? [...pendingEvals, step] : [...pendingEvals];
     state = stateAfter(state, {
@@ -171,10 +173,10 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       state,
     });
     parent = committed.sha256;
-    desk.at('training', step, state.policy.digest);
+    desk.at('training', step, state.policy);
     serve(state.policy, trained.optimizer, committed.isPublished);
     desk.publish(step, collected.figures['reward'] ?? null);
-    desk.tell('step', step, stepLine(step, spec.maxSteps, figures), figures);
+    desk.tell('step', step, stepLine(step, desk.maxSteps, figures), figures);
     if (trained.snapshot) sealing = sealInTurn(step);
     if (isEvalDue(step)) evaluate(step);
   }
@@ -204,12 +206,15 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       const planned = await local.planStep({ run, step, attempt, from, reference, klBeta, overrides, packed });
       const { plan } = planned;
       const summary = `step ${step}: ${collected.rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
-      inTraining = step;
+      inTraining = desk.planned = step;
+      desk.progress.trains({ step, from, rows: collected.rows });
       const result = await desk.waitFor(
         `train ${summary}`,
         hold.use(({ steps, epoch }) => steps.trainStep.executeWithOptions({ summary }, [{ run, plan, epoch }])),
       );
       inTraining = 0;
+      desk.progress.trains(null);
+      if (result.policy === null) desk.planned = 0; // what is asked for now can still reach this step
       if (result.lost) account.attemptsLost(result.lost);
       if (result.recovery) tellRecovery(step, result.recovery);
       if (result.replay === null) return { ...result, ...planned };
@@ -243,12 +248,14 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     };
   }
 
-  /** Brings the servers to a committed version, once it is in the store. */
+  /** Brings the servers to a committed version, once it is in the store; to one after another. */
   function serve(policy: PolicyVersion, optimizer: ObjectRef | null, isPublished: boolean): void {
+    const before = awaitedLater(Promise.all([broadcast, publishing.allBefore()]));
     const stored = isPublished ? Promise.resolve(policy) : publishing.publish(policy, optimizer);
     broadcast = awaitedLater(
       stored.then(async (version) => {
         replaceVersion(policy, version);
+        await before;
         await broadcastWeights(version);
       }),
     );
@@ -308,8 +315,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 
   function isEvalDue(step: number): boolean {
     if (!spec.eval) return false;
-    if (step === 0) return !spec.eval.skipFirstStep;
-    return step % spec.eval.interval === 0 || step === desk.lastStep;
+    if (step === 0) return !spec.eval.skipFirstStep || desk.lastStep === 0;
+    return step % (desk.overrides.evalInterval ?? spec.eval.interval) === 0 || step === desk.lastStep;
   }
 
   function evaluate(step: number): void {
@@ -408,7 +415,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   async function finish(): Promise<RunSummary> {
-    desk.at('finishing', state.step, state.policy.digest);
+    desk.at('finishing', state.step, state.policy);
     await broadcast.catch(orRewind);
     hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
@@ -418,9 +425,10 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       orchestrator.auditRun.executeWithOptions({ summary: `${state.step} steps` }, [{ run }]),
     );
     if (!ledger.isSound) desk.tell('warning', state.step, unsoundLine(ledger));
-    desk.at('finished', state.step, state.policy.digest);
-    const line = finishedLine(state.step, spec.maxSteps, effectiveness);
-    desk.tell('finished', state.step, line, finishedValues(effectiveness));
+    const end = endOf(state.step, desk.maxSteps);
+    desk.at(end, state.step, state.policy);
+    const line = finishedLine(state.step, desk.maxSteps, effectiveness);
+    desk.tell(end, state.step, line, finishedValues(effectiveness));
     await condition(allHandlersFinished);
     if (desk.rewind !== null) return continueRun();
     return {
@@ -438,8 +446,4 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 function isHistoryLong(): boolean {
   const { continueAsNewSuggested, historyLength } = workflowInfo();
   return continueAsNewSuggested || historyLength > historyEventsMax;
-}
-
-function unlessRewind(reason: unknown): void {
-  if (!(reason instanceof RewindAsked)) throw reason;
 }

@@ -4,7 +4,7 @@ import type { Environment } from './types.ts';
 
 export type { Environment, Policy, RolloutRecord } from './types.ts';
 
-type Entry = Pick<EnvironmentSpec, 'id' | 'args'>;
+type Entry = Pick<EnvironmentSpec, 'id' | 'args' | 'sha256'>;
 
 /** How rollouts and rubrics reach environments. */
 export interface Environments {
@@ -16,7 +16,7 @@ export interface Environments {
 
 export function createEnvironments(load: (entry: Entry) => Promise<Environment>): Environments {
   const opened = new Map<string, Promise<Environment>>();
-  const keyOf = ({ id, args }: Entry) => JSON.stringify([id, args]);
+  const keyOf = ({ id, args, sha256 }: Entry) => JSON.stringify([id, args, sha256]);
   const open = (entry: Entry): Promise<Environment> => {
     const key = keyOf(entry);
     const known = opened.get(key);
@@ -40,7 +40,9 @@ export function createEnvironments(load: (entry: Entry) => Promise<Environment>)
 }
 
 /** Those of this process. */
-export const environments: Environments = createEnvironments(({ id, args }) => loadEnvironment(id, args));
+export const environments: Environments = createEnvironments(({ id, args, sha256 }) =>
+  loadEnvironment(id, args, { sha256 }),
+);
 
 /** An environment by id and arguments; the same arguments give the same instance. */
 export function openEnvironment(entry: Entry): Promise<Environment> {

@@ -1,8 +1,10 @@
-import { existsSync, readdirSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { register } from 'node:module';
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
-import { environmentName } from '../../core/names.ts';
+import { environmentName, isEnvironmentFile } from '../../core/names.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { nearestName } from '../../core/suggest.ts';
 import type { Environment } from './types.ts';
@@ -16,34 +18,41 @@ const folderPattern = /^[a-z0-9][a-z0-9_-]{0,63}$/;
 /** Written in TypeScript, run by tsx or as the JavaScript that tsc made of it. */
 const entryFiles = ['index.ts', 'index.js'];
 
+export interface LoadOptions {
+  readonly environmentsFolder?: string;
+  /** Of a file of the user's: what it has to be. Missing = as it is now. */
+  readonly sha256?: string | undefined;
+}
+
 /**
- * Loads an environment by id. Loading runs its code, so only what lies in the environments folder is loaded. An owner
- * and a version, as in `primeintellect/reverse-text@0.1.4`, name the built-in environment of that name. An id that
- * does not exist is EnvironmentUnknown; arguments it cannot work with are ConfigInvalid.
+ * Loads an environment by id. Loading runs its code, so only what lies in the environments folder is loaded, or a file
+ * that is named by its path (absolute, or from the working folder). An owner and a version, as in
+ * `primeintellect/reverse-text@0.1.4`, name the built-in environment of that name. An id that does not exist is
+ * EnvironmentUnknown; arguments it cannot work with, and a file that cannot be loaded, are ConfigInvalid.
  */
 export async function loadEnvironment(
   id: string,
   args: Readonly<Record<string, JsonValue>>,
-  options: { readonly environmentsFolder?: string } = {},
+  options: LoadOptions = {},
 ): Promise<Environment> {
+  return (await importEnvironment(id, options)).loadEnvironment(args);
+}
+
+/** What an environment's file exports. */
+export interface EnvironmentModule {
+  loadEnvironment(args: Readonly<Record<string, JsonValue>>): Environment | Promise<Environment>;
+  /** The arguments, for `ratchet env info`: a zod schema. */
+  readonly Args?: unknown;
+}
+
+/** The module of an environment, not yet asked for anything. */
+export async function importEnvironment(id: string, options: LoadOptions = {}): Promise<EnvironmentModule> {
+  if (isEnvironmentFile(id)) return importFile(path.resolve(id), options.sha256);
   const folder = options.environmentsFolder ?? builtInEnvironmentsFolder;
   const name = environmentName(id);
   const entry = folderPattern.test(name) ? entryFile(folder, name) : undefined;
   if (entry === undefined) throw unknownEnvironment(id, listEnvironments(folder));
-
-  const module = (await import(pathToFileURL(entry).href)) as Partial<EnvironmentModule>;
-  if (typeof module.loadEnvironment !== 'function') {
-    throw new RatchetError(
-      'ConfigInvalid',
-      `Environment "${name}" (${entry}) does not export a function loadEnvironment(args).`,
-    );
-  }
-  return module.loadEnvironment(args);
-}
-
-/** What an environment's folder exports from its index file. */
-export interface EnvironmentModule {
-  loadEnvironment(args: Readonly<Record<string, JsonValue>>): Environment | Promise<Environment>;
+  return checked(await import(pathToFileURL(entry).href), entry);
 }
 
 /** The ids that can be loaded from a folder, in alphabetical order. */
@@ -54,6 +63,94 @@ export function listEnvironments(folder: string = builtInEnvironmentsFolder): st
     .map(({ name }) => name)
     .filter((name) => entryFile(folder, name) !== undefined)
     .sort();
+}
+
+/** A file of the user's, as long as it is the one that was looked at. With other contents it is another module. */
+async function importFile(file: string, expected: string | undefined): Promise<EnvironmentModule> {
+  const found = createHash('sha256').update(readOwn(file)).digest('hex');
+  if (expected !== undefined && found !== expected) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${file} was changed while its run goes on: expected sha256 ${expected.slice(0, 12)}…, found ${found.slice(0, 12)}…. Put it back, or train the run's file again (ratchet train), which goes on with the environment as it is then.`,
+    );
+  }
+  registerKit();
+  let module: unknown;
+  try {
+    module = await import(`${pathToFileURL(file).href}?sha256=${found}`);
+  } catch (cause) {
+    throw new RatchetError('ConfigInvalid', `The environment cannot be loaded: ${placed(cause, file)}`, { cause });
+  }
+  const own = checked(module, file);
+  return {
+    ...own,
+    async loadEnvironment(args) {
+      try {
+        return complete(await own.loadEnvironment(args), file);
+      } catch (cause) {
+        if (cause instanceof RatchetError) throw cause;
+        throw new RatchetError('ConfigInvalid', `loadEnvironment(args) failed: ${placed(cause, file)}`, { cause });
+      }
+    },
+  };
+}
+
+function readOwn(file: string): Uint8Array {
+  try {
+    return readFileSync(file);
+  } catch (cause) {
+    const reason = (cause as NodeJS.ErrnoException).code === 'ENOENT' ? 'there is no such file' : String(cause);
+    throw new RatchetError('EnvironmentUnknown', `The environment ${file} cannot be read: ${reason}.`, { cause });
+  }
+}
+
+let isRegistered = false;
+
+/** From now on `ratchet/environments` is the kit beside this file. */
+function registerKit(): void {
+  if (isRegistered) return;
+  isRegistered = true;
+  // As built, or from source.
+  const kit = import.meta.url.replace(/load(\.[jt]s)(\?.*)?$/, 'kit$1');
+  register('./own-code.mjs', { parentURL: import.meta.url, data: { kit } });
+}
+
+/** What failed, and the first place of it in the user's own file. */
+function placed(error: unknown, file: string): string {
+  if (!(error instanceof Error)) return `${file} threw ${String(error)}`;
+  const clean = (error.stack ?? '').replaceAll(/\?sha256=[0-9a-f]+/g, '');
+  const escaped = [file, pathToFileURL(file).href].map((place) =>
+    place.replaceAll(/[.*+?^${}()|[\]\\]/g, String.raw`\$&`),
+  );
+  const at = new RegExp(`(?:${escaped.join('|')}):(\\d+)(?::(\\d+))?`).exec(`${error.message}\n${clean}`);
+  const place = at?.[1] === undefined ? file : `${file}:${at[1]}${at[2] === undefined ? '' : `:${at[2]}`}`;
+  const message = error.message.replaceAll(/\?sha256=[0-9a-f]+/g, '');
+  return `${place}\n  ${error.name}: ${message}`;
+}
+
+function checked(module: unknown, entry: string): EnvironmentModule {
+  if (typeof (module as Partial<EnvironmentModule>).loadEnvironment === 'function') return module as EnvironmentModule;
+  throw new RatchetError('ConfigInvalid', `${entry} does not export a function loadEnvironment(args).`);
+}
+
+/** What user code returns is looked at before it is believed. */
+function complete(environment: Environment, file: string): Environment {
+  const given = (environment ?? {}) as Partial<Record<keyof Environment, unknown>>;
+  const isDataset = (value: unknown): boolean =>
+    typeof (value as { at?: unknown } | undefined)?.at === 'function' &&
+    typeof (value as { length?: unknown }).length === 'number';
+  const missing = [
+    ...(typeof given.name === 'string' ? [] : ['name']),
+    ...(isDataset(given.dataset) ? [] : ['dataset']),
+    ...(isDataset(given.evalDataset) ? [] : ['evalDataset']),
+    ...(Array.isArray((given.rubric as { functions?: unknown } | undefined)?.functions) ? [] : ['rubric']),
+    ...(typeof given.rollout === 'function' ? [] : ['rollout']),
+  ];
+  if (missing.length === 0) return environment;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${file}: loadEnvironment(args) must give an environment, as singleTurn(…), multiTurn(…) and toolEnvironment(…) do; missing: ${missing.join(', ')}.`,
+  );
 }
 
 function entryFile(folder: string, name: string): string | undefined {

@@ -1,9 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { judgeAttemptsMax, judgeRetryMs, tracebackCharsMax } from '../../core/limits.ts';
 import { isRewardedOutcome } from '../../core/rl/rollout.ts';
-import type { Example, FailedOutcome, Rollout, ScoredRollout } from '../../core/rl/rollout.ts';
+import type { ChatMessage, Example, FailedOutcome, Rollout, ScoredRollout, Turn } from '../../core/rl/rollout.ts';
 import { secretValues, withoutSecrets } from '../../core/spec/secrets.ts';
-import type { Environment, RewardFunction } from './types.ts';
+import type { Environment, RewardFunction, RewardInput } from './types.ts';
 
 /**
  * Scores a stored rollout with its environment's rubric: reward = Σ weight · score. Only outcomes that carry a reward
@@ -12,19 +12,21 @@ import type { Environment, RewardFunction } from './types.ts';
  * be scored again.
  */
 export async function scoreRollout(
-  environment: Pick<Environment, 'rubric'>,
+  environment: Pick<Environment, 'rubric' | 'stateAfter'>,
   example: Example,
   rollout: Rollout,
   { timeoutMs = Infinity }: { readonly timeoutMs?: number } = {},
 ): Promise<ScoredRollout> {
   const { outcome } = rollout;
   if (!isRewardedOutcome(outcome)) return { ...rollout, outcome, reward: null, metrics: {} };
-  const completion = rollout.turns.at(-1)?.text ?? '';
+  const { turns } = rollout;
   const metrics: Record<string, number> = {};
   let reward = 0;
   try {
+    const state = await rebuildState(environment, example, turns);
+    const input = { example, turns, completion: turns.at(-1)?.text ?? '', messages: messagesOf(example, turns), state };
     for (const judge of environment.rubric.functions) {
-      const score = await scorePatiently(judge, { example, turns: rollout.turns, completion }, timeoutMs);
+      const score = await scorePatiently(judge, input, timeoutMs);
       metrics[judge.name] = score;
       reward += judge.weight * score;
     }
@@ -38,14 +40,28 @@ export async function scoreRollout(
   return { ...rollout, outcome, reward, metrics };
 }
 
+/** The conversation of a rollout: its prompt, then what the policy heard and said. */
+export function messagesOf(example: Example, turns: readonly Pick<Turn, 'heard' | 'text'>[]): ChatMessage[] {
+  const said = turns.flatMap(({ heard = [], text }) => [...heard, { role: 'assistant' as const, content: text }]);
+  return [...example.prompt, ...said];
+}
+
+async function rebuildState(
+  environment: Pick<Environment, 'stateAfter'>,
+  example: Example,
+  turns: readonly Turn[],
+): Promise<unknown> {
+  try {
+    return await environment.stateAfter?.(example, turns);
+  } catch (error) {
+    throw new JudgeFailure(`The state after the rollout cannot be made again: ${tracebackOf(error)}`);
+  }
+}
+
 class JudgeFailure extends Error {}
 
 /** One finite number, asked for a few times: judges are services too. */
-async function scorePatiently(
-  judge: RewardFunction,
-  rollout: Parameters<RewardFunction['score']>[0],
-  timeoutMs: number,
-): Promise<number> {
+async function scorePatiently(judge: RewardFunction, rollout: RewardInput, timeoutMs: number): Promise<number> {
   for (let attempt = 1; ; attempt++) {
     try {
       const score: unknown = await inTime(judge.score(rollout), timeoutMs);

@@ -30,6 +30,12 @@ export async function hasMetrics(store: Store, row: Pick<MetricsRow, 'lineage' |
   return (await keysOf(store)).has(rowKey(row));
 }
 
+/** Every whole row, in the order they were written; none where there is no file yet. */
+export async function readMetrics(store: Store): Promise<MetricsRow[]> {
+  const bytes = await store.read(layout.metrics());
+  return bytes ? wholeRows(bytes) : [];
+}
+
 async function keysOf(store: Store): Promise<Set<string>> {
   const known = written.get(store.uri) ?? (await readKeys(store));
   written.set(store.uri, known);
@@ -61,7 +67,8 @@ function wholeRows(bytes: Uint8Array): MetricsRow[] {
     });
 }
 
-function rowKey(row: Pick<MetricsRow, 'lineage' | 'step'>): string {
+/** What tells a row from others. */
+export function rowKey(row: Pick<MetricsRow, 'lineage' | 'step'>): string {
   const evaluation = Object.keys(row).find((name) => name.startsWith('eval/'));
   return `${row.lineage}/${row.step}/${evaluation?.split('/')[1] ?? 'train'}`;
 }

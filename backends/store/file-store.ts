@@ -115,7 +115,26 @@ export class FileStore implements Store {
     await naming(prefix, () => rm(target, { recursive: true, force: true }));
   }
 
-  async append(key: string, line: string): Promise<void> {
+  async readFrom(key: string, offset: number): Promise<Uint8Array | null> {
+    const target = await this.#inside(key);
+    await naming(key, () => foldTailFiles(target));
+    const file = await open(target, 'r').catch((error: unknown) => {
+      if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
+      throw diskError(key, error);
+    });
+    if (!file) return null;
+    try {
+      const { size } = await file.stat();
+      if (size < offset) return null;
+      const bytes = new Uint8Array(size - offset);
+      const { bytesRead } = await file.read(bytes, 0, bytes.length, offset);
+      return bytes.subarray(0, bytesRead);
+    } finally {
+      await file.close();
+    }
+  }
+
+  async append(key: string, line: string | Uint8Array): Promise<void> {
     const target = await this.#prepare(key);
     await naming(key, async () => {
       await foldTailFiles(target);

@@ -21,7 +21,7 @@ export function offsetOf(tailKey: string): number {
 
 /** Whether a key may be that of a log: what a copy from S3 left beside it is part of it. */
 export function isLog(key: string): boolean {
-  return /\.(jsonl|log)$/.test(key);
+  return /(\.(jsonl|log)|tfevents\.[^/]+)$/.test(key);
 }
 
 /** What a copy from S3 left beside a log that is a file now goes into it. Of several who find it one does it. */

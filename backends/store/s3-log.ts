@@ -31,7 +31,7 @@ interface LogView {
 /** Logs this process appends to; lines of one log are written one after another. */
 const writers = new WeakMap<S3Requests, Map<string, { view: LogView | null; writing: Promise<void> }>>();
 
-export async function appendToLog(requests: S3Requests, key: string, line: string): Promise<void> {
+export async function appendToLog(requests: S3Requests, key: string, line: string | Uint8Array): Promise<void> {
   const bytes = Buffer.from(line);
   if (bytes.byteLength === 0) return;
   const logs = writers.get(requests) ?? new Map<string, { view: LogView | null; writing: Promise<void> }>();

@@ -107,7 +107,12 @@ export class S3Store implements Store {
     forgetLogs(this.#requests, target);
   }
 
-  async append(key: string, line: string): Promise<void> {
+  async readFrom(key: string, offset: number): Promise<Uint8Array | null> {
+    const whole = await this.read(key);
+    return whole === null || whole.byteLength < offset ? null : whole.subarray(offset);
+  }
+
+  async append(key: string, line: string | Uint8Array): Promise<void> {
     await appendToLog(this.#requests, this.#inside(key), line);
   }
 

@@ -20,8 +20,10 @@ export interface Store {
   list(prefix: string): Promise<string[]>;
   /** Removes everything below a prefix; nothing there is fine. */
   removeAll(prefix: string): Promise<void>;
-  /** Adds a line to a log that may be rebuilt at any time (metrics). Not durable by itself. */
-  append(key: string, line: string): Promise<void>;
+  /** Adds a line, or a record, to a log that may be rebuilt at any time (metrics). Not durable by itself. */
+  append(key: string, line: string | Uint8Array): Promise<void>;
+  /** A log from this byte on: empty where it is no longer than that, null when there is none or it is shorter. */
+  readFrom(key: string, offset: number): Promise<Uint8Array | null>;
   /** A folder on this machine, below `localRoot`, that holds the objects below a prefix, for programs that read files. */
   localFolder(prefix: string): Promise<string>;
   /** Where the store is a folder itself: what a program writes there need not be copied. Absent elsewhere. */

@@ -2,20 +2,44 @@ import { Command } from 'commander';
 import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import { countsByKind, encodeRanges } from '../../core/rl/ledger.ts';
 import { type AuditedLineage, auditStore, type RunReport } from '../../activities/audit-run.ts';
-import { findRunFolder, storeOption } from '../run-place.ts';
+import { type CheckpointReport, listCheckpoints } from '../../activities/list-checkpoints.ts';
+import { findRunFolder } from '../run-place.ts';
+import { storeOption } from '../store-option.ts';
 
 export const auditCommand = new Command('audit')
-  .description('prove from the commits alone that every group a run issued is accounted for')
+  .description(
+    'prove from the commits alone that every group a run issued is accounted for; --weights: that the checkpoints are whole, too',
+  )
   .argument('<run>')
   .option(...storeOption)
+  .option('--weights', 'read every checkpoint, and compare it with its sha256')
   .option('--json', 'as one JSON object')
-  .action(async (run: string, options: { store: string; json?: boolean }) => {
-    const report = await auditStore(await findRunFolder(run, options.store));
+  .action(async (run: string, options: { store?: string; weights?: boolean; json?: boolean }) => {
+    const place = await findRunFolder(run, options.store);
+    const ledger = await auditStore(place);
+    const checkpoints = options.weights ? (await listCheckpoints(place)).checkpoints : null;
+    const isWhole = checkpoints === null || checkpoints.every(({ state }) => state !== 'damaged');
+    const report = { ...ledger, isSound: ledger.isSound && isWhole, ...(checkpoints ? { checkpoints } : {}) };
     process.stdout.write(
-      options.json ? `${JSON.stringify(report, null, 2)}\n` : `${describeAudit(report).join('\n')}\n`,
+      options.json
+        ? `${JSON.stringify(report, null, 2)}\n`
+        : `${[...describeAudit(report), ...describeWeights(run, checkpoints)].join('\n')}\n`,
     );
     if (!report.isSound) process.exitCode = 1;
   });
+
+/** A ledger says nothing of the files: whoever reads it is told whether they were. */
+function describeWeights(run: string, checkpoints: readonly CheckpointReport[] | null): string[] {
+  if (checkpoints === null)
+    return [`the ledger is proven from the commits; weights were not read (ratchet audit ${run} --weights does)`];
+  const sealed = checkpoints.filter(({ state }) => state === 'sealed');
+  return [
+    `weights: ${sealed.length} checkpoints agree with their sha256 (steps ${encodeRanges(sealed.map(({ step }) => step)) || 'none'})`,
+    ...checkpoints
+      .filter(({ state }) => state === 'damaged')
+      .map(({ step, lineage, problem }) => `  ✗ checkpoint ${step} of ${lineage}: ${problem}`),
+  ];
+}
 
 export function describeAudit(report: RunReport): string[] {
   const lines = report.lineages.flatMap((lineage) => describeLineage(lineage, lineage.lineage === report.current));

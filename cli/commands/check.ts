@@ -19,9 +19,9 @@ export const checkCommand = new Command('check')
       projectFolder: process.cwd(),
       overrides: readOverrides(rest),
     });
-    for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
     await checkModel(spec);
     const model = await openModel(spec.model, { seed: spec.seed });
+    const said = new Set<string>();
     const lines = [
       `${file} is a run named ${spec.name}:`,
       `  model         ${spec.model}, ${(model.parameters.flat.length / 1e6).toFixed(2)} M parameters`,
@@ -31,6 +31,7 @@ export const checkCommand = new Command('check')
       ...(spec.eval?.environments ?? []).map((e) => ({ ...e, isEval: true })),
     ]) {
       const environment = await openEnvironment(entry);
+      for (const warning of environment.warnings ?? []) said.add(warning);
       const isEval = 'isEval' in entry;
       const count = isEval ? environment.evalDataset.length : environment.dataset.length;
       lines.push(
@@ -38,12 +39,15 @@ export const checkCommand = new Command('check')
       );
     }
     lines.push(
-      `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
+      spec.maxSteps === 0
+        ? '  each step     none: supervised training alone'
+        : `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
       `  trains        ${trainedPart(spec, model.config)}`,
       `  loss          ${lossLine(spec)}`,
-      `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}` : 'none'}`,
+      `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}${spec.sft.data ? ` from ${spec.sft.data.path}` : ''}` : 'none'}`,
       `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
     );
+    for (const warning of [...warnings, ...said]) process.stdout.write(`warning: ${warning}\n`);
     process.stdout.write(`${lines.join('\n')}\n`);
   });
 

@@ -1,14 +1,15 @@
 import { Command } from 'commander';
 import { encodeRanges } from '../../core/rl/ledger.ts';
 import { type CheckpointList, listCheckpoints } from '../../activities/list-checkpoints.ts';
-import { findRunFolder, storeOption } from '../run-place.ts';
+import { findRunFolder } from '../run-place.ts';
+import { storeOption } from '../store-option.ts';
 
 export const checkpointsCommand = new Command('checkpoints')
   .description('every checkpoint of a run, compared with its sha256, and what it can be used for')
   .argument('<run>')
   .option(...storeOption)
   .option('--json', 'as one JSON object')
-  .action(async (run: string, options: { store: string; json?: boolean }) => {
+  .action(async (run: string, options: { store?: string; json?: boolean }) => {
     const list = await listCheckpoints(await findRunFolder(run, options.store));
     process.stdout.write(
       options.json ? `${JSON.stringify(list, null, 2)}\n` : `${describeCheckpoints(list).join('\n')}\n`,

@@ -12,6 +12,7 @@ interface DevOptions {
   readonly weights: string[];
   readonly trainers: number;
   readonly rolloutWorkers: number;
+  readonly metricsPort?: number;
   readonly installService?: boolean;
   readonly uninstallService?: boolean;
 }
@@ -21,6 +22,11 @@ export const devCommand = new Command('dev')
   .option('--weights <folder...>', 'folders the policy server may load weights from', ['outputs'])
   .option('--trainers <n>', 'GPU workers; each is held by one run at a time', wholeNumber, 1)
   .option('--rollout-workers <n>', 'rollout workers, shared by all runs', wholeNumber, 1)
+  .option(
+    '--metrics-port <port>',
+    'where /metrics is served for Prometheus; default: 9464, or another if it is taken',
+    port,
+  )
   .option(
     '--install-service',
     'write a service (systemd, launchd) that starts this at boot, so that runs go on by themselves',
@@ -44,7 +50,12 @@ export const devCommand = new Command('dev')
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots, policyPort, count: { train: trainers, rollout: rolloutWorkers } }),
+      roles: localRoles({
+        weightRoots,
+        policyPort,
+        metricsPort: options.metricsPort,
+        count: { train: trainers, rollout: rolloutWorkers },
+      }),
       log: clock.say,
       signal: interrupted.signal,
     }).catch((error: unknown) => {
@@ -68,7 +79,14 @@ export const devCommand = new Command('dev')
 function tellService(projectFolder: string, options: DevOptions, installs: boolean): void {
   const { weights, trainers, rolloutWorkers } = options;
   const ratchet = fileURLToPath(new URL('../ratchet.mjs', import.meta.url));
-  const workers = ['--trainers', String(trainers), '--rollout-workers', String(rolloutWorkers)];
+  const { metricsPort } = options;
+  const workers = [
+    '--trainers',
+    String(trainers),
+    '--rollout-workers',
+    String(rolloutWorkers),
+    ...(metricsPort === undefined ? [] : ['--metrics-port', String(metricsPort)]),
+  ];
   const command = [process.execPath, ratchet, 'dev', ...workers, '--weights', ...weights];
   const plan = planService({ projectFolder, command });
   const say = (line: string): void => void process.stdout.write(`${line}\n`);
@@ -87,6 +105,12 @@ function tellService(projectFolder: string, options: DevOptions, installs: boole
 
 /** Processes of one role on one machine. */
 const processesMax = 64;
+
+function port(text: string): number {
+  const number = Number(text);
+  if (Number.isInteger(number) && number >= 1 && number <= 65_535) return number;
+  throw new InvalidArgumentError('Expected a port from 1 to 65535.');
+}
 
 function wholeNumber(text: string): number {
   const number = Number(text);

@@ -3,7 +3,8 @@ import { Command } from 'commander';
 import { forkRun } from '../../activities/fork-run.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { readOverrides } from '../overrides.ts';
-import { findRunFolder, readStep, storeOption } from '../run-place.ts';
+import { findRunFolder, readStep } from '../run-place.ts';
+import { storeOption } from '../store-option.ts';
 import { trainAgain } from '../typed-command.ts';
 import { requireSource } from './rewind.ts';
 
@@ -39,5 +40,5 @@ interface ForkOptions {
   readonly step: string;
   readonly name: string;
   readonly config?: string;
-  readonly store: string;
+  readonly store?: string;
 }

@@ -8,7 +8,8 @@ import type { SpecSource } from '../../activities/open-run.ts';
 import { currentLineage } from '../../activities/run-access.ts';
 import { connect, findRunning, findTemporal } from '../connection.ts';
 import { rootMessage } from '../root-message.ts';
-import { findRunFolder, readStep, storeOption } from '../run-place.ts';
+import { findRunFolder, readStep } from '../run-place.ts';
+import { storeOption } from '../store-option.ts';
 import { train } from './train.ts';
 
 export const rewindCommand = new Command('rewind')
@@ -17,7 +18,7 @@ export const rewindCommand = new Command('rewind')
   .requiredOption('--step <n>', 'a committed step (ratchet checkpoints RUN lists those that can be chosen)')
   .option('--config <file>', 'run file, where the one it was last trained with is no longer there')
   .option(...storeOption)
-  .action(async (run: string, options: { step: string; config?: string; store: string }) => {
+  .action(async (run: string, options: { step: string; config?: string; store?: string }) => {
     const step = readStep(options.step);
     const answer = await askRunning(run, step);
     if (answer !== null) {

@@ -1,92 +1,112 @@
-import { defineSearchAttributeKey } from '@temporalio/common';
-import {
-  type Client,
-  QueryNotRegisteredError,
-  ServiceError,
-  WorkflowFailedError,
-  type WorkflowHandle,
-} from '@temporalio/client';
+import { type Client, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
-import { type CommittedRun, committedRun } from '../../activities/committed-run.ts';
+import type { CommittedRun } from '../../activities/committed-run.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import { environmentRewards } from '../../core/rl/metrics.ts';
 import { describePools } from '../../core/rl/pools.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
-import { connect, findRun, findTemporal } from '../connection.ts';
+import { askStatus } from '../ask-status.ts';
+import { findRun } from '../connection.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
 import { rootMessage } from '../root-message.ts';
-import { findRunFolder, storeOption } from '../run-place.ts';
+import { storeOption } from '../store-option.ts';
+import { withTemporal } from '../with-temporal.ts';
+import { listRuns } from './runs.ts';
 
 export const statusCommand = new Command('status')
   .description('where a run stands and what it is waiting for; without a name, all runs')
   .argument('[run]')
   .option(...storeOption)
-  .action(async (run: string | undefined, options: { store: string }) => {
-    if (run === undefined) return withTemporal(listRuns);
-    const committed = await readCommitted(run, options.store);
-    const figures = committed ? describeCommitted(committed) : [];
-    const lines = await withTemporal((client) => describeRun(client, run)).catch((error: unknown) => {
-      if (!committed) throw error;
-      return withoutTemporal(run, committed, error);
-    });
-    process.stdout.write(`${[...lines, ...figures].join('\n')}\n`);
+  .option('--json', 'as one JSON object')
+  .action(async (run: string | undefined, options: { store?: string; json?: boolean }) => {
+    if (run === undefined) return listRuns(options);
+    const report = await reportOf(run, options.store);
+    process.stdout.write(`${options.json ? JSON.stringify(report, null, 2) : (await describe(report)).join('\n')}\n`);
   });
 
-function describeCommitted({ metrics, effectiveness }: CommittedRun): string[] {
-  const rewards = environmentRewards(metrics).map(([name, reward]) => `${name} ${reward.toFixed(3)}`);
-  const pools = describePools(metrics);
-  return [
-    ...(rewards.length > 0 ? [`rewards       ${rewards.join(' · ')}`] : []),
-    ...(pools.length > 0 ? [`pools         ${pools.join(' · ')}`] : []),
-    `effectiveness ${describeEffectiveness(effectiveness)}`,
-  ];
+/** `ratchet status RUN --json`. */
+export interface StatusReport {
+  readonly run: string;
+  /** Temporal's word for the workflow, in lower case (`running`, `completed`, `failed`, …); null when Temporal does not tell. */
+  readonly workflow: string | null;
+  /** What the workflow says of itself; null when nobody can answer for it. */
+  readonly status: RunStatus | null;
+  /** Activities that are being tried again, with what they failed with. */
+  readonly retries: readonly string[];
+  /** Why the workflow failed; null when it did not. */
+  readonly stoppedBecause: string | null;
+  /** What the commits say; read where the workflow does not run, as it takes longer. */
+  readonly committed: CommittedRun | null;
+  /** Where its metrics go besides its folder, one line each: what is behind, what fails. */
+  readonly sinks: readonly string[];
+  /** Why Temporal could not be asked; null when it could. */
+  readonly temporalError: string | null;
+  /** What stands in for a status: who does not answer. */
+  readonly waiting: string | null;
 }
 
-async function withTemporal<T>(work: (client: Client) => Promise<T>): Promise<T> {
-  const { client, close } = await connect(await findTemporal(process.cwd()));
+async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
+  const sinks = await sinksOf(run, store);
+  const nothing = { run, workflow: null, status: null, retries: [], stoppedBecause: null, temporalError: null, sinks };
   try {
-    return await work(client);
-  } finally {
-    await close();
+    const told = await withTemporal((client) => askTemporal(client, run));
+    return { ...nothing, ...told, committed: told.workflow === 'running' ? null : await readCommitted(run, store) };
+  } catch (error) {
+    const isKnown = error instanceof RatchetError && ['ServerUnavailable', 'RunNotFound'].includes(error.code);
+    const committed = isKnown ? await readCommitted(run, store) : null;
+    if (!committed) throw error;
+    return { ...nothing, waiting: null, committed, temporalError: (error as Error).message };
   }
 }
 
-/** From the run's folder alone; null when there is none here, or nothing is committed. */
-async function readCommitted(run: string, storeUri: string): Promise<CommittedRun | null> {
+const runningPatienceMs = 10_000;
+const endedPatienceMs = 3_000;
+
+type Told = Pick<StatusReport, 'workflow' | 'status' | 'retries' | 'stoppedBecause' | 'waiting'>;
+
+async function askTemporal(client: Client, run: string): Promise<Told> {
+  const handle = await findRun(client, run);
+  const description = await handle.describe();
+  const isRunning = description.status.name === 'RUNNING';
+  // One that has ended is replayed to answer; what its commits say is there sooner.
+  const status = await askStatus(handle, isRunning ? runningPatienceMs : endedPatienceMs);
+  return {
+    workflow: description.status.name.toLowerCase(),
+    status,
+    retries: isRunning && status ? ((await retrying(handle)) ?? []) : [],
+    stoppedBecause: isRunning ? null : await failureOf(handle),
+    waiting: isRunning && !status ? await describeWaiting(handle) : null,
+  };
+}
+
+/** Where its metrics go besides its folder, and which of that is behind or fails; nothing when its folder is not here. */
+async function sinksOf(run: string, store: string | undefined): Promise<readonly string[]> {
+  const [{ findRunFolder }, { readSinkStates }, { describeSink }, { openRunStore }] = await Promise.all([
+    import('../run-place.ts'),
+    import('../../backends/metrics/run-sinks.ts'),
+    import('../../backends/metrics/sinks.ts'),
+    import('../../backends/store/index.ts'),
+  ]);
   try {
-    return await committedRun(await findRunFolder(run, storeUri));
+    const folder = await findRunFolder(run, store, { asksTemporal: false });
+    const states = await readSinkStates(openRunStore(folder.store, folder.name));
+    return Object.entries(states).flatMap(([sink, state]) => describeSink(sink, state) ?? []);
   } catch (error) {
-    if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
+    if (error instanceof RatchetError && error.code === 'RunNotFound') return [];
     throw error;
   }
 }
 
-async function describeRun(client: Client, run: string): Promise<string[]> {
-  const handle = await findRun(client, run);
-  const { status } = await handle.describe();
-  const details = await askStatus(handle);
-  const failure = status.name === 'RUNNING' ? null : await failureOf(handle);
-  const retries = details && status.name === 'RUNNING' ? ((await retrying(handle)) ?? []) : [];
-  const lines = details ? [describe(details, status.name, retries)] : [`${run}: workflow ${status.name.toLowerCase()}`];
-  if (failure) lines.push(`stopped because: ${failure}`);
-  else if (!details && status.name === 'RUNNING') lines.push(await describeWaiting(handle));
-  return lines;
-}
-
-/** What the commits say when Temporal does not answer, or does not know the run (any more). */
-function withoutTemporal(run: string, { step, lineage, committedAt }: CommittedRun, error: unknown): string[] {
-  const isKnown = error instanceof RatchetError && ['ServerUnavailable', 'RunNotFound'].includes(error.code);
-  if (!isKnown) throw error;
-  return [`${run}: step ${step}, lineage ${lineage}, committed at ${committedAt}`, error.message];
-}
-
-/** Null when the run did not get as far as listening, or no orchestrator worker is there to speak for it. */
-async function askStatus(handle: WorkflowHandle): Promise<RunStatus | null> {
+/** From the run's folder alone; null when there is none here, or nothing is committed. Loaded only where it is needed: it is heavy. */
+async function readCommitted(run: string, store: string | undefined): Promise<CommittedRun | null> {
+  const [{ findRunFolder }, { committedRun }] = await Promise.all([
+    import('../run-place.ts'),
+    import('../../activities/committed-run.ts'),
+  ]);
   try {
-    return await handle.client.withDeadline(Date.now() + 10_000, () => handle.query<RunStatus>('status'));
+    return await committedRun(await findRunFolder(run, store, { asksTemporal: false }));
   } catch (error) {
-    if (error instanceof QueryNotRegisteredError || error instanceof ServiceError) return null;
+    if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
     throw error;
   }
 }
@@ -102,41 +122,49 @@ async function failureOf(handle: WorkflowHandle): Promise<string | null> {
   }
 }
 
-const runsListedMax = 50;
-const runKey = defineSearchAttributeKey('RatchetRun', 'KEYWORD');
-const stepKey = defineSearchAttributeKey('RatchetStep', 'INT');
-const rewardKey = defineSearchAttributeKey('RatchetReward', 'DOUBLE');
-
-/** Newest first, one line each. */
-async function listRuns(client: Client): Promise<void> {
-  let count = 0;
-  for await (const found of client.workflow.list({ query: "WorkflowType='trainRun'", pageSize: runsListedMax })) {
-    const { workflowId, status, startTime, typedSearchAttributes: attributes } = found;
-    const reward = attributes.get(rewardKey);
-    const parts = [
-      (attributes.get(runKey) ?? workflowId).padEnd(32),
-      status.name.toLowerCase().padEnd(12),
-      `step ${attributes.get(stepKey) ?? 0}`.padEnd(10),
-      (reward === undefined ? '' : `reward ${reward.toFixed(3)}`).padEnd(14),
-      `since ${startTime.toISOString().slice(0, 19)}`,
-    ];
-    process.stdout.write(`${parts.join('  ')}\n`);
-    if (++count === runsListedMax) break;
+async function describe(report: StatusReport): Promise<string[]> {
+  const { run, workflow, status, committed, stoppedBecause, temporalError, waiting, retries, sinks } = report;
+  const lines = status ? describeStatus(status, workflow!, retries) : [`${run}: ${standing(report)}`];
+  if (stoppedBecause) lines.push(`stopped because: ${stoppedBecause}`);
+  if (waiting) lines.push(waiting);
+  if (temporalError) lines.push(temporalError);
+  if (committed) {
+    const { describeEffectiveness } = await import('../../core/rl/effectiveness.ts');
+    lines.push(...describeEnvironments(committed.metrics));
+    lines.push(`effectiveness ${describeEffectiveness(committed.effectiveness)}`);
   }
-  if (count === 0) process.stdout.write('no runs yet\n');
+  return [...lines, ...sinks];
 }
 
-function describe(status: RunStatus, workflow: string, retries: readonly string[]): string {
+function standing({ workflow, committed }: StatusReport): string {
+  if (!committed) return `workflow ${workflow}`;
+  const { step, lineage, committedAt } = committed;
+  const place = `step ${step}, lineage ${lineage}, committed at ${committedAt}`;
+  return workflow === null ? place : `workflow ${workflow}; ${place}`;
+}
+
+/** Of a run with several environments, or with pools. */
+function describeEnvironments(figures: Readonly<Record<string, number | string>>): string[] {
+  const rewards = environmentRewards(figures).map(([name, reward]) => `${name} ${reward.toFixed(3)}`);
+  const pools = describePools(figures);
+  return [
+    ...(rewards.length > 0 ? [`rewards       ${rewards.join(' · ')}`] : []),
+    ...(pools.length > 0 ? [`pools         ${pools.join(' · ')}`] : []),
+  ];
+}
+
+function describeStatus(status: RunStatus, workflow: string, retries: readonly string[]): string[] {
   const waiting = [
     ...status.waitingOn.map(({ what, since }) => `  ${what}, since ${since}`),
     ...retries.map((retry) => `  ${retry}`),
   ];
   return [
-    `${status.run}: ${status.phase} (workflow ${workflow.toLowerCase()}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
+    `${status.run}: ${status.phase} (workflow ${workflow}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
     ...(status.pausedBecause ? [`paused because: ${status.pausedBecause}`] : []),
     `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,
+    ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
     ...(waiting.length > 0 ? ['waiting on:', ...waiting] : []),
-  ].join('\n');
+  ];
 }

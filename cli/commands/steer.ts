@@ -1,73 +1,130 @@
-import { WorkflowNotFoundError, WorkflowUpdateFailedError } from '@temporalio/client';
+import { setTimeout as delay } from 'node:timers/promises';
+import { WorkflowNotFoundError, WorkflowUpdateFailedError, type WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { connect, findRun, findTemporal } from '../connection.ts';
+import { liveSettingNames, liveSettings, unknownSetting } from '../../core/rl/live-settings.ts';
+import { findRun } from '../connection.ts';
+import { rootMessage } from '../root-message.ts';
+import { withTemporal } from '../with-temporal.ts';
 
 export const pauseCommand = new Command('pause')
-  .description('let what is under way finish, then start no further step')
+  .description('let what is under way finish, then start no further step; the GPU is given back after a minute')
   .argument('<run>')
-  .argument('[reason]')
+  .argument('[reason]', 'shown by `ratchet status`')
   .action((run: string, reason = 'asked to') => tell(run, 'pause', [reason]));
 
 export const resumeCommand = new Command('resume')
   .description('go on after a pause')
   .argument('<run>')
-  .action((run: string) => tell(run, 'resume', ['']));
+  .action((run: string) => tell(run, 'resume', [null]));
+
+export const stopCommand = new Command('stop')
+  .description(
+    'end the run after the step under way, with its evaluations and its checkpoint; `ratchet train FILE` goes on later',
+  )
+  .argument('<run>')
+  .option('--now', 'cancel what is under way instead; nothing committed is lost')
+  .action((run: string, options: { now?: boolean }) => (options.now ? stopNow(run) : tell(run, 'stop', [null])));
 
 export const setCommand = new Command('set')
-  .description('change a running run: learning_rate=1e-4, stop_after=50')
+  .description('change a running run, from its next step on')
   .argument('<run>')
-  .argument('<setting>', 'name=value')
-  .action((run: string, setting: string) => {
-    const { update, value } = readSetting(setting);
-    return tell(run, update, [value]);
+  .argument('<settings...>', 'name=value …')
+  .addHelpText('after', `\nWhat can be set:\n${settingLines().join('\n')}\n`)
+  .action((run: string, settings: string[]) => tell(run, 'set', [readSettings(settings, run)]));
+
+function settingLines(): string[] {
+  return liveSettingNames.map((name) => {
+    const { expected, says } = liveSettings[name];
+    return `  ${name.padEnd(22)}${expected}; ${says}`;
   });
-
-const settings = {
-  learning_rate: {
-    update: 'set-learning-rate',
-    expected: 'a number above 0 and below 1, as in learning_rate=1e-4',
-    isValid: (value: number) => value > 0 && value < 1,
-  },
-  stop_after: {
-    update: 'stop-after',
-    expected: 'a whole step number, as in stop_after=50',
-    isValid: (value: number) => Number.isSafeInteger(value) && value >= 0,
-  },
-} as const;
-
-function readSetting(setting: string): { update: string; value: number } {
-  const [, key = '', text = ''] = /^([^=]*)=?(.*)$/s.exec(setting)!;
-  const name = key.replaceAll('-', '_');
-  if (name !== 'learning_rate' && name !== 'stop_after') {
-    throw new RatchetError('ConfigInvalid', `expected learning_rate=… or stop_after=…, got ${JSON.stringify(setting)}`);
-  }
-  const { update, expected, isValid } = settings[name];
-  const value = text.trim() === '' ? Number.NaN : Number(text);
-  if (!isValid(value)) {
-    throw new RatchetError('ConfigInvalid', `${name}: expected ${expected}; got ${JSON.stringify(text)}`);
-  }
-  return { update, value };
 }
 
-async function tell(run: string, update: string, args: [string | number]): Promise<void> {
-  const { client, close } = await connect(await findTemporal(process.cwd()));
-  try {
-    const answer = await (await findRun(client, run)).executeUpdate<string, [string | number]>(update, { args });
-    process.stdout.write(`${answer}\n`);
-  } catch (error) {
-    if (error instanceof WorkflowNotFoundError) {
+/** `name=value` pairs as numbers; every name that cannot be set is refused here, so that it needs no server to hear it. */
+export function readSettings(pairs: readonly string[], run: string): Record<string, number> {
+  const settings = new Map<string, number>();
+  for (const pair of pairs) {
+    const [, written = '', text] = /^([^=]*)(?:=(.*))?$/s.exec(pair)!;
+    const name = liveNameOf(written);
+    if (name === null) throw new RatchetError('ConfigInvalid', unknownSetting(written, run));
+    if (settings.has(name)) throw new RatchetError('ConfigInvalid', `${name} is given twice.`);
+    const value = text === undefined || text.trim() === '' ? Number.NaN : Number(text);
+    if (Number.isNaN(value)) {
+      const { expected } = liveSettings[name];
+      throw new RatchetError(
+        'ConfigInvalid',
+        `${name}: expected ${expected}, as in ${name}=VALUE; got ${JSON.stringify(text ?? '')}`,
+      );
+    }
+    settings.set(name, value);
+  }
+  return Object.fromEntries(settings);
+}
+
+/** Dashes as on the command line of train are fine. */
+function liveNameOf(written: string): keyof typeof liveSettings | null {
+  const name = written.trim().replace(/^--/, '').replaceAll('-', '_');
+  return liveSettingNames.find((known) => known === name) ?? null;
+}
+
+/** Updates take one argument, or none: null. */
+type Argument = [string | Record<string, number> | null];
+
+/** Sends an update and prints what the run says it did. */
+async function tell(run: string, update: string, args: Argument): Promise<void> {
+  const answer = await withTemporal(async (client) => {
+    try {
+      return await (await findRun(client, run)).executeUpdate<string, Argument>(update, { args });
+    } catch (error) {
+      throw refusalOf(run, update, error);
+    }
+  });
+  process.stdout.write(`${run}: ${answer}\n`);
+}
+
+function refusalOf(run: string, update: string, error: unknown): unknown {
+  if (error instanceof WorkflowNotFoundError) {
+    const message = `The run ${run} is not running; \`ratchet status ${run}\` says where it stands.`;
+    return new RatchetError('RunNotFound', message, { cause: error });
+  }
+  if (!(error instanceof WorkflowUpdateFailedError)) return error;
+  const message = rootMessage(error);
+  const isUnknown = /has not been registered|unknown update|not found.*update/i.test(message);
+  const why = isUnknown ? `The run ${run} is at work under older code, which has no ${update}. (${message})` : message;
+  return new RatchetError('ConfigInvalid', `${run}: nothing changed. ${why}`, { cause: error });
+}
+
+/** How long one waits to see a cancelled run end. */
+const endPatienceMs = 30_000;
+
+async function stopNow(run: string): Promise<void> {
+  await withTemporal(async (client) => {
+    const handle = await findRun(client, run);
+    if ((await nameOfStatus(handle)) !== 'RUNNING') {
       throw new RatchetError(
         'RunNotFound',
         `The run ${run} is not running; \`ratchet status ${run}\` says where it stands.`,
-        {
-          cause: error,
-        },
       );
     }
-    if (!(error instanceof WorkflowUpdateFailedError)) throw error;
-    throw new RatchetError('ConfigInvalid', error.cause?.message ?? error.message, { cause: error });
-  } finally {
-    await close();
+    await handle.cancel();
+    const status = await untilEnded(handle);
+    const goOn = 'What is committed stays; `ratchet train` with its file goes on from there.';
+    process.stdout.write(
+      status === 'RUNNING'
+        ? `${run}: told to cancel; what is under way has not ended after ${endPatienceMs / 1000} s. \`ratchet status ${run}\` says what it waits for. ${goOn}\n`
+        : `${run}: running → ${status.toLowerCase()}. ${goOn}\n`,
+    );
+  });
+}
+
+async function untilEnded(handle: WorkflowHandle): Promise<string> {
+  for (const start = Date.now(); ;) {
+    const status = await nameOfStatus(handle);
+    if (status !== 'RUNNING' || Date.now() - start > endPatienceMs) return status;
+    await delay(200);
   }
+}
+
+async function nameOfStatus(handle: WorkflowHandle): Promise<string> {
+  return (await handle.describe()).status.name;
 }

@@ -1,34 +1,28 @@
 import { randomBytes } from 'node:crypto';
-import { mkdir } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
+import { mkdir } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
-import {
-  type Client,
-  isGrpcServiceError,
-  ServiceError,
-  WorkflowFailedError,
-  type WorkflowHandle,
-  WorkflowNotFoundError,
-} from '@temporalio/client';
+import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
 import { taskQueues } from '../../core/names.ts';
-import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { allCopies, localRoot, showStoreUri } from '../../backends/store/index.ts';
-import { readRunningStack, waitForRunningStack } from '../../workers/project-lock.ts';
+import { readSinkStates } from '../../backends/metrics/run-sinks.ts';
+import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
+import { waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import { remoteTemporal } from '../../workers/temporal-settings.ts';
-import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
+import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
+import type { Clock } from '../clock.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
-import { followRun, isTakenOver, printRest } from '../follow-run.ts';
 import { readOverrides } from '../overrides.ts';
-import { rootMessage } from '../root-message.ts';
-import { trainAgain, type TypedCommand, withMaxSteps } from '../typed-command.ts';
-import { startClock, type Clock } from '../clock.ts';
+import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
+import { StoredRollouts } from '../view/stored-rollouts.ts';
+import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts';
 
 const resumeHelp = `
 A run goes on where it stands. To go on from another committed step, in a new lineage: --resume.step 50
@@ -41,19 +35,26 @@ export const trainCommand = new Command('train')
   .argument('[overrides...]', 'any setting of the file: --max-steps 5 --sampling.temperature 0.7')
   .option('--name <run>', "the run's name; default: the file's name")
   .option('--fresh', 'start over under a new name')
+  .option(...tellingOptions.plain)
+  .option(...tellingOptions.json)
   .addHelpText('after', resumeHelp)
   .allowUnknownOption()
-  .action(async (file: string, rest: string[], options: { name?: string; fresh?: boolean }) => {
+  .action(async (file: string, rest: string[], options: TrainOptions) => {
     process.exitCode = await train(file, readOverrides(rest), options);
   });
+
+interface TrainOptions extends TellingOptions {
+  readonly name?: string;
+  readonly fresh?: boolean;
+}
 
 /** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
 export async function train(
   file: string,
   overrides: Readonly<Record<string, string>>,
-  options: { readonly name?: string; readonly fresh?: boolean; readonly rewind?: number },
+  options: TrainOptions & { readonly rewind?: number },
 ): Promise<number> {
-  const clock = startClock();
+  const audience = openAudience(chooseTelling(options, process.env, process.stdout));
   const projectFolder = process.cwd();
   const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides })).spec;
   const given = options.name ?? usualName;
@@ -62,30 +63,49 @@ export async function train(
   await checkModel(spec);
   const command = { file, name: run === usualName ? null : run, overrides };
 
-  const interrupted = new AbortController();
-  const onSignal = (): void => interrupted.abort();
-  process.on('SIGINT', onSignal).on('SIGTERM', onSignal);
-  const place = await openPlace(spec, projectFolder, clock, interrupted.signal);
-  if (!place) return stopped(run, command, clock);
+  const goOn = trainAgain(command);
+  const { interrupted, stop: stopListening } = whenLeft();
+  const place = await openPlace(spec, projectFolder, audience, interrupted.signal);
+  if (!place) {
+    audience.say(`stopped. The run ${run} is not lost: ${goOn} goes on where it is`);
+    return 130;
+  }
   const { stack, pid, address, uiUrl } = place;
   const { client, close } = await connect(temporalOf(place, address));
   const watched = watchStack(projectFolder, pid);
   try {
-    const attached = await attach(client, run, overrides, clock);
+    const attached = await attach(client, run, overrides, audience);
     if (attached && resumeStep !== null && resumeStep >= 0) {
-      clock.say(`to take the running run back to step ${resumeStep}: npx ratchet rewind ${run} --step ${resumeStep}`);
+      audience.say(
+        `to take the running run back to step ${resumeStep}: npx ratchet rewind ${run} --step ${resumeStep}`,
+      );
     }
     const handle = attached ?? (await start());
     if (uiUrl)
-      clock.say(
+      audience.say(
         `Temporal UI  ${uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}      kill any process and watch`,
       );
-    await tellOthers(client, handle.workflowId, clock);
+    await tellOthers(client, handle.workflowId, audience);
     const { gone } = watched;
-    return await watch(handle, { run, command, spec, stack, clock, interrupted: interrupted.signal, gone });
+    return await watchRun(handle, {
+      run,
+      audience,
+      stack,
+      wasRunning: attached !== null,
+      rollouts: () => new StoredRollouts(openRunStore(spec.store.uri, run)),
+      known: { maxSteps: spec.maxSteps, store: `${spec.store.uri}${run}/` },
+      goOn,
+      goOnPlainly: trainAgain(withoutResume(command)),
+      interrupted,
+      gone,
+      sayNext: async () => {
+        if (stack) await untilSent(spec, audience, interrupted.signal);
+        sayNext(command, spec, audience);
+      },
+    });
   } finally {
     watched.stop();
-    process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
+    stopListening();
     await close();
     await stack?.stop();
   }
@@ -99,15 +119,15 @@ export async function train(
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       // A killed orchestrator's unfinished workflow task is waited for no longer than this.
       workflowTaskTimeout: '5s',
-      staticSummary: `${spec.model} · ${spec.environments.map(({ name }) => name).join(', ')} · ${spec.maxSteps} steps`,
+      staticSummary: `${[spec.model, ...spec.environments.map(({ name }) => name)].join(' · ')} · ${spec.maxSteps === 0 ? 'supervised' : `${spec.maxSteps} steps`}`,
     });
   }
 }
 
-type RunHandle = WorkflowHandle<typeof trainRun>;
+type Teller = Pick<Clock, 'say' | 'part'>;
 
 /** Runs that were interrupted go on as soon as there are processes again, and hold the one trainer in turn. */
-async function tellOthers(client: Client, ours: string, clock: Clock): Promise<void> {
+async function tellOthers(client: Client, ours: string, clock: Teller): Promise<void> {
   const others: string[] = [];
   const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
   for await (const { workflowId } of client.workflow.list({ query, pageSize: 10 })) {
@@ -124,7 +144,7 @@ async function attach(
   client: Client,
   run: string,
   overrides: Readonly<Record<string, string>>,
-  clock: Clock,
+  clock: Teller,
 ): Promise<RunHandle | null> {
   const running = await findRunning(client, run);
   if (!running) return null;
@@ -138,99 +158,7 @@ async function attach(
   return running;
 }
 
-interface Watch {
-  readonly run: string;
-  readonly command: TypedCommand;
-  readonly spec: RunSpec;
-  readonly stack: Stack | null;
-  readonly clock: Clock;
-  readonly interrupted: AbortSignal;
-  /** Aborted when the processes of another command, to which this one is attached, have ended. */
-  readonly gone: AbortSignal;
-}
-
-/** An upgrade ends the run's workflow and starts it anew: then the new one is watched. */
-async function watch(handle: RunHandle, options: Watch): Promise<number> {
-  for (let watched = handle; ;) {
-    const code = await watchExecution(watched, options);
-    if (code !== 'taken over') return code;
-    watched = handle.client.getHandle<typeof trainRun>(handle.workflowId);
-  }
-}
-
-async function watchExecution(handle: RunHandle, options: Watch): Promise<number | 'taken over'> {
-  const { run, command, spec, stack, clock, interrupted, gone } = options;
-  const ended = new AbortController();
-  const left = AbortSignal.any([interrupted, gone]);
-  const following = followRun({ handle, print: clock.say, signal: AbortSignal.any([ended.signal, left]) });
-  try {
-    const result = await resultOf(handle, left);
-    ended.abort();
-    const isTold = await printRest(handle, await following, clock.say);
-    if (!isTold) clock.say(describeEffectiveness(result.effectiveness)); // what else happened stands in the log
-    summarize(result, spec, stack, clock);
-    sayNext(command, spec, clock);
-    return result.ledger.isSound ? 0 : 1;
-  } catch (error) {
-    ended.abort();
-    const seen = await following;
-    if (interrupted.aborted) return stack ? stopped(run, command, clock) : detached(run, command, clock);
-    if (gone.aborted) {
-      clock.say(
-        `the processes this run used have ended; the run is not lost: ${trainAgain(command)} goes on where it is`,
-      );
-      return 1;
-    }
-    if (error instanceof WorkflowNotFoundError) {
-      clock.say(
-        `this Temporal server does not know the run ${run} (any more); its files are kept: ${trainAgain(command)}`,
-      );
-      return 1;
-    }
-    if (!(error instanceof WorkflowFailedError)) throw error;
-    if (await isTakenOver(handle, error)) return 'taken over';
-    await printRest(handle, seen, clock.say);
-    clock.say(`the run stopped: ${rootMessage(error)}`);
-    clock.say(`when that is mended: ${trainAgain(command)}   (goes on from the last committed step, if there is one)`);
-    return 1;
-  }
-}
-
-/** How long a server that did not answer is left alone. */
-const serverPauseMs = 1_000;
-
-/** Waits for the end of a run, however often its server is restarted meanwhile. */
-async function resultOf(handle: RunHandle, left: AbortSignal): Promise<RunSummary> {
-  for (;;) {
-    try {
-      return await handle.client.withAbortSignal(left, () => handle.result());
-    } catch (error) {
-      if (left.aborted || !(error instanceof ServiceError || isGrpcServiceError(error))) throw error;
-      await delay(serverPauseMs, undefined, { signal: left });
-    }
-  }
-}
-
-/** How often one looks whether another command's processes are still there. */
-const stackPollMs = 1_000;
-
-/** Watches the processes of another command; none when they are ours or elsewhere. */
-function watchStack(projectFolder: string, pid: number | null): { gone: AbortSignal; stop: () => void } {
-  const gone = new AbortController();
-  const stopping = new AbortController();
-  if (pid !== null) void look(pid);
-  return { gone: gone.signal, stop: () => stopping.abort() };
-
-  async function look(expected: number): Promise<void> {
-    while (!stopping.signal.aborted) {
-      const running = await readRunningStack(projectFolder).catch(() => null); // The folder itself is gone.
-      if (running?.pid !== expected) return gone.abort();
-      await delay(stackPollMs, undefined, { signal: stopping.signal }).catch(() => undefined); // stopped: the loop ends
-    }
-  }
-}
-
-interface Place {
+export interface Place {
   /** Null when the processes are another command's. */
   readonly stack: Stack | null;
   /** That command, when it runs in this folder. */
@@ -240,10 +168,10 @@ interface Place {
 }
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. */
-async function openPlace(
+export async function openPlace(
   spec: RunSpec,
   projectFolder: string,
-  clock: Clock,
+  clock: Teller,
   signal: AbortSignal,
 ): Promise<Place | null> {
   const running = await waitForRunningStack(projectFolder, 60_000);
@@ -278,43 +206,37 @@ async function openPlace(
   }
 }
 
-async function findServer(clock: Clock): Promise<TemporalCli> {
+async function findServer(clock: Teller): Promise<TemporalCli> {
   const cli = await ensureTemporalCli({ log: (line) => clock.say(`${clock.part(2)}${line}`) });
   clock.say(`${clock.part(2)}Temporal server: ${cli.serverVersion} (${cli.source})`);
   return cli;
 }
 
-function summarize(
-  { step, policyDigest, weights, ledger, run }: RunSummary,
-  spec: RunSpec,
-  stack: Stack | null,
-  clock: Clock,
-): void {
-  const restarts = Object.values(stack?.restarts() ?? {}).reduce((sum, count) => sum + count, 0);
-  const counts = Object.entries(ledger.counts).map(([state, count]) => `${count} ${state}`);
-  if (ledger.pending > 0) counts.push(`${ledger.pending} pending`);
-  const parts = [
-    `done: step ${step} of ${spec.maxSteps}`,
-    ...(stack ? [`${restarts} processes restarted`] : []),
-    `ledger ${ledger.issued} groups issued = ${counts.join(' + ')} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
-  ];
-  clock.say(parts.join(' · '));
-  clock.say(
-    `policy  ${showStoreUri(spec.store.uri)}${run}/${weights.replace(/\/$/, '')}   (${policyDigest.slice(0, 12)})`,
-  );
+/** How often one looks how far W&B is. */
+const sinkPollMs = 250;
+/** How long the end of our processes waits for W&B to have everything; what it lacks then it gets when they start again. */
+const sinkPatienceMs = 60_000;
+
+async function untilSent(spec: RunSpec, { say }: Audience, interrupted: AbortSignal): Promise<void> {
+  if (!spec.wandb || spec.wandb.mode === 'disabled') return;
+  const store = openRunStore(spec.store.uri, spec.name);
+  const until = performance.now() + sinkPatienceMs;
+  for (;;) {
+    const { wandb } = await readSinkStates(store);
+    const isOver = performance.now() > until || interrupted.aborted;
+    if (wandb?.isDone) return say(`W&B     ${wandb.place ?? ''}`);
+    if (wandb?.failing || isOver) {
+      const why = wandb?.failing ?? 'it was not waited for any longer';
+      return say(
+        `W&B     ${wandb?.next ?? 0} of ${wandb?.rows ?? '?'} rows sent: ${why}. The rest is sent when processes run here again (npx ratchet dev).`,
+      );
+    }
+    await delay(sinkPollMs, undefined, { signal: interrupted }).catch(() => undefined); // interrupted: said above
+  }
 }
 
-function sayNext(command: TypedCommand, spec: RunSpec, clock: Clock): void {
+function sayNext(command: TypedCommand, spec: RunSpec, { say }: Audience): void {
+  if (spec.maxSteps === 0) return say(`next    afresh: ${trainAgain(command)} --fresh`);
   const further = trainAgain(withMaxSteps(command, spec.maxSteps * 2));
-  clock.say(`next    further: ${further}      afresh: ${trainAgain(command)} --fresh`);
-}
-
-function stopped(run: string, command: TypedCommand, clock: Clock): number {
-  clock.say(`stopped. The run ${run} is not lost: ${trainAgain(command)} goes on where it is`);
-  return 130;
-}
-
-function detached(run: string, command: TypedCommand, clock: Clock): number {
-  clock.say(`detached. The run ${run} goes on; ${trainAgain(command)} attaches again`);
-  return 0;
+  say(`next    further: ${further}      afresh: ${trainAgain(command)} --fresh`);
 }

@@ -21,6 +21,8 @@ export interface RoundFailures {
   /** Whether that row reaches back to the first group. */
   readonly isRowWhole: boolean;
   readonly causes: FailureCounts;
+  /** Rollouts in which the policy itself failed, with a reward; absent where an older version of Ratchet counted. */
+  readonly policyFailures?: number;
 }
 
 export const noFailures: RoundFailures = {
@@ -30,16 +32,18 @@ export const noFailures: RoundFailures = {
   failedGroupsInRow: 0,
   isRowWhole: true,
   causes: {},
+  policyFailures: 0,
 };
 
 /** Counts what failed in scored groups. A group has failed when one of its rollouts has: it is dropped whole. */
 export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
   const causes: Partial<Record<FailedOutcome, FailureCount>> = {};
-  let [rollouts, failedRollouts, failedGroups, failedGroupsInRow] = [0, 0, 0, 0];
+  let [rollouts, failedRollouts, failedGroups, failedGroupsInRow, policyFailures] = [0, 0, 0, 0, 0];
   for (const group of groups.toSorted((a, b) => a.ordinal - b.ordinal)) {
     let isWhole = true;
     for (const rollout of group.rollouts) {
       rollouts += 1;
+      if (rollout.outcome === 'policy_failure') policyFailures += 1;
       if (rollout.reward !== null) continue;
       isWhole = false;
       failedRollouts += 1;
@@ -51,7 +55,7 @@ export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
     failedGroupsInRow = isWhole ? 0 : failedGroupsInRow + 1;
   }
   const isRowWhole = failedGroupsInRow === groups.length;
-  return { rollouts, failedRollouts, failedGroups, failedGroupsInRow, isRowWhole, causes };
+  return { rollouts, failedRollouts, failedGroups, failedGroupsInRow, isRowWhole, causes, policyFailures };
 }
 
 /** Two parts together, the earlier first. */
@@ -68,6 +72,7 @@ export function addFailures(earlier: RoundFailures, later: RoundFailures): Round
     failedGroupsInRow: later.failedGroupsInRow + (later.isRowWhole ? earlier.failedGroupsInRow : 0),
     isRowWhole: earlier.isRowWhole && later.isRowWhole,
     causes,
+    policyFailures: (earlier.policyFailures ?? 0) + (later.policyFailures ?? 0),
   };
 }
 

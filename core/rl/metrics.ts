@@ -27,10 +27,12 @@ export function environmentReward(name: string): string {
 }
 
 /** Environments and their mean rewards among some metrics. */
-export function environmentRewards(metrics: Readonly<Record<string, number>>): [name: string, reward: number][] {
+export function environmentRewards(
+  metrics: Readonly<Record<string, number | string>>,
+): [name: string, reward: number][] {
   return Object.entries(metrics).flatMap(([key, reward]): [string, number][] => {
     const name = /^reward\/(.+)\/mean$/.exec(key)?.[1];
-    return name === undefined ? [] : [[name, reward]];
+    return name === undefined || typeof reward !== 'number' ? [] : [[name, reward]];
   });
 }
 

@@ -93,11 +93,11 @@ export function poolMetrics(
 }
 
 /** `short 12 easy, 480 normal, 3 hard` for each environment that a commit's metrics have pools of. */
-export function describePools(metrics: Readonly<Record<string, number>>): string[] {
+export function describePools(metrics: Readonly<Record<string, number | string>>): string[] {
   return Object.entries(metrics).flatMap(([key, easy]) => {
     const name = /^pool\/(.+)\/easy$/.exec(key)?.[1];
     if (name === undefined) return [];
-    const size = (pool: Pool): number => metrics[`pool/${name}/${pool}`] ?? 0;
+    const size = (pool: Pool) => metrics[`pool/${name}/${pool}`] ?? 0;
     return [`${name} ${easy} easy, ${size('normal')} normal, ${size('hard')} hard`];
   });
 }

@@ -5,6 +5,23 @@ export interface ChatMessage {
   readonly content: string;
 }
 
+/** A tool that the model called. */
+export interface ToolCall {
+  readonly name: string;
+  /** A text of JSON, an object, as OpenAI's API has it. */
+  readonly arguments: string;
+}
+
+/** What the model is told of a tool, as OpenAI's API has it; `parameters` is a JSON schema. */
+export interface ToolSchema {
+  readonly type: 'function';
+  readonly function: {
+    readonly name: string;
+    readonly description: string;
+    readonly parameters: Readonly<Record<string, unknown>>;
+  };
+}
+
 /** One row of an environment's dataset. `id` is its position there and never changes. */
 export interface Example {
   readonly id: number;
@@ -22,7 +39,12 @@ export interface Turn {
   readonly logprobs: readonly number[];
   /** The same under the distribution really drawn from, where penalties or truncation made it another one. */
   readonly samplingLogprobs?: readonly number[];
+  /** All that was said, calls of tools included as they were written. */
   readonly text: string;
+  /** In order; absent where the model had no tools or called none. */
+  readonly toolCalls?: readonly ToolCall[];
+  /** What the environment had said since the turn before; absent where the example's prompt is all there was. */
+  readonly heard?: readonly ChatMessage[];
   readonly finishReason: 'stop' | 'length';
   /** The step whose policy sampled this turn. */
   readonly policyStep: number;

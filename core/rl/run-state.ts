@@ -65,9 +65,14 @@ export interface KeptGroups {
   readonly ordinals: string;
 }
 
+/** What was set while the run was running (`core/rl/live-settings.ts`), in place of the file's. */
 export interface Overrides {
   readonly learningRate?: number;
+  readonly maxSteps?: number;
   readonly stopAfter?: number;
+  readonly maxGradNorm?: number;
+  readonly evalInterval?: number;
+  readonly checkpointInterval?: number;
 }
 
 /**

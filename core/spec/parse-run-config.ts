@@ -1,6 +1,6 @@
 import { parse, TomlError } from 'smol-toml';
 import type { z } from 'zod';
-import { environmentName, runNamePattern } from '../names.ts';
+import { environmentName, isEnvironmentFile, runNamePattern } from '../names.ts';
 import { nearestName } from '../suggest.ts';
 import { HostedConfig } from './dialects/hosted.ts';
 import { hostedRelations, hostedWarnings } from './dialects/hosted-relations.ts';
@@ -261,7 +261,7 @@ function reportUnknownEnvironments(
     ...(config.eval?.env ?? []).map(({ id }, i) => ({ id, path: ['eval', 'env', i, 'id'] })),
   ];
   for (const { id, path } of entries) {
-    if (known.includes(environmentName(id)) || reporter.has(path)) continue;
+    if (isEnvironmentFile(id) || known.includes(environmentName(id)) || reporter.has(path)) continue;
     const near = nearestName(environmentName(id), known);
     const suggestion = near === undefined ? undefined : `did you mean "${near}"?`;
     const expected = `an environment that is installed: ${known.join(', ')}`;

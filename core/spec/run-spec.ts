@@ -23,9 +23,13 @@ export const PoolSpec = z.strictObject({
   easyFraction: z.number().min(0).max(1),
   hardFraction: z.number().min(0).max(1),
 });
+/** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
+const fileSha256 = z.string().optional();
 
 export const EnvironmentSpec = z.strictObject({
+  /** Of a built-in environment, or the absolute path of a file of the user's. */
   id: z.string().min(1),
+  sha256: fileSha256,
   /** Unique within the run; the id unless two entries share it. */
   name: z.string().min(1),
   args,
@@ -71,6 +75,7 @@ export const EvalSpec = z.strictObject({
   environments: z.array(
     z.strictObject({
       id: z.string().min(1),
+      sha256: fileSha256,
       name: z.string().min(1),
       args,
       /** −1 = all of them. */
@@ -208,8 +213,17 @@ export const LoraSpec = z.strictObject({
  */
 export const AdvantageSpec = z.union([z.enum(['centered', 'std_normalized']), z.strictObject({ import: CodeRef })]);
 
-/** Supervised warm-up before step 1, on the environment's own demonstrations. */
+/** A file of the user's with rows to learn from: its absolute path, and the SHA-256 of its rows as the run stores them. */
+export const DataRef = z.strictObject({
+  path: z.string().min(1),
+  /** Hex; null until the file was read. */
+  sha256: z.string().nullable(),
+});
+
+/** Supervised training before step 1: on rows of the user's, or on the environments' own demonstrations. */
 export const SftSpec = z.strictObject({
+  /** Rows of JSON, each a conversation; null = the environments' demonstrations. */
+  data: DataRef.nullable().default(null),
   steps: positive,
   batchSize: positive,
   learningRate: z.number().positive(),
@@ -218,13 +232,28 @@ export const SftSpec = z.strictObject({
   minRatio: z.number().min(0).max(1),
 });
 
+/** Weights & Biases, fed from the run's metrics. The key is in the environment of the process that feeds it, never here. */
+export const WandbSpec = z.strictObject({
+  /** null = `ratchet`. */
+  project: z.string().nullable(),
+  /** null = the run's name. */
+  name: z.string().nullable(),
+  /** Whose project; null = the key's own. */
+  entity: z.string().nullable(),
+  group: z.string().nullable().default(null),
+  tags: z.array(z.string()).default([]),
+  /** null = online where there is a key, else offline: files beside the run. */
+  mode: z.enum(['online', 'offline', 'disabled']).nullable().default(null),
+});
+
 export const RunSpec = z.strictObject({
   schemaVersion: z.literal(1),
   name: z.string().regex(runNamePattern),
   /** A folder of Hugging Face files (absolute path), or a preset of ours: `preset:NAME`. */
   model: z.string().min(1),
   seed: z.int().min(0),
-  maxSteps: positive,
+  /** Optimizer steps; 0 = supervised only: the run ends with v0. */
+  maxSteps: z.int().min(0),
   /** Rollouts per optimizer step; a multiple of rolloutsPerExample. */
   batchSize: positive,
   rolloutsPerExample: z.int().min(2),
@@ -240,7 +269,8 @@ export const RunSpec = z.strictObject({
   /** null = all weights are trained. The warm-up always trains all of them: what it ends with is the adapters' base. */
   lora: LoraSpec.nullable().default(null),
   sampling: SamplingSpec,
-  environments: z.array(EnvironmentSpec).min(1),
+  /** None only where there is no step to collect rollouts for. */
+  environments: z.array(EnvironmentSpec),
   eval: EvalSpec.nullable(),
   filter: DifficultyFilterSpec,
   kl: KlSpec,
@@ -256,9 +286,7 @@ export const RunSpec = z.strictObject({
   heartbeatTimeoutS: z.number().min(2).default(heartbeatTimeoutDefaultS),
   breaker: BreakerSpec.prefault({}),
   checkpoints: CheckpointSpec,
-  wandb: z
-    .strictObject({ project: z.string().nullable(), name: z.string().nullable(), entity: z.string().nullable() })
-    .nullable(),
+  wandb: WandbSpec.nullable(),
   sft: SftSpec.nullable(),
   trainer: TrainerSpec,
   inference: InferenceSpec,
@@ -286,4 +314,6 @@ export type ModuleSpec = z.infer<typeof ModuleSpec>;
 export type CodeRef = z.infer<typeof CodeRef>;
 export type LoraSpec = z.infer<typeof LoraSpec>;
 export type AdvantageSpec = z.infer<typeof AdvantageSpec>;
+export type WandbSpec = z.infer<typeof WandbSpec>;
+export type DataRef = z.infer<typeof DataRef>;
 export type SftSpec = z.infer<typeof SftSpec>;

@@ -1,5 +1,5 @@
 /**
- * Writes protocol buffer messages: varint, 32-bit and length-delimited fields, which is all that ONNX needs.
+ * Writes protocol buffer messages: varint, 32-bit, 64-bit and length-delimited fields, which is all that ONNX and event files need.
  * Source: https://protobuf.dev/programming-guides/encoding
  */
 export class ProtobufWriter {
@@ -18,6 +18,14 @@ export class ProtobufWriter {
     this.#reserve(4);
     new DataView(this.#bytes.buffer).setFloat32(this.#length, value, true);
     this.#length += 4;
+    return this;
+  }
+
+  double(field: number, value: number): this {
+    this.#tag(field, 1);
+    this.#reserve(8);
+    new DataView(this.#bytes.buffer).setFloat64(this.#length, value, true);
+    this.#length += 8;
     return this;
   }
 
@@ -43,7 +51,7 @@ export class ProtobufWriter {
     return this.#bytes.subarray(0, this.#length);
   }
 
-  #tag(field: number, wireType: 0 | 2 | 5): void {
+  #tag(field: number, wireType: 0 | 1 | 2 | 5): void {
     this.#varint(BigInt((field << 3) | wireType));
   }
 

@@ -79,6 +79,12 @@ export class ToolCallReader {
   }
 }
 
+/** The calls in a whole text, in order. */
+export function readToolCalls(text: string): ToolCall[] {
+  const reader = new ToolCallReader();
+  return [...reader.push(text), ...reader.finish()].flatMap((said) => ('toolCall' in said ? [said.toolCall] : []));
+}
+
 function contentOf(text: string): Said[] {
   return text === '' ? [] : [{ content: text }];
 }

@@ -3,6 +3,7 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { createOpenRun, type OpenedRun, type TakenOver, type TrainRunInput } from '../../activities/open-run.ts';
 import { nothingAsked } from '../../core/rl/run-state.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
@@ -10,6 +11,8 @@ import { putJson } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
 import { hasCode } from '../backends/store.contract.ts';
 import { advance, commitFirst, configText, openRoles, runIn } from './runs.ts';
+
+const wordsFile = fileURLToPath(new URL('../../environments/reverse-text/index.ts', import.meta.url));
 
 /** A project with one config; `running` holds the workflows that Temporal says are running. */
 async function project(t: TestContext, text = configText) {
@@ -122,6 +125,32 @@ describe('opening a run', () => {
 });
 
 describe('a run keeps its identity', () => {
+  test("an environment of one's own that was changed since is gone on with, and the run says so", async (t) => {
+    const { projectFolder, openRun } = await project(t);
+    const file = path.join(projectFolder, 'own.ts');
+    const code = (name: string): string =>
+      `import { loadEnvironment as words } from ${JSON.stringify(wordsFile)};\nexport const loadEnvironment = () => ({ ...words({}), name: '${name}' });`;
+    await writeFile(file, code('first'));
+    await writeFile(path.join(projectFolder, 'own.toml'), configText.replace('"reverse-text"\n', '"./own.ts"\n'));
+    const first = await openRun('own.toml', 'own', 'first');
+    const [entry] = first.spec.environments;
+    assert.deepEqual([entry!.id, entry!.name, first.warnings.length], [file, 'own', 1]);
+    assert.deepEqual((await openRun('own.toml', 'own', 'first')).warnings, first.warnings);
+
+    await writeFile(file, code('second'));
+    const again = await openRun('own.toml', 'own', 'second');
+    assert.notEqual(again.spec.environments[0]!.sha256, entry!.sha256);
+    assert.match(
+      again.warnings.join('\n'),
+      /the environment own was changed since this run began: .*goes on with it as it is now/,
+    );
+    // What the first execution left under way is told, rather than played with other code.
+    await assert.rejects(
+      openEnvironment({ ...entry!, args: { fresh: true } }),
+      hasCode('ConfigInvalid', 'was changed while its run goes on'),
+    );
+  });
+
   test('what makes it another run is refused, each setting with its old and its new value', async (t) => {
     const { open } = await project(t);
     await open();

@@ -201,6 +201,8 @@ export function openRoles(
     salt = '',
     failure,
     stages = false,
+    makeTrainer = () => new ChainTrainer(),
+    projectFolder = tmpdir(),
   }: {
     readonly environments?: Environments;
     readonly salt?: string;
@@ -208,11 +210,13 @@ export function openRoles(
     readonly failure?: ChainTrainer['failure'];
     /** New versions wait in the run's own folder. */
     readonly stages?: boolean;
+    readonly makeTrainer?: () => ChainTrainer;
+    readonly projectFolder?: string;
   } = {},
 ) {
   const trainers: ChainTrainer[] = [];
   const policyTrainer = new PolicyTrainer(() => {
-    const trainer = new ChainTrainer();
+    const trainer = makeTrainer();
     trainer.salt = salt;
     if (failure) trainer.failure = failure;
     trainers.push(trainer);
@@ -235,7 +239,7 @@ export function openRoles(
     ...createOrchestratorActivities({
       ...generating,
       codeVersion: 'test',
-      projectFolder: tmpdir(),
+      projectFolder,
       hasSearchAttributes: () => Promise.resolve(false),
       isWorkflowRunning: () => Promise.resolve(false),
       findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),

@@ -8,12 +8,8 @@ import { fileURLToPath } from 'node:url';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import type { GeneratedChunk } from '../../activities/index.ts';
 import { readRows } from '../../activities/run-access.ts';
-import {
-  createEnvironments,
-  openEnvironment,
-  type Environment,
-  type Environments,
-} from '../../backends/environments/index.ts';
+import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
+import { multiTurn } from '../../backends/environments/kit.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { Rollout, ScoredGroup, UnfinishedRollout } from '../../core/rl/rollout.ts';
@@ -22,25 +18,16 @@ import { act, commitFirst, datasets, makeRun, openRoles, WordsInference } from '
 /** Three turns: the policy is asked again with what it said. */
 function threeTurns(): Environments {
   return createEnvironments(async () => {
-    const words = await openEnvironment({ id: 'reverse-text', args: {} });
-    const environment: Environment = {
+    const { dataset, evalDataset, rubric } = await openEnvironment({ id: 'reverse-text', args: {} });
+    return multiTurn<null>({
       name: 'three-turns',
-      dataset: words.dataset,
-      evalDataset: words.evalDataset,
-      rubric: words.rubric,
-      isDeterministic: true,
-      async rollout(example, policy) {
-        const turns = [];
-        let messages = [...example.prompt];
-        for (let turn = 0; turn < 3; turn++) {
-          const said = await policy.sample(messages);
-          turns.push(said);
-          messages = [...messages, { role: 'assistant', content: said.text }, { role: 'user', content: 'ab' }];
-        }
-        return { turns, outcome: 'ok' };
-      },
-    };
-    return environment;
+      dataset,
+      evalDataset,
+      rubric,
+      maxTurns: 3,
+      setup: () => null,
+      respond: () => ({ state: null, say: 'ab' }),
+    });
   });
 }
 

@@ -63,7 +63,14 @@ test('a run that was trained is audited as sound, and its checkpoints are listed
   const audit = await ratchet('audit', 'words');
   assert.equal(audit.code, 0, audit.said);
   assert.match(audit.said, /^main \(current\): steps 0–6\n {2}\d+ groups issued = \d+ trained.* \+ \d+ pending\n/);
-  assert.match(audit.said, /\n {2}ETTR [\d.]+ · .*\nwords is sound ✓\n$/);
+  assert.match(
+    audit.said,
+    /\n {2}ETTR [\d.]+ · .*\nwords is sound ✓\nthe ledger is proven from the commits; weights were not read/,
+  );
+
+  const whole = await ratchet('audit', 'words', '--weights');
+  assert.equal(whole.code, 0, whole.said);
+  assert.match(whole.said, /^weights: 3 checkpoints agree with their sha256 \(steps 0,4,6\)$/m);
 
   const checkpoints = await ratchet('checkpoints', 'words');
   assert.equal(checkpoints.code, 0, checkpoints.said);

@@ -77,12 +77,14 @@ test('a batch that another process trains again to other weights makes a version
   assert.match(said ?? '', /first at step 3 \([0-9a-f]{12}…\)\. The engine does not promise equal bits/);
 });
 
-test('a last version that was lost before its upload ends the run as another one, which stays when the run goes on', async () => {
+test('a last version that was lost before it was in its place ends the run as another one, which stays when the run goes on', async () => {
   stage.clear();
-  stage.plan('publishVersion.begun', { at: 2, action: 'hold' });
+  stage.plan('commitStep.begun', { at: 3, action: 'hold' });
   const run = await start('last', 2, { 'trainer.options': '{ isSalted = true }' });
-  await stage.fired('publishVersion.begun', run);
+  await stage.fired('commitStep.begun', run);
+  await run.store.removeAll(layout.allStaged('main'));
   process.kill(stage.pid('train worker'), 'SIGKILL');
+  process.kill(stage.pid('orchestrator worker'), 'SIGKILL');
   const ended = await run.handle.result();
   assert.deepEqual([ended.step, ended.ledger.isSound, ended.weights], [2, true, 'weights/step_2.r1/']);
   const key = `${ended.weights}model.safetensors`;

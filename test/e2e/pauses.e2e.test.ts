@@ -57,7 +57,9 @@ before(async () => {
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
   const policyPort = await choosePort(0);
-  const roles = localRoles({ weightRoots: [outputs], policyPort }).filter(({ name }) => name !== 'rollout worker');
+  const roles = localRoles({ weightRoots: [outputs], policyPort, followsMetrics: false }).filter(
+    ({ name }) => name !== 'rollout worker',
+  );
   stack = await startStack({ projectFolder: folder, policyUrl: policyUrlAt(policyPort), roles, log: () => undefined });
   connection = await Connection.connect({ address: stack.temporalAddress });
   client = new Client({ connection });

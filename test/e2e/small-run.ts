@@ -49,6 +49,7 @@ keep_last = 2
 export async function openSmallProject(
   configs: Readonly<Record<string, string>>,
   count: RoleOptions['count'] = {},
+  followsMetrics = false,
 ): Promise<SmallProject> {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-e2e-'));
   for (const [name, text] of Object.entries(configs)) await writeFile(path.join(folder, name), text);
@@ -59,7 +60,7 @@ export async function openSmallProject(
   const stack = await startStack({
     projectFolder: folder,
     policyUrl: policyUrlAt(policyPort),
-    roles: localRoles({ weightRoots: [outputs], policyPort, count }),
+    roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics, count }),
     log: (line) => void log.push(line),
   });
   // Patient, as the SDK is by default: the server is killed and comes back while a result is waited for.

@@ -33,13 +33,13 @@ test('a run is refused for its model before any weight is read', async (t) => {
     /billion parameters.*GPU engine, e.g. Tinker\/SkyRL or prime-rl for training and vLLM for sampling/,
   );
   await refuses({ lora }, /\(LoRA\)/);
-  const warmUp = { steps: 1, batchSize: 1, learningRate: 1, warmupSteps: 0, minRatio: 0 };
+  const warmUp = { data: null, steps: 1, batchSize: 1, learningRate: 1, warmupSteps: 0, minRatio: 0 };
   await refuses({ lora, sft: warmUp }, /\(5 copies\)/);
 });
 
 test('adapters that do not fit are refused as well, also where a warm-up comes first', async () => {
   const huge = { ...lora, r: 1e9 };
-  const warmUp = { steps: 1, batchSize: 1, learningRate: 1, warmupSteps: 0, minRatio: 0 };
+  const warmUp = { data: null, steps: 1, batchSize: 1, learningRate: 1, warmupSteps: 0, minRatio: 0 };
   const refusal = { code: 'ModelUnsupported', message: /\(LoRA\).*a smaller r or a larger machine/ };
   await assert.rejects(checkModel({ ...run, lora: huge }), refusal);
   await assert.rejects(checkModel({ ...run, lora: huge, sft: warmUp }), refusal);

@@ -81,7 +81,7 @@ describe('reverse-text', () => {
     let wrong = 0;
     for (let i = 0; i < 4000; i++) {
       const example = dataset.at(i);
-      const demonstration = environment.demonstrate!(example, random);
+      const demonstration = environment.demonstrate!(example, random) as string;
       assert.match(demonstration, /^[a-z]{1,9}$/);
       if (demonstration !== example.answer) wrong += 1;
     }

@@ -96,7 +96,7 @@ export class FaultStage {
       policyUrl: policyUrlAt(policyPort),
       roles: rolesOf(
         (this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion,
-        localRoles({ weightRoots: [folder], policyPort, count: this.#kind.count ?? {} }),
+        localRoles({ weightRoots: [folder], policyPort, followsMetrics: false, count: this.#kind.count ?? {} }),
       ).map((role) => this.#kind.changeRole?.(role) ?? role),
       environment: { ...process.env, ...this.surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
       serverSettings: this.#serverSettings,

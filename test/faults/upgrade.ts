@@ -112,6 +112,7 @@ export class RunningCommand {
   /** Its exit code. */
   readonly ended: Promise<number | null>;
   #said = '';
+  #printed = '';
 
   constructor(
     version: OtherVersion,
@@ -127,11 +128,17 @@ export class RunningCommand {
     this.ended = new Promise((resolve) => child.once('exit', resolve));
     const hear = (chunk: Buffer): void => void (this.#said += chunk.toString('utf8'));
     child.stdout.on('data', hear);
+    child.stdout.on('data', (chunk: Buffer) => void (this.#printed += chunk.toString('utf8')));
     child.stderr.on('data', hear);
   }
 
   get said(): string {
     return this.#said;
+  }
+
+  /** Of that, what came on stdout. */
+  get printed(): string {
+    return this.#printed;
   }
 
   /** The first group of a pattern, once it is said. */

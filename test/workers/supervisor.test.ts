@@ -163,6 +163,15 @@ test('credentials for S3 reach the workers, never the policy server', () => {
   );
 });
 
+test('the key of W&B reaches the process that follows metrics, and no other', () => {
+  const roles = localRoles({ weightRoots: [], policyPort: 1 });
+  const seen = roles.filter(({ passEnv = [] }) => passEnv.some((name) => /WANDB/.test(name)));
+  assert.deepEqual(
+    seen.map(({ name }) => name),
+    ['metrics worker'],
+  );
+});
+
 test('kill -9 of the supervisor leaves no process behind, not even one that ignores SIGTERM or a child of a child', async (t) => {
   const folder = temporaryFolder(t);
   const supervisor = startFixture(t, 'run-stack.ts', [folder], { TEMPORAL_ADDRESS });

@@ -12,6 +12,7 @@ export interface RelationProblem {
 
 export function hostedRelations(config: HostedConfig): RelationProblem[] {
   return [
+    ...environmentRelations(config),
     ...batchRelations(config),
     ...filterRelations(config),
     ...poolRelations(config),
@@ -28,6 +29,33 @@ export function hostedRelations(config: HostedConfig): RelationProblem[] {
     ...duplicateNames(config.env, ['env']),
     ...duplicateNames(config.eval?.env ?? [], ['eval', 'env']),
   ];
+}
+
+function environmentRelations({ env, max_steps, sft, eval: evaluation }: HostedConfig): RelationProblem[] {
+  const problems: RelationProblem[] = [];
+  if (max_steps === 0 && sft === undefined) {
+    problems.push({
+      paths: [['max_steps'], ['sft']],
+      expected: 'an integer ≥ 1, or [sft] beside it: without steps only a supervised run trains anything',
+      received: '0',
+    });
+  }
+  if (env.length > 0) return problems;
+  const isSupervised = max_steps === 0 && sft?.data !== undefined;
+  if (!isSupervised) {
+    problems.push({
+      paths: [['env']],
+      expected: 'at least one environment: a [[env]] with an id',
+      received: 'nothing',
+    });
+  } else if (evaluation !== undefined && evaluation.env === undefined) {
+    problems.push({
+      paths: [['eval', 'env'], ['eval']],
+      expected: 'at least one [[eval.env]]: without [[env]] there is nothing else to evaluate on',
+      received: 'nothing',
+    });
+  }
+  return problems;
 }
 
 function storeRelations({ store }: HostedConfig): RelationProblem[] {
@@ -302,14 +330,13 @@ function duplicateNames(
 /** What is legal but probably not meant. */
 export function hostedWarnings(config: HostedConfig): string[] {
   const warnings: string[] = [];
-  const { checkpoints, kl_penalty, max_steps, trainer, wandb } = config;
+  const { checkpoints, kl_penalty, max_steps, trainer } = config;
   const warmupSteps = trainer.warmup_steps ?? config.warmup_steps ?? 0;
   if (warmupSteps > max_steps) {
     warnings.push(
       `warmup_steps (${warmupSteps}) is more than max_steps (${max_steps}): the run ends before its learning rate is reached.`,
     );
   }
-  if (wandb !== undefined) warnings.push('[wandb] comes later; metrics are in metrics.jsonl of the run.');
   if (checkpoints.keep_interval !== undefined && checkpoints.keep_interval % checkpoints.interval !== 0) {
     warnings.push(
       `checkpoints.keep_interval (${checkpoints.keep_interval}) is not a multiple of checkpoints.interval (${checkpoints.interval}): only steps that are multiples of both are kept for good.`,

@@ -62,11 +62,19 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
     wandb:
       wandb === undefined
         ? null
-        : { project: wandb.project ?? null, name: wandb.name ?? null, entity: wandb.entity ?? null },
+        : {
+            project: wandb.project ?? null,
+            name: wandb.name ?? null,
+            entity: wandb.entity ?? null,
+            group: wandb.group ?? null,
+            tags: wandb.tags ?? [],
+            mode: wandb.mode ?? null,
+          },
     sft:
       sft === undefined
         ? null
         : {
+            data: sft.data === undefined ? null : { path: sft.data, sha256: null },
             steps: sft.steps,
             batchSize: sft.batch_size,
             learningRate: sft.learning_rate,

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { heartbeatTimeoutDefaultS, poolFractionMin } from '../../limits.ts';
-import { runNamePattern } from '../../names.ts';
+import { isEnvironmentFile, runNamePattern } from '../../names.ts';
 
 /**
  * Hosted Training's TOML, and the tables Ratchet adds to it ([trainer], [inference], [store], [sft]). Every field says
@@ -41,8 +41,11 @@ const args = () =>
 const environmentId = () =>
   z
     .string()
-    .regex(/^(?:[A-Za-z0-9][\w.-]*\/)?[A-Za-z0-9][\w.-]{0,63}(?:@[\w.+-]+)?$/)
-    .meta({ expected: 'an environment id such as "reverse-text" or "owner/reverse-text"' });
+    .refine((id) => environmentIdPattern.test(id) || isEnvironmentFile(id))
+    .meta({
+      expected: 'an environment id such as "reverse-text" or "owner/reverse-text", or a file such as "./my-env.ts"',
+    });
+const environmentIdPattern = /^(?:[A-Za-z0-9][\w.-]*\/)?[A-Za-z0-9][\w.-]{0,63}(?:@[\w.+-]+)?$/;
 /** Names become folder and metric names; `agg` is where prime-rl puts the sum over environments. */
 const environmentLabel = () =>
   z
@@ -128,7 +131,8 @@ export const HostedConfig = z.strictObject({
     .literal('rl')
     .meta({ expected: '"rl"; known, not supported yet: "sft" and "opd" (for supervised steps before RL, see [sft])' })
     .default('rl'),
-  max_steps: whole(1).default(100),
+  /** 0 = supervised only: the run ends after [sft]. */
+  max_steps: whole(0).default(100),
   batch_size: whole(2).default(128),
   rollouts_per_example: whole(2).default(8),
   learning_rate: positive().default(1e-4),
@@ -163,7 +167,8 @@ export const HostedConfig = z.strictObject({
         .default([...loraModules]),
     })
     .optional(),
-  env: z.array(trainEnvironment).min(1).meta({ expected: 'at least one environment: a [[env]] with an id' }),
+  /** At least one, unless there is nothing but [sft] data to learn from: hosted-relations.ts. */
+  env: z.array(trainEnvironment).meta({ expected: 'at least one environment: a [[env]] with an id' }).default([]),
   sampling: z
     .strictObject({
       max_tokens: whole(1).default(512),
@@ -226,7 +231,16 @@ export const HostedConfig = z.strictObject({
   /** Three places for the same: [resume] step, [ckpt] resume_step, [trainer.ckpt] resume_step. Not part of the run. */
   resume: z.strictObject({ step: resumeStep().default(-1) }).optional(),
   ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
-  wandb: z.strictObject({ project: text().optional(), name: text().optional(), entity: text().optional() }).optional(),
+  wandb: z
+    .strictObject({
+      project: text().optional(),
+      name: text().optional(),
+      entity: text().optional(),
+      group: text().optional(),
+      tags: z.array(text()).meta({ expected: 'a list of texts' }).optional(),
+      mode: choice('online', 'offline', 'disabled').optional(),
+    })
+    .optional(),
   trainer: z
     .strictObject({
       kind: choice('onnx', 'module').default('onnx'),
@@ -298,6 +312,12 @@ export const HostedConfig = z.strictObject({
     .prefault({}),
   sft: z
     .strictObject({
+      /** From the config's folder if it begins with a dot, else from the project's. */
+      data: z
+        .string()
+        .regex(/\.jsonl$/)
+        .meta({ expected: 'a .jsonl file with a conversation in each line, such as "./examples.jsonl"' })
+        .optional(),
       steps: whole(1),
       batch_size: whole(1).default(64),
       learning_rate: positive().default(3e-3),

@@ -35,12 +35,19 @@ describe('a config that is right', () => {
     assert.equal(spec.name, 'reverse-text');
     assert.equal(spec.batchSize, 512);
     assert.deepEqual(spec.schedule, { type: 'linear', warmupSteps: 5, minRatio: 0.05 });
-    assert.deepEqual(spec.sft, { steps: 400, batchSize: 64, learningRate: 3e-3, warmupSteps: 20, minRatio: 0.1 });
+    assert.deepEqual(spec.sft, {
+      data: null,
+      steps: 400,
+      batchSize: 64,
+      learningRate: 3e-3,
+      warmupSteps: 20,
+      minRatio: 0.1,
+    });
     assert.equal(spec.eval?.environments[0]?.numExamples, 512);
     assert.deepEqual(spec.kl, { beta: 0, targetKl: null, refSyncSteps: null });
   });
 
-  test("Hosted Training's own sample is read, with one warning about [wandb]", () => {
+  test("Hosted Training's own sample is read", () => {
     const { spec, warnings } = accept(`model = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 max_steps = 500
 batch_size = 256
@@ -67,7 +74,7 @@ name = "qwen3-30b-i-alphabet-sort"
         pools: null,
       },
     ]);
-    assert.deepEqual(warnings, ['[wandb] comes later; metrics are in metrics.jsonl of the run.']);
+    assert.deepEqual(warnings, []);
   });
 
   test('what is left out has the documented defaults, and a filter that is off keeps everything', () => {

@@ -1,0 +1,42 @@
+import type { TrainSample } from '../core/rl/batch.ts';
+import type { ChatMessage, ToolSchema } from '../core/rl/rollout.ts';
+import type { ChatTokenizer } from '../engine/index.ts';
+import type { Demonstration } from '../backends/environments/types.ts';
+
+/**
+ * A demonstration as rows for supervised training; what the assistant says counts in the loss. Turns that only append to the
+ * conversation share a row, as in `packSamples`; where a template rewrites the past, a turn has a row of its own.
+ */
+export function demonstrationRows(
+  tokenizer: ChatTokenizer,
+  prompt: readonly ChatMessage[],
+  demonstration: Demonstration,
+  tools?: readonly ToolSchema[],
+): TrainSample[] {
+  const said = typeof demonstration === 'string' ? [assistant(demonstration)] : demonstration;
+  const conversation = [...prompt, ...said];
+  const rows: { tokenIds: number[]; lossMask: number[] }[] = [];
+  for (const [position, { role }] of conversation.entries()) {
+    if (role !== 'assistant' || position < prompt.length) continue;
+    const before = tokenizer.renderChat(conversation.slice(0, position), { tools });
+    const upTo = conversation.slice(0, position + 1);
+    const through = tokenizer.encode(tokenizer.renderChatText(upTo, { tools, addGenerationPrompt: false }));
+    const open = rows.at(-1);
+    const known = open && startsWith(through, open.tokenIds) ? open.lossMask : [];
+    const lossMask = through.map((_, i) => known[i] ?? (i >= before.length ? 1 : 0));
+    if (known === open?.lossMask) rows.pop();
+    rows.push({ tokenIds: through, lossMask });
+  }
+  return rows.map(({ tokenIds, lossMask }) => {
+    const zeros = tokenIds.map(() => 0);
+    return { tokenIds, lossMask, behaviorLogprobs: zeros, advantages: zeros };
+  });
+}
+
+function assistant(content: string): ChatMessage {
+  return { role: 'assistant', content };
+}
+
+function startsWith(tokens: readonly number[], prefix: readonly number[]): boolean {
+  return prefix.length <= tokens.length && prefix.every((token, i) => token === tokens[i]);
+}

@@ -1,0 +1,130 @@
+import { createHash } from 'node:crypto';
+import OpenAI from 'openai';
+import PQueue from 'p-queue';
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import type { ChatMessage } from '../../core/rl/rollout.ts';
+import { lastNumber } from './parsers.ts';
+import type { RewardFunction, RewardInput } from './types.ts';
+
+/** A judge as an environment's argument: `args = { judge = { base_url = "…", model = "…", api_key_var = "RATCHET_JUDGE_KEY" } }`. */
+export const judgeArgs = z.strictObject({
+  /** Of an OpenAI-compatible API, with its `/v1`. */
+  base_url: z.url({ protocol: /^https?$/ }),
+  model: z.string().min(1),
+  /** Name of the environment variable that holds the key, never the key. Missing = the endpoint wants none. Workers see names that begin with RATCHET_. */
+  api_key_var: z
+    .string()
+    .regex(/^[A-Z][A-Z0-9_]*$/, 'expected the NAME of an environment variable')
+    .optional(),
+  requests_per_minute: z.number().positive().default(600),
+  /** Requests under way at once. */
+  max_in_flight: z.int().min(1).default(16),
+  /** After 408, 409, 429, 5xx, or no answer; longer and longer apart, or as the server asks. */
+  max_retries: z.int().min(0).max(20).default(5),
+  /** Of one request. */
+  timeout_s: z.number().positive().default(60),
+  temperature: z.number().min(0).default(0),
+  max_tokens: z.int().min(1).default(512),
+});
+export type JudgeArgs = z.input<typeof judgeArgs>;
+
+/** A model that is asked for its opinion. */
+export interface Judge {
+  /** The same question is asked once per process. Rejects when the retries are used up, or the endpoint refuses. */
+  ask(prompt: string | readonly ChatMessage[]): Promise<string>;
+}
+
+/** Answers kept; the oldest are forgotten first. */
+const answersMax = 10_000;
+
+export function openJudge(args: JudgeArgs): Judge {
+  const options = judgeArgs.parse(args);
+  const queue = new PQueue({
+    concurrency: options.max_in_flight,
+    // By the second, so that a minute's requests do not go out at once.
+    intervalCap: 1,
+    interval: 60_000 / options.requests_per_minute,
+  });
+  const client = new OpenAI({
+    baseURL: options.base_url,
+    apiKey: keyOf(options.api_key_var),
+    maxRetries: options.max_retries,
+    // Waiting for its turn is no part of a request's time.
+    timeout: waitMaxMs,
+    fetch: async (url, init) => queue.add(() => fetchWhole(url, init, options.timeout_s * 1000)),
+  });
+  const answers = new Map<string, Promise<string>>();
+
+  async function complete(messages: readonly ChatMessage[]): Promise<string> {
+    const { model, temperature, max_tokens } = options;
+    const sent = messages.map(({ role, content }) => ({ role: role === 'tool' ? 'user' : role, content }));
+    const completion = await client.chat.completions.create({ model, messages: sent, temperature, max_tokens });
+    const answer = completion.choices?.[0]?.message?.content;
+    if (typeof answer === 'string') return answer;
+    throw new Error(`${options.base_url} gave no text as ${model}'s answer.`);
+  }
+
+  return {
+    ask(prompt) {
+      const messages = typeof prompt === 'string' ? [{ role: 'user' as const, content: prompt }] : prompt;
+      const key = createHash('sha256').update(JSON.stringify(messages)).digest('base64');
+      const known = answers.get(key);
+      if (known) return known;
+      const asking = complete(messages);
+      answers.set(key, asking);
+      // What failed may be asked again; its error belongs to whoever awaits it.
+      asking.catch(() => answers.delete(key));
+      if (answers.size > answersMax) answers.delete(answers.keys().next().value!);
+      return asking;
+    },
+  };
+}
+
+/** A reward function that asks a judge. An answer it can make nothing of, like a judge that fails, is a `judge_failure`. */
+export function judgeReward<State = unknown>(options: {
+  readonly name: string;
+  readonly weight: number;
+  readonly judge: Judge;
+  /** What the judge is asked of a rollout. */
+  readonly prompt: (rollout: RewardInput<State>) => string | readonly ChatMessage[];
+  /** The score an answer means; undefined when it means none. By default the last number in it. */
+  readonly parse?: (answer: string) => number | undefined;
+}): RewardFunction<State> {
+  const { name, weight, judge, prompt, parse = lastNumber } = options;
+  return {
+    name,
+    weight,
+    async score(rollout) {
+      const answer = await judge.ask(prompt(rollout));
+      const score = parse(answer);
+      if (score !== undefined) return score;
+      throw new Error(`the judge's answer has no score in it: ${JSON.stringify(answer.slice(0, 200))}`);
+    },
+  };
+}
+
+const waitMaxMs = 24 * 3600 * 1000;
+
+function keyOf(variable: string | undefined): string {
+  if (variable === undefined) return 'none';
+  const key = process.env[variable];
+  if (key !== undefined && key !== '') return key;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `judge.api_key_var: the environment variable ${variable} is not set where rollouts are scored. Workers are given variables whose names begin with RATCHET_: export one of those before \`ratchet train\` or \`ratchet dev\`, and name it here.`,
+  );
+}
+
+/** The whole answer, so that a request is in flight until its last byte. */
+async function fetchWhole(
+  url: string | URL | Request,
+  init: RequestInit | undefined,
+  timeoutMs: number,
+): Promise<Response> {
+  const timeout = AbortSignal.timeout(timeoutMs);
+  const signal = init?.signal ? AbortSignal.any([init.signal, timeout]) : timeout;
+  const response = await fetch(url, { ...init, signal });
+  const { status, statusText, headers } = response;
+  return new Response(await response.text(), { status, statusText, headers });
+}

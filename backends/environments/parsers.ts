@@ -1,0 +1,85 @@
+/** What a model said, taken apart. Every parser takes any text and never throws. */
+
+/** Without its reasoning: what follows the last `</think>`, up to a `<think>` that was not closed; trimmed. */
+export function withoutThinking(text: string): string {
+  const rest = text.slice(text.lastIndexOf(thinkEnd) < 0 ? 0 : text.lastIndexOf(thinkEnd) + thinkEnd.length);
+  const open = rest.indexOf('<think>');
+  return (open < 0 ? rest : rest.slice(0, open)).trim();
+}
+
+const thinkEnd = '</think>';
+
+/** Tags that a completion is to have. */
+export interface XmlParser<Field extends string> {
+  /** What stands in the last `<field>…</field>` of each, trimmed; undefined where there is none. Reasoning is not looked at. */
+  parse(text: string): Readonly<Record<Field, string | undefined>>;
+  /** The tags around values, in the order of the fields; for prompts and demonstrations. */
+  format(values: Readonly<Partial<Record<Field, string>>>): string;
+  /** 1 when every field is there exactly once, in order, and nothing but blanks beside them; less for each that is not so. */
+  formatReward(text: string): number;
+}
+
+export function xmlParser<Field extends string>(fields: readonly Field[]): XmlParser<Field> {
+  for (const field of fields) {
+    if (!/^[A-Za-z_][\w-]*$/.test(field)) throw new TypeError(`"${field}" cannot be the name of a tag.`);
+  }
+  const found = (text: string, field: Field) =>
+    [...text.matchAll(new RegExp(`<${field}>([\\s\\S]*?)</${field}>`, 'g'))].map((match) => match[1]!.trim());
+  return {
+    parse(text) {
+      const said = withoutThinking(text);
+      const values = fields.map((field) => [field, found(said, field).at(-1)] as const);
+      return Object.fromEntries(values) as Record<Field, string | undefined>;
+    },
+    format(values) {
+      const given = fields.filter((field) => values[field] !== undefined);
+      return given.map((field) => `<${field}>\n${values[field]}\n</${field}>`).join('\n');
+    },
+    formatReward(text) {
+      const said = withoutThinking(text);
+      const once = fields.filter((field) => found(said, field).length === 1).length;
+      const pattern = fields.map((field) => `<${field}>[\\s\\S]*?</${field}>`).join('\\s*');
+      const isBare = once === fields.length && new RegExp(`^\\s*${pattern}\\s*$`).test(said);
+      return (once + Number(isBare)) / (fields.length + 1);
+    },
+  };
+}
+
+/** What stands in the last `\boxed{…}`, braces inside of it balanced; undefined where there is none that is closed. */
+export function boxed(text: string): string | undefined {
+  for (let at = text.lastIndexOf(opening); at >= 0; at = at === 0 ? -1 : text.lastIndexOf(opening, at - 1)) {
+    let depth = 1;
+    for (let end = at + opening.length; end < text.length; end++) {
+      if (text[end] === '{') depth += 1;
+      else if (text[end] === '}') depth -= 1;
+      if (depth === 0) return text.slice(at + opening.length, end).trim();
+    }
+  }
+  return undefined;
+}
+
+const opening = String.raw`\boxed{`;
+
+/** A number as people write it: sign, thousands with commas, decimals. */
+const numberPattern = /(?<![\d.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?/g;
+
+/** Every number in a text, in order. `3-2` are 3 and 2; `$1,000.50` is 1000.5. */
+export function numbersIn(text: string): number[] {
+  return [...text.matchAll(numberPattern)].map(({ 0: written, index }) => {
+    const value = Number(written.replaceAll(',', ''));
+    const isDifference = written.startsWith('-') && /[\w)]/.test(text[index - 1] ?? '');
+    return isDifference ? -value : value;
+  });
+}
+
+/** The last number said, reasoning left out; undefined when there is none. */
+export function lastNumber(text: string): number | undefined {
+  return numbersIn(withoutThinking(text)).at(-1);
+}
+
+/** The number after the last `####`, as gsm8k writes its answers; undefined when there is none. */
+export function numberAfterHashes(text: string): number | undefined {
+  const said = withoutThinking(text);
+  const at = said.lastIndexOf('####');
+  return at < 0 ? undefined : numbersIn(said.slice(at + 4).split('\n')[0]!)[0];
+}

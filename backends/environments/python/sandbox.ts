@@ -1,0 +1,266 @@
+import { execFile, spawn, type ChildProcess } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { availableParallelism, platform, tmpdir } from 'node:os';
+import path from 'node:path';
+import type { Readable, Writable } from 'node:stream';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import PQueue from 'p-queue';
+import { RatchetError } from '../../../core/errors.ts';
+
+/** Code that a model wrote, run in a child of its own: see sandbox.py. */
+
+export interface PythonOptions {
+  /**
+   * `namespaces`: no network, no other process, the system read-only and nothing of the user's files, an empty folder to write in.
+   * `none`: limits of time and memory alone; the code may read and send what this process may.
+   */
+  readonly sandbox: 'namespaces' | 'none';
+  /** Seconds of one cell. */
+  readonly timeoutS: number;
+  /** Address space of the interpreter, MiB. */
+  readonly memoryMb: number;
+  /** Characters of output that are kept. */
+  readonly outputCharsMax: number;
+  /** The interpreter: a command or a path. */
+  readonly python: string;
+}
+
+export interface Python {
+  /**
+   * Runs cells in one namespace and gives what the last of them printed, with its error where it failed. Cells before it are run again
+   * for what they define; nothing lives on between two calls, and the same cells give the same as far as they are
+   * deterministic. Rejects when the sandbox itself cannot be had.
+   */
+  run(cells: readonly string[]): Promise<string>;
+}
+
+export const pythonDefaults: PythonOptions = {
+  sandbox: 'namespaces',
+  timeoutS: 5,
+  memoryMb: 512,
+  outputCharsMax: 2_000,
+  python: 'python3',
+};
+
+/** What a call answers where it had no lasting effect: such a cell is not run again before the next. */
+export function hadNoEffect(answer: string): boolean {
+  return answer.includes(overTime) || answer.includes(ended) || answer.includes(tooMuch);
+}
+
+const overTime = 'Error: the code ran longer than';
+const ended = 'Error: the interpreter ended';
+const tooMuch = 'Error: the code printed more than';
+
+/** How long a child may take to begin, on a machine that is busy with other things. */
+const startMs = 60_000;
+/** What is read of a child's output before it is stopped. */
+const outputBytesMax = 1024 * 1024;
+const diskBytes = 64 * 1024 * 1024;
+const fileBytes = 16 * 1024 * 1024;
+/** Said by sandbox.py when it has come to its end. */
+const doneCode = 33;
+
+/** Children at once: more would only wait for one another. */
+const queue = new PQueue({ concurrency: availableParallelism() });
+
+/** Looks once whether the sandbox can be had here. Throws ConfigInvalid saying what is missing and what to do. */
+export async function openPython(given: Partial<PythonOptions> = {}): Promise<Python> {
+  const options = { ...pythonDefaults, ...given };
+  const python = await findPython(options.python);
+  const run = (cells: readonly string[]): Promise<string> =>
+    queue.add(async () => {
+      if (options.sandbox === 'namespaces') return runChild(python, cells, options, '/');
+      const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-python-'));
+      try {
+        return await runChild(python, cells, options, folder);
+      } finally {
+        await rm(folder, { recursive: true, force: true });
+      }
+    });
+  try {
+    const answer = await run(['print(6 * 7)']);
+    if (answer.trim() !== '42') throw new Error(`print(6 * 7) gave ${JSON.stringify(answer)}`);
+  } catch (cause) {
+    throw new RatchetError('ConfigInvalid', `${unavailable(options)}\n  ${(cause as Error).message.trim()}`, {
+      cause,
+    });
+  }
+  return { run };
+}
+
+function unavailable({ sandbox }: PythonOptions): string {
+  if (sandbox === 'none') return 'Model-written Python cannot be run:';
+  return (
+    'Model-written code runs in a sandbox only, and there is none here: expected Linux (x64 or arm64, 5.12 or newer) with unshare and setpriv of util-linux, ' +
+    'and user namespaces for everyone (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu 24.04 kernel.apparmor_restrict_unprivileged_userns=0; ' +
+    'in Docker --security-opt seccomp=unconfined --security-opt apparmor=unconfined). ' +
+    'Where nothing on the machine is worth protecting, args = { sandbox = "none" } runs it with limits of time and memory alone. What came instead:'
+  );
+}
+
+/** Where the interpreter really is: what PATH finds may be a script that chooses one. */
+async function findPython(command: string): Promise<string> {
+  try {
+    const { stdout } = await promisify(execFile)(command, ['-c', 'import sys; print(sys.executable)'], {
+      timeout: startMs,
+    });
+    return stdout.trim();
+  } catch (cause) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `Expected a Python 3.8 or newer as ${JSON.stringify(command)}, to run model-written code; it cannot be started. Install python3, or name another with args = { python = "…" }.`,
+      { cause },
+    );
+  }
+}
+
+/** Ends with this process, also when that is killed: unshare gets a signal then, and takes its namespace with it. */
+function commandFor(python: string, { sandbox }: PythonOptions): [string, ...string[]] {
+  const interpreter = [python, '-s', '-B', '-u', fileURLToPath(new URL('sandbox.py', import.meta.url))];
+  const dieTogether = ['setpriv', '--pdeathsig', 'KILL'];
+  const isolate = 'unshare -Urn --pid --fork --kill-child --mount --ipc --uts'.split(' ');
+  const words = [
+    ...(platform() === 'linux' ? dieTogether : []),
+    ...(sandbox === 'namespaces' ? isolate : []),
+    ...interpreter,
+  ];
+  return words as [string, ...string[]];
+}
+
+async function runChild(
+  python: string,
+  cells: readonly string[],
+  options: PythonOptions,
+  folder: string,
+): Promise<string> {
+  const { timeoutS, memoryMb, outputCharsMax } = options;
+  const [command, ...words] = commandFor(python, options);
+  const child = spawn(command, words, {
+    cwd: folder,
+    detached: true,
+    env: childEnvironment,
+    stdio: ['pipe', 'pipe', 'pipe', 'pipe'],
+  });
+  const limits = {
+    cellS: timeoutS,
+    cpuS: Math.ceil((cells.length + 1) * timeoutS + 5),
+    memoryBytes: memoryMb * 1024 * 1024,
+    fileBytes,
+    diskBytes,
+  };
+  const [input, output, errors, marks] = child.stdio as unknown as [Writable, Readable, Readable, Readable];
+  input.on('error', () => undefined); // a child that did not begin is seen at its end
+  input.end(JSON.stringify({ cells, limits, isolate: options.sandbox === 'namespaces' }));
+
+  const patience = new Patience(child, startMs);
+  let stage = '';
+  marks.on('data', (bytes: Buffer) => {
+    stage = bytes.toString().at(-1)!;
+    // It stops itself in time; what catches even that is stopped here.
+    patience.restart((stage === 'c' ? timeoutS : timeoutS * cells.length) * 1000 + 2_000);
+  });
+  const text = new Beginning(outputBytesMax, () => patience.stop());
+  output.on('data', (bytes: Buffer) => text.add(bytes));
+  const trouble = new Beginning(4_096, () => undefined);
+  errors.on('data', (bytes: Buffer) => trouble.add(bytes));
+  const { code, signal } = await endOf(child).finally(() => patience.end());
+
+  if (stage === '') throw new Error(trouble.text() || `the child ended with ${signal ?? `code ${code}`}`);
+  const said = shorten(text.text(), outputCharsMax);
+  const with_ = (error: string): string => (said === '' ? error : `${said}\n${error}`);
+  if (stage !== 'c') return `${ended} while it ran the calls before again.`;
+  if (text.isOver) return with_(`${tooMuch} ${outputBytesMax} bytes and was stopped.`);
+  if (patience.isOver) return with_(`${overTime} ${timeoutS} s and was stopped.`);
+  if (code !== doneCode) return with_(`${ended} (${signal ?? `exit code ${code}`}).`);
+  return said === '' ? '(no output)' : said;
+}
+
+/** Nothing of ours: no name of a user, no key, no proxy. */
+const childEnvironment = {
+  PATH: '/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin', // setpriv and unshare are found by it
+  HOME: '/work',
+  LANG: 'C.UTF-8',
+  PYTHONHASHSEED: '0',
+  OMP_NUM_THREADS: '1',
+  OPENBLAS_NUM_THREADS: '1',
+};
+
+function endOf(child: ChildProcess): Promise<{ code: number | null; signal: NodeJS.Signals | null }> {
+  return new Promise((resolve, reject) => {
+    child.once('error', reject);
+    child.once('close', (code, signal) => resolve({ code, signal }));
+  });
+}
+
+/** Kills a child's whole group when it takes too long. */
+class Patience {
+  isOver = false;
+  readonly #child: ChildProcess;
+  #timer: NodeJS.Timeout;
+
+  constructor(child: ChildProcess, ms: number) {
+    this.#child = child;
+    this.#timer = setTimeout(() => this.#lose(), ms);
+  }
+
+  restart(ms: number): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#lose(), ms);
+  }
+
+  stop(): void {
+    const { pid } = this.#child;
+    try {
+      if (pid !== undefined) process.kill(-pid, 'SIGKILL');
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+    }
+  }
+
+  /** The child has ended; what it left in its group goes as well. */
+  end(): void {
+    clearTimeout(this.#timer);
+    this.stop();
+  }
+
+  #lose(): void {
+    this.isOver = true;
+    this.stop();
+  }
+}
+
+/** The first bytes of a stream. */
+class Beginning {
+  isOver = false;
+  readonly #parts: Buffer[] = [];
+  readonly #max: number;
+  readonly #onOver: () => void;
+  #bytes = 0;
+
+  constructor(max: number, onOver: () => void) {
+    this.#max = max;
+    this.#onOver = onOver;
+  }
+
+  add(bytes: Buffer): void {
+    if (this.isOver) return;
+    this.#parts.push(bytes);
+    this.#bytes += bytes.length;
+    if (this.#bytes <= this.#max) return;
+    this.isOver = true;
+    this.#onOver();
+  }
+
+  text(): string {
+    return Buffer.concat(this.#parts).subarray(0, this.#max).toString();
+  }
+}
+
+/** Its beginning and its end, where an error says what it is. */
+function shorten(text: string, charsMax: number): string {
+  const whole = text.trimEnd();
+  if (whole.length <= charsMax) return whole;
+  const half = Math.floor(charsMax / 2);
+  return `${whole.slice(0, half)}\n… (${whole.length - 2 * half} characters left out) …\n${whole.slice(-half)}`;
+}

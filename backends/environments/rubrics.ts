@@ -1,0 +1,35 @@
+import type { RewardFunction, Rubric } from './types.ts';
+
+/** Reward functions with distinct names and finite weights; weight 0 reports a metric without rewarding it. */
+export function rubric<State = unknown>(functions: readonly RewardFunction<State>[]): Rubric<State> {
+  const names = new Set<string>();
+  for (const { name, weight } of functions) {
+    if (names.has(name)) throw new TypeError(`Two reward functions are called "${name}".`);
+    if (!Number.isFinite(weight)) throw new TypeError(`The weight of reward function "${name}" is ${weight}.`);
+    names.add(name);
+  }
+  return { functions };
+}
+
+/** One rubric of a combination. */
+export interface RubricPart<State = unknown> {
+  readonly rubric: Rubric<State>;
+  /** Multiplies the weights of its functions; 1 when left out. */
+  readonly weight?: number;
+  /** Put before the names of its functions, with a slash, so that two rubrics may use the same names. */
+  readonly name?: string;
+}
+
+/** Several rubrics as one: the reward is Σ part weight · function weight · score. */
+export function combineRubrics<State = unknown>(parts: readonly (Rubric<State> | RubricPart<State>)[]): Rubric<State> {
+  return rubric(
+    parts.flatMap((part) => {
+      const { rubric: own, weight = 1, name } = 'functions' in part ? { rubric: part } : part;
+      return own.functions.map((judge) => ({
+        name: name === undefined ? judge.name : `${name}/${judge.name}`,
+        weight: weight * judge.weight,
+        score: (input) => judge.score(input),
+      }));
+    }),
+  );
+}

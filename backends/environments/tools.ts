@@ -1,0 +1,141 @@
+import { z } from 'zod';
+import type { ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout.ts';
+import { type Conversation, multiTurn, type Reply } from './shapes.ts';
+import type { Dataset, Environment, Rubric } from './types.ts';
+
+/** A function the model may call. */
+export interface Tool {
+  readonly schema: ToolSchema;
+  /** The text the model is answered with, also when it called it wrongly. */
+  call(argumentsJson: string, context: ToolContext): Promise<string>;
+}
+
+export interface ToolContext {
+  readonly example: Example;
+  /** What was called before in this rollout, in order, and how it was answered: a tool that remembers does so by these alone. */
+  readonly earlier: readonly AnsweredCall[];
+}
+
+export interface AnsweredCall {
+  readonly call: ToolCall;
+  readonly answer: string;
+}
+
+/** Thrown by a tool: the model is told the message and may do better. Anything else that is thrown is infrastructure. */
+export class ToolError extends Error {
+  override readonly name = 'ToolError';
+}
+
+/** A tool from a typed function. The model is told the names, types and descriptions of its parameters. */
+export function tool<Parameters extends z.ZodObject>(options: {
+  readonly name: string;
+  readonly description: string;
+  readonly parameters: Parameters;
+  readonly run: (args: z.infer<Parameters>, context: ToolContext) => string | Promise<string>;
+}): Tool {
+  const { name, description, parameters, run } = options;
+  const { $schema: _, ...jsonSchema } = z.toJSONSchema(parameters, { io: 'input' });
+  return {
+    schema: { type: 'function', function: { name, description, parameters: jsonSchema } },
+    async call(argumentsJson, context) {
+      const parsed = parameters.safeParse(parseJson(argumentsJson));
+      if (!parsed.success) return `Error: ${name} was called with wrong arguments.\n${z.prettifyError(parsed.error)}`;
+      try {
+        return await run(parsed.data, context);
+      } catch (error) {
+        if (error instanceof ToolError) return `Error: ${error.message}`;
+        throw error;
+      }
+    },
+  };
+}
+
+export interface ToolEnvironmentOptions {
+  readonly name: string;
+  readonly dataset: Dataset;
+  /** Held out: shares no example with `dataset`. */
+  readonly evalDataset: Dataset;
+  readonly rubric: Rubric;
+  readonly tools: readonly Tool[];
+  /** Turns of the policy at most; calls in the last one are not answered any more. */
+  readonly maxTurns: number;
+  /** What the assistant would say next, for supervised warm-up; calls are written as the model writes them, see `callText`. */
+  readonly demonstrate?: (conversation: Conversation<undefined>, random: () => number) => string;
+  /** False = a tool may answer differently to the same call: then unfinished rollouts begin anew. */
+  readonly isDeterministic?: boolean;
+}
+
+/**
+ * An environment where the policy may call tools. Their answers go back as messages of the role `tool`, in the order of the calls; a turn
+ * without a call is the final answer. A tool that does not exist and arguments that do not fit are told to the model.
+ */
+export function toolEnvironment(options: ToolEnvironmentOptions): Environment {
+  const { tools, maxTurns } = options;
+  const byName = new Map(tools.map((each) => [each.schema.function.name, each]));
+  if (byName.size < tools.length) throw new TypeError(`Environment "${options.name}" has two tools of one name.`);
+
+  async function answer(call: ToolCall, context: ToolContext): Promise<string> {
+    const called = byName.get(call.name);
+    if (called) return called.call(call.arguments, context);
+    return `Error: there is no tool "${call.name}". Those that exist: ${[...byName.keys()].join(', ')}.`;
+  }
+
+  const environment = multiTurn<undefined>({
+    ...options,
+    tools: tools.map(({ schema }) => schema),
+    setup: () => undefined,
+    async respond({ example, turns }): Promise<Reply<undefined>> {
+      const { toolCalls = [], text } = turns.at(-1)!;
+      const state = undefined;
+      if (toolCalls.length === 0) {
+        if (!isBrokenCall(text)) return { state, end: 'ok' };
+        return { state, say: [{ role: 'tool', content: brokenCall }] };
+      }
+      if (turns.length >= maxTurns) return { state, end: 'ok' };
+      const earlier = answeredCallsOf(turns);
+      const say: ChatMessage[] = [];
+      for (const call of toolCalls) {
+        const content = await answer(call, { example, earlier });
+        earlier.push({ call, answer: content });
+        say.push({ role: 'tool', content });
+      }
+      return { state, say };
+    },
+  });
+  // There is no state to make again, so no tool is called again when a stored rollout is scored.
+  return { ...environment, stateAfter: () => undefined };
+}
+
+/** Calls that were answered, in order: what a turn called, the next one heard. */
+export function answeredCallsOf(turns: readonly Pick<Turn, 'toolCalls' | 'heard'>[]): AnsweredCall[] {
+  return turns.flatMap(({ toolCalls = [] }, i) => {
+    const answers = (turns[i + 1]?.heard ?? []).filter(({ role }) => role === 'tool');
+    return toolCalls.flatMap((call, k) => (answers[k] === undefined ? [] : [{ call, answer: answers[k].content }]));
+  });
+}
+
+/** Tool calls of a rollout, in order. */
+export function toolCallsOf(turns: readonly Turn[]): ToolCall[] {
+  return turns.flatMap(({ toolCalls = [] }) => toolCalls);
+}
+
+/** A call as the model writes it (hermes' format), for demonstrations. */
+export function callText(name: string, args: Readonly<Record<string, unknown>>): string {
+  return `<tool_call>\n${JSON.stringify({ name, arguments: args })}\n</tool_call>`;
+}
+
+const brokenCall =
+  'Error: this was no tool call. Expected <tool_call>{"name": …, "arguments": {…}}</tool_call> with valid JSON inside.';
+
+function isBrokenCall(text: string): boolean {
+  return text.includes('<tool_call>');
+}
+
+/** What is not JSON fits no schema. */
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return undefined;
+  }
+}

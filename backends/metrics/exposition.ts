@@ -1,0 +1,122 @@
+import { effectivenessOf, timeMetrics, type TimedCommit } from '../../core/rl/effectiveness.ts';
+import type { MetricsRow } from './jsonl.ts';
+import type { SinkStates } from './sinks.ts';
+
+/** What effectiveness is estimated from; the rest of a row is not kept. */
+const keptOfRow = new Set<string>([
+  ...Object.values(timeMetrics),
+  'recovery/count',
+  'lost/rollouts',
+  'lost/tokens',
+  'lost/seconds',
+]);
+
+/** The newest figures of one run, for whoever scrapes them. */
+export class RunFigures {
+  readonly run: string;
+  #newest: MetricsRow | null = null;
+  readonly #evals = new Map<string, MetricsRow>();
+  #commits: TimedCommit[] = [];
+
+  constructor(run: string) {
+    this.run = run;
+  }
+
+  add(row: MetricsRow): void {
+    const evaluation = Object.keys(row).find((name) => name.startsWith('eval/'));
+    if (evaluation !== undefined) {
+      this.#evals.set(evaluation.split('/')[1]!, row);
+      return;
+    }
+    const known = this.#newest;
+    if (known && known.lineage === row.lineage && row.step <= known.step) return; // read again
+    if (known && known.lineage !== row.lineage) this.#commits = [];
+    this.#newest = row;
+    const metrics = Object.entries(row).filter((entry): entry is [string, number] => keptOfRow.has(entry[0]));
+    this.#commits.push({ step: row.step, committedAt: String(row['time']), metrics: Object.fromEntries(metrics) });
+  }
+
+  /** One sample a line: name, labels, value. */
+  samples(states: SinkStates): Sample[] {
+    const { run } = this;
+    const row = this.#newest;
+    const labels = { run, ...(row ? { lineage: row.lineage } : {}) };
+    const { ettr, lost } = effectivenessOf(this.#commits);
+    return [
+      ...(row
+        ? [
+            { name: 'ratchet_step', labels, value: row.step },
+            { name: 'ratchet_recoveries', labels, value: lost.recoveries },
+            { name: 'ratchet_lost_rollouts', labels, value: lost.rollouts },
+            { name: 'ratchet_lost_tokens', labels, value: lost.tokens },
+            { name: 'ratchet_lost_seconds', labels, value: lost.seconds },
+            ...(ettr === null ? [] : [{ name: 'ratchet_ettr', labels, value: ettr }]),
+            ...figures(row, (name) => ({ name: 'ratchet_figure', labels: { ...labels, name } })),
+          ]
+        : []),
+      ...[...this.#evals].flatMap(([environment, evaluated]) => {
+        const of = { run, lineage: evaluated.lineage, environment };
+        const prefix = `eval/${environment}/`;
+        return [
+          { name: 'ratchet_eval_step', labels: of, value: evaluated.step },
+          ...figures(evaluated, (name) => ({
+            name: 'ratchet_eval',
+            labels: { ...of, name: name.startsWith(prefix) ? name.slice(prefix.length) : name },
+          })),
+        ];
+      }),
+      ...Object.entries(states).flatMap(([sink, { next, rows, failing }]) => [
+        { name: 'ratchet_sink_behind_rows', labels: { run, sink }, value: rows - next },
+        { name: 'ratchet_sink_failing', labels: { run, sink }, value: failing === null ? 0 : 1 },
+      ]),
+    ];
+  }
+}
+
+interface Sample {
+  readonly name: string;
+  readonly labels: Readonly<Record<string, string>>;
+  readonly value: number;
+}
+
+function figures(row: MetricsRow, place: (name: string) => Pick<Sample, 'name' | 'labels'>): Sample[] {
+  return Object.entries(row).flatMap(([name, value]) =>
+    typeof value === 'number' && name !== 'step' ? [{ ...place(name), value }] : [],
+  );
+}
+
+/** What each metric is; all are gauges of a run's newest state. */
+const help: Readonly<Record<string, string>> = {
+  ratchet_step: 'The step that was committed last.',
+  ratchet_ettr: 'Effective training time ratio of the current lineage, estimated from its commits.',
+  ratchet_recoveries: 'Recoveries in the current lineage.',
+  ratchet_lost_rollouts: 'Rollouts lost in flight in the current lineage.',
+  ratchet_lost_tokens: 'Tokens lost in flight in the current lineage.',
+  ratchet_lost_seconds: 'Seconds of work lost in the current lineage.',
+  ratchet_figure: 'A metric of the newest step, by its name in metrics.jsonl: train/reward, time/train, ….',
+  ratchet_eval_step: 'The policy version that was evaluated last.',
+  ratchet_eval: 'A metric of the newest evaluation.',
+  ratchet_sink_behind_rows: 'Rows of metrics that a sink has not been sent.',
+  ratchet_sink_failing: '1 while a sink does not take rows.',
+};
+
+/** Prometheus' text format, version 0.0.4. */
+export function exposition(samples: readonly Sample[]): string {
+  return Object.entries(help)
+    .flatMap(([name, text]) => {
+      const own = samples.filter((sample) => sample.name === name);
+      if (own.length === 0) return [];
+      return [`# HELP ${name} ${text}`, `# TYPE ${name} gauge`, ...own.map(lineOf)];
+    })
+    .map((line) => `${line}\n`)
+    .join('');
+}
+
+function lineOf({ name, labels, value }: Sample): string {
+  const pairs = Object.entries(labels).map(([key, text]) => `${key}="${escaped(text)}"`);
+  return `${name}{${pairs.join(',')}} ${Number.isNaN(value) ? 'NaN' : value}`;
+}
+
+function escaped(text: string): string {
+  return text.replaceAll('\\', '\\\\').replaceAll('"', '\\"').replaceAll('\n', '\\n');
+}

@@ -1,0 +1,34 @@
+import type { NumberedRow } from './feed.ts';
+
+/** Where metrics go besides `metrics.jsonl`: a projection that may be made again at any time. */
+export interface MetricsSink {
+  readonly name: string;
+  /** The number of the row it wants next, as what it wrote itself says; `cursor` is what was noted of it, where it cannot say. */
+  open(cursor: number): Promise<number>;
+  /** Takes rows in the order of their numbers; each is given once, unless the sink is opened again. */
+  send(rows: readonly NumberedRow[]): Promise<void>;
+  /** What there is to know beside: where it is shown. */
+  place(): string | null;
+  close(): Promise<void>;
+}
+
+/** `sinks/state.json`: how far each sink is, by name. */
+export interface SinkState {
+  /** The number of the next row: all before were sent. */
+  readonly next: number;
+  /** Rows there are to send. */
+  readonly rows: number;
+  readonly place: string | null;
+  /** Why it does not go on at present. */
+  readonly failing: string | null;
+  /** The run has ended and everything was sent. */
+  readonly isDone: boolean;
+}
+export type SinkStates = Readonly<Record<string, SinkState>>;
+
+/** `wandb: 12 of 40 rows sent; failing: …` for people; null where there is nothing to tell. */
+export function describeSink(name: string, { next, rows, failing, place }: SinkState): string | null {
+  if (failing !== null) return `${name}: ${next} of ${rows} rows sent; failing: ${failing}`;
+  if (next < rows) return `${name}: ${next} of ${rows} rows sent${place === null ? '' : `, ${place}`}`;
+  return place === null ? null : `${name}: ${place}`;
+}

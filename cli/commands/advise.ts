@@ -1,0 +1,42 @@
+import { Command } from 'commander';
+import { committedRun } from '../../activities/committed-run.ts';
+import { storedSpec } from '../../activities/fork-run.ts';
+import { advise } from '../../core/rl/advice.ts';
+import { describeFinding } from '../findings.ts';
+import { findRunFolder } from '../run-place.ts';
+import { stepRecords } from '../run-records.ts';
+import { storeOption } from '../store-option.ts';
+
+export const adviseCommand = new Command('advise')
+  .description('what the committed metrics of a run say about "unstable", "slow" and "no learning", and what to change')
+  .argument('<run>')
+  .option('--json', 'as one JSON object: run, step, steps, findings')
+  .option(...storeOption)
+  .action(async (run: string, options: { json?: boolean; store?: string }) => {
+    const place = await findRunFolder(run, options.store);
+    const { spec } = await storedSpec(place);
+    const [steps, committed] = await Promise.all([stepRecords(place), committedRun(place)]);
+    const findings = advise({
+      steps,
+      ettr: committed?.effectiveness.ettr ?? null,
+      settings: {
+        learningRate: steps.at(-1)?.metrics['train/learning_rate'] ?? spec.learningRate,
+        rolloutsPerExample: spec.rolloutsPerExample,
+        batchSize: spec.batchSize,
+        maxAsyncLevel: spec.maxAsyncLevel,
+        maxTokens: spec.sampling.maxTokens,
+        temperature: spec.sampling.temperature,
+        maxGradNorm: spec.optimizer.maxGradNorm,
+        klBeta: spec.kl.beta,
+      },
+    }).map((finding) => ({ ...finding, change: finding.change.map((what) => what.replaceAll('RUN', run)) }));
+    const step = committed?.step ?? 0;
+    const lines = options.json
+      ? [JSON.stringify({ run, step, steps: steps.length, findings }, null, 2)]
+      : [
+          `${run}, up to step ${step}`,
+          ...findings.flatMap(describeFinding),
+          ...(findings.length === 0 ? ['nothing stands out in its metrics'] : []),
+        ];
+    process.stdout.write(`${lines.join('\n')}\n`);
+  });

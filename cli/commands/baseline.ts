@@ -1,0 +1,207 @@
+import { randomBytes } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
+import { Command } from 'commander';
+import type { Client } from '@temporalio/client';
+import { storeOf, type RunPlace } from '../../activities/run-access.ts';
+import { checkModel } from '../../backends/configs/check-model.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { taskQueues } from '../../core/names.ts';
+import { type Baseline, judgeBaseline, measureBaseline } from '../../core/rl/baseline.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
+import { startClock } from '../clock.ts';
+import { connect, temporalOf } from '../connection.ts';
+import { describeFinding } from '../findings.ts';
+import { readOverrides } from '../overrides.ts';
+import { readCount } from '../read-count.ts';
+import { rootMessage } from '../root-message.ts';
+import { scoredGroups } from '../run-records.ts';
+import { openPlace } from './train.ts';
+
+export const baselineCommand = new Command('baseline')
+  .description(
+    "before training: what the run's own model does on the run's own environments, and what the rules of thumb say of it",
+  )
+  .argument('<file>', 'run file (TOML)')
+  .argument('[overrides...]', 'any setting of the file: --sampling.temperature 0.9')
+  .option('--examples <n>', 'how many examples', '32')
+  .option('--rollouts <k>', "rollouts of each; default: the file's rollouts_per_example")
+  .option('--keep', 'keep the run folder that it was measured in')
+  .option('--json', 'as one JSON object: settings, baselines, findings')
+  .allowUnknownOption()
+  .action(async (file: string, rest: string[], options: BaselineOptions) => {
+    process.exitCode = await baseline(file, readOverrides(rest), options);
+  });
+
+interface BaselineOptions {
+  readonly examples: string;
+  readonly rollouts?: string;
+  readonly keep?: boolean;
+  readonly json?: boolean;
+}
+
+/** How often one looks whether the round is scored. */
+const pollMs = 300;
+
+/**
+ * Starts the run itself under a name of its own, up to the first scored sampling round of step 1: the same warm-up, policy
+ * server, environments and rubrics as training, nothing imitated. Then it is cancelled and its folder removed.
+ */
+async function baseline(
+  file: string,
+  typed: Readonly<Record<string, string>>,
+  options: BaselineOptions,
+): Promise<number> {
+  const projectFolder = process.cwd();
+  const usual = (await loadRunConfig(file, { projectFolder, overrides: typed })).spec;
+  const groupSize =
+    options.rollouts === undefined ? usual.rolloutsPerExample : readCount('--rollouts', options.rollouts);
+  const groups = readCount('--examples', options.examples);
+  const run = `${usual.name.slice(0, 50)}-baseline-${randomBytes(2).toString('hex')}`;
+  const overrides = {
+    ...typed,
+    'rollouts-per-example': String(groupSize),
+    'batch-size': String(groups * groupSize),
+    'oversampling-factor': '1',
+    'max-async-level': '0',
+    'max-steps': '1',
+  };
+  const { spec } = await loadRunConfig(file, { projectFolder, overrides, run });
+  await checkModel(spec);
+  const clock = startClock();
+  const log = options.json ? { ...clock, say: (line: string) => void process.stderr.write(`${line}\n`) } : clock;
+  const interrupted = new AbortController();
+  const onSignal = (): void => interrupted.abort();
+  process.on('SIGINT', onSignal).on('SIGTERM', onSignal);
+  const stage = await openPlace(spec, projectFolder, log, interrupted.signal);
+  if (!stage) return 130;
+  const { client, close } = await connect(temporalOf(stage, stage.address));
+  const place = { name: run, store: spec.store.uri };
+  try {
+    log.say(
+      `sampling ${groups} examples × ${groupSize} with ${usual.sft && usual.sft.steps > 0 ? 'the model after its warm-up' : spec.model}`,
+    );
+    const measured = await sampleRound(client, place, { file, overrides, groups, signal: interrupted.signal });
+    const settings = {
+      temperature: spec.sampling.temperature,
+      maxTokens: spec.sampling.maxTokens,
+      rolloutsPerExample: usual.rolloutsPerExample,
+      batchSize: usual.batchSize,
+    };
+    const baselines = measureBaseline(measured);
+    const findings = judgeBaseline(baselines, settings);
+    const lines = options.json
+      ? [JSON.stringify({ run: usual.name, settings, baselines, findings }, null, 2)]
+      : [
+          ...baselines.flatMap(describeBaseline),
+          ...findings.flatMap(describeFinding),
+          findings.some(({ level }) => level !== 'note')
+            ? `change ${file} and measure again`
+            : `${file} is worth training: npx ratchet train ${file}`,
+        ];
+    process.stdout.write(`${lines.join('\n')}\n`);
+    if (options.keep) log.say(`kept: ${storeOf(place).uri}   (npx ratchet rollouts ${run} --step 1)`);
+    return findings.some(({ level }) => level === 'stop') ? 1 : 0;
+  } catch (error) {
+    if (interrupted.signal.aborted) return 130;
+    throw error;
+  } finally {
+    process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
+    await close();
+    await stage.stack?.stop();
+    if (!options.keep) await removeRun(place);
+  }
+}
+
+interface Sampling {
+  readonly file: string;
+  readonly overrides: Readonly<Record<string, string>>;
+  readonly groups: number;
+  readonly signal: AbortSignal;
+}
+
+/** The scored groups of step 1's first round; the workflow is over when this returns. */
+async function sampleRound(
+  client: Client,
+  place: RunPlace,
+  { file, overrides, groups, signal }: Sampling,
+): Promise<ScoredGroup[]> {
+  const run = place.name;
+  const handle = await client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: run,
+    taskQueue: taskQueues.orchestrator,
+    args: [{ config: file, overrides, run }],
+    workflowTaskTimeout: '5s',
+    staticSummary: `baseline of ${file}: sampled, not trained`,
+  });
+  const ended = new AbortController();
+  const failure = handle.result().then(
+    () => null,
+    (error: unknown) => error,
+  );
+  void failure.then(() => ended.abort());
+  try {
+    for (;;) {
+      const scored = await scoredGroups(place, 1).catch(unlessNotYet);
+      if (scored.length >= groups) return scored.slice(0, groups);
+      signal.throwIfAborted();
+      if (ended.signal.aborted) throw stoppedEarly(run, await failure);
+      await delay(pollMs, undefined, { signal: AbortSignal.any([signal, ended.signal]) }).catch(() => undefined); // looked at again at once
+    }
+  } finally {
+    if (!ended.signal.aborted) await handle.cancel();
+    await failure;
+  }
+}
+
+const removals = { attempts: 20, everyMs: 250 };
+
+/** Workers of a stack that goes on may write a last line into it: until nothing is there any more. */
+async function removeRun(place: RunPlace): Promise<void> {
+  const store = storeOf(place);
+  for (let attempt = 1; ; attempt++) {
+    const failure: unknown = await store.removeAll('').then(
+      () => null,
+      (error: unknown) => error,
+    );
+    await delay(removals.everyMs);
+    if (failure === null && (await store.list('')).length === 0) return;
+    if (attempt === removals.attempts) throw failure ?? new Error(`${store.uri} is written to again and again`);
+  }
+}
+
+/** Before the run is opened there is nothing to read. */
+function unlessNotYet(error: unknown): ScoredGroup[] {
+  if (error instanceof RatchetError && error.code === 'StoreUnavailable') return [];
+  throw error;
+}
+
+function stoppedEarly(run: string, cause: unknown): RatchetError {
+  const why = cause instanceof Error ? rootMessage(cause) : 'it ended without a scored round';
+  return new RatchetError('Unsupported', `The run ${run}, in which the baseline was measured, stopped: ${why}`, {
+    cause,
+  });
+}
+
+function describeBaseline(baseline: Baseline): string[] {
+  const {
+    environment,
+    groups,
+    attempts,
+    meanReward,
+    least,
+    most,
+    diverseShare,
+    truncatedShare,
+    distinctShare,
+    failedShare,
+    meanTokens,
+  } = baseline;
+  const percent = (share: number): string => `${Math.round(share * 100)} %`;
+  const reward = meanReward === null ? 'no reward' : `reward ${meanReward.toFixed(3)} (${least} to ${most})`;
+  return [
+    `${environment}: ${reward} over ${attempts} attempts at ${groups} examples`,
+    `  rewards differ in ${percent(diverseShare)} of the groups · ${percent(distinctShare)} of a group's answers differ · ${percent(truncatedShare)} cut off · ${percent(failedShare)} failed · ${meanTokens.toFixed(1)} tokens`,
+  ];
+}

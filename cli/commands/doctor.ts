@@ -1,0 +1,74 @@
+import os from 'node:os';
+import { Command } from 'commander';
+import { localRoot } from '../../backends/store/index.ts';
+import {
+  type Check,
+  checkDisk,
+  checkFolder,
+  checkGpu,
+  checkKeys,
+  checkMemory,
+  checkNode,
+  checkOpenFiles,
+  checkPython,
+  checkSandbox,
+  checkTemporalCli,
+} from '../doctor/machine.ts';
+import { checkRunFile, checkTemporalServer, usualOutputs } from '../doctor/services.ts';
+import { readOverrides } from '../overrides.ts';
+
+export const doctorCommand = new Command('doctor')
+  .description(
+    'look at what runs need on this machine, one line each with the fix; exit code 1 when something needed is broken',
+  )
+  .argument('[file]', 'run file: checks what that run needs as well; loads its environments')
+  .argument('[overrides...]', 'any setting of the file: --store.uri s3://…')
+  .option('--json', 'as one JSON object')
+  .allowUnknownOption()
+  .action(async (file: string | undefined, rest: string[], options: { json?: boolean }) => {
+    const checks = await allChecks(file, readOverrides(rest));
+    const isFit = checks.every(({ state }) => state !== 'bad');
+    const lines = options.json ? [JSON.stringify({ isFit, checks }, null, 2)] : [...describe(checks), verdict(checks)];
+    process.stdout.write(`${lines.join('\n')}\n`);
+    if (!isFit) process.exitCode = 1;
+  });
+
+/** Environments that run code which a model wrote. */
+const sandboxed = ['math-python'];
+
+async function allChecks(file: string | undefined, overrides: Readonly<Record<string, string>>): Promise<Check[]> {
+  const { spec, checks: ofFile } =
+    file === undefined ? { spec: null, checks: [] } : await checkRunFile(file, overrides);
+  const providers = [spec?.trainer, spec?.inference].map((part) => (part && 'provider' in part ? part.provider : null));
+  const needs = {
+    cuda: providers.includes('cuda'),
+    sandbox: (spec?.environments ?? []).some(({ id }) => sandboxed.some((name) => id.includes(name))),
+  };
+  const outputs = spec ? localRoot(spec.store.uri) : usualOutputs();
+  const outOfFile = await Promise.all([
+    checkTemporalCli(),
+    checkTemporalServer(process.cwd()),
+    checkPython(),
+    checkDisk({ runs: outputs, temporary: os.tmpdir() }),
+    spec ? [] : checkFolder(outputs, true),
+    checkGpu(needs),
+    checkSandbox(needs),
+  ]);
+  return [checkNode(), checkMemory(), checkOpenFiles(), ...outOfFile.flat(), checkKeys(), ...ofFile];
+}
+
+const marks = { ok: '✓', warn: '!', bad: '✗' } as const;
+
+function describe(checks: readonly Check[]): string[] {
+  const width = Math.max(...checks.map(({ name }) => name.length));
+  return checks.flatMap(({ name, state, says, fix }) => [
+    `${marks[state]} ${name.padEnd(width)}  ${says.replaceAll('\n', `\n${' '.repeat(width + 4)}`)}`,
+    ...(fix === undefined || state === 'ok' ? [] : [`${' '.repeat(width + 4)}→ ${fix}`]),
+  ]);
+}
+
+function verdict(checks: readonly Check[]): string {
+  const count = (state: Check['state']): number => checks.filter((check) => check.state === state).length;
+  if (count('bad') > 0) return `${count('bad')} of ${checks.length} need to be mended`;
+  return count('warn') === 0 ? 'all is well' : `nothing that is needed is missing; ${count('warn')} to know of`;
+}

@@ -1,0 +1,76 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type { WorkflowHandle } from '@temporalio/client';
+import { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import type { RunEvent } from '../../workflows/messages.ts';
+import { findRun } from '../connection.ts';
+import { rootMessage } from '../root-message.ts';
+import { withTemporal } from '../with-temporal.ts';
+
+export const eventsCommand = new Command('events')
+  .description('what happened in a run, oldest first; it keeps the last few hundred')
+  .argument('<run>')
+  .option('-f, --follow', 'go on until the run ends or you press Ctrl-C')
+  .option('--since <n>', 'those after event number n', '0')
+  .option('--json', 'one JSON object per event and line: sequence, time, kind, step, text, values')
+  .action(async (run: string, options: EventsOptions) => {
+    if (!/^\d+$/.test(options.since)) {
+      throw new RatchetError(
+        'ConfigInvalid',
+        `--since: expected the number of an event, got ${JSON.stringify(options.since)}.`,
+      );
+    }
+    await withTemporal(async (client) => print(await findRun(client, run), options));
+  });
+
+interface EventsOptions {
+  readonly follow?: boolean;
+  readonly since: string;
+  readonly json?: boolean;
+}
+
+const pollMs = 500;
+/** A run that has ended is replayed to answer. */
+const answerWithinMs = 30_000;
+
+async function print(handle: WorkflowHandle, options: EventsOptions): Promise<void> {
+  let seen = Number(options.since);
+  for (;;) {
+    // Asked before its events: those of its last moment are then among them.
+    const isRunning = options.follow ? await runs(handle) : false;
+    for (const event of await eventsAfter(handle, seen, options.follow === true)) {
+      process.stdout.write(`${options.json ? JSON.stringify(event) : lineOf(event)}\n`);
+      seen = event.sequence;
+    }
+    if (!isRunning) return;
+    await delay(pollMs);
+  }
+}
+
+/** A server or orchestrator that is being restarted is asked again by who follows. */
+async function eventsAfter(handle: WorkflowHandle, seen: number, isFollowed: boolean): Promise<RunEvent[]> {
+  try {
+    const ask = () => handle.query<RunEvent[], [number]>('events', seen);
+    return await handle.client.withDeadline(Date.now() + answerWithinMs, ask);
+  } catch (error) {
+    if (isFollowed) return [];
+    const why = error instanceof Error ? rootMessage(error) : String(error);
+    throw new RatchetError(
+      'ServerUnavailable',
+      `${handle.workflowId} does not tell its events: ${why} An orchestrator has to be there to answer for it (ratchet dev, or ratchet worker --role orchestrator).`,
+      { cause: error },
+    );
+  }
+}
+
+async function runs(handle: WorkflowHandle): Promise<boolean> {
+  try {
+    return (await handle.describe()).status.name === 'RUNNING';
+  } catch {
+    return true; // nobody answers now; asked again
+  }
+}
+
+function lineOf({ sequence, time, kind, text }: RunEvent): string {
+  return `${String(sequence).padStart(5)}  ${time.slice(0, 19).replace('T', ' ')}  ${kind.padEnd(10)}  ${text.replaceAll('\n', '\n' + ' '.repeat(40))}`;
+}

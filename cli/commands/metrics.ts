@@ -1,0 +1,120 @@
+import { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import { nearestName } from '../../core/suggest.ts';
+import { findRunFolder } from '../run-place.ts';
+import { readCount } from '../read-count.ts';
+import { type StepRecord, stepRecords } from '../run-records.ts';
+import { storeOption } from '../store-option.ts';
+
+export const metricsCommand = new Command('metrics')
+  .description("a run's committed metrics, one row per step; without names, those one looks at first")
+  .argument('<run>')
+  .argument('[names...]', "names, * for any part of one: 'train/*' '*/reward/mean'")
+  .option('--last <n>', 'the last n steps', '20')
+  .option('--all', 'every step')
+  .option('--names', 'only the names there are')
+  .option('--csv', 'comma-separated, every matching name')
+  .option('--json', 'one JSON object per step and line, every matching name')
+  .option(...storeOption)
+  .action(async (run: string, names: string[], options: MetricsOptions) => {
+    const records = await stepRecords(await findRunFolder(run, options.store));
+    process.stdout.write(`${show(records, names, options).join('\n')}\n`);
+  });
+
+interface MetricsOptions {
+  readonly last: string;
+  readonly all?: boolean;
+  readonly names?: boolean;
+  readonly csv?: boolean;
+  readonly json?: boolean;
+  readonly store?: string;
+}
+
+/** What one looks at first, as far as a run has it. */
+const headline = [
+  'train/reward',
+  'train/agg/all/metrics/exact_match',
+  'eval/*/reward/mean',
+  'train/loss',
+  'entropy',
+  'train/kl_divergence',
+  'grad_norm',
+  'rollout/mean_length',
+  'train/learning_rate',
+  'time/step',
+];
+
+function show(records: readonly StepRecord[], patterns: readonly string[], options: MetricsOptions): string[] {
+  const known = [...new Set(records.flatMap(({ metrics }) => Object.keys(metrics)))].sort();
+  if (known.length === 0) return ['no metrics yet: the first step is not committed'];
+  const isAll = patterns.length === 0 && (options.names || options.json || options.csv);
+  const names = isAll ? known : matching(known, patterns.length === 0 ? headline : patterns, patterns.length > 0);
+  if (options.names) return names;
+  const shown = options.all ? records : records.slice(-readCount('--last', options.last));
+  if (options.json) return shown.map((record) => JSON.stringify({ ...record, metrics: pick(record.metrics, names) }));
+  if (options.csv)
+    return [['step', 'lineage', ...names].map(csvCell).join(','), ...shown.map((record) => csvRow(record, names))];
+  return tableOf(shown, names, process.stdout.isTTY ? process.stdout.columns : Number.POSITIVE_INFINITY);
+}
+
+/** Of the names there are, those that match one of the patterns, in the order of the patterns. */
+export function matching(known: readonly string[], patterns: readonly string[], mustMatch: boolean): string[] {
+  const names = new Set<string>();
+  for (const pattern of patterns) {
+    const found = known.filter((name) => toExpression(pattern).test(name));
+    if (found.length === 0 && mustMatch) {
+      const near = nearestName(pattern, known);
+      const advice = near === undefined ? '`ratchet metrics RUN --names` lists them.' : `Did you mean ${near}?`;
+      throw new RatchetError('ConfigInvalid', `No metric of this run is called ${pattern}. ${advice}`);
+    }
+    for (const name of found) names.add(name);
+  }
+  return [...names];
+}
+
+function toExpression(pattern: string): RegExp {
+  const escaped = pattern.replaceAll(/[.+?^${}()|[\]\\]/g, String.raw`\$&`);
+  return new RegExp(`^${escaped.replaceAll('*', '.*')}$`);
+}
+
+function pick(metrics: Readonly<Record<string, number>>, names: readonly string[]): Record<string, number> {
+  return Object.fromEntries(names.flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : [])));
+}
+
+function csvRow({ step, lineage, metrics }: StepRecord, names: readonly string[]): string {
+  return [String(step), lineage, ...names.map((name) => String(metrics[name] ?? ''))].map(csvCell).join(',');
+}
+
+function csvCell(text: string): string {
+  return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+/** As many columns as fit; the others are named below. */
+export function tableOf(records: readonly StepRecord[], names: readonly string[], width: number): string[] {
+  const columns = [
+    { head: 'step', cells: records.map(({ step }) => String(step)) },
+    ...names.map((name) => ({ head: name, cells: records.map(({ metrics }) => figure(metrics[name])) })),
+  ].map((column) => ({ ...column, width: Math.max(column.head.length, ...column.cells.map(({ length }) => length)) }));
+  let used = 0;
+  const fitting = columns.filter((column, i) =>
+    i < 2 || (used + column.width + 2 <= width && used >= 0)
+      ? ((used += column.width + 2), true)
+      : ((used = Number.POSITIVE_INFINITY), false),
+  );
+  const line = (cells: readonly string[]): string =>
+    cells.map((cell, i) => cell.padStart(fitting[i]!.width)).join('  ');
+  const left = columns.slice(fitting.length).map(({ head }) => head);
+  return [
+    line(fitting.map(({ head }) => head)),
+    ...records.map((_, row) => line(fitting.map(({ cells }) => cells[row]!))),
+    ...(left.length > 0 ? [`no room for: ${left.join(', ')}   (name them, or --csv)`] : []),
+  ];
+}
+
+/** Four significant digits. */
+function figure(value: number | undefined): string {
+  if (value === undefined) return '';
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return String(value);
+  const size = Math.abs(value);
+  return size >= 1e-3 && size < 1e5 ? String(Number(value.toPrecision(4))) : value.toExponential(2);
+}

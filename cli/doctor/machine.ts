@@ -1,0 +1,297 @@
+import { execFile } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import { mkdir, rm, stat, statfs, writeFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import os from 'node:os';
+import path from 'node:path';
+import { promisify } from 'node:util';
+import { findOnPath, ensureTemporalCli, placesOnThisMachine } from '../../workers/temporal-cli.ts';
+
+/** One line of `ratchet doctor`. */
+export interface Check {
+  readonly name: string;
+  /** `bad`: a run cannot do without it; `warn`: some can; `ok`. */
+  readonly state: 'ok' | 'warn' | 'bad';
+  readonly says: string;
+  /** What to do; only where the state is not ok. */
+  readonly fix?: string;
+}
+
+/** What a run of a file cannot do without; all false where no file is given. */
+export interface Needs {
+  readonly cuda: boolean;
+  readonly sandbox: boolean;
+}
+
+const answerWithinMs = 10_000;
+const gib = 2 ** 30;
+
+export function checkNode(version = process.versions.node): Check {
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  const isRight = (major === 20 && minor >= 19) || major === 22 || major === 24;
+  const name = 'Node';
+  if (isRight) return { name, state: 'ok', says: version };
+  return {
+    name,
+    state: 'bad',
+    says: `${version}; 20.19 or newer of 20, 22 or 24 is needed`,
+    fix: 'install Node 22: https://nodejs.org',
+  };
+}
+
+/** Looks, and makes nothing: `ratchet dev` downloads or builds one where there is none. */
+export async function checkTemporalCli(): Promise<Check> {
+  const name = 'Temporal CLI';
+  const never = () => Promise.reject(new Error('not looked for'));
+  const places = { ...placesOnThisMachine(() => undefined), download: never, build: never };
+  try {
+    const cli = await ensureTemporalCli({ log: () => undefined, places: { ...places, alone: (work) => work() } });
+    return { name, state: 'ok', says: `${cli.version}, server ${cli.serverVersion} (${cli.source})` };
+  } catch (error) {
+    const isNamed = (process.env['RATCHET_TEMPORAL_CLI'] ?? '') !== '';
+    const says = isNamed ? (error as Error).message.split('\n')[0]! : 'none here yet';
+    return {
+      name,
+      state: isNamed ? 'bad' : 'warn',
+      says,
+      fix: isNamed
+        ? 'correct or unset RATCHET_TEMPORAL_CLI'
+        : 'ratchet dev gets one (download, or Go ≥ 1.25); or set TEMPORAL_ADDRESS to a server elsewhere',
+    };
+  }
+}
+
+export async function checkPython(): Promise<Check[]> {
+  const python = await firstLine('python3', ['--version']);
+  const uv = await firstLine('uv', ['--version']);
+  const why = 'only verifiers environments and [wandb] need it';
+  return [
+    python
+      ? { name: 'Python', state: 'ok', says: python }
+      : { name: 'Python', state: 'warn', says: `not found; ${why}`, fix: 'install Python 3.11 or newer' },
+    uv
+      ? { name: 'uv', state: 'ok', says: uv }
+      : {
+          name: 'uv',
+          state: 'warn',
+          says: `not found; ${why}`,
+          fix: 'https://docs.astral.sh/uv, or use pip in an environment of your own',
+        },
+  ];
+}
+
+/** Room where runs are kept, and for temporary files and the spool. */
+export async function checkDisk(folders: Readonly<Record<string, string>>): Promise<Check[]> {
+  return Promise.all(
+    Object.entries(folders).map(async ([what, folder]): Promise<Check> => {
+      const name = `disk (${what})`;
+      const there = nearestExisting(folder);
+      const { bavail, bsize } = await statfs(there);
+      const free = bavail * bsize;
+      const says = `${(free / gib).toFixed(1)} GiB free at ${folder}`;
+      const fix = 'make room, or keep runs elsewhere ([store] uri, TMPDIR, RATCHET_SPOOL)';
+      if (free < gib / 4) return { name, state: 'bad', says, fix };
+      return free < 2 * gib
+        ? { name, state: 'warn', says: `${says}; larger models need more`, fix }
+        : { name, state: 'ok', says };
+    }),
+  );
+}
+
+/** Whether a folder can be written, and whether its clock is ours: on a network disk it is another machine's. */
+export async function checkFolder(folder: string, isNeeded: boolean): Promise<Check[]> {
+  const name = 'store';
+  const isNew = !existsSync(folder);
+  const probe = path.join(isNew ? nearestExisting(folder) : folder, `.ratchet-doctor-${process.pid}`);
+  try {
+    if (isNew) await mkdir(probe, { recursive: true });
+    const file = isNew ? path.join(probe, 'probe') : probe;
+    const before = Date.now();
+    await writeFile(file, 'x');
+    const { mtimeMs } = await stat(file);
+    const skewS = mtimeMs < before - 50 ? (mtimeMs - before) / 1000 : Math.max(0, mtimeMs - Date.now()) / 1000;
+    return [{ name, state: 'ok', says: `${folder} can be written` }, clockCheck('clock (store)', skewS)];
+  } catch (error) {
+    const fix = 'give yourself the right to write there, or name another folder: [store] uri';
+    return [{ name, state: isNeeded ? 'bad' : 'warn', says: `${folder}: ${(error as Error).message}`, fix }];
+  } finally {
+    await rm(probe, { recursive: true, force: true }).catch(() => undefined); // a folder that cannot be written holds nothing of ours
+  }
+}
+
+/** Seconds the other clock is ahead of ours. S3 refuses requests that are 15 minutes off; timeouts and figures suffer earlier. */
+export function clockCheck(name: string, aheadS: number): Check {
+  const off = Math.abs(aheadS);
+  const says = off < 1 ? 'within a second of ours' : `${off.toFixed(0)} s ${aheadS > 0 ? 'ahead of' : 'behind'} ours`;
+  if (off < 5) return { name, state: 'ok', says };
+  return { name, state: off > 300 ? 'bad' : 'warn', says, fix: 'set the clocks by NTP (timedatectl set-ntp true)' };
+}
+
+/** Open files this process may have: Node has raised the soft limit to the hard one when it began, and what we start inherits it. */
+export function checkOpenFiles(read: (pid: number | 'self') => string | null = limitsOf): Check {
+  const name = 'open files';
+  const [ours, before] = [openFiles(read('self')), openFiles(read(process.ppid))];
+  if (ours === null) return { name, state: 'ok', says: 'this system does not tell its limit' };
+  const raised = before !== null && before < ours ? ` (raised from ${before}; the processes we start have it too)` : '';
+  const says = `${ours === Number.POSITIVE_INFINITY ? 'no limit' : ours}${raised}`;
+  const fix =
+    'raise the hard limit: /etc/security/limits.conf, LimitNOFILE= of a systemd unit, or docker --ulimit nofile=65536';
+  if (ours < 1024) return { name, state: 'bad', says: `${says}; a stack needs 1024`, fix };
+  return ours < 4096
+    ? { name, state: 'warn', says: `${says}; many rollouts at once need 4096`, fix }
+    : { name, state: 'ok', says };
+}
+
+function openFiles(limits: string | null): number | null {
+  const soft = /^Max open files\s+(\S+)/m.exec(limits ?? '')?.[1];
+  return soft === undefined ? null : soft === 'unlimited' ? Number.POSITIVE_INFINITY : Number(soft);
+}
+
+function limitsOf(pid: number | 'self'): string | null {
+  try {
+    return readFileSync(`/proc/${pid}/limits`, 'utf8');
+  } catch {
+    return null; // not Linux, or not ours to read
+  }
+}
+
+const keyNames = [
+  'OPENAI_API_KEY',
+  'PRIME_API_KEY',
+  'WANDB_API_KEY',
+  'HF_TOKEN',
+  'AWS_ACCESS_KEY_ID',
+  'AWS_PROFILE',
+  'TEMPORAL_API_KEY',
+  'RATCHET_PAYLOAD_KEY',
+];
+
+/** Their names, never what they are. */
+export function checkKeys(environment: Readonly<NodeJS.ProcessEnv> = process.env): Check {
+  const isSet = (name: string) => (environment[name] ?? '') !== '' || (environment[`${name}_FILE`] ?? '') !== '';
+  const [present, absent] = [keyNames.filter(isSet), keyNames.filter((name) => !isSet(name))];
+  return {
+    name: 'API keys',
+    state: 'ok',
+    says: `present: ${present.join(', ') || 'none'}; absent: ${absent.join(', ') || 'none'}`,
+  };
+}
+
+export async function checkGpu({ cuda }: Pick<Needs, 'cuda'>): Promise<Check[]> {
+  const gpu = await firstLine('nvidia-smi', ['--query-gpu=name,memory.total,driver_version', '--format=csv,noheader']);
+  const provider = cudaProvider();
+  const missing = cuda ? 'bad' : 'warn';
+  if (!gpu && !cuda) return [{ name: 'GPU', state: 'ok', says: 'none; the embedded engine computes on the CPU' }];
+  const libcuda = await hasLibrary('libcuda.so.1');
+  const cudnn = await hasLibrary('libcudnn.so.9');
+  const state = (isThere: boolean): Check['state'] => (isThere ? 'ok' : missing);
+  const fix = (isThere: boolean, what: string): Pick<Check, 'fix'> => (isThere ? {} : { fix: what });
+  return [
+    {
+      name: 'GPU',
+      state: state(gpu !== null),
+      says: gpu ?? 'nvidia-smi finds none',
+      ...fix(gpu !== null, 'install the NVIDIA driver; in a container: --gpus all'),
+    },
+    {
+      name: 'libcuda',
+      state: state(libcuda),
+      says: libcuda ? 'found' : 'libcuda.so.1 is not found',
+      ...fix(libcuda, 'it comes with the NVIDIA driver; in a container: --gpus all'),
+    },
+    {
+      name: 'cuDNN',
+      state: state(cudnn),
+      says: cudnn ? 'found' : 'libcudnn.so.9 is not found',
+      ...fix(cudnn, 'install CUDA 12 and cuDNN 9, and put their folders on LD_LIBRARY_PATH'),
+    },
+    {
+      name: 'CUDA provider',
+      state: state(provider !== null),
+      says: provider ?? 'onnxruntime-node has no libonnxruntime_providers_cuda.so',
+      ...fix(
+        provider !== null,
+        'it is downloaded by: npm rebuild onnxruntime-node --onnxruntime-node-install=cuda12; or use provider = "cpu"',
+      ),
+    },
+  ];
+}
+
+/** ONNX Runtime's provider, as its package brings it. */
+function cudaProvider(): string | null {
+  try {
+    const entry = createRequire(import.meta.url).resolve('onnxruntime-node/package.json');
+    const file = path.join(
+      path.dirname(entry),
+      'bin/napi-v6',
+      process.platform,
+      process.arch,
+      'libonnxruntime_providers_cuda.so',
+    );
+    return existsSync(file) ? 'found' : null;
+  } catch {
+    return null;
+  }
+}
+
+async function hasLibrary(name: string): Promise<boolean> {
+  const known = await run('ldconfig', ['-p'])
+    .catch(() => run('/sbin/ldconfig', ['-p']))
+    .catch(() => '');
+  const folders = (process.env['LD_LIBRARY_PATH'] ?? '').split(':').filter((folder) => folder !== '');
+  return known.includes(name) || folders.some((folder) => existsSync(path.join(folder, name)));
+}
+
+/** Code that a model wrote runs without network, where the system lets a user have namespaces of their own. */
+export async function checkSandbox({ sandbox }: Pick<Needs, 'sandbox'>): Promise<Check> {
+  const name = 'sandbox';
+  const fix =
+    'Linux: sysctl kernel.unprivileged_userns_clone=1 (Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0), or a container with seccomp that allows unshare';
+  const state = sandbox ? 'bad' : 'warn';
+  if ((await findOnPath('unshare', process.env['PATH'] ?? '')) === null)
+    return {
+      name,
+      state,
+      says: 'unshare is not found; environments that run code a model wrote refuse to',
+      fix: 'install util-linux; Linux only',
+    };
+  try {
+    await run('unshare', ['-Urn', 'true']);
+    return { name, state: 'ok', says: 'unshare -Urn works: code that a model wrote runs without network' };
+  } catch (error) {
+    const why = (error as Error).message.split('\n').at(-2) ?? (error as Error).message;
+    return {
+      name,
+      state,
+      says: `unshare -Urn fails (${why.trim()}); environments that run code a model wrote refuse to`,
+      fix,
+    };
+  }
+}
+
+export function checkMemory(): Check {
+  const [total, free] = [os.totalmem() / gib, os.freemem() / gib];
+  const says = `${total.toFixed(1)} GiB, ${free.toFixed(1)} free; ${os.availableParallelism()} CPU cores`;
+  return total < 1.5
+    ? { name: 'memory', state: 'warn', says, fix: 'a stack with the smallest model takes 0.7 GiB' }
+    : { name: 'memory', state: 'ok', says };
+}
+
+function nearestExisting(folder: string): string {
+  let there = path.resolve(folder);
+  while (!existsSync(there)) there = path.dirname(there);
+  return there;
+}
+
+async function run(command: string, args: readonly string[]): Promise<string> {
+  return (await promisify(execFile)(command, args, { timeout: answerWithinMs })).stdout;
+}
+
+async function firstLine(command: string, args: readonly string[]): Promise<string | null> {
+  if ((await findOnPath(command, process.env['PATH'] ?? '')) === null) return null;
+  try {
+    return (await run(command, args)).trim().split('\n')[0] || null;
+  } catch {
+    return null; // it is there and does not work
+  }
+}

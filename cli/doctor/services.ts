@@ -1,0 +1,151 @@
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { checkModel } from '../../backends/configs/check-model.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { openEnvironment } from '../../backends/environments/index.ts';
+import { checkStore, localRoot, showStoreUri } from '../../backends/store/index.ts';
+import { readRunningStack } from '../../workers/project-lock.ts';
+import { connect, findTemporal } from '../connection.ts';
+import { rootMessage } from '../root-message.ts';
+import { type Check, checkFolder, clockCheck } from './machine.ts';
+
+/** The server of TEMPORAL_ADDRESS, or of what runs in this folder; none is fine, `ratchet train` starts one. */
+export async function checkTemporalServer(projectFolder: string): Promise<Check[]> {
+  const name = 'Temporal';
+  const isElsewhere = (process.env['TEMPORAL_ADDRESS'] ?? '') !== '';
+  if (!isElsewhere && (await readRunningStack(projectFolder)) === null) {
+    return [{ name, state: 'ok', says: 'nothing runs in this folder; ratchet train and ratchet dev start a server' }];
+  }
+  try {
+    const settings = await findTemporal(projectFolder);
+    const { client, close } = await connect(settings);
+    try {
+      const { namespace } = settings;
+      const { serverVersion } = await client.workflowService.getSystemInfo({});
+      await client.workflowService.describeNamespace({ namespace });
+      const { customAttributes } = await client.connection.operatorService.listSearchAttributes({ namespace });
+      const missing = ['RatchetRun', 'RatchetStep', 'RatchetReward'].filter(
+        (attribute) => !(attribute in customAttributes),
+      );
+      const server: Check = {
+        name,
+        state: 'ok',
+        says: `${settings.address}, namespace ${namespace}, server ${serverVersion}`,
+      };
+      if (missing.length === 0) return [server];
+      return [
+        server,
+        {
+          name: 'search attributes',
+          state: 'warn',
+          says: `${missing.join(', ')} are not registered; runs are found by their ids, and tell their progress in their memo`,
+          fix: 'temporal operator search-attribute create --name RatchetRun --type Keyword --name RatchetStep --type Int --name RatchetReward --type Double',
+        },
+      ];
+    } finally {
+      await close();
+    }
+  } catch (error) {
+    const says = error instanceof Error ? rootMessage(error).split('\n')[0]! : String(error);
+    const fix = isElsewhere
+      ? 'check TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE and the TLS settings'
+      : 'wait until it is ready, or stop it and start ratchet dev again';
+    return [{ name, state: 'bad', says, fix }];
+  }
+}
+
+/** What a run file needs beyond the machine. `spec` is null where the file cannot be read. */
+export async function checkRunFile(
+  file: string,
+  overrides: Readonly<Record<string, string>>,
+): Promise<{ spec: RunSpec | null; checks: Check[] }> {
+  const checks: Check[] = [];
+  const name = 'run file';
+  let spec: RunSpec;
+  try {
+    const loaded = await loadRunConfig(file, { projectFolder: process.cwd(), overrides });
+    ({ spec } = loaded);
+    checks.push({ name, state: 'ok', says: `${file}: ${spec.name}, ${spec.maxSteps} steps` });
+    for (const warning of loaded.warnings) checks.push({ name, state: 'warn', says: warning, fix: 'see the message' });
+  } catch (error) {
+    return { spec: null, checks: [bad(name, error, `ratchet check ${file} says all of it`)] };
+  }
+  checks.push(
+    await tried(
+      'model',
+      spec.model,
+      () => checkModel(spec),
+      'name a folder with config.json, tokenizer.json and safetensors, or a preset',
+    ),
+  );
+  for (const entry of [...spec.environments, ...(spec.eval?.environments ?? [])]) {
+    const open = async (): Promise<void> => void (await openEnvironment(entry)).dataset.length;
+    checks.push(
+      await tried(
+        'environment',
+        entry.name,
+        open,
+        'ratchet check says what it found; paths are relative to this folder',
+      ),
+    );
+  }
+  checks.push(...(await checkStoreOf(spec)));
+  if (spec.inference.kind === 'embedded' && spec.inference.url !== null)
+    checks.push(await checkUrl('policy server', spec.inference.url));
+  return { spec, checks };
+}
+
+async function checkStoreOf({ store }: RunSpec): Promise<Check[]> {
+  if (store.uri.startsWith('file:')) return checkFolder(localRoot(store.uri), true);
+  const fix =
+    'see the message; README, "Runs in S3", has the rights that are needed. Credentials come from the usual AWS chain';
+  const conditions = await tried(
+    'S3 conditions',
+    `${showStoreUri(store.uri)} keeps to If-None-Match and If-Match`,
+    () => checkStore(store.uri),
+    fix,
+  );
+  const endpoint = new URLSearchParams(store.uri.split('?')[1] ?? '').get('endpoint') ?? 'https://s3.amazonaws.com';
+  return [conditions, ...(await checkClockOf(endpoint))];
+}
+
+/** By the Date of an answer, whatever the answer is; half of the way there and back is nothing beside a second. */
+async function checkClockOf(url: string): Promise<Check[]> {
+  try {
+    const { headers } = await fetch(url, { method: 'HEAD', redirect: 'manual', signal: AbortSignal.timeout(10_000) });
+    const date = Date.parse(headers.get('date') ?? '');
+    return Number.isNaN(date) ? [] : [clockCheck('clock (S3)', Math.trunc((date - Date.now()) / 1000))];
+  } catch {
+    return []; // that it does not answer has been said
+  }
+}
+
+async function checkUrl(name: string, url: string): Promise<Check> {
+  const health = `${url.replace(/\/+$/, '')}/health`;
+  const ask = async (): Promise<void> => {
+    const { ok, status } = await fetch(health, { signal: AbortSignal.timeout(10_000) });
+    if (!ok) throw new Error(`${health} answered ${status}`);
+  };
+  return tried(name, url, ask, 'start it, or correct [inference] url');
+}
+
+async function tried(name: string, says: string, work: () => Promise<unknown>, fix: string): Promise<Check> {
+  try {
+    await work();
+    return { name, state: 'ok', says };
+  } catch (error) {
+    return bad(name, error, fix);
+  }
+}
+
+function bad(name: string, error: unknown, fix: string): Check {
+  const says =
+    error instanceof RatchetError ? error.message : error instanceof Error ? rootMessage(error) : String(error);
+  return { name, state: 'bad', says, fix };
+}
+
+/** Where runs are kept when no file says otherwise. */
+export function usualOutputs(): string {
+  return path.resolve('outputs');
+}

@@ -1,0 +1,52 @@
+import type { WorkflowHandle } from '@temporalio/client';
+import {
+  decodeArrayFromPayloads,
+  decodeOptionalFailureToOptionalError,
+} from '@temporalio/common/lib/internal-non-workflow/index.js';
+import type { WorkProgress } from '../activities/work-under-way.ts';
+
+/** An activity under way, as the server knows it without any worker. */
+export interface PendingActivity {
+  readonly name: string;
+  /** From 1. */
+  readonly attempt: number;
+  /** When it is asked for again, ISO time; null when it is at work, or its time has come. */
+  readonly nextAt: string | null;
+  /** What the attempt before failed with; null in a first attempt, or when its worker went away. */
+  readonly lastFailure: string | null;
+  /** Rollouts it says it has finished; null when it says nothing of the kind. */
+  readonly done: number | null;
+}
+
+/** Null when the server is silent. */
+export async function pendingActivities(handle: WorkflowHandle, timeoutMs: number): Promise<PendingActivity[] | null> {
+  const converter = handle.client.options.loadedDataConverter;
+  try {
+    const { raw } = await handle.client.withDeadline(Date.now() + timeoutMs, () => handle.describe());
+    return await Promise.all(
+      (raw.pendingActivities ?? []).map(
+        async ({ activityType, attempt, lastFailure, heartbeatDetails, scheduledTime }) => {
+          const failure = await decodeOptionalFailureToOptionalError(converter, lastFailure);
+          const [said] = await decodeArrayFromPayloads(converter, heartbeatDetails?.payloads);
+          const nextMs = Number(scheduledTime?.seconds ?? 0) * 1000;
+          return {
+            name: activityType?.name ?? 'an activity',
+            attempt: attempt ?? 1,
+            nextAt: nextMs > Date.now() ? new Date(nextMs).toISOString() : null,
+            lastFailure: failure?.message ?? null,
+            done: doneIn(said),
+          };
+        },
+      ),
+    );
+  } catch {
+    return null; // A server that is being restarted, or gone: asked again at the next look.
+  }
+}
+
+/** Generation's heartbeats carry its work, scoring's are its work. */
+function doneIn(said: unknown): number | null {
+  const { work, done } = (said ?? {}) as { readonly work?: Partial<WorkProgress>; readonly done?: unknown };
+  const found = work?.done ?? done;
+  return typeof found === 'number' ? found : null;
+}

@@ -1,0 +1,108 @@
+import { mkdtemp, mkdir, rm, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { RatchetError } from '../core/errors.ts';
+import { layout } from '../core/layout.ts';
+import type { ScoredGroup } from '../core/rl/rollout.ts';
+import {
+  committedSteps,
+  currentLineage,
+  requireCommit,
+  type RunPlace,
+  storeOf,
+  stretchesOf,
+} from '../activities/run-access.ts';
+import { type MetricsRow, readMetrics } from '../backends/metrics/jsonl.ts';
+import { decodeRows } from '../backends/store/objects.ts';
+import { type ChatTokenizer, loadTokenizer } from '../engine/index.ts';
+
+/** All numbers of one step: its training and its evaluations. */
+export interface StepRecord {
+  readonly step: number;
+  readonly lineage: string;
+  readonly metrics: Readonly<Record<string, number>>;
+}
+
+/** The steps that led to where the run stands, ascending; what a rewind left behind is not among them. */
+export async function stepRecords(run: RunPlace): Promise<StepRecord[]> {
+  const place = { ...run, lineage: await currentLineage(run) };
+  const stretches = await stretchesOf(place);
+  const records = new Map<number, { step: number; lineage: string; metrics: Record<string, number> }>();
+  for (const row of await readMetrics(storeOf(run))) {
+    const stretch = stretches.find(({ lineage }) => lineage === row.lineage);
+    if (!stretch || row.step > stretch.upTo) continue;
+    // Where a lineage took over, the step's training is that of the lineage before.
+    const known = records.get(row.step) ?? { step: row.step, lineage: row.lineage, metrics: {} };
+    Object.assign(known.metrics, numbersOf(row));
+    records.set(row.step, known);
+  }
+  return [...records.values()].sort((a, b) => a.step - b.step);
+}
+
+function numbersOf(row: MetricsRow): Record<string, number> {
+  return Object.fromEntries(
+    Object.entries(row).filter(
+      (entry): entry is [string, number] => typeof entry[1] === 'number' && entry[0] !== 'step',
+    ),
+  );
+}
+
+/** The newest step that is committed. */
+export async function headStep(run: RunPlace): Promise<number> {
+  const last = (await committedSteps({ ...run, lineage: await currentLineage(run) })).at(-1);
+  if (last !== undefined) return last;
+  throw new RatchetError(
+    'RunNotFound',
+    `Nothing is committed yet in ${storeOf(run).uri}: the run has not made its first version.`,
+  );
+}
+
+/** The lineage whose step it is, of those that led to where the run stands. */
+export async function lineageOfStep(run: RunPlace, step: number): Promise<string> {
+  const stretches = await stretchesOf({ ...run, lineage: await currentLineage(run) });
+  return (stretches.find(({ from, upTo }) => step <= upTo && (step > from || from === 0)) ?? stretches[0]!).lineage;
+}
+
+/** What was sampled for a step and scored, by ordinal; of steps in progress, what is scored already. */
+export async function scoredGroups(run: RunPlace, step: number): Promise<ScoredGroup[]> {
+  const store = storeOf(run);
+  const keys = await store.list(layout.rounds(await lineageOfStep(run, step), step));
+  const groups: ScoredGroup[] = [];
+  for (const key of keys.filter((name) => name.endsWith('/scored.jsonl'))) {
+    const bytes = await store.read(key);
+    if (bytes) groups.push(...decodeRows<ScoredGroup>(bytes, key));
+  }
+  return groups.sort((a, b) => a.ordinal - b.ordinal);
+}
+
+const tokenizerFiles = [
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'chat_template.jinja',
+  'additional_chat_templates/tool_use.jinja',
+];
+
+/** The tokenizer of a run's policy, without its weights. Null when none of its folders is there any more. */
+export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> {
+  const store = storeOf(run);
+  const { commit } = await requireCommit({ ...run, lineage: await currentLineage(run) }, await headStep(run));
+  // An adapter's tokenizer may be its base's.
+  for (const weights of [commit.policy.weights, layout.weights(commit.lineage, 0), layout.weights('main', 0)]) {
+    const found = await Promise.all(
+      tokenizerFiles.map(async (name) => [name, await store.read(weights + name)] as const),
+    );
+    if (found[0]![1] === null || found[1]![1] === null) continue;
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-tokenizer-'));
+    try {
+      for (const [name, bytes] of found) {
+        if (bytes === null) continue;
+        await mkdir(path.dirname(path.join(folder, name)), { recursive: true });
+        await writeFile(path.join(folder, name), bytes);
+      }
+      return await loadTokenizer(folder);
+    } finally {
+      await rm(folder, { recursive: true, force: true });
+    }
+  }
+  return null;
+}

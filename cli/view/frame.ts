@@ -1,0 +1,245 @@
+import type { EvalFigures, RunEvent } from '../../workflows/messages.ts';
+import { onOneLine } from '../plain-text.ts';
+import type { Place } from './keys.ts';
+import { bar, cut, type Line, padded, sparkline, type Span, widthOf } from './lines.ts';
+import { evalsPage, faultsPage, rolloutsPage } from './pages.ts';
+import type { ShownGroup } from './stored-rollouts.ts';
+import { type Bar, seconds, type ViewModel, type Wait } from './view-model.ts';
+
+export interface FrameInput {
+  /** Null before the run has answered. */
+  readonly model: ViewModel | null;
+  readonly run: string;
+  readonly place: Place;
+  /** Of the newest step; null where the store cannot be reached. */
+  readonly groups: readonly ShownGroup[] | null;
+  /** What reading the store failed with. */
+  readonly storeProblem: string | null;
+  readonly evals: readonly EvalFigures[];
+  /** Recoveries, refusals, warnings, pauses; oldest first. */
+  readonly faults: readonly RunEvent[];
+  /** What leaving does: the processes are another command's, or end with this one. */
+  readonly leaving: 'detach' | 'stop';
+  readonly columns: number;
+  readonly rows: number;
+}
+
+/** Rows that stay free above the live part, so that events are seen going by. */
+const rowsAbove = 3;
+const linesMax = 30;
+/** What one wait, and the reason of a pause, may take. */
+const waitsShown = { narrow: 2, tall: 5 };
+
+/** The live part, row by row: never taller than the terminal, whatever is on it. */
+export function frame(input: FrameInput): Line[] {
+  const { columns, rows, model, run } = input;
+  const height = Math.max(1, Math.min(linesMax, rows - 1 - (rows > 20 ? rowsAbove : 0)));
+  const footer = footerOf(input);
+  if (model === null) {
+    const opening: Line = [{ text: ' ratchet ', style: 'bold' }, { text: `${run} · waiting for the run to open` }];
+    return [rule(columns), opening, footer].slice(-height);
+  }
+  const isTall = rows >= 36;
+  const top = [rule(columns), titleOf(model, columns), stepOf(model, columns)];
+  const body = [...curvesOf(model, columns), ...barsOf(model, columns)];
+  const figures = [policyOf(model), errorsOf(model)];
+  const waits = waitsOf(model, isTall ? waitsShown.tall : waitsShown.narrow);
+  const whole = [...top, ...body, ...figures, ...waits];
+  if (input.place.page !== 'run') {
+    // The page takes what the figures leave; on a small screen it takes theirs, too.
+    const head = height >= whole.length + 12 ? whole : top;
+    const room = height - head.length - 1;
+    return [...head, ...pageOf(input, room), footer].slice(-height);
+  }
+  const sample = sampleOf(input, isTall);
+  const all = [...whole, ...sample, footer];
+  if (all.length <= height) return all;
+  // What matters least goes first: the sample, the curves and bars, the figures.
+  for (const fewer of [
+    [...whole, footer],
+    [...top, ...figures, ...waits, footer],
+    [...top, ...waits, footer],
+  ]) {
+    if (fewer.length <= height) return fewer;
+  }
+  return [top[1]!, top[2]!, footer].slice(0, height);
+}
+
+function pageOf(input: FrameInput, rows: number): Line[] {
+  const { place, groups, storeProblem, evals, faults, model, columns } = input;
+  switch (place.page) {
+    case 'rollouts':
+      return rolloutsPage({ place, groups, storeProblem, step: model?.step ?? 0, columns, rows });
+    case 'evals':
+      return evalsPage(evals, place.scroll, rows);
+    case 'faults':
+      return faultsPage({ faults, lost: model?.lost ?? null, scroll: place.scroll, rows });
+    case 'run':
+      return [];
+    default:
+      return place.page satisfies never;
+  }
+}
+
+function rule(columns: number): Line {
+  return [{ text: '─'.repeat(columns), style: 'dim' }];
+}
+
+const phaseStyles = {
+  training: 'green',
+  'warm-up': 'cyan',
+  finishing: 'green',
+  finished: 'green',
+  stopped: 'green',
+  paused: 'yellow',
+} as const;
+
+function titleOf(model: ViewModel, columns: number): Line {
+  const { run, environments, lineage, attempt, phase, lost } = model;
+  const left = [
+    `attempt ${attempt}`,
+    `lineage ${lineage}`,
+    onOneLine(environments.join(', ')),
+    onOneLine(model.model.replace(/^preset:/, '')),
+  ];
+  const text = ` · ${left.join(' · ')}`;
+  const recovered =
+    lost.recoveries === 0
+      ? ''
+      : ` · ${lost.recoveries} ${lost.recoveries === 1 ? 'recovery' : 'recoveries'}, ${seconds(lost.seconds)}, ${lost.rollouts} rollouts lost`;
+  const state: Span[] = [
+    { text: recovered, style: 'yellow' },
+    { text: '   ● ', style: phaseStyles[phase] },
+    { text: phase, style: phaseStyles[phase] },
+  ];
+  const name: Span[] = [
+    { text: ' ratchet ', style: 'dim' },
+    { text: run, style: 'bold' },
+  ];
+  const room = columns - widthSum(name) - widthSum(state);
+  return [...name, { text: cut(text, room) }, ...state];
+}
+
+function stepOf({ step, maxSteps, elapsedS, etaS }: ViewModel, columns: number): Line {
+  const left = ` step  ${step}/${maxSteps} `;
+  const right = ` ${Math.floor((100 * step) / maxSteps)}%  ${seconds(elapsedS)}${etaS === null ? '' : `  eta ${seconds(etaS)}`}`;
+  const room = columns - widthOf(left) - widthOf(right);
+  return [
+    { text: left },
+    { text: bar(step / maxSteps, Math.min(60, Math.max(4, room))), style: 'cyan' },
+    { text: right },
+  ];
+}
+
+/** Side by side, as many columns as they have values. */
+function curvesOf({ curves }: ViewModel, columns: number): Line[] {
+  if (curves.length === 0) return [];
+  const share = Math.floor(columns / curves.length);
+  return [
+    curves.flatMap(({ name, values, last, note }): Span[] => {
+      const label = ` ${name} ${last.toFixed(3)}${note === '' ? '' : ` ${note}`} `;
+      const graph = sparkline(values, share - widthOf(label) - 1);
+      return [{ text: label }, { text: padded(graph, share - widthOf(label)), style: 'green' }];
+    }),
+  ];
+}
+
+/** Two by two. */
+function barsOf({ bars }: ViewModel, columns: number): Line[] {
+  const half = Math.floor(columns / 2);
+  const one = ({ name, share, note, isActive }: Bar): Span[] => {
+    const blocks = Math.min(24, Math.max(6, half - 44));
+    const label = ` ${name.padEnd(9)}`;
+    const text = ` ${note}`;
+    return [
+      { text: label, ...(isActive ? { style: 'bold' } : {}) },
+      { text: bar(share, blocks), style: isActive ? 'cyan' : 'dim' },
+      { text: padded(text, half - widthOf(label) - blocks) },
+    ];
+  };
+  return [0, 2].map((i) => bars.slice(i, i + 2).flatMap(one));
+}
+
+function policyOf({ policy, figures }: ViewModel): Line {
+  const parts = figures.map(({ name, value }) => `${name} ${value}`);
+  return [{ text: ` policy ${[policy ?? 'none yet', ...parts].join(' · ')}` }];
+}
+
+function errorsOf({ errors }: ViewModel): Line {
+  if (errors === null) return [{ text: ' errors none so far', style: 'dim' }];
+  const { rollouts, infrastructure, policy } = errors;
+  const share = rollouts === 0 ? 0 : (100 * (infrastructure + policy)) / rollouts;
+  const text = ` errors ${share.toFixed(1)}%: infrastructure ${infrastructure} · policy ${policy} · of ${rollouts} rollouts`;
+  return [{ text, ...(infrastructure > 0 ? { style: 'yellow' } : {}) }];
+}
+
+/** Why it stands still, and what it waits for by name: since when, and what its last attempt failed with. */
+function waitsOf({ phase, pausedBecause, waiting }: ViewModel, shown: number): Line[] {
+  const paused: Line[] =
+    pausedBecause === null ? [] : [[{ text: ` paused: ${onOneLine(pausedBecause)}`, style: 'yellow' }]];
+  if (phase === 'finished' || phase === 'stopped') return paused;
+  if (waiting.length === 0) return [...paused, [{ text: ' waiting on: the next workflow task', style: 'dim' }]];
+  const lines = waiting.slice(0, shown).map((wait, i): Line => {
+    const more = i === shown - 1 && waiting.length > shown ? `  (and ${waiting.length - shown} more)` : '';
+    const label = i === 0 ? ' waiting on: ' : '             ';
+    return [
+      { text: label },
+      { text: describeWait(wait) + more, ...(wait.lastFailure === null ? {} : { style: 'yellow' }) },
+    ];
+  });
+  return [...paused, ...lines];
+}
+
+function describeWait({ what, forS, lastFailure, againInS }: Wait): string {
+  const since = forS === null ? '' : ` (${seconds(forS)})`;
+  const again = againInS === null ? '' : `, again in ${seconds(againInS)}`;
+  const failure = lastFailure === null ? '' : `: ${lastFailure}`;
+  return onOneLine(`${what}${since}${again}${failure}`);
+}
+
+/** One rollout of the newest step: another one with each step. */
+function sampleOf({ groups, model }: FrameInput, isTall: boolean): Line[] {
+  const group = groups?.[(model?.step ?? 0) % groups.length];
+  const rollout = group?.rollouts[(model?.step ?? 0) % group.rollouts.length];
+  const turn = rollout?.turns.at(-1);
+  if (!group || !rollout || !turn) return [];
+  const reward = rollout.reward === null ? rollout.outcome : `reward ${rollout.reward.toFixed(2)}`;
+  const title = ` sample v${group.policyStep} ${reward}`;
+  const prompt = onOneLine(turn.prompt.trim());
+  if (!isTall) {
+    return [
+      [
+        { text: `${title}  ` },
+        { text: shortened(prompt, 30), style: 'dim' },
+        { text: ' → ' },
+        { text: onOneLine(turn.completion), style: 'cyan' },
+      ],
+    ];
+  }
+  return [
+    [{ text: `${title}, group ${group.ordinal}, ${group.environment}` }],
+    [{ text: '   ' }, { text: prompt, style: 'dim' }],
+    [{ text: '   → ' }, { text: onOneLine(turn.completion), style: 'cyan' }],
+  ];
+}
+
+/** Its end: what was asked last. */
+function shortened(text: string, columns: number): string {
+  return widthOf(text) <= columns ? text : `…${text.slice(-columns)}`;
+}
+
+function footerOf({ place, leaving }: FrameInput): Line {
+  const left = { detach: '[q] detach', stop: '[q] stop' }[leaving];
+  const inside = place.rollout === null ? '[j/k] choose  [enter] look inside' : '[j/k] next';
+  const more = {
+    run: leaving === 'detach' ? '  the run goes on without this view' : '',
+    rollouts: `  ${inside}  [esc] back`,
+    evals: '  [j/k] scroll  [esc] back',
+    faults: '  [j/k] scroll  [esc] back',
+  }[place.page];
+  return [{ text: ` ${left}  [r]ollouts  [e]vals  [f]aults${more}`, style: 'dim' }];
+}
+
+function widthSum(line: Line): number {
+  return line.reduce((sum, { text }) => sum + widthOf(text), 0);
+}

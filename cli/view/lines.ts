@@ -1,0 +1,102 @@
+import { styleText } from 'node:util';
+import sliceAnsi from 'slice-ansi';
+import stringWidth from 'string-width';
+
+/** Text of one look. */
+export interface Span {
+  readonly text: string;
+  readonly style?: 'bold' | 'dim' | 'green' | 'red' | 'yellow' | 'cyan' | 'inverse';
+}
+
+/** One row of the screen. */
+export type Line = readonly Span[];
+
+/** What the terminal can show. */
+export interface Look {
+  readonly hasColor: boolean;
+  /** Block characters and arrows; else plain ASCII. */
+  readonly hasUnicode: boolean;
+}
+
+/** Columns that a text takes: two for East Asian letters and most emoji. */
+export function widthOf(text: string): number {
+  return stringWidth(text);
+}
+
+/** At most `columns` wide, with an ellipsis where something is cut off. */
+export function cut(text: string, columns: number): string {
+  if (columns <= 0) return '';
+  return widthOf(text) <= columns ? text : `${sliceAnsi(text, 0, columns - 1)}…`;
+}
+
+export function padded(text: string, columns: number): string {
+  const short = cut(text, columns);
+  return short + ' '.repeat(Math.max(0, columns - widthOf(short)));
+}
+
+/** A row as it is written: cut to the terminal's width, never wrapped. */
+export function written(line: Line, columns: number, { hasColor, hasUnicode }: Look): string {
+  let left = columns;
+  let text = '';
+  for (const [i, span] of line.entries()) {
+    // In ASCII an arrow takes two columns, so it is replaced before anything is measured.
+    const plain = hasUnicode ? span.text : inAscii(span.text);
+    const isCut = widthOf(plain) > left || (left === 0 && i < line.length);
+    const shown = hasUnicode ? cut(plain, left) : cut(plain, left).replaceAll('…', '~');
+    left -= widthOf(shown);
+    text += hasColor && span.style && shown !== '' ? styleText(span.style, shown, { validateStream: false }) : shown;
+    if (isCut) break;
+  }
+  return text;
+}
+
+const ascii: Readonly<Record<string, string>> = {
+  '█': '#',
+  '░': '.',
+  '─': '-',
+  '●': '*',
+  '○': 'o',
+  '·': '-',
+  '→': '->',
+  '↳': '>',
+  '…': '...',
+  '–': '-',
+  '±': '+-',
+  '×': 'x',
+  '≤': '<=',
+  '✓': 'ok',
+  '✗': 'X',
+  '⏎': '\\n',
+  '▸': '>',
+  '▁': '_',
+  '▂': '.',
+  '▃': '-',
+  '▄': '~',
+  '▅': '=',
+  '▆': '+',
+  '▇': '*',
+};
+
+/** For terminals whose locale is not UTF-8. */
+export function inAscii(text: string): string {
+  // oxlint-disable-next-line no-control-regex -- all that is not ASCII is what is looked for
+  return text.replaceAll(/[^\x00-\x7f]/gu, (sign) => ascii[sign] ?? '?');
+}
+
+const levels = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/** The last values as a row of blocks, scaled from their least to their greatest; a gap where nothing was measured. */
+export function sparkline(values: readonly (number | null)[], columns: number): string {
+  const shown = values.slice(-Math.max(0, columns));
+  const known = shown.filter((value) => value !== null);
+  const [least, most] = [Math.min(...known), Math.max(...known)];
+  const scaled = (value: number): number =>
+    most === least ? 3 : Math.round(((value - least) / (most - least)) * (levels.length - 1));
+  return shown.map((value) => (value === null ? ' ' : levels[scaled(value)]!)).join('');
+}
+
+/** `share` null: nothing yet. */
+export function bar(share: number | null, columns: number): string {
+  const full = share === null ? 0 : Math.round(Math.min(1, Math.max(0, share)) * columns);
+  return '█'.repeat(full) + '░'.repeat(Math.max(0, columns - full));
+}

@@ -1,0 +1,111 @@
+import type { LostWork } from '../../core/rl/lost-work.ts';
+import type { EvalFigures, RunEvent } from '../../workflows/messages.ts';
+import { onOneLine, withoutControls } from '../plain-text.ts';
+import type { Place } from './keys.ts';
+import type { Line } from './lines.ts';
+import type { ShownGroup, ShownRollout } from './stored-rollouts.ts';
+import { seconds } from './view-model.ts';
+
+interface RolloutsInput {
+  readonly place: Place;
+  /** Null where the store cannot be reached. */
+  readonly groups: readonly ShownGroup[] | null;
+  /** What reading the store failed with; null where it was not asked. */
+  readonly storeProblem: string | null;
+  readonly step: number;
+  readonly columns: number;
+  readonly rows: number;
+}
+
+/** The groups of the newest step, or one rollout of the chosen one. */
+export function rolloutsPage({ place, groups, storeProblem, step, columns, rows }: RolloutsInput): Line[] {
+  if (groups === null) {
+    const text =
+      storeProblem === null
+        ? 'rollouts are read from the store, which this command does not reach: name it with --store URI'
+        : `the store does not answer: ${onOneLine(storeProblem)}`;
+    return [[{ text: ` ${text}`, style: 'yellow' }]];
+  }
+  const group = groups[Math.min(place.group, groups.length - 1)];
+  if (!group) return [[{ text: ` no scored rollouts of step ${step} in the store yet`, style: 'dim' }]];
+  const rollout =
+    place.rollout === null ? undefined : group.rollouts[Math.min(place.rollout, group.rollouts.length - 1)];
+  if (rollout) return rolloutLines(group, rollout, columns).slice(0, rows);
+  const title: Line = [{ text: ` groups of step ${step}: rewards of each rollout`, style: 'dim' }];
+  const room = Math.max(1, rows - 1);
+  const first = Math.max(0, Math.min(place.group - Math.floor(room / 2), groups.length - room));
+  return [title, ...groups.slice(first, first + room).map((one) => groupLine(one, one === group))];
+}
+
+function groupLine({ ordinal, environment, exampleId, policyStep, rollouts }: ShownGroup, isChosen: boolean): Line {
+  const rewards = rollouts.map(({ reward, outcome }) => (reward === null ? outcome : reward.toFixed(2))).join(' ');
+  const text = ` ${isChosen ? '▸' : ' '} group ${String(ordinal).padEnd(6)} ${environment} #${exampleId} v${policyStep}  ${rewards}`;
+  return [{ text, ...(isChosen ? { style: 'inverse' } : {}) }];
+}
+
+function rolloutLines(group: ShownGroup, rollout: ShownRollout, columns: number): Line[] {
+  const { index, outcome, reward, error, turns } = rollout;
+  const says = reward === null ? outcome : `reward ${reward.toFixed(3)}${outcome === 'ok' ? '' : ` (${outcome})`}`;
+  const title: Line = [
+    { text: ` group ${group.ordinal}, rollout ${index + 1} of ${group.rollouts.length}: ${says}`, style: 'bold' },
+  ];
+  const failure: Line[] =
+    error === null ? [] : folded(error, columns - 4).map((text): Line => [{ text: `   ${text}`, style: 'yellow' }]);
+  return [
+    title,
+    ...failure,
+    ...turns.flatMap(({ prompt, completion }): Line[] => [
+      ...folded(prompt.trim(), columns - 4).map((text): Line => [{ text: `   ${text}`, style: 'dim' }]),
+      ...folded(completion, columns - 6).map((text, i): Line => [
+        { text: `   ${i === 0 ? '→' : ' '} ${text}`, style: 'cyan' },
+      ]),
+    ]),
+  ];
+}
+
+/** Text as rows of at most so many characters. */
+function folded(text: string, columns: number): string[] {
+  const width = Math.max(8, columns);
+  return withoutControls(text)
+    .split('\n')
+    .flatMap((line) => (line === '' ? [''] : (line.match(new RegExp(`.{1,${width}}`, 'gu')) ?? [])));
+}
+
+/** Newest first. */
+export function evalsPage(evals: readonly EvalFigures[], scroll: number, rows: number): Line[] {
+  if (evals.length === 0) return [[{ text: ' no evaluation has ended yet', style: 'dim' }]];
+  const exact = (value: number | null): string => (value === null ? '–' : value.toFixed(3)).padStart(8);
+  const title: Line = [{ text: ' version  environment             reward   exact   greedy   exact', style: 'dim' }];
+  const lines = evals
+    .toReversed()
+    .map(({ step, environment, reward, exact: share, greedyReward, greedyExact }): Line => {
+      const figures = `${reward.toFixed(3).padStart(8)}${exact(share)} ${greedyReward.toFixed(3).padStart(8)}${exact(greedyExact)}`;
+      return [{ text: ` ${`v${step}`.padEnd(8)} ${onOneLine(environment).slice(0, 22).padEnd(22)}${figures}` }];
+    });
+  return [title, ...scrolled(lines, scroll, rows - 1)];
+}
+
+interface FaultsInput {
+  readonly faults: readonly RunEvent[];
+  readonly lost: LostWork | null;
+  readonly scroll: number;
+  readonly rows: number;
+}
+
+/** What went wrong and how it went on, newest first. */
+export function faultsPage({ faults, lost, scroll, rows }: FaultsInput): Line[] {
+  const sum =
+    lost === null || lost.recoveries === 0
+      ? 'no recoveries in this attempt'
+      : `${lost.recoveries} recoveries in this attempt: ${seconds(lost.seconds)}, ${lost.rollouts} rollouts and ${lost.tokens} tokens lost`;
+  const lines = faults.toReversed().map(({ time, kind, step, text }): Line => [
+    { text: ` ${time.slice(11, 19)} step ${step} ${kind.padEnd(8)} `, style: 'dim' },
+    { text: onOneLine(text), ...(kind === 'recovery' ? {} : { style: 'yellow' }) },
+  ]);
+  return [[{ text: ` ${sum}` }], ...scrolled(lines, scroll, rows - 1)];
+}
+
+function scrolled(lines: readonly Line[], scroll: number, rows: number): Line[] {
+  const first = Math.max(0, Math.min(scroll, lines.length - Math.max(1, rows)));
+  return lines.slice(first, first + Math.max(1, rows));
+}

@@ -1,0 +1,99 @@
+import { layout } from '../../core/layout.ts';
+import { firstLineage } from '../../core/names.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { Store } from '../../backends/store/index.ts';
+import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
+
+/** A group of the newest step, as people read it. */
+export interface ShownGroup {
+  readonly ordinal: number;
+  readonly environment: string;
+  readonly exampleId: number;
+  readonly policyStep: number;
+  readonly rollouts: readonly ShownRollout[];
+}
+
+export interface ShownRollout {
+  readonly index: number;
+  readonly outcome: string;
+  /** Null where something failed that is not the policy's. */
+  readonly reward: number | null;
+  readonly error: string | null;
+  /** What the model was given in the turn, and what it said. */
+  readonly turns: readonly { readonly prompt: string; readonly completion: string }[];
+}
+
+/** Groups kept in memory and shown. */
+const groupsMax = 40;
+/** Characters of one turn, of prompt and of completion. */
+const charsMax = 4_000;
+
+/** Reads scored rollouts out of a run's store. */
+export class StoredRollouts {
+  readonly #store: Store;
+  #tokenizer: Promise<ChatTokenizer | null> | null = null;
+
+  constructor(store: Store) {
+    this.#store = store;
+  }
+
+  /** The groups of the last round of a step; empty when they are not (any more) there. */
+  async ofStep(lineage: string, step: number): Promise<ShownGroup[]> {
+    const prefix = layout.round(lineage, step, 0, 0).replace(/groups_0-0\/$/, '');
+    const first = (key: string): number => Number(/groups_(\d+)-/.exec(key)?.[1] ?? -1);
+    const keys = (await this.#store.list(prefix)).filter((key) => key.endsWith('/scored.jsonl'));
+    const newest = keys.toSorted((a, b) => first(a) - first(b)).at(-1);
+    const bytes = newest === undefined ? null : await this.#store.read(newest);
+    if (!bytes) return [];
+    this.#tokenizer ??= this.#readTokenizer();
+    const tokenizer = await this.#tokenizer;
+    return firstRows(bytes, groupsMax).map((row) => shown(JSON.parse(row) as ScoredGroup, tokenizer));
+  }
+
+  /** That of the first version there is; without one prompts are left out. */
+  async #readTokenizer(): Promise<ChatTokenizer | null> {
+    const keys = await this.#store.list(layout.allWeights(firstLineage));
+    const folder = keys.find((key) => key.endsWith('/tokenizer.json'))?.replace(/tokenizer\.json$/, '');
+    if (folder === undefined) return null;
+    const [tokenizer, config] = await Promise.all(
+      ['tokenizer.json', 'tokenizer_config.json'].map((name) => this.#store.read(folder + name)),
+    );
+    if (!tokenizer || !config) return null;
+    const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8');
+    return new ChatTokenizer({ tokenizer: text(tokenizer), config: text(config) }, this.#store.uri + folder);
+  }
+}
+
+/** Lines, without making text of the rest. */
+function firstRows(bytes: Uint8Array, count: number): string[] {
+  const rows: string[] = [];
+  for (let at = 0; at < bytes.length && rows.length < count;) {
+    const end = bytes.indexOf(0x0a, at);
+    const next = end < 0 ? bytes.length : end;
+    if (next > at) rows.push(Buffer.from(bytes.subarray(at, next)).toString('utf8'));
+    at = next + 1;
+  }
+  return rows;
+}
+
+function shown(
+  { ordinal, environment, exampleId, policyStep, rollouts }: ScoredGroup,
+  tokenizer: ChatTokenizer | null,
+): ShownGroup {
+  return {
+    ordinal,
+    environment,
+    exampleId,
+    policyStep,
+    rollouts: rollouts.map(({ index, outcome, reward, error, turns }) => ({
+      index,
+      outcome,
+      reward,
+      error: error ?? null,
+      turns: turns.map(({ promptTokenIds, text }) => ({
+        prompt: tokenizer === null ? '' : tokenizer.decode(promptTokenIds.slice(-charsMax)).slice(-charsMax),
+        completion: text.slice(0, charsMax),
+      })),
+    })),
+  };
+}

@@ -1,0 +1,215 @@
+import { setMaxListeners } from 'node:events';
+import { setTimeout as delay } from 'node:timers/promises';
+import {
+  isGrpcServiceError,
+  ServiceError,
+  WorkflowFailedError,
+  type WorkflowHandle,
+  WorkflowNotFoundError,
+} from '@temporalio/client';
+import { describeEffectiveness } from '../core/rl/effectiveness.ts';
+import { showStoreUri } from '../backends/store/index.ts';
+import { readRunningStack } from '../workers/project-lock.ts';
+import type { Stack } from '../workers/supervisor.ts';
+import type { RunStatus } from '../workflows/messages.ts';
+import type { RunSummary, trainRun } from '../workflows/train-run.ts';
+import type { Audience } from './audience.ts';
+import { followRun, isTakenOver, tellRest } from './follow-run.ts';
+import type { NdjsonEnd } from './ndjson.ts';
+import { rootMessage } from './root-message.ts';
+import type { StoredRollouts } from './view/stored-rollouts.ts';
+
+export type RunHandle = WorkflowHandle<typeof trainRun>;
+
+export interface Watch {
+  readonly run: string;
+  readonly audience: Audience;
+  /** Our own processes; null when they are another command's. */
+  readonly stack: Stack | null;
+  readonly wasRunning: boolean;
+  /** How the live view reaches the run's rollouts. */
+  readonly rollouts: (status: RunStatus) => StoredRollouts | null;
+  /** What is known of the run when nobody answers for it any more: its folder's URI. */
+  readonly known: Pick<RunStatus, 'maxSteps' | 'store'> | null;
+  /** What to type for the run to go on where it is. */
+  readonly goOn: string;
+  /** The same without a step to resume at. */
+  readonly goOnPlainly: string;
+  /** Raised by Ctrl-C. */
+  readonly interrupted: AbortController;
+  /** Aborted when the processes of another command, to which this one is attached, have ended. */
+  readonly gone: AbortSignal;
+  /** After the summary of a run that has finished. */
+  readonly sayNext?: () => Promise<void>;
+}
+
+/** Tells of a run until it ends or is left; the exit code. An upgrade ends the run's workflow and starts it anew: then the new one is watched. */
+export async function watchRun(handle: RunHandle, options: Watch): Promise<number> {
+  const { run, audience, stack, wasRunning: attached, rollouts, interrupted } = options;
+  await audience.begin({
+    run,
+    workflow: handle.workflowId,
+    attached,
+    leaving: stack === null ? 'detach' : 'stop',
+    rollouts,
+    onLeave: () => interrupted.abort(),
+  });
+  try {
+    for (let watched = handle; ;) {
+      const end = await watchExecution(watched, options);
+      if (end !== 'taken over') {
+        audience.end(end);
+        return end.exit_code;
+      }
+      watched = handle.client.getHandle<typeof trainRun>(handle.workflowId);
+    }
+  } finally {
+    audience.leave();
+  }
+}
+
+type End = Omit<NdjsonEnd, 'type' | 'time' | 'run'>;
+const nothingKnown = { step: null, policy: null, weights: null, ledger_sound: null, ettr: null };
+
+async function watchExecution(handle: RunHandle, options: Watch): Promise<End | 'taken over'> {
+  const { run, audience, stack, goOn, gone, sayNext } = options;
+  const interrupted = options.interrupted.signal;
+  const ended = new AbortController();
+  const left = AbortSignal.any([interrupted, gone]);
+  setMaxListeners(0, left); // a Temporal client listens once for each of its calls
+  const following = followRun({ ...audience, handle, signal: AbortSignal.any([ended.signal, left]) });
+  const over = (outcome: End['outcome'], exitCode: number, message: string): End => {
+    audience.leave();
+    audience.say(message);
+    return { ...nothingKnown, outcome, exit_code: exitCode, message };
+  };
+  try {
+    const result = await resultOf(handle, left);
+    ended.abort();
+    const status = await tellRest(handle, await following, audience);
+    audience.leave();
+    if (status === null) audience.say(describeEffectiveness(result.effectiveness)); // what else happened stands in the log
+    summarize(result, status ?? options.known, stack, audience);
+    await sayNext?.();
+    const { step, policyDigest, weights, ledger, effectiveness } = result;
+    return {
+      outcome: 'finished',
+      exit_code: ledger.isSound ? 0 : 1,
+      message: null,
+      step,
+      policy: policyDigest,
+      weights,
+      ledger_sound: ledger.isSound,
+      ettr: effectiveness.ettr,
+    };
+  } catch (error) {
+    ended.abort();
+    const seen = await following;
+    if (interrupted.aborted) {
+      return stack
+        ? over('stopped', 130, `stopped. The run ${run} is not lost: ${goOn} goes on where it is`)
+        : over('detached', 0, `detached. The run ${run} goes on; come back with: npx ratchet attach ${run}`);
+    }
+    if (gone.aborted) {
+      return over(
+        'lost',
+        1,
+        `the processes this run used have ended; the run is not lost: ${goOn} goes on where it is`,
+      );
+    }
+    if (error instanceof WorkflowNotFoundError) {
+      return over(
+        'lost',
+        1,
+        `this Temporal server does not know the run ${run} (any more); its files are kept: ${goOn} goes on where it is`,
+      );
+    }
+    if (!(error instanceof WorkflowFailedError)) throw error;
+    if (await isTakenOver(handle, error)) return 'taken over';
+    await tellRest(handle, seen, audience);
+    const end = over('failed', 1, `the run stopped: ${rootMessage(error)}`);
+    audience.say(sayAfterFailure(options, rootMessage(error)));
+    return end;
+  }
+}
+
+/** What to type next. A step that could not be gone on from is not typed again. */
+function sayAfterFailure({ run, goOn, goOnPlainly }: Watch, why: string): string {
+  if (!why.startsWith(`Rewind of ${run}:`)) {
+    return `when that is mended: ${goOn}   (goes on from the last committed step, if there is one)`;
+  }
+  return `nothing was changed. From another step: ${goOnPlainly} --resume.step N   (npx ratchet checkpoints ${run} lists them); from where it stands: ${goOnPlainly}`;
+}
+
+/** How long a server that did not answer is left alone. */
+const serverPauseMs = 1_000;
+
+/** Waits for the end of a run, however often its server is restarted meanwhile. */
+async function resultOf(handle: RunHandle, left: AbortSignal): Promise<RunSummary> {
+  for (;;) {
+    try {
+      return await handle.client.withAbortSignal(left, () => handle.result());
+    } catch (error) {
+      if (left.aborted || !(error instanceof ServiceError || isGrpcServiceError(error))) throw error;
+      await delay(serverPauseMs, undefined, { signal: left });
+    }
+  }
+}
+
+/** How often one looks whether another command's processes are still there. */
+const stackPollMs = 1_000;
+
+/** Watches the processes of another command; none when they are ours or elsewhere. */
+export function watchStack(projectFolder: string, pid: number | null): { gone: AbortSignal; stop: () => void } {
+  const gone = new AbortController();
+  const stopping = new AbortController();
+  if (pid !== null) void look(pid);
+  return { gone: gone.signal, stop: () => stopping.abort() };
+
+  async function look(expected: number): Promise<void> {
+    while (!stopping.signal.aborted) {
+      const running = await readRunningStack(projectFolder).catch(() => null); // The folder itself is gone.
+      if (running?.pid !== expected) return gone.abort();
+      await delay(stackPollMs, undefined, { signal: stopping.signal }).catch(() => undefined); // stopped: the loop ends
+    }
+  }
+}
+
+/** Ctrl-C, SIGTERM, and a reader of our lines that went away. */
+export function whenLeft(): { readonly interrupted: AbortController; readonly stop: () => void } {
+  const interrupted = new AbortController();
+  const onSignal = (): void => interrupted.abort();
+  const onError = (error: NodeJS.ErrnoException): void => {
+    if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error;
+    interrupted.abort();
+  };
+  process.on('SIGINT', onSignal).on('SIGTERM', onSignal);
+  process.stdout.on('error', onError);
+  return {
+    interrupted,
+    // Whoever read our lines stays gone: `onError` is kept.
+    stop: () => void process.off('SIGINT', onSignal).off('SIGTERM', onSignal),
+  };
+}
+
+function summarize(
+  { step, policyDigest, weights, ledger }: RunSummary,
+  known: Watch['known'],
+  stack: Stack | null,
+  audience: Audience,
+): void {
+  const restarts = Object.values(stack?.restarts() ?? {}).reduce((sum, count) => sum + count, 0);
+  const counts = Object.entries(ledger.counts).map(([state, count]) => `${count} ${state}`);
+  if (ledger.pending > 0) counts.push(`${ledger.pending} pending`);
+  const parts = [
+    known?.maxSteps === 0
+      ? 'done: supervised training'
+      : `done: step ${step}${known === null ? '' : ` of ${known.maxSteps}`}`,
+    ...(stack ? [`${restarts} processes restarted`] : []),
+    `ledger ${ledger.issued} groups issued${counts.length === 0 ? '' : ` = ${counts.join(' + ')}`} ${ledger.isSound ? '✓' : '✗ NOT SOUND'}`,
+  ];
+  audience.say(parts.join(' · '));
+  audience.say(
+    `policy  ${known === null ? '' : showStoreUri(known.store)}${weights.replace(/\/$/, '')}   (${policyDigest.slice(0, 12)})`,
+  );
+}

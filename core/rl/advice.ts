@@ -1,0 +1,392 @@
+import { byUrgency, type Finding, rules } from './rules-of-thumb.ts';
+import {
+  seriesOf,
+  recent,
+  head,
+  tail,
+  bestStretch,
+  differs,
+  span,
+  between,
+  sum,
+  mean,
+  median,
+  percent,
+  figure,
+  type StepFigures,
+} from './series.ts';
+
+export type { StepFigures } from './series.ts';
+
+/** What of the run's settings the advice is about. */
+export interface AdviceSettings {
+  readonly learningRate: number;
+  readonly rolloutsPerExample: number;
+  readonly batchSize: number;
+  readonly maxAsyncLevel: number;
+  readonly maxTokens: number;
+  readonly temperature: number;
+  readonly maxGradNorm: number;
+  readonly klBeta: number;
+}
+
+export interface AdviceInput {
+  /** Ascending, of the steps that led to where the run stands. */
+  readonly steps: readonly StepFigures[];
+  readonly settings: AdviceSettings;
+  /** Effective training time, from 0 to 1; null where it is not known. */
+  readonly ettr: number | null;
+}
+
+/**
+ * What a run's committed metrics say about "unstable", "slow" and "no learning". Pure: the same metrics give the same
+ * findings. A metric that a run does not have is not judged.
+ */
+export function advise(input: AdviceInput): Finding[] {
+  const trained = input.steps.filter(({ metrics }) => 'train/loss' in metrics || 'train/reward' in metrics);
+  if (trained.length < rules.stepsMin) {
+    const evidence = `${trained.length} trained steps; trends are judged from ${rules.stepsMin} on`;
+    return byUrgency([
+      { level: 'note', symptom: 'settings', about: 'the run', evidence, causes: [], change: [] },
+      ...present(input, trained),
+    ]);
+  }
+  const trends = [rewardTrend, entropyCollapse, klBlowUp, gradientSpikes, clippedTokens, offPolicy];
+  return byUrgency([...trends.flatMap((judge) => judge(input, trained) ?? []), ...present(input, trained)]);
+}
+
+/** What needs no trend. */
+function present(input: AdviceInput, steps: readonly StepFigures[]): Finding[] {
+  return [fruitlessGroups, truncated, failed, bottleneck, lostTime].flatMap((judge) => judge(input, steps) ?? []);
+}
+
+type Judge = (input: AdviceInput, steps: readonly StepFigures[]) => Finding | null;
+
+const about = 'the run';
+
+const rewardTrend: Judge = ({ settings }, all) => {
+  const reward = seriesOf(all, 'train/reward');
+  if (reward.values.length < rules.stepsMin) return null;
+  const [first, last] = [head(reward), tail(reward)];
+  const best = bestStretch(reward, last.values.length);
+  const fall = mean(best.values) - mean(last.values);
+  if (differs(best.values, last.values) && fall > rules.fallShare * Math.abs(mean(best.values))) {
+    return {
+      level: 'look',
+      symptom: 'unstable',
+      about,
+      evidence: `reward fell from ${figure(mean(best.values))} (${span(best)}) to ${figure(mean(last.values))} (${span(last)})`,
+      causes: [
+        'the learning rate is too high',
+        'few rollouts per gradient',
+        'nothing keeps the policy near where it was good',
+      ],
+      change: [
+        `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)} (now ${figure(settings.learningRate)})`,
+        `ratchet rewind RUN --step ${best.steps.at(-1)}: goes on from where it was good`,
+        `rollouts_per_example 16 to 32 (now ${settings.rolloutsPerExample}), batch_size above ${settings.batchSize}: a fork`,
+        '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
+      ],
+    };
+  }
+  const gain = mean(last.values) - mean(first.values);
+  if (mean(last.values) >= rules.tooEasyReward || (gain > 0 && differs(first.values, last.values))) return null;
+  return {
+    level: 'look',
+    symptom: 'no learning',
+    about,
+    evidence: `reward ${figure(mean(first.values))} (${span(first)}) and ${figure(mean(last.values))} (${span(last)}): no difference beyond the noise`,
+    causes: [
+      'the learning rate is too low',
+      'groups carry little signal',
+      'the task is too hard, or its reward does not measure what changes',
+    ],
+    change: [
+      `ratchet set RUN learning_rate=${figure(settings.learningRate * 3)} (now ${figure(settings.learningRate)}; LoRA takes 1e-5 to 1e-4, all weights 1e-6 to 1e-5 of large models)`,
+      'continuous rewards in place of sparse ones; easier examples',
+      '[difficulty_filter] online_difficulty_filtering = true',
+      'ratchet rollouts RUN --sort reward: is the best what you wanted?',
+    ],
+  };
+};
+
+const entropyCollapse: Judge = ({ settings }, all) => {
+  const entropy = seriesOf(all, 'entropy');
+  if (entropy.values.length < rules.stepsMin) return null;
+  const [first, last] = [median(head(entropy).values), median(tail(entropy).values)];
+  const isSolved = mean(tail(seriesOf(all, 'train/reward')).values) >= rules.tooEasyReward;
+  if (isSolved || !(first > 0) || last >= first * rules.entropyShareMin) return null;
+  const since = entropy.steps[entropy.values.findIndex((value) => value < first * rules.entropyShareMin)];
+  return {
+    level: 'look',
+    symptom: 'unstable',
+    about,
+    evidence: `entropy ${figure(first)} (${span(head(entropy))}) fell to ${figure(last)} (${span(tail(entropy))}); below a tenth since step ${since}`,
+    causes: [
+      'the policy says the same whatever it is asked, so groups stop differing',
+      'the learning rate is too high',
+      'the upper clip bound is too tight for rare tokens',
+    ],
+    change: [
+      `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
+      '[trainer.loss] a higher upper bound (clip_high), or type = "cispo"',
+      `[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high} (now ${settings.temperature}): a fork`,
+      '[kl_penalty] enabled = true',
+    ],
+  };
+};
+
+const klBlowUp: Judge = ({ settings }, all) => {
+  const kl = seriesOf(all, 'train/kl_divergence');
+  if (kl.values.length < rules.stepsMin) return null;
+  const third = Math.floor(kl.values.length / 3);
+  const middle = median(kl.values.slice(third, 2 * third));
+  const now = median(tail(kl).values);
+  const runsAway = now > rules.klRunaway.least && now > middle * rules.klRunaway.factor;
+  if (!runsAway && now <= rules.klMax) return null;
+  const rise = runsAway ? ` (${figure(middle)} in the middle of the run)` : '';
+  return {
+    level: runsAway ? 'look' : 'note',
+    symptom: 'unstable',
+    about,
+    evidence: `train/kl_divergence ${figure(now)} nats per token from the reference at ${span(tail(kl))}${rise}, beta ${settings.klBeta}`,
+    causes: [
+      'the policy has left the reference: wanted where it begins as another model or from random weights, else a sign of reward hacking',
+    ],
+    change: [
+      '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
+      `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
+      'ref_sync_steps, where the reference may move along',
+      'ratchet rollouts RUN --sort reward: do the best ones deserve it?',
+    ],
+  };
+};
+
+const gradientSpikes: Judge = ({ settings }, all) => {
+  const norms = seriesOf(all, 'grad_norm');
+  const { factor, share, least } = rules.gradientSpike;
+  const spikes = norms.steps.filter(
+    (_, i) => i >= 5 && norms.values[i]! > factor * median(norms.values.slice(Math.max(0, i - 20), i)),
+  );
+  if (spikes.length < least || spikes.length < share * norms.values.length) return null;
+  return {
+    level: 'look',
+    symptom: 'unstable',
+    about,
+    evidence: `gradient norms above ${factor} times those before them at ${spikes.length} of ${norms.values.length} steps: ${spikes.slice(0, 8).join(', ')}${spikes.length > 8 ? ', …' : ''}`,
+    causes: [
+      'batches with very few rows that count',
+      'the learning rate is too high',
+      'rewards of very different size',
+    ],
+    change: [
+      `ratchet set RUN max_grad_norm=${figure(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${figure(settings.maxGradNorm)})`,
+      `batch_size above ${settings.batchSize}: a fork`,
+      '[trainer] advantage = "std_normalized"',
+    ],
+  };
+};
+
+const clippedTokens: Judge = ({ settings }, all) => {
+  const clipped = tail(seriesOf(all, 'clip_fraction'));
+  const now = median(clipped.values);
+  if (clipped.values.length === 0 || now <= rules.clippedMax) return null;
+  return {
+    level: 'look',
+    symptom: 'unstable',
+    about,
+    evidence: `${percent(now)} of the tokens are outside of the clip range (${span(clipped)})`,
+    causes: [
+      'the policy moves far within a batch',
+      'samples are old',
+      'sampler and trainer do not agree on probabilities',
+    ],
+    change: [
+      `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
+      'num_iterations = 1',
+      'max_async_level = 0, max_off_policy_steps lower',
+    ],
+  };
+};
+
+const offPolicy: Judge = ({ settings }, all) => {
+  const mismatch = tail(seriesOf(all, 'mismatch_kl'));
+  const age = tail(seriesOf(all, 'off_policy/mean'));
+  const [kl, versions] = [median(mismatch.values), median(age.values)];
+  const isFar = mismatch.values.length > 0 && kl > rules.mismatchKlMax;
+  const isOld = age.values.length > 0 && versions > rules.offPolicyMax;
+  if (!isFar && !isOld) return null;
+  return {
+    level: 'look',
+    symptom: 'unstable',
+    about,
+    evidence: [
+      ...(isFar ? [`mismatch_kl ${figure(kl)} between sampler and trainer (${span(mismatch)})`] : []),
+      ...(isOld ? [`samples are ${figure(versions)} versions old on average (${span(age)})`] : []),
+    ].join('; '),
+    causes: [
+      'groups wait long before they are trained',
+      'a server that samples in another precision, or from other weights',
+    ],
+    change: [
+      `max_async_level = 0 (now ${settings.maxAsyncLevel})`,
+      'max_off_policy_steps lower',
+      'where it stays above 0.05 at level 0: look at the policy server',
+    ],
+  };
+};
+
+const fruitlessGroups: Judge = ({ settings }, all) => {
+  const last = all.slice(-recent(all.length));
+  const dropped = (reason: string): number => sum(last.map(({ metrics }) => metrics[`filter/${reason}`] ?? 0));
+  const reasons = ['too_easy', 'too_hard', 'low_variance', 'no_signal', 'non_finite'].map(
+    (reason) => [reason, dropped(reason)] as const,
+  );
+  const lost = sum(reasons.map(([, count]) => count));
+  const total = lost + sum(last.map(({ metrics }) => metrics['batch/groups'] ?? 0));
+  if (total === 0 || lost / total <= rules.fruitlessGroupsMax) return null;
+  const solvedAll = mean(last.flatMap(({ metrics }) => metrics['train/agg/all/solved_all'] ?? []));
+  const solvedNone = mean(last.flatMap(({ metrics }) => metrics['train/agg/all/solved_none'] ?? []));
+  const isEasy = solvedAll > solvedNone || dropped('too_easy') > dropped('too_hard');
+  const counted = reasons.filter(([, count]) => count > 0).map(([reason, count]) => `${count} ${reason}`);
+  const isStarving = lost / total > rules.starvationShare;
+  const areAlike = solvedAll + solvedNone < 0.5 && dropped('no_signal') + dropped('low_variance') > lost / 2;
+  return {
+    level: 'look',
+    symptom: 'slow',
+    about,
+    evidence: `${percent(lost / total)} of ${total} groups were sampled for nothing at ${between(last)}: ${counted.join(', ')}${isStarving ? '; fewer than a quarter are kept, so steps take several sampling rounds' : ''}`,
+    causes: [
+      areAlike
+        ? 'the answers of a group get the same reward, neither all right nor all wrong: they are alike, or the reward is coarse'
+        : isEasy
+          ? 'the examples have become too easy'
+          : 'the examples are too hard',
+      'the bounds of [difficulty_filter] are narrow',
+    ],
+    change: [
+      ...(areAlike
+        ? [
+            `[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high} (now ${settings.temperature}), more rollouts_per_example: a fork`,
+            'a finer reward',
+          ]
+        : [
+            isEasy
+              ? 'harder examples, or stop here: it has learned them'
+              : 'easier examples, or more rollouts_per_example',
+          ]),
+      'wider min_reward, max_reward and min_reward_variance in [difficulty_filter]',
+      ...(isStarving
+        ? ['on_starvation = "widen"', 'oversampling_factor higher: fewer rounds, one after the other']
+        : []),
+    ],
+  };
+};
+
+const truncated: Judge = ({ settings }, all) => {
+  const cut = tail(seriesOf(all, 'train/agg/all/is_truncated/mean'));
+  const now = mean(cut.values);
+  if (cut.values.length === 0 || now <= rules.truncatedMax) return null;
+  const length = tail(seriesOf(all, 'rollout/mean_length'));
+  return {
+    level: 'look',
+    symptom: 'no learning',
+    about,
+    evidence: `${percent(now)} of the answers are cut off at max_tokens = ${settings.maxTokens} (${span(cut)}; ${figure(mean(length.values))} tokens on average)`,
+    causes: ['answers need more room', 'length is rewarded by accident'],
+    change: [
+      `[sampling] max_tokens above ${settings.maxTokens}: a fork`,
+      'a reward function that takes something off for length',
+    ],
+  };
+};
+
+const failed: Judge = (_, all) => {
+  const errors = tail(seriesOf(all, 'train/agg/all/has_error/mean'));
+  if (errors.values.length === 0 || mean(errors.values) <= rules.failedMax) return null;
+  const last = all.slice(-recent(all.length));
+  const kinds = [...new Set(last.flatMap(({ metrics }) => Object.keys(metrics)))].filter((name) =>
+    name.startsWith('train/agg/all/error/'),
+  );
+  const counted = kinds.map(
+    (name) => `${sum(last.map(({ metrics }) => metrics[name] ?? 0))} ${name.split('/').at(-1)}`,
+  );
+  return {
+    level: 'look',
+    symptom: 'lost work',
+    about,
+    evidence: `${percent(mean(errors.values))} of the rollouts failed through infrastructure (${span(errors)}): ${counted.join(', ')}`,
+    causes: ['the environment, its judge or its sandbox throws', 'generation_timeout is too short'],
+    change: ['ratchet rollouts RUN --outcome infra_failure (timeout, judge_failure, oom) shows what they threw'],
+  };
+};
+
+const bottleneck: Judge = ({ settings }, all) => {
+  const last = all.slice(-recent(all.length)).filter(({ metrics }) => 'time/step' in metrics);
+  const seconds = (name: string): number => median(last.map(({ metrics }) => metrics[name] ?? 0));
+  const step = seconds('time/step');
+  if (last.length === 0 || !(step > 0)) return null;
+  const generate = median(
+    last.map(({ metrics }) => (metrics['rollout/generation_time'] ?? 0) + (metrics['rollout/scoring_time'] ?? 0)),
+  );
+  const scoring = seconds('rollout/scoring_time');
+  const train = seconds('time/train');
+  const figures = `generation and scoring ${figure(generate)} s, training ${figure(train)} s, step ${figure(step)} s (${between(last)})`;
+  const note = (evidence: string, causes: string[], change: string[]): Finding => ({
+    level: 'note',
+    symptom: 'slow',
+    about,
+    evidence: `${evidence}: ${figures}`,
+    causes,
+    change,
+  });
+  if (scoring > generate / 2 && generate > rules.boundShare * step) {
+    return note(
+      'bound by scoring',
+      ['a reward function, or a judge behind it, takes longer than the model'],
+      ['a faster judge, or more of it at once', 'more workers: ratchet dev --rollout-workers 2'],
+    );
+  }
+  if (generate > rules.boundShare * step && generate > train) {
+    return note(
+      'bound by generation',
+      ['answers are long, groups large, or the policy server slow'],
+      [
+        ...(settings.maxAsyncLevel === 0 ? ['max_async_level = 1: collects beside training'] : []),
+        '[sampling] max_tokens lower; rollouts_per_example 4 to 8',
+        'a faster policy server ([inference] provider, or one elsewhere), more rollout workers',
+      ],
+    );
+  }
+  if (train > rules.boundShare * step) {
+    return note(
+      'bound by training',
+      ['the batch is large for this trainer'],
+      ['batch_size lower (128 to 256 is usual)', '[lora]: trains adapters alone', '[trainer] threads or provider'],
+    );
+  }
+  return null;
+};
+
+const lostTime: Judge = ({ ettr }, all) => {
+  const recoveries = sum(all.map(({ metrics }) => metrics['recovery/count'] ?? 0));
+  if (ettr === null || ettr >= rules.ettrMin) return null;
+  const lost = (name: string): number => sum(all.map(({ metrics }) => metrics[`lost/${name}`] ?? 0));
+  const where = all.filter(({ metrics }) => (metrics['recovery/count'] ?? 0) > 0).map(({ step }) => step);
+  return {
+    level: 'look',
+    symptom: 'lost work',
+    about,
+    evidence: `ETTR ${ettr.toFixed(2)}: ${recoveries} recoveries (steps ${where.slice(0, 8).join(', ') || 'none that were reported'}), lost ${lost('rollouts')} rollouts and ${figure(lost('seconds'))} s`,
+    causes: [
+      'processes that end: memory, a machine that goes away',
+      'a machine that is busy with something else',
+      'servers that are away: Temporal, the store',
+    ],
+    change: [
+      'ratchet logs RUN train (orchestrator, rollout): what ended them',
+      'ratchet events RUN',
+      '[checkpoints] interval lower: less is trained again',
+    ],
+  };
+};

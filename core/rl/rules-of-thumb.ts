@@ -1,0 +1,83 @@
+/**
+ * The figures that `ratchet baseline` and `ratchet advise` judge by, all in one place, each with where it is from. They are
+ * rules of thumb: they say where to look, and prove nothing.
+ *
+ *     [V]  verifiers, docs/training, "RL Rules of Thumb" and "Common Issues"
+ *     [H]  Hosted Training, configuration page, "Best Practices" and "Common Issues"
+ *     [P]  prime-rl's and tinker-cookbook's users: group ≥ 8, batch ≥ 64, reward from 10 to 80 % before training, errors above 5 %
+ *     [D]  DAPO (Yu et al. 2025), §3.2: a group whose rewards are equal has no gradient; §3.1: entropy collapse
+ *     [S]  Schulman, "Approximating KL divergence", and PPO (2017): how far one update may go
+ *     [R]  ours: chosen so that runs of configs/rl that learn are told nothing, and those that were broken on purpose are
+ */
+export const rules = {
+  /** Attempts from which a reward of 0 means too hard. [V] "0% reward after 10+ attempts" */
+  attemptsMin: 10,
+  /** Mean reward from which it is too easy. [V] "already 80%+", [H] */
+  tooEasyReward: 0.8,
+  /** Mean reward below which little is learned from. [P] */
+  hardReward: 0.1,
+  /** Share of groups whose rewards differ, below which most of the sampling is thrown away. [V] "varied scores within each group", [D]; the figure [R] */
+  diverseGroupsMin: 0.3,
+  /** Share of truncated answers. [R] */
+  truncatedMax: 0.1,
+  /** Share of rollouts lost to infrastructure. [P] */
+  failedMax: 0.05,
+  /** Share of different answers within a group, below which sampling hardly explores. [R] */
+  distinctAnswersMin: 0.5,
+  /** Temperatures that give groups diversity. [V] "High temperature (0.8-1.0) increases diversity within groups" */
+  temperature: { low: 0.8, high: 1 },
+  /** Rollouts per group. [P]; [V] names 16-32 for more diversity */
+  groupSizeMin: 8,
+  /** Rollouts per step. [P] */
+  batchSizeMin: 64,
+
+  /** Steps from which a series is judged. [R] */
+  stepsMin: 10,
+  /** Entropy now ÷ at first, below which it has collapsed, unless nearly all is solved. [D]; the figure [R] */
+  entropyShareMin: 0.1,
+  /** Nats per token from the reference from which the policy is another one; [H] sets target_kl = 0.01. The figure [R] */
+  klMax: 1,
+  /** KL now ÷ in the middle of the run, from which it runs away, where it is above `klRunaway.least`. [R] */
+  klRunaway: { factor: 5, least: 0.1 },
+  /** Gradient norm ÷ the median of the steps before, and share of steps with such a spike. [R] */
+  gradientSpike: { factor: 5, share: 0.05, least: 2 },
+  /** Share of tokens outside of the clip range. [S]; the figure [R] */
+  clippedMax: 0.2,
+  /** Nats per token between sampler and trainer, beyond what one step's staleness explains. [R] */
+  mismatchKlMax: 0.05,
+  /** Versions between sampling and training, on average. [R] */
+  offPolicyMax: 2,
+  /** Share of groups without signal. [D]; the figure [R] */
+  fruitlessGroupsMax: 0.6,
+  /** Share of groups dropped from which sampling rounds repeat: fewer than half a batch is kept. As `collectStep` samples. */
+  starvationShare: 0.75,
+  /** Share of a step that generation, or training, takes while the other one waits. [R] */
+  boundShare: 0.7,
+  /** Effective training time. 0.97 is what ByteRobust reports for three months on 9,600 GPUs. [R] */
+  ettrMin: 0.9,
+  /** Standard errors between two means from which they differ. */
+  standardErrors: 3,
+  /** Fall of the reward from its best stretch, as a share of it, that counts as one. [R] */
+  fallShare: 0.15,
+} as const;
+
+/** What was noticed, with its figures, why that happens, and what to change. */
+export interface Finding {
+  /** `stop`: training is no use like this; `look`: it may well be; `note`: good to know. */
+  readonly level: 'stop' | 'look' | 'note';
+  readonly symptom:
+    'too hard' | 'too easy' | 'little signal' | 'unstable' | 'slow' | 'no learning' | 'lost work' | 'settings';
+  /** What it is about: an environment's name, or the run. */
+  readonly about: string;
+  /** In words, with numbers and the steps they are of. */
+  readonly evidence: string;
+  readonly causes: readonly string[];
+  /** What to change in the run file, or do. */
+  readonly change: readonly string[];
+}
+
+/** Most urgent first. */
+export function byUrgency(findings: readonly Finding[]): Finding[] {
+  const order = ['stop', 'look', 'note'];
+  return findings.toSorted((a, b) => order.indexOf(a.level) - order.indexOf(b.level));
+}

@@ -1,0 +1,193 @@
+import { hash32, permutation, randomStream } from '../../backends/environments/kit.ts';
+
+/**
+ * The Lantern Isles, which do not exist: whoever wants to know something about them has to look it up. The text is ours, under
+ * the licence of this project. One seed, so that everyone's collection is the same.
+ */
+
+export interface Town {
+  readonly name: string;
+  readonly island: Island;
+  readonly founded: number;
+  readonly people: number;
+  readonly craft: string;
+  readonly dish: string;
+}
+export interface Island {
+  readonly name: string;
+  readonly areaKm2: number;
+  readonly hill: string;
+  readonly hillM: number;
+  readonly settled: number;
+}
+export interface Person {
+  readonly name: string;
+  readonly born: number;
+  readonly died: number;
+  readonly birthplace: Town;
+  readonly profession: string;
+  readonly instrument: string;
+}
+export interface Ship {
+  readonly name: string;
+  readonly launched: number;
+  readonly yard: Town;
+  readonly captain: Person;
+  readonly lengthM: number;
+  readonly cargo: string;
+}
+export interface Book {
+  readonly name: string;
+  readonly author: Person;
+  readonly year: number;
+  readonly subject: string;
+  readonly pages: number;
+}
+export interface Bridge {
+  readonly name: string;
+  readonly town: Town;
+  readonly opened: number;
+  readonly builder: Person;
+  readonly arches: number;
+  readonly stone: string;
+}
+export interface Festival {
+  readonly name: string;
+  readonly town: Town;
+  readonly month: string;
+  readonly founder: Person;
+  readonly custom: string;
+}
+export interface World {
+  readonly islands: readonly Island[];
+  readonly towns: readonly Town[];
+  readonly people: readonly Person[];
+  readonly ships: readonly Ship[];
+  readonly books: readonly Book[];
+  readonly bridges: readonly Bridge[];
+  readonly festivals: readonly Festival[];
+}
+
+/** The same every time. */
+export function makeWorld(): World {
+  const random = randomStream('the Lantern Isles');
+  const between = (from: number, to: number) => from + Math.floor(random() * (to - from + 1));
+  const anyOf = <T>(values: readonly T[]): T => values[between(0, values.length - 1)]!;
+  /** `count` of all pairs of a first and a second part, none twice. */
+  const names = (kind: string, firsts: string, seconds: string, count: number, glue: string): string[] => {
+    const [a, b] = [firsts.split(' '), seconds.split(' ')];
+    const order = permutation(a.length * b.length, kind);
+    return order.slice(0, count).map((i) => `${a[i % a.length]}${glue}${b[Math.floor(i / a.length)]}`);
+  };
+  const many = <T>(all: readonly string[], make: (name: string) => T): T[] => all.map(make);
+
+  const islands = many(names('island', 'Or Vel Tam Hes Bru Cal Nim', 'sey dray holm mere', 12, ''), (name) => ({
+    name,
+    areaKm2: between(18, 940),
+    hill: `${anyOf('Grey Crow Salt Bell Long Fern Ash'.split(' '))} ${anyOf('Top Fell Brow Crag'.split(' '))} of ${name}`,
+    hillM: between(90, 1_240),
+    settled: between(610, 990),
+  }));
+  const towns = many(
+    names('town', 'Ald Birk Corr Dunn Eld Fenn Gar Hol Kest Lor Mar Pell', 'wick stow haven ford by port', 48, ''),
+    (name) => ({
+      name,
+      island: anyOf(islands),
+      founded: between(1_010, 1_590),
+      people: between(9, 480) * 100,
+      craft: anyOf('rope lace clocks glass paper bells saddles lanterns pottery barrels'.split(' ')),
+      dish: `${anyOf('smoked baked pickled stewed'.split(' '))} ${anyOf('eel plums herring chestnuts crab leeks'.split(' '))}`,
+    }),
+  );
+  const people = many(
+    names(
+      'person',
+      'Ada Bertil Cora Dag Edda Falk Gerd Hanno Ilse Jorun',
+      'Amsel Brandt Croft Dorn Eik Flint Grau Holt',
+      56,
+      ' ',
+    ),
+    (name) => {
+      const born = between(1_600, 1_820);
+      return {
+        name,
+        born,
+        died: born + between(44, 91),
+        birthplace: anyOf(towns),
+        profession: anyOf('pilot botanist printer surveyor composer glassblower astronomer physician'.split(' ')),
+        instrument: anyOf('fiddle flute drum harp bagpipe viola'.split(' ')),
+      };
+    },
+  );
+  /** A year of someone's working life. */
+  const yearOf = ({ born }: Person) => born + between(24, 43);
+  const ships = many(
+    names('ship', 'Brave Silver Patient Northern Merry Quiet', 'Heron Lantern Walrus Star Otter', 24, ' '),
+    (name) => {
+      const captain = anyOf(people);
+      return {
+        name: `the ${name}`,
+        launched: yearOf(captain),
+        yard: anyOf(towns),
+        captain,
+        lengthM: between(19, 64),
+        cargo: anyOf('salt timber wool tea copper slate'.split(' ')),
+      };
+    },
+  );
+  const books = many(
+    names(
+      'book',
+      'A_History_of The_Secret_of Letters_on Notes_on In_Praise_of',
+      'Tides Moss Bells Winter Maps Bees',
+      24,
+      ' ',
+    ),
+    (name) => {
+      const author = anyOf(people);
+      return {
+        name: name.replaceAll('_', ' '),
+        author,
+        year: yearOf(author),
+        subject: anyOf(
+          'the weather of the isles|the life of fishermen|the old laws|a long illness|the stars'.split('|'),
+        ),
+        pages: between(80, 720),
+      };
+    },
+  );
+  const bridges = many(
+    names('bridge', 'Miller Widow Chain Copper Gull King', 's_Bridge s_Crossing s_Arch', 16, "'"),
+    (name) => {
+      const builder = anyOf(people);
+      return {
+        name: name.replaceAll('_', ' '),
+        town: anyOf(towns),
+        opened: yearOf(builder),
+        builder,
+        arches: between(2, 19),
+        stone: anyOf('granite basalt sandstone limestone'.split(' ')),
+      };
+    },
+  );
+  const festivals = many(names('festival', 'Lamp Kite Boat Bread Mask Snow', 'Night Week Fair', 16, ' '), (name) => {
+    const founder = anyOf(people);
+    return {
+      name: `the ${name}`,
+      town: anyOf(towns),
+      month: anyOf('January February March April May June July August September October November December'.split(' ')),
+      founder,
+      custom: anyOf(
+        'swim across the harbour|exchange their hats|carry a boat through the streets|write letters to the sea'.split(
+          '|',
+        ),
+      ),
+    };
+  });
+  return { islands, towns, people, ships, books, bridges, festivals };
+}
+
+/** One of several ways to say the same, chosen by what it is said of. */
+export function oneOf(name: string, ways: readonly string[]): string {
+  return ways[hash32('way', name, ways[0]!.slice(0, 8)) % ways.length]!;
+}

@@ -1,0 +1,307 @@
+/** What the live view shows of a run, without a terminal: the model, and the rows drawn from it. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { chooseTelling, looksOf } from '../../../cli/audience.ts';
+import type { Look as RunLook } from '../../../cli/follow-run.ts';
+import type { PendingActivity } from '../../../cli/pending-activities.ts';
+import { frame, type FrameInput } from '../../../cli/view/frame.ts';
+import { afterKey, home, type Place } from '../../../cli/view/keys.ts';
+import { type Line, sparkline, widthOf, written } from '../../../cli/view/lines.ts';
+import type { ShownGroup } from '../../../cli/view/stored-rollouts.ts';
+import { viewModel } from '../../../cli/view/view-model.ts';
+import type { RunStatus } from '../../../workflows/messages.ts';
+
+const nowMs = Date.parse('2026-11-21T12:10:00Z');
+
+const status: RunStatus = {
+  run: 'words',
+  lineage: 'main',
+  phase: 'training',
+  step: 37,
+  maxSteps: 100,
+  pausedBecause: null,
+  waitingOn: [{ what: 'score step 38: 8 groups × 16 from v36', since: '2026-11-21T12:09:52Z' }],
+  policyDigest: 'abc',
+  policy: 'v37',
+  learningRate: 1e-3,
+  store: 'file:///runs/words/',
+  storeUri: 'file:///runs/',
+  warnings: [],
+  model: 'preset:reverse-text-0.2m',
+  environments: ['reverse-text'],
+  attempt: 2,
+  since: '2026-11-21T12:00:00Z',
+  lost: { recoveries: 1, rollouts: 17, tokens: 90, seconds: 41 },
+  progress: {
+    collecting: {
+      step: 39,
+      round: 2,
+      doing: 'score',
+      policyStep: 37,
+      rollouts: { done: 128, of: 128 },
+      needed: 16,
+      kept: 11,
+      dropped: { 'filtered:too_easy': 3, 'filtered:too_hard': 1, 'failed:timeout': 1, 'failed:oom': 1 },
+    },
+    training: { step: 38, from: 'v37', rows: 128, since: '2026-11-21T12:09:57Z' },
+  },
+  latest: {
+    reward: 0.612,
+    rollouts: 512,
+    failed_rollouts: 3,
+    policy_failures: 1,
+    kl: 0.0041,
+    'off_policy/mean': 0.8,
+    'off_policy/max': 2,
+    learning_rate: 9e-4,
+    train_s: 6,
+  },
+  trend: [
+    [35, 0.5, 0.1, 20],
+    [36, 0.55, 0.2, 20],
+    [37, 0.612, 0.3, 20],
+  ],
+  evals: [{ step: 30, environment: 'reverse-text', reward: 0.6, exact: 0.25, greedyReward: 0.7, greedyExact: 0.3 }],
+};
+
+const activity = (name: string, change: Partial<PendingActivity> = {}): PendingActivity => ({
+  name,
+  attempt: 1,
+  nextAt: null,
+  lastFailure: null,
+  done: null,
+  ...change,
+});
+
+const look = (change: Partial<RunStatus> = {}, rest: Partial<RunLook> = {}): RunLook => ({
+  is: 'answer',
+  status: { ...status, ...change },
+  pending: [],
+  ...rest,
+});
+
+const groups: ShownGroup[] = [
+  {
+    ordinal: 7,
+    environment: 'reverse-text',
+    exampleId: 3,
+    policyStep: 36,
+    rollouts: [
+      { index: 0, outcome: 'ok', reward: 1, error: null, turns: [{ prompt: 'Reverse: abc', completion: 'cba' }] },
+      { index: 1, outcome: 'timeout', reward: null, error: 'too slow\u001b[31m', turns: [] },
+    ],
+  },
+];
+
+const size = { columns: 79, rows: 24 };
+
+function rows(change: Partial<FrameInput> = {}, from: RunLook = look()): string[] {
+  const input: FrameInput = {
+    model: viewModel(from, nowMs),
+    run: 'words',
+    place: home,
+    groups,
+    storeProblem: null,
+    evals: status.evals,
+    faults: [],
+    leaving: 'detach',
+    ...size,
+    ...change,
+  };
+  return frame(input).map((line) => written(line, input.columns, { hasColor: false, hasUnicode: true }));
+}
+
+describe('what the view says of a run', () => {
+  test('run, lineage, attempt and what was lost; step, elapsed time and the time to the end', () => {
+    const [, title, step] = rows({ columns: 159 });
+    assert.match(
+      title!,
+      /^ ratchet words · attempt 2 · lineage main · reverse-text · reverse-text-0\.2m · 1 recovery, 41s, 17 rollouts lost {3}● training$/,
+    );
+    assert.match(step!, /^ step {2}37\/100 █+░+ 37% {2}10m00s {2}eta 21m00s$/);
+  });
+
+  test('curves with their last values, the evaluation with the version it is of', () => {
+    const line = rows().find((row) => row.includes('reward 0.612'))!;
+    assert.match(line, /reward 0\.612 ▁▄█ .* exact 0\.300 ▁▅█ .* eval 0\.250 v30 ▄/);
+  });
+
+  test('bars: what is finished of generation, scoring and filtering of one step, and of the training of another', () => {
+    const { bars } = viewModel(look({}, { pending: [activity('scoreRollouts', { done: 97 })] }), nowMs)!;
+    const shown = bars.map(({ name, share, note }) => [name, share, note]);
+    assert.deepEqual(shown, [
+      ['generate', 1, '128/128 from v37, round 2'],
+      ['score', 97 / 128, '97/128 for step 39'],
+      ['filter', 11 / 16, '11/16 kept · 3 easy · 1 hard · 2 failed'],
+      ['train', 0.5, 'v37→v38 3.0s, last 6.0s'],
+    ]);
+  });
+
+  test('rollouts that running chunks say they have finished count as well as those of finished chunks, and never beyond all', () => {
+    const collecting = { ...status.progress.collecting!, doing: 'generate' as const, rollouts: { done: 64, of: 128 } };
+    const generated = (done: number): string => {
+      const pending = [activity('generateRollouts', { done }), activity('evaluatePolicy', { done: 500 })];
+      return viewModel(look({ progress: { collecting, training: null } }, { pending }), nowMs)!.bars[0]!.note;
+    };
+    assert.match(generated(30), /^94\/128 /);
+    assert.match(generated(100), /^128\/128 /);
+  });
+
+  test('policy version, off-policy, KL; errors are told apart by whose they are', () => {
+    const text = rows().join('\n');
+    assert.match(text, /^ policy v37 · off-policy 0\.8 mean 2 max · kl 0\.0041 · lr 9\.0e-4$/m);
+    assert.match(text, /^ errors 0\.8%: infrastructure 3 · policy 1 · of 512 rollouts$/m);
+  });
+
+  test('what it waits for: since when, which attempt, what the last one failed with, and when it is tried again', () => {
+    const pending = [
+      activity('scoreRollouts', { attempt: 2, lastFailure: 'judge 429', nextAt: '2026-11-21T12:10:08Z' }),
+    ];
+    const text = rows({ columns: 159 }, look({}, { pending })).join('\n');
+    assert.match(text, /^ waiting on: scoreRollouts is tried again \(attempt 2\), again in 8\.0s: judge 429$/m);
+    assert.match(text, /^ {13}score step 38: 8 groups × 16 from v36 \(8\.0s\)$/m);
+  });
+
+  test('an orchestrator or a server that does not answer is what is waited for; what was known before stays', () => {
+    const silent = rows({}, look({}, { is: 'silence' })).join('\n');
+    assert.match(silent, /37\/100/);
+    assert.match(silent, /waiting on: the orchestrator worker, which does not answer; nothing is lost/);
+    assert.match(
+      rows({}, look({}, { pending: null })).join('\n'),
+      /waiting on: the Temporal server, which does not answer/,
+    );
+  });
+
+  test('a paused run says why', () => {
+    const text = rows({}, look({ phase: 'paused', pausedBecause: 'breaker: 16 of 16\nfailed' })).join('\n');
+    assert.match(text, /● paused/);
+    assert.match(text, /^ paused: breaker: 16 of 16⏎failed$/m);
+  });
+
+  test('before the first answer it says that it waits for the run to open', () => {
+    assert.match(
+      rows({}, { is: 'not open yet', status: null, pending: [] }).join('\n'),
+      /words · waiting for the run to open/,
+    );
+  });
+
+  test('a sample rollout of the newest step, where the store is reached', () => {
+    assert.match(rows({}, look({ step: 36 })).join('\n'), /^ sample v36 reward 1\.00 {2}Reverse: abc → cba$/m);
+    assert.doesNotMatch(rows({ groups: null }).join('\n'), /sample/);
+  });
+});
+
+describe('what fits on the terminal', () => {
+  const paused = look({
+    pausedBecause: 'no-signal '.repeat(50),
+    waitingOn: Array.from({ length: 9 }, () => status.waitingOn[0]!),
+  });
+  for (const page of ['run', 'rollouts', 'evals', 'faults'] as const) {
+    test(`the ${page} page is shorter than any terminal, and no row is wider`, () => {
+      for (const columns of [1, 12, 39, 79, 159]) {
+        for (const height of [2, 5, 9, 14, 24, 50]) {
+          for (const rollout of [null, 0]) {
+            const shown = rows({ columns, rows: height, place: { ...home, page, rollout } }, paused);
+            assert.ok(shown.length < height, `${shown.length} rows of ${height}`);
+            for (const row of shown) assert.ok(widthOf(row) <= columns, `${widthOf(row)} of ${columns}: ${row}`);
+          }
+        }
+      }
+    });
+  }
+
+  test('the way out and the progress are on the smallest screen', () => {
+    const text = rows({ rows: 5 }, paused).join('\n');
+    assert.match(text, /37\/100/);
+    assert.match(text, /\[q\] detach/);
+  });
+
+  test('letters that are two columns wide are counted as two', () => {
+    const line: Line = [{ text: '漢字漢字' }];
+    assert.equal(written(line, 8, { hasColor: false, hasUnicode: true }), '漢字漢字');
+    assert.equal(widthOf(written(line, 5, { hasColor: false, hasUnicode: true })), 5);
+  });
+
+  test('without UTF-8 all of it is ASCII, without colour no escape sequence is written', () => {
+    const shown = frame({ ...frameInput(), place: home }).map((line) =>
+      written(line, 79, { hasColor: false, hasUnicode: false }),
+    );
+    // oxlint-disable-next-line no-control-regex -- that is what is looked for
+    for (const row of shown) assert.match(row, /^[\x20-\x7e]*$/);
+    assert.ok(written([{ text: 'x', style: 'red' }], 79, { hasColor: true, hasUnicode: true }).includes('\u001b[31mx'));
+  });
+
+  function frameInput(): FrameInput {
+    return {
+      model: viewModel(look(), nowMs),
+      run: 'words',
+      place: home,
+      groups,
+      storeProblem: null,
+      evals: [],
+      faults: [],
+      leaving: 'stop',
+      ...size,
+    };
+  }
+});
+
+describe('the keys', () => {
+  const choice = { groups: 3, rollouts: 2 };
+  const press = (...names: string[]): Place | 'leave' | 'suspend' =>
+    names.reduce<Place | 'leave' | 'suspend'>(
+      (place, name) => (typeof place === 'string' ? place : afterKey(place, { name }, choice)),
+      home,
+    );
+
+  test('r, e and f open a page, the same key or escape closes it', () => {
+    assert.deepEqual(press('e'), { ...home, page: 'evals' });
+    assert.deepEqual(press('e', 'f'), { ...home, page: 'faults' });
+    assert.deepEqual(press('f', 'f'), home);
+    assert.deepEqual(press('r', 'escape'), home);
+  });
+
+  test('j, k and enter go through groups and into one, and stop at the ends', () => {
+    assert.deepEqual(press('r', 'j', 'j', 'j', 'j'), { ...home, page: 'rollouts', group: 2 });
+    assert.deepEqual(press('r', 'k'), { ...home, page: 'rollouts' });
+    assert.deepEqual(press('r', 'j', 'return', 'j', 'j'), { ...home, page: 'rollouts', group: 1, rollout: 1 });
+    assert.deepEqual(press('r', 'j', 'return', 'escape'), { ...home, page: 'rollouts', group: 1 });
+  });
+
+  test('q and Ctrl-C leave', () => {
+    assert.equal(press('q'), 'leave');
+    assert.equal(afterKey(home, { name: 'c', ctrl: true }, choice), 'leave');
+    assert.deepEqual(afterKey(home, { name: 'c' }, choice), home);
+  });
+
+  test('inside a rollout there is what was asked and said, or what went wrong, without the signs of its making', () => {
+    const place = { ...home, page: 'rollouts' as const, rollout: 0 };
+    assert.match(rows({ place }).join('\n'), /group 7, rollout 1 of 2: reward 1\.000\n {3}Reverse: abc\n {3}→ cba/);
+    const failed = rows({ place: { ...place, rollout: 1 } }).join('\n');
+    assert.match(failed, /rollout 2 of 2: timeout\n {3}too slow�\[31m/);
+  });
+});
+
+test('a curve is scaled from its least to its greatest value; what was not measured is a gap', () => {
+  assert.equal(sparkline([0, null, 0.5, 1], 10), '▁ ▅█');
+  assert.equal(sparkline([2, 2], 10), '▄▄');
+  assert.equal(sparkline([0, 0, 0, 1], 2), '▁█');
+  assert.equal(sparkline([], 5), '');
+});
+
+test('a live view needs a terminal: a pipe, CI, TERM=dumb and --plain get lines, --json JSON', () => {
+  const [terminal, pipe] = [{ isTTY: true }, {}];
+  assert.equal(chooseTelling({}, {}, terminal), 'view');
+  assert.equal(chooseTelling({}, {}, pipe), 'lines');
+  assert.equal(chooseTelling({}, { CI: 'true' }, terminal), 'lines');
+  assert.equal(chooseTelling({}, { CI: 'false' }, terminal), 'view');
+  assert.equal(chooseTelling({}, { TERM: 'dumb' }, terminal), 'lines');
+  assert.equal(chooseTelling({ plain: true }, {}, terminal), 'lines');
+  assert.equal(chooseTelling({ json: true, plain: true }, {}, terminal), 'json');
+});
+
+test('NO_COLOR and a locale that is not UTF-8 are honoured', () => {
+  assert.deepEqual(looksOf({ LANG: 'C.UTF-8', NO_COLOR: '1' }), { hasColor: false, hasUnicode: true, reflows: true });
+  assert.deepEqual(looksOf({ LANG: 'en_US.UTF-8', LC_ALL: 'C' }), { hasColor: true, hasUnicode: false, reflows: true });
+  assert.equal(looksOf({}).hasUnicode, false);
+});

@@ -1,0 +1,49 @@
+import assert from 'node:assert/strict';
+import { readdirSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { checkModel } from '../../backends/configs/check-model.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { openEnvironment } from '../../backends/environments/index.ts';
+import { demonstratingPolicy, playAndScore, scriptedPolicy } from '../../backends/environments/scripted.ts';
+import { randomStream } from '../../core/random.ts';
+import { canSandbox, missingSandbox } from './sandbox-here.ts';
+
+const projectFolder = fileURLToPath(new URL('../../', import.meta.url));
+const configs = readdirSync(path.join(projectFolder, 'configs'), { recursive: true, encoding: 'utf8' })
+  .filter((file) => file.endsWith('.toml') && !/(^|\/)endpoints\.toml$/.test(file))
+  .sort();
+
+for (const file of configs) {
+  const skip = file.includes('math-python') && !(await canSandbox()) ? missingSandbox : false;
+  test(`configs/${file} loads, and a rollout of each of its environments is played and scored`, { skip }, async () => {
+    const { spec } = await loadRunConfig(path.join('configs', file), { projectFolder });
+    await checkModel(spec);
+    for (const entry of [...spec.environments, ...(spec.eval?.environments ?? [])]) {
+      const environment = await openEnvironment(entry);
+      for (const dataset of [environment.dataset, environment.evalDataset]) {
+        const example = dataset.at(0);
+        const demonstrating = await demonstratingPolicy(environment, example, randomStream(file));
+        assert.ok(demonstrating !== null || spec.sft === null, '[sft] needs demonstrations');
+        const said = await playAndScore(environment, example, demonstrating ?? scriptedPolicy(() => 'no idea'));
+        const nonsense = await playAndScore(
+          environment,
+          example,
+          scriptedPolicy(() => 'no idea'),
+        );
+        for (const { outcome, reward, error } of [said, nonsense]) {
+          assert.equal(error, undefined);
+          assert.ok(Number.isFinite(reward), `${outcome}: ${reward}`);
+        }
+        assert.ok(said.reward! >= nonsense.reward!, `demonstration ${said.reward}, nonsense ${nonsense.reward}`);
+      }
+    }
+  });
+}
+
+test('every environment that comes with Ratchet has a config', async () => {
+  const { listEnvironments } = await import('../../backends/environments/load.ts');
+  const missing = listEnvironments().filter((id) => !configs.includes(`rl/${id}.toml`));
+  assert.deepEqual(missing, []);
+});

@@ -1,0 +1,140 @@
+import assert from 'node:assert/strict';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { loadEnvironment } from '../../backends/environments/load.ts';
+import { writeEnvironment } from '../../cli/commands/env.ts';
+import { environmentInfo } from '../../cli/environment-info.ts';
+import { environmentName, isEnvironmentFile } from '../../core/names.ts';
+
+const module = (body: string): string =>
+  `import { listDataset, rubric, singleTurn } from 'ratchet/environments';\n${body}`;
+const good = module(`
+const data = listDataset([{ prompt: 'a', answer: 'A' }]);
+export const loadEnvironment = () =>
+  singleTurn({ name: 'own', dataset: data, evalDataset: data, rubric: rubric([{ name: 'one', weight: 1, score: () => 1 }]) });
+`);
+
+let folder: string;
+before(() => {
+  folder = mkdtempSync(path.join(tmpdir(), 'ratchet-own-'));
+});
+after(() => rmSync(folder, { recursive: true }));
+
+function write(name: string, text: string): string {
+  const file = path.join(folder, name);
+  mkdirSync(path.dirname(file), { recursive: true });
+  writeFileSync(file, text);
+  return file;
+}
+
+const toml = (id: string, extra = ''): string =>
+  `model = "preset:chars-0.4m"\nbatch_size = 8\nrollouts_per_example = 4\n[sampling]\nmax_tokens = 4\n[[env]]\nid = "${id}"\n${extra}`;
+const load = (name: string, text: string) => {
+  write(name, text);
+  return loadRunConfig(name, { projectFolder: folder });
+};
+
+describe("a file of one's own as an environment", () => {
+  test('lies beside the config, is named after its file, and its sha256 is in the run', async () => {
+    const file = write('good.ts', good);
+    const { spec, warnings } = await load('run.toml', toml('./good.ts', '[eval]\ninterval = 5\n'));
+    const [entry] = spec.environments;
+    assert.deepEqual([entry!.id, entry!.name, entry!.sha256?.length], [file, 'good', 64]);
+    assert.equal(spec.eval!.environments[0]!.sha256, entry!.sha256);
+    assert.equal(warnings.filter((warning) => warning.includes('executes code of its own')).length, 1);
+    const environment = await loadEnvironment(entry!.id, {}, { sha256: entry!.sha256 });
+    assert.equal(environment.name, 'own');
+  });
+
+  test('is found from a folder without packages, and may import files beside it', async () => {
+    write('parts/words.ts', 'export const words: readonly string[] = ["x"];');
+    const file = write(
+      'parts/main.ts',
+      good
+        .replace("'a', answer", 'words[0]!, answer')
+        .replace('\nconst', "\nimport { words } from './words.ts';\nconst"),
+    );
+    assert.equal((await loadEnvironment(file, {})).dataset.at(0).prompt[0]!.content, 'x');
+  });
+
+  test('that was changed is another module, and not the one a run was begun with', async () => {
+    const file = write('changing.ts', good);
+    const { spec } = await load('changing.toml', toml('./changing.ts'));
+    writeFileSync(file, good.replace("name: 'own'", "name: 'other'"));
+    assert.equal((await loadEnvironment(file, {})).name, 'other');
+    await assert.rejects(loadEnvironment(file, {}, { sha256: spec.environments[0]!.sha256 }), {
+      code: 'ConfigInvalid',
+      message: /changing\.ts was changed while its run goes on: expected sha256 .*Put it back, or train/,
+    });
+  });
+
+  test('errors carry file and line', async () => {
+    const broken = write('broken.ts', `${module('')}\nconst x = ;\n`);
+    await assert.rejects(loadEnvironment(broken, {}), { code: 'ConfigInvalid', message: /broken\.ts:3:\d+/ });
+    const throwing = write(
+      'throwing.ts',
+      module('\n\nexport function loadEnvironment() {\n  throw new Error("no luck");\n}'),
+    );
+    await assert.rejects(loadEnvironment(throwing, {}), {
+      code: 'ConfigInvalid',
+      message: /throwing\.ts:5:\d+\n {2}Error: no luck/,
+    });
+    const hollow = write('hollow.ts', 'export const loadEnvironment = () => ({ name: "x" });');
+    await assert.rejects(loadEnvironment(hollow, {}), /hollow\.ts: .*missing: dataset, evalDataset, rubric, rollout/);
+    await assert.rejects(loadEnvironment(path.join(folder, 'gone.ts'), {}), { code: 'EnvironmentUnknown' });
+  });
+
+  test("a file that leads out of the config's folder, or is not there, is refused by the config", async () => {
+    write('good.ts', good);
+    await assert.rejects(load('inner/out.toml', toml('../good.ts')), /env\.0\.id: expected a file .*leads out of/);
+    await assert.rejects(load('gone.toml', toml('./gone.ts')), /env\.0\.id: .*cannot be read \(ENOENT\)/);
+  });
+
+  test('its name in the run is one that folders and metrics can have', () => {
+    assert.equal(environmentName('./my env.ts'), 'my-env');
+    assert.equal(environmentName('/a/b/index.ts'), 'b');
+    assert.equal(environmentName('./agg.mjs'), 'environment');
+    for (const id of ['./a.ts', '../a.mjs', '/x/a.js']) assert.ok(isEnvironmentFile(id), id);
+    for (const id of ['a.ts', './a', './a.py', 'owner/a', './.ts']) assert.ok(!isEnvironmentFile(id), id);
+  });
+});
+
+describe('ratchet env', () => {
+  test('init writes a run that loads as it is, and overwrites nothing', async () => {
+    const place = path.join(folder, 'new');
+    mkdirSync(place);
+    await writeEnvironment('first', place);
+    assert.deepEqual(readdirSync(place).sort(), ['first.toml', 'first.ts']);
+    const before = readFileSync(path.join(place, 'first.ts'), 'utf8');
+    assert.doesNotMatch(before, /my-env/);
+    await assert.rejects(writeEnvironment('first', place), /first\.ts and first\.toml are here already/);
+    assert.equal(readFileSync(path.join(place, 'first.ts'), 'utf8'), before);
+    const { spec } = await loadRunConfig('first.toml', { projectFolder: place });
+    assert.equal(spec.environments[0]!.name, 'first');
+    for (const name of ['', 'Über', '../x', 'a/b', 'a.b', '-x']) {
+      await assert.rejects(writeEnvironment(name, place), /cannot be an environment's name/, name);
+    }
+  });
+
+  test('info says examples, arguments with defaults, rewards, and scores a demonstration', async () => {
+    const place = path.join(folder, 'shown');
+    mkdirSync(place);
+    await writeEnvironment('shown', place);
+    const text = await environmentInfo(path.join(place, 'shown.ts'), { words: 200 }, { example: 0, heldOut: false });
+    assert.match(text, /examples {6}\d+ to train on, \d+ held out/);
+    assert.match(text, /arguments {5}words {7}= 2000 {2}integer from 100 to 100000/);
+    assert.match(text, /rewards {7}letters_right {2}weight 1\n {16}exact_match {4}metric only/);
+    assert.match(text, /ok, reward [\d.]+ = 1 × letters_right [\d.]+ {3}\(exact_match \d\)/);
+  });
+
+  test('info shows tools, and a conversation with them', async () => {
+    const text = await environmentInfo('wiki-search', {}, { example: 1, heldOut: true });
+    assert.match(text, /tools {9}search_pages\(query\) +Finds pages/);
+    assert.match(text, /assistant {2}<tool_call>/);
+    assert.match(text, /\n {2}tool {7}\S/);
+    assert.match(text, /reward 1 = 1 × exact_match 1/);
+  });
+});

@@ -1,0 +1,186 @@
+import assert from 'node:assert/strict';
+import { execFileSync, spawn } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { before, describe, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { hadNoEffect, openPython, type Python } from '../../backends/environments/kit.ts';
+import { canSandbox, missingSandbox } from './sandbox-here.ts';
+
+const skip = (await canSandbox()) ? false : missingSandbox;
+
+describe('model-written Python in its sandbox', { skip }, () => {
+  let python: Python;
+  before(async () => {
+    python = await openPython({ timeoutS: 1, outputCharsMax: 300 });
+  });
+  const run = (...cells: string[]) => python.run(cells);
+
+  test('gives what was printed, the value of a last expression, and errors with their line', async () => {
+    assert.equal(await run('print("a")\n6 * 7'), 'a\n42');
+    assert.equal(await run('x = 1'), '(no output)');
+    assert.equal(
+      await run('x = 1\n1 / 0'),
+      'Traceback (most recent call last):\n  File "<cell>", line 2, in <module>\nZeroDivisionError: division by zero',
+    );
+    assert.match(await run('print('), /SyntaxError/);
+  });
+
+  test('what earlier calls defined is there, also of one that failed half-way; what they printed is not said again', async () => {
+    assert.equal(await run('import math\nprint("first")', 'x = math.factorial(5)\nraise ValueError', 'x'), '120');
+    assert.equal(await run('open("f", "w").write("kept")', 'open("f").read()'), "'kept'");
+  });
+
+  test('the same calls give the same, random numbers and sets included', async () => {
+    const code = 'import random\n(random.random(), list({"a", "b", "c", "d"}))';
+    assert.equal(await run(code), await run(code));
+  });
+
+  test('an endless loop is stopped in time, also one that catches everything', async () => {
+    const stubborn = 'while True:\n  try:\n    while True: pass\n  except BaseException: pass';
+    for (const code of ['while True: pass', 'import time\ntime.sleep(1000)', stubborn]) {
+      const answer = await run(code);
+      assert.match(answer, /^Error: the code ran longer than 1 s and was stopped\.$/);
+      assert.ok(hadNoEffect(answer));
+    }
+  });
+
+  test('a long output is cut, an endless one is stopped', async () => {
+    assert.equal(
+      await run('print("x" * 1000)'),
+      `${'x'.repeat(150)}\n… (700 characters left out) …\n${'x'.repeat(150)}`,
+    );
+    assert.match(await run('while True: print("x" * 100_000)'), /x\nError: the code (printed|ran)/);
+  });
+
+  test('memory, files and processes have an end', async () => {
+    assert.match(await run('x = bytearray(2_000_000_000)'), /MemoryError/);
+    assert.match(await run('with open("big", "wb") as f:\n  for _ in range(200): f.write(bytes(1_000_000))'), /Error/);
+    assert.match(await run('import os\nos.fork()'), /PermissionError/);
+    assert.match(await run('import subprocess\nsubprocess.run(["true"])'), /PermissionError/);
+    const bomb =
+      'import os\nmade = 0\nfor _ in range(50):\n  try:\n    if os.fork() == 0: os._exit(0)\n    made += 1\n  except OSError: pass\nmade';
+    assert.equal(await run(bomb), '0');
+    assert.equal(
+      await run('import threading\nt = threading.Thread(target=lambda: print("here"))\nt.start(); t.join()'),
+      'here',
+    );
+  });
+
+  test('an interpreter that is killed is told, and does not count as run', async () => {
+    const answer = await run('import os\nos._exit(0)');
+    assert.equal(answer, 'Error: the interpreter ended (exit code 0).');
+    assert.ok(hadNoEffect(answer));
+  });
+
+  test('nothing on this machine can be reached over the network', async () => {
+    const server = createServer((socket) => socket.end('hello')).listen(0, '127.0.0.1');
+    await new Promise((resolve) => server.once('listening', resolve));
+    const { port } = server.address() as AddressInfo;
+    try {
+      const answer = await run(`import socket\nsocket.create_connection(("127.0.0.1", ${port}), 0.5)`);
+      assert.match(answer, /OSError|ConnectionRefused|TimeoutError/);
+      assert.match(await run('import socket\nsocket.if_nameindex()'), /^\[\(1, 'lo'\)\]$/);
+    } finally {
+      server.close();
+    }
+  });
+
+  test('neither our environment nor our files are there, and nothing outside its folder can be written', async () => {
+    process.env['RATCHET_CANARY_KEY'] = 'canary-7f3a';
+    const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-sandbox-'));
+    const file = path.join(folder, 'ours');
+    writeFileSync(file, 'canary-7f3a');
+    try {
+      assert.doesNotMatch(await run('import os\ndict(os.environ)'), /canary|RATCHET/);
+      assert.match(await run(`open(${JSON.stringify(file)}).read()`), /FileNotFoundError/);
+      assert.match(await run(`open(${JSON.stringify(file)}, "w")`), /Error/);
+      for (const place of ['/usr/x', '/x', '/lib/x']) {
+        assert.match(await run(`open("${place}", "w")`), /Read-only file system|No such file|Permission/);
+      }
+      assert.equal(readFileSync(file, 'utf8'), 'canary-7f3a');
+      assert.equal(await run('import os\nsorted(os.listdir("."))'), '[]');
+      assert.match(await run('import os\nos.listdir("/proc")'), /FileNotFoundError/);
+    } finally {
+      rmSync(folder, { recursive: true });
+      delete process.env['RATCHET_CANARY_KEY'];
+    }
+  });
+
+  test('the sandbox cannot be taken down from inside', async () => {
+    const mount =
+      'import ctypes\nlibc = ctypes.CDLL(None)\n(libc.mount(b"none", b"/work", b"tmpfs", 0, None), libc.unshare(0x10000000))';
+    assert.equal(await run(mount), '(-1, -1)');
+    assert.equal(await run('import os\nos.kill(1, 9)\n"alive"'), "'alive'");
+    assert.match(await run('import os\nos.setuid(1000)'), /Error/);
+  });
+
+  test('what runs ends with the process that started it, also when that is killed', async () => {
+    const kit = fileURLToPath(new URL('../../backends/environments/kit.ts', import.meta.url));
+    const mark = `mark_${process.pid}_${Date.now()}`;
+    const program = `import { openPython } from ${JSON.stringify(kit)};
+      const python = await openPython({ timeoutS: 300 });
+      console.log('running');
+      await python.run(['import ctypes, time\\nctypes.CDLL(None).prctl(15, b"${mark.slice(-15)}", 0, 0, 0)\\ntime.sleep(300)']);`;
+    const child = spawn(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', program], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const isThere = () =>
+      readdirSync('/proc').some((pid) => {
+        const file = `/proc/${pid}/comm`;
+        try {
+          return /^\d+$/.test(pid) && existsSync(file) && readFileSync(file, 'utf8').trim() === mark.slice(-15);
+        } catch {
+          return false; // it has just ended
+        }
+      });
+    while (!isThere()) {
+      assert.equal(child.exitCode, null);
+      await delay(50);
+    }
+    child.kill('SIGKILL');
+    while (isThere()) await delay(50);
+  });
+});
+
+test('where there is no sandbox, loading refuses and says what is missing and what to do', async () => {
+  const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-no-sandbox-'));
+  // A Python that answers as one does, and is no sandbox.
+  const broken = path.join(folder, 'python3');
+  writeFileSync(
+    broken,
+    `#!/bin/sh\nif [ "$1" = -c ]; then echo "${broken}"; else echo "mount /sys: not permitted" >&2; exit 1; fi\n`,
+    {
+      mode: 0o755,
+    },
+  );
+  try {
+    await assert.rejects(openPython({ python: broken }), (error: Error) => {
+      assert.match(error.message, /sandbox only, and there is none here: expected Linux/);
+      assert.match(error.message, /sandbox = "none"/);
+      return true;
+    });
+    await assert.rejects(openPython({ python: 'no-such-python' }), /cannot be started. Install python3/);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test('without a sandbox, when that is asked for, time and memory are limited all the same', async (t) => {
+  try {
+    execFileSync('python3', ['-c', '']);
+  } catch {
+    t.skip('no python3 here');
+    return;
+  }
+  const python = await openPython({ sandbox: 'none', timeoutS: 1 });
+  assert.equal(await python.run(['x = 41', 'x + 1']), '42');
+  assert.match(await python.run(['while True: pass']), /ran longer than 1 s/);
+  process.env['RATCHET_CANARY_KEY'] = 'canary-7f3a';
+  assert.doesNotMatch(await python.run(['import os\ndict(os.environ)']), /canary/);
+  delete process.env['RATCHET_CANARY_KEY'];
+});

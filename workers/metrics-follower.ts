@@ -1,0 +1,164 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Client } from '@temporalio/client';
+import { RunFigures } from '../backends/metrics/exposition.ts';
+import { RunSinks, readSinkStates } from '../backends/metrics/run-sinks.ts';
+import type { MetricsSink } from '../backends/metrics/sinks.ts';
+import { TensorBoardSink } from '../backends/metrics/tensorboard.ts';
+import { openRunStore } from '../backends/store/index.ts';
+import { decodeJson } from '../backends/store/objects.ts';
+import { layout } from '../core/layout.ts';
+import type { RunHandle } from '../core/rl/run-state.ts';
+import { RunSpec } from '../core/spec/run-spec.ts';
+import { openedRun } from './take-over.ts';
+import { WandbSink, wandbFolder, wandbRunId } from './wandb-sink.ts';
+
+/** How often a run's metrics, and Temporal's list of runs, are looked at. */
+const lookMs = { file: 1_000, s3: 10_000, list: 2_000 };
+/** Runs that ended are looked at once more for this long: whoever fed their sinks may have been killed. */
+const endedDays = 7;
+const endedMax = 20;
+/** A run has ended when Temporal did not have it running at this many looks in a row. */
+const looksMissed = 2;
+/** When processes are told to end, what is there is handed on for this long. */
+const lastLookMs = 1_200;
+
+export interface FollowerOptions {
+  readonly client: Client;
+  readonly log: (line: string) => void;
+  readonly signal: AbortSignal;
+}
+
+interface Followed {
+  readonly figures: RunFigures;
+  readonly sinks: RunSinks;
+  /** Looks in a row at which Temporal did not have it running: one that continues as new is missing for a moment. */
+  missed: number;
+}
+
+/**
+ * Follows the metrics of all runs that Temporal knows and feeds their sinks. It reads stores and asks Temporal which runs
+ * there are; no run waits for it, and none is the worse when it is not there. One of it for each Temporal namespace.
+ */
+export class MetricsFollower {
+  readonly #options: FollowerOptions;
+  readonly #followed = new Map<string, Followed>();
+  /** Executions that were looked at and are done with. */
+  readonly #past = new Set<string>();
+  readonly #working = new Set<Promise<void>>();
+
+  constructor(options: FollowerOptions) {
+    this.#options = options;
+  }
+
+  /** Prometheus samples of the runs that go on, and of those that ended while it was there. */
+  samples() {
+    return [...this.#followed.values()].flatMap(({ figures, sinks }) => figures.samples(sinks.states));
+  }
+
+  /** Until the signal: then hands on what is there. */
+  async run(): Promise<void> {
+    const { signal, log } = this.#options;
+    let complaint = '';
+    while (!signal.aborted) {
+      try {
+        await this.#look();
+        complaint = '';
+      } catch (error) {
+        const reason = error instanceof Error ? error.message : String(error);
+        if (reason !== complaint) log(`the list of runs could not be read: ${reason}`);
+        complaint = reason;
+      }
+      await delay(lookMs.list, undefined, { signal }).catch(() => undefined); // told to end
+    }
+    await Promise.race([Promise.all(this.#working), delay(lastLookMs)]);
+  }
+
+  async #look(): Promise<void> {
+    const { client } = this.#options;
+    const running = new Set<string>();
+    for await (const found of client.workflow.list({
+      query: "WorkflowType='trainRun' AND ExecutionStatus='Running'",
+    })) {
+      const name = await this.#follow(found.workflowId, found.runId, false);
+      if (name !== null) running.add(name);
+    }
+    for (const [name, followed] of this.#followed) followed.missed = running.has(name) ? 0 : followed.missed + 1;
+    const since = new Date(Date.now() - endedDays * 24 * 3_600_000).toISOString();
+    const query = `WorkflowType='trainRun' AND ExecutionStatus!='Running' AND CloseTime>'${since}'`;
+    let count = 0;
+    for await (const found of client.workflow.list({ query, pageSize: endedMax })) {
+      if (++count > endedMax) break;
+      await this.#follow(found.workflowId, found.runId, true);
+    }
+  }
+
+  /** Where the run is followed; null when it is not (yet). */
+  async #follow(workflowId: string, executionId: string, isEnded: boolean): Promise<string | null> {
+    const key = `${workflowId}/${executionId}`;
+    if (isEnded && this.#past.has(key)) return null;
+    const handle = await openedRun(this.#options.client, workflowId, executionId);
+    if (isEnded) this.#past.add(key);
+    if (handle === null) return null;
+    const name = `${handle.store}${handle.name}`;
+    if (this.#followed.has(name)) return name;
+    const store = openRunStore(handle.store, handle.name);
+    if (isEnded) {
+      const states = Object.values(await readSinkStates(store));
+      if (states.length > 0 && states.every(({ isDone }) => isDone)) return null;
+    }
+    await this.#begin(name, handle);
+    return name;
+  }
+
+  async #begin(name: string, handle: RunHandle): Promise<void> {
+    const log = (line: string): void => this.#options.log(`${handle.name}: ${line}`);
+    const store = openRunStore(handle.store, handle.name);
+    const spec = RunSpec.parse(decodeJson(await store.get(handle.spec)));
+    const sinks: MetricsSink[] = [new TensorBoardSink(store)];
+    const { wandb } = spec;
+    if (wandb && wandb.mode !== 'disabled') {
+      const firstClaim = Buffer.from((await store.read(layout.run())) ?? []).toString('utf8');
+      const id = wandbRunId(handle.name, handle.store, firstClaim);
+      sinks.push(new WandbSink({ spec, wandb, id, folder: wandbFolder(handle.store, handle.name, id), log }));
+    }
+    const followed: Followed = {
+      figures: new RunFigures(handle.name),
+      sinks: new RunSinks(store, sinks, log),
+      missed: 0,
+    };
+    this.#followed.set(name, followed);
+    const work = this.#feed(name, followed, handle.store.startsWith('file:') ? lookMs.file : lookMs.s3, log);
+    this.#working.add(work);
+    void work.finally(() => this.#working.delete(work));
+  }
+
+  /** Until the run has ended and everything of it was handed on, or until told to end. */
+  async #feed(name: string, followed: Followed, intervalMs: number, log: (line: string) => void): Promise<void> {
+    const { figures, sinks } = followed;
+    const { signal } = this.#options;
+    let complaint = '';
+    let isRestored = false;
+    for (;;) {
+      const isEnded = followed.missed >= looksMissed; // before the look: what is written later is seen at the next one
+      const isLast = signal.aborted;
+      try {
+        if (!isRestored) await sinks.restore();
+        isRestored = true;
+        for (const { row } of await sinks.advance()) figures.add(row);
+        complaint = '';
+        const isOver = isEnded && sinks.isUpToDate;
+        if (isLast || isOver) {
+          await sinks.close(isOver);
+          if (isOver) this.#followed.delete(name);
+          return;
+        }
+      } catch (error) {
+        const reason = error instanceof Error ? error.message : String(error);
+        if (reason !== complaint) log(`its metrics could not be followed: ${reason}`);
+        complaint = reason;
+        if (isLast) return;
+      }
+      await delay(intervalMs, undefined, { signal }).catch(() => undefined); // told to end: one more look
+    }
+  }
+}

@@ -1,0 +1,61 @@
+import type { Server } from 'node:http';
+import { Client, Connection } from '@temporalio/client';
+import { exposition } from '../backends/metrics/exposition.ts';
+import { RatchetError } from '../core/errors.ts';
+import type { Credentials } from './credentials.ts';
+import { MetricsFollower } from './metrics-follower.ts';
+import { startMetricsServer, usualMetricsPort } from './metrics-server.ts';
+import { dataConverterFor } from './payload-codec.ts';
+import { choosePort } from './ports.ts';
+import { connectionOptions, notConnected } from './temporal-connection.ts';
+
+/**
+ * The process that hands metrics on: TensorBoard's files, W&B, and `/metrics` for Prometheus at RATCHET_METRICS_HOST and
+ * _PORT, beyond loopback with RATCHET_METRICS_KEY. Ends with SIGTERM or SIGINT.
+ */
+export async function followMetrics(
+  settings: Credentials & { readonly say: (line: string) => void; readonly environment?: NodeJS.ProcessEnv },
+): Promise<void> {
+  const { temporal, payloadKeys, say, environment = process.env } = settings;
+  const ending = new AbortController();
+  process.on('SIGTERM', () => ending.abort()).on('SIGINT', () => ending.abort());
+  const connection = await Connection.connect(connectionOptions(temporal)).catch(async (cause: unknown) => {
+    throw await notConnected(temporal, cause);
+  });
+  const client = new Client({
+    connection,
+    namespace: temporal.namespace,
+    dataConverter: dataConverterFor(payloadKeys),
+  });
+  const log = (line: string): void => say(`metrics: ${line}`);
+  const follower = new MetricsFollower({ client, log, signal: ending.signal });
+  const host = environment['RATCHET_METRICS_HOST'] || '127.0.0.1';
+  const key = environment['RATCHET_METRICS_KEY'] || null;
+  delete environment['RATCHET_METRICS_KEY'];
+  // Somebody else's port, or a key that is missing, must not keep the sinks from being fed.
+  const server = await serve().catch((error: unknown) => {
+    log(`/metrics is not served: ${error instanceof Error ? error.message : String(error)}`);
+    return null;
+  });
+  await follower.run();
+  server?.close();
+  server?.closeAllConnections();
+  await connection.close();
+
+  async function serve(): Promise<Server> {
+    const port = await portFor(environment['RATCHET_METRICS_PORT']);
+    const started = await startMetricsServer({ host, port, key, text: () => exposition(follower.samples()) });
+    say(`ready at http://${host}:${port}/metrics`);
+    return started;
+  }
+}
+
+async function portFor(written: string | undefined): Promise<number> {
+  if (written === undefined || written === '') return choosePort(usualMetricsPort);
+  const port = Number(written);
+  if (Number.isInteger(port) && port > 0 && port < 65_536) return port;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `RATCHET_METRICS_PORT: expected a port from 1 to 65535, got ${JSON.stringify(written)}.`,
+  );
+}

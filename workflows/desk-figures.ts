@@ -1,0 +1,37 @@
+import { evalsKept, trendKept } from '../core/limits.ts';
+import type { EvalFigures, RunEvent, StepTrend } from './messages.ts';
+
+/** What the curves of a run are drawn from. */
+export interface DeskFigures {
+  /** When the attempt began, ISO time. */
+  readonly since: string;
+  readonly latest: RunEvent['values'];
+  readonly trend: readonly StepTrend[];
+  readonly evals: readonly EvalFigures[];
+}
+
+/** The figures with those of an event. After a rewind the steps that were superseded leave the curve. */
+export function figuresAfter(figures: DeskFigures, { kind, step, values }: RunEvent): DeskFigures {
+  const number = (name: string): number | null => (typeof values[name] === 'number' ? values[name] : null);
+  if (kind === 'step') {
+    const exact = number('train/agg/all/metrics/exact_match');
+    const added: StepTrend = [step, number('reward'), exact, number('step_s') ?? 0];
+    return { ...figures, latest: values, trend: [...figures.trend, added].slice(-trendKept) };
+  }
+  if (kind === 'eval') {
+    const added: EvalFigures = {
+      step,
+      environment: String(values['environment']),
+      reward: number('reward') ?? 0,
+      exact: number('exact'),
+      greedyReward: number('greedy_reward') ?? 0,
+      greedyExact: number('greedy_exact'),
+    };
+    return { ...figures, evals: [...figures.evals, added].slice(-evalsKept) };
+  }
+  if (kind === 'rewound') {
+    const trend = figures.trend.filter(([of]) => of <= step);
+    return { ...figures, latest: {}, trend, evals: figures.evals.filter((found) => found.step <= step) };
+  }
+  return figures;
+}

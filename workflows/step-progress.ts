@@ -1,0 +1,71 @@
+import { countGroups } from '../core/rl/selection.ts';
+import { decodeRanges, type EndedRanges } from '../core/rl/ledger.ts';
+import type { KeptGroups, PolicyVersion } from '../core/rl/run-state.ts';
+import { versionName } from '../core/names.ts';
+import type { CollectProgress, StepProgress } from './messages.ts';
+
+/** What is finished of the steps being made, for whoever watches. It decides nothing and is in no history. */
+export class ProgressOfSteps {
+  #collecting: CollectProgress | null = null;
+  #training: StepProgress['training'] = null;
+
+  read(): StepProgress {
+    return { collecting: this.#collecting, training: this.#training };
+  }
+
+  /** A sampling round begins: `groups` are leased, and `kept` wait from before. */
+  leased(round: {
+    readonly step: number;
+    readonly policyStep: number;
+    readonly rollouts: number;
+    readonly needed: number;
+    readonly kept: number;
+  }): void {
+    const { step, policyStep, rollouts, needed, kept } = round;
+    const before = this.#collecting?.step === step ? this.#collecting : null;
+    this.#collecting = {
+      step,
+      round: (before?.round ?? 0) + 1,
+      doing: 'generate',
+      policyStep,
+      rollouts: { done: 0, of: rollouts },
+      needed,
+      kept,
+      dropped: before?.dropped ?? {},
+    };
+  }
+
+  generated(rollouts: number): void {
+    this.#now(({ rollouts: { done, of } }) => ({ rollouts: { done: done + rollouts, of } }));
+  }
+
+  scoring(): void {
+    this.#now(() => ({ doing: 'score' }));
+  }
+
+  filtered(kept: readonly KeptGroups[], ended: EndedRanges): void {
+    this.#now(({ dropped }) => ({ doing: 'filter', kept: countGroups(kept), dropped: addCounts(dropped, ended) }));
+  }
+
+  /** The batch of the step is packed: what became of its groups stays to be seen until the next are leased. */
+  collected(): void {
+    this.#now(() => ({ doing: 'nothing' }));
+  }
+
+  trains(training: { readonly step: number; readonly from: PolicyVersion; readonly rows: number } | null): void {
+    this.#training =
+      training === null ? null : { ...training, from: versionName(training.from), since: new Date().toISOString() };
+  }
+
+  #now(change: (before: CollectProgress) => Partial<CollectProgress>): void {
+    if (this.#collecting !== null) this.#collecting = { ...this.#collecting, ...change(this.#collecting) };
+  }
+}
+
+function addCounts(counts: Readonly<Record<string, number>>, ended: EndedRanges): Record<string, number> {
+  const sum: Record<string, number> = { ...counts };
+  for (const [state, ranges = ''] of Object.entries(ended)) {
+    sum[state] = (sum[state] ?? 0) + decodeRanges(ranges).length;
+  }
+  return sum;
+}
