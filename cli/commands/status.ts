@@ -7,6 +7,8 @@ import type { CommittedRun } from '../../activities/committed-run.ts';
 import { describeSink, type SinkStates } from '../../backends/metrics/sinks.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
+import { environmentRewards } from '../../core/rl/metrics.ts';
+import { describePools } from '../../core/rl/pools.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
 import { askStatus } from '../ask-status.ts';
 import { findRun } from '../connection.ts';
@@ -132,6 +134,7 @@ async function describe(report: StatusReport): Promise<string[]> {
   if (temporalError) lines.push(temporalError);
   if (committed) {
     const { describeEffectiveness } = await import('../../core/rl/effectiveness.ts');
+    lines.push(...describeEnvironments(committed.metrics));
     lines.push(`effectiveness ${describeEffectiveness(committed.effectiveness)}`);
   }
   return [...lines, ...Object.entries(sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? [])];
@@ -142,6 +145,16 @@ function standing({ workflow, committed }: StatusReport): string {
   const { step, lineage, committedAt } = committed;
   const place = `step ${step}, lineage ${lineage}, committed at ${committedAt}`;
   return workflow === null ? place : `workflow ${workflow}; ${place}`;
+}
+
+/** Of a run with several environments, or with pools. */
+function describeEnvironments(figures: Readonly<Record<string, number | string>>): string[] {
+  const rewards = environmentRewards(figures).map(([name, reward]) => `${name} ${reward.toFixed(3)}`);
+  const pools = describePools(figures);
+  return [
+    ...(rewards.length > 0 ? [`rewards       ${rewards.join(' · ')}`] : []),
+    ...(pools.length > 0 ? [`pools         ${pools.join(' · ')}`] : []),
+  ];
 }
 
 function describeStatus(status: RunStatus, workflow: string, retries: readonly string[]): string[] {
@@ -155,6 +168,7 @@ function describeStatus(status: RunStatus, workflow: string, retries: readonly s
     `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,
+    ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
     ...(waiting.length > 0 ? ['waiting on:', ...waiting] : []),
   ];
 }
