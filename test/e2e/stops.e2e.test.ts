@@ -107,7 +107,10 @@ test('a workflow that is reset to an earlier point stops, names the rewind, and 
   assert.match(causes, /Temporal's state of the run reset is behind its store, as after `temporal workflow reset`/);
   assert.match(causes, /about to make step 2 of main, but step 2 was committed at .*ratchet rewind reset --step 1$/m);
   const now = contentsOf(folder);
-  for (const [file, digest] of before) assert.equal(now.get(file), digest, file);
+  for (const [file, digest] of before) {
+    const isOnItsWay = file.includes('/staged/'); // to its place, or nowhere
+    if (!isOnItsWay) assert.equal(now.get(file), digest, file);
+  }
 
   const { step, ledger } = await (await stage.startAgain(run)).handle.result();
   assert.deepEqual([step, ledger.isSound], [6, true]);
