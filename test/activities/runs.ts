@@ -26,7 +26,7 @@ import type { Trainer, SftOutcome, TrainOutcome } from '../../backends/trainer/t
 import { storeOf } from '../../activities/run-access.ts';
 import { hash32 } from '../../core/random.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
-import type { ObjectRef, PolicyVersion, RunHandle, RunState, SamplingRound } from '../../core/rl/run-state.ts';
+import type { ObjectRef, RunHandle, RunState, SamplingRound } from '../../core/rl/run-state.ts';
 import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { createPreset, loadModelFolder } from '../../engine/index.ts';
