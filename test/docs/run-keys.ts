@@ -39,7 +39,9 @@ export function keysOfRunFiles(): Key[] {
 /** Keys that have no meaning, and meanings that have no key. */
 export function withoutMeaning(): { keys: string[]; meanings: string[] } {
   const keys = keysOfRunFiles().map(({ table, key }) => pathOf(table, key));
-  const meant = Object.entries(keyMeanings).flatMap(([table, own]) => Object.keys(own).map((key) => pathOf(table, key)));
+  const meant = Object.entries(keyMeanings).flatMap(([table, own]) =>
+    Object.keys(own).map((key) => pathOf(table, key)),
+  );
   return { keys: keys.filter((key) => !meant.includes(key)), meanings: meant.filter((key) => !keys.includes(key)) };
 }
 

@@ -13,9 +13,11 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     learning_rate: 'of AdamW, at its highest; can be changed while the run runs (`ratchet set`)',
     seed: 'of everything that is drawn: weights of a preset, examples, tokens',
     oversampling_factor: 'groups sampled in a round = groups still needed × this; bounds what is in flight',
-    max_async_level: '1 = groups of step n+1 are sampled while step n trains; 0 = strictly one after the other, and the same bits whatever was killed',
+    max_async_level:
+      '1 = groups of step n+1 are sampled while step n trains; 0 = strictly one after the other, and the same bits whatever was killed',
     max_off_policy_steps: 'a group older than this many versions is dropped as stale',
-    generation_timeout: 'seconds of work on a round; what is unfinished then is leased again, twice, before it is a `timeout`; also the limit of a reward function',
+    generation_timeout:
+      'seconds of work on a round; what is unfinished then is leased again, twice, before it is a `timeout`; also the limit of a reward function',
     heartbeat_timeout: 'seconds of silence after which a worker is taken to be dead',
     warmup_steps: 'another place for `[trainer] warmup_steps`',
     gradient_accumulation_steps: 'a batch is one optimizer step; see `[trainer] micro_batch_size`',
@@ -78,7 +80,8 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     min_reward_variance: 'population variance of a group’s rewards',
     min_reward: 'a group’s mean reward, below which it is too hard',
     max_reward: 'above which it is too easy',
-    on_starvation: 'when rounds keep too little: pause and say why, or after four of them keep every group whose rewards differ',
+    on_starvation:
+      'when rounds keep too little: pause and say why, or after four of them keep every group whose rewards differ',
   },
   breaker: {
     max_failed_share: 'share of a step’s rollouts that infrastructure may fail before the run pauses',
