@@ -25,7 +25,10 @@ function section(command: Command, capture: string | undefined): string[] {
   return [
     `### ratchet ${command.name()}`,
     '',
-    ...['```text', helps.join('\n\n'), '```', ''],
+    '```text',
+    helps.join('\n\n'),
+    '```',
+    '',
     ...(capture === undefined ? [] : ['```console', capture, '```', '']),
   ];
 }

@@ -78,10 +78,10 @@ const units = readdirSync(path.join(folder, 'systemd')).filter((name) => name.en
 /** What systemd.unit(5), systemd.service(5) and systemd.exec(5) call the settings that the units use. */
 const settings: Readonly<Record<string, readonly string[]>> = {
   Unit: ['Description', 'After', 'Wants', 'StartLimitIntervalSec'],
-  Service: [
-    ...['Type', 'User', 'WorkingDirectory', 'Environment', 'EnvironmentFile', 'ExecStart', 'Restart', 'RestartSec'],
-    ...['TimeoutStopSec', 'LimitNOFILE', 'UMask', 'NoNewPrivileges'],
-  ],
+  Service:
+    'Type User WorkingDirectory Environment EnvironmentFile ExecStart Restart RestartSec TimeoutStopSec LimitNOFILE UMask NoNewPrivileges'.split(
+      ' ',
+    ),
   Install: ['WantedBy'],
 };
 
