@@ -8,6 +8,8 @@ export interface CommittedRun {
   /** ISO time of the last commit. */
   readonly committedAt: string;
   readonly effectiveness: Effectiveness;
+  /** Of the last commit. */
+  readonly metrics: Readonly<Record<string, number>>;
 }
 
 /** Of the current lineage; null before its first commit. */
@@ -17,6 +19,6 @@ export async function committedRun(run: RunPlace): Promise<CommittedRun | null> 
   const commits = await Promise.all(steps.map(async (step) => (await requireCommit(place, step)).commit));
   const last = commits.at(-1);
   if (!last) return null;
-  const { lineage, step, committedAt } = last;
-  return { lineage, step, committedAt, effectiveness: effectivenessOf(commits) };
+  const { lineage, step, committedAt, metrics } = last;
+  return { lineage, step, committedAt, metrics, effectiveness: effectivenessOf(commits) };
 }

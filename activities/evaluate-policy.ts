@@ -43,11 +43,12 @@ export const createEvaluatePolicy =
       const { run, step } = input;
       const spec = await specOf(run);
       const policy = input.policy ?? (await requireCommit(run, step)).commit.policy;
-      const summaries: EvaluationSummary[] = [];
-      for (const entry of spec.eval?.environments ?? []) {
-        summaries.push(await evaluateOne(dependencies, { run, policy }, spec, entry, signal));
-      }
-      return summaries;
+      // Side by side, each stored when it is done: one that is slow or fails keeps no other from its end.
+      const evaluations = (spec.eval?.environments ?? []).map((entry) =>
+        evaluateOne(dependencies, { run, policy }, spec, entry, signal),
+      );
+      await Promise.allSettled(evaluations);
+      return Promise.all(evaluations);
     });
 
 async function evaluateOne(

@@ -5,11 +5,19 @@ import {
   widenedBounds,
   type DifficultyBounds,
 } from '../core/rl/difficulty.ts';
+import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { countFailures, type RoundFailures } from '../core/rl/failures.ts';
 import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { KeptGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import { curriculumAfter } from './pools.ts';
 import { readRows, specOf } from './run-access.ts';
+
+/** What a round was like in one environment. */
+export interface FilteredEnvironment {
+  readonly failures: RoundFailures;
+  readonly means: readonly number[];
+}
 
 export interface FilteredRound {
   readonly kept: KeptGroups;
@@ -19,6 +27,10 @@ export interface FilteredRound {
   readonly means?: readonly number[];
   /** Rollouts that have no reward, by cause. */
   readonly failures?: RoundFailures;
+  /** The same for each environment that had groups in it; absent where the run has one. */
+  readonly environments?: Readonly<Record<string, FilteredEnvironment>>;
+  /** The one that was asked about, with examples in the pools that these groups put them into. */
+  readonly curriculum?: CurriculumState;
 }
 
 /**
@@ -31,10 +43,13 @@ export async function filterGroups(input: {
   readonly scored: ObjectRef;
   /** Without the bounds that the config chose: `on_starvation = "widen"`. */
   readonly widened?: boolean;
+  /** Of the round's lease: its examples move between pools. */
+  readonly curriculum?: CurriculumState;
 }): Promise<FilteredRound> {
-  const filter = input.widened === true ? widenedBounds() : (await specOf(input.run)).filter;
+  const spec = await specOf(input.run);
+  const filter = input.widened === true ? widenedBounds() : spec.filter;
   const groups = await readRows<ScoredGroup>(input.run, input.scored);
-  const rewards = groups.map(({ rollouts }) => rollouts.map(({ reward }) => reward));
+  const rewards = groups.map(rewardsOf);
   const kept: number[] = [];
   const ended: { ordinal: number; state: EndState }[] = [];
   for (const group of groups) {
@@ -48,15 +63,28 @@ export async function filterGroups(input: {
     solved: solvedCounts(rewards),
     means: meanHistogram(rewards),
     failures: countFailures(groups),
+    ...(spec.environments.length > 1 ? { environments: byEnvironment(groups) } : {}),
+    ...(input.curriculum ? { curriculum: await curriculumAfter(input.run, input.curriculum, groups) } : {}),
   };
+}
+
+function byEnvironment(groups: readonly ScoredGroup[]): Record<string, FilteredEnvironment> {
+  const names = [...new Set(groups.map(({ environment }) => environment))].sort();
+  return Object.fromEntries(
+    names.map((name) => {
+      const own = groups.filter(({ environment }) => environment === name);
+      return [name, { failures: countFailures(own), means: meanHistogram(own.map(rewardsOf)) }];
+    }),
+  );
+}
+
+function rewardsOf({ rollouts }: ScoredGroup): (number | null)[] {
+  return rollouts.map(({ reward }) => reward);
 }
 
 function endStateOf(group: ScoredGroup, filter: DifficultyBounds): EndState | null {
   const broken = group.rollouts.find(({ reward }) => reward === null);
   if (broken) return `failed:${broken.outcome}`;
-  const verdict = judgeGroup(
-    group.rollouts.map(({ reward }) => reward),
-    filter,
-  );
+  const verdict = judgeGroup(rewardsOf(group), filter);
   return verdict.kept ? null : `filtered:${verdict.reason}`;
 }

@@ -80,6 +80,9 @@ export async function forkRun(input: {
   const keepsGroups = boundToGroups.every((key) => isDeepStrictEqual(before[key], spec[key]));
   if (keepsGroups) for (const { scored } of commit.state.surplus) await copy.object(scored, scored.key);
 
+  const { pools } = commit.state.curriculum;
+  if (pools) await copy.object(pools, pools.key);
+
   const origin = { run: from.name, lineage: holder.lineage, step, sha256: found.sha256 };
   const taken = firstCommit(commit, { run: spec.name, lineage: firstLineage, origin, committedAt: commit.committedAt });
   const forked: StepCommit = {

@@ -1,5 +1,5 @@
 import { layout } from '../core/layout.ts';
-import { rolloutsInFlightMax } from '../core/limits.ts';
+import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce } from '../core/rl/chunks.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { GroupLease, Rollout, UnfinishedRollout } from '../core/rl/rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
@@ -22,8 +22,7 @@ import { lostIn } from './work-under-way.ts';
 export interface GenerateInput {
   readonly run: RunHandle;
   readonly round: SamplingRound;
-  /** Which of how many equal parts of the round. */
-  readonly chunk: { readonly index: number; readonly count: number };
+  readonly chunk: RoundChunk;
   /** From 1: what one sitting leaves unfinished the next goes on with. */
   readonly sitting?: number;
   /** What is unfinished at this sitting's deadline is given up as `timeout`. */
@@ -81,8 +80,7 @@ async function generate(
 ): Promise<GeneratedChunk> {
   const { run, round, chunk } = input;
   const store = storeOf(run);
-  const part = `chunk_${chunk.index + 1}_of_${chunk.count}`;
-  const prefix = layout.round(run.lineage, round.step, round.first, round.last) + part;
+  const prefix = layout.round(run.lineage, round.step, round.first, round.last) + chunkName(chunk);
   const ended = `${prefix}/sitting_${input.sitting ?? 1}`;
   const whole = await store.read(`${prefix}.jsonl`);
   if (whole) {
@@ -99,24 +97,21 @@ async function generate(
   const spec = await specOf(run);
   const { signal, deadline } = sitting.until(cancelled, spec.generationTimeoutS * 1000);
   const players = await openPlayers(dependencies, run, await servedPolicy(run, policy), { journal, sitting, signal });
-  const wanted = leases
-    .filter((_, i) => Math.floor((i * chunk.count) / leases.length) === chunk.index)
-    .flatMap((lease) => Array.from({ length: spec.rolloutsPerExample }, (_, index) => placeIn(lease, index)));
+  const wanted = groupsOfChunk(leases, chunk).flatMap((lease) =>
+    Array.from({ length: spec.rolloutsPerExample }, (_, index) => placeIn(lease, index)),
+  );
   const missing = wanted.filter(({ place }) => !journal.has(place));
   const adopted = wanted.length - missing.length;
 
   const flushing = setInterval(() => void journal.flush().catch(() => undefined), partIntervalMs); // close() tries again
   try {
-    for (let start = 0; start < missing.length && !signal.aborted; start += rolloutsInFlightMax) {
-      const slice = missing.slice(start, start + rolloutsInFlightMax);
-      const playing = slice.map(async ({ lease, place }) => {
-        sitting.work.begin(pieceOf(place));
-        journal.add(await players.play(lease, place));
-        sitting.work.finish(pieceOf(place));
-      });
-      say(); // a worker may die before the next heartbeat
-      await allOrFirstError(playing, signal);
-    }
+    const playing = eachInTurn(missing, rolloutsAtOnce(chunk, spec.environments), signal, async ({ lease, place }) => {
+      sitting.work.begin(pieceOf(place));
+      journal.add(await players.play(lease, place));
+      sitting.work.finish(pieceOf(place));
+    });
+    say(); // a worker may die before the next heartbeat
+    await playing;
   } finally {
     clearInterval(flushing);
     sitting.end();
@@ -155,10 +150,26 @@ function endOf(cancelled: AbortSignal, deadline: AbortSignal): SittingEnd {
   return 'deadline';
 }
 
-/** Waits for all of them also when one fails, so that nothing finished is lost with it. Stopping is no failure. */
-async function allOrFirstError(work: readonly Promise<void>[], stop: AbortSignal): Promise<void> {
-  const failed = (await Promise.allSettled(work)).find((result) => result.status === 'rejected');
-  if (failed && !stop.aborted) throw failed.reason;
+/**
+ * Begins one after another, so many at once. When one fails no other is begun, but those under way are waited for, so that
+ * nothing finished is lost with it. Stopping is no failure.
+ */
+async function eachInTurn<T>(
+  items: readonly T[],
+  atOnce: number,
+  stop: AbortSignal,
+  work: (item: T) => Promise<void>,
+): Promise<void> {
+  const failures: unknown[] = [];
+  const rest = items.values();
+  const lane = async (): Promise<void> => {
+    for (const item of rest) {
+      await work(item).catch((reason: unknown) => failures.push(reason));
+      if (failures.length > 0 || stop.aborted) return;
+    }
+  };
+  if (!stop.aborted) await Promise.all(Array.from({ length: Math.min(atOnce, items.length) }, lane));
+  if (failures.length > 0 && !stop.aborted) throw failures[0];
 }
 
 function timedOut(place: Place, journal: RolloutJournal, { generationTimeoutS }: RunSpec): Rollout {

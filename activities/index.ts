@@ -20,9 +20,9 @@ import { nextTrainerEpoch } from './trainer-claims.ts';
 import { createWarmUp } from './warm-up.ts';
 
 export type { EvaluationSummary } from './evaluate-policy.ts';
-export type { FilteredRound } from './filter-groups.ts';
+export type { FilteredEnvironment, FilteredRound } from './filter-groups.ts';
 export type { GeneratedChunk } from './generate-rollouts.ts';
-export type { LeaseInput } from './lease-groups.ts';
+export type { LeaseInput, LeasedRound } from './lease-groups.ts';
 export type { TrainerHeld } from './hold-trainer.ts';
 export type { KnownTrainers } from './find-trainers.ts';
 export type { OpenedRun, TakenOver, TrainRunInput } from './open-run.ts';

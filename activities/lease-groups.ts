@@ -1,8 +1,10 @@
 import { layout } from '../core/layout.ts';
-import { leaseGroups, type CurriculumState } from '../core/rl/curriculum.ts';
+import { hasExamples, leaseGroups, type CurriculumState } from '../core/rl/curriculum.ts';
+import { chancesOf } from '../core/rl/pools.ts';
 import type { LeasedGroups, PolicyVersion, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { poolsOf } from './pools.ts';
 import { specOf, storeOf } from './run-access.ts';
 
 export interface LeaseInput {
@@ -14,19 +16,37 @@ export interface LeaseInput {
   readonly policy: PolicyVersion;
 }
 
+export interface LeasedRound {
+  /** null: every example lies in a pool that is never drawn. */
+  readonly round: SamplingRound | null;
+  readonly curriculum: CurriculumState;
+  /** How many of the groups are of each environment; absent where the run has one, or an older version leased them. */
+  readonly groups?: Readonly<Record<string, number>>;
+}
+
 /**
  * Opens the next groups. The same curriculum leases the same groups; if they were leased before (a resumed run), the
  * stored lease is taken, with the version those groups started from, so that what was generated for it is adopted.
  */
-export async function leaseRound(input: LeaseInput): Promise<{ round: SamplingRound; curriculum: CurriculumState }> {
+export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   const { run, step, count, curriculum, datasets, policy } = input;
-  const { seed } = await specOf(run);
-  const { state, leases } = leaseGroups(curriculum, { count, environments: datasets, seed, policyStep: policy.step });
+  const spec = await specOf(run);
+  const pools = await poolsOf(run, curriculum);
+  const environments = datasets.map((dataset) => {
+    const entry = spec.environments.find(({ name }) => name === dataset.name);
+    return { ...dataset, chances: chancesOf(pools, { ...dataset, pools: entry?.pools ?? null }) };
+  });
+  if (!environments.some(hasExamples)) return { round: null, curriculum };
+  const { seed } = spec;
+  const { state, leases } = leaseGroups(curriculum, { count, environments, seed, policyStep: policy.step });
   const first = curriculum.nextOrdinal;
   const last = state.nextOrdinal - 1;
   const key = `${layout.round(run.lineage, step, first, last)}leases.json`;
-  const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson({ policy, leases } satisfies LeasedGroups));
+  const proposal: LeasedGroups = { policy, leases, curriculum: state };
+  const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(proposal));
   const stored = decodeJson<LeasedGroups>(bytes, key);
+  const groups: Record<string, number> = {};
+  for (const { environment } of stored.leases) groups[environment] = (groups[environment] ?? 0) + 1;
   return {
     round: {
       step,
@@ -35,6 +55,7 @@ export async function leaseRound(input: LeaseInput): Promise<{ round: SamplingRo
       policyStep: stored.policy.step,
       leases: { key, sha256: sha256(bytes), bytes: bytes.byteLength, count },
     },
-    curriculum: state,
+    curriculum: stored.curriculum ?? state,
+    ...(stored.curriculum && datasets.length > 1 ? { groups } : {}),
   };
 }

@@ -95,20 +95,20 @@ const identity = [
   'lora',
 ] as const satisfies readonly (keyof RunSpec)[];
 
-type Identity = Pick<RunSpec, (typeof identity)[number]> & { readonly lossCode: string | null };
+type Identity = Record<(typeof identity)[number] | 'lossCode', unknown>;
 
 /**
  * Code counts by what it is, not by where it lies. An environment's own file may be mended while its run goes on, see
- * `changedEnvironments`.
+ * `changedEnvironments`, and pools may be drawn in another way from here on.
  */
 function identityOf(spec: RunSpec): Identity {
   const advantage =
     typeof spec.advantage === 'string' ? spec.advantage : { import: { ...spec.advantage.import, path: '' } };
   const data = spec.sft?.data && { ...spec.sft.data, path: '' };
   const sft = spec.sft && { ...spec.sft, data: data ?? null };
-  const environments = spec.environments.map(({ sha256, ...entry }) =>
-    sha256 === undefined ? entry : { ...entry, id: '' },
-  );
+  const environments = spec.environments.map(({ id, sha256, name, args, weight }) => {
+    return { id: sha256 === undefined ? id : '', name, args, weight };
+  });
   return { ...spec, environments, advantage, sft, lossCode: spec.loss.import?.sha256 ?? null };
 }
 

@@ -2,7 +2,9 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { widenedBounds } from '../core/rl/difficulty.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
-import { stepMetrics } from '../core/rl/metrics.ts';
+import type { CurriculumState } from '../core/rl/curriculum.ts';
+import { environmentReward, stepMetrics } from '../core/rl/metrics.ts';
+import { poolMetrics } from '../core/rl/pools.ts';
 import { packSamples } from '../core/rl/pack.ts';
 import type { AdvantageFunction, AdvantageKind } from '../core/rl/advantage.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
@@ -13,7 +15,9 @@ import type { RunSpec } from '../core/spec/run-spec.ts';
 import { importUserFunction } from '../engine/index.ts';
 import { decodeJson, encodeJson, encodeRows, putJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import type { LeaseInput } from './lease-groups.ts';
 import { refuseBehind } from './lineages.ts';
+import { poolsOf } from './pools.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 
 /** Tokens that count in the loss; `batch/signal_tokens` are those of them whose advantage is not 0. */
@@ -37,6 +41,9 @@ export async function packBatch(input: {
   readonly scored: readonly ObjectRef[];
   /** The groups were chosen by the widened filter. */
   readonly widened?: boolean;
+  /** As these groups left it, for the sizes of its pools. */
+  readonly curriculum?: CurriculumState;
+  readonly datasets?: LeaseInput['datasets'];
 }): Promise<{
   packed: ObjectRef;
   hasSignal: boolean;
@@ -56,8 +63,11 @@ export async function packBatch(input: {
   const finished = (await Promise.all(input.scored.map((ref) => readRows<ScoredGroup>(run, ref)))).flat();
   const { batch, stats } = packSamples(trained, { advantage: await advantageOf(spec) });
   const filter = input.widened === true ? widenedBounds() : spec.filter;
+  const { curriculum, datasets } = input;
+  const pools = curriculum && datasets ? await poolFigures(run, spec, curriculum, datasets) : {};
   const metrics: Record<string, number> = {
-    ...stepMetrics({ step, finished, trained, filter }),
+    ...stepMetrics({ step, finished, trained, filter, environments: spec.environments.map(({ name }) => name) }),
+    ...pools,
     ...(input.widened === true ? { 'filter/widened': 1 } : {}),
     'batch/rows': stats.rows,
     [trainedTokens]: stats.trainedTokens,
@@ -75,6 +85,7 @@ export async function packBatch(input: {
     'train/agg/all/metrics/exact_match',
     'train/agg/all/solved_all',
     'train/agg/all/solved_none',
+    ...spec.environments.map(({ name }) => environmentReward(name)),
     'train/agg/all/is_truncated/mean',
     'off_policy/mean',
     'off_policy/max',
@@ -84,8 +95,24 @@ export async function packBatch(input: {
     hasSignal: stats.signalTokens > 0,
     rows: stats.rows,
     reward: metrics['train/reward'] ?? null,
-    metrics: Object.fromEntries(headline.flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : []))),
+    metrics: Object.fromEntries(
+      [...headline, ...Object.keys(pools)].flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : [])),
+    ),
   };
+}
+
+async function poolFigures(
+  run: RunHandle,
+  { environments }: RunSpec,
+  curriculum: CurriculumState,
+  datasets: LeaseInput['datasets'],
+): Promise<Record<string, number>> {
+  const pooled = environments.map(({ name, pools }) => ({
+    name,
+    pools,
+    datasetLength: datasets.find((dataset) => dataset.name === name)?.datasetLength ?? 0,
+  }));
+  return poolMetrics(await poolsOf(run, curriculum), pooled);
 }
 
 /** The name of one of ours, or the function of a file the config names, as it was when the run was opened. */

@@ -47,20 +47,26 @@ export const createScoreRollouts =
           else rollouts.set(rollout.group, [rollout]);
         }
       }
-      const groups: ScoredGroup[] = [];
-      for (const lease of leases) {
-        const environment = await environments.open(entries.get(lease.environment)!);
-        const example = environment.dataset.at(lease.exampleId);
-        const members = rollouts.get(lease.ordinal) ?? [];
-        const scored = await Promise.all(
-          members.map(async (rollout) => {
-            const judged = await scoreRollout(environment, example, rollout, { timeoutMs });
-            work.finish(`${rollout.group}/${rollout.index}`);
-            return judged;
-          }),
-        );
-        groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
-      }
+      const scoreAll = async (name: string): Promise<ScoredGroup[]> => {
+        const groups: ScoredGroup[] = [];
+        const environment = await environments.open(entries.get(name)!);
+        for (const lease of leases.filter((one) => one.environment === name)) {
+          const example = environment.dataset.at(lease.exampleId);
+          const members = rollouts.get(lease.ordinal) ?? [];
+          const scored = await Promise.all(
+            members.map(async (rollout) => {
+              const judged = await scoreRollout(environment, example, rollout, { timeoutMs });
+              work.finish(`${rollout.group}/${rollout.index}`);
+              return judged;
+            }),
+          );
+          groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
+        }
+        return groups;
+      };
+      // Side by side: the judge of one environment may be slow.
+      const names = [...new Set(leases.map(({ environment }) => environment))];
+      const groups = (await Promise.all(names.map(scoreAll))).flat().sort((a, b) => a.ordinal - b.ordinal);
       const { bytes } = await store.putIfAbsent(key, encodeRows(groups));
       return { scored: refTo(key, bytes), seconds: seconds(), ...lostIn(work.lost) };
     };

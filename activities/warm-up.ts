@@ -6,6 +6,7 @@ import { layout } from '../core/layout.ts';
 import { warmUpStepsPerSegment } from '../core/limits.ts';
 import { randomStream, uniform } from '../core/random.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
+import { drawByWeight } from '../core/rl/curriculum.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
@@ -146,8 +147,10 @@ async function demonstrations(
   spec: RunSpec,
   tokenizer: ChatTokenizer,
 ): Promise<(step: number) => Promise<TrainSample[]>> {
-  const environments = await Promise.all(spec.environments.map((entry) => openEnvironment(entry)));
-  const able = environments.filter((environment) => environment.demonstrate !== undefined);
+  const environments = await Promise.all(
+    spec.environments.map(async (entry) => ({ ...entry, environment: await openEnvironment(entry) })),
+  );
+  const able = environments.filter(({ environment }) => environment.demonstrate !== undefined);
   if (able.length === 0) {
     throw new RatchetError(
       'ConfigInvalid',
@@ -156,7 +159,7 @@ async function demonstrations(
   }
   const draw = async (step: number, row: number): Promise<TrainSample[]> => {
     const place = [spec.seed, 'sft', step, row] as const;
-    const environment = able[Math.floor(uniform(...place, 'environment') * able.length)]!;
+    const { environment } = drawByWeight(able, uniform(...place, 'environment'));
     const example = environment.dataset.at(Math.floor(uniform(...place, 'example') * environment.dataset.length));
     const demonstration = await environment.demonstrate!(example, randomStream(...place));
     return demonstrationRows(tokenizer, example.prompt, demonstration, environment.tools);

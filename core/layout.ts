@@ -17,6 +17,8 @@ export const layout = {
   commits: (lineage: string) => `lineages/${lineage}/steps/`,
   round: (lineage: string, step: number, first: number, last: number) =>
     `${branch(lineage)}rollouts/step_${step}/groups_${first}-${last}/`,
+  /** By content, whatever the lineage: many commits may name the same. */
+  pools: (digest: string) => `pools/${digest.slice(0, 16)}.json`,
   /** All rounds of a step. */
   rounds: (lineage: string, step: number) => `${branch(lineage)}rollouts/step_${step}/`,
   allBatches: (lineage: string) => `${branch(lineage)}batches/`,

@@ -1,7 +1,5 @@
 import { roundsBeforeWidening, samplingRoundsMax } from '../core/limits.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
-import { addHistograms, describeHistogram } from '../core/rl/difficulty.ts';
-import { addFailures, breakerReason, describeFailures, noFailures } from '../core/rl/failures.ts';
 import { countGroups, selectGroups } from '../core/rl/selection.ts';
 import { decodeRanges, encodeRanges, type EndedRanges } from '../core/rl/ledger.ts';
 import { addLost, nothingLost, type LostWork } from '../core/rl/lost-work.ts';
@@ -10,6 +8,7 @@ import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { FilteredRound, LeaseInput } from '../activities/index.ts';
 import { local, rolloutsFor } from './activity-options.ts';
 import { generateRound } from './generate-round.ts';
+import { RoundAccount } from './round-account.ts';
 import type { RunDesk } from './run-desk.ts';
 
 /** What a step's groups were drawn from and what is left over: the run's state moves from `Before` to the result. */
@@ -59,8 +58,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
   const spent = { generate_s: 0, score_s: 0, adopted: 0 };
   let { curriculum, surplus } = input;
   let rounds: ScoredRound[] = [];
-  let means: readonly number[] = [];
-  let failures = noFailures;
+  const account = new RoundAccount();
   let lost = nothingLost;
   let fruitlessRounds = 0;
   let isWidened = false;
@@ -72,7 +70,15 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     const hasSampled = issued.length > 0;
     if (ready === groupsPerBatch || (hasSampled && ready * 2 >= groupsPerBatch)) {
       const widened = isWidened ? { widened: true } : {};
-      const packed = await local.packBatch({ run, step, trained: selection.trained, scored, ...widened });
+      const packed = await local.packBatch({
+        run,
+        step,
+        trained: selection.trained,
+        scored,
+        curriculum,
+        datasets,
+        ...widened,
+      });
       ended.push(...rounds.map(({ filtered }) => filtered.ended));
       if (selection.stale !== '') ended.push({ stale: selection.stale });
       // What a run recorded before this was asked has a signal.
@@ -102,9 +108,9 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
           solved_all: solved.all,
           solved_none: solved.none,
           rounds: issued.length,
-          failed_rollouts: failures.failedRollouts,
-          policy_failures: failures.policyFailures ?? 0,
-          rollouts: failures.rollouts,
+          failed_rollouts: account.failures.failedRollouts,
+          policy_failures: account.failures.policyFailures ?? 0,
+          rollouts: account.failures.rollouts,
           ...spent,
         },
         lost,
@@ -125,8 +131,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
       desk.pause(
         [
           `no-signal: ${fruitlessRounds} sampling rounds for step ${step} kept ${ready} of the ${groupsPerBatch} groups a batch needs (${solved.all} groups all right, ${solved.none} all wrong).`,
-          `Mean rewards of the groups: ${describeHistogram(means)}.`,
-          ...describeFailures(failures.causes).map((cause) => `${cause}.`),
+          ...account.describe(),
           `Choose easier or harder examples, or widen [difficulty_filter]; then resume.`,
         ].join(' '),
       );
@@ -136,11 +141,18 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
 
     const count = Math.ceil((groupsPerBatch - ready) * spec.oversamplingFactor);
     const leased = await local.leaseGroups({ run, step, count, curriculum, datasets, policy: input.newestPolicy() });
-    curriculum = leased.curriculum;
     const { round } = leased;
+    if (round === null) {
+      desk.pause(noExamplesReason(spec, step));
+      await desk.untilResumed();
+      curriculum = withAllExamples(curriculum);
+      continue;
+    }
+    curriculum = leased.curriculum;
     issued.push([round.first, round.last]);
     const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
 
+    const { groups } = leased;
     desk.progress.leased({
       step,
       policyStep: round.policyStep,
@@ -148,7 +160,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
       needed: groupsPerBatch,
       kept: ready,
     });
-    const generated = await desk.waitFor(`generate ${label}`, generateRound(desk, { run, spec, round, count, label }));
+    const generated = await generateRound(desk, { run, spec, round, count, groups, label });
     desk.progress.scoring();
     const score = await desk.waitFor(
       `score ${label}`,
@@ -157,7 +169,8 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
       ]),
     );
     const widened = isWidened ? { widened: true } : {};
-    const filtered = await local.filterGroups({ run, round, scored: score.scored, ...widened });
+    const filtered = await local.filterGroups({ run, round, scored: score.scored, curriculum, ...widened });
+    curriculum = filtered.curriculum ?? curriculum;
 
     scored.push(score.scored);
     rounds = [...rounds, { round, scored: score.scored, filtered }];
@@ -165,21 +178,27 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     fruitlessRounds += 1;
     solved.all += filtered.solved.all;
     solved.none += filtered.solved.none;
-    means = addHistograms(means, filtered.means ?? []);
     spent.generate_s += generated.seconds;
     spent.score_s += score.seconds;
     spent.adopted += generated.adopted;
     lost = [generated.lost, score.lost ?? nothingLost].reduce(addLost, lost);
 
-    failures = addFailures(failures, filtered.failures ?? noFailures);
-    const tooMuch = breakerReason(failures, spec.breaker);
+    account.add(filtered);
+    const tooMuch = account.breakerReason(spec.breaker, step);
     if (tooMuch !== null) {
-      const causes = describeFailures(failures.causes).join('; ');
-      desk.pause(
-        `breaker: ${tooMuch} for step ${step}: ${causes}. Nothing of it was trained. Mend the cause, then resume.`,
-      );
+      desk.pause(tooMuch);
       await desk.untilResumed();
-      failures = noFailures;
+      account.forgetFailures();
     }
   }
+}
+
+function noExamplesReason({ environments }: RunSpec, step: number): string {
+  const names = environments.map(({ name }) => name).join(', ');
+  return `no-examples: every example of ${names} lies in a difficulty pool that is never drawn, so there is nothing to sample for step ${step}. Resume to take all of them as normal again, or stop here; easy_fraction and hard_fraction of [buffer] above 0 keep drawing from the pools.`;
+}
+
+/** As before anything was judged. */
+function withAllExamples({ nextOrdinal, environments }: CurriculumState): CurriculumState {
+  return { nextOrdinal, environments };
 }

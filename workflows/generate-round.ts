@@ -1,4 +1,5 @@
-import { generateChunks, generateSittingsMax } from '../core/limits.ts';
+import { generateSittingsMax } from '../core/limits.ts';
+import { chunksOfRound, describeChunk, type RoundChunk } from '../core/rl/chunks.ts';
 import { addLost, lostBeside, nothingLost, type LostWork } from '../core/rl/lost-work.ts';
 import type { ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
@@ -13,7 +14,10 @@ export interface GeneratedRound {
   readonly lost: LostWork;
 }
 
-/** Generates a round in a few chunks side by side, each in as many sittings as it takes. */
+/**
+ * Generates a round in a few chunks side by side, each in as many sittings as it takes. No chunk holds groups of two
+ * environments, so a slow one keeps nobody else's from being finished.
+ */
 export async function generateRound(
   desk: RunDesk,
   input: {
@@ -21,21 +25,25 @@ export async function generateRound(
     readonly spec: RunSpec;
     readonly round: SamplingRound;
     readonly count: number;
+    /** Of each environment, where there are several. */
+    readonly groups: Readonly<Record<string, number>> | undefined;
     readonly label: string;
   },
 ): Promise<GeneratedRound> {
-  const { run, spec, round, count, label } = input;
+  const { run, spec, round, count, groups, label } = input;
   const rollouts = rolloutsFor(spec);
-  const chunks = Math.min(generateChunks, count);
-  const generated = await Promise.all(
-    Array.from({ length: chunks }, (_, index) =>
-      generateChunk(
-        desk,
-        rollouts,
-        { run, round, chunk: { index, count: chunks } },
-        `${label} (${index + 1}/${chunks})`,
-      ),
-    ),
+  const chunks = chunksOfRound(count, groups);
+  const open = new Set(chunks);
+  const openNames = () => [...new Set([...open].flatMap(({ environment }) => environment ?? []))];
+  const generating = chunks.map(async (chunk) => {
+    const generated = await generateChunk(desk, rollouts, { run, round, chunk }, `${label} (${describeChunk(chunk)})`);
+    open.delete(chunk);
+    return generated;
+  });
+  const generated = await desk.waitFor(
+    () =>
+      groups && open.size < chunks.length ? `generate ${label}, of ${openNames().join(', ')}` : `generate ${label}`,
+    Promise.all(generating),
   );
   return {
     finished: generated.map(({ finished }) => finished),
@@ -52,7 +60,7 @@ export async function generateRound(
 async function generateChunk(
   desk: RunDesk,
   rollouts: ReturnType<typeof rolloutsFor>,
-  input: { readonly run: RunHandle; readonly round: SamplingRound; readonly chunk: { index: number; count: number } },
+  input: { readonly run: RunHandle; readonly round: SamplingRound; readonly chunk: RoundChunk },
   label: string,
 ): Promise<Pick<GeneratedChunk, 'finished' | 'adopted' | 'seconds'> & { readonly lost: LostWork }> {
   let deadlines = 0;

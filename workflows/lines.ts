@@ -1,5 +1,6 @@
 import { describeEffectiveness, type Effectiveness } from '../core/rl/effectiveness.ts';
 import { firstLineage } from '../core/names.ts';
+import { environmentRewards } from '../core/rl/metrics.ts';
 import type { EvaluationSummary, OrchestratorActivities, Recovery } from '../activities/index.ts';
 import type { RunEvent } from './messages.ts';
 
@@ -22,11 +23,8 @@ export function unsoundLine({
 
 export function finishedLine(step: number, maxSteps: number, effectiveness: Effectiveness | undefined): string {
   const figures = effectiveness === undefined ? [] : [describeEffectiveness(effectiveness)];
-  const where =
-    maxSteps === 0
-      ? 'finished: v0, from supervised training alone'
-      : `${endOf(step, maxSteps)} at step ${step} of ${maxSteps}`;
-  return [where, ...(maxSteps === 0 ? [] : figures)].join(' · ');
+  if (maxSteps === 0) return 'finished: v0, from supervised training alone';
+  return [`${endOf(step, maxSteps)} at step ${step} of ${maxSteps}`, ...figures].join(' · ');
 }
 
 /** A run that made fewer steps than it was to make was told to stop. */
@@ -54,12 +52,18 @@ export function stepLine(step: number, maxSteps: number, figures: Readonly<Recor
   const { reward, kept_groups, issued_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
   return [
     `step ${step} of ${maxSteps}`,
-    `reward ${reward?.toFixed(3) ?? '–'}`,
+    `reward ${reward?.toFixed(3) ?? '–'}${inEach(figures)}`,
     `kept ${kept_groups} of ${issued_groups} groups (${solved_all} all right, ${solved_none} all wrong)`,
     `generate ${generate_s?.toFixed(2)}s`,
     `train ${train_s?.toFixed(2)}s`,
     `step ${step_s?.toFixed(2)}s`,
   ].join('  ');
+}
+
+/** ` (short 0.610, long 0.354)` where there are several environments. */
+function inEach(figures: Readonly<Record<string, number>>): string {
+  const rewards = environmentRewards(figures).map(([name, reward]) => `${name} ${reward.toFixed(3)}`);
+  return rewards.length === 0 ? '' : ` (${rewards.join(', ')})`;
 }
 
 export function evalLine({ environment, step, rollouts, sampled, greedy, says }: EvaluationSummary): string {

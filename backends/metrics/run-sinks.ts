@@ -140,5 +140,5 @@ export async function readSinkStates(store: Store): Promise<SinkStates> {
 }
 
 function reasonOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
+  return (error instanceof Error ? error.message : String(error)).replaceAll(/\s+/g, ' ').trim();
 }

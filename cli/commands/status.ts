@@ -1,7 +1,14 @@
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { type Client, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
 import type { CommittedRun } from '../../activities/committed-run.ts';
+import { describeSink, type SinkStates } from '../../backends/metrics/sinks.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { layout } from '../../core/layout.ts';
+import { environmentRewards } from '../../core/rl/metrics.ts';
+import { describePools } from '../../core/rl/pools.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
 import { askStatus } from '../ask-status.ts';
 import { findRun } from '../connection.ts';
@@ -35,25 +42,30 @@ export interface StatusReport {
   readonly stoppedBecause: string | null;
   /** What the commits say; read where the workflow does not run, as it takes longer. */
   readonly committed: CommittedRun | null;
-  /** Where its metrics go besides its folder, one line each: what is behind, what fails. */
-  readonly sinks: readonly string[];
   /** Why Temporal could not be asked; null when it could. */
   readonly temporalError: string | null;
   /** What stands in for a status: who does not answer. */
   readonly waiting: string | null;
+  /** Where its metrics go besides its folder, and how far that is; empty where the folder is not on this machine. */
+  readonly sinks: SinkStates;
 }
 
 async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
-  const sinks = await sinksOf(run, store);
-  const nothing = { run, workflow: null, status: null, retries: [], stoppedBecause: null, temporalError: null, sinks };
+  const nothing = { run, workflow: null, status: null, retries: [], stoppedBecause: null, temporalError: null };
   try {
     const told = await withTemporal((client) => askTemporal(client, run));
-    return { ...nothing, ...told, committed: told.workflow === 'running' ? null : await readCommitted(run, store) };
+    return {
+      ...nothing,
+      ...told,
+      committed: told.workflow === 'running' ? null : await readCommitted(run, store),
+      sinks: await sinksOf(run, store ?? told.status?.storeUri),
+    };
   } catch (error) {
     const isKnown = error instanceof RatchetError && ['ServerUnavailable', 'RunNotFound'].includes(error.code);
     const committed = isKnown ? await readCommitted(run, store) : null;
     if (!committed) throw error;
-    return { ...nothing, waiting: null, committed, temporalError: (error as Error).message };
+    const sinks = await sinksOf(run, store);
+    return { ...nothing, waiting: null, committed, sinks, temporalError: (error as Error).message };
   }
 }
 
@@ -77,20 +89,14 @@ async function askTemporal(client: Client, run: string): Promise<Told> {
   };
 }
 
-/** Where its metrics go besides its folder, and which of that is behind or fails; nothing when its folder is not here. */
-async function sinksOf(run: string, store: string | undefined): Promise<readonly string[]> {
-  const [{ findRunFolder }, { readSinkStates }, { describeSink }, { openRunStore }] = await Promise.all([
-    import('../run-place.ts'),
-    import('../../backends/metrics/run-sinks.ts'),
-    import('../../backends/metrics/sinks.ts'),
-    import('../../backends/store/index.ts'),
-  ]);
+/** Read as a plain file: opening stores takes longer than all else here. */
+async function sinksOf(run: string, store = 'file:outputs'): Promise<SinkStates> {
+  if (!store.startsWith('file:')) return {};
+  const folder = store.startsWith('file:///') ? fileURLToPath(store) : store.slice('file:'.length);
   try {
-    const folder = await findRunFolder(run, store, { asksTemporal: false });
-    const states = await readSinkStates(openRunStore(folder.store, folder.name));
-    return Object.entries(states).flatMap(([sink, state]) => describeSink(sink, state) ?? []);
+    return JSON.parse(await readFile(path.resolve(folder, run, layout.sinks()), 'utf8')) as SinkStates;
   } catch (error) {
-    if (error instanceof RatchetError && error.code === 'RunNotFound') return [];
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return {};
     throw error;
   }
 }
@@ -121,16 +127,17 @@ async function failureOf(handle: WorkflowHandle): Promise<string | null> {
 }
 
 async function describe(report: StatusReport): Promise<string[]> {
-  const { run, workflow, status, committed, stoppedBecause, temporalError, waiting, retries, sinks } = report;
+  const { run, workflow, status, committed, sinks, stoppedBecause, temporalError, waiting, retries } = report;
   const lines = status ? describeStatus(status, workflow!, retries) : [`${run}: ${standing(report)}`];
   if (stoppedBecause) lines.push(`stopped because: ${stoppedBecause}`);
   if (waiting) lines.push(waiting);
   if (temporalError) lines.push(temporalError);
   if (committed) {
     const { describeEffectiveness } = await import('../../core/rl/effectiveness.ts');
+    lines.push(...describeEnvironments(committed.metrics));
     lines.push(`effectiveness ${describeEffectiveness(committed.effectiveness)}`);
   }
-  return [...lines, ...sinks];
+  return [...lines, ...Object.entries(sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? [])];
 }
 
 function standing({ workflow, committed }: StatusReport): string {
@@ -138,6 +145,16 @@ function standing({ workflow, committed }: StatusReport): string {
   const { step, lineage, committedAt } = committed;
   const place = `step ${step}, lineage ${lineage}, committed at ${committedAt}`;
   return workflow === null ? place : `workflow ${workflow}; ${place}`;
+}
+
+/** Of a run with several environments, or with pools. */
+function describeEnvironments(figures: Readonly<Record<string, number | string>>): string[] {
+  const rewards = environmentRewards(figures).map(([name, reward]) => `${name} ${reward.toFixed(3)}`);
+  const pools = describePools(figures);
+  return [
+    ...(rewards.length > 0 ? [`rewards       ${rewards.join(' · ')}`] : []),
+    ...(pools.length > 0 ? [`pools         ${pools.join(' · ')}`] : []),
+  ];
 }
 
 function describeStatus(status: RunStatus, workflow: string, retries: readonly string[]): string[] {
@@ -151,6 +168,7 @@ function describeStatus(status: RunStatus, workflow: string, retries: readonly s
     `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,
+    ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
     ...(waiting.length > 0 ? ['waiting on:', ...waiting] : []),
   ];
 }

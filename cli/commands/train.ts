@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto';
-import { setTimeout as delay } from 'node:timers/promises';
 import { mkdir } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Client } from '@temporalio/client';
@@ -8,7 +7,7 @@ import { taskQueues } from '../../core/names.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { readSinkStates } from '../../backends/metrics/run-sinks.ts';
+import { untilSent } from '../until-sent.ts';
 import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
 import { waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
@@ -210,29 +209,6 @@ async function findServer(clock: Teller): Promise<TemporalCli> {
   const cli = await ensureTemporalCli({ log: (line) => clock.say(`${clock.part(2)}${line}`) });
   clock.say(`${clock.part(2)}Temporal server: ${cli.serverVersion} (${cli.source})`);
   return cli;
-}
-
-/** How often one looks how far W&B is. */
-const sinkPollMs = 250;
-/** How long the end of our processes waits for W&B to have everything; what it lacks then it gets when they start again. */
-const sinkPatienceMs = 60_000;
-
-async function untilSent(spec: RunSpec, { say }: Audience, interrupted: AbortSignal): Promise<void> {
-  if (!spec.wandb || spec.wandb.mode === 'disabled') return;
-  const store = openRunStore(spec.store.uri, spec.name);
-  const until = performance.now() + sinkPatienceMs;
-  for (;;) {
-    const { wandb } = await readSinkStates(store);
-    const isOver = performance.now() > until || interrupted.aborted;
-    if (wandb?.isDone) return say(`W&B     ${wandb.place ?? ''}`);
-    if (wandb?.failing || isOver) {
-      const why = wandb?.failing ?? 'it was not waited for any longer';
-      return say(
-        `W&B     ${wandb?.next ?? 0} of ${wandb?.rows ?? '?'} rows sent: ${why}. The rest is sent when processes run here again (npx ratchet dev).`,
-      );
-    }
-    await delay(sinkPollMs, undefined, { signal: interrupted }).catch(() => undefined); // interrupted: said above
-  }
 }
 
 function sayNext(command: TypedCommand, spec: RunSpec, { say }: Audience): void {

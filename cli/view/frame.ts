@@ -122,11 +122,11 @@ function titleOf(model: ViewModel, columns: number): Line {
 
 function stepOf({ step, maxSteps, elapsedS, etaS }: ViewModel, columns: number): Line {
   const left = ` step  ${step}/${maxSteps} `;
-  const right = ` ${Math.floor((100 * step) / maxSteps)}%  ${seconds(elapsedS)}${etaS === null ? '' : `  eta ${seconds(etaS)}`}`;
+  const right = ` ${maxSteps === 0 ? 0 : Math.floor((100 * step) / maxSteps)}%  ${seconds(elapsedS)}${etaS === null ? '' : `  eta ${seconds(etaS)}`}`;
   const room = columns - widthOf(left) - widthOf(right);
   return [
     { text: left },
-    { text: bar(step / maxSteps, Math.min(60, Math.max(4, room))), style: 'cyan' },
+    { text: bar(maxSteps === 0 ? 0 : step / maxSteps, Math.min(60, Math.max(4, room))), style: 'cyan' },
     { text: right },
   ];
 }

@@ -76,6 +76,11 @@ export function addFailures(earlier: RoundFailures, later: RoundFailures): Round
   };
 }
 
+/** What a later step begins with: groups that failed one after another go on failing one after another. */
+export function onlyRow({ failedGroupsInRow, causes }: RoundFailures): RoundFailures {
+  return failedGroupsInRow === 0 ? noFailures : { ...noFailures, failedGroupsInRow, causes };
+}
+
 export interface BreakerLimits {
   readonly maxFailedShare: number;
   readonly maxFailedGroups: number;
@@ -90,7 +95,7 @@ const failedGroupsMin = 2;
 /** Why the run must not go on as it is; null when it may. */
 export function breakerReason(failures: RoundFailures, limits: BreakerLimits): string | null {
   const { rollouts, failedRollouts, failedGroups, failedGroupsInRow } = failures;
-  if (failedGroups < failedGroupsMin) return null;
+  if (Math.max(failedGroups, failedGroupsInRow) < failedGroupsMin) return null;
   if (failedRollouts > limits.maxFailedShare * rollouts) {
     const percent = Math.round((failedRollouts / rollouts) * 100);
     return `${failedRollouts} of ${rollouts} rollouts failed (${percent}%, [breaker] max_failed_share is ${limits.maxFailedShare})`;
@@ -99,6 +104,23 @@ export function breakerReason(failures: RoundFailures, limits: BreakerLimits): s
     return `${failedGroupsInRow} groups in a row failed ([breaker] max_failed_groups is ${limits.maxFailedGroups})`;
   }
   return null;
+}
+
+/**
+ * The same for a run with several environments. Each is judged by itself first: one that fails altogether is a small share of
+ * a round in which it is drawn rarely, and its groups never follow one another there.
+ */
+export function breakerAmong(
+  all: RoundFailures,
+  environments: ReadonlyMap<string, RoundFailures>,
+  limits: BreakerLimits,
+): { readonly reason: string; readonly environment: string | null; readonly causes: FailureCounts } | null {
+  for (const [environment, failures] of environments) {
+    const reason = breakerReason(failures, limits);
+    if (reason !== null) return { reason: `${environment}: ${reason}`, environment, causes: failures.causes };
+  }
+  const reason = breakerReason(all, limits);
+  return reason === null ? null : { reason, environment: null, causes: all.causes };
 }
 
 /** What may be done when memory runs out, by where it did. */

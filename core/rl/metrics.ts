@@ -17,10 +17,26 @@ export interface StepMetricsInput {
   /** The groups in the batch. */
   readonly trained: readonly ScoredGroup[];
   readonly filter: DifficultyBounds;
+  /** Names of the run's environments; with several, each has metrics of its own. */
+  readonly environments: readonly string[];
 }
 
-export function stepMetrics({ step, finished, trained, filter }: StepMetricsInput): Metrics {
-  const environments = [...new Set(finished.map(({ environment }) => environment))].sort();
+/** A metric's name: mean reward of everything that finished in one environment. */
+export function environmentReward(name: string): string {
+  return `reward/${name}/mean`;
+}
+
+/** Environments and their mean rewards among some metrics. */
+export function environmentRewards(
+  metrics: Readonly<Record<string, number | string>>,
+): [name: string, reward: number][] {
+  return Object.entries(metrics).flatMap(([key, reward]): [string, number][] => {
+    const name = /^reward\/(.+)\/mean$/.exec(key)?.[1];
+    return name === undefined || typeof reward !== 'number' ? [] : [[name, reward]];
+  });
+}
+
+export function stepMetrics({ step, finished, trained, filter, environments }: StepMetricsInput): Metrics {
   const metrics: Metrics = {};
   addMean(metrics, 'train/reward', finished.flatMap(rewardsOf));
   addMean(
@@ -33,16 +49,8 @@ export function stepMetrics({ step, finished, trained, filter }: StepMetricsInpu
   );
   addSubset(metrics, 'train/agg/all', finished);
   addSubset(metrics, 'train/agg/effective', trained);
-  if (environments.length > 1) {
-    for (const name of environments) {
-      addSubset(
-        metrics,
-        `train/${name}/all`,
-        finished.filter(({ environment }) => environment === name),
-      );
-    }
-  }
-  addSolved(metrics, finished);
+  if (environments.length > 1) for (const name of environments) addEnvironment(metrics, name, { finished, trained });
+  addSolved(metrics, 'train/agg/all', finished);
   addDropped(metrics, finished, filter);
   addOffPolicy(metrics, trained, step);
   metrics['batch/groups'] = trained.length;
@@ -107,11 +115,25 @@ function addSubset(metrics: Metrics, prefix: string, groups: readonly ScoredGrou
   for (const [name, value] of Object.entries(rolloutMetrics(rollouts))) metrics[`${prefix}/${name}`] = value;
 }
 
-function addSolved(metrics: Metrics, groups: readonly ScoredGroup[]): void {
+/** What is there for all environments together, for one: prime-rl's `train/<env>/…`, `reward/<env>/mean` and `batch/<env>`. */
+function addEnvironment(
+  metrics: Metrics,
+  name: string,
+  { finished, trained }: Pick<StepMetricsInput, 'finished' | 'trained'>,
+): void {
+  const ofIt = (groups: readonly ScoredGroup[]) => groups.filter(({ environment }) => environment === name);
+  addMean(metrics, environmentReward(name), ofIt(finished).flatMap(rewardsOf));
+  addSubset(metrics, `train/${name}/all`, ofIt(finished));
+  addSubset(metrics, `train/${name}/effective`, ofIt(trained));
+  addSolved(metrics, `train/${name}/all`, ofIt(finished));
+  metrics[`batch/${name}`] = ofIt(trained).flatMap(rewardsOf).length;
+}
+
+function addSolved(metrics: Metrics, prefix: string, groups: readonly ScoredGroup[]): void {
   const solved = solvedCounts(groups.map(rewardsOf));
   const total = solved.all + solved.none + solved.some;
   if (total === 0) return;
-  for (const kind of ['all', 'none', 'some'] as const) metrics[`train/agg/all/solved_${kind}`] = solved[kind] / total;
+  for (const kind of ['all', 'none', 'some'] as const) metrics[`${prefix}/solved_${kind}`] = solved[kind] / total;
 }
 
 function addDropped(metrics: Metrics, groups: readonly ScoredGroup[], filter: DifficultyBounds): void {

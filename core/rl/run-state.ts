@@ -122,6 +122,8 @@ export interface RunState {
 export interface LeasedGroups {
   readonly policy: PolicyVersion;
   readonly leases: readonly GroupLease[];
+  /** What comes after these groups. Absent in what an older version of Ratchet leased. */
+  readonly curriculum?: CurriculumState;
 }
 
 /** One immutable object: all that decides what a train step does. Training it again does the same again. */

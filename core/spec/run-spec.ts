@@ -12,6 +12,17 @@ export type JsonValue = string | number | boolean | null | JsonValue[] | { [key:
 
 const args = z.record(z.string(), jsonValue);
 
+/**
+ * Difficulty pools of an environment: a mean reward of a group ≥ easyThreshold makes its example easy, else one ≤
+ * hardThreshold makes it hard. A fraction says how often examples of a pool are drawn, where normal ones are drawn once
+ * per epoch; 0 = never again.
+ */
+export const PoolSpec = z.strictObject({
+  easyThreshold: z.number().nullable(),
+  hardThreshold: z.number().nullable(),
+  easyFraction: z.number().min(0).max(1),
+  hardFraction: z.number().min(0).max(1),
+});
 /** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
 const fileSha256 = z.string().optional();
 
@@ -24,6 +35,8 @@ export const EnvironmentSpec = z.strictObject({
   args,
   /** Relative probability of drawing an example from this environment, > 0. */
   weight: z.number().positive(),
+  /** null = all examples are drawn alike. */
+  pools: PoolSpec.nullable().default(null),
 });
 
 /**
@@ -282,6 +295,7 @@ export const RunSpec = z.strictObject({
 });
 
 export type RunSpec = z.infer<typeof RunSpec>;
+export type PoolSpec = z.infer<typeof PoolSpec>;
 export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
 export type SamplingSpec = z.infer<typeof SamplingSpec>;
 export type EvalSpec = z.infer<typeof EvalSpec>;

@@ -31,6 +31,7 @@ const Args = z.strictObject({
   max_turns: z.int().min(1).max(100).default(10).describe('turns of the model at most, the answer included'),
   results: z.int().min(1).max(50).default(10).describe('pages that a search gives at most'),
   hops: z.enum(['one', 'two', 'both']).default('both').describe('pages that a question needs'),
+  reading_weight: z.number().min(0).max(10).default(0).describe('reward for reading the sections with the answer'),
   judge: judgeArgs.optional().describe('a model that says whether an answer is right, in place of comparing texts'),
   system_prompt: z.string().nullable().default(null).describe('null = instructions of ours, "" = none'),
   seed: z.int().min(0).default(0).describe('chooses the order of the questions, and which tenth is held out'),
@@ -41,7 +42,7 @@ const instructions =
   'End with one line: Answer: followed by a few words or a number and nothing else.';
 
 export function loadEnvironment(args: unknown): Environment {
-  const { max_turns, results, hops, judge, system_prompt, seed } = parseArgs('wiki-search', Args, args);
+  const { max_turns, results, hops, reading_weight, judge, system_prompt, seed } = parseArgs('wiki-search', Args, args);
   const world = makeWorld();
   const questions = makeQuestions(world)
     .filter(({ sections }) => hops === 'both' || sections.length === (hops === 'one' ? 1 : 2))
@@ -73,7 +74,7 @@ export function loadEnvironment(args: unknown): Environment {
         weight: judge === undefined ? 1 : 0,
         score: ({ completion, example }) => Number(normalized(finalAnswer(completion)) === normalized(example.answer)),
       },
-      { name: 'right_sections', weight: 0, score: rightSections },
+      { name: 'right_sections', weight: reading_weight, score: rightSections },
       { name: 'tool_calls', weight: 0, score: ({ turns }) => toolCallsOf(turns).length },
     ]),
     demonstrate,

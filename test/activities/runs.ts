@@ -13,6 +13,7 @@ import {
   createRolloutActivities,
   createTrainActivities,
   createUploadActivities,
+  type LeaseInput,
 } from '../../activities/index.ts';
 import { PolicyTrainer, type Recovery } from '../../activities/policy-trainer.ts';
 import type { Environments } from '../../backends/environments/index.ts';
@@ -25,7 +26,7 @@ import type { Trainer, SftOutcome, TrainOutcome } from '../../backends/trainer/t
 import { storeOf } from '../../activities/run-access.ts';
 import { hash32 } from '../../core/random.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
-import type { ObjectRef, PolicyVersion, RunHandle, RunState, SamplingRound } from '../../core/rl/run-state.ts';
+import type { ObjectRef, RunHandle, RunState, SamplingRound } from '../../core/rl/run-state.ts';
 import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { createPreset, loadModelFolder } from '../../engine/index.ts';
@@ -251,7 +252,21 @@ export function openRoles(
     restoreVersion: atFirstEpoch(restoreVersion),
     publishVersion: atFirstEpoch(publishVersion),
   };
-  return { ...activities, policyTrainer, trainers, seat, spoolFolder };
+  /** Of a run that has examples left to draw, as most have. */
+  const leaseGroups = async (input: LeaseInput) => {
+    const leased = await activities.leaseGroups(input);
+    assert(leased.round, 'there are examples to lease');
+    return { ...leased, round: leased.round };
+  };
+  return {
+    ...activities,
+    leaseGroups,
+    leaseOrNone: activities.leaseGroups,
+    policyTrainer,
+    trainers,
+    seat,
+    spoolFolder,
+  };
 }
 
 let holders = 0;
@@ -303,7 +318,7 @@ export const datasets = [{ name: 'reverse-text', weight: 1, datasetLength: 100 }
 export async function sampleRound(
   { run }: TestRun,
   roles: Roles,
-  input: { readonly step: number; readonly policy: PolicyVersion; readonly curriculum: RunState['curriculum'] },
+  input: Pick<LeaseInput, 'step' | 'policy' | 'curriculum'> & Partial<Pick<LeaseInput, 'datasets'>>,
 ): Promise<{ round: SamplingRound; scored: ObjectRef; curriculum: RunState['curriculum'] }> {
   const { round, curriculum } = await roles.leaseGroups({ run, count: 2, datasets, ...input });
   const finished = [];
@@ -315,7 +330,12 @@ export async function sampleRound(
 }
 
 /** One step up to the plan: every group of one round is trained, whatever the filter would say. */
-export async function planNext(test: TestRun, roles: Roles, from: Committed) {
+export async function planNext(
+  test: TestRun,
+  roles: Roles,
+  from: Committed,
+  more: Partial<Pick<LeaseInput, 'datasets'>> = {},
+) {
   const { run } = test;
   const { state } = from;
   const step = state.step + 1;
@@ -323,6 +343,7 @@ export async function planNext(test: TestRun, roles: Roles, from: Committed) {
     step,
     policy: state.policy,
     curriculum: state.curriculum,
+    ...more,
   });
   const ordinals = `${round.first}-${round.last}`;
   const trained = [{ scored, policyStep: round.policyStep, ordinals }];
@@ -337,10 +358,10 @@ export async function advance(
   test: TestRun,
   roles: Roles,
   from: Committed,
-  more: { readonly pinned?: readonly number[] } = {},
+  { pinned = [], ...more }: { readonly pinned?: readonly number[]; readonly datasets?: LeaseInput['datasets'] } = {},
 ): Promise<Committed> {
   const { run, spec } = test;
-  const { plan, snapshot, curriculum, step, ordinals } = await planNext(test, roles, from);
+  const { plan, snapshot, curriculum, step, ordinals } = await planNext(test, roles, from, more);
   const trained = await act(roles.trainStep, { run, plan });
   if (!trained.policy) throw new Error(`refused: ${trained.reason}`);
   const renews = spec.kl.refSyncSteps !== null && step % spec.kl.refSyncSteps === 0;
@@ -364,7 +385,7 @@ export async function advance(
   });
   const { policy, optimizer } = trained;
   if (!isPublished) await act(roles.publishVersion, { run, policy, optimizer });
-  if (snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [state.reference.step, ...(more.pinned ?? [])] });
+  if (snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [state.reference.step, ...pinned] });
   return { state, parent: sha256 };
 }
 

@@ -28,14 +28,19 @@ const excused: Readonly<Record<string, string>> = {
   'policy.file.bytes': 'how large an object is, for people; its sha256 decides what it is',
   'reference.file.bytes': 'as policy.file.bytes',
   'reference.digest': 'names the weights in reports; file.sha256 decides what is read',
+  'curriculum.pools.bytes': 'as policy.file.bytes',
   'surplus.*.scored.bytes': 'as policy.file.bytes',
   'surplus.*.scored.count': 'how many rows an object has, for people',
   'overrides.stopAfter': 'a wish for the execution that has ended: a run that starts again forgets it on purpose',
 };
 
+/** So few that each step comes to examples that were played before. */
+const datasets = [{ name: 'reverse-text', weight: 1, datasetLength: 6 }];
+
 const settings = {
   'checkpoints.interval': '1',
   max_off_policy_steps: '1',
+  buffer: '{ easy_threshold = 0.3, hard_threshold = 0.05, hard_fraction = 0.3 }',
   kl_penalty: '{ beta = 0.2, target_kl = 0.5, ref_sync_steps = 2 }',
 };
 
@@ -44,8 +49,11 @@ async function step(test: TestRun, roles: Roles, from: Committed): Promise<Commi
   const { run, spec } = test;
   const { state } = from;
   const next = state.step + 1;
-  const sampled = await sampleRound(test, roles, { step: next, policy: state.policy, curriculum: state.curriculum });
+  const { policy, reference, klBeta, overrides } = state;
+  const sampled = await sampleRound(test, roles, { step: next, policy, curriculum: state.curriculum, datasets });
   const { round } = sampled;
+  const judged = await roles.filterGroups({ run, round, scored: sampled.scored, curriculum: sampled.curriculum });
+  const curriculum = judged.curriculum!;
   const fresh: KeptGroups = {
     scored: sampled.scored,
     policyStep: round.policyStep,
@@ -55,7 +63,6 @@ async function step(test: TestRun, roles: Roles, from: Committed): Promise<Commi
   const groupsPerBatch = 1; // of the two that are sampled: one is over, and grows stale
   const selection = selectGroups({ step: next, groupsPerBatch, maxOffPolicySteps: spec.maxOffPolicySteps, kept });
   const { packed } = await roles.packBatch({ run, step: next, trained: selection.trained, scored: [sampled.scored] });
-  const { policy, reference, klBeta, overrides } = state;
   const planned = await roles.planStep({
     run,
     step: next,
@@ -74,14 +81,14 @@ async function step(test: TestRun, roles: Roles, from: Committed): Promise<Commi
     policy: trained.policy!,
     reference: renews ? trained.policy! : reference,
     klBeta: nextBeta({ beta: klBeta, targetKl: spec.kl.targetKl, measuredKl: trained.metrics['kl_divergence'] ?? 0 }),
-    curriculum: sampled.curriculum,
+    curriculum,
     surplus: selection.surplus,
   };
   const outcomes = stepOutcomes(next, [
     {
       ...selection,
       packed,
-      curriculum: sampled.curriculum,
+      curriculum,
       issued: [[round.first, round.last]],
       ended: selection.stale === '' ? [] : [{ stale: selection.stale }],
       rows: 0,

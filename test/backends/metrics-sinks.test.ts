@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
 import { mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { promisify } from 'node:util';
 import { describe, test, type TestContext } from 'node:test';
 import { crc32c } from '../../backends/metrics/crc32c.ts';
 import { exposition, RunFigures } from '../../backends/metrics/exposition.ts';
@@ -143,6 +145,39 @@ describe('event files of TensorBoard', () => {
     );
     assert.equal(await new TensorBoardSink(store).open(), 8);
   });
+});
+
+/** A Python that has TensorBoard, if there is one: `pip install tensorboard`. */
+const tensorboardPython = process.env['RATCHET_TENSORBOARD_PYTHON'] ?? 'python3';
+const hasTensorboard = await promisify(execFile)(tensorboardPython, ['-c', 'import tensorboard']).then(
+  () => true,
+  () => false,
+);
+const noTensorboard = hasTensorboard ? false : `${tensorboardPython} has no tensorboard`;
+
+test("TensorBoard's own reader finds every row, also behind a torn record", { skip: noTensorboard }, async (t) => {
+  const { store, folder } = await emptyRun(t);
+  for (let step = 0; step < 4; step += 1) await appendMetrics(store, rowOf(step));
+  await new RunSinks(store, [new TensorBoardSink(store)], () => {}).advance();
+  const [name] = await readdir(path.join(folder, 'tensorboard/main'));
+  const file = path.join(folder, 'tensorboard/main', name!);
+  await truncate(file, (await readFile(file)).length - 5);
+  await appendMetrics(store, rowOf(4));
+  const later = new RunSinks(store, [new TensorBoardSink(store)], () => {});
+  await later.restore();
+  await later.advance();
+  const script = `
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+found = EventAccumulator(sys.argv[1]); found.Reload()
+print(json.dumps([[e.step, e.value, e.wall_time] for e in found.Scalars("train/reward")]))`;
+  const { stdout } = await promisify(execFile)(tensorboardPython, [
+    '-c',
+    script,
+    path.join(folder, 'tensorboard/main'),
+  ]);
+  const expected = [0, 1, 2, 3, 4].map((step) => [step, step / 8, Date.parse(String(rowOf(step)['time'])) / 1000]);
+  assert.deepEqual(JSON.parse(stdout), expected);
 });
 
 describe('/metrics', () => {

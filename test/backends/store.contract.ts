@@ -124,6 +124,16 @@ export function storeContract(name: string, open: (context: TestContext) => Prom
       assert.equal(text(await store.read('logs/attempt_1/train.log')), 'line 0\nline 1\nline 2\n');
     });
 
+    test('a log is read from a byte on; beyond its end there is none', async (t) => {
+      const { store } = await open(t);
+      assert.equal(await store.readFrom('metrics.jsonl', 0), null);
+      await store.append('metrics.jsonl', 'one\n');
+      await store.append('metrics.jsonl', Uint8Array.of(0xff, 0x0a));
+      assert.deepEqual([...(await store.readFrom('metrics.jsonl', 4))!], [0xff, 0x0a]);
+      assert.equal((await store.readFrom('metrics.jsonl', 6))?.length, 0);
+      assert.equal(await store.readFrom('metrics.jsonl', 7), null);
+    });
+
     for (const key of ['../x', 'a/../../x', '/etc/x', '..']) {
       test(`the key ${key} leads out of the run and is refused by every operation`, async (t) => {
         const { store } = await open(t);

@@ -26,13 +26,15 @@ const config = smallRun
   .replace(/\[eval\][^[]*/, '');
 
 /** What the user's environment does at the moment. */
-let mood: 'works' | 'breaks' | 'one reward for all' = 'works';
+let mood: 'works' | 'breaks' | 'long words break' | 'one reward for all' = 'works';
 const environments = createEnvironments(async (entry) => {
   const words = await openEnvironment(entry);
   return {
     ...words,
-    rollout: (example, policy) =>
-      mood === 'breaks' ? Promise.reject(new Error('the sandbox has no disk left')) : words.rollout(example, policy),
+    rollout(example, policy) {
+      const isBroken = mood === 'breaks' || (mood === 'long words break' && entry.args['max_length'] === 5);
+      return isBroken ? Promise.reject(new Error('the sandbox has no disk left')) : words.rollout(example, policy);
+    },
     rubric: {
       functions: words.rubric.functions.map((judge) => ({
         ...judge,
@@ -83,8 +85,8 @@ after(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-async function start(name: string) {
-  await writeFile(path.join(folder, `${name}.toml`), config);
+async function start(name: string, text = config) {
+  await writeFile(path.join(folder, `${name}.toml`), text);
   return client.workflow.start('trainRun', { workflowId: name, taskQueue: 'ratchet', args: [`${name}.toml`] });
 }
 
@@ -121,4 +123,26 @@ test('rewards that are all equal pause the run as no-signal, with the histogram,
   const { ledger, step: last } = (await handle.result()) as RunSummary;
   assert.deepEqual([last, ledger.isSound], [2, true]);
   assert.ok((ledger.counts['filtered'] ?? 0) >= 32);
+});
+
+test('of two environments one breaks: the run pauses with its name, and the groups of the other were whole', async () => {
+  mood = 'long words break';
+  const seldom =
+    '\n[[env]]\nid = "reverse-text"\nname = "long"\nargs = { min_length = 5, max_length = 5 }\nweight = 1\n[sft]';
+  const handle = await start(
+    'one-of-two',
+    config.replace('batch_size = 16', 'batch_size = 32').replace('\n[sft]', seldom),
+  );
+  const { pausedBecause, step } = await untilPaused(handle);
+  assert.equal(step, 0);
+  assert.match(
+    pausedBecause ?? '',
+    /^breaker: long: (\d+) of \1 rollouts failed \(100%.*for step 1: \d+ × environment errors/,
+  );
+  assert.match(pausedBecause ?? '', /reverse-text had no failures\. Nothing of it was trained/);
+  mood = 'works';
+  await handle.executeUpdate('resume');
+  const { ledger, step: last } = (await handle.result()) as RunSummary;
+  assert.deepEqual([last, ledger.isSound], [2, true]);
+  assert.ok((ledger.counts['failed'] ?? 0) >= 2 && (ledger.counts['trained'] ?? 0) >= 8, JSON.stringify(ledger.counts));
 });

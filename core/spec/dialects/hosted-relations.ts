@@ -1,5 +1,5 @@
 import type { HostedConfig } from './hosted.ts';
-import { evalSampling } from './hosted-run-spec.ts';
+import { evalSampling, writtenPools } from './hosted-run-spec.ts';
 
 /** Something that only shows when two fields are looked at together. */
 export interface RelationProblem {
@@ -15,6 +15,7 @@ export function hostedRelations(config: HostedConfig): RelationProblem[] {
     ...environmentRelations(config),
     ...batchRelations(config),
     ...filterRelations(config),
+    ...poolRelations(config),
     ...scheduleRelations(config),
     ...keepRelations(config),
     ...resumeRelations(config),
@@ -113,6 +114,43 @@ function filterRelations({ difficulty_filter }: HostedConfig): RelationProblem[]
       suggestion: 'swap the two, or no group is ever kept',
     },
   ];
+}
+
+/** Of [buffer] once, and of every environment that says something of its own. */
+function poolRelations(config: HostedConfig): RelationProblem[] {
+  const places = [
+    { path: ['buffer'], written: writtenPools(config), own: writtenPools(config) },
+    ...config.env.flatMap(({ buffer }, i) =>
+      buffer === undefined ? [] : [{ path: ['env', i, 'buffer'], written: writtenPools(config, buffer), own: buffer }],
+    ),
+  ];
+  return places.flatMap(({ path, written, own }) => {
+    const problems: RelationProblem[] = [];
+    const at = (key: string) => [
+      [...path, key],
+      ['buffer', key],
+    ];
+    const { easy_threshold: easy, hard_threshold: hard } = written;
+    if (easy !== undefined && hard !== undefined && easy <= hard) {
+      problems.push({
+        paths: [...at('easy_threshold'), ...at('hard_threshold')],
+        expected: `a number above hard_threshold (${hard}): means at or above it are easy, those at or below the other hard`,
+        received: String(easy),
+      });
+    }
+    for (const pool of ['easy', 'hard'] as const) {
+      const fraction = own[`${pool}_fraction`];
+      const isOwnThreshold = config.env.some(({ buffer }) => buffer?.[`${pool}_threshold`] !== undefined);
+      const isUsed = written[`${pool}_threshold`] !== undefined || (path[0] === 'buffer' && isOwnThreshold);
+      if (fraction === undefined || isUsed) continue;
+      problems.push({
+        paths: at(`${pool}_fraction`),
+        expected: `a ${pool}_threshold beside it: without one no example is ever ${pool}`,
+        received: String(fraction),
+      });
+    }
+    return problems;
+  });
 }
 
 function scheduleRelations(config: HostedConfig): RelationProblem[] {

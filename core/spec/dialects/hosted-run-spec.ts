@@ -1,6 +1,14 @@
 import type { z } from 'zod';
 import { environmentName } from '../../names.ts';
-import type { DifficultyFilterSpec, EnvironmentSpec, EvalSpec, KlSpec, ModuleSpec, RunSpec } from '../run-spec.ts';
+import type {
+  DifficultyFilterSpec,
+  EnvironmentSpec,
+  EvalSpec,
+  KlSpec,
+  ModuleSpec,
+  PoolSpec,
+  RunSpec,
+} from '../run-spec.ts';
 import { defaultLoraAlpha, defaultLoraRank, type evalEnvironment, type HostedConfig, loraModules } from './hosted.ts';
 
 /** Bounds of the ratio where the config names none: PPO's ε = 0.2 on either side; cispo has no lower one. */
@@ -172,8 +180,28 @@ function loraSpec({ lora, lora_alpha }: HostedConfig): RunSpec['lora'] {
   };
 }
 
-function trainEnvironments({ env }: HostedConfig): EnvironmentSpec[] {
-  return withNames(env).map(({ id, name, args, weight }) => ({ id, name, args, weight }));
+function trainEnvironments(config: HostedConfig): EnvironmentSpec[] {
+  return withNames(config.env).map(({ id, name, args, weight, buffer }) => {
+    return { id, name, args, weight, pools: poolSpec(writtenPools(config, buffer)) };
+  });
+}
+
+type WrittenPools = NonNullable<HostedConfig['env'][number]['buffer']>;
+
+/** What [buffer] says of pools, with what an environment says of its own laid over it. */
+export function writtenPools({ buffer }: HostedConfig, own: WrittenPools = {}): WrittenPools {
+  return { ...buffer, ...own };
+}
+
+/** Examples of a pool are put aside unless a fraction says otherwise, as in prime-rl. */
+function poolSpec({ easy_threshold, hard_threshold, easy_fraction, hard_fraction }: WrittenPools): PoolSpec | null {
+  if (easy_threshold === undefined && hard_threshold === undefined) return null;
+  return {
+    easyThreshold: easy_threshold ?? null,
+    hardThreshold: hard_threshold ?? null,
+    easyFraction: easy_fraction ?? 0,
+    hardFraction: hard_fraction ?? 0,
+  };
 }
 
 function evalSpec(config: HostedConfig, trained: readonly EnvironmentSpec[]): EvalSpec | null {

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { heartbeatTimeoutDefaultS } from '../../limits.ts';
+import { heartbeatTimeoutDefaultS, poolFractionMin } from '../../limits.ts';
 import { isEnvironmentFile, runNamePattern } from '../../names.ts';
 
 /**
@@ -53,6 +53,18 @@ const environmentLabel = () =>
     .regex(/^(?!agg$)[A-Za-z0-9][\w.-]{0,63}$/)
     .meta({ expected: 'up to 64 letters, digits, dots, dashes and underscores; "agg" is reserved' });
 
+/** Difficulty pools, in the words of prime-rl's buffer; a fraction is a sampling weight. */
+const poolFraction = () =>
+  z.union([z.literal(0), z.number().min(poolFractionMin).max(1)]).meta({
+    expected: `0, or a number from ${poolFractionMin} to 1: how often its examples are drawn, where normal ones are drawn once`,
+  });
+const poolFields = {
+  easy_threshold: anyNumber().optional(),
+  hard_threshold: anyNumber().optional(),
+  easy_fraction: poolFraction().optional(),
+  hard_fraction: poolFraction().optional(),
+};
+
 const trainEnvironment = z.strictObject({
   id: environmentId(),
   /** Default: the id without its owner. */
@@ -60,6 +72,8 @@ const trainEnvironment = z.strictObject({
   args: args().default({}),
   /** Relative probability of drawing an example from this environment. */
   weight: positive().default(1),
+  /** Lies over [buffer], key by key. */
+  buffer: z.strictObject(poolFields).optional(),
 });
 
 export const evalEnvironment = z.strictObject({
@@ -196,7 +210,7 @@ export const HostedConfig = z.strictObject({
       max_failed_groups: whole(1).default(10),
     })
     .prefault({}),
-  buffer: z.strictObject({ online_difficulty_filtering: flag().default(false) }).prefault({}),
+  buffer: z.strictObject({ online_difficulty_filtering: flag().default(false), ...poolFields }).prefault({}),
   kl_penalty: z
     .strictObject({
       enabled: flag().default(true),

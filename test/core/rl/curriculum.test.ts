@@ -65,6 +65,13 @@ describe('curriculum', () => {
     assert.ok(Math.abs(easy / 20_000 - 0.75) < 0.01, `${easy} of 20000`);
   });
 
+  test('which environment a group is of depends on seed and ordinal alone, and is the same on every machine', () => {
+    const drawn = (groups: readonly GroupLease[]) => groups.map(({ environment }) => environment[0]).join('');
+    assert.equal(drawn(lease(40, 7)), 'eeeeehheeeeeheheehhheeheeeeeeeeeeheeehee');
+    const longer = two.map((environment) => ({ ...environment, datasetLength: 50 }));
+    assert.equal(drawn(lease(40, 7, longer)), drawn(lease(40, 7)));
+  });
+
   test('another seed gives another order', () => {
     assert.notDeepEqual(lease(12, 1), lease(12, 2));
   });

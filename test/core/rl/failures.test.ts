@@ -5,10 +5,12 @@ import { RatchetError } from '../../../core/errors.ts';
 import { judgeGroup, meanBins, meanHistogram, widenedBounds } from '../../../core/rl/difficulty.ts';
 import {
   addFailures,
+  breakerAmong,
   breakerReason,
   countFailures,
   describeFailures,
   noFailures,
+  onlyRow,
   outcomeOfFailure,
 } from '../../../core/rl/failures.ts';
 import { packSamples } from '../../../core/rl/pack.ts';
@@ -163,4 +165,40 @@ test('a traceback is kept without secrets: known shapes, and what the environmen
   assert.deepEqual(values, ['correct horse']);
   const clean = withoutSecrets('401 for correct horse (sk-0123456789abcdef) in /usr/bin', values);
   assert.equal(clean, '401 for [secret] ([secret]) in /usr/bin');
+});
+
+describe('the breaker of a run with several environments', () => {
+  const limits = { maxFailedShare: 0.5, maxFailedGroups: 10 };
+  const round = (outcomes: readonly (FailedOutcome | number)[]) =>
+    countFailures(outcomes.map((outcome, i) => group(i + 1, [rollout(outcome, 'no disk left')])));
+  const well = round([1, 1, 1, 1, 1, 1]);
+
+  test('one that fails altogether is named, however small its share of the round', () => {
+    const broken = round(['infra_failure', 'infra_failure']);
+    const all = addFailures(well, broken);
+    assert.equal(breakerReason(all, limits), null);
+    const found = breakerAmong(
+      all,
+      new Map([
+        ['maths', well],
+        ['tools', broken],
+      ]),
+      limits,
+    );
+    assert.match(found!.reason, /^tools: 2 of 2 rollouts failed/);
+    assert.deepEqual([found!.environment, Object.keys(found!.causes)], ['tools', ['infra_failure']]);
+    assert.equal(breakerAmong(well, new Map([['maths', well]]), limits), null);
+  });
+
+  test('one that is drawn once in a step, and fails every time, is found when as many failed in a row', () => {
+    let before = noFailures;
+    for (let step = 1; step <= 9; step++) {
+      before = addFailures(onlyRow(before), round(['timeout']));
+      assert.equal(breakerReason(before, { ...limits, maxFailedShare: 1 }), null, `step ${step}`);
+    }
+    const tenth = addFailures(onlyRow(before), round(['timeout']));
+    assert.match(breakerReason(tenth, { ...limits, maxFailedShare: 1 })!, /^10 groups in a row failed/);
+    const mended = addFailures(onlyRow(before), round([1, 'timeout']));
+    assert.equal(mended.failedGroupsInRow, 1);
+  });
 });

@@ -169,7 +169,13 @@ describe('step metrics', () => {
   const filter = { minRewardVariance: 0, minReward: 0, maxReward: 1, onlineDifficultyFiltering: false };
   const solved = group(1, [rollout(0, 1), rollout(1, 1)]);
   const mixed = group(2, [rollout(0, 1), { ...rollout(1, 0), outcome: 'truncated', reward: 0 }, rollout(2, null)], 1);
-  const metrics = stepMetrics({ step: 3, finished: [solved, mixed], trained: [mixed], filter });
+  const metrics = stepMetrics({
+    step: 3,
+    finished: [solved, mixed],
+    trained: [mixed],
+    filter,
+    environments: ['words'],
+  });
 
   test('the reward is the mean over all that finished, the effective reward over what was trained', () => {
     assert.equal(metrics['train/reward'], 0.75);
@@ -189,7 +195,7 @@ describe('step metrics', () => {
   });
 
   test('with nothing finished there are no means, and no value is ever NaN', () => {
-    const empty = stepMetrics({ step: 1, finished: [], trained: [], filter });
+    const empty = stepMetrics({ step: 1, finished: [], trained: [], filter, environments: ['words'] });
     assert.equal('train/reward' in empty, false);
     for (const value of [...Object.values(empty), ...Object.values(metrics)]) assert.ok(Number.isFinite(value));
   });

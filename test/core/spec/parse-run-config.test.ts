@@ -71,6 +71,7 @@ name = "qwen3-30b-i-alphabet-sort"
         name: 'alphabet-sort',
         args: { min_turns: 3, max_turns: 5, power_per_turn: false },
         weight: 1,
+        pools: null,
       },
     ]);
     assert.deepEqual(warnings, []);
@@ -332,6 +333,7 @@ describe('overrides from the command line', () => {
       name: 'reverse-text',
       args: { max_length: 6 },
       weight: 2,
+      pools: null,
     });
     assert.equal(spec.eval?.environments[0]?.numExamples, -1);
     assert.equal(spec.name, '7');

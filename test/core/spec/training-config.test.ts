@@ -132,3 +132,35 @@ describe('what is trained and how', () => {
     assert.deepEqual(read, { ...spec, loss: { ...spec.loss, maxTokens: null } });
   });
 });
+
+describe('supervised runs and where metrics go', () => {
+  const sft = '[sft]\nsteps = 30\ndata = "./rows.jsonl"\n';
+
+  test('a run may be supervised only, and then needs no environment', () => {
+    const { spec } = accept(`model = "preset:x"\nmax_steps = 0\n${sft}`);
+    assert.deepEqual(
+      [spec.maxSteps, spec.environments, spec.sft?.data],
+      [0, [], { path: './rows.jsonl', sha256: null }],
+    );
+    assert.equal(accept(`${minimal}[sft]\nsteps = 30\n`).spec.sft?.data, null);
+  });
+
+  test('what leaves nothing to train on is refused', () => {
+    assert.equal(only(`max_steps = 0\n${minimal}`).path, 'max_steps');
+    assert.match(only('model = "preset:x"\n').expected, /at least one environment/);
+    assert.match(only(`model = "preset:x"\nmax_steps = 0\n[sft]\nsteps = 30\n`).expected, /at least one environment/);
+    assert.match(
+      only(`model = "preset:x"\nmax_steps = 0\n${sft}[eval]\ninterval = 5\n`).expected,
+      /at least one \[\[eval.env\]\]/,
+    );
+    assert.match(only(`${minimal}[sft]\nsteps = 30\ndata = "rows.csv"\n`).expected, /a \.jsonl file/);
+  });
+
+  test('[wandb] is understood in the file and on the command line; a mode that does not exist is not', () => {
+    const overrides = { 'wandb.project': 'p', 'wandb.name': '7' };
+    const { spec } = accept(`${minimal}[wandb]\ntags = ["a", "b"]\nmode = "offline"\n`, { overrides });
+    const nothing = { entity: null, group: null };
+    assert.deepEqual(spec.wandb, { ...nothing, project: 'p', name: '7', tags: ['a', 'b'], mode: 'offline' });
+    assert.match(only(`${minimal}[wandb]\nmode = "on"\n`).expected, /one of "online", "offline", "disabled"/);
+  });
+});

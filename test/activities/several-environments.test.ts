@@ -1,0 +1,230 @@
+/** A run with two environments, step by step: whose groups wait for whom, what is counted for each, and where examples go. */
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { forkRun } from '../../activities/fork-run.ts';
+import { poolsOf } from '../../activities/pools.ts';
+import { readJson, readRows, storeOf } from '../../activities/run-access.ts';
+import type { PackedBatch } from '../../activities/plan-step.ts';
+import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
+import { encodeJson } from '../../backends/store/objects.ts';
+import { chunksOfRound, rolloutsAtOnce } from '../../core/rl/chunks.ts';
+import { layout } from '../../core/layout.ts';
+import { initialCurriculum, type CurriculumState } from '../../core/rl/curriculum.ts';
+import { encodeRanges } from '../../core/rl/ledger.ts';
+import type { Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
+import type { KeptGroups, LeasedGroups } from '../../core/rl/run-state.ts';
+import { act, advance, commitFirst, makeRun, openRoles, type Roles, type TestRun, WordsInference } from './runs.ts';
+
+const entries = [
+  '{ id = "reverse-text", name = "well", args = { max_length = 5 }, weight = 0.7 }',
+  '{ id = "reverse-text", name = "slow", args = { max_length = 6 }, weight = 0.3 }',
+];
+const env = `[${entries.join(', ')}]`;
+const datasets = [
+  { name: 'well', weight: 0.7, datasetLength: 9 },
+  { name: 'slow', weight: 0.3, datasetLength: 4 },
+];
+
+/** Environments of which one behaves as it is told. */
+function environmentsWhere(slow: (word: string) => Promise<void> | void): Environments {
+  return createEnvironments(async (entry) => {
+    const words = await openEnvironment(entry);
+    if (entry.args['max_length'] !== 6) return words;
+    return {
+      ...words,
+      async rollout(example, policy) {
+        await slow(example.answer);
+        return words.rollout(example, policy);
+      },
+    };
+  });
+}
+
+async function leased(t: TestContext, environments?: Environments, settings: Readonly<Record<string, string>> = {}) {
+  const run = await makeRun(t, { env, ...settings });
+  const roles = openRoles(new WordsInference(), environments ? { environments } : {});
+  const from = await commitFirst(run, roles);
+  const { policy } = from.state;
+  const ask = { run: run.run, step: 1, count: 8, curriculum: initialCurriculum, datasets, policy };
+  const lease = await roles.leaseGroups(ask);
+  return { test: run, roles, from, ask, ...lease };
+}
+
+async function scoreRound({ test, roles, round, groups }: Awaited<ReturnType<typeof leased>>) {
+  const finished = [];
+  for (const chunk of chunksOfRound(8, groups)) {
+    finished.push((await act(roles.generateRollouts, { run: test.run, round, chunk })).finished);
+  }
+  return act(roles.scoreRollouts, { run: test.run, round, finished });
+}
+
+describe('a sampling round over several environments', () => {
+  test('the lease says how many groups are of each; leased again they are the same', async (t) => {
+    const { test, roles, ask, round, groups, curriculum } = await leased(t);
+    const { leases } = await readJson<LeasedGroups>(test.run, round.leases);
+    const count = (name: string) => leases.filter(({ environment }) => environment === name).length;
+    assert.deepEqual(groups, { well: count('well'), slow: count('slow') });
+    assert.ok(count('well') > 0 && count('slow') > 0, JSON.stringify(groups));
+    assert.deepEqual(await roles.leaseGroups(ask), { round, groups, curriculum });
+  });
+
+  test('one environment hangs: the groups of the other are finished and stored meanwhile, and what fails is its own', async (t) => {
+    let breakIt = (_reason: Error): void => undefined;
+    const hanging = new Promise<void>((_, reject) => (breakIt = reject));
+    const { test, roles, round, groups } = await leased(
+      t,
+      environmentsWhere(() => hanging),
+    );
+    const { run } = test;
+    const generate = (name: string) =>
+      Promise.all(
+        chunksOfRound(8, groups)
+          .filter(({ environment }) => environment === name)
+          .map((chunk) => act(roles.generateRollouts, { run, round, chunk })),
+      );
+    const slow = generate('slow');
+    const well = await generate('well'); // or this test never ends
+    const rollouts = (await Promise.all(well.map(({ finished }) => readRows<Rollout>(run, finished)))).flat();
+    assert.ok(rollouts.length === groups!['well']! * 4 && rollouts.every(({ outcome }) => outcome === 'ok'));
+
+    breakIt(new Error('the sandbox has no disk left'));
+    const finished = [...well, ...(await slow)].map((chunk) => chunk.finished);
+    const { scored } = await act(roles.scoreRollouts, { run, round, finished });
+    const { environments, ended } = await roles.filterGroups({ run, round, scored });
+    const { leases } = await readJson<LeasedGroups>(run, round.leases);
+    const broken = leases.filter(({ environment }) => environment === 'slow').map(({ ordinal }) => ordinal);
+    assert.equal(ended['failed:infra_failure'], encodeRanges(broken));
+    assert.equal(environments!['well']!.failures.failedGroups, 0);
+    assert.equal(environments!['slow']!.failures.failedGroups, groups!['slow']);
+    assert.match(environments!['slow']!.failures.causes.infra_failure!.first, /no disk left/);
+  });
+
+  test('a slow environment has its share of the rollouts in flight and no more', async (t) => {
+    let [atOnce, most] = [0, 0];
+    const slow = environmentsWhere(async () => {
+      most = Math.max(most, ++atOnce);
+      await delay(5);
+      atOnce -= 1;
+    });
+    const run = await leased(t, slow);
+    const chunk = { index: 0, count: 1, environment: 'slow' };
+    await act(run.roles.generateRollouts, { run: run.test.run, round: run.round, chunk });
+    const rollouts = run.groups!['slow']! * 4;
+    assert.equal(most, Math.min(rollouts, rolloutsAtOnce(chunk, run.test.spec.environments)));
+  });
+
+  test('scored, groups are in the order of their ordinals, and metrics tell each environment apart', async (t) => {
+    const round = await leased(t);
+    const { test, roles } = round;
+    const { scored } = await scoreRound(round);
+    const groups = await readRows<ScoredGroup>(test.run, scored);
+    assert.deepEqual(
+      groups.map(({ ordinal }) => ordinal),
+      [1, 2, 3, 4, 5, 6, 7, 8],
+    );
+    const trained: KeptGroups[] = [{ scored, policyStep: 0, ordinals: '1-8' }];
+    const { packed, metrics } = await roles.packBatch({ run: test.run, step: 1, trained, scored: [scored] });
+    const all = (await readJson<PackedBatch>(test.run, packed)).metrics;
+    const rewards = (name: string) =>
+      groups
+        .filter(({ environment }) => environment === name)
+        .flatMap(({ rollouts }) => rollouts.map(({ reward }) => reward!));
+    for (const name of ['well', 'slow']) {
+      const mean = rewards(name).reduce((sum, reward) => sum + reward, 0) / rewards(name).length;
+      assert.ok(Math.abs(all[`reward/${name}/mean`]! - mean) < 1e-12);
+      assert.equal(all[`train/${name}/all/reward/mean`], all[`reward/${name}/mean`]);
+      assert.equal(all[`batch/${name}`], rewards(name).length);
+      assert.equal(metrics[`reward/${name}/mean`], all[`reward/${name}/mean`], 'for the line of the step');
+      assert.ok(`train/${name}/effective/reward/mean` in all && `train/${name}/all/solved_none` in all);
+    }
+  });
+});
+
+describe('difficulty pools of a run', () => {
+  const buffer = '{ easy_threshold = 0.3, hard_threshold = 0.1, easy_fraction = 0.5 }';
+
+  /** A round that is leased, generated, scored and filtered. */
+  async function filtered(test: TestRun, roles: Roles, lease: Awaited<ReturnType<typeof leased>>) {
+    const { scored } = await scoreRound({ ...lease, test, roles });
+    const { run } = test;
+    const result = await roles.filterGroups({ run, round: lease.round, scored, curriculum: lease.curriculum });
+    return { scored, curriculum: result.curriculum! };
+  }
+
+  test('a scored round moves its examples, and the state names the pools by an object in the store', async (t) => {
+    const lease = await leased(t, undefined, { buffer });
+    const { test, roles } = lease;
+    const { scored, curriculum } = await filtered(test, roles, lease);
+    const again = await roles.filterGroups({ run: test.run, round: lease.round, scored, curriculum: lease.curriculum });
+    assert.deepEqual(again.curriculum, curriculum, 'twice is once');
+    const pools = await poolsOf(test.run, curriculum);
+    const groups = await readRows<ScoredGroup>(test.run, scored);
+    const means = groups.map(({ rollouts }) => rollouts.reduce((sum, { reward }) => sum + reward!, 0) / 4);
+    const apart = new Set(
+      groups.filter((_, i) => means[i]! >= 0.3 || means[i]! <= 0.1).map((one) => `${one.environment} ${one.exampleId}`),
+    );
+    const { packed } = await roles.packBatch({
+      run: test.run,
+      step: 1,
+      trained: [],
+      scored: [scored],
+      curriculum,
+      datasets,
+    });
+    const { metrics } = await readJson<PackedBatch>(test.run, packed);
+    assert.equal(metrics['pool/easy']! + metrics['pool/hard']!, apart.size);
+    assert.ok(apart.size > 0);
+    assert.equal(metrics['pool/well/normal']! + metrics['pool/slow/normal']!, 13 - apart.size);
+    assert.deepEqual(Object.keys(pools).sort(), ['slow', 'well']);
+    const unasked = await roles.filterGroups({ run: test.run, round: lease.round, scored });
+    assert.equal(unasked.curriculum, undefined);
+  });
+
+  test('the object counts for the limit of the state by its reference alone, however large the dataset is', async (t) => {
+    const { test, roles, from } = await leased(t, undefined, { buffer });
+    const ids = Array.from({ length: 50_000 }, (_, i) => i * 2).join(',');
+    const bytes = encodeJson({ well: { easy: ids, hard: '' } });
+    const pools = await storeOf(test.run).put(layout.pools('large'), bytes);
+    assert.ok(bytes.byteLength > 16 * 1024);
+    const curriculum = { ...initialCurriculum, pools };
+    const made = await advance(test, roles, { ...from, state: { ...from.state, curriculum } }, { datasets });
+    assert.deepEqual(made.state.curriculum.pools, pools);
+  });
+
+  test('when nothing is left to draw, no group is opened, and taking all as normal again goes on where it was', async (t) => {
+    const { test, roles, ask, curriculum } = await leased(t, undefined, { buffer: '{ hard_threshold = 0.1 }' });
+    const gone = encodeJson({ well: { easy: '', hard: '0-8' }, slow: { easy: '', hard: '0-3' } });
+    const without: CurriculumState = { ...curriculum, pools: await storeOf(test.run).put(layout.pools('gone'), gone) };
+    assert.deepEqual(await roles.leaseOrNone({ ...ask, curriculum: without }), { round: null, curriculum: without });
+    const next = await roles.leaseGroups({ ...ask, curriculum });
+    assert.deepEqual([next.round.first, next.round.last], [9, 16]);
+  });
+
+  test('a rewind and a fork carry the pools, and draw from them as the run itself would have', async (t) => {
+    const lease = await leased(t, undefined, { buffer, 'checkpoints.interval': '1' });
+    const { test, roles, from } = lease;
+    const { curriculum } = await filtered(test, roles, lease);
+    await test.store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: test.run.name, spec: test.spec }));
+    // Round 1 is of its own step; this one only carries what it came to.
+    const made = await advance(test, roles, { ...from, state: { ...from.state, curriculum } }, { datasets });
+    const { state } = made;
+    const ask = { step: 2, count: 30, curriculum: state.curriculum, datasets, policy: state.policy };
+    const expected = await readJson<LeasedGroups>(
+      test.run,
+      (await roles.leaseGroups({ run: test.run, ...ask })).round.leases,
+    );
+
+    const begun = await roles.beginLineage({ run: test.run, step: 1, request: 'wf/1' });
+    const back = { ...test.run, lineage: begun.lineage };
+    const rewound = await roles.leaseGroups({ run: back, ...ask, curriculum: begun.head.commit.state.curriculum });
+    assert.deepEqual((await readJson<LeasedGroups>(back, rewound.round.leases)).leases, expected.leases);
+
+    const spec = { ...test.spec, name: 'forked' };
+    const { commit } = await forkRun({ from: test.run, step: 1, spec, source: { config: '', overrides: {} } });
+    assert.deepEqual(commit.state.curriculum, state.curriculum);
+    const forked = { ...test.run, name: 'forked', spec: commit.spec! };
+    const there = await roles.leaseGroups({ run: forked, ...ask, curriculum: commit.state.curriculum });
+    assert.deepEqual((await readJson<LeasedGroups>(forked, there.round.leases)).leases, expected.leases);
+  });
+});

@@ -1,0 +1,56 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import fc from 'fast-check';
+import { generateChunksMax, rolloutsInFlightMax } from '../../../core/limits.ts';
+import { chunkName, chunksOfRound, groupsOfChunk, rolloutsAtOnce } from '../../../core/rl/chunks.ts';
+
+const names = ['short', 'long', 'wiki', 'tools', 'maths', 'games', 'code', 'chat', 'plans'];
+
+describe('chunks of a sampling round', () => {
+  test('every group lies in exactly one chunk, no chunk mixes environments, and their number is bounded', () => {
+    fc.assert(
+      fc.property(fc.array(fc.constantFrom(...names), { minLength: 1, maxLength: 60 }), (drawn) => {
+        const groups = drawn.map((environment, ordinal) => ({ environment, ordinal }));
+        const counts: Record<string, number> = {};
+        for (const name of drawn) counts[name] = (counts[name] ?? 0) + 1;
+        const chunks = chunksOfRound(groups.length, counts);
+        const held = chunks.map((chunk) => groupsOfChunk(groups, chunk));
+        assert.deepEqual(
+          held
+            .flat()
+            .map(({ ordinal }) => ordinal)
+            .toSorted((a, b) => a - b),
+          groups.map(({ ordinal }) => ordinal),
+        );
+        assert.ok(
+          held.every((chunk) => chunk.length > 0 && new Set(chunk.map(({ environment }) => environment)).size === 1),
+        );
+        assert.equal(new Set(chunks.map(chunkName)).size, chunks.length);
+        assert.ok(chunks.length <= Math.max(generateChunksMax, Object.keys(counts).length));
+      }),
+    );
+  });
+
+  test('a run with one environment has the two chunks it always had', () => {
+    assert.deepEqual(chunksOfRound(8), [
+      { index: 0, count: 2 },
+      { index: 1, count: 2 },
+    ]);
+    assert.equal(chunksOfRound(1).length, 1);
+    assert.equal(chunkName({ index: 0, count: 2 }), 'chunk_1_of_2');
+  });
+
+  test('what a worker plays at once is shared by weight, and each environment has at least one rollout of it', () => {
+    const environments = [
+      { name: 'often', weight: 3 },
+      { name: 'seldom', weight: 1 },
+      { name: 'hardly', weight: 1e-9 },
+    ];
+    const share = (environment: string, count: number) =>
+      rolloutsAtOnce({ index: 0, count, environment }, environments);
+    assert.equal(share('often', 2), Math.floor((rolloutsInFlightMax * 3) / (4 + 1e-9) / 2));
+    assert.equal(share('seldom', 1), Math.floor(rolloutsInFlightMax / (4 + 1e-9)));
+    assert.equal(share('hardly', 1), 1);
+    assert.equal(rolloutsAtOnce({ index: 0, count: 2 }, environments.slice(0, 1)), rolloutsInFlightMax);
+  });
+});

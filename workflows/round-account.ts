@@ -1,0 +1,77 @@
+import type { FilteredRound } from '../activities/index.ts';
+import { addHistograms, describeHistogram } from '../core/rl/difficulty.ts';
+import {
+  addFailures,
+  breakerAmong,
+  describeFailures,
+  noFailures,
+  onlyRow,
+  type BreakerLimits,
+  type RoundFailures,
+} from '../core/rl/failures.ts';
+
+/**
+ * Failures of each environment one after another, over steps: an environment that is drawn rarely has a group or two in a
+ * step. Of this workflow alone, as each has modules of its own; a run that is started again begins to count anew.
+ */
+const failuresInRow = new Map<string, RoundFailures>();
+
+/** What a step's sampling rounds came to, in all and in each of several environments, for what the run says when it pauses. */
+export class RoundAccount {
+  #failures = noFailures;
+  #means: readonly number[] = [];
+  readonly #environments = new Map<string, { failures: RoundFailures; means: readonly number[] }>();
+
+  get failures(): RoundFailures {
+    return this.#failures;
+  }
+
+  add({ failures = noFailures, means = [], environments = {} }: FilteredRound): void {
+    this.#failures = addFailures(this.#failures, failures);
+    this.#means = addHistograms(this.#means, means);
+    for (const [name, round] of Object.entries(environments)) {
+      const before = this.#environments.get(name) ?? {
+        failures: onlyRow(failuresInRow.get(name) ?? noFailures),
+        means: [],
+      };
+      const after = addFailures(before.failures, round.failures);
+      this.#environments.set(name, { failures: after, means: addHistograms(before.means, round.means) });
+      failuresInRow.set(name, after);
+    }
+  }
+
+  /** Why the run must pause; null when it may go on. */
+  breakerReason(limits: BreakerLimits, step: number): string | null {
+    const environments = new Map([...this.#environments].map(([name, { failures }]) => [name, failures]));
+    const found = breakerAmong(this.#failures, environments, limits);
+    if (found === null) return null;
+    const causes = describeFailures(found.causes).join('; ');
+    const others = [...environments]
+      .filter(([name, { failedRollouts }]) => name !== found.environment && failedRollouts === 0)
+      .map(([name]) => name);
+    const well = found.environment === null || others.length === 0 ? '' : ` ${others.join(', ')} had no failures.`;
+    return `breaker: ${found.reason} for step ${step}: ${causes}.${well} Nothing of it was trained. Mend the cause, then resume.`;
+  }
+
+  /** The pause is over: what failed before it says nothing about what comes. */
+  forgetFailures(): void {
+    this.#failures = noFailures;
+    for (const [name, account] of this.#environments) {
+      account.failures = noFailures;
+      failuresInRow.delete(name);
+    }
+  }
+
+  /** Mean rewards of the groups, and what failed: why so few were kept. */
+  describe(): string[] {
+    const several = [...this.#environments].map(([name, { means }]) => `${name} ${describeHistogram(means)}`);
+    const failed = [...this.#environments].flatMap(([name, { failures }]) =>
+      describeFailures(failures.causes).map((cause) => `${name}: ${cause}.`),
+    );
+    const hasSeveral = several.length > 0;
+    return [
+      `Mean rewards of the groups: ${hasSeveral ? several.join('; ') : describeHistogram(this.#means)}.`,
+      ...(hasSeveral ? failed : describeFailures(this.#failures.causes).map((cause) => `${cause}.`)),
+    ];
+  }
+}
