@@ -70,6 +70,7 @@ function solved(prefix: string, when?: string): MetricDefinition[] {
 }
 
 const several = 'several environments';
+const pools = '`easy_threshold` or `hard_threshold`';
 
 /** By section of docs/metrics.md. */
 export const metricSections: readonly {
@@ -105,7 +106,45 @@ export const metricSections: readonly {
   {
     title: 'By environment',
     text: 'With one environment these are left out: they would repeat what stands above.',
-    metrics: [...overRollouts('train/<env>/all', 'rollouts', several)],
+    metrics: [
+      {
+        name: 'reward/<env>/mean',
+        unit: 'reward',
+        meaning: 'mean reward of all that finished in it',
+        source: 'rollouts',
+        when: several,
+      },
+      {
+        name: 'batch/<env>',
+        unit: 'rollouts',
+        meaning: 'its rollouts in the batch that have a reward',
+        source: 'batch',
+        when: several,
+      },
+      ...overRollouts('train/<env>/all', 'rollouts', several),
+      ...solved('train/<env>/all', several),
+      ...overRollouts('train/<env>/effective', 'batch', several),
+    ],
+  },
+  {
+    title: 'Difficulty pools',
+    text: 'Where each example stands after this step; those nobody has played yet are normal.',
+    metrics: (['easy', 'normal', 'hard'] as const).flatMap((pool): MetricDefinition[] => [
+      {
+        name: `pool/${pool}`,
+        unit: '1',
+        meaning: `examples in the ${pool} pools, over all environments that have them`,
+        source: 'rollouts',
+        when: pools,
+      },
+      {
+        name: `pool/<env>/${pool}`,
+        unit: '1',
+        meaning: `examples in its ${pool} pool`,
+        source: 'rollouts',
+        when: pools,
+      },
+    ]),
   },
   {
     title: 'Groups and the batch',

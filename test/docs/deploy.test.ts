@@ -55,7 +55,8 @@ test('the compose file is one, listens on loopback alone, and what its services 
     }
     const shared = service.network_mode?.replace('service:', '');
     if (shared !== undefined) assert.ok(services[shared] && !service.ports, `${name} shares the network of ${shared}`);
-    for (const volume of service.volumes ?? []) assert.ok(volume.split(':')[0]! in volumes, `${name}: ${volume}`);
+    for (const volume of service.volumes ?? [])
+      assert.ok(Object.hasOwn(volumes, volume.split(':')[0]!), `${name}: ${volume}`);
     if (service.image !== 'ratchet') assert.match(service.image, /:[\w.-]+$/, `${name} has a version`);
     const [program] = service.command ?? [];
     if (program !== undefined) assert.ok(existsSync(path.join(repositoryFolder, program)), program);

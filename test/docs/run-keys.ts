@@ -23,7 +23,7 @@ export function keysOfRunFiles(): Key[] {
     keys
       .filter((key) => !tables.has(pathOf(table, key)))
       .map((key) => {
-        const path = table === '' ? [key] : [...table.split('.'), ...(lists.has(table) ? [0] : []), key];
+        const path = [...pathTo(table), key];
         const field = fieldAt(table, key);
         return {
           table,
@@ -65,10 +65,15 @@ function pathOf(table: string, key: string): string {
   return table === '' ? key : `${table}.${key}`;
 }
 
+/** Of a list, its first element. */
+function pathTo(table: string): (string | number)[] {
+  const parts = table === '' ? [] : table.split('.');
+  return parts.flatMap((part, i) => (lists.has(parts.slice(0, i + 1).join('.')) ? [part, 0] : [part]));
+}
+
 /** With its default, which schemaAt takes away. */
 function fieldAt(table: string, key: string): z.ZodType {
-  const path = table === '' ? [] : [...table.split('.'), ...(lists.has(table) ? [0] : [])];
-  const object = schemaAt(HostedConfig, path);
+  const object = schemaAt(HostedConfig, pathTo(table));
   if (!(object instanceof z.ZodObject)) throw new Error(`${table} is no table of the schema`);
   return object.shape[key] as z.ZodType;
 }

@@ -36,6 +36,12 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     args: 'its arguments; `ratchet env info ID` lists them',
     weight: 'relative probability of drawing an example from it',
   },
+  'env.buffer': {
+    easy_threshold: 'of this environment, in place of `[buffer]`',
+    hard_threshold: 'of this environment, in place of `[buffer]`',
+    easy_fraction: 'of this environment, in place of `[buffer]`',
+    hard_fraction: 'of this environment, in place of `[buffer]`',
+  },
   sampling: {
     max_tokens: 'tokens per turn at most',
     temperature: 'divides the logits; 1 = the policy as it is',
@@ -88,6 +94,10 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     max_failed_groups: 'groups in a row that may be lost to it',
   },
   buffer: {
+    easy_threshold: 'mean reward of a group from which its example goes to the easy pool',
+    hard_threshold: 'mean reward up to which it goes to the hard pool',
+    easy_fraction: 'how often easy examples are drawn, where normal ones are drawn once',
+    hard_fraction: 'the same for hard ones',
     online_difficulty_filtering: 'drops groups whose mean reward is exactly 0 or 1',
   },
   kl_penalty: {
