@@ -1,0 +1,140 @@
+import { Command } from 'commander';
+
+type Load = () => Promise<Command>;
+
+/**
+ * All commands, in the groups and with the lines that `ratchet --help` shows. A command is loaded when it is asked for: `ratchet
+ * status` need not wait for the engine and the worker.
+ */
+export const commandGroups: Readonly<Record<string, Readonly<Record<string, { line: string; load: Load }>>>> = {
+  'Train:': {
+    train: {
+      line: 'train with a run file; goes on where the run stands',
+      load: async () => (await import('./commands/train.ts')).trainCommand,
+    },
+    check: {
+      line: 'everything that is wrong with a run file; starts nothing',
+      load: async () => (await import('./commands/check.ts')).checkCommand,
+    },
+    baseline: {
+      line: 'before training: too hard, too easy, no signal?',
+      load: async () => (await import('./commands/baseline.ts')).baselineCommand,
+    },
+    env: {
+      line: 'environments: write one of your own, list them, look at one',
+      load: async () => (await import('./commands/env.ts')).envCommand,
+    },
+  },
+  'Watch:': {
+    attach: {
+      line: 'the live view of a run that is running',
+      load: async () => (await import('./commands/attach.ts')).attachCommand,
+    },
+    runs: {
+      line: 'all runs, the newest first',
+      load: async () => (await import('./commands/runs.ts')).runsCommand,
+    },
+    status: {
+      line: 'where a run stands, and what it is waiting for',
+      load: async () => (await import('./commands/status.ts')).statusCommand,
+    },
+    events: {
+      line: 'what happened in a run',
+      load: async () => (await import('./commands/events.ts')).eventsCommand,
+    },
+    metrics: {
+      line: 'committed metrics, one row per step',
+      load: async () => (await import('./commands/metrics.ts')).metricsCommand,
+    },
+    rollouts: {
+      line: 'what the policy said in a step, and its rewards',
+      load: async () => (await import('./commands/rollouts.ts')).rolloutsCommand,
+    },
+    logs: {
+      line: "a run's logs, by role",
+      load: async () => (await import('./commands/logs.ts')).logsCommand,
+    },
+    advise: {
+      line: 'unstable, slow, not learning: what to change',
+      load: async () => (await import('./commands/advise.ts')).adviseCommand,
+    },
+    chat: {
+      line: 'talk to a version of the policy',
+      load: async () => (await import('./commands/chat.ts')).chatCommand,
+    },
+  },
+  'Steer:': {
+    pause: {
+      line: 'finish what is under way, then start no further step',
+      load: async () => (await import('./commands/steer.ts')).pauseCommand,
+    },
+    resume: {
+      line: 'go on after a pause',
+      load: async () => (await import('./commands/steer.ts')).resumeCommand,
+    },
+    stop: {
+      line: 'end a run after the step under way',
+      load: async () => (await import('./commands/steer.ts')).stopCommand,
+    },
+    set: {
+      line: 'change a running run: learning_rate=1e-4 max_steps=200 …',
+      load: async () => (await import('./commands/steer.ts')).setCommand,
+    },
+  },
+  'Go back, branch, prove:': {
+    checkpoints: {
+      line: 'every checkpoint, checked against its sha256',
+      load: async () => (await import('./commands/checkpoints.ts')).checkpointsCommand,
+    },
+    rewind: {
+      line: 'go on from an earlier step; what came after it is kept',
+      load: async () => (await import('./commands/rewind.ts')).rewindCommand,
+    },
+    fork: {
+      line: 'a new run that begins at a checkpoint of another',
+      load: async () => (await import('./commands/fork.ts')).forkCommand,
+    },
+    audit: {
+      line: 'prove from the commits that every group is accounted for',
+      load: async () => (await import('./commands/audit.ts')).auditCommand,
+    },
+  },
+  'Machines:': {
+    doctor: {
+      line: 'what runs need on this machine, one line each with the fix',
+      load: async () => (await import('./commands/doctor.ts')).doctorCommand,
+    },
+    dev: {
+      line: 'a Temporal server and all roles here, supervised, until Ctrl-C',
+      load: async () => (await import('./commands/dev.ts')).devCommand,
+    },
+    worker: {
+      line: 'one worker against a Temporal server elsewhere',
+      load: async () => (await import('./commands/worker.ts')).workerCommand,
+    },
+    temporal: {
+      line: 'the Temporal CLI, pointed at the server of this folder',
+      load: async () => (await import('./commands/temporal.ts')).temporalCommand,
+    },
+  },
+};
+
+/** The program with the command that was asked for, or with all of them. */
+export async function program(asked: string | undefined, version: string): Promise<Command> {
+  const ratchet = new Command('ratchet')
+    .description('RL post-training of language models as a durable Temporal workflow.')
+    .version(version, '-V, --version')
+    .showHelpAfterError('(ratchet --help lists the commands)')
+    .configureHelp({ subcommandTerm: (command) => command.name() })
+    .addHelpText('after', '\nratchet COMMAND --help says more of one.')
+    .exitOverride();
+  const groups = Object.entries(commandGroups);
+  const isKnown = groups.some(([, group]) => asked !== undefined && Object.hasOwn(group, asked));
+  for (const [title, group] of groups) {
+    for (const [name, { line, load }] of Object.entries(group)) {
+      if (isKnown && name !== asked) continue;
+      ratchet.addCommand((await load()).summary(line).helpGroup(title));
+    }
+  }
+  return ratchet;
+}

@@ -1,0 +1,91 @@
+/** Types Ratchet's commands in a small project with a stack of its own, and keeps what they print. */
+import { spawn } from 'node:child_process';
+import { writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { openSmallProject, repositoryFolder, smallRun } from '../e2e/small-run.ts';
+import type { Captures } from './command-help.ts';
+
+/** In this order; a line may be typed before it that prints nothing here. */
+interface Typed {
+  readonly command: string;
+  readonly stdin?: string;
+  /** Ends it after so many seconds, as Ctrl-C does. */
+  readonly endAfterS?: number;
+}
+
+const typed: readonly Typed[] = [
+  { command: 'doctor words.toml' },
+  { command: 'check words.toml' },
+  { command: 'env list' },
+  { command: 'train words.toml --plain' },
+  { command: 'status words' },
+  { command: 'events words' },
+  { command: 'metrics words train/reward entropy grad_norm --last 3' },
+  { command: 'rollouts words --limit 1' },
+  { command: 'logs words' },
+  { command: 'logs words trainer' },
+  { command: 'advise words' },
+  { command: 'chat words', stdin: 'abcd\n' },
+  { command: 'checkpoints words' },
+  { command: 'fork words --step 8 --name words-b --learning-rate 5e-4' },
+  { command: 'rewind words --step 4' },
+  { command: 'audit words' },
+  { command: 'baseline words.toml --name words-c' },
+];
+
+/** Of a run that is at work meanwhile. */
+const steered: readonly Typed[] = [
+  { command: 'attach long --plain', endAfterS: 6 },
+  { command: 'set long learning_rate=5e-4 max_steps=3000' },
+  { command: 'pause long lunch' },
+  { command: 'runs' },
+  { command: 'resume long' },
+  { command: 'stop long' },
+  { command: 'temporal workflow list' },
+];
+
+export async function captureCommands(): Promise<Captures> {
+  const project = await openSmallProject({
+    'words.toml': smallRun,
+    'long.toml': smallRun.replace('max_steps = 12', 'max_steps = 5000'),
+  });
+  const captures = new Map<string, string>();
+  const { temporalAddress } = project.stack;
+  const type = async (each: Typed): Promise<void> => {
+    const printed = await run(each, project.folder, temporalAddress);
+    const prompt = each.stdin === undefined ? '$ ' : `$ echo ${each.stdin.trim()} | `;
+    const text = `${prompt}npx ratchet ${each.command}\n${printed.replaceAll(project.folder, '…').replaceAll(temporalAddress, '127.0.0.1:7233')}`;
+    const name = each.command.split(' ', 1)[0]!;
+    const before = captures.get(name);
+    captures.set(name, before === undefined ? text.trim() : `${before}\n\n${text.trim()}`);
+    process.stdout.write(`${each.command}\n`);
+  };
+  try {
+    await writeFile(path.join(project.folder, 'package.json'), '{ "type": "module" }\n');
+    for (const each of typed) await type(each);
+    const long = start('train long.toml --plain', project.folder, temporalAddress);
+    await sleep(15_000); // its first steps
+    for (const each of steered) await type(each);
+    long.kill('SIGINT');
+  } finally {
+    await project.close();
+  }
+  return captures;
+}
+
+function start(command: string, cwd: string, temporalAddress: string) {
+  const env = { ...process.env, TEMPORAL_ADDRESS: temporalAddress, NO_COLOR: '1' };
+  return spawn(process.execPath, [path.join(repositoryFolder, 'cli/ratchet.mjs'), ...command.split(' ')], { cwd, env });
+}
+
+async function run({ command, stdin = '', endAfterS }: Typed, cwd: string, temporalAddress: string): Promise<string> {
+  const child = start(command, cwd, temporalAddress);
+  let text = '';
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (piece: Buffer) => (text += piece.toString()));
+  child.stdin.end(stdin);
+  const timer = endAfterS === undefined ? undefined : setTimeout(() => child.kill('SIGINT'), endAfterS * 1000);
+  await new Promise((resolve) => child.once('close', resolve));
+  clearTimeout(timer);
+  return text.replaceAll(/[ \t]+$/gm, '');
+}

@@ -1,0 +1,126 @@
+/** deploy/ is written in the words of Compose and systemd, and names programs and roles that Ratchet has. */
+import assert from 'node:assert/strict';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { test } from 'node:test';
+import { parse } from 'yaml';
+import { z } from 'zod';
+import { workerRoles } from '../../core/names.ts';
+import { repositoryFolder } from '../e2e/small-run.ts';
+
+const folder = path.join(repositoryFolder, 'deploy');
+const text = z.string().min(1);
+const duration = z.string().regex(/^\d+(?:ms|s|m)$/);
+
+/** The part of the Compose specification that the file uses; another key is an error. */
+const Service = z.strictObject({
+  image: text,
+  build: z.strictObject({ context: text, dockerfile: text }).optional(),
+  command: z.array(text).optional(),
+  restart: z.enum(['no', 'always', 'on-failure', 'unless-stopped']),
+  init: z.boolean().optional(),
+  network_mode: text.optional(),
+  environment: z.record(text, z.string()).optional(),
+  ports: z.array(z.string().regex(/^127\.0\.0\.1:\d+:\d+$/)).optional(),
+  volumes: z.array(z.string().regex(/^[a-z]+:\/[^:]+$/)).optional(),
+  depends_on: z.record(text, z.strictObject({ condition: z.enum(['service_started', 'service_healthy']) })).optional(),
+  healthcheck: z
+    .strictObject({
+      test: z.tuple([z.enum(['CMD', 'CMD-SHELL'])]).rest(text),
+      interval: duration,
+      retries: z.int().positive(),
+    })
+    .optional(),
+});
+const Compose = z.strictObject({
+  name: text,
+  services: z.record(text, Service),
+  volumes: z.record(text, z.null()),
+});
+
+function composeFile(source: string): z.infer<typeof Compose> {
+  const all = z.record(z.string(), z.unknown()).parse(parse(source, { merge: true }));
+  return Compose.parse(Object.fromEntries(Object.entries(all).filter(([key]) => !key.startsWith('x-'))));
+}
+
+const source = readFileSync(path.join(folder, 'compose.yaml'), 'utf8');
+
+test('the compose file is one, listens on loopback alone, and what its services name is there', () => {
+  const { services, volumes } = composeFile(source);
+  for (const [name, service] of Object.entries(services)) {
+    for (const [other, { condition }] of Object.entries(service.depends_on ?? {})) {
+      assert.ok(services[other], `${name} depends on ${other}`);
+      if (condition === 'service_healthy') assert.ok(services[other].healthcheck, `${other} says when it is healthy`);
+    }
+    const shared = service.network_mode?.replace('service:', '');
+    if (shared !== undefined) assert.ok(services[shared] && !service.ports, `${name} shares the network of ${shared}`);
+    for (const volume of service.volumes ?? [])
+      assert.ok(Object.hasOwn(volumes, volume.split(':')[0]!), `${name}: ${volume}`);
+    if (service.image !== 'ratchet') assert.match(service.image, /:[\w.-]+$/, `${name} has a version`);
+    const [program] = service.command ?? [];
+    if (program !== undefined) assert.ok(existsSync(path.join(repositoryFolder, program)), program);
+  }
+  const roles = Object.values(services).flatMap(({ command = [] }) =>
+    command.includes('worker') ? command.slice(-1) : [],
+  );
+  assert.deepEqual(roles.sort(), [...workerRoles, 'metrics'].sort());
+  const dockerfile = services['policy']?.build?.dockerfile;
+  assert.ok(dockerfile && existsSync(path.join(repositoryFolder, dockerfile)));
+});
+
+test('a key that Compose does not have, and a port for everybody, are noticed', () => {
+  assert.throws(() => composeFile(source.replace('restart:', 'restarts:')), /restarts/);
+  assert.throws(() => composeFile(source.replace('127.0.0.1:7233:7233', '7233:7233')), /ports/);
+});
+
+const units = readdirSync(path.join(folder, 'systemd')).filter((name) => name.endsWith('.service'));
+
+/** What systemd.unit(5), systemd.service(5) and systemd.exec(5) call the settings that the units use. */
+const settings: Readonly<Record<string, readonly string[]>> = {
+  Unit: ['Description', 'After', 'Wants', 'StartLimitIntervalSec'],
+  Service:
+    'Type User WorkingDirectory Environment EnvironmentFile ExecStart Restart RestartSec TimeoutStopSec LimitNOFILE UMask NoNewPrivileges'.split(
+      ' ',
+    ),
+  Install: ['WantedBy'],
+};
+
+/** Lines that are no setting of their section. */
+function strangeLines(unit: string): string[] {
+  let section = '';
+  return unit.split('\n').filter((line) => {
+    if (line === '' || line.startsWith('#')) return false;
+    const header = /^\[(\w+)\]$/.exec(line)?.[1];
+    if (header !== undefined) section = header;
+    if (header !== undefined) return settings[header] === undefined;
+    return !(settings[section] ?? []).includes(line.split('=', 1)[0]!) || !line.includes('=');
+  });
+}
+
+for (const name of units) {
+  test(`${name} has settings of systemd in their sections, and starts a program of ours`, () => {
+    const unit = readFileSync(path.join(folder, 'systemd', name), 'utf8');
+    assert.deepEqual(strangeLines(unit), []);
+    assert.notDeepEqual(strangeLines(unit.replace('Restart=', 'Restarts=')), []);
+    const command = /^ExecStart=(.*)$/m.exec(unit)![1]!.split(' ');
+    const program = command.find((word) => /^(?:cli|engine)\//.test(word))!;
+    assert.ok(existsSync(path.join(repositoryFolder, program)), program);
+  });
+}
+
+test('systemd itself finds nothing wrong with the units', { skip: !hasSystemd() }, () => {
+  const files = units.map((name) => path.join(folder, 'systemd', name));
+  const { stderr } = spawnSync('systemd-analyze', ['verify', ...files], { encoding: 'utf8' });
+  // A machine without our user or programs is not what is asked about.
+  assert.doesNotMatch(stderr, /Unknown (?:key|section|lvalue)|Failed to parse|Invalid/i);
+});
+
+function hasSystemd(): boolean {
+  try {
+    execFileSync('systemd-analyze', ['--version'], { stdio: 'ignore' });
+    return true;
+  } catch {
+    return false;
+  }
+}

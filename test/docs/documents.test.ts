@@ -1,0 +1,92 @@
+/** The documents say what the code says, and their links lead somewhere. */
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { test } from 'node:test';
+import { definitionOf, metricSections } from '../../core/rl/metric-names.ts';
+import { repositoryFolder } from '../e2e/small-run.ts';
+import { docsFolder, made, madeDocuments } from './documents.ts';
+import { withoutMeaning } from './run-keys.ts';
+
+for (const name of madeDocuments) {
+  test(`docs/${name} says what the code says (npm run docs writes it again)`, async () => {
+    assert.equal(await readFile(path.join(docsFolder, name), 'utf8'), await made(name));
+  });
+}
+
+test('every key of a run file has a meaning, and every meaning a key', () => {
+  assert.deepEqual(withoutMeaning(), { keys: [], meanings: [] });
+});
+
+test('every command is documented with what it printed, but those that run until they are ended', async () => {
+  const text = await readFile(path.join(docsFolder, 'commands.md'), 'utf8');
+  const without = text
+    .split(/^### ratchet /m)
+    .slice(1)
+    .filter((section) => !section.includes('```console'))
+    .map((section) => section.split('\n', 1)[0]);
+  assert.deepEqual(without, ['dev', 'worker']);
+});
+
+test('a metric stands in the table once, and is found by the name a run gives it', () => {
+  const names = metricSections.flatMap(({ metrics }) => metrics.map(({ name }) => name));
+  assert.equal(new Set(names).size, names.length);
+  const found = (name: string) => definitionOf(name, ['words', 'sums'])?.name;
+  assert.equal(found('eval/words/metrics/exact_match'), 'eval/<env>/metrics/<function>');
+  assert.equal(found('train/sums/all/reward/mean'), 'train/<env>/all/reward/mean');
+  assert.equal(found('train/agg/all/error/timeout'), 'train/agg/all/error/<outcome>');
+  assert.equal(found('train/others/all/reward/mean'), undefined);
+  assert.equal(found('train/rewards'), undefined);
+});
+
+const documents = execFileSync('git', ['ls-files', '*.md', '**/*.md'], { cwd: repositoryFolder, encoding: 'utf8' })
+  .split('\n')
+  .filter((file) => file !== '' && existsSync(path.join(repositoryFolder, file)));
+
+test('every relative link in a document leads to a file that is there, and to a heading in it', () => {
+  assert.ok(documents.length >= 8, `only ${documents.length} documents were found`);
+  assert.deepEqual(
+    documents.flatMap((file) => deadLinks(file)),
+    [],
+  );
+});
+
+/** `file: link`, of links that lead nowhere. Code is no link. */
+function deadLinks(file: string): string[] {
+  const text = withoutCode(readFileSync(path.join(repositoryFolder, file), 'utf8'));
+  const links = [...text.matchAll(/\]\(([^()\s]+)\)/g)].map(([, link]) => link!);
+  return links.flatMap((link) => {
+    if (/^[a-z]+:/.test(link)) return [];
+    const [place = '', anchor] = link.split('#', 2);
+    const target = place === '' ? file : path.join(path.dirname(file), place);
+    const whole = path.join(repositoryFolder, target);
+    const isThere = existsSync(whole) && (anchor === undefined || anchorsOf(whole).includes(anchor));
+    return isThere ? [] : [`${file}: ${link}`];
+  });
+}
+
+/** Anchors of headings, as GitHub makes them. */
+function anchorsOf(file: string): string[] {
+  const headings = withoutFences(readFileSync(file, 'utf8')).matchAll(/^#+ (.*)$/gm);
+  const counts = new Map<string, number>();
+  return [...headings].map(([, heading]) => {
+    const anchor = heading!
+      .toLowerCase()
+      .replaceAll(/[^\p{L}\p{N}\s_-]/gu, '')
+      .trim()
+      .replaceAll(/\s/g, '-');
+    const seen = counts.get(anchor) ?? 0;
+    counts.set(anchor, seen + 1);
+    return seen === 0 ? anchor : `${anchor}-${seen}`;
+  });
+}
+
+function withoutFences(text: string): string {
+  return text.replaceAll(/^```[\s\S]*?^```$/gm, '');
+}
+
+function withoutCode(text: string): string {
+  return withoutFences(text).replaceAll(/`[^`\n]*`/g, '');
+}

@@ -1,0 +1,89 @@
+/** The tables of docs/your-own-run.md: every key of a run file, from the schema and from what the keys mean. */
+import { z } from 'zod';
+import { HostedConfig } from '../../core/spec/dialects/hosted.ts';
+import { keyMeanings } from '../../core/spec/dialects/hosted-meanings.ts';
+import { expectedAt, schemaAt, tablesOf } from '../../core/spec/schema-reader.ts';
+
+interface Key {
+  /** `''` is the top of the file. */
+  readonly table: string;
+  readonly key: string;
+  readonly expected: string;
+  /** As TOML writes it; null where there is none and the key may be left out. */
+  readonly fallback: string | null;
+  readonly isRequired: boolean;
+}
+
+/** Tables that are lists: `[[env]]`. */
+const lists = new Set(['env', 'eval.env']);
+
+export function keysOfRunFiles(): Key[] {
+  const tables = tablesOf(HostedConfig);
+  return [...tables].flatMap(([table, keys]) =>
+    keys
+      .filter((key) => !tables.has(pathOf(table, key)))
+      .map((key) => {
+        const path = [...pathTo(table), key];
+        const field = fieldAt(table, key);
+        return {
+          table,
+          key,
+          expected: expectedAt(HostedConfig, path) ?? 'a table',
+          fallback: fallbackOf(field),
+          isRequired: !field.safeParse(undefined).success,
+        };
+      }),
+  );
+}
+
+/** Keys that have no meaning, and meanings that have no key. */
+export function withoutMeaning(): { keys: string[]; meanings: string[] } {
+  const keys = keysOfRunFiles().map(({ table, key }) => pathOf(table, key));
+  const meant = Object.entries(keyMeanings).flatMap(([table, own]) =>
+    Object.keys(own).map((key) => pathOf(table, key)),
+  );
+  return { keys: keys.filter((key) => !meant.includes(key)), meanings: meant.filter((key) => !keys.includes(key)) };
+}
+
+export function runKeyTables(): string {
+  const keys = keysOfRunFiles();
+  return [...new Set(keys.map(({ table }) => table))]
+    .map((table) => {
+      const title = table === '' ? 'Top of the file' : lists.has(table) ? `\`[[${table}]]\`` : `\`[${table}]\``;
+      const rows = keys
+        .filter((key) => key.table === table)
+        .map(({ key, expected, fallback, isRequired }) => {
+          const usual = isRequired ? 'required' : fallback === null ? '–' : `\`${fallback}\``;
+          return `| \`${key}\` | ${escaped(expected)} | ${usual} | ${escaped(keyMeanings[table]?.[key] ?? '')} |`;
+        });
+      return [`### ${title}`, '', '| key | type | default | |', '| --- | --- | --- | --- |', ...rows, ''].join('\n');
+    })
+    .join('\n');
+}
+
+function pathOf(table: string, key: string): string {
+  return table === '' ? key : `${table}.${key}`;
+}
+
+/** Of a list, its first element. */
+function pathTo(table: string): (string | number)[] {
+  const parts = table === '' ? [] : table.split('.');
+  return parts.flatMap((part, i) => (lists.has(parts.slice(0, i + 1).join('.')) ? [part, 0] : [part]));
+}
+
+/** With its default, which schemaAt takes away. */
+function fieldAt(table: string, key: string): z.ZodType {
+  const object = schemaAt(HostedConfig, pathTo(table));
+  if (!(object instanceof z.ZodObject)) throw new Error(`${table} is no table of the schema`);
+  return object.shape[key] as z.ZodType;
+}
+
+function fallbackOf(field: z.ZodType): string | null {
+  const { success, data } = field.safeParse(undefined);
+  if (!success || data === undefined) return null;
+  return JSON.stringify(data).replaceAll('","', '", "');
+}
+
+function escaped(text: string): string {
+  return text.replaceAll('|', String.raw`\|`);
+}
