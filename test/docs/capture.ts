@@ -36,7 +36,7 @@ const typed: readonly Typed[] = [
 
 /** Of a run that is at work meanwhile. */
 const steered: readonly Typed[] = [
-  { command: 'attach long --plain', endAfterS: 6 },
+  { command: 'attach long --plain', endAfterS: 20 },
   { command: 'set long learning_rate=5e-4 max_steps=3000' },
   { command: 'pause long lunch' },
   { command: 'runs' },
