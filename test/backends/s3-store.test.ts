@@ -259,7 +259,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
     const lines = (count: number): string => Array.from({ length: count }, (_, i) => line(i)).join('');
 
     test('of 150 lines costs little more than its lines, and is one key', async () => {
-      const { store, open } = fresh();
+      const { store, open, location } = fresh();
       for (let i = 0; i < 150; i++) await store.append('metrics.jsonl', line(i));
       assert(proxy.seen.length < 2 * 150, `${proxy.seen.length} requests`);
       const ratio = proxy.uploadedBytes / Buffer.byteLength(lines(150));
@@ -269,7 +269,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       await store.removeAll('metrics.jsonl');
       assert.deepEqual(
         await readdir(path.join(gateway.bucketFolder), { recursive: true }).then((all) =>
-          all.filter((name) => name.includes('run/metrics')),
+          all.filter((name) => name.includes(`${location.prefix}run/metrics`)),
         ),
         [],
       );
