@@ -86,8 +86,8 @@ async function build(root, folder) {
     plugins: [
       {
         name: 'as if from source',
-        setup({ onLoad }) {
-          onLoad({ filter: /\.ts$/ }, async ({ path: file }) => {
+        setup(bundler) {
+          bundler.onLoad({ filter: /\.ts$/ }, async ({ path: file }) => {
             sources[path.relative(root, file)] = stateOf(file);
             return { contents: fromSource(await readFile(file, 'utf8'), file), loader: 'ts' };
           });
