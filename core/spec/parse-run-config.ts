@@ -1,4 +1,3 @@
-import { parse, TomlError } from 'smol-toml';
 import { environmentName, isEnvironmentFile, runNamePattern } from '../names.ts';
 import { nearestName } from '../suggest.ts';
 import { detectDialect } from './dialects/detect.ts';
@@ -10,13 +9,14 @@ import { ratchetRelations, ratchetWarnings } from './dialects/ratchet-relations.
 import { ratchetResumeStep, ratchetToRunSpec } from './dialects/ratchet-run-spec.ts';
 import { knownUnsupported, synonyms } from './dialects/ratchet-words.ts';
 import { applyOverrides } from './overrides.ts';
+import { parseToml } from './parse-toml.ts';
 import { findPositions, formatPath, type KeyPath } from './positions.ts';
 import type { Problem } from './problems.ts';
 import { type Reading, readTable } from './read-table.ts';
+import { reportSecrets } from './report-secrets.ts';
 import { quoted, Reporter } from './reporter.ts';
 import { type JsonValue, RunSpec } from './run-spec.ts';
 import { expectedAt, schemaAt } from './schema-reader.ts';
-import { findSecrets } from './secrets.ts';
 import { isTable, type Table, valueAt } from './tables.ts';
 
 export { formatProblems } from './problems.ts';
@@ -61,13 +61,8 @@ export type ParsedRunConfig =
 /** Reads a run's TOML. Says everything that is wrong with it at once, each problem with its line and what to do. */
 export function parseRunConfig(text: string, options: ParseOptions): ParsedRunConfig {
   const { file } = options;
-  let written: Table;
-  try {
-    written = parse(text, { unsafeKeyBehaviour: 'throw' });
-  } catch (error) {
-    if (!(error instanceof TomlError)) throw error;
-    return { ok: false, problems: [syntaxProblem(error, file)], readAs: null };
-  }
+  const { table: written, problem } = parseToml(text, file);
+  if (problem) return { ok: false, problems: [problem], readAs: null };
   const candidates = options.dialect === undefined ? detectDialect(written, dialects) : [dialectNamed(options.dialect)];
   const [dialect, ...others] = candidates as [Dialect, ...Dialect[]];
   const read = readAs(dialect, written, text, options);
@@ -184,18 +179,6 @@ function runName(options: ParseOptions, config: RatchetConfig | undefined, repor
   return given;
 }
 
-function reportSecrets(table: Table, reporter: Reporter): void {
-  for (const path of findSecrets(table)) {
-    reporter.add({
-      path,
-      expected: 'no secrets: this file is copied into the store and shown in reports',
-      received: 'what looks like a literal secret (not repeated here)',
-      suggestion:
-        'rotate it, since it has been in a file; put the new one in an environment variable and name that instead',
-    });
-  }
-}
-
 function reportUnknownEnvironments(
   config: RatchetConfig,
   { knownEnvironments: known }: ParseOptions,
@@ -213,9 +196,4 @@ function reportUnknownEnvironments(
     const expected = `an environment that is installed: ${known.join(', ')}`;
     reporter.add({ path, expected, received: quoted(id), ...(suggestion === undefined ? {} : { suggestion }) });
   }
-}
-
-function syntaxProblem(error: TomlError, file: string): Problem {
-  const [reason = 'a syntax error'] = error.message.replace(/^Invalid TOML document: /, '').split('\n');
-  return { file, line: error.line, column: error.column, path: '', expected: 'valid TOML', received: reason };
 }
