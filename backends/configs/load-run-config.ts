@@ -4,9 +4,14 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
-import { formatProblems, parseRunConfig, type ReadAs } from '../../core/spec/parse-run-config.ts';
+import {
+  formatProblems,
+  type MissingEnvironment,
+  parseRunConfig,
+  type ReadAs,
+} from '../../core/spec/parse-run-config.ts';
 import { type CodeRef, DataRef, type RunSpec } from '../../core/spec/run-spec.ts';
-import { listEnvironments } from '../environments/load.ts';
+import { environmentFinder } from '../environments/find.ts';
 import { sha256 } from '../store/file-store.ts';
 import { openRunStore, resolveStoreUri } from '../store/index.ts';
 import { decodeJson } from '../store/objects.ts';
@@ -22,12 +27,16 @@ export interface LoadOptions {
   readonly dialect?: string;
   /** Whether a run that is there may be looked at in any store; without it, in folders of this machine alone. */
   readonly reachesStore?: boolean;
+  /** Only to be looked at: environments that are not here are no error. */
+  readonly isOnlyLookedAt?: boolean;
 }
 
 export interface LoadedConfig {
   readonly spec: RunSpec;
   readonly warnings: readonly string[];
   readonly readAs: ReadAs;
+  /** Environments that are not here; none unless the file is only looked at. */
+  readonly missing: readonly MissingEnvironment[];
   /** The step to go on from, where the config asks for one: −1 = the latest. */
   readonly resumeStep: number | null;
   /** The rows of `[sft] data` as a run stores them; null where there are none, or the run that is there has its own. */
@@ -37,19 +46,20 @@ export interface LoadedConfig {
 /** A TOML file as a run spec with every path made absolute. Throws `ConfigInvalid` naming all problems at once. */
 export async function loadRunConfig(
   file: string,
-  { projectFolder, overrides = {}, run, dialect, reachesStore = false }: LoadOptions,
+  { projectFolder, overrides = {}, run, dialect, reachesStore = false, isOnlyLookedAt = false }: LoadOptions,
 ): Promise<LoadedConfig> {
   const absolute = path.resolve(projectFolder, file);
   const text = await readConfig(absolute, file);
   const parsed = parseRunConfig(text, {
     file,
     overrides,
-    knownEnvironments: listEnvironments(),
+    findEnvironment: environmentFinder({ projectFolder }),
+    isOnlyLookedAt,
     ...(run === undefined ? {} : { runName: run }),
     ...(dialect === undefined ? {} : { dialect }),
   });
   if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
-  const { spec, warnings, resumeStep, readAs } = parsed;
+  const { spec, warnings, resumeStep, readAs, missing } = parsed;
   const folder = path.dirname(absolute);
   const code = {
     loss: spec.loss.import && (await readCode(spec.loss.import, folder, 'trainer.loss.import')),
@@ -86,6 +96,7 @@ export async function loadRunConfig(
     },
     resumeStep,
     readAs,
+    missing,
     sftRows: data?.rows ?? null,
     warnings: [
       ...warnings,

@@ -18,6 +18,7 @@ import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
 import type { Clock } from '../clock.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
+import { installEnvironment } from '../install-environment.ts';
 import { readOverrides } from '../overrides.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
@@ -26,6 +27,9 @@ import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts'
 const resumeHelp = `
 A run goes on where it stands. To go on from another committed step, in a new lineage: --resume.step 50
 (also --ckpt.resume-step 50, --trainer.ckpt.resume-step 50, and [ckpt] resume_step in the file; -1 = the latest).
+
+An environment OWNER/NAME is looked for in ./environments and among installed Python packages. With --builtin (in the
+file: builtin = true) it is the environment of that name that comes with Ratchet.
 `;
 
 export const trainCommand = new Command('train')
@@ -34,6 +38,7 @@ export const trainCommand = new Command('train')
   .argument('[overrides...]', 'any setting of the file: --max-steps 5 --sampling.temperature 0.7')
   .option('--name <run>', "the run's name; default: the file's name")
   .option('--fresh', 'start over under a new name')
+  .option('--yes', 'install environments of the Environments Hub that are not here (ratchet env install)')
   .option(...tellingOptions.plain)
   .option(...tellingOptions.json)
   .addHelpText('after', resumeHelp)
@@ -45,6 +50,7 @@ export const trainCommand = new Command('train')
 interface TrainOptions extends TellingOptions {
   readonly name?: string;
   readonly fresh?: boolean;
+  readonly yes?: boolean;
 }
 
 /** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
@@ -55,6 +61,7 @@ export async function train(
 ): Promise<number> {
   const audience = openAudience(chooseTelling(options, process.env, process.stdout));
   const projectFolder = process.cwd();
+  if (options.yes === true) await installMissing(file, overrides, projectFolder);
   const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides })).spec;
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
@@ -121,6 +128,17 @@ export async function train(
       staticSummary: `${[spec.model, ...spec.environments.map(({ name }) => name)].join(' · ')} · ${spec.maxSteps === 0 ? 'supervised' : `${spec.maxSteps} steps`}`,
     });
   }
+}
+
+/** Asks for what the file names and the Environments Hub may have. What is still missing then is refused as ever. */
+async function installMissing(
+  file: string,
+  overrides: Readonly<Record<string, string>>,
+  projectFolder: string,
+): Promise<void> {
+  const { missing } = await loadRunConfig(file, { projectFolder, overrides, isOnlyLookedAt: true });
+  const wanted = new Set(missing.flatMap(({ hub }) => hub ?? []));
+  for (const environment of wanted) await installEnvironment(environment, projectFolder);
 }
 
 type Teller = Pick<Clock, 'say' | 'part'>;

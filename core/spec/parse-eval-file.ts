@@ -51,7 +51,7 @@ function combine({ eval: evals = [], ablation: ablations = [], ...globals }: Eva
   });
   const swept = ablations.flatMap(({ sweep, ...fixed }, i) => {
     const path = ['ablation', i];
-    return expanded(shared, readSampling(fixed, path, reporter), (sweep ?? {}), path, reporter);
+    return expanded(shared, readSampling(fixed, path, reporter), sweep ?? {}, path, reporter);
   });
   return [...written, ...swept];
 }
@@ -150,7 +150,7 @@ function expanded(shared: Entry, own: Entry, sweep: Table, path: KeyPath, report
 function withSwept(entry: Entry, key: string, value: unknown): Entry {
   if (key !== 'sampling' && key !== 'sampling_args') return { ...entry, [key]: value };
   const over = withTemplateSwitches(value as RequestSampling);
-  return { ...entry, sampling: mergedSampling((entry.sampling ?? {}), over) };
+  return { ...entry, sampling: mergedSampling(entry.sampling ?? {}, over) };
 }
 
 function combinations(dimensions: readonly Dimension[]): unknown[][] {
@@ -196,23 +196,18 @@ function idOf({ id, taskset }: Entry): string | undefined {
 }
 
 function evaluationOf(entry: Entry & { readonly id: string; readonly name: string }): EvaluationSpec {
-  const { max_tokens, temperature } = entry;
   return {
     environment: {
       id: entry.id,
       name: entry.name,
-      args: (entry.args ?? {}),
+      args: entry.args ?? {},
       extraKwargs: entry.extra_env_kwargs ?? {},
       folder: entry.env_dir_path ?? accessDefaults.environmentsFolder,
       taskset: entry.taskset ?? null,
       harness: entry.harness ?? null,
     },
     model: modelAccessOf(entry),
-    sampling: {
-      ...(max_tokens === undefined ? {} : { max_tokens }),
-      ...(temperature === undefined ? {} : { temperature }),
-      ...(entry.sampling),
-    },
+    sampling: samplingOf(entry),
     numExamples: entry.num_examples ?? null,
     rolloutsPerExample: entry.rollouts_per_example ?? null,
     shuffle: entry.shuffle ?? false,
@@ -228,6 +223,14 @@ function evaluationOf(entry: Entry & { readonly id: string; readonly name: strin
     resume: entry.resume_path !== undefined ? { path: entry.resume_path } : entry.resume === true ? 'newest' : null,
     hub: entry.save_to_hf_hub === true ? { dataset: entry.hf_hub_dataset_name ?? null } : null,
   };
+}
+
+/** The two fields that have a place of their own count where the table does not have them. */
+function samplingOf({ max_tokens, temperature, sampling }: Entry): RequestSampling {
+  const given: RequestSampling = {};
+  if (max_tokens !== undefined) given['max_tokens'] = max_tokens;
+  if (temperature !== undefined) given['temperature'] = temperature;
+  return Object.assign(given, sampling);
 }
 
 function modelAccessOf(entry: Entry): ModelAccessSpec {

@@ -1,5 +1,4 @@
-import { environmentName, isEnvironmentFile, runNamePattern } from '../names.ts';
-import { nearestName } from '../suggest.ts';
+import { runNamePattern } from '../names.ts';
 import { detectDialect } from './dialects/detect.ts';
 import { type Dialect, placesOf, refusedFields, schemaOf, translate } from './dialects/dialect.ts';
 import { dialectNamed, dialects } from './dialects/index.ts';
@@ -9,6 +8,7 @@ import { ratchetRelations, ratchetWarnings } from './dialects/ratchet-relations.
 import { ratchetResumeStep, ratchetToRunSpec } from './dialects/ratchet-run-spec.ts';
 import { knownUnsupported, synonyms } from './dialects/ratchet-words.ts';
 import { applyOverrides } from './overrides.ts';
+import type { FindEnvironment } from './find-environment.ts';
 import { parseToml } from './parse-toml.ts';
 import { findPositions, formatPath, type KeyPath } from './positions.ts';
 import type { Problem } from './problems.ts';
@@ -29,8 +29,10 @@ export interface ParseOptions {
   readonly overrides?: Readonly<Record<string, string>>;
   /** The name given on the command line; wins over the file's. */
   readonly runName?: string;
-  /** Ids that can be loaded, if the caller knows them: others are then refused here, with their line. */
-  readonly knownEnvironments?: readonly string[];
+  /** What ids stand for, if the caller knows: others are then refused here, with their line, and the spec has what was found. */
+  readonly findEnvironment?: FindEnvironment;
+  /** Environments that are not here are told (`missing`) and not refused: the file is only looked at. */
+  readonly isOnlyLookedAt?: boolean;
   /** The name of the dialect; missing = the one that the file's keys show. */
   readonly dialect?: string;
 }
@@ -47,6 +49,11 @@ export interface ReadAs {
   }[];
 }
 
+export interface MissingEnvironment extends Problem {
+  /** What `ratchet env install` takes; null where the Environments Hub is not where it comes from. */
+  readonly hub: string | null;
+}
+
 export type ParsedRunConfig =
   | {
       readonly ok: true;
@@ -55,6 +62,8 @@ export type ParsedRunConfig =
       /** The step to go on from, where the config asks for one: −1 = the latest. */
       readonly resumeStep: number | null;
       readonly readAs: ReadAs;
+      /** Environments that are not here. */
+      readonly missing: readonly MissingEnvironment[];
     }
   | { readonly ok: false; readonly problems: Problem[]; readonly readAs: ReadAs | null };
 
@@ -76,7 +85,8 @@ export function parseRunConfig(text: string, options: ParseOptions): ParsedRunCo
 }
 
 type Read =
-  { ok: true; spec: RunSpec; warnings: string[]; resumeStep: number | null } | { ok: false; problems: Problem[] };
+  | { ok: true; spec: RunSpec; warnings: string[]; resumeStep: number | null; missing: readonly MissingEnvironment[] }
+  | { ok: false; problems: Problem[] };
 
 function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptions): Read {
   const schema = schemaOf(dialect);
@@ -99,10 +109,10 @@ function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptio
     for (const { paths, ...problem } of ratchetRelations(config)) {
       if (!paths.some((path) => reporter.has(path))) reporter.addRelation(paths, problem);
     }
-    reportUnknownEnvironments(config, options, reporter);
   }
+  const environments = config && findEnvironments(config, options, reporter);
   const name = runName(options, config, reporter);
-  if (reporter.problems.length > 0 || config === undefined || own === undefined) {
+  if (reporter.problems.length > 0 || !config || !own || !environments) {
     return { ok: false, problems: reporter.inOrder() };
   }
 
@@ -110,9 +120,10 @@ function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptio
   const spec = RunSpec.parse({ ...ratchetToRunSpec(config, name), later: laterOf(own.table) });
   return {
     ok: true,
-    spec,
-    warnings: [...own.warnings, ...ratchetWarnings(config)],
+    spec: withIds(spec, environments.ids),
+    warnings: [...own.warnings, ...ratchetWarnings(config), ...environments.said],
     resumeStep: ratchetResumeStep(config),
+    missing: environments.missing,
   };
 }
 
@@ -179,21 +190,50 @@ function runName(options: ParseOptions, config: RatchetConfig | undefined, repor
   return given;
 }
 
-function reportUnknownEnvironments(
+interface Environments {
+  /** By what was written: what it stands for. */
+  readonly ids: ReadonlyMap<string, string>;
+  readonly said: readonly string[];
+  readonly missing: readonly MissingEnvironment[];
+}
+
+/** Looks for every environment once; those that are not here are problems, unless the file is only looked at. */
+function findEnvironments(
   config: RatchetConfig,
-  { knownEnvironments: known }: ParseOptions,
+  { findEnvironment, isOnlyLookedAt = false }: ParseOptions,
   reporter: Reporter,
-): void {
-  if (known === undefined) return;
+): Environments {
+  const ids = new Map<string, string>();
+  const said = new Set<string>();
+  const missing: MissingEnvironment[] = [];
   const entries = [
     ...config.env.map(({ id }, i) => ({ id, path: ['env', i, 'id'] })),
     ...(config.eval?.env ?? []).map(({ id }, i) => ({ id, path: ['eval', 'env', i, 'id'] })),
   ];
-  for (const { id, path } of entries) {
-    if (isEnvironmentFile(id) || known.includes(environmentName(id)) || reporter.has(path)) continue;
-    const near = nearestName(environmentName(id), known);
-    const suggestion = near === undefined ? undefined : `did you mean "${near}"?`;
-    const expected = `an environment that is installed: ${known.join(', ')}`;
-    reporter.add({ path, expected, received: quoted(id), ...(suggestion === undefined ? {} : { suggestion }) });
+  for (const { id, path } of findEnvironment ? entries : []) {
+    if (reporter.has(path)) continue;
+    const found = findEnvironment!(id, { builtin: config.builtin });
+    if (found.ok) {
+      ids.set(id, found.id);
+      if (found.said !== undefined) said.add(found.said);
+      continue;
+    }
+    const { expected, received, suggestion, hub = null } = found;
+    const problem = { path, expected, received, ...(suggestion === undefined ? {} : { suggestion }) };
+    if (isOnlyLookedAt) missing.push({ ...reporter.placed(problem), hub });
+    else reporter.add(problem);
   }
+  return { ids, said: [...said], missing };
+}
+
+function withIds(spec: RunSpec, ids: ReadonlyMap<string, string>): RunSpec {
+  const named = <Entry extends { readonly id: string }>(entry: Entry): Entry => ({
+    ...entry,
+    id: ids.get(entry.id) ?? entry.id,
+  });
+  return {
+    ...spec,
+    environments: spec.environments.map(named),
+    eval: spec.eval && { ...spec.eval, environments: spec.eval.environments.map(named) },
+  };
 }

@@ -69,5 +69,5 @@ export function mergedSampling(base: RequestSampling, over: RequestSampling): Re
 }
 
 function tableOf(value: JsonValue | undefined): RequestSampling {
-  return isTable(value) ? (value) : {};
+  return isTable(value) ? value : {};
 }
