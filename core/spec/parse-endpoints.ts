@@ -1,3 +1,4 @@
+import { stringify } from 'smol-toml';
 import { z } from 'zod';
 import {
   accessFields,
@@ -139,9 +140,9 @@ function endpointOf(given: Entry, path: KeyPath, reporter: Reporter): EndpointSp
   };
 }
 
-/** The registry as tables of an `endpoints.toml`, in the words that the samples use. */
-export function endpointTables({ endpoints }: EndpointsSpec): Table {
-  return {
+/** The registry as an `endpoints.toml`, in the words that the samples use. */
+export function endpointsToml({ endpoints }: EndpointsSpec): string {
+  return stringify({
     endpoint: endpoints.flatMap(({ id, replicas }) =>
       replicas.map(({ model, baseUrl, apiKeyVar, clientType, headers }) => ({
         endpoint_id: id,
@@ -152,5 +153,5 @@ export function endpointTables({ endpoints }: EndpointsSpec): Table {
         ...(Object.keys(headers).length === 0 ? {} : { headers }),
       })),
     ),
-  };
+  });
 }

@@ -33,8 +33,8 @@ export interface ParseOptions {
   readonly findEnvironment?: FindEnvironment;
   /** Environments that are not here are told (`missing`) and not refused: the file is only looked at. */
   readonly isOnlyLookedAt?: boolean;
-  /** The name of the dialect; missing = the one that the file's keys show. */
-  readonly dialect?: string;
+  /** The dialect, or its name; missing = the one that the file's keys show. */
+  readonly dialect?: string | Dialect;
 }
 
 /** What a file was read as. */
@@ -64,6 +64,8 @@ export type ParsedRunConfig =
       readonly readAs: ReadAs;
       /** Environments that are not here. */
       readonly missing: readonly MissingEnvironment[];
+      /** The file in our own words. */
+      readonly ours: Table;
     }
   | { readonly ok: false; readonly problems: Problem[]; readonly readAs: ReadAs | null };
 
@@ -72,7 +74,7 @@ export function parseRunConfig(text: string, options: ParseOptions): ParsedRunCo
   const { file } = options;
   const { table: written, problem } = parseToml(text, file);
   if (problem) return { ok: false, problems: [problem], readAs: null };
-  const candidates = options.dialect === undefined ? detectDialect(written, dialects) : [dialectNamed(options.dialect)];
+  const candidates = options.dialect === undefined ? detectDialect(written, dialects) : [dialectOf(options.dialect)];
   const [dialect, ...others] = candidates as [Dialect, ...Dialect[]];
   const read = readAs(dialect, written, text, options);
   if (!read.ok) return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives: [] } };
@@ -84,8 +86,19 @@ export function parseRunConfig(text: string, options: ParseOptions): ParsedRunCo
   return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives } };
 }
 
+function dialectOf(given: string | Dialect): Dialect {
+  return typeof given === 'string' ? dialectNamed(given) : given;
+}
+
 type Read =
-  | { ok: true; spec: RunSpec; warnings: string[]; resumeStep: number | null; missing: readonly MissingEnvironment[] }
+  | {
+      ok: true;
+      spec: RunSpec;
+      warnings: string[];
+      resumeStep: number | null;
+      missing: readonly MissingEnvironment[];
+      ours: Table;
+    }
   | { ok: false; problems: Problem[] };
 
 function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptions): Read {
@@ -124,6 +137,7 @@ function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptio
     warnings: [...own.warnings, ...ratchetWarnings(config), ...environments.said],
     resumeStep: ratchetResumeStep(config),
     missing: environments.missing,
+    ours: dialect.schema ? applied.table : own.table,
   };
 }
 
@@ -158,7 +172,7 @@ function laterOf(table: Table): RunSpec['later'] {
 }
 
 /** Where two readings of a file mean something else, as `sampling.temperature: 1 here, 0.7 there`. */
-function differences(here: unknown, there: unknown, path: KeyPath = []): string[] {
+export function differences(here: unknown, there: unknown, path: KeyPath = []): string[] {
   if (isTable(here) && isTable(there)) {
     const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
     return [...keys].flatMap((key) => differences(here[key], there[key], [...path, key]));
