@@ -15,11 +15,7 @@ const convert = new Command('convert')
   .requiredOption('--to <words>', 'hosted, prime-rl or ratchet; toml for endpoints.py')
   .option('--dialect <name>', 'what the file is written in; default: what its keys show')
   .action(async (file: string, { to, dialect }: { to: string; dialect?: string }) => {
-    const text = await readText(file);
-    const { kind } = kindOf(text, file);
-    if (kind === 'endpoints') return void process.stdout.write(registry(text, file, to));
-    if (kind !== 'run') throw refusal(`${file} is no run file but one of "${kind}", which has one dialect alone`);
-    process.stdout.write(converted(text, file, { to: targetNamed(to), dialect }));
+    process.stdout.write(inOtherWords(await readText(file), file, { to, dialect }));
   });
 
 export const configCommand = new Command('config')
@@ -38,6 +34,17 @@ async function readText(file: string): Promise<string> {
       },
     );
   }
+}
+
+function inOtherWords(
+  text: string,
+  file: string,
+  { to, dialect }: { to: string; dialect?: string | undefined },
+): string {
+  const { kind } = kindOf(text, file);
+  if (kind === 'endpoints') return registry(text, file, to);
+  if (kind !== 'run') throw refusal(`${file} is no run file but one of "${kind}", which has one dialect alone`);
+  return converted(text, file, { to: targetNamed(to), dialect });
 }
 
 function registry(text: string, file: string, to: string): string {

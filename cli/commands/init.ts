@@ -30,7 +30,8 @@ export async function initLab(kind: StarterKind, folder: string = process.cwd())
   for (const [name, text] of await starterFiles(kind)) {
     const file = path.join(folder, name);
     await mkdir(path.dirname(file), { recursive: true });
-    (await writeNew(file, text)) ? written.push(name) : there.push(name);
+    const list = (await writeNew(file, text)) ? written : there;
+    list.push(name);
   }
   return [
     ...told('wrote', written),

@@ -2,8 +2,10 @@ import { stringify } from 'smol-toml';
 import type { Dialect, Fate } from './dialects/dialect.ts';
 import { ratchet } from './dialects/ratchet-dialect.ts';
 import { RatchetConfig } from './dialects/ratchet.ts';
-import { differences, parseRunConfig } from './parse-run-config.ts';
-import type { KeyPath } from './positions.ts';
+import { type ParsedRunConfig, parseRunConfig } from './parse-run-config.ts';
+import { parseToml } from './parse-toml.ts';
+import { formatPath, type KeyPath } from './positions.ts';
+import type { RunSpec } from './run-spec.ts';
 import { copied, isTable, setAt, type Table, valueAt } from './tables.ts';
 
 /** Writes a run file in the words of another dialect, where that loses nothing: what was written is read again and compared. */
@@ -37,7 +39,7 @@ export function convertConfig(text: string, { file, from, to }: ConvertOptions):
   if (!source.ok) return undefined;
   const title = source.readAs.title;
   const goal: Goal = { file, to, spec: source.spec, resumeStep: source.resumeStep };
-  const table = to === ratchet ? inOwnWords(source.ours) : inOtherWords(source.ours, goal);
+  const table = tableFor(text, source, goal);
   const { lost, problems } = compared(table, goal);
   const ownAlone = to !== ratchet && source.ours['builtin'] === true ? ['builtin: true here, unknown there'] : [];
   if (lost.length + problems.length + ownAlone.length > 0) {
@@ -47,28 +49,74 @@ export function convertConfig(text: string, { file, from, to }: ConvertOptions):
   return { ok: true, toml, from: title, warnings: source.warnings };
 }
 
+function tableFor(text: string, source: ParsedRunConfig & { readonly ok: true }, goal: Goal): Table {
+  const { table: written } = parseToml(text, goal.file);
+  if (source.readAs.dialect === goal.to.name && written) return written;
+  return goal.to === ratchet ? inOwnWords(source.ours) : inOtherWords(source.ours, goal);
+}
+
 interface Goal {
   readonly file: string;
   readonly to: Dialect;
-  readonly spec: unknown;
+  readonly spec: RunSpec;
   readonly resumeStep: number | null;
 }
 
+interface Comparison {
+  readonly lost: string[];
+  readonly problems: string[];
+  /** How many values are others. */
+  readonly differing: number;
+}
+
 /** What is read when the table is read as the other dialect, beside what is meant. */
-function compared(table: Table, { file, to, spec, resumeStep }: Goal): { lost: string[]; problems: string[] } {
+function compared(table: Table, { file, to, spec, resumeStep }: Goal): Comparison {
   const again = parseRunConfig(stringify(table), { file, dialect: to });
   if (!again.ok) {
     const problems = again.problems.map(({ path, expected, received }) => `${path}: ${received}; expected ${expected}`);
-    return { lost: [], problems };
+    return { lost: [], problems, differing: 0 };
   }
-  const lost = [...differences({ spec, resumeStep }, { spec: again.spec, resumeStep: again.resumeStep })];
-  return { lost: lost.map((line) => inWords(line.replace(/^spec\./, ''))), problems: [] };
+  const { spec: found, resumeStep: step } = again;
+  const differences = changed({ ...spec, resumeStep }, { ...found, resumeStep: step });
+  const differing = differences.reduce((sum, { values }) => sum + values, 0);
+  return { lost: differences.map(({ line }) => line), problems: [], differing };
 }
 
-/** Fields of the spec are called as ours, but for their capitals. */
-function inWords(line: string): string {
-  const [path = '', ...rest] = line.split(': ');
-  return [path.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), ...rest].join(': ');
+interface Difference {
+  readonly line: string;
+  readonly values: number;
+}
+
+/** Where two specs differ, in words near to ours: `lora.r: 32 here, 16 there`. */
+function changed(here: unknown, there: unknown, path: KeyPath = []): Difference[] {
+  if (isTable(here) && isTable(there)) {
+    const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
+    // What is still to come stands under its path in the file.
+    const at = (key: string) => (key === 'later' && path.length === 0 ? [] : [...path, key]);
+    return [...keys].flatMap((key) => changed(here[key], there[key], at(key)));
+  }
+  if (Array.isArray(here) && Array.isArray(there) && here.length === there.length && here.some(isTable)) {
+    return here.flatMap((item, i) => changed(item, there[i], [...path, i]));
+  }
+  if (JSON.stringify(here) === JSON.stringify(there)) return [];
+  const words = formatPath(path)
+    .replaceAll('"', '')
+    .replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  return [{ line: `${words}: ${shown(here)} here, ${shown(there)} there`, values: valuesIn(here) + valuesIn(there) }];
+}
+
+/** A table that is missing is further off than one with a wrong value. */
+function valuesIn(value: unknown): number {
+  if (value === null || value === undefined) return 0;
+  return typeof value === 'object'
+    ? 1 + Object.values(value).reduce((sum: number, item) => sum + valuesIn(item), 0)
+    : 1;
+}
+
+function shown(value: unknown): string {
+  if (value === undefined || value === null) return 'nothing';
+  if (typeof value === 'number' && Math.abs(value) === Number.MAX_VALUE) return 'no bound';
+  return JSON.stringify(value);
 }
 
 /** With a key that shows whose words these are: the same keys are Hosted Training's as well, with other defaults. */
@@ -90,39 +138,52 @@ const roundsMax = 3;
 
 /**
  * The dialect's table in reverse. A field that becomes ours as it is takes our value; of the others those are tried that have the same
- * name, and kept where the file then means more of what it should. At last what makes no difference and was not written goes.
+ * name, and kept where the file does not mean less of what it should. At last what makes no difference and was not written goes.
  */
 function inOtherWords(ours: Table, goal: Goal): Table {
   const written = withBothNames(ours);
-  const whole = withBothNames(RatchetConfig.parse(ours) as Table);
+  const whole = withBothNames(RatchetConfig.parse(ours));
   const candidates = candidatesOf(goal.to, whole);
   let table: Table = {};
   for (const { path, value } of candidates.filter(({ isSure }) => isSure)) setAt(table, path, value);
   let best = distance(table, goal);
+  const guesses = candidates.filter(({ isSure }) => !isSure);
+  // A table as a whole before its fields: one value of it may only count beside another.
+  const attempts = [...byTable(guesses), ...guesses.map((guess) => [guess])];
   for (let round = 0; round < roundsMax && best > 0; round++) {
     const before = best;
-    for (const { path, value } of candidates.filter(({ isSure }) => !isSure)) {
-      if (valueAt(table, path) !== undefined) continue;
+    for (const attempt of attempts) {
       const tried = copied(table);
-      setAt(tried, path, value);
+      for (const { path, value } of attempt) if (valueAt(tried, path) === undefined) setAt(tried, path, value);
       const reached = distance(tried, goal);
-      if (reached < best) [table, best] = [tried, reached];
+      // Also what only shifts a difference: another value may then mend it.
+      if (reached <= best) [table, best] = [tried, reached];
     }
     if (best === before) break;
   }
-  for (const { path, ours: own } of candidates) {
-    if (valueAt(written, own) !== undefined || path.some((part) => typeof part === 'number')) continue;
+  for (const { path, ours: own, isSure } of candidates) {
+    if (isSure && valueAt(written, own) !== undefined) continue;
     const without = copied(table);
     takeOut(without, path);
-    if (distance(without, goal) <= best) table = without;
+    const reached = distance(without, goal);
+    if (reached <= best) [table, best] = [without, reached];
   }
   return table;
 }
 
-/** 0 = means the same; a file that is refused is further off than any that is read. */
+function byTable(candidates: readonly Candidate[]): Candidate[][] {
+  const tables = new Map<string, Candidate[]>();
+  for (const candidate of candidates) {
+    const table = formatPath(candidate.path.slice(0, -1));
+    tables.set(table, [...(tables.get(table) ?? []), candidate]);
+  }
+  return [...tables.values()].filter(({ length }) => length > 1);
+}
+
+/** 0 = means the same, else how many values differ; a file that is refused is further off than any that is read. */
 function distance(table: Table, goal: Goal): number {
-  const { lost, problems } = compared(table, goal);
-  return lost.length + problems.length * 1000;
+  const { differing, problems } = compared(table, goal);
+  return differing + problems.length * 1000;
 }
 
 /** Every field of the dialect that could hold one of our values. */

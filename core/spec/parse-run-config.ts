@@ -172,7 +172,7 @@ function laterOf(table: Table): RunSpec['later'] {
 }
 
 /** Where two readings of a file mean something else, as `sampling.temperature: 1 here, 0.7 there`. */
-export function differences(here: unknown, there: unknown, path: KeyPath = []): string[] {
+function differences(here: unknown, there: unknown, path: KeyPath = []): string[] {
   if (isTable(here) && isTable(there)) {
     const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
     return [...keys].flatMap((key) => differences(here[key], there[key], [...path, key]));
