@@ -14,7 +14,18 @@ interface Typed {
   readonly endAfterS?: number;
 }
 
+const endpoints = `ENDPOINTS = {
+    "Qwen/Qwen2.5-7B-Instruct": {
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "url": "http://0.0.0.0:8007/v1",
+        "key": "local",
+    },
+}
+`;
+
 const typed: readonly Typed[] = [
+  { command: 'init' },
+  { command: 'config convert endpoints.py --to toml' },
   { command: 'doctor words.toml' },
   { command: 'check words.toml' },
   { command: 'env list' },
@@ -48,6 +59,7 @@ const steered: readonly Typed[] = [
 export async function captureCommands(): Promise<Captures> {
   const project = await openSmallProject({
     'words.toml': smallRun,
+    'endpoints.py': endpoints,
     'long.toml': smallRun.replace('max_steps = 12', 'max_steps = 5000'),
   });
   const captures = new Map<string, string>();
