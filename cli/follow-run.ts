@@ -66,7 +66,8 @@ export async function followRun(options: FollowOptions): Promise<number> {
     const fresh = (view?.events ?? []).filter(({ sequence }) => sequence > seen);
     if (view && isFirstLook && fresh.length > earlierEventsShown) {
       say(`the run has been here before; the last of ${fresh.at(-1)!.sequence} events:`);
-      earlier?.(fresh.splice(0, fresh.length - earlierEventsShown));
+      const untold = fresh.splice(0, fresh.length - earlierEventsShown);
+      earlier?.(untold);
     }
     if (view) isFirstLook = false;
     for (const event of fresh) {
@@ -184,9 +185,14 @@ function asRetry({ name, attempt, lastFailure, nextAt }: PendingActivity): Waiti
   return {
     what: `${name} is tried again (attempt ${attempt})`,
     since: null,
-    lastFailure: lastFailure ?? 'its worker went away',
+    lastFailure: lastFailure === null || isSilence(lastFailure) ? 'its worker went away' : lastFailure,
     nextAt,
   };
+}
+
+/** Temporal's words for a worker of which nothing was heard any more. */
+function isSilence(failure: string): boolean {
+  return /^activity heartbeat timeout$/i.test(failure);
 }
 
 /** Activities that are being tried again, with what went wrong last. The server knows it without any worker; null when it is silent. */
