@@ -95,8 +95,11 @@ export async function tellRest(
   const rest = await ask<RunView>(handle, 'view', [after], lastQueryTimeoutMs);
   if (rest.is !== 'answer') return null;
   for (const event of rest.value.events) tell(event);
-  look?.({ is: 'answer', status: rest.value.status, pending: [] });
-  return rest.value.status;
+  const { status } = rest.value;
+  // What was cancelled or failed had no time to say so itself.
+  const ended: RunStatus = { ...status, phase: status.phase === 'finished' ? 'finished' : 'stopped' };
+  look?.({ is: 'answer', status: ended, pending: [] });
+  return status;
 }
 
 /** Whether an execution ended because an upgrade took its run over: another one goes on under the same workflow id. */

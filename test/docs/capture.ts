@@ -10,8 +10,8 @@ import type { Captures } from './command-help.ts';
 interface Typed {
   readonly command: string;
   readonly stdin?: string;
-  /** Ends it after so many seconds, as Ctrl-C does. */
-  readonly endAfterS?: number;
+  /** Ends it after so many lines, as Ctrl-C does. */
+  readonly endAfterLines?: number;
 }
 
 const typed: readonly Typed[] = [
@@ -36,7 +36,8 @@ const typed: readonly Typed[] = [
 
 /** Of a run that is at work meanwhile. */
 const steered: readonly Typed[] = [
-  { command: 'attach long --plain', endAfterS: 20 },
+  { command: 'attach long --plain', endAfterLines: 9 },
+  { command: 'status long' },
   { command: 'set long learning_rate=5e-4 max_steps=3000' },
   { command: 'pause long lunch' },
   { command: 'runs' },
@@ -79,13 +80,21 @@ function start(command: string, cwd: string, temporalAddress: string) {
   return spawn(process.execPath, [path.join(repositoryFolder, 'cli/ratchet.mjs'), ...command.split(' ')], { cwd, env });
 }
 
-async function run({ command, stdin = '', endAfterS }: Typed, cwd: string, temporalAddress: string): Promise<string> {
+async function run(
+  { command, stdin = '', endAfterLines }: Typed,
+  cwd: string,
+  temporalAddress: string,
+): Promise<string> {
   const child = start(command, cwd, temporalAddress);
   let text = '';
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (piece: Buffer) => (text += piece.toString()));
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on('data', (piece: Buffer) => {
+      text += piece.toString();
+      if (endAfterLines !== undefined && text.split('\n').length > endAfterLines) child.kill('SIGINT');
+    });
+  }
   child.stdin.end(stdin);
-  const timer = endAfterS === undefined ? undefined : setTimeout(() => child.kill('SIGINT'), endAfterS * 1000);
   await new Promise((resolve) => child.once('close', resolve));
-  clearTimeout(timer);
+  if (text === '') throw new Error(`${command} printed nothing`);
   return text.replaceAll(/[ \t]+$/gm, '');
 }
