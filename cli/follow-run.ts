@@ -3,7 +3,7 @@ import { QueryNotRegisteredError, WorkflowFailedError, type WorkflowHandle } fro
 import { TerminatedFailure } from '@temporalio/common';
 import { memoKeys } from '../core/names.ts';
 import type { RunEvent, RunStatus, RunView } from '../workflows/messages.ts';
-import { withoutControls } from './plain-text.ts';
+import { onOneLine, withoutControls } from './plain-text.ts';
 import { type PendingActivity, pendingActivities } from './pending-activities.ts';
 
 /** How often the run is asked for news; a query costs its worker a few milliseconds. */
@@ -18,6 +18,9 @@ const lastQueryTimeoutMs = 30_000;
 const earlierEventsShown = 5;
 /** After this long without a line the run says what it waits for. */
 const silenceMs = 10_000;
+
+/** What a line that comes every so often says of a pause. */
+const pauseCharsShown = 100;
 
 /** Whom a followed run is told to: lines, NDJSON, or a live view. */
 export interface Follower {
@@ -133,7 +136,11 @@ export async function describeWaiting(handle: WorkflowHandle): Promise<string> {
 }
 
 export function waitingLine({ pausedBecause, on }: Waiting): string {
-  if (pausedBecause !== null) return `paused: ${pausedBecause}`;
+  if (pausedBecause !== null) {
+    // Told in full when it happened; this is said again and again.
+    const because = onOneLine(pausedBecause);
+    return `still paused: ${because.length <= pauseCharsShown ? because : `${because.slice(0, pauseCharsShown)}…`}`;
+  }
   const parts = on.map(({ what, since, lastFailure }) => {
     if (lastFailure !== null) return `${what}: ${lastFailure}`;
     return since === null ? what : `${what} (${Math.round((Date.now() - Date.parse(since)) / 1000)} s)`;

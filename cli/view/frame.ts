@@ -90,7 +90,7 @@ const phaseStyles = {
   'warm-up': 'cyan',
   finishing: 'green',
   finished: 'green',
-  stopped: 'green',
+  stopped: 'yellow',
   paused: 'yellow',
 } as const;
 

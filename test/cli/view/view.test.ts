@@ -6,7 +6,7 @@ import type { Look as RunLook } from '../../../cli/follow-run.ts';
 import type { PendingActivity } from '../../../cli/pending-activities.ts';
 import { frame, type FrameInput } from '../../../cli/view/frame.ts';
 import { afterKey, home, type Place } from '../../../cli/view/keys.ts';
-import { type Line, sparkline, widthOf, written } from '../../../cli/view/lines.ts';
+import { folded, type Line, sparkline, widthOf, written } from '../../../cli/view/lines.ts';
 import type { ShownGroup } from '../../../cli/view/stored-rollouts.ts';
 import { viewModel } from '../../../cli/view/view-model.ts';
 import type { RunEvent, RunStatus } from '../../../workflows/messages.ts';
@@ -234,6 +234,23 @@ describe('what fits on the terminal', () => {
     const text = rows({ rows: 5 }, paused).join('\n');
     assert.match(text, /37\/100/);
     assert.match(text, /\[q\] detach/);
+  });
+
+  test('on 80 columns the bars say all they have to say of a run of hundreds of steps', () => {
+    const collecting = { ...status.progress.collecting!, rollouts: { done: 512, of: 512 }, kept: 9, dropped: {} };
+    const training = { ...status.progress.training!, step: 101, from: 'v100' };
+    const shown = rows({}, look({ progress: { collecting, training } })).filter((row) =>
+      /^ (generate|filter)/.test(row),
+    );
+    assert.equal(shown.length, 2);
+    for (const row of shown) assert.doesNotMatch(row, /…/);
+  });
+
+  test('long text is folded at words, and what is two columns wide is counted so', () => {
+    assert.deepEqual(folded('one two three', 8), ['one two', 'three']);
+    assert.deepEqual(folded('漢字漢字漢字\n\u001b[31mx', 8), ['漢字漢字', '漢字', '�[31mx']);
+    assert.deepEqual(folded('🚀🚀🚀🚀🚀', 8), ['🚀🚀🚀🚀', '🚀']);
+    assert.deepEqual(folded('', 8), ['']);
   });
 
   test('letters that are two columns wide are counted as two', () => {
