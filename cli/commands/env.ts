@@ -86,8 +86,9 @@ async function listLine(id: string): Promise<string> {
   }
 }
 
-/** A file may be typed without its `./`. */
+/** A file may be typed without its `./`, and without its ending where no environment is called so. */
 function asId(given: string): string {
+  if (!given.includes('.') && !listEnvironments().includes(given) && existsSync(`${given}.ts`)) return `./${given}.ts`;
   return /\.m?[jt]s$/.test(given) && !/^\.{0,2}\//.test(given) ? `./${given}` : given;
 }
 

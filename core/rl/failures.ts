@@ -36,7 +36,7 @@ export const noFailures: RoundFailures = {
 };
 
 /** An error as its message and where it was thrown; the frames below it are in the stored rollout. */
-function whereItFailed(error: string): string {
+export function whereItFailed(error: string): string {
   const lines = error.split('\n');
   const firstFrame = lines.findIndex((line) => /^\s+at /.test(line));
   const text = firstFrame === -1 ? error : lines.slice(0, firstFrame + 1).join('\n');
