@@ -1,5 +1,5 @@
 import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
-import { canaryDifferenceMax, historyEventsMax, refusedAttemptsMax, warmUpStepsPerSegment } from '../core/limits.ts';
+import { canaryDifferenceMax, historyEventsMax, refusedAttemptsMax } from '../core/limits.ts';
 import { versionName } from '../core/names.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
@@ -15,6 +15,7 @@ import {
   finishedValues,
   recoveryLines,
   rewoundLine,
+  segmentAfter,
   stepLine,
   unsoundLine,
   upgradedLine,
@@ -340,10 +341,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const total = spec.sft?.steps ?? 0;
     let warm: WarmUpState | null = null;
     do {
-      const summary: string =
-        warm === null
-          ? `base model ${spec.model}`
-          : `steps ${warm.step + 1}–${Math.min(warm.step + warmUpStepsPerSegment, total)} of ${total}`;
+      const summary: string = warm === null ? `base model ${spec.model}` : segmentAfter(warm.step, total);
       warm = await desk.waitFor(
         `warm-up: ${summary}`,
         hold.use(({ steps, epoch }) => steps.warmUp.executeWithOptions({ summary }, [{ run, from: warm, epoch }])),
