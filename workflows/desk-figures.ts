@@ -22,9 +22,9 @@ export function figuresAfter(figures: DeskFigures, { kind, step, values }: RunEv
     const added: EvalFigures = {
       step,
       environment: String(values['environment']),
-      reward: number('reward') ?? 0,
+      reward: number('reward'),
       exact: number('exact'),
-      greedyReward: number('greedy_reward') ?? 0,
+      greedyReward: number('greedy_reward'),
       greedyExact: number('greedy_exact'),
     };
     return { ...figures, evals: [...figures.evals, added].slice(-evalsKept) };
