@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { readRecords, rowNumberOf } from '../../backends/metrics/tensorboard.ts';
 import type { RunEvent } from '../../workflows/messages.ts';
-import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
 
 const supervised = `
@@ -23,7 +23,9 @@ learning_rate = 3e-3
 max_tokens = 10
 `;
 const words = ['stone', 'river', 'lamp', 'cloud', 'tree', 'bread', 'glass', 'horse', 'north', 'plum'];
-const rows = words.map((word) => JSON.stringify({ prompt: word, completion: [...word].reverse().join('') })).join('\n');
+const rows = words
+  .map((word) => JSON.stringify({ prompt: word, completion: word.split('').reverse().join('') }))
+  .join('\n');
 
 let project: SmallProject;
 before(async () => {
@@ -65,13 +67,13 @@ async function engineOf(worker: number): Promise<number> {
 }
 
 test('supervised training whose engine, then whose worker is killed ends with the weights of an undisturbed one', async () => {
-  const whole = (await (await start('whole')).result()) as RunSummary;
+  const whole = await (await start('whole')).result();
   const handle = await start('killed');
   await untilWarm('killed', 50);
   process.kill(await engineOf(await untilRunning('train worker')), 'SIGKILL');
   await untilWarm('killed', 100);
   process.kill(await untilRunning('train worker'), 'SIGKILL');
-  const killed = (await handle.result()) as RunSummary;
+  const killed = await handle.result();
   assert.equal(killed.policyDigest, whole.policyDigest);
   assert.ok(project.stack.restarts()['train worker']! >= 1, project.log.join(' | '));
 });
