@@ -9,7 +9,7 @@ await runSetup(async () => {
       'Nothing leaves this machine; about 0.7 GB here.\n',
   );
   await ensurePackages({ label: '1/3 packages' });
-  const args = ['--import', 'tsx', 'cli/main.ts', 'train', 'configs/rl/reverse-text.toml', ...process.argv.slice(2)];
+  const args = ['cli/ratchet.mjs', 'train', 'configs/rl/reverse-text.toml', ...process.argv.slice(2)];
   return runInForeground(process.execPath, args, {
     folder: projectRoot,
     env: { ...process.env, RATCHET_STARTED_AT: startedAt },

@@ -42,7 +42,7 @@ const house: Readonly<Record<string, Room>> = {
     rooms: ['core', 'engine'],
     packages: ['node:*', 'zod', 'openai'],
     also: {
-      'backends/environments/load.ts': [computed],
+      'backends/environments/load.ts': [computed, 'tsx/esm/api'],
       'backends/environments/judge.ts': ['p-queue'],
       'backends/environments/python': ['p-queue'],
       'backends/store': ['@aws-sdk/client-s3'],
@@ -68,7 +68,8 @@ const house: Readonly<Record<string, Room>> = {
     rooms: ['core', 'engine', 'backends', 'activities', 'workers', 'report'],
     packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common', '@temporalio/proto'],
     also: {
-      'cli/ratchet.mjs': ['tsx/esm/api'],
+      'cli/ratchet.mjs': [computed, 'tsx/esm/api'],
+      'cli/built.mjs': ['esbuild'],
       'cli/ndjson.ts': ['zod'],
       'cli/view': ['log-update', 'slice-ansi', 'string-width'],
     },

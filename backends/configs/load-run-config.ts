@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
-import { formatProblems, parseRunConfig } from '../../core/spec/parse-run-config.ts';
+import { formatProblems, parseRunConfig, type ReadAs } from '../../core/spec/parse-run-config.ts';
 import { type CodeRef, DataRef, type RunSpec } from '../../core/spec/run-spec.ts';
 import { listEnvironments } from '../environments/load.ts';
 import { sha256 } from '../store/file-store.ts';
@@ -18,6 +18,8 @@ export interface LoadOptions {
   /** Dotted keys as on the command line. */
   readonly overrides?: Readonly<Record<string, string>>;
   readonly run?: string;
+  /** The name of the dialect the file is written in; missing = the one that its keys show. */
+  readonly dialect?: string;
   /** Whether a run that is there may be looked at in any store; without it, in folders of this machine alone. */
   readonly reachesStore?: boolean;
 }
@@ -25,6 +27,7 @@ export interface LoadOptions {
 export interface LoadedConfig {
   readonly spec: RunSpec;
   readonly warnings: readonly string[];
+  readonly readAs: ReadAs;
   /** The step to go on from, where the config asks for one: −1 = the latest. */
   readonly resumeStep: number | null;
   /** The rows of `[sft] data` as a run stores them; null where there are none, or the run that is there has its own. */
@@ -34,7 +37,7 @@ export interface LoadedConfig {
 /** A TOML file as a run spec with every path made absolute. Throws `ConfigInvalid` naming all problems at once. */
 export async function loadRunConfig(
   file: string,
-  { projectFolder, overrides = {}, run, reachesStore = false }: LoadOptions,
+  { projectFolder, overrides = {}, run, dialect, reachesStore = false }: LoadOptions,
 ): Promise<LoadedConfig> {
   const absolute = path.resolve(projectFolder, file);
   const text = await readConfig(absolute, file);
@@ -43,9 +46,10 @@ export async function loadRunConfig(
     overrides,
     knownEnvironments: listEnvironments(),
     ...(run === undefined ? {} : { runName: run }),
+    ...(dialect === undefined ? {} : { dialect }),
   });
   if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
-  const { spec, warnings, resumeStep } = parsed;
+  const { spec, warnings, resumeStep, readAs } = parsed;
   const folder = path.dirname(absolute);
   const code = {
     loss: spec.loss.import && (await readCode(spec.loss.import, folder, 'trainer.loss.import')),
@@ -81,6 +85,7 @@ export async function loadRunConfig(
       store,
     },
     resumeStep,
+    readAs,
     sftRows: data?.rows ?? null,
     warnings: [
       ...warnings,

@@ -56,7 +56,12 @@ export async function importEnvironment(id: string, options: LoadOptions = {}): 
   const name = environmentName(id);
   const entry = folderPattern.test(name) ? entryFile(folder, name) : undefined;
   if (entry === undefined) throw unknownEnvironment(id, listEnvironments(folder));
-  return checked(await import(pathToFileURL(entry).href), entry);
+  const isBuiltIn = folder === builtInEnvironmentsFolder;
+  // Written so that esbuild finds them all and makes them part of the program.
+  const module: unknown = await (isBuiltIn
+    ? import(`../../environments/${name}/index.ts`)
+    : import(pathToFileURL(entry).href));
+  return checked(module, entry);
 }
 
 /** The ids that can be loaded from a folder, in alphabetical order. */
@@ -79,7 +84,7 @@ async function importFile(file: string, options: LoadOptions): Promise<Environme
       `${file} was changed while its run goes on: expected sha256 ${expected.slice(0, 12)}…, found ${found.slice(0, 12)}…. Put it back, or train the run's file again (ratchet train), which goes on with the environment as it is then.`,
     );
   }
-  registerKit();
+  await registerKit();
   let module: unknown;
   try {
     const importing = import(`${pathToFileURL(file).href}?sha256=${found}`) as Promise<unknown>;
@@ -131,12 +136,13 @@ function readOwn(file: string): Uint8Array {
 
 let isRegistered = false;
 
-/** From now on `ratchet/environments` is the kit beside this file. */
-function registerKit(): void {
+/** From now on `ratchet/environments` is the kit beside this file, and TypeScript is read. */
+async function registerKit(): Promise<void> {
   if (isRegistered) return;
   isRegistered = true;
-  // As built, or from source.
-  const kit = import.meta.url.replace(/load(\.[jt]s)(\?.*)?$/, 'kit$1');
+  const kit = import.meta.resolve('./kit.ts');
+  // The program as built does without tsx until it meets a file of the user's.
+  if (!kit.endsWith('.ts')) (await import('tsx/esm/api')).register();
   register('./own-code.mjs', { parentURL: import.meta.url, data: { kit } });
 }
 

@@ -1,10 +1,9 @@
 import { parse } from 'smol-toml';
 import { pathKey } from './positions.ts';
 import type { KeyPath } from './positions.ts';
+import { copied, isTable, setOwn, type Table } from './tables.ts';
 
 /** Settings from the command line, laid over the file: `--sampling.temperature 0.7`, `--max-steps 5`, `--env.0.id x`. */
-
-export type Table = Record<string, unknown>;
 
 export interface AppliedOverrides {
   readonly table: Table;
@@ -29,12 +28,12 @@ export function applyOverrides(
   overrides: Readonly<Record<string, string>>,
   wantsText: (path: KeyPath) => boolean,
 ): AppliedOverrides {
-  const result = structuredCopy(table) as Table;
+  const result = copied(table);
   const overridden = new Set<string>();
   const misplaced: { path: KeyPath; key: string; value: string; reason: string }[] = [];
   for (const [key, value] of Object.entries(overrides)) {
     const written = key.replace(/^-+/, '').split('.');
-    const outcome = setAt(result, written, (path) => (wantsText(path) ? plainText(value) : parseValue(value)));
+    const outcome = setWritten(result, written, (path) => (wantsText(path) ? plainText(value) : parseValue(value)));
     if (outcome.reason === undefined) overridden.add(pathKey(outcome.path));
     else misplaced.push({ path: outcome.path, key, value, reason: outcome.reason });
   }
@@ -42,7 +41,7 @@ export function applyOverrides(
   return { table: result, isOverridden, misplaced };
 }
 
-function setAt(
+function setWritten(
   root: Table,
   written: readonly string[],
   valueFor: (path: KeyPath) => unknown,
@@ -93,21 +92,4 @@ function parseValue(value: string): unknown {
 function plainText(value: string): unknown {
   const parsed = parseValue(value);
   return typeof parsed === 'string' ? parsed : value;
-}
-
-function structuredCopy(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(structuredCopy);
-  if (!isTable(value)) return value;
-  const copy: Table = {};
-  for (const [key, item] of Object.entries(value)) setOwn(copy, key, structuredCopy(item));
-  return copy;
-}
-
-/** Assignment that also holds for a key called `__proto__`. */
-function setOwn(table: Table, key: string, value: unknown): void {
-  Object.defineProperty(table, key, { value, writable: true, enumerable: true, configurable: true });
-}
-
-function isTable(value: unknown): value is Table {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date);
 }

@@ -292,6 +292,8 @@ export const RunSpec = z.strictObject({
   inference: InferenceSpec,
   /** Where the run folders lie: `file:` URI of a folder, or `s3://bucket/prefix/?endpoint=…&region=…&path_style=true&sse=…&kms_key_id=…`. */
   store: z.strictObject({ uri: z.string().min(1) }),
+  /** What the config asks for and no part of Ratchet does yet, by path in our own words: `seq_len`, `env[0].version`. */
+  later: args.default({}),
 });
 
 export type RunSpec = z.infer<typeof RunSpec>;

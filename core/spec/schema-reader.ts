@@ -7,6 +7,7 @@ import type { KeyPath } from './positions.ts';
 export function schemaAt(root: z.ZodType, path: KeyPath): z.ZodType | undefined {
   let schema: z.ZodType | undefined = unwrap(root);
   for (const part of path) {
+    schema = tableOf(schema);
     if (schema instanceof z.ZodObject && Object.hasOwn(schema.shape, part)) schema = unwrap(schema.shape[part]);
     else if (schema instanceof z.ZodArray && typeof part === 'number') schema = unwrap(schema.element as z.ZodType);
     else return undefined;
@@ -25,13 +26,13 @@ export function expectedAt(root: z.ZodType, path: KeyPath): string | undefined {
 
 /** The keys of the table at a path; empty where there is no table. */
 export function keysAt(root: z.ZodType, path: KeyPath): string[] {
-  const schema = schemaAt(root, path);
+  const schema = tableOf(schemaAt(root, path));
   return schema instanceof z.ZodObject ? Object.keys(schema.shape) : [];
 }
 
 /** Every table of the schema by its header: `''` for the top level, `sampling`, `eval.env`. */
 export function tablesOf(root: z.ZodType, path: readonly string[] = []): Map<string, string[]> {
-  const schema = unwrap(root);
+  const schema = tableOf(unwrap(root));
   const object = schema instanceof z.ZodArray ? unwrap(schema.element as z.ZodType) : schema;
   const tables = new Map<string, string[]>();
   if (!(object instanceof z.ZodObject)) return tables;
@@ -45,6 +46,12 @@ export function tablesOf(root: z.ZodType, path: readonly string[] = []): Map<str
 /** A path as a table header names it: without positions. */
 export function tableName(path: KeyPath): string {
   return path.filter((part) => typeof part === 'string').join('.');
+}
+
+/** Of a table that has a short spelling as well, the table. */
+function tableOf(schema: z.ZodType | undefined): z.ZodType | undefined {
+  if (!(schema instanceof z.ZodUnion)) return schema;
+  return (schema.options as z.ZodType[]).map(unwrap).find((option) => option instanceof z.ZodObject) ?? schema;
 }
 
 function unwrap(schema: z.ZodType): z.ZodType {

@@ -1,7 +1,8 @@
 /** The tables of docs/your-own-run.md: every key of a run file, from the schema and from what the keys mean. */
 import { z } from 'zod';
-import { HostedConfig } from '../../core/spec/dialects/hosted.ts';
-import { keyMeanings } from '../../core/spec/dialects/hosted-meanings.ts';
+import { RatchetConfig } from '../../core/spec/dialects/ratchet.ts';
+import { laterFields } from '../../core/spec/dialects/later.ts';
+import { keyMeanings } from '../../core/spec/dialects/ratchet-meanings.ts';
 import { expectedAt, schemaAt, tablesOf } from '../../core/spec/schema-reader.ts';
 
 interface Key {
@@ -18,7 +19,7 @@ interface Key {
 const lists = new Set(['env', 'eval.env']);
 
 export function keysOfRunFiles(): Key[] {
-  const tables = tablesOf(HostedConfig);
+  const tables = tablesOf(RatchetConfig);
   return [...tables].flatMap(([table, keys]) =>
     keys
       .filter((key) => !tables.has(pathOf(table, key)))
@@ -28,7 +29,7 @@ export function keysOfRunFiles(): Key[] {
         return {
           table,
           key,
-          expected: expectedAt(HostedConfig, path) ?? 'a table',
+          expected: expectedAt(RatchetConfig, path) ?? 'a table',
           fallback: fallbackOf(field),
           isRequired: !field.safeParse(undefined).success,
         };
@@ -39,9 +40,8 @@ export function keysOfRunFiles(): Key[] {
 /** Keys that have no meaning, and meanings that have no key. */
 export function withoutMeaning(): { keys: string[]; meanings: string[] } {
   const keys = keysOfRunFiles().map(({ table, key }) => pathOf(table, key));
-  const meant = Object.entries(keyMeanings).flatMap(([table, own]) =>
-    Object.keys(own).map((key) => pathOf(table, key)),
-  );
+  const own = Object.entries(keyMeanings).flatMap(([table, own]) => Object.keys(own).map((key) => pathOf(table, key)));
+  const meant = [...own, ...Object.keys(laterFields).map((path) => path.replaceAll('[]', ''))];
   return { keys: keys.filter((key) => !meant.includes(key)), meanings: meant.filter((key) => !keys.includes(key)) };
 }
 
@@ -54,7 +54,7 @@ export function runKeyTables(): string {
         .filter((key) => key.table === table)
         .map(({ key, expected, fallback, isRequired }) => {
           const usual = isRequired ? 'required' : fallback === null ? '–' : `\`${fallback}\``;
-          return `| \`${key}\` | ${escaped(expected)} | ${usual} | ${escaped(keyMeanings[table]?.[key] ?? '')} |`;
+          return `| \`${key}\` | ${escaped(expected)} | ${usual} | ${escaped(meaningOf(table, key))} |`;
         });
       return [`### ${title}`, '', '| key | type | default | |', '| --- | --- | --- | --- |', ...rows, ''].join('\n');
     })
@@ -73,7 +73,7 @@ function pathTo(table: string): (string | number)[] {
 
 /** With its default, which schemaAt takes away. */
 function fieldAt(table: string, key: string): z.ZodType {
-  const object = schemaAt(HostedConfig, pathTo(table));
+  const object = schemaAt(RatchetConfig, pathTo(table));
   if (!(object instanceof z.ZodObject)) throw new Error(`${table} is no table of the schema`);
   return object.shape[key] as z.ZodType;
 }
@@ -86,4 +86,9 @@ function fallbackOf(field: z.ZodType): string | null {
 
 function escaped(text: string): string {
   return text.replaceAll('|', String.raw`\|`);
+}
+
+function meaningOf(table: string, key: string): string {
+  const later = Object.entries(laterFields).find(([path]) => path.replaceAll('[]', '') === pathOf(table, key))?.[1];
+  return keyMeanings[table]?.[key] ?? (later ? `${later.meaning} (to come: ${later.feature})` : '');
 }

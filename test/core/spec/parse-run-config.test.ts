@@ -218,14 +218,6 @@ steps = 0
     assert.match(only(`max_async_level = 4\n${minimal}`).suggestion ?? '', /use 1/);
   });
 
-  test('a prime-rl or vf-rl config is recognized and said once', () => {
-    assert.match(
-      only('max_steps = 5\n[orchestrator]\nbatch_size = 3\n[trainer.optim]\nlr = 1\n').received,
-      /prime-rl config/,
-    );
-    assert.match(only('model = "x"\n[env]\nid = "a"\n[trainer.args]\nmax_steps = 3\n').received, /vf-rl config/);
-  });
-
   test('[env] with one bracket is told to have two', () => {
     assert.match(only('model = "x"\n[env]\nid = "a"\n').suggestion ?? '', /write \[\[env\]\] with two brackets/);
   });

@@ -1,5 +1,5 @@
-import type { HostedConfig } from './hosted.ts';
-import { evalSampling, writtenPools } from './hosted-run-spec.ts';
+import type { RatchetConfig } from './ratchet.ts';
+import { evalSampling, writtenPools } from './ratchet-run-spec.ts';
 
 /** Something that only shows when two fields are looked at together. */
 export interface RelationProblem {
@@ -10,7 +10,7 @@ export interface RelationProblem {
   readonly suggestion?: string;
 }
 
-export function hostedRelations(config: HostedConfig): RelationProblem[] {
+export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
   return [
     ...environmentRelations(config),
     ...batchRelations(config),
@@ -31,7 +31,7 @@ export function hostedRelations(config: HostedConfig): RelationProblem[] {
   ];
 }
 
-function environmentRelations({ env, max_steps, sft, eval: evaluation }: HostedConfig): RelationProblem[] {
+function environmentRelations({ env, max_steps, sft, eval: evaluation }: RatchetConfig): RelationProblem[] {
   const problems: RelationProblem[] = [];
   if (max_steps === 0 && sft === undefined) {
     problems.push({
@@ -58,7 +58,7 @@ function environmentRelations({ env, max_steps, sft, eval: evaluation }: HostedC
   return problems;
 }
 
-function storeRelations({ store }: HostedConfig): RelationProblem[] {
+function storeRelations({ store }: RatchetConfig): RelationProblem[] {
   const { uri, endpoint, region, path_style, sse, kms_key_id } = store;
   if (kms_key_id !== undefined && sse !== 'aws:kms') {
     return [
@@ -86,7 +86,7 @@ function storeRelations({ store }: HostedConfig): RelationProblem[] {
     }));
 }
 
-function batchRelations({ batch_size, rollouts_per_example }: HostedConfig): RelationProblem[] {
+function batchRelations({ batch_size, rollouts_per_example }: RatchetConfig): RelationProblem[] {
   if (batch_size % rollouts_per_example === 0) return [];
   const below = Math.floor(batch_size / rollouts_per_example) * rollouts_per_example;
   const nearest = [below, below + rollouts_per_example].filter((size) => size > 0).join(' or ');
@@ -100,7 +100,7 @@ function batchRelations({ batch_size, rollouts_per_example }: HostedConfig): Rel
   ];
 }
 
-function filterRelations({ difficulty_filter }: HostedConfig): RelationProblem[] {
+function filterRelations({ difficulty_filter }: RatchetConfig): RelationProblem[] {
   const { min_reward, max_reward } = difficulty_filter ?? {};
   if (min_reward === undefined || max_reward === undefined || min_reward <= max_reward) return [];
   return [
@@ -117,7 +117,7 @@ function filterRelations({ difficulty_filter }: HostedConfig): RelationProblem[]
 }
 
 /** Of [buffer] once, and of every environment that says something of its own. */
-function poolRelations(config: HostedConfig): RelationProblem[] {
+function poolRelations(config: RatchetConfig): RelationProblem[] {
   const places = [
     { path: ['buffer'], written: writtenPools(config), own: writtenPools(config) },
     ...config.env.flatMap(({ buffer }, i) =>
@@ -153,7 +153,7 @@ function poolRelations(config: HostedConfig): RelationProblem[] {
   });
 }
 
-function scheduleRelations(config: HostedConfig): RelationProblem[] {
+function scheduleRelations(config: RatchetConfig): RelationProblem[] {
   const problems: RelationProblem[] = [];
   const { warmup_steps, trainer, sft } = config;
   if (warmup_steps !== undefined && trainer.warmup_steps !== undefined && warmup_steps !== trainer.warmup_steps) {
@@ -177,7 +177,7 @@ function scheduleRelations(config: HostedConfig): RelationProblem[] {
   return problems;
 }
 
-function lossRelations({ trainer: { loss, clip_high } }: HostedConfig): RelationProblem[] {
+function lossRelations({ trainer: { loss, clip_high } }: RatchetConfig): RelationProblem[] {
   const problems: RelationProblem[] = [];
   const at = (key: string) => ['trainer', 'loss', key];
   if (loss.clip_high !== undefined && clip_high !== undefined && loss.clip_high !== clip_high) {
@@ -206,11 +206,11 @@ function lossRelations({ trainer: { loss, clip_high } }: HostedConfig): Relation
   return [...problems, ...importRelation(['trainer', 'loss'], loss)];
 }
 
-function advantageRelations({ trainer: { advantage } }: HostedConfig): RelationProblem[] {
+function advantageRelations({ trainer: { advantage } }: RatchetConfig): RelationProblem[] {
   return importRelation(['trainer', 'advantage'], advantage);
 }
 
-function moduleRelations({ trainer, inference }: HostedConfig): RelationProblem[] {
+function moduleRelations({ trainer, inference }: RatchetConfig): RelationProblem[] {
   const relation = (path: string, { kind, import: file }: typeof trainer | typeof inference): RelationProblem[] =>
     importRelation([path], { type: kind, import: file }, { key: 'kind', word: 'module' });
   return [...relation('trainer', trainer), ...relation('inference', inference)];
@@ -233,7 +233,7 @@ function importRelation(
   return [{ paths, expected: `nothing, or ${own.key} = "${own.word}"`, received: JSON.stringify(file) }];
 }
 
-function loraRelations({ lora, lora_alpha }: HostedConfig): RelationProblem[] {
+function loraRelations({ lora, lora_alpha }: RatchetConfig): RelationProblem[] {
   if (lora?.alpha === undefined || lora_alpha === undefined || lora.alpha === lora_alpha) return [];
   return [
     {
@@ -244,7 +244,7 @@ function loraRelations({ lora, lora_alpha }: HostedConfig): RelationProblem[] {
   ];
 }
 
-function samplingRelations(config: HostedConfig): RelationProblem[] {
+function samplingRelations(config: RatchetConfig): RelationProblem[] {
   return [
     ...lengthRelation(['sampling'], config.sampling),
     ...(config.eval?.sampling ? lengthRelation(['eval', 'sampling'], evalSampling(config)) : []),
@@ -263,7 +263,7 @@ function lengthRelation(
   return [{ paths, expected: `at most max_tokens (${max_tokens})`, received: String(min_tokens) }];
 }
 
-function keepRelations({ checkpoints: { keep_last, keep_cloud } }: HostedConfig): RelationProblem[] {
+function keepRelations({ checkpoints: { keep_last, keep_cloud } }: RatchetConfig): RelationProblem[] {
   if (keep_last === undefined || keep_cloud === undefined || keep_last === keep_cloud) return [];
   return [
     {
@@ -278,7 +278,7 @@ function keepRelations({ checkpoints: { keep_last, keep_cloud } }: HostedConfig)
 }
 
 /** Three places for one step: they agree, or only one of them says it. */
-function resumeRelations({ resume, ckpt, trainer }: HostedConfig): RelationProblem[] {
+function resumeRelations({ resume, ckpt, trainer }: RatchetConfig): RelationProblem[] {
   const said = [
     { path: ['resume', 'step'], step: resume?.step },
     { path: ['ckpt', 'resume_step'], step: ckpt?.resume_step },
@@ -295,7 +295,7 @@ function resumeRelations({ resume, ckpt, trainer }: HostedConfig): RelationProbl
   ];
 }
 
-function evalRelations(config: HostedConfig): RelationProblem[] {
+function evalRelations(config: RatchetConfig): RelationProblem[] {
   const { skip_first_step, eval_base_model } = config.eval ?? {};
   if (skip_first_step === undefined || eval_base_model === undefined || skip_first_step !== eval_base_model) return [];
   return [
@@ -328,7 +328,7 @@ function duplicateNames(
 }
 
 /** What is legal but probably not meant. */
-export function hostedWarnings(config: HostedConfig): string[] {
+export function ratchetWarnings(config: RatchetConfig): string[] {
   const warnings: string[] = [];
   const { checkpoints, kl_penalty, max_steps, trainer } = config;
   const warmupSteps = trainer.warmup_steps ?? config.warmup_steps ?? 0;

@@ -9,13 +9,13 @@ import type {
   PoolSpec,
   RunSpec,
 } from '../run-spec.ts';
-import { defaultLoraAlpha, defaultLoraRank, type evalEnvironment, type HostedConfig, loraModules } from './hosted.ts';
+import { defaultLoraAlpha, defaultLoraRank, type evalEnvironment, type RatchetConfig, loraModules } from './ratchet.ts';
 
 /** Bounds of the ratio where the config names none: PPO's ε = 0.2 on either side; cispo has no lower one. */
 const defaultClip = { low: 0.8, high: 1.2, cispoHigh: 3 };
 
 /** The one meaning of a config whose fields and relations are right. */
-export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
+export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunSpec, 'later'> {
   const { trainer, sft, sampling, wandb } = config;
   const environments = trainEnvironments(config);
   return {
@@ -87,7 +87,7 @@ export function hostedToRunSpec(config: HostedConfig, name: string): RunSpec {
   };
 }
 
-/** `import` is there where the kind is "module": hosted-relations.ts. */
+/** `import` is there where the kind is "module": ratchet-relations.ts. */
 function moduleSpec({
   import: path = '',
   options,
@@ -98,23 +98,23 @@ function moduleSpec({
   return { kind: 'module', import: { path, sha256: null }, options };
 }
 
-function trainerSpec(trainer: HostedConfig['trainer']): RunSpec['trainer'] {
+function trainerSpec(trainer: RatchetConfig['trainer']): RunSpec['trainer'] {
   const { kind, threads, provider } = trainer;
   return kind === 'module' ? moduleSpec(trainer) : { kind, threads, provider };
 }
 
-function inferenceSpec(inference: HostedConfig['inference']): RunSpec['inference'] {
+function inferenceSpec(inference: RatchetConfig['inference']): RunSpec['inference'] {
   const { kind, url = null, provider } = inference;
   return kind === 'module' ? moduleSpec(inference) : { kind, url, provider };
 }
 
 /** The step that the config asks to go on from: −1 = the latest, null = it does not say. */
-export function hostedResumeStep({ resume, ckpt, trainer }: HostedConfig): number | null {
+export function ratchetResumeStep({ resume, ckpt, trainer }: RatchetConfig): number | null {
   return resume?.step ?? ckpt?.resume_step ?? trainer.ckpt?.resume_step ?? null;
 }
 
 /** How an S3 server is reached is part of the store's address; a server with an endpoint of its own mostly has no name per bucket. */
-function storeUri({ uri, endpoint, region, path_style, sse, kms_key_id }: HostedConfig['store']): string {
+function storeUri({ uri, endpoint, region, path_style, sse, kms_key_id }: RatchetConfig['store']): string {
   if (!uri.startsWith('s3:')) return uri;
   const options = new URLSearchParams();
   if (endpoint !== undefined) options.set('endpoint', endpoint);
@@ -126,10 +126,10 @@ function storeUri({ uri, endpoint, region, path_style, sse, kms_key_id }: Hosted
   return query === '' ? uri : `${uri}?${query}`;
 }
 
-type WrittenSampling = HostedConfig['sampling'];
+type WrittenSampling = RatchetConfig['sampling'];
 
 /** [sampling] with what [eval.sampling] says laid over it. */
-export function evalSampling({ sampling, eval: evaluation }: HostedConfig): WrittenSampling {
+export function evalSampling({ sampling, eval: evaluation }: RatchetConfig): WrittenSampling {
   const { max_tokens = sampling.max_tokens, temperature = sampling.temperature, ...more } = evaluation?.sampling ?? {};
   return { ...sampling, ...more, max_tokens, temperature };
 }
@@ -151,7 +151,7 @@ function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
   };
 }
 
-function lossSpec({ trainer, sampling }: HostedConfig): RunSpec['loss'] {
+function lossSpec({ trainer, sampling }: RatchetConfig): RunSpec['loss'] {
   const { type, clip_low, aggregation, import: file } = trainer.loss;
   const clipHigh = trainer.loss.clip_high ?? trainer.clip_high;
   return {
@@ -164,13 +164,13 @@ function lossSpec({ trainer, sampling }: HostedConfig): RunSpec['loss'] {
   };
 }
 
-function advantageSpec({ trainer: { advantage } }: HostedConfig): RunSpec['advantage'] {
+function advantageSpec({ trainer: { advantage } }: RatchetConfig): RunSpec['advantage'] {
   if (advantage.type !== 'custom') return advantage.type;
   return { import: { path: advantage.import ?? '', sha256: null } };
 }
 
 /** Naming an alpha asks for LoRA, as in Hosted Training, which trains nothing else. */
-function loraSpec({ lora, lora_alpha }: HostedConfig): RunSpec['lora'] {
+function loraSpec({ lora, lora_alpha }: RatchetConfig): RunSpec['lora'] {
   if (lora?.enabled === false || (lora === undefined && lora_alpha === undefined)) return null;
   return {
     r: lora?.r ?? defaultLoraRank,
@@ -180,16 +180,16 @@ function loraSpec({ lora, lora_alpha }: HostedConfig): RunSpec['lora'] {
   };
 }
 
-function trainEnvironments(config: HostedConfig): EnvironmentSpec[] {
+function trainEnvironments(config: RatchetConfig): EnvironmentSpec[] {
   return withNames(config.env).map(({ id, name, args, weight, buffer }) => {
     return { id, name, args, weight, pools: poolSpec(writtenPools(config, buffer)) };
   });
 }
 
-type WrittenPools = NonNullable<HostedConfig['env'][number]['buffer']>;
+type WrittenPools = NonNullable<RatchetConfig['env'][number]['buffer']>;
 
 /** What [buffer] says of pools, with what an environment says of its own laid over it. */
-export function writtenPools({ buffer }: HostedConfig, own: WrittenPools = {}): WrittenPools {
+export function writtenPools({ buffer }: RatchetConfig, own: WrittenPools = {}): WrittenPools {
   return { ...buffer, ...own };
 }
 
@@ -204,7 +204,7 @@ function poolSpec({ easy_threshold, hard_threshold, easy_fraction, hard_fraction
   };
 }
 
-function evalSpec(config: HostedConfig, trained: readonly EnvironmentSpec[]): EvalSpec | null {
+function evalSpec(config: RatchetConfig, trained: readonly EnvironmentSpec[]): EvalSpec | null {
   const evaluation = config.eval;
   if (evaluation === undefined) return null;
   const { interval, skip_first_step, eval_base_model, num_examples, rollouts_per_example } = evaluation;
@@ -242,7 +242,7 @@ function withNames<T extends { readonly id: string; readonly name?: string | und
 /** Bounds that keep every group. JSON has no infinity. */
 const unbounded = { minReward: -Number.MAX_VALUE, maxReward: Number.MAX_VALUE };
 
-function filterSpec({ difficulty_filter, buffer }: HostedConfig): DifficultyFilterSpec {
+function filterSpec({ difficulty_filter, buffer }: RatchetConfig): DifficultyFilterSpec {
   const bounds = difficulty_filter?.enabled === true ? difficulty_filter : undefined;
   return {
     minRewardVariance: bounds?.min_reward_variance ?? 0,
@@ -254,7 +254,7 @@ function filterSpec({ difficulty_filter, buffer }: HostedConfig): DifficultyFilt
 }
 
 /** Disabled means reported only: the divergence is measured either way. */
-function klSpec({ kl_penalty }: HostedConfig): KlSpec {
+function klSpec({ kl_penalty }: RatchetConfig): KlSpec {
   const isPenalized = kl_penalty?.enabled === true;
   return {
     beta: isPenalized ? kl_penalty.beta : 0,
@@ -264,7 +264,7 @@ function klSpec({ kl_penalty }: HostedConfig): KlSpec {
 }
 
 /** Keeping all of them is keeping every multiple of the interval for good. */
-function checkpointSpec({ checkpoints }: HostedConfig): RunSpec['checkpoints'] {
+function checkpointSpec({ checkpoints }: RatchetConfig): RunSpec['checkpoints'] {
   const { interval, keep_interval } = checkpoints;
   const keepLast = checkpoints.keep_last ?? checkpoints.keep_cloud ?? 5;
   if (keepLast === -1) return { interval, keepLast: 1, keepInterval: interval };

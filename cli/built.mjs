@@ -1,0 +1,124 @@
+/**
+ * The program, put together from its sources by esbuild, so that a command answers at once: loading 300 TypeScript files one by one
+ * takes longer than most commands. Made again when a source has changed, kept with the packages it was made with.
+ */
+import { randomUUID } from 'node:crypto';
+import { readFileSync, statSync } from 'node:fs';
+import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+
+const ownRoot = fileURLToPath(new URL('../', import.meta.url));
+
+/** How long a program that is no longer current is kept: a run that was started with it may still load parts of it. */
+const keptMs = 30 * 24 * 3_600_000;
+
+const currentFile = 'current.json';
+
+/**
+ * The URL of the program as built, made now where it is missing or older than its sources. Undefined where it cannot be
+ * written (to a folder of another user's, on a full disk): then it runs from source.
+ *
+ * @returns {Promise<string | undefined>}
+ */
+export async function builtProgram(root = ownRoot) {
+  const folder = path.join(root, 'node_modules', '.cache', 'ratchet');
+  try {
+    const name = readCurrent(root, folder) ?? (await build(root, folder));
+    return pathToFileURL(path.join(folder, name, 'main.mjs')).href;
+  } catch (error) {
+    if (error instanceof Error && 'syscall' in error) return undefined;
+    throw error;
+  }
+}
+
+/**
+ * The name of the program that was made of the sources as they are now.
+ *
+ * @param {string} root
+ * @param {string} folder
+ */
+function readCurrent(root, folder) {
+  try {
+    /** @type {{ name: string, sources: Record<string, string> }} */
+    const { name, sources } = JSON.parse(readFileSync(path.join(folder, currentFile), 'utf8'));
+    for (const [file, state] of Object.entries(sources)) if (stateOf(path.join(root, file)) !== state) return undefined;
+    statSync(path.join(folder, name, 'main.mjs'));
+    return name;
+  } catch {
+    return undefined; // none yet, one that was cut off, or a source that is gone: it is made anew
+  }
+}
+
+/** @param {string} file */
+function stateOf(file) {
+  const { mtimeMs, size } = statSync(file);
+  return `${mtimeMs}:${size}`;
+}
+
+/**
+ * @param {string} root
+ * @param {string} folder
+ */
+async function build(root, folder) {
+  const { build: bundle } = await import('esbuild');
+  /** @type {Record<string, string>} */
+  const sources = {};
+  const name = randomUUID();
+  const outdir = path.join(folder, name);
+  await mkdir(outdir, { recursive: true });
+  for (const file of ['package.json', 'package-lock.json', 'cli/built.mjs'])
+    sources[file] = stateOf(path.join(root, file));
+  await bundle({
+    absWorkingDir: root,
+    entryPoints: { main: 'cli/main.ts', kit: 'backends/environments/kit.ts' },
+    outdir,
+    outExtension: { '.js': '.mjs' },
+    bundle: true,
+    splitting: true,
+    sourcemap: 'linked',
+    sourcesContent: false,
+    format: 'esm',
+    platform: 'node',
+    target: 'node20.19',
+    packages: 'external',
+    logLevel: 'error',
+    plugins: [
+      {
+        name: 'as if from source',
+        setup(bundler) {
+          bundler.onLoad({ filter: /\.ts$/ }, async ({ path: file }) => {
+            sources[path.relative(root, file)] = stateOf(file);
+            return { contents: fromSource(await readFile(file, 'utf8'), file), loader: 'ts' };
+          });
+        },
+      },
+    ],
+  });
+  const written = path.join(outdir, currentFile);
+  await writeFile(written, JSON.stringify({ name, sources }));
+  await rename(written, path.join(folder, currentFile));
+  await removeOld(folder);
+  return name;
+}
+
+/**
+ * What lies beside a source is found there. The kit alone is the built one: of the classes it shares with the program there
+ * must be one of each.
+ *
+ * @param {string} contents
+ * @param {string} file
+ */
+function fromSource(contents, file) {
+  return contents
+    .replaceAll('import.meta.url', JSON.stringify(pathToFileURL(file).href))
+    .replaceAll("import.meta.resolve('./kit.ts')", "import.meta.resolve('./kit.mjs')");
+}
+
+/** @param {string} folder */
+async function removeOld(folder) {
+  for (const entry of await readdir(folder)) {
+    const { mtimeMs } = await stat(path.join(folder, entry));
+    if (Date.now() - mtimeMs > keptMs) await rm(path.join(folder, entry), { recursive: true, force: true });
+  }
+}

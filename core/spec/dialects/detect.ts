@@ -1,0 +1,39 @@
+import { schemaAt } from '../schema-reader.ts';
+import { isTable, type Table } from '../tables.ts';
+import { type Dialect, schemaOf } from './dialect.ts';
+
+/** Which dialect a file is written in. */
+
+/**
+ * The dialect that knows the most of a file's keys, of those that know equally many the first in the list; what only one can be
+ * decides before that. A key that nobody knows counts against nobody, so that a typo is reported in the dialect that was meant.
+ */
+export function detectDialect(table: Table, dialects: readonly Dialect[]): Dialect[] {
+  const proven = dialects.filter((dialect) => dialect.proof?.(table) !== undefined);
+  if (proven.length > 0) return proven.slice(0, 1);
+  const scored = dialects.map((dialect) => ({ dialect, known: knownKeys(table, dialect) }));
+  const most = Math.max(...scored.map(({ known }) => known));
+  return scored.filter(({ known }) => known === most).map(({ dialect }) => dialect);
+}
+
+/** How many of the keys and tables of a file a dialect knows, less those whose kind is another (a table where it has a text). */
+function knownKeys(table: Table, dialect: Dialect, path: readonly (string | number)[] = []): number {
+  let known = 0;
+  for (const [key, value] of Object.entries(table)) {
+    const schema = schemaAt(schemaOf(dialect), [...path, key]);
+    if (schema === undefined) continue;
+    known += fits(schema.type, value) ? 1 : -1;
+    if (isTable(value)) known += knownKeys(value, dialect, [...path, key]);
+    else if (Array.isArray(value)) {
+      for (const [i, item] of value.entries()) if (isTable(item)) known += knownKeys(item, dialect, [...path, key, i]);
+    }
+  }
+  return known;
+}
+
+function fits(type: string, value: unknown): boolean {
+  const isStructure = type === 'object' || type === 'record';
+  if (isTable(value)) return isStructure || type === 'union';
+  if (Array.isArray(value) && value.some(isTable)) return type === 'array' || type === 'union';
+  return !isStructure;
+}

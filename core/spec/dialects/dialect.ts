@@ -1,0 +1,246 @@
+import { z } from 'zod';
+import { type KeyPath, pathKey } from '../positions.ts';
+import { isTable, setAt, type Table, valueAt } from '../tables.ts';
+
+/**
+ * A dialect is a table of its fields: what each accepts, and what becomes of it in our own words (ratchet.ts). From it come
+ * the strict schema, the translation, the tables of the documentation and the tests that nothing is dropped.
+ */
+export interface Dialect {
+  readonly name: string;
+  /** As it is said aloud: `prime-rl 0.4`. */
+  readonly title: string;
+  /**
+   * By path: `orchestrator.sampling.max_tokens`, `orchestrator.env[].id` in a list of tables. A path that ends a table of
+   * free keys (`env[].args`) has a record for a schema. A path that others go on from (`wandb` beside `wandb.project`) is for
+   * the table as a whole, also where it is empty, or for a short spelling of it.
+   */
+  readonly fields: Readonly<Record<string, Field>>;
+  /** In place of the one that is made from the fields: of our own dialect, which needs no translation. */
+  readonly schema?: z.ZodObject;
+  /** In our own words: what the dialect means where nothing is written and we would mean something else. */
+  readonly defaults: Table;
+  /** Writes out short spellings and nulls, before anything is looked at. Paths of what it leaves stay the same. */
+  readonly prepare?: (table: Table) => Table;
+  /** What only several fields together mean. Called with what was written, after every field has become what it becomes. */
+  readonly together?: (written: Table, own: Own) => void;
+  /** What only this dialect can be (a value, not a key): it wins whatever the keys say. Said aloud. */
+  readonly proof?: (table: Table) => string | undefined;
+  /** What other systems call a field of this one, for suggestions. */
+  readonly synonyms?: Readonly<Record<string, string>>;
+}
+
+export interface Field {
+  /** Without `optional()` or defaults; says what it expects. */
+  readonly schema: z.ZodType;
+  /** Whether the system itself refuses a file without it. */
+  readonly isRequired?: boolean;
+  /** As the system itself takes it where nothing is written; for the documentation. */
+  readonly usual?: string;
+  readonly fate: Fate;
+}
+
+export type Fate =
+  /** One of our own fields (`sampling.max_tokens`, `env[].id`), the value as it is or converted; undefined = it is left out. */
+  | { readonly kind: 'becomes'; readonly path: string; readonly convert?: (value: never) => unknown }
+  /** Read by `together`; `what` says what it becomes. */
+  | { readonly kind: 'together'; readonly what: string }
+  /** Accepted with one warning: why it has no effect here. */
+  | { readonly kind: 'ignored'; readonly why: string }
+  /** Refused by name: ignoring it would train something else than was asked for. `instead`: what to do. */
+  | { readonly kind: 'refused'; readonly instead: string };
+
+export const becomes = (path: string, schema: z.ZodType, more: Omit<Field, 'schema' | 'fate'> = {}): Field => ({
+  schema,
+  fate: { kind: 'becomes', path },
+  ...more,
+});
+export const converted = <Schema extends z.ZodType>(
+  path: string,
+  schema: Schema,
+  convert: (value: z.infer<Schema>) => unknown,
+  more: Omit<Field, 'schema' | 'fate'> = {},
+): Field => ({ schema, fate: { kind: 'becomes', path, convert: convert }, ...more });
+export const together = (what: string, schema: z.ZodType, more: Omit<Field, 'schema' | 'fate'> = {}): Field => ({
+  schema,
+  fate: { kind: 'together', what },
+  ...more,
+});
+export const ignored = (why: string, schema: z.ZodType): Field => ({ schema, fate: { kind: 'ignored', why } });
+export const refused = (instead: string): Field => ({
+  schema: z.never().meta({ expected: 'nothing here' }),
+  fate: { kind: 'refused', instead },
+});
+
+/** A config in our own words, while it is being put together; knows which written field each part came from. */
+export class Own {
+  readonly table: Table = {};
+  readonly warnings: string[] = [];
+  readonly problems: TranslationProblem[] = [];
+  readonly #written = new Map<string, KeyPath>();
+
+  /** `from`: the written field. A later value replaces an earlier one. */
+  set(path: KeyPath, value: unknown, from?: KeyPath): void {
+    setAt(this.table, path, value);
+    if (from) this.#written.set(pathKey(path), from);
+  }
+
+  get(path: KeyPath): unknown {
+    return valueAt(this.table, path);
+  }
+
+  warn(warning: string): void {
+    this.warnings.push(warning);
+  }
+
+  /** Something that is wrong with what was written; paths are the dialect's own. */
+  refuse(problem: TranslationProblem): void {
+    this.problems.push(problem);
+  }
+
+  /** The written field that one of ours came from: its own, that of a table it lies in, or that of something in it. */
+  writtenAt(path: KeyPath): KeyPath | undefined {
+    for (let length = path.length; length > 0; length--) {
+      const found = this.#written.get(pathKey(path.slice(0, length)));
+      if (found) return length === path.length ? found : [...found, ...path.slice(length)];
+    }
+    const start = pathKey(path).slice(0, -1);
+    for (const [key, found] of this.#written) if (key.startsWith(start)) return found;
+    return undefined;
+  }
+}
+
+export interface TranslationProblem {
+  /** The first is where the error is reported. */
+  readonly paths: readonly KeyPath[];
+  readonly expected: string;
+  readonly received: string;
+  readonly suggestion?: string;
+}
+
+/** The table that any dialect may have beside its own, with fields of ours: `[ratchet.store]`. */
+const ownTable = 'ratchet';
+
+const schemas = new WeakMap<Dialect, z.ZodObject>();
+
+/** Of the whole file: strict tables, every field optional but what the system itself requires. */
+export function schemaOf(dialect: Dialect): z.ZodObject {
+  const known = dialect.schema ?? schemas.get(dialect);
+  if (known) return known;
+  const own = z.record(z.string(), z.unknown()).meta({ expected: 'a table of settings in our own words' });
+  const schema = strictObject(nested(dialect.fields)).extend({ [ownTable]: own.optional() });
+  schemas.set(dialect, schema);
+  return schema;
+}
+
+interface Node {
+  field?: Field;
+  isList?: boolean;
+  readonly children: Map<string, Node>;
+}
+
+function nested(fields: Dialect['fields']): Node {
+  const root: Node = { children: new Map() };
+  for (const [path, field] of Object.entries(fields)) {
+    let here = root;
+    for (const part of path.split('.')) {
+      const key = part.replace('[]', '');
+      const next: Node = here.children.get(key) ?? { children: new Map() };
+      if (part.endsWith('[]')) next.isList = true;
+      here.children.set(key, next);
+      here = next;
+    }
+    here.field = field;
+  }
+  return root;
+}
+
+function strictObject({ children }: Node): z.ZodObject {
+  const shape = [...children].map(([key, node]): [string, z.ZodType] => {
+    const { schema, isRequired } = schemaOfNode(node);
+    return [key, isRequired ? schema : schema.optional()];
+  });
+  return z.strictObject(Object.fromEntries(shape));
+}
+
+function schemaOfNode(node: Node): { schema: z.ZodType; isRequired: boolean } {
+  if (node.children.size === 0) return { schema: node.field!.schema, isRequired: node.field!.isRequired === true };
+  const table = strictObject(node);
+  if (node.isList) return { schema: z.array(table), isRequired: false };
+  const own = node.field;
+  return { schema: own ? z.union([table, own.schema]) : table, isRequired: requires(node) };
+}
+
+/** A table that must hold something must be there. */
+function requires(node: Node): boolean {
+  return (
+    !node.isList && [...node.children.values()].some((child) => child.field?.isRequired === true || requires(child))
+  );
+}
+
+/** What was written, in our own words. `table` has passed the dialect's schema. */
+export function translate(dialect: Dialect, table: Table): Own {
+  const own = new Own();
+  if (dialect.schema) {
+    for (const [key, value] of Object.entries(table)) own.set([key], value, [key]);
+    return own;
+  }
+  for (const [path, value] of leavesOf(dialect.defaults)) own.set(path, value);
+  const warned = new Set<string>();
+  for (const [path, field] of Object.entries(dialect.fields)) {
+    for (const at of placesOf(path, table)) applyFate(field.fate, { path, at, value: valueAt(table, at) }, own, warned);
+  }
+  dialect.together?.(table, own);
+  const added = table[ownTable];
+  if (isTable(added)) for (const [path, value] of leavesOf(added)) own.set(path, value, [ownTable, ...path]);
+  return own;
+}
+
+function applyFate(
+  fate: Fate,
+  { path, at, value }: { readonly path: string; readonly at: KeyPath; readonly value: unknown },
+  own: Own,
+  warned: Set<string>,
+): void {
+  if (fate.kind === 'ignored' && !warned.has(path)) {
+    warned.add(path);
+    own.warn(`${path.replaceAll('[]', '')} has no effect here: ${fate.why}`);
+  }
+  if (fate.kind !== 'becomes') return;
+  const positions = at.filter((part) => typeof part === 'number');
+  const ours = fate.path.split('.').flatMap((part): (string | number)[] => {
+    return part.endsWith('[]') ? [part.slice(0, -2), positions.shift() ?? 0] : [part];
+  });
+  const made = fate.convert ? fate.convert(value as never) : value;
+  if (made !== undefined) own.set(ours, made, at);
+}
+
+/** Where a field was written: once, several times in a list of tables, or nowhere. */
+export function placesOf(path: string, table: Table): KeyPath[] {
+  let places: KeyPath[] = [[]];
+  for (const part of path.split('.')) {
+    const key = part.replace('[]', '');
+    places = places.flatMap((place) => {
+      const found = valueAt(table, [...place, key]);
+      if (found === undefined) return [];
+      if (!part.endsWith('[]')) return [[...place, key]];
+      return Array.isArray(found) ? found.map((_, i) => [...place, key, i]) : [];
+    });
+  }
+  return places;
+}
+
+function leavesOf(table: Table, path: KeyPath = []): [KeyPath, unknown][] {
+  return Object.entries(table).flatMap(([key, value]): [KeyPath, unknown][] =>
+    isTable(value) && Object.keys(value).length > 0 ? leavesOf(value, [...path, key]) : [[[...path, key], value]],
+  );
+}
+
+/** The fields that are known and refused, by path without positions, with what to do instead. */
+export function refusedFields({ fields }: Dialect): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(fields).flatMap(([path, { fate }]) =>
+      fate.kind === 'refused' ? [[path.replaceAll('[]', ''), fate.instead]] : [],
+    ),
+  );
+}

@@ -1,0 +1,20 @@
+import { RatchetError } from '../../errors.ts';
+import { nearestName } from '../../suggest.ts';
+import type { Dialect } from './dialect.ts';
+import { ratchet } from './ratchet-dialect.ts';
+
+/** All dialects a run file may be written in. Where the keys leave it open, a file counts as the first that they fit. */
+export const dialects: readonly Dialect[] = [ratchet];
+
+/** The dialect of that name; throws ConfigInvalid where there is none. */
+export function dialectNamed(name: string): Dialect {
+  const found = dialects.find((dialect) => dialect.name === name);
+  if (found) return found;
+  const names = dialects.map((dialect) => dialect.name);
+  const nearest = nearestName(name, names);
+  const meant = nearest === undefined ? '' : ` Did you mean "${nearest}"?`;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `--dialect: expected one of ${names.join(', ')}, got ${JSON.stringify(name)}.${meant}`,
+  );
+}

@@ -1,0 +1,101 @@
+import type { AppliedOverrides } from './overrides.ts';
+import { formatPath, type KeyPath, pathKey, type Positions } from './positions.ts';
+import type { Problem } from './problems.ts';
+import { looksSecret } from './secrets.ts';
+import { isTable } from './tables.ts';
+
+export type Said = Pick<Problem, 'expected' | 'received' | 'suggestion'>;
+
+/** Collects problems and knows where each value was written. One problem per path: the first to be said wins. */
+export class Reporter {
+  readonly problems: Problem[] = [];
+  readonly #file: string;
+  readonly #positions: Positions;
+  readonly #applied: AppliedOverrides;
+  readonly #paths = new Set<string>();
+  #writtenAt: (path: KeyPath) => KeyPath = (path) => path;
+
+  constructor(file: string, positions: Positions, applied: AppliedOverrides) {
+    this.#file = file;
+    this.#positions = positions;
+    this.#applied = applied;
+  }
+
+  /** From now on paths are other words for what was written, and this tells where. */
+  speakOf(writtenAt: (path: KeyPath) => KeyPath): void {
+    this.#writtenAt = writtenAt;
+  }
+
+  add({ path, ...said }: Said & { readonly path: KeyPath }): void {
+    const written = this.#writtenAt(path);
+    this.#add(written, said, written);
+  }
+
+  #add(path: KeyPath, said: Said, written: KeyPath): void {
+    if (this.#applied.isOverridden(written)) {
+      this.fromCommandLine(path, said.expected, said.received, said.suggestion);
+      return;
+    }
+    const position = this.#nearestPosition(written);
+    this.#push(path, {
+      file: this.#file,
+      line: position?.line ?? null,
+      column: position?.column ?? null,
+      path: formatPath(path),
+      ...said,
+    });
+  }
+
+  /** A problem of several fields: named after the first, found where one of them was written. */
+  addRelation(given: readonly KeyPath[], said: Said): void {
+    const paths = given.map(this.#writtenAt);
+    const written = paths.find((path) => this.#applied.isOverridden(path) || this.#positions.at(path) !== undefined);
+    this.#add(paths[0]!, said, written ?? paths[0]!);
+  }
+
+  fromCommandLine(path: KeyPath, expected: string, received: string, suggestion?: string): void {
+    const where = { file: 'command line', line: null, column: null, path: formatPath(path) };
+    this.#push(path, { ...where, expected, received, ...(suggestion === undefined ? {} : { suggestion }) });
+  }
+
+  /** Whether something was said about a value or a table it lies in. */
+  has(given: KeyPath): boolean {
+    const path = this.#writtenAt(given);
+    return path.some((_, i) => this.#paths.has(pathKey(path.slice(0, i + 1))));
+  }
+
+  /** As one reads the file, from top to bottom; what has no line comes first. */
+  inOrder(): Problem[] {
+    return this.problems.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0) || (a.column ?? 0) - (b.column ?? 0));
+  }
+
+  #push(path: KeyPath, problem: Problem): void {
+    if (this.#paths.has(pathKey(path))) return;
+    this.#paths.add(pathKey(path));
+    this.problems.push(problem);
+  }
+
+  /** A value that is missing is missing from a table that has a line. */
+  #nearestPosition(path: KeyPath) {
+    for (let length = path.length; length > 0; length--) {
+      const position = this.#positions.at(path.slice(0, length));
+      if (position !== undefined) return position;
+    }
+    return undefined;
+  }
+}
+
+export function describe(value: unknown): string {
+  if (value === undefined) return 'nothing';
+  if (typeof value === 'string') return quoted(value);
+  if (value instanceof Date) return 'a date';
+  if (Array.isArray(value)) return `a list of ${value.length}`;
+  if (isTable(value)) return 'a table';
+  return typeof value === 'number' || typeof value === 'boolean' ? String(value) : 'something else';
+}
+
+/** A text in quotes, cut where it gets long, and never a secret. */
+export function quoted(text: string): string {
+  if (looksSecret(text)) return 'a text that looks like a secret (not repeated here)';
+  return JSON.stringify(text.length > 80 ? `${text.slice(0, 77)}...` : text);
+}

@@ -1,0 +1,43 @@
+/** Walking parsed TOML. */
+
+export type Table = Record<string, unknown>;
+
+export function isTable(value: unknown): value is Table {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date);
+}
+
+/** The value at a path; undefined where there is none. */
+export function valueAt(root: unknown, path: readonly PropertyKey[]): unknown {
+  let here = root;
+  for (const key of path) {
+    if (typeof here !== 'object' || here === null || !Object.hasOwn(here, key)) return undefined;
+    here = (here as Record<PropertyKey, unknown>)[key];
+  }
+  return here;
+}
+
+/** Assignment that also holds for a key called `__proto__`. */
+export function setOwn(table: Table, key: string, value: unknown): void {
+  Object.defineProperty(table, key, { value, writable: true, enumerable: true, configurable: true });
+}
+
+/** Sets a value, and makes the tables and lists on its way. */
+export function setAt(root: Table, path: readonly (string | number)[], value: unknown): void {
+  let here: Table | unknown[] = root;
+  for (const [i, key] of path.entries()) {
+    const isLast = i === path.length - 1;
+    const next = isLast ? value : (valueAt(here, [key]) ?? (typeof path[i + 1] === 'number' ? [] : {}));
+    if (Array.isArray(here)) here[key as number] = next;
+    else setOwn(here, String(key), next);
+    here = next as Table | unknown[];
+  }
+}
+
+/** A copy, tables and lists included. */
+export function copied<Value>(value: Value): Value {
+  if (Array.isArray(value)) return value.map(copied) as Value;
+  if (!isTable(value)) return value;
+  const copy: Table = {};
+  for (const [key, item] of Object.entries(value)) setOwn(copy, key, copied(item));
+  return copy as Value;
+}

@@ -1,0 +1,100 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { builtProgram } from '../../cli/built.mjs';
+
+const repository = fileURLToPath(new URL('../../', import.meta.url));
+
+describe('the program as built', () => {
+  let root: string;
+  let programs: string;
+  before(() => {
+    root = mkdtempSync(path.join(tmpdir(), 'built-'));
+    programs = path.join(root, 'node_modules', '.cache', 'ratchet');
+    for (const folder of ['cli', 'backends/environments']) mkdirSync(path.join(root, folder), { recursive: true });
+    for (const file of ['package.json', 'package-lock.json', 'cli/built.mjs']) {
+      cpSync(path.join(repository, file), path.join(root, file));
+    }
+    writeFileSync(path.join(root, 'backends/environments/kit.ts'), `export { shared } from '../shared.ts';\n`);
+    writeFileSync(path.join(root, 'backends/shared.ts'), 'export const shared = Symbol();\n');
+    writeMain('first');
+  });
+  after(() => rmSync(root, { recursive: true }));
+
+  const writeMain = (word: string): void =>
+    writeFileSync(
+      path.join(root, 'cli/main.ts'),
+      `import { shared } from '../backends/shared.ts';
+export const word: string = '${word}';
+export const ownUrl = import.meta.url;
+export const isOne = async () => (await import(import.meta.resolve('./kit.ts'))).shared === shared;
+`,
+    );
+  const load = async (): Promise<{ word: string; ownUrl: string; isOne(): Promise<boolean> }> => {
+    const url = await builtProgram(root);
+    assert.ok(url);
+    return import(url);
+  };
+
+  test('it is made once, and made anew when a source has changed', async () => {
+    const first = await builtProgram(root);
+    assert.equal(await builtProgram(root), first);
+    assert.equal((await load()).word, 'first');
+    writeMain('second one');
+    assert.notEqual(await builtProgram(root), first);
+    assert.equal((await load()).word, 'second one');
+    assert.equal((await load()).ownUrl, `file://${path.join(root, 'cli/main.ts')}`);
+    assert.equal(readdirSync(programs).length, 3, 'a run that began with the first may still load parts of it');
+  });
+
+  test("what it shares with the kit of a user's environment is there once", async () => {
+    assert.equal(await (await load()).isOne(), true);
+  });
+
+  test('a program that is not whole is made anew', async () => {
+    writeFileSync(path.join(programs, 'current.json'), '{ "na');
+    assert.equal((await load()).word, 'second one');
+  });
+
+  test('where it cannot be written, there is none', async () => {
+    rmSync(programs, { recursive: true });
+    writeFileSync(programs, 'a file where the folder should be');
+    assert.equal(await builtProgram(root), undefined);
+  });
+});
+
+describe("a command and a user's own environment", () => {
+  let folder: string;
+  before(() => {
+    folder = mkdtempSync(path.join(tmpdir(), 'own-'));
+    for (const file of ['my-env.toml', 'my-env.ts']) {
+      cpSync(path.join(repository, 'configs/own-environment', file), path.join(folder, file));
+    }
+  });
+  after(() => rmSync(folder, { recursive: true }));
+
+  test('as built it says what it says from source, also about wrong arguments', async () => {
+    for (const args of [
+      ['check', 'my-env.toml'],
+      ['check', 'my-env.toml', '--env.0.args', '{ no_such_argument = 1 }'],
+      ['env', 'info', './my-env.ts'],
+    ]) {
+      const built = await output([path.join(repository, 'cli/ratchet.mjs'), ...args]);
+      const source = ['--import', import.meta.resolve('tsx'), path.join(repository, 'cli/main.ts'), ...args];
+      assert.deepEqual(built, await output(source));
+      assert.ok(built.length > 20, built);
+    }
+  });
+
+  function output(args: readonly string[]): Promise<string> {
+    return new Promise((resolve) => {
+      execFile(process.execPath, args, { cwd: folder }, (error, stdout, stderr) =>
+        resolve(`${stdout}${stderr}exit ${error?.code ?? 0}`),
+      );
+    });
+  }
+});
