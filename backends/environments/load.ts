@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { register } from 'node:module';
+import { createRequire, register } from 'node:module';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -74,6 +74,9 @@ export function listEnvironments(folder: string = builtInEnvironmentsFolder): st
     .sort();
 }
 
+/** What Node keeps of files that are CommonJS to it, as JavaScript is where no package.json says otherwise: by path alone. */
+const { cache } = createRequire(import.meta.url);
+
 /** A file of the user's, as long as it is the one that was looked at. With other contents it is another module. */
 async function importFile(file: string, options: LoadOptions): Promise<EnvironmentModule> {
   const { sha256: expected, timeoutMs = environmentLoadMsMax } = options;
@@ -85,6 +88,7 @@ async function importFile(file: string, options: LoadOptions): Promise<Environme
     );
   }
   await registerKit();
+  for (const key of Object.keys(cache)) if (key.split('?')[0] === file) delete cache[key];
   let module: unknown;
   try {
     const importing = import(`${pathToFileURL(file).href}?sha256=${found}`) as Promise<unknown>;
