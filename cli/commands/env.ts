@@ -8,6 +8,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { environmentInfo } from '../environment-info.ts';
 import { installEnvironment } from '../install-environment.ts';
+import { withoutControls } from '../plain-text.ts';
 
 const init = new Command('init')
   .description('write a small environment that works, and a run file that trains on it, into this folder')
@@ -42,7 +43,7 @@ const info = new Command('info')
       example: readIndex(options.example),
       heldOut: options.heldOut ?? false,
     });
-    process.stdout.write(`${text}\n`);
+    process.stdout.write(`${withoutControls(text)}\n`);
   });
 
 const install = new Command('install')
@@ -110,8 +111,9 @@ async function listLine(id: string): Promise<string> {
   }
 }
 
-/** A file may be typed without its `./`. */
+/** A file may be typed without its `./`, and without its ending where no environment is called so. */
 function asId(given: string): string {
+  if (!given.includes('.') && !listEnvironments().includes(given) && existsSync(`${given}.ts`)) return `./${given}.ts`;
   return /\.m?[jt]s$/.test(given) && !/^\.{0,2}\//.test(given) ? `./${given}` : given;
 }
 
