@@ -11,12 +11,13 @@ import { ratchetResumeStep, ratchetToRunSpec } from './dialects/ratchet-run-spec
 import { knownUnsupported, synonyms } from './dialects/ratchet-words.ts';
 import { applyOverrides } from './overrides.ts';
 import { findPositions, formatPath, type KeyPath } from './positions.ts';
-import type { Problem } from './problems.ts';
+import type { Place, Problem } from './problems.ts';
 import { type Reading, readTable } from './read-table.ts';
 import { quoted, Reporter } from './reporter.ts';
 import { type JsonValue, RunSpec } from './run-spec.ts';
 import { expectedAt, schemaAt } from './schema-reader.ts';
 import { findSecrets } from './secrets.ts';
+import { adviseSettings, type SettingAdvice } from './setting-advice.ts';
 import { isTable, type Table, valueAt } from './tables.ts';
 
 export { formatProblems } from './problems.ts';
@@ -47,15 +48,28 @@ export interface ReadAs {
   }[];
 }
 
+/** A field that is read, checked and kept, and that no part of Ratchet honours yet. */
+export interface NotYet extends Place {
+  readonly value: JsonValue;
+  /** What will honour it. */
+  readonly feature: string;
+}
+
+export type Advice = Omit<SettingAdvice, 'paths'> & Place;
+
+export interface RunConfig {
+  readonly spec: RunSpec;
+  readonly warnings: string[];
+  /** The step to go on from, where the config asks for one: −1 = the latest. */
+  readonly resumeStep: number | null;
+  readonly notYet: readonly NotYet[];
+  readonly advice: readonly Advice[];
+  /** Where a field of ours was written. */
+  readonly placeOf: (...names: KeyPath[]) => Place;
+}
+
 export type ParsedRunConfig =
-  | {
-      readonly ok: true;
-      readonly spec: RunSpec;
-      readonly warnings: string[];
-      /** The step to go on from, where the config asks for one: −1 = the latest. */
-      readonly resumeStep: number | null;
-      readonly readAs: ReadAs;
-    }
+  | (RunConfig & { readonly ok: true; readonly readAs: ReadAs })
   | { readonly ok: false; readonly problems: Problem[]; readonly readAs: ReadAs | null };
 
 /** Reads a run's TOML. Says everything that is wrong with it at once, each problem with its line and what to do. */
@@ -80,8 +94,7 @@ export function parseRunConfig(text: string, options: ParseOptions): ParsedRunCo
   return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives } };
 }
 
-type Read =
-  { ok: true; spec: RunSpec; warnings: string[]; resumeStep: number | null } | { ok: false; problems: Problem[] };
+type Read = (RunConfig & { ok: true }) | { ok: false; problems: Problem[] };
 
 function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptions): Read {
   const schema = schemaOf(dialect);
@@ -112,12 +125,20 @@ function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptio
   }
 
   // A config that got this far and does not make a RunSpec is a bug of the dialect, so this may throw.
-  const spec = RunSpec.parse({ ...ratchetToRunSpec(config, name), later: laterOf(own.table) });
+  const later = laterOf(own.table);
+  const spec = RunSpec.parse({
+    ...ratchetToRunSpec(config, name),
+    later: Object.fromEntries(later.map(({ path, value }) => [formatPath(path), value])),
+  });
+  const placeOf = (...names: KeyPath[]): Place => reporter.placeOf(names);
   return {
     ok: true,
     spec,
     warnings: [...own.warnings, ...ratchetWarnings(config)],
     resumeStep: ratchetResumeStep(config),
+    notYet: later.map(({ path, value, feature }) => ({ ...placeOf(path), value, feature })),
+    advice: adviseSettings(spec).map(({ paths, ...said }) => ({ ...said, ...placeOf(...paths) })),
+    placeOf,
   };
 }
 
@@ -142,12 +163,10 @@ function readingOf(dialect: Dialect): Reading {
   };
 }
 
-/** What the config asks for and is still to come, by path. */
-function laterOf(table: Table): RunSpec['later'] {
-  return Object.fromEntries(
-    Object.keys(laterFields).flatMap((field) =>
-      placesOf(field, table).map((at) => [formatPath(at), valueAt(table, at) as JsonValue]),
-    ),
+/** What the config asks for and is still to come. */
+function laterOf(table: Table): { path: KeyPath; value: JsonValue; feature: string }[] {
+  return Object.entries(laterFields).flatMap(([field, { feature }]) =>
+    placesOf(field, table).map((path) => ({ path, value: valueAt(table, path) as JsonValue, feature })),
   );
 }
 
