@@ -6,7 +6,7 @@ import { layout } from '../../core/layout.ts';
 import { isEnvironmentFile, isHubId } from '../../core/names.ts';
 import { type Advice, type NotYet, parseRunConfig, type ReadAs } from '../../core/spec/parse-run-config.ts';
 import type { KeyPath } from '../../core/spec/positions.ts';
-import { ConfigProblems, type Problem } from '../../core/spec/problems.ts';
+import { ConfigProblems, type Place, type Problem } from '../../core/spec/problems.ts';
 import { type CodeRef, DataRef, type RunSpec } from '../../core/spec/run-spec.ts';
 import { listEnvironments } from '../environments/load.ts';
 import { sha256 } from '../store/file-store.ts';
@@ -25,7 +25,7 @@ export interface LoadOptions {
   readonly dialect?: string;
   /** Whether a run that is there may be looked at in any store; without it, in folders of this machine alone. */
   readonly reachesStore?: boolean;
-  /** Only to be looked at: environments that are not here are no error. */
+  /** Only to be looked at: environments that are not here are no error, and files that will not do are told in `problems`. */
   readonly isOnlyLookedAt?: boolean;
 }
 
@@ -37,6 +37,10 @@ export interface LoadedConfig {
   readonly notYet: readonly NotYet[];
   /** What lies outside of the rules of thumb. */
   readonly advice: readonly Advice[];
+  /** Of files that the config names; empty unless it is only looked at. */
+  readonly problems: readonly Problem[];
+  /** Where a field of ours was written, by its names. */
+  readonly placeOf: (...names: KeyPath[]) => Place;
   /** The step to go on from, where the config asks for one: −1 = the latest. */
   readonly resumeStep: number | null;
   /** The rows of `[sft] data` as a run stores them; null where there are none, or the run that is there has its own. */
@@ -78,7 +82,7 @@ export async function loadRunConfig(
   const data = await tried([['sft', 'data']], () =>
     readData({ ...spec, store }, { folder, projectFolder, reachesStore }),
   );
-  if (problems.size > 0) throw new ConfigProblems([...problems.values()], readAs);
+  if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
   const files = new Map(
     [...environments.trained, ...environments.evaluated].flatMap(({ id, sha256 }) =>
       sha256 === undefined ? [] : [[id, { path: id, sha256 }]],
@@ -101,6 +105,8 @@ export async function loadRunConfig(
     readAs,
     notYet: parsed.notYet,
     advice: parsed.advice,
+    placeOf: parsed.placeOf,
+    problems: [...problems.values()],
     sftRows: data?.rows ?? null,
     warnings: [
       ...parsed.warnings,

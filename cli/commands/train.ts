@@ -17,6 +17,7 @@ import { remoteTemporal } from '../../workers/temporal-settings.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
 import type { Clock } from '../clock.ts';
+import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { readOverrides } from '../overrides.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
@@ -34,6 +35,9 @@ export const trainCommand = new Command('train')
   .argument('[overrides...]', 'any setting of the file: --max-steps 5 --sampling.temperature 0.7')
   .option('--name <run>', "the run's name; default: the file's name")
   .option('--fresh', 'start over under a new name')
+  .option(...dryRunOptions.dryRun)
+  .option(...dryRunOptions.gpuMemory)
+  .option(...dryRunOptions.modelConfig)
   .option(...tellingOptions.plain)
   .option(...tellingOptions.json)
   .addHelpText('after', resumeHelp)
@@ -42,7 +46,7 @@ export const trainCommand = new Command('train')
     process.exitCode = await train(file, readOverrides(rest), options);
   });
 
-interface TrainOptions extends TellingOptions {
+interface TrainOptions extends TellingOptions, Omit<DryRunFlags, 'json'> {
   readonly name?: string;
   readonly fresh?: boolean;
 }
@@ -53,6 +57,11 @@ export async function train(
   overrides: Readonly<Record<string, string>>,
   options: TrainOptions & { readonly rewind?: number },
 ): Promise<number> {
+  if (options.dryRun) {
+    const { name } = options;
+    const load = { projectFolder: process.cwd(), overrides, ...(name === undefined ? {} : { run: name }) };
+    return dryRun(file, load, options);
+  }
   const audience = openAudience(chooseTelling(options, process.env, process.stdout));
   const projectFolder = process.cwd();
   const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides })).spec;

@@ -40,6 +40,8 @@ export interface ParseOptions {
 export interface ReadAs {
   readonly dialect: string;
   readonly title: string;
+  /** What showed it: `--dialect`, something that only this one has, or the keys. */
+  readonly because: string;
   /** Others whose keys these could be as well, by title, and where the same file means something else in them. */
   readonly alternatives: readonly {
     readonly dialect: string;
@@ -85,13 +87,15 @@ export function parseRunConfig(text: string, options: ParseOptions): ParsedRunCo
   const candidates = options.dialect === undefined ? detectDialect(written, dialects) : [dialectNamed(options.dialect)];
   const [dialect, ...others] = candidates as [Dialect, ...Dialect[]];
   const read = readAs(dialect, written, text, options);
-  if (!read.ok) return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives: [] } };
+  const because = options.dialect === undefined ? (dialect.proof?.(written) ?? 'its keys') : '--dialect';
+  const known = { dialect: dialect.name, title: dialect.title, because };
+  if (!read.ok) return { ...read, readAs: { ...known, alternatives: [] } };
   const alternatives = others.flatMap((other) => {
     const alternative = readAs(other, written, text, options);
     if (!alternative.ok) return [];
     return [{ dialect: other.name, title: other.title, differs: differences(read.spec, alternative.spec) }];
   });
-  return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives } };
+  return { ...read, readAs: { ...known, alternatives } };
 }
 
 type Read = (RunConfig & { ok: true }) | { ok: false; problems: Problem[] };
