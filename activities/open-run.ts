@@ -5,6 +5,7 @@ import { layout } from '../core/layout.ts';
 import { firstLineage, workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import { type EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
+import { checkOwnCode } from '../backends/configs/check-own-code.ts';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
@@ -130,7 +131,9 @@ export const createOpenRun =
     const store = openRunStore(spec.store.uri, spec.name);
     await claimRun(dependencies, spec, workflowId);
 
-    const { datasets, warnings: told } = await openDatasets(spec); // before the run's identity is written: what is refused may be corrected
+    // Before the run's identity is written: what is refused may be corrected.
+    const { datasets, warnings: told } = await openDatasets(spec);
+    if (!takesOver?.handle) await checkOwnCode(spec);
     const recorded = takesOver?.handle ? null : await recordSettings(dependencies, asked, settings);
     const ref = recorded?.ref ?? takesOver!.handle!.spec;
     const place = { name: spec.name, store: spec.store.uri };

@@ -4,6 +4,7 @@ import { demonstratingPolicy, playAndScore, scriptedPolicy } from '../backends/e
 import { messagesOf } from '../backends/environments/score.ts';
 import type { Environment } from '../backends/environments/types.ts';
 import { randomStream } from '../core/random.ts';
+import { whereItFailed } from '../core/rl/failures.ts';
 import type { ChatMessage, Example, ScoredRollout, ToolSchema } from '../core/rl/rollout.ts';
 import type { JsonValue } from '../core/spec/run-spec.ts';
 
@@ -57,7 +58,7 @@ async function played(environment: Environment, example: Example): Promise<strin
 }
 
 function scoreLine({ rubric }: Environment, { outcome, reward, metrics, error }: ScoredRollout): string {
-  if (reward === null) return `  ${outcome}, no reward: ${error ?? ''}`;
+  if (reward === null) return `  ${outcome}, no reward: ${whereItFailed(error ?? '')}`;
   const parts = rubric.functions
     .filter(({ weight }) => weight !== 0)
     .map(({ name, weight }) => `${weight} × ${name} ${round(metrics[name]!)}`);

@@ -1,6 +1,7 @@
 import { CommanderError } from 'commander';
 import { RatchetError } from '../core/errors.ts';
 import { codeVersion } from '../workers/code-version.ts';
+import { withoutControls } from './plain-text.ts';
 import { program } from './commands.ts';
 
 try {
@@ -14,9 +15,9 @@ try {
 function report(error: unknown): number {
   if (error instanceof CommanderError) return error.exitCode;
   if (error instanceof RatchetError) {
-    process.stderr.write(`${error.message}\n`);
+    process.stderr.write(`${withoutControls(error.message)}\n`);
     return error.code === 'ConfigInvalid' ? 2 : 1;
   }
-  process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`);
+  process.stderr.write(`${withoutControls(error instanceof Error ? (error.stack ?? error.message) : String(error))}\n`);
   return 1;
 }

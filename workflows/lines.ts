@@ -1,4 +1,5 @@
 import { describeEffectiveness, type Effectiveness } from '../core/rl/effectiveness.ts';
+import { warmUpStepsPerSegment } from '../core/limits.ts';
 import { firstLineage } from '../core/names.ts';
 import { environmentRewards } from '../core/rl/metrics.ts';
 import type { EvaluationSummary, OrchestratorActivities, Recovery } from '../activities/index.ts';
@@ -46,6 +47,11 @@ export function rewoundLine(lineage: string, step: number): string {
 export function upgradedLine(run: string, step: number, pausedBecause: string | null): string {
   const paused = pausedBecause === null ? '' : `; it is paused as before: ${pausedBecause}`;
   return `upgrade: ${run} goes on after step ${step} under the new code${paused}`;
+}
+
+/** What of the warm-up is trained next. */
+export function segmentAfter(step: number, total: number): string {
+  return `steps ${step + 1}–${Math.min(step + warmUpStepsPerSegment, total)} of ${total}`;
 }
 
 export function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {

@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import { access, readFile, realpath } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
@@ -248,7 +249,9 @@ async function readConfig(absolute: string, file: string): Promise<string> {
         : reason === 'EISDIR'
           ? 'that is a folder'
           : `it cannot be read (${reason})`;
-    throw new RatchetError('ConfigInvalid', `${file}: expected a TOML file, but ${what}: ${absolute}`, { cause });
+    const meant = existsSync(`${absolute}.toml`) ? { suggestion: `did you mean ${file}.toml?` } : {};
+    const place = { file, line: null, column: null, path: '' };
+    throw new ConfigProblems([{ ...place, expected: 'a TOML file', received: `${what}: ${absolute}`, ...meant }]);
   }
 }
 

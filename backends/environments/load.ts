@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { register } from 'node:module';
+import { createRequire, register } from 'node:module';
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
@@ -70,6 +70,9 @@ export function listEnvironments(folder: string = builtInEnvironmentsFolder): st
     .sort();
 }
 
+/** What Node keeps of files that are CommonJS to it, as JavaScript is where no package.json says otherwise: by path alone. */
+const { cache } = createRequire(import.meta.url);
+
 /** A file of the user's, as long as it is the one that was looked at. With other contents it is another module. */
 async function importFile(file: string, expected: string | undefined): Promise<EnvironmentModule> {
   const found = createHash('sha256').update(readOwn(file)).digest('hex');
@@ -80,6 +83,7 @@ async function importFile(file: string, expected: string | undefined): Promise<E
     );
   }
   await registerKit();
+  for (const key of Object.keys(cache)) if (key.split('?')[0] === file) delete cache[key];
   let module: unknown;
   try {
     module = await import(`${pathToFileURL(file).href}?sha256=${found}`);

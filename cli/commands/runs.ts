@@ -4,6 +4,7 @@ import { Command } from 'commander';
 import { memoKeys } from '../../core/names.ts';
 import type { AskedOfRun } from '../../core/rl/run-state.ts';
 import { askStatus } from '../ask-status.ts';
+import { onOneLine } from '../plain-text.ts';
 import { withTemporal } from '../with-temporal.ts';
 
 export const runsCommand = new Command('runs')
@@ -48,7 +49,7 @@ export async function listRuns({ json = false, limit = '50' }: { json?: boolean;
   });
   if (json) process.stdout.write(`${JSON.stringify(runs, null, 2)}\n`);
   else if (runs.length === 0) process.stdout.write('no runs yet\n');
-  else for (const line of table(runs)) process.stdout.write(`${line}\n`);
+  else for (const line of table(runs)) process.stdout.write(`${onOneLine(line)}\n`);
 }
 
 async function listed(client: Client, info: WorkflowExecutionInfo): Promise<ListedRun> {

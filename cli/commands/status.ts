@@ -13,6 +13,7 @@ import type { RunStatus } from '../../workflows/messages.ts';
 import { askStatus } from '../ask-status.ts';
 import { findRun } from '../connection.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
+import { withoutControls } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
 import { storeOption } from '../store-option.ts';
 import { withTemporal } from '../with-temporal.ts';
@@ -26,7 +27,9 @@ export const statusCommand = new Command('status')
   .action(async (run: string | undefined, options: { store?: string; json?: boolean }) => {
     if (run === undefined) return listRuns(options);
     const report = await reportOf(run, options.store);
-    process.stdout.write(`${options.json ? JSON.stringify(report, null, 2) : (await describe(report)).join('\n')}\n`);
+    process.stdout.write(
+      `${options.json ? JSON.stringify(report, null, 2) : withoutControls((await describe(report)).join('\n'))}\n`,
+    );
   });
 
 /** `ratchet status RUN --json`. */
@@ -164,7 +167,9 @@ function describeStatus(status: RunStatus, workflow: string, retries: readonly s
   ];
   return [
     `${status.run}: ${status.phase} (workflow ${workflow}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
-    ...(status.pausedBecause ? [`paused because: ${status.pausedBecause}`] : []),
+    ...(status.pausedBecause
+      ? [`paused because: ${status.pausedBecause}`, `go on with    npx ratchet resume ${status.run}`]
+      : []),
     `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,

@@ -35,6 +35,14 @@ export const noFailures: RoundFailures = {
   policyFailures: 0,
 };
 
+/** An error as its message and where it was thrown; the frames below it are in the stored rollout. */
+export function whereItFailed(error: string): string {
+  const lines = error.split('\n');
+  const firstFrame = lines.findIndex((line) => /^\s+at /.test(line));
+  const text = firstFrame === -1 ? error : lines.slice(0, firstFrame + 1).join('\n');
+  return text.length <= tracebackCharsInHistoryMax ? text : `${text.slice(0, tracebackCharsInHistoryMax - 1)}…`;
+}
+
 /** Counts what failed in scored groups. A group has failed when one of its rollouts has: it is dropped whole. */
 export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
   const causes: Partial<Record<FailedOutcome, FailureCount>> = {};
@@ -48,7 +56,7 @@ export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
       isWhole = false;
       failedRollouts += 1;
       const known = causes[rollout.outcome];
-      const first = known?.first ?? (rollout.error ?? '').slice(0, tracebackCharsInHistoryMax);
+      const first = known?.first ?? whereItFailed(rollout.error ?? '');
       causes[rollout.outcome] = { count: (known?.count ?? 0) + 1, first };
     }
     failedGroups += isWhole ? 0 : 1;

@@ -113,6 +113,24 @@ describe('opening a run', () => {
     await assert.rejects(open(), hasCode('CheckpointDamaged', layout.commit('main', 1), 'found that of step 0'));
   });
 
+  test('a loss or an advantage that cannot be is refused before the run begins, which goes well once it is mended', async (t) => {
+    const { open, outputs, projectFolder } = await project(
+      t,
+      `${configText}\n[trainer.loss]\ntype = "custom"\nimport = "./loss.js"\n\n[trainer.advantage]\ntype = "custom"\nimport = "./advantage.js"\n`,
+    );
+    const write = (name: string, text: string): Promise<void> => writeFile(path.join(projectFolder, name), text);
+    await write('advantage.js', 'export default 1;');
+    await write('loss.js', 'export default () => { throw new Error("no luck"); };');
+    await assert.rejects(open(), hasCode('Unsupported', 'advantage.js', 'expected a function, got a number'));
+    await write('advantage.js', 'export default (rewards) => rewards;');
+    await assert.rejects(open(), hasCode('Unsupported', 'loss.js', 'while its graph was built', 'no luck'));
+    await write('loss.js', 'export default ({ advantages }) => advantages;');
+    await assert.rejects(open(), hasCode('Unsupported', 'loss.js', 'depends on logprobs'));
+    await write('loss.js', 'export default ({ logprobs, operators }) => operators.negate(logprobs);');
+    await open();
+    assert.deepEqual(await readdir(outputs), ['words']);
+  });
+
   test('each opening has logs of its own', async (t) => {
     const { open, outputs } = await project(t);
     const { handle } = await open();

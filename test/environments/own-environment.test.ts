@@ -60,16 +60,19 @@ describe("a file of one's own as an environment", () => {
     assert.equal((await loadEnvironment(file, {})).dataset.at(0).prompt[0]!.content, 'x');
   });
 
-  test('that was changed is another module, and not the one a run was begun with', async () => {
-    const file = write('changing.ts', good);
-    const { spec } = await load('changing.toml', toml('./changing.ts'));
-    writeFileSync(file, good.replace("name: 'own'", "name: 'other'"));
-    assert.equal((await loadEnvironment(file, {})).name, 'other');
-    await assert.rejects(loadEnvironment(file, {}, { sha256: spec.environments[0]!.sha256 }), {
-      code: 'ConfigInvalid',
-      message: /changing\.ts was changed while its run goes on: expected sha256 .*Put it back, or train/,
+  for (const name of ['changing.ts', 'changing.js']) {
+    test(`that was changed is another module, and not the one a run was begun with: ${name}`, async () => {
+      const file = write(name, good);
+      const { spec } = await load('changing.toml', toml(`./${name}`));
+      assert.equal((await loadEnvironment(file, {})).name, 'own');
+      writeFileSync(file, good.replace("name: 'own'", "name: 'other'"));
+      assert.equal((await loadEnvironment(file, {})).name, 'other');
+      await assert.rejects(loadEnvironment(file, {}, { sha256: spec.environments[0]!.sha256 }), {
+        code: 'ConfigInvalid',
+        message: /changing\.[tj]s was changed while its run goes on: expected sha256 .*Put it back, or train/,
+      });
     });
-  });
+  }
 
   test('errors carry file and line', async () => {
     const broken = write('broken.ts', `${module('')}\nconst x = ;\n`);
