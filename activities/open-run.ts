@@ -11,6 +11,7 @@ import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { type Curves, curvesOf } from './curves.ts';
 import { beginLineage, completeLineage } from './lineages.ts';
 import { recordMissing } from './record-metrics.ts';
 import {
@@ -69,6 +70,8 @@ export interface OpenedRun {
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly warnings: readonly string[];
+  /** Of a run that has been here before. */
+  readonly curves?: Curves;
   /** Whether the search attributes RatchetRun, RatchetStep and RatchetReward exist in this namespace. */
   readonly hasSearchAttributes: boolean;
 }
@@ -157,6 +160,7 @@ export const createOpenRun =
       hadEnded: head !== null && (await isLastStep(store, head.commit)),
       ...(takesOver?.asked?.rewind && refused.length === 0 ? { isRewound: true } : {}),
       weightsAreGone: head !== null && !(await isStored(store, head.commit.policy)),
+      ...(head === null ? {} : { curves: await curvesOf(handle, head.commit.step) }),
       datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
       hasSearchAttributes,

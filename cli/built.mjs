@@ -90,7 +90,9 @@ async function build(root, folder) {
       {
         name: 'as if from source',
         setup(bundler) {
-          bundler.onResolve({ filter: putIn }, ({ path: name }) => ({ path: fileURLToPath(import.meta.resolve(name)) }));
+          bundler.onResolve({ filter: putIn }, ({ path: name }) => ({
+            path: fileURLToPath(import.meta.resolve(name)),
+          }));
           bundler.onLoad({ filter: /\.ts$/ }, async ({ path: file }) => {
             sources[path.relative(root, file)] = stateOf(file);
             return { contents: fromSource(await readFile(file, 'utf8'), file), loader: 'ts' };

@@ -27,7 +27,7 @@ export const dryRunOptions = {
 /** Says what a run would be and take; the exit code. Starts nothing, contacts nothing. */
 export async function dryRun(file: string, options: LoadOptions, flags: DryRunFlags): Promise<number> {
   const gpuBytes = readGpuMemory(flags.gpuMemory);
-  const report = await examineRunFile(file, options);
+  const report = await examineRunFile(file, options, toldWhenSlow);
   if (report.loaded === null) throw new ConfigProblems(report.problems, report.readAs);
   const { spec } = report.loaded;
   const specText = JSON.stringify(spec, null, 2);

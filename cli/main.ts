@@ -8,7 +8,12 @@ try {
   const ratchet = await program(process.argv[2], codeVersion);
   await ratchet.parseAsync(process.argv);
 } catch (error) {
-  process.exitCode = report(error);
+  process.exitCode = report(error instanceof RatchetError ? error : await inWords(error));
+}
+
+/** Loaded only when it is needed: the client takes a while. */
+async function inWords(error: unknown): Promise<unknown> {
+  return (await import('./temporal-trouble.ts')).temporalTrouble(error);
 }
 
 /** Our own errors as their message alone; anything else is a bug and keeps its stack. */

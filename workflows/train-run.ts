@@ -66,7 +66,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     pausedBecause: before.pausedBecause,
     isPausedByPerson: before.isPausedByPerson,
     events: carried?.desk.events ?? [],
-    figures: carried?.desk.figures,
+    figures: before.figures,
     lost: () => account.total,
     checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });

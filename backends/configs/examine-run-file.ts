@@ -36,11 +36,18 @@ export interface RunFileReport {
   readonly environments: ReadonlyMap<string, Environment>;
 }
 
+/** Goes around what may take long: the opening of an environment, by its id. */
+export type Opening = <T>(id: string, open: () => Promise<T>) => Promise<T>;
+
 /**
  * Reads a run file and looks at what it names. Nothing is fetched; of code of the user's only environments are loaded. Their
  * datasets are not made.
  */
-export async function examineRunFile(file: string, options: LoadOptions): Promise<RunFileReport> {
+export async function examineRunFile(
+  file: string,
+  options: LoadOptions,
+  opening: Opening = (_, open) => open(),
+): Promise<RunFileReport> {
   const nothing = { warnings: [], notYet: [], advice: [], obstacles: [], loaded: null, model: null };
   let loaded: LoadedConfig;
   try {
@@ -59,7 +66,7 @@ export async function examineRunFile(file: string, options: LoadOptions): Promis
     else problems.push({ ...loaded.placeOf(['model']), expected: 'a preset that there is', received: error.message });
     return null;
   });
-  const opened = await openEnvironments(loaded, { problems, obstacles });
+  const opened = await openEnvironments(loaded, opening, { problems, obstacles });
   const warnings = [...opened.values()].flatMap((environment) => environment.warnings ?? []);
   const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
   return {
@@ -76,6 +83,7 @@ export async function examineRunFile(file: string, options: LoadOptions): Promis
 /** Environments of training and evaluation by name; what is said of one that appears twice is said once. */
 async function openEnvironments(
   { spec, placeOf }: LoadedConfig,
+  opening: Opening,
   { problems, obstacles }: { readonly problems: Problem[]; readonly obstacles: Obstacle[] },
 ): Promise<Map<string, Environment>> {
   const entries = [
@@ -89,7 +97,7 @@ async function openEnvironments(
     const isRefusedFile = isEnvironmentFile(entry.id) && entry.sha256 === undefined;
     if (said.has(key) || isRefusedFile) continue;
     try {
-      opened.set(entry.name, await openEnvironment(entry));
+      opened.set(entry.name, await opening(entry.id, () => openEnvironment(entry)));
     } catch (error) {
       said.add(key);
       if (!(error instanceof RatchetError)) throw error;

@@ -2,6 +2,7 @@ import { Command } from 'commander';
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
 import { describeRunFile } from '../describe-run-file.ts';
 import { readOverrides } from '../overrides.ts';
+import { toldWhenSlow } from '../told-when-slow.ts';
 
 interface CheckOptions {
   readonly json?: boolean;
@@ -28,7 +29,8 @@ export const checkCommand = new Command('check')
     const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
     const reports: RunFileReport[] = [];
     for (const file of files) {
-      reports.push(await examineRunFile(file, { projectFolder: process.cwd(), overrides, ...dialect }));
+      const load = { projectFolder: process.cwd(), overrides, ...dialect };
+      reports.push(await examineRunFile(file, load, toldWhenSlow));
     }
     const isOk = reports.every(({ problems }) => problems.length === 0);
     const text = options.json

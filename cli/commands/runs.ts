@@ -5,6 +5,7 @@ import { memoKeys } from '../../core/names.ts';
 import type { AskedOfRun } from '../../core/rl/run-state.ts';
 import { askStatus } from '../ask-status.ts';
 import { onOneLine } from '../plain-text.ts';
+import { readCount } from '../read-count.ts';
 import { withTemporal } from '../with-temporal.ts';
 
 export const runsCommand = new Command('runs')
@@ -29,7 +30,7 @@ export interface ListedRun {
   readonly reward: number | null;
   /** Why it is paused, or what it waits for longest; null when nothing is known. */
   readonly waitingFor: string | null;
-  /** ISO time. */
+  /** ISO time: when the attempt began; of a run that does not answer, when its newest execution did. */
   readonly startedAt: string;
 }
 
@@ -37,7 +38,7 @@ export interface ListedRun {
 const answerWithinMs = 1_500;
 
 export async function listRuns({ json = false, limit = '50' }: { json?: boolean; limit?: string }): Promise<void> {
-  const most = Math.max(1, Math.trunc(Number(limit)) || 50);
+  const most = readCount('--limit', limit);
   const runs = await withTemporal(async (client) => {
     const found: WorkflowExecutionInfo[] = [];
     for await (const info of client.workflow.list({ query: "WorkflowType='trainRun'", pageSize: most })) {
@@ -69,7 +70,7 @@ async function listed(client: Client, info: WorkflowExecutionInfo): Promise<List
     maxSteps: answer?.maxSteps ?? null,
     reward: attributes.get(rewardKey) ?? number(memo['reward']),
     waitingFor: pausedBecause ?? waiting ?? (isRunning && !answer ? 'an orchestrator that answers' : null),
-    startedAt: startTime.toISOString(),
+    startedAt: answer?.since ?? startTime.toISOString(),
   };
 }
 

@@ -75,12 +75,12 @@ function rolloutLines(group: ShownGroup, rollout: ShownRollout, columns: number)
 /** Newest first. */
 export function evalsPage(evals: readonly EvalFigures[], scroll: number, rows: number): Line[] {
   if (evals.length === 0) return [[{ text: ' no evaluation has ended yet', style: 'dim' }]];
-  const exact = (value: number | null): string => (value === null ? '–' : value.toFixed(3)).padStart(8);
+  const shown = (value: number | null): string => (value === null ? '–' : value.toFixed(3)).padStart(8);
   const title: Line = [{ text: ' version  environment             reward   exact   greedy   exact', style: 'dim' }];
   const lines = evals
     .toReversed()
     .map(({ step, environment, reward, exact: share, greedyReward, greedyExact }): Line => {
-      const figures = `${reward.toFixed(3).padStart(8)}${exact(share)} ${greedyReward.toFixed(3).padStart(8)}${exact(greedyExact)}`;
+      const figures = `${shown(reward)}${shown(share)} ${shown(greedyReward)}${shown(greedyExact)}`;
       return [{ text: ` ${`v${step}`.padEnd(8)} ${onOneLine(environment).slice(0, 22).padEnd(22)}${figures}` }];
     });
   return [title, ...scrolled(lines, scroll, rows - 1)];

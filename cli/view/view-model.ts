@@ -123,11 +123,12 @@ function curvesOf({ trend, evals }: RunStatus): Curve[] {
   };
   const newest = evals.at(-1);
   const same = evals.filter(({ environment }) => environment === newest?.environment);
-  const score = (one: (typeof evals)[number]): number => one.exact ?? one.reward;
+  const score = (one: (typeof evals)[number]): number | null => one.exact ?? one.reward;
+  const scored = newest ? score(newest) : null;
   return [
     ...of('reward', ([, reward]) => reward),
     ...of('exact', ([, , exact]) => exact),
-    ...(newest ? [{ name: 'eval', values: same.map(score), last: score(newest), note: `v${newest.step}` }] : []),
+    ...(scored === null ? [] : [{ name: 'eval', values: same.map(score), last: scored, note: `v${newest!.step}` }]),
   ];
 }
 

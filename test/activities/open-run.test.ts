@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { createOpenRun, type OpenedRun, type TakenOver, type TrainRunInput } from '../../activities/open-run.ts';
 import { nothingAsked } from '../../core/rl/run-state.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
+import { appendMetrics, readMetrics } from '../../backends/metrics/jsonl.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
 import { hasCode } from '../backends/store.contract.ts';
@@ -341,6 +342,26 @@ describe('going on from another step', () => {
       assert.deepEqual(where(await open({ overrides: { [key]: '2' } })), ['l2', 2]);
     });
   }
+
+  test('curves go on where the attempt before left them, without the steps that a rewind superseded', async (t) => {
+    const { open, outputs } = await atStep(t, 3);
+    const { store } = await runIn(outputs, {}, 'words');
+    const rewards = new Map((await readMetrics(store)).map((row) => [row.step, row['train/reward']]));
+    for (const step of [1, 2, 3]) {
+      const row = { step, lineage: 'main', 'eval/words/policy_version': step, 'eval/words/reward/mean': step / 5 };
+      await appendMetrics(store, row);
+    }
+    const figures = ({ curves }: OpenedRun) => [
+      curves!.trend.map(([step, reward]) => [step, reward]),
+      curves!.evals.map(({ step, reward }) => [step, reward]),
+    ];
+    const trend = [1, 2, 3].map((step) => [step, rewards.get(step)]);
+    const evals = [1, 2, 3].map((step) => [step, step / 5]);
+    assert.deepEqual(figures(await open()), [trend, evals]);
+    const rewound = await open({ overrides: { 'resume.step': '2' } }, 'words', 'second');
+    assert.equal(rewound.handle.lineage, 'l2');
+    assert.deepEqual(figures(rewound), [trend.slice(0, 2), evals.slice(0, 2)]);
+  });
 
   test('in the file it is done once: the interrupted run, trained again, keeps what came since', async (t) => {
     const { open, projectFolder, test: first, roles } = await atStep(t, 3);

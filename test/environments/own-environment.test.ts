@@ -90,6 +90,14 @@ describe("a file of one's own as an environment", () => {
     await assert.rejects(loadEnvironment(path.join(folder, 'gone.ts'), {}), { code: 'EnvironmentUnknown' });
   });
 
+  test('one that waits for what never comes is given up, at its import and when it is made', async () => {
+    const importing = write('never.ts', `await new Promise(() => {});\n${good}`);
+    const making = write('waits.ts', 'export const loadEnvironment = () => new Promise(() => {});');
+    const ends = (what: string) => ({ code: 'ConfigInvalid', message: new RegExp(`${what} has not come to its end`) });
+    await assert.rejects(loadEnvironment(importing, {}, { timeoutMs: 300 }), ends('never.ts: its import'));
+    await assert.rejects(loadEnvironment(making, {}, { timeoutMs: 300 }), ends(String.raw`loadEnvironment\(args\)`));
+  });
+
   test("a file that leads out of the config's folder, or is not there, is refused by the config", async () => {
     write('good.ts', good);
     await assert.rejects(load('inner/out.toml', toml('../good.ts')), /out\.toml:7:1 {2}env\[0\]\.id\n.*expected {2}a file .*\n.*leads out of/);
@@ -131,6 +139,19 @@ describe('ratchet env', () => {
     assert.match(text, /arguments {5}words {7}= 2000 {2}integer from 100 to 100000/);
     assert.match(text, /rewards {7}letters_right {2}weight 1\n {16}exact_match {4}metric only/);
     assert.match(text, /ok, reward [\d.]+ = 1 × letters_right [\d.]+ {3}\(exact_match \d\)/);
+  });
+
+  test('info of an example that there is not says how many there are', async () => {
+    await assert.rejects(environmentInfo('wordle', {}, { example: 999_999, heldOut: true }), {
+      code: 'ConfigInvalid',
+      message: /wordle has \d+ held-out examples, counted from 0; received 999999/,
+    });
+  });
+
+  test('an argument that breaks a rule with another is told by itself', async () => {
+    await assert.rejects(loadEnvironment('alphabet-sort', { min_turns: 5, max_turns: 2 }), {
+      message: /args\.min_turns: expected at most max_turns, received 5$/m,
+    });
   });
 
   test('info shows tools, and a conversation with them', async () => {

@@ -177,7 +177,7 @@ function scheduleRelations(config: RatchetConfig): RelationProblem[] {
       suggestion: 'keep the one in [trainer]',
     });
   }
-  if (sft !== undefined && sft.warmup_steps > sft.steps) {
+  if (sft?.warmup_steps !== undefined && sft.warmup_steps > sft.steps) {
     problems.push({
       paths: [
         ['sft', 'warmup_steps'],
