@@ -66,9 +66,15 @@ function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, config
 }
 
 function lossLine({ loss, advantage }: RunSpec): string {
-  const bounds = { cispo: `, ratio ≤ ${loss.clipHigh}`, grpo: `, ratio from ${loss.clipLow} to ${loss.clipHigh}` };
-  const clip = loss.type === 'cispo' || loss.type === 'grpo' ? bounds[loss.type] : '';
+  const { type, clipLow, clipHigh, maskLow, maskHigh } = loss;
+  const bounds = {
+    cispo: `, ratio ≤ ${clipHigh}`,
+    grpo: `, ratio from ${clipLow} to ${clipHigh}`,
+    importance_sampling:
+      maskLow === 0 && maskHigh === null ? '' : `, tokens of a ratio from ${maskLow} to ${maskHigh ?? '∞'}`,
+    custom: '',
+  };
   const code = loss.import ? ` ${loss.import.path}` : '';
   const kind = typeof advantage === 'string' ? advantage : `custom ${advantage.import.path}`;
-  return `${loss.type}${code}${clip}, by ${loss.aggregation}; advantage ${kind}`;
+  return `${type}${code}${bounds[type]}, by ${loss.aggregation}; advantage ${kind}`;
 }

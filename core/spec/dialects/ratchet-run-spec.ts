@@ -152,14 +152,16 @@ function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
 }
 
 function lossSpec({ trainer, sampling }: RatchetConfig): RunSpec['loss'] {
-  const { type, clip_low, aggregation, import: file } = trainer.loss;
+  const { type, clip_low, mask_low, mask_high, aggregation, import: file } = trainer.loss;
   const clipHigh = trainer.loss.clip_high ?? trainer.clip_high;
   return {
     type,
     clipLow: clip_low ?? (type === 'cispo' ? 0 : defaultClip.low),
     clipHigh: clipHigh ?? (type === 'cispo' ? defaultClip.cispoHigh : defaultClip.high),
+    maskLow: mask_low ?? 0,
+    maskHigh: mask_high ?? null,
     aggregation,
-    maxTokens: sampling.max_tokens,
+    maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
     import: file === undefined ? null : { path: file, sha256: null },
   };
 }

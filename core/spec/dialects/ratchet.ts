@@ -239,6 +239,9 @@ export const RatchetConfig = z.strictObject({
           type: choice(...lossTypes).default('cispo'),
           clip_low: atLeastZero().optional(),
           clip_high: positive().optional(),
+          mask_low: atLeastZero().optional(),
+          mask_high: positive().optional(),
+          dr_grpo_tokens: whole(1).optional(),
           aggregation: choice('token', 'sequence', 'dr_grpo').default('token'),
           import: codeFile().optional(),
         })
