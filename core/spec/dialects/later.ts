@@ -1,5 +1,5 @@
 import type { z } from 'zod';
-import { whole } from '../values.ts';
+import { args, choice, countOrAll, flag, positive, text, whole } from '../values.ts';
 
 /**
  * Fields whose feature is still to come. They are read, checked and kept in the run's spec (`later`), and `ratchet check`
@@ -13,12 +13,57 @@ export interface LaterField {
   readonly meaning: string;
 }
 
+const later = (feature: string) => (schema: z.ZodType, meaning: string) => ({ schema, feature, meaning });
+const onGpus = later('trainers and servers on GPUs');
+const verifiers = later('verifiers environments');
+const schedules = later('temperature schedules');
+
+const hostedFields: Readonly<Record<string, LaterField>> = {
+  mask_truncated_completions: later('filters of rollouts')(flag(), 'whether rollouts that were cut carry no loss'),
+  max_concurrent: verifiers(whole(1), 'rollouts that are played at once, at most'),
+  zero_truncated_completions: later('filters of rollouts')(flag(), 'whether rollouts that were cut have no reward'),
+  'eval.sampling.extra_body': onGpus(args(), 'further fields of a request'),
+  'eval.sampling.reasoning_effort': onGpus(choice('minimal', 'low', 'medium', 'high'), 'how long the model thinks'),
+  'inference.gpus': onGpus(whole(0), 'GPUs that sample'),
+  'inference.vllm': onGpus(args(), 'arguments of vLLM’s server'),
+  'sampling.extra_body': onGpus(args(), 'further fields of a request'),
+  'sampling.temp_scheduler.end_temperature': schedules(positive(), 'at its end'),
+  'sampling.temp_scheduler.start_temperature': schedules(positive(), 'at its beginning'),
+  'sampling.temp_scheduler.total_steps': schedules(whole(1), 'how many steps it takes; else all'),
+  'sampling.temp_scheduler.type': schedules(choice('linear', 'cosine'), 'its course'),
+  'trainer.gpus': onGpus(whole(1), 'GPUs that train'),
+  'val.interval': later('validation batches')(whole(1), 'steps between them'),
+  'val.num_examples': later('validation batches')(countOrAll('examples'), 'examples of one'),
+  'val.rollouts_per_example': later('validation batches')(whole(1), 'rollouts of each'),
+};
+
+const primeRlFields: Readonly<Record<string, LaterField>> = {
+  chat_template: onGpus(text(), 'the chat template in place of the model’s own'),
+  tasks_per_minute: verifiers(whole(1), 'examples that may be begun in a minute'),
+  'env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
+  'eval.env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
+  'eval.env[].skip_first': verifiers(whole(0), 'held-out examples that are left out at the start'),
+  'inference.client': onGpus(args(), 'how a server that runs elsewhere is reached'),
+  'trainer.ac_freq': onGpus(whole(1), 'activations of every n-th layer are computed again instead of kept'),
+  'trainer.ac_offloading': onGpus(flag(), 'whether activations wait in the memory of the CPU'),
+  'trainer.attn': onGpus(text(), 'the attention kernel'),
+  'trainer.compile': onGpus(flag(), 'whether the model is compiled'),
+  'trainer.cp': onGpus(whole(1), 'GPUs that share a row'),
+  'trainer.dp_replicate': onGpus(whole(1), 'groups of GPUs that each hold all weights'),
+  'trainer.ep': onGpus(text(), 'GPUs that share the experts of a layer'),
+  'trainer.fsdp_cpu_offload': onGpus(flag(), 'whether weights and moments lie in the memory of the CPU'),
+  'trainer.impl': onGpus(choice('auto', 'hf', 'custom'), 'whose implementation of the model'),
+  'trainer.optim_cpu_offload': onGpus(flag(), 'whether moments lie in the memory of the CPU'),
+  'trainer.optimization_dtype': onGpus(choice('bfloat16', 'float32'), 'of the forward and the backward pass'),
+  'trainer.reduce_dtype': onGpus(choice('bfloat16', 'float32'), 'in which gradients of several GPUs are added up'),
+  'trainer.tp': onGpus(whole(1), 'GPUs that hold a layer together'),
+  'trainer.trust_remote_code': onGpus(flag(), 'whether code that comes with the model is run'),
+};
+
 export const laterFields: Readonly<Record<string, LaterField>> = {
-  seq_len: {
-    schema: whole(1),
-    feature: 'trainers on GPUs',
-    meaning: 'tokens of the longest row that is trained on',
-  },
+  seq_len: onGpus(whole(1), 'tokens of the longest row that is trained on'),
+  ...hostedFields,
+  ...primeRlFields,
 };
 
 /** The fields of one table, as a shape for its schema: all of them may be left out. */

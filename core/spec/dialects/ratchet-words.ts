@@ -16,7 +16,6 @@ export const knownUnsupported: Readonly<Record<string, string>> = {
   tailscale: 'hosted networking',
   teacher: 'distillation from a teacher',
   trajectory_strategy: 'turns that only append to the conversation are always trained as one row',
-  val: 'validation batches; see [eval]',
   'buffer.env_ratios': 'ratios in one list; give each [[env]] a weight',
   'buffer.seed': 'a seed of its own; the run has one `seed`',
   'buffer.skip_verification': 'rollouts without scoring',
@@ -30,9 +29,7 @@ export const knownUnsupported: Readonly<Record<string, string>> = {
   'env.version': 'versions; the built-in environment is used',
   'eval.env.version': 'versions; the built-in environment is used',
   'sampling.enable_thinking': 'chat template switches',
-  'sampling.extra_body': 'free request fields',
   'sampling.reasoning_effort': 'chat template switches',
-  'sampling.temp_scheduler': 'temperature schedules',
 };
 
 /** What other trainers call a field of ours. */

@@ -158,6 +158,7 @@ export const RatchetConfig = z.strictObject({
       ...modifierFields,
       /** Keys the random numbers of training rollouts; the run's seed when missing. */
       seed: whole(0).optional(),
+      temp_scheduler: z.strictObject(later('sampling.temp_scheduler')).optional(),
     })
     .prefault({}),
   eval: z
@@ -171,7 +172,12 @@ export const RatchetConfig = z.strictObject({
       eval_base_model: flag().optional(),
       /** What is not said here is as in [sampling]. */
       sampling: z
-        .strictObject({ max_tokens: whole(1).optional(), temperature: positive().optional(), ...modifierFields })
+        .strictObject({
+          ...later('eval.sampling'),
+          max_tokens: whole(1).optional(),
+          temperature: positive().optional(),
+          ...modifierFields,
+        })
         .optional(),
       /** Default: the training environments. */
       env: z.array(evalEnvironment).min(1).meta({ expected: 'a list of tables: [[eval.env]]' }).optional(),
@@ -214,6 +220,7 @@ export const RatchetConfig = z.strictObject({
   /** Three places for the same: [resume] step, [ckpt] resume_step, [trainer.ckpt] resume_step. Not part of the run. */
   resume: z.strictObject({ step: resumeStep().default(-1) }).optional(),
   ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
+  val: z.strictObject(later('val')).optional(),
   wandb: z
     .strictObject({
       project: text().optional(),
@@ -261,6 +268,8 @@ export const RatchetConfig = z.strictObject({
       max_grad_norm: positive().default(1),
       schedule: choice('constant', 'linear', 'cosine').default('constant'),
       warmup_steps: whole(0).optional(),
+      /** The linear schedule's last steps; without it the rate falls from the warm-up on. */
+      decay_steps: whole(1).optional(),
       min_lr_ratio: fraction().default(0),
       ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
     })
