@@ -2,10 +2,11 @@ import { RatchetError } from '../../errors.ts';
 import { nearestName } from '../../suggest.ts';
 import type { Dialect } from './dialect.ts';
 import { primeRl04 } from './prime-rl-04.ts';
+import { primeRl } from './prime-rl-head.ts';
 import { ratchet } from './ratchet-dialect.ts';
 
 /** All dialects a run file may be written in. Where the keys leave it open, a file counts as the first that they fit. */
-export const dialects: readonly Dialect[] = [ratchet, primeRl04];
+export const dialects: readonly Dialect[] = [ratchet, primeRl, primeRl04];
 
 /** The dialect of that name; throws ConfigInvalid where there is none. */
 export function dialectNamed(name: string): Dialect {

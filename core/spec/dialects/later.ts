@@ -1,4 +1,4 @@
-import type { z } from 'zod';
+import { z } from 'zod';
 import { args, choice, countOrAll, flag, positive, text, whole } from '../values.ts';
 
 /**
@@ -18,10 +18,21 @@ const onGpus = later('trainers and servers on GPUs');
 const verifiers = later('verifiers environments');
 const schedules = later('temperature schedules');
 
+const filterList = () =>
+  z
+    .array(z.looseObject({ type: text(), enforce: flag().optional() }))
+    .meta({ expected: 'a list of tables with a type' });
+
 const hostedFields: Readonly<Record<string, LaterField>> = {
   mask_truncated_completions: later('filters of rollouts')(flag(), 'whether rollouts that were cut carry no loss'),
   max_concurrent: verifiers(whole(1), 'rollouts that are played at once, at most'),
+  post_batch_filters: later('filters of rollouts')(filterList(), 'rollouts that are kept out of a batch that is full'),
+  pre_batch_filters: later('filters of rollouts')(filterList(), 'rollouts that are dropped before they fill a batch'),
   zero_truncated_completions: later('filters of rollouts')(flag(), 'whether rollouts that were cut have no reward'),
+  'env[].group_size': verifiers(whole(1), 'rollouts of one of its examples'),
+  'env[].sampling': verifiers(args(), 'lies over `[sampling]`'),
+  'eval.env[].sampling': verifiers(args(), 'lies over `[eval.sampling]`'),
+  'eval.env[].interval': verifiers(whole(1), 'steps between its evaluations'),
   'eval.sampling.extra_body': onGpus(args(), 'further fields of a request'),
   'eval.sampling.reasoning_effort': onGpus(choice('minimal', 'low', 'medium', 'high'), 'how long the model thinks'),
   'inference.gpus': onGpus(whole(0), 'GPUs that sample'),

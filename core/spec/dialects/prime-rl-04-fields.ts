@@ -244,7 +244,8 @@ const sampling: Readonly<Record<string, Field>> = {
   extra_body: together('`sampling`, or kept in its `extra_body`', args()),
 };
 
-const buffer: Readonly<Record<string, Field>> = {
+/** Of v0.5 as well. */
+export const buffer: Readonly<Record<string, Field>> = {
   online_difficulty_filtering: becomes('buffer.online_difficulty_filtering', flag(), { usual: 'false' }),
   ...nullable({
     seed: ignored('examples are drawn from the run’s one seed', whole(0)),
