@@ -32,6 +32,8 @@ function knownKeys(table: Table, dialect: Dialect, path: readonly (string | numb
 }
 
 function fits(type: string, value: unknown): boolean {
+  // Known and refused: whoever writes it means another dialect.
+  if (type === 'never') return false;
   const isStructure = type === 'object' || type === 'record';
   if (isTable(value)) return isStructure || type === 'union';
   if (Array.isArray(value) && value.some(isTable)) return type === 'array' || type === 'union';

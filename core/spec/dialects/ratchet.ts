@@ -6,6 +6,7 @@ import {
   args,
   atLeastZero,
   choice,
+  choices,
   countOrAll,
   decay,
   environmentId,
@@ -15,7 +16,7 @@ import {
   penalty,
   positive,
   resumeStep,
-  stopTextsMax,
+  stopTexts,
   text,
   whole,
 } from '../values.ts';
@@ -76,11 +77,7 @@ const modifierFields = {
   presence_penalty: penalty().optional(),
   frequency_penalty: penalty().optional(),
   min_tokens: whole(0).optional(),
-  stop: z
-    .array(z.string().min(1))
-    .max(stopTextsMax)
-    .meta({ expected: `a list of at most ${stopTextsMax} texts, none of them empty` })
-    .optional(),
+  stop: stopTexts().optional(),
 };
 
 /** The linear layers of a decoder, all of which LoRA adapts unless told otherwise. */
@@ -141,11 +138,7 @@ export const RatchetConfig = z.strictObject({
       r: whole(1).default(defaultLoraRank),
       alpha: positive().optional(),
       dropout: z.number().min(0).lt(1).meta({ expected: 'a number ≥ 0 and < 1' }).default(0),
-      target_modules: z
-        .array(z.enum(loraModules))
-        .min(1)
-        .meta({ expected: `a list of ${loraModules.map((name) => `"${name}"`).join(', ')}` })
-        .default([...loraModules]),
+      target_modules: choices(...loraModules).default([...loraModules]),
     })
     .optional(),
   /** At least one, unless there is nothing but [sft] data to learn from: ratchet-relations.ts. */
@@ -158,6 +151,7 @@ export const RatchetConfig = z.strictObject({
       ...modifierFields,
       /** Keys the random numbers of training rollouts; the run's seed when missing. */
       seed: whole(0).optional(),
+      temp_scheduler: z.strictObject(later('sampling.temp_scheduler')).optional(),
     })
     .prefault({}),
   eval: z
@@ -171,7 +165,12 @@ export const RatchetConfig = z.strictObject({
       eval_base_model: flag().optional(),
       /** What is not said here is as in [sampling]. */
       sampling: z
-        .strictObject({ max_tokens: whole(1).optional(), temperature: positive().optional(), ...modifierFields })
+        .strictObject({
+          ...later('eval.sampling'),
+          max_tokens: whole(1).optional(),
+          temperature: positive().optional(),
+          ...modifierFields,
+        })
         .optional(),
       /** Default: the training environments. */
       env: z.array(evalEnvironment).min(1).meta({ expected: 'a list of tables: [[eval.env]]' }).optional(),
@@ -196,6 +195,7 @@ export const RatchetConfig = z.strictObject({
   buffer: z.strictObject({ online_difficulty_filtering: flag().default(false), ...poolFields }).prefault({}),
   kl_penalty: z
     .strictObject({
+      ...later('kl_penalty'),
       enabled: flag().default(true),
       target_kl: positive().optional(),
       beta: atLeastZero().default(0.1),
@@ -214,6 +214,7 @@ export const RatchetConfig = z.strictObject({
   /** Three places for the same: [resume] step, [ckpt] resume_step, [trainer.ckpt] resume_step. Not part of the run. */
   resume: z.strictObject({ step: resumeStep().default(-1) }).optional(),
   ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
+  val: z.strictObject(later('val')).optional(),
   wandb: z
     .strictObject({
       project: text().optional(),
