@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { nearestName } from '../../suggest.ts';
-import type { Table } from '../tables.ts';
+import { isTable, type Table, valueAt } from '../tables.ts';
 import { args, atLeastZero, choice, environmentId, flag, freeTable, positive, text, whole } from '../values.ts';
 import { setAsyncLevel } from './common-words.ts';
 import { becomes, converted, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
@@ -59,6 +59,15 @@ const trainerArguments: Readonly<Record<string, Field>> = {
   wandb_log_unique_prompts: ignored(noPrints, flag()),
 };
 
+/** Arguments that no other dialect has. */
+const itsOwn = new Set(
+  Object.keys(trainerArguments).filter(
+    (name) =>
+      !Object.hasOwn(transformersArguments, name) &&
+      !['gradient_accumulation_steps', 'max_tokens', 'max_seq_len'].includes(name),
+  ),
+);
+
 const argument = () => z.json().meta({ expected: 'a value of TOML' });
 const seqLenUsual = 2048;
 
@@ -92,6 +101,10 @@ export const grpo: Dialect = {
       loss: { type: 'grpo', clip_low: 0.8, clip_high: 1.2, aggregation: 'dr_grpo' },
     },
   },
+  mayBe: (table) =>
+    [table, table['trainer'], valueAt(table, ['trainer', 'args'])].some(
+      (place) => isTable(place) && Object.keys(place).some((key) => itsOwn.has(key)),
+    ),
   synonyms: { rollouts_per_example: 'num_generations', micro_batch_size: 'per_device_train_batch_size' },
   together: (written, own) => {
     const given = argumentsOf(written, { names: Object.keys(trainerArguments), system: 'its trainer', own });

@@ -45,7 +45,6 @@ const poolFields = {
 const later = (table: string) => laterShape(table) as {};
 
 const trainEnvironment = z.strictObject({
-  ...later('env[]'),
   id: environmentId(),
   /** Default: the id without its owner. */
   name: environmentLabel().optional(),
@@ -54,15 +53,16 @@ const trainEnvironment = z.strictObject({
   weight: positive().default(1),
   /** Lies over [buffer], key by key. */
   buffer: z.strictObject(poolFields).optional(),
+  ...later('env[]'),
 });
 
 export const evalEnvironment = z.strictObject({
-  ...later('eval.env[]'),
   id: environmentId(),
   name: environmentLabel().optional(),
   args: args().default({}),
   num_examples: countOrAll('examples').optional(),
   rollouts_per_example: whole(1).optional(),
+  ...later('eval.env[]'),
 });
 
 /** What changes the distribution, or the end of a turn, beyond the temperature; vLLM's meanings. Neutral when missing. */
@@ -97,7 +97,6 @@ const codeFile = () =>
 
 /** A run in our own words: Hosted Training's, and what Ratchet adds to them. */
 export const RatchetConfig = z.strictObject({
-  ...later(''),
   /** `preset:NAME` or a folder of Hugging Face files. */
   model: z.string().regex(/\S/).meta({ expected: 'a text: "preset:NAME", or a folder of Hugging Face files' }),
   name: z
@@ -145,18 +144,17 @@ export const RatchetConfig = z.strictObject({
   env: z.array(trainEnvironment).meta({ expected: 'at least one environment: a [[env]] with an id' }).default([]),
   sampling: z
     .strictObject({
-      ...later('sampling'),
       max_tokens: whole(1).default(512),
       temperature: positive().default(1),
       ...modifierFields,
       /** Keys the random numbers of training rollouts; the run's seed when missing. */
       seed: whole(0).optional(),
       temp_scheduler: z.strictObject(later('sampling.temp_scheduler')).optional(),
+      ...later('sampling'),
     })
     .prefault({}),
   eval: z
     .strictObject({
-      ...later('eval'),
       interval: whole(1).default(100),
       num_examples: countOrAll('examples').default(-1),
       rollouts_per_example: whole(1).default(1),
@@ -166,14 +164,15 @@ export const RatchetConfig = z.strictObject({
       /** What is not said here is as in [sampling]. */
       sampling: z
         .strictObject({
-          ...later('eval.sampling'),
           max_tokens: whole(1).optional(),
           temperature: positive().optional(),
           ...modifierFields,
+          ...later('eval.sampling'),
         })
         .optional(),
       /** Default: the training environments. */
       env: z.array(evalEnvironment).min(1).meta({ expected: 'a list of tables: [[eval.env]]' }).optional(),
+      ...later('eval'),
     })
     .optional(),
   difficulty_filter: z
@@ -195,11 +194,11 @@ export const RatchetConfig = z.strictObject({
   buffer: z.strictObject({ online_difficulty_filtering: flag().default(false), ...poolFields }).prefault({}),
   kl_penalty: z
     .strictObject({
-      ...later('kl_penalty'),
       enabled: flag().default(true),
       target_kl: positive().optional(),
       beta: atLeastZero().default(0.1),
       ref_sync_steps: whole(1).optional(),
+      ...later('kl_penalty'),
     })
     .optional(),
   checkpoints: z
@@ -227,7 +226,6 @@ export const RatchetConfig = z.strictObject({
     .optional(),
   trainer: z
     .strictObject({
-      ...later('trainer'),
       kind: choice('onnx', 'module').default('onnx'),
       /** Of kind "module": a file whose default export makes the trainer, and what it is called with. */
       import: codeFile().optional(),
@@ -264,11 +262,11 @@ export const RatchetConfig = z.strictObject({
       warmup_steps: whole(0).optional(),
       min_lr_ratio: fraction().default(0),
       ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
+      ...later('trainer'),
     })
     .prefault({}),
   inference: z
     .strictObject({
-      ...later('inference'),
       kind: choice('embedded', 'module').default('embedded'),
       import: codeFile().optional(),
       options: z.record(z.string(), z.json()).default({}),
@@ -277,6 +275,7 @@ export const RatchetConfig = z.strictObject({
         .meta({ expected: 'a URL such as "http://127.0.0.1:8000"' })
         .optional(),
       provider: choice('cpu', 'cuda').default('cpu'),
+      ...later('inference'),
     })
     .prefault({}),
   store: z
@@ -314,5 +313,6 @@ export const RatchetConfig = z.strictObject({
       min_lr_ratio: fraction().default(0.1),
     })
     .optional(),
+  ...later(''),
 });
 export type RatchetConfig = z.infer<typeof RatchetConfig>;

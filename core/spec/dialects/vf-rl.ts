@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { nearestName } from '../../suggest.ts';
-import type { Table } from '../tables.ts';
+import { isTable, type Table } from '../tables.ts';
 import { args, choices, decay, environmentId, flag, freeTable, positive, text, whole, atLeastZero } from '../values.ts';
 import { maskedImportanceSampling } from './common-words.ts';
 import { becomes, converted, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
@@ -71,6 +71,7 @@ export const vfRl: Dialect = {
     checkpoints: { interval: 50, keep_last: -1 },
     trainer: { micro_batch_size: 8, loss: maskedImportanceSampling },
   },
+  mayBe: ({ trainer, inference }) => isTable(trainer) || isTable(inference),
   synonyms: {
     num_generations: 'rollouts_per_example',
     per_device_train_batch_size: 'micro_batch_size',
