@@ -13,6 +13,8 @@ export interface Reading {
   readonly refused: Readonly<Record<string, string>>;
   /** What other systems call a field of this schema. */
   readonly synonyms: Readonly<Record<string, string>>;
+  /** By path without positions: what to write where the value is not one the field takes. */
+  readonly hints?: Readonly<Record<string, string>>;
   /** What stands in for a field that must be there, so that the rest can still be looked at. */
   readonly placeholder: (path: KeyPath) => unknown;
 }
@@ -72,7 +74,9 @@ function reportIssue(issue: z.core.$ZodIssue, table: Table, reading: Reading, re
   // A field inside free-form args has no schema of its own; the nearest one that has says what is expected.
   const described = path.map((_, i) => path.slice(0, path.length - i)).find((at) => expectedAt(reading.schema, at));
   const expected = (described && expectedAt(reading.schema, described)) ?? issue.message;
-  const suggestion = valueSuggestion(path, received, reading.schema);
+  const field = tableName(path);
+  const hint = Object.hasOwn(reading.hints ?? {}, field) ? reading.hints?.[field] : undefined;
+  const suggestion = hint ?? valueSuggestion(path, received, reading.schema);
   reporter.add({ path, expected, received: describe(received), ...(suggestion === undefined ? {} : { suggestion }) });
 }
 

@@ -132,6 +132,8 @@ export const OptimizerSpec = z.strictObject({
 export const ScheduleSpec = z.strictObject({
   type: z.enum(['constant', 'linear', 'cosine']),
   warmupSteps: z.int().min(0),
+  /** Of linear: the rate stays at its peak until this many steps before the end; missing = it falls from the warm-up on. */
+  decaySteps: positive.optional(),
   /** The linear and the cosine schedule fall to this fraction of the learning rate at the last step. */
   minRatio: z.number().min(0).max(1),
 });

@@ -47,8 +47,6 @@ export const countOrAll = (what: string) =>
   z.union([z.literal(-1), z.int().min(1)]).meta({ expected: `an integer ≥ 1, or -1 for all ${what}` });
 export const args = () =>
   z.record(z.string(), z.json()).meta({ expected: 'a table of texts, numbers, true or false, lists and tables' });
-/** Of keys that somebody else knows. */
-export const freeTable = () => z.record(z.string(), z.json()).meta({ expected: 'a table' });
 export const environmentId = () =>
   z
     .string()

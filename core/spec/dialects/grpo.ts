@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { nearestName } from '../../suggest.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
-import { args, atLeastZero, choice, environmentId, flag, freeTable, positive, text, whole } from '../values.ts';
+import { args, atLeastZero, choice, environmentId, flag, positive, text, whole } from '../values.ts';
 import { setAsyncLevel } from './common-words.ts';
 import { becomes, converted, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
 import {
@@ -52,7 +52,7 @@ const trainerArguments: Readonly<Record<string, Field>> = {
   ref_model_mixup_alpha: together('`kl_penalty.ref_mixup_alpha` unless 1', atLeastZero()),
   disable_dropout: ignored('models are trained without dropout of their own', flag()),
   ds3_gather_for_generation: ignored('it is a setting of DeepSpeed', flag()),
-  model_init_kwargs: ignored('models are read as their files say', freeTable()),
+  model_init_kwargs: ignored('models are read as their files say', args()),
   vllm_guided_decoding_regex: refused('guided decoding'),
   log_completions: ignored(noPrints, flag()),
   num_completions_to_print: ignored(noPrints, whole(0)),
@@ -79,7 +79,7 @@ export const grpo: Dialect = {
     'env.id': becomes('env[].id', environmentId(), { isRequired: true }),
     'env.args': becomes('env[].args', args()),
     'inference.gpus': becomes('inference.gpus', whole(1)),
-    'inference.args': together('`inference.vllm`', freeTable()),
+    'inference.args': together('`inference.vllm`', args()),
     ...Object.fromEntries(vllmArguments.map((name) => [`inference.${name}`, together('`inference.vllm`', argument())])),
     'trainer.gpus': becomes('trainer.gpus', whole(1)),
     ...placed(trainerArguments, ['', 'trainer', 'trainer.args']),

@@ -137,6 +137,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     weight_decay: 'of AdamW',
     max_grad_norm: 'gradients with a larger L2 norm are scaled down to it',
     schedule: 'of the learning rate',
+    decay_steps: 'of the linear schedule: the rate stays at its peak until this many steps before the end',
     warmup_steps: 'steps over which the learning rate rises from 0',
     min_lr_ratio: 'what linear and cosine schedules end at, as a fraction',
   },

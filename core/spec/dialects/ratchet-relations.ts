@@ -164,6 +164,7 @@ function scheduleRelations(config: RatchetConfig): RelationProblem[] {
       suggestion: 'keep the one in [trainer]',
     });
   }
+  problems.push(...decayRelations(config));
   if (sft !== undefined && sft.warmup_steps > sft.steps) {
     problems.push({
       paths: [
@@ -178,6 +179,23 @@ function scheduleRelations(config: RatchetConfig): RelationProblem[] {
 }
 
 type WrittenLoss = RatchetConfig['trainer']['loss'];
+
+function decayRelations({ warmup_steps, trainer, max_steps }: RatchetConfig): RelationProblem[] {
+  const { decay_steps, schedule } = trainer;
+  if (decay_steps === undefined) return [];
+  const at = ['trainer', 'decay_steps'];
+  const received = String(decay_steps);
+  if (schedule !== 'linear') {
+    const paths = [at, ['trainer', 'schedule']];
+    return [
+      { paths, expected: `nothing, or schedule = "linear": a ${schedule} one has no decay of its own`, received },
+    ];
+  }
+  const warmup = trainer.warmup_steps ?? warmup_steps ?? 0;
+  if (warmup + decay_steps <= max_steps) return [];
+  const expected = `at most max_steps less warmup_steps (${max_steps} − ${warmup})`;
+  return [{ paths: [at, ['trainer', 'warmup_steps'], ['max_steps']], expected, received }];
+}
 
 function lossRelations({ trainer: { loss, clip_high } }: RatchetConfig): RelationProblem[] {
   const problems: RelationProblem[] = [];

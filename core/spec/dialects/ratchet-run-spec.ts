@@ -30,6 +30,7 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
     schedule: {
       type: trainer.schedule,
       warmupSteps: trainer.warmup_steps ?? config.warmup_steps ?? 0,
+      ...(trainer.decay_steps === undefined ? {} : { decaySteps: trainer.decay_steps }),
       minRatio: trainer.min_lr_ratio,
     },
     optimizer: {

@@ -260,6 +260,8 @@ export const RatchetConfig = z.strictObject({
       max_grad_norm: positive().default(1),
       schedule: choice('constant', 'linear', 'cosine').default('constant'),
       warmup_steps: whole(0).optional(),
+      /** The linear schedule's last steps; without it the rate falls from the warm-up on. */
+      decay_steps: whole(1).optional(),
       min_lr_ratio: fraction().default(0),
       ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
       ...later('trainer'),

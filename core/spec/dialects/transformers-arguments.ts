@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import type { KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
-import { atLeastZero, choice, decay, flag, fraction, freeTable, positive, text, whole } from '../values.ts';
+import { args, atLeastZero, choice, decay, flag, fraction, positive, text, whole } from '../values.ts';
 import { setRunName } from './common-words.ts';
 import { becomes, converted, type Field, ignored, type Own, refused, together } from './dialect.ts';
 
@@ -81,9 +81,9 @@ export const transformersArguments: Readonly<Record<string, Field>> = {
   adam_epsilon: becomes('trainer.epsilon', positive()),
   max_grad_norm: becomes('trainer.max_grad_norm', positive()),
   seed: becomes('seed', whole(0)),
-  bf16: becomes('trainer.bf16', flag()),
-  gradient_checkpointing: becomes('trainer.gradient_checkpointing', flag()),
-  gradient_checkpointing_kwargs: ignored('only PyTorch takes it', freeTable()),
+  bf16: converted('trainer.optimization_dtype', flag(), (isUsed) => (isUsed ? 'bfloat16' : 'float32')),
+  gradient_checkpointing: converted('trainer.ac_freq', flag(), (isUsed) => (isUsed ? 1 : undefined)),
+  gradient_checkpointing_kwargs: ignored('only PyTorch takes it', args()),
   save_strategy: together('"no": a checkpoint at the end alone', choice('steps', 'no')),
   save_steps: together('`checkpoints.interval`; below 1 a share of max_steps', positive()),
   save_total_limit: becomes('checkpoints.keep_last', whole(1)),

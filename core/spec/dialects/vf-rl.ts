@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { nearestName } from '../../suggest.ts';
 import { isTable, type Table } from '../tables.ts';
-import { args, choices, decay, environmentId, flag, freeTable, positive, text, whole, atLeastZero } from '../values.ts';
+import { args, choices, decay, environmentId, flag, positive, text, whole, atLeastZero } from '../values.ts';
 import { maskedImportanceSampling } from './common-words.ts';
 import { becomes, converted, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
 import { loraModules } from './ratchet.ts';
@@ -54,7 +54,7 @@ export const vfRl: Dialect = {
     'env.id': becomes('env[].id', environmentId(), { isRequired: true }),
     'env.args': becomes('env[].args', args()),
     'inference.gpus': becomes('inference.gpus', whole(1), { isRequired: true }),
-    'inference.args': together('`inference.vllm`', freeTable()),
+    'inference.args': together('`inference.vllm`', args()),
     ...Object.fromEntries(vllmArguments.map((name) => [`inference.${name}`, together('`inference.vllm`', argument())])),
     'trainer.gpus': becomes('trainer.gpus', whole(1), { isRequired: true }),
     ...placed(trainerArguments, ['trainer', 'trainer.args']),
