@@ -1,5 +1,5 @@
 import { parse, TomlError } from 'smol-toml';
-import { environmentName, isEnvironmentFile, runNamePattern } from '../names.ts';
+import { asRunName, environmentName, isEnvironmentFile, runNamePattern } from '../names.ts';
 import { nearestName } from '../suggest.ts';
 import { detectDialect } from './dialects/detect.ts';
 import { type Dialect, placesOf, refusedFields, schemaOf, translate } from './dialects/dialect.ts';
@@ -43,7 +43,7 @@ export interface ParseOptions {
 export interface ReadAs {
   readonly dialect: string;
   readonly title: string;
-  /** Others whose keys these could be as well, by title, and where the same file means something else in them. */
+  /** Others whose keys these are as well and in which the same file means something else, and what. */
   readonly alternatives: readonly {
     readonly dialect: string;
     readonly title: string;
@@ -84,7 +84,8 @@ export function parseRunConfig(text: string, options: ParseOptions): ParsedRunCo
   const alternatives = others.flatMap((other) => {
     const alternative = readAs(other, written, layers, options);
     if (!alternative.ok) return [];
-    return [{ dialect: other.name, title: other.title, differs: differences(read.spec, alternative.spec) }];
+    const differs = differences(read.spec, alternative.spec);
+    return differs.length === 0 ? [] : [{ dialect: other.name, title: other.title, differs }];
   });
   return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives } };
 }
@@ -176,14 +177,7 @@ function differences(here: unknown, there: unknown, path: KeyPath = []): string[
 /** A run name from a file name: `configs/rl/Reverse Text.toml` → `reverse-text`. */
 export function runNameFromFile(file: string): string {
   const base = file.split(/[/\\]/).at(-1) ?? '';
-  const stem = base
-    .replace(/\.[^.]*$/, '')
-    .toLowerCase()
-    .replaceAll(/[^a-z0-9._-]+/g, '-')
-    .replace(/^[^a-z0-9]+/, '')
-    .slice(0, 64)
-    .replace(/[^a-z0-9]+$/, '');
-  return runNamePattern.test(stem) ? stem : 'run';
+  return asRunName(base.replace(/\.[^.]*$/, '')) ?? 'run';
 }
 
 function runName(options: ParseOptions, config: RatchetConfig | undefined, reporter: Reporter): string {

@@ -1,5 +1,5 @@
 import type { z } from 'zod';
-import { nearestName } from '../suggest.ts';
+import { editDistance, nearestName, nearestNames } from '../suggest.ts';
 import type { KeyPath } from './positions.ts';
 import { describe, type Reporter } from './reporter.ts';
 import { expectedAt, keysAt, schemaAt, tableName, tablesOf } from './schema-reader.ts';
@@ -138,7 +138,12 @@ function keySuggestion(
       .filter(([name, keys]) => name !== here && keys.includes(wanted))
       .map(([name]) => placeOf(name, schema));
 
+  const near = nearestNames(key, keys);
   const places = elsewhere(canonical);
+  // One letter off a key of this table and the name of another's: either may be meant.
+  if (places.length > 0 && near.length > 0 && editDistance(canonical, near[0]!) === 1) {
+    return `${didYouMean(near)} "${canonical}" belongs ${places.join(' or ')}`;
+  }
   if (places.length > 0) return `"${canonical}" belongs ${places.join(' or ')}`;
   const synonym = Object.hasOwn(synonyms, canonical) ? synonyms[canonical]! : undefined;
   if (synonym !== undefined) {
@@ -146,10 +151,13 @@ function keySuggestion(
       ? `here it is called "${synonym}"`
       : `it is called "${synonym}" and belongs ${elsewhere(synonym).join(' or ')}`;
   }
-  const near = nearestName(key, keys);
-  if (near !== undefined) return `did you mean "${near}"?`;
+  if (near.length > 0) return didYouMean(near);
   const far = nearestName(key, [...tablesOf(schema).values()].flat());
   return far === undefined ? undefined : `did you mean "${far}"? It belongs ${elsewhere(far).join(' or ')}`;
+}
+
+function didYouMean(names: readonly string[]): string {
+  return `did you mean ${names.map((name) => `"${name}"`).join(' or ')}?`;
 }
 
 function placeOf(table: string, schema: z.ZodObject): string {

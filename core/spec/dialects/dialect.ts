@@ -28,6 +28,8 @@ export interface Dialect {
   readonly together?: (written: Table, own: Own) => void;
   /** What only this dialect can be (a value, not a key): it wins whatever the keys say. Said aloud. */
   readonly proof?: (table: Table) => string | undefined;
+  /** Whether a file can be of this dialect at all; missing = any. */
+  readonly mayBe?: (table: Table) => boolean;
   /** What other systems call a field of this one, for suggestions. */
   readonly synonyms?: Readonly<Record<string, string>>;
   /** Older names, which are read as the newer ones, with one warning each. */

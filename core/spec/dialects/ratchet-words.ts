@@ -17,15 +17,10 @@ export const knownUnsupported: Readonly<Record<string, string>> = {
   'buffer.env_ratios': 'ratios in one list; give each [[env]] a weight',
   'buffer.seed': 'a seed of its own; the run has one `seed`',
   'buffer.skip_verification': 'rollouts without scoring',
-  'env.harness': 'verifiers v1 harnesses; name a built-in environment by id',
-  'env.max_turns': 'here; if the environment has such a setting, put it in args',
   'env.ratio': 'ratios; give each [[env]] a weight',
   'env.taskset': 'verifiers v1 tasksets; name a built-in environment by id',
-  'env.timeout': 'timeouts per environment; see generation_timeout',
   'env.version': 'versions; the built-in environment is used',
   'eval.env.version': 'versions; the built-in environment is used',
-  'sampling.enable_thinking': 'chat template switches',
-  'sampling.reasoning_effort': 'chat template switches',
 };
 
 /** What other trainers call a field of ours. */
