@@ -1,4 +1,4 @@
-import { z } from 'zod';
+import type { z } from 'zod';
 import { args, atLeastZero, choice, countOrAll, flag, positive, text, whole } from '../values.ts';
 
 /**
@@ -101,9 +101,7 @@ export const laterFields: Readonly<Record<string, LaterField>> = {
 };
 
 function filterList(): z.ZodType {
-  return z
-    .array(z.looseObject({ type: text(), enforce: flag().optional() }))
-    .meta({ expected: 'a list of tables with a type' });
+  return args().array().meta({ expected: 'a list of tables with a type' });
 }
 
 function under(table: string, fields: Readonly<Record<string, LaterField>>): Record<string, LaterField> {
