@@ -14,7 +14,8 @@ export interface Dialect {
   /**
    * By path: `orchestrator.sampling.max_tokens`, `orchestrator.env[].id` in a list of tables. A path that ends a table of
    * free keys (`env[].args`) has a record for a schema. A path that others go on from (`wandb` beside `wandb.project`) is for
-   * the table as a whole, also where it is empty, or for a short spelling of it.
+   * the table as a whole, also where it is empty, or for a short spelling of it; with a record for a schema the table takes
+   * further keys.
    */
   readonly fields: Readonly<Record<string, Field>>;
   /** In place of the one that is made from the fields: of our own dialect, which needs no translation. */
@@ -195,6 +196,7 @@ function schemaOfNode(node: Node): { schema: z.ZodType; isRequired: boolean } {
   const table = strictObject(node);
   if (node.isList) return { schema: z.array(table), isRequired: false };
   const own = node.field;
+  if (own?.schema instanceof z.ZodRecord) return { schema: table.catchall(z.json()), isRequired: requires(node) };
   return { schema: own ? z.union([table, own.schema]) : table, isRequired: requires(node) };
 }
 

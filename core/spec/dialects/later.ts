@@ -46,6 +46,7 @@ const hostedFields: Readonly<Record<string, LaterField>> = {
   zero_truncated_completions: filters(flag(), 'whether rollouts that were cut at their limit have no reward'),
   'env[].group_size': verifiers(whole(1), 'rollouts of one of its examples'),
   ...under('env[]', environmentFields),
+  'eval.env[].interval': verifiers(whole(1), 'steps between its evaluations'),
   'eval.env[].ratio': verifiers(positive(), 'its share'),
   ...under('eval.env[]', environmentFields),
   'eval.sampling.enable_thinking': templates(flag(), 'whether the model thinks aloud'),

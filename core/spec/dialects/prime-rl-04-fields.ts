@@ -79,9 +79,9 @@ const gpuTrainer: Readonly<Record<string, Field>> = {
     'trainer.attn',
     choice('sdpa', 'flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'fa4'),
   ),
-  'model.compile.fullgraph': together('`trainer.compile`', flag()),
+  'model.compile.fullgraph': ignored('it is about speed alone', flag()),
   'model.ac.freq': together('`trainer.ac_freq`', whole(1), { usual: '1' }),
-  'model.ac_offloading.pin_memory': together('`trainer.ac_offloading`', flag()),
+  'model.ac_offloading.pin_memory': ignored('it is about speed alone', flag()),
   'model.ac_offloading.max_inflight_activations': ignored('it is about speed alone', whole(1)),
   'model.fsdp_cpu_offload': becomes('trainer.fsdp_cpu_offload', flag()),
   'model.optim_cpu_offload': becomes('trainer.optim_cpu_offload', flag()),
@@ -244,7 +244,8 @@ const sampling: Readonly<Record<string, Field>> = {
   extra_body: together('`sampling`, or kept in its `extra_body`', args()),
 };
 
-const buffer: Readonly<Record<string, Field>> = {
+/** Of v0.5 as well. */
+export const buffer: Readonly<Record<string, Field>> = {
   online_difficulty_filtering: becomes('buffer.online_difficulty_filtering', flag(), { usual: 'false' }),
   ...nullable({
     seed: ignored('examples are drawn from the run’s one seed', whole(0)),

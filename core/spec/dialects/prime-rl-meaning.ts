@@ -202,3 +202,64 @@ export function refuseUnless(written: Table, own: Own, path: string, usual: unkn
     received: JSON.stringify(field.value),
   });
 }
+
+/** The embedded engine samples one step ahead at most. */
+export function setAsyncLevel(written: Table, own: Own, how: Otherwise): void {
+  const level = agreed(
+    written,
+    own,
+    ['max_async_level', 'trainer.max_async_level', 'orchestrator.max_async_level'],
+    how,
+  );
+  if (level) {
+    own.set(['max_async_level'], Math.min(1, Number(level.value)), level.at);
+    if (Number(level.value) > 1) {
+      own.warn(
+        `${formatPath(level.at)} = ${String(level.value)} is read as 1: rollouts are sampled one step ahead at most, and are less stale for it.`,
+      );
+    }
+  }
+  const type = found(written, 'weight_broadcast.type') ?? found(written, 'trainer.weight_broadcast.type');
+  if (type?.value === 'nccl' && level !== undefined && level.value !== 1) {
+    const expected = '1: with weight_broadcast.type = "nccl" prime-rl takes nothing else';
+    own.refuse({ paths: [level.at, type.at], expected, received: String(level.value) });
+  }
+}
+
+/** Free request fields: ours where we have them, kept for a server that takes them where not, refused where they say it twice. */
+export function setExtraBody(
+  written: Table,
+  own: Own,
+  at: KeyPath,
+  ours: KeyPath,
+  twice: Readonly<Record<string, string>>,
+): void {
+  const body = valueAt(written, [...at, 'extra_body']);
+  if (!isTable(body)) return;
+  const kept: Table = {};
+  for (const [key, value] of Object.entries(body)) {
+    const from = [...at, 'extra_body', key];
+    const isSaid = valueAt(written, [...at, key]) !== undefined;
+    if (isSaid || Object.hasOwn(twice, key)) {
+      own.refuse({
+        paths: [from],
+        expected: `nothing: the request has ${key} already, and one that says it twice fails`,
+        received: JSON.stringify(value),
+        suggestion: isSaid ? `keep ${formatPath([...at, key])}` : twice[key]!,
+      });
+    } else if (ownRequestFields.includes(key)) own.set([...ours, key], value, from);
+    else kept[key] = value;
+  }
+  if (Object.keys(kept).length > 0) own.set([...ours, 'extra_body'], kept, [...at, 'extra_body']);
+}
+
+const ownRequestFields: readonly string[] = [
+  'frequency_penalty',
+  'min_p',
+  'min_tokens',
+  'presence_penalty',
+  'repetition_penalty',
+  'stop',
+  'top_k',
+  'top_p',
+];

@@ -63,7 +63,13 @@ export function withNewNames(dialect: Dialect, written: Table): Renamed {
   const places = new Map<string, KeyPath>();
   const problems: TranslationProblem[] = [];
   moveEmptyTables(dialect.renames, table, used);
+  const twice = listsUnderBothNames(dialect.renames, written);
+  for (const { was, is } of twice) {
+    const expected = `nothing beside [[${plain(is)}]]: it is the older name of the same list`;
+    problems.push({ paths: [plain(was).split('.')], expected, received: `[[${plain(was)}]]` });
+  }
   for (const [old, { path, renames }] of aliasesOf(dialect)) {
+    if (renames.some((rename) => twice.includes(rename))) continue;
     for (const at of placesOf(old, written)) {
       const value = valueAt(written, at);
       const to = placed(path, at);
@@ -82,11 +88,17 @@ export function withNewNames(dialect: Dialect, written: Table): Renamed {
       places.set(pathKey(to), at);
     }
   }
-  const warnings = [...used].map(
+  const warnings: string[] = [...used].map(
     ({ was, is, since }) =>
       `${plain(was)} is an older name: ${dialect.title.split(' ')[0]} calls it ${plain(is)} since ${since}. It is read as that.`,
   );
+  if (used.size > 0) warnings.push(`the file is of an older version: what is not written is as in ${dialect.title}.`);
   return { table, placeOf: placeIn(places), warnings, problems };
+}
+
+function listsUnderBothNames(renames: readonly Rename[], written: Table): Rename[] {
+  const isWritten = (path: string): boolean => valueAt(written, plain(path).split('.')) !== undefined;
+  return renames.filter(({ was, is }) => was.endsWith('[]') && isWritten(was) && isWritten(is));
 }
 
 function plain(path: string): string {

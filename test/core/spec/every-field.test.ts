@@ -22,6 +22,13 @@ const environment = { id: 'owner/gsm8k' };
 
 /** What each dialect needs at least. */
 const bases: Readonly<Record<string, Table>> = {
+  'prime-rl': {
+    model: { name: model },
+    max_steps: 100,
+    trainer: {},
+    orchestrator: { batch_size: 32, group_size: 8, train: { source: [{ env: { taskset: { id: 'owner/gsm8k' } } }] } },
+    inference: {},
+  },
   'prime-rl-0.4': seed('prime-rl.toml'),
   'vf-rl': { model, env: environment, inference: { gpus: 1 }, trainer: { gpus: 1, args: {} } },
   grpo: { model, env: environment, trainer: { args: { max_steps: 10, num_generations: 4 } } },
@@ -127,6 +134,7 @@ function withField(base: Table, field: string, value: unknown): Table {
   const at = field.split('.').flatMap((part) => (part.endsWith('[]') ? [part.slice(0, -2), 0] : [part]));
   const list = at.lastIndexOf(0);
   const item = list === -1 ? undefined : valueAt(table, at.slice(0, list + 1));
+  if (list !== -1 && !Array.isArray(valueAt(table, at.slice(0, list)))) setAt(table, at.slice(0, list), []);
   const isNew = list !== -1 && !isTable(item);
   if (isNew)
     setAt(
