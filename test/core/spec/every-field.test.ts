@@ -49,8 +49,17 @@ const beside: Readonly<Record<string, Table>> = {
   sft: { sft: { steps: 50 } },
   'difficulty_filter.enabled': { difficulty_filter: { min_reward: 0.4 } },
 };
-const besideOf = (field: string): Table =>
-  Object.entries(beside).find(([start]) => field === start || field.startsWith(`${start}.`))?.[1] ?? {};
+const besideIn: Readonly<Record<string, typeof beside>> = {
+  'prime-rl': {
+    'orchestrator.eval': { orchestrator: { eval: { source: [{ env: { taskset: { id: 'owner/gsm8k' } } }] } } },
+    deployment: { deployment: { type: 'multi_node', num_train_nodes: 1 }, slurm: {} },
+    'orchestrator.model.lora': { trainer: { model: { lora: {} } } },
+  },
+};
+const besideOf = (dialect: Dialect, field: string): Table =>
+  Object.entries({ ...beside, ...besideIn[dialect.name] }).find(
+    ([start]) => field === start || field.startsWith(`${start}.`),
+  )?.[1] ?? {};
 
 /** The same argument in another of its places would be refused. */
 function withoutTwins(base: Table, field: string): Table {
@@ -96,6 +105,13 @@ function candidates(schema: z.ZodType): unknown[] {
     ['q_proj'],
     { other: 1 },
     { id: 'other' },
+    { taskset: { id: 'other' } },
+    { zero: { type: 'advantage_range' } },
+    {
+      easy: { threshold: 0.9, weight: 0.1 },
+      normal: { threshold: 0.5, weight: 1 },
+      hard: { threshold: 0.2, weight: 0.1 },
+    },
     [{ type: 'gibberish' }],
   ];
 }
@@ -171,7 +187,7 @@ describe('nothing is accepted and dropped', () => {
         const fixed = field.includes('temp_scheduler')
           ? without(plain, field.replace(/temp_scheduler.*/, 'temperature'))
           : plain;
-        const base = withoutTwins(merged(fixed, besideOf(field)), field);
+        const base = withoutTwins(merged(fixed, besideOf(dialect, field)), field);
         const schema = dialect.fields[field]?.schema ?? z.unknown();
         const isSeen = candidates(schema).some((value) => {
           if (!schema.safeParse(value).success) return false;
