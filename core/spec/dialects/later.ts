@@ -77,6 +77,7 @@ const primeRlFields: Readonly<Record<string, LaterField>> = {
   tasks_per_minute: verifiers(whole(1), 'examples that may be begun in a minute'),
   'env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
   'eval.env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
+  'eval.env[].interval': verifiers(whole(1), 'steps between its evaluations'),
   'eval.env[].skip_first': verifiers(whole(0), 'held-out examples that are left out at the start'),
   'inference.client': onGpus(args(), 'how a server that runs elsewhere is reached'),
   'trainer.ac_freq': onGpus(whole(1), 'activations of every n-th layer are computed again instead of kept'),

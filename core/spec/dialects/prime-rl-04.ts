@@ -46,7 +46,6 @@ export const primeRl04: Dialect = {
     ),
   synonyms: {
     lr: 'lr',
-    r: 'rank',
     group_size: 'rollouts_per_example',
     learning_rate: 'lr',
     max_completion_tokens: 'max_tokens',

@@ -58,7 +58,6 @@ export const primeRl: Dialect = {
     ),
   synonyms: {
     lr: 'lr',
-    r: 'rank',
     learning_rate: 'lr',
     max_tokens: 'max_completion_tokens',
     group_size: 'group_size',

@@ -49,10 +49,22 @@ const beside: Readonly<Record<string, Table>> = {
   sft: { sft: { steps: 50 } },
   'difficulty_filter.enabled': { difficulty_filter: { min_reward: 0.4 } },
 };
+const multiNode: Table = { deployment: { type: 'multi_node', num_train_nodes: 1 }, slurm: {} };
+const pooled: Table = {
+  orchestrator: {
+    train: {
+      source: [{ env: { taskset: { id: 'owner/gsm8k' } }, curriculum: { sampler: { type: 'difficulty_pool' } } }],
+    },
+  },
+};
 const besideIn: Readonly<Record<string, typeof beside>> = {
   'prime-rl': {
     'orchestrator.eval': { orchestrator: { eval: { source: [{ env: { taskset: { id: 'owner/gsm8k' } } }] } } },
-    deployment: { deployment: { type: 'multi_node', num_train_nodes: 1 }, slurm: {} },
+    'deployment.gpus_per_node': multiNode,
+    'deployment.num_train_nodes': multiNode,
+    'deployment.num_infer_nodes': multiNode,
+    'deployment.num_infer_replicas': multiNode,
+    'orchestrator.train.source[].curriculum.sampler.pools': pooled,
     'orchestrator.model.lora': { trainer: { model: { lora: {} } } },
   },
 };
