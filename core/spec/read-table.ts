@@ -139,21 +139,24 @@ function keySuggestion(
       .map(([name]) => placeOf(name, schema));
 
   const near = nearestNames(key, keys);
-  const places = elsewhere(canonical);
-  // One letter off a key of this table and the name of another's: either may be meant.
-  if (places.length > 0 && near.length > 0 && editDistance(canonical, near[0]!) === 1) {
-    return `${didYouMean(near)} "${canonical}" belongs ${places.join(' or ')}`;
-  }
-  if (places.length > 0) return `"${canonical}" belongs ${places.join(' or ')}`;
-  const synonym = Object.hasOwn(synonyms, canonical) ? synonyms[canonical]! : undefined;
-  if (synonym !== undefined) {
+  const other = otherMeaning();
+  // One letter off a key of this table, and the name of something else: either may be meant.
+  const isClose = near.length > 0 && editDistance(canonical, near[0]!) === 1;
+  if (other !== undefined) return isClose ? `${didYouMean(near)} Else ${other}` : other;
+  if (near.length > 0) return didYouMean(near);
+  const far = nearestName(key, [...tablesOf(schema).values()].flat());
+  return far === undefined ? undefined : `did you mean "${far}"? It belongs ${elsewhere(far).join(' or ')}`;
+
+  /** What a key of another table, or of another system, is to be here. */
+  function otherMeaning(): string | undefined {
+    const places = elsewhere(canonical);
+    if (places.length > 0) return `"${canonical}" belongs ${places.join(' or ')}`;
+    const synonym = Object.hasOwn(synonyms, canonical) ? synonyms[canonical]! : undefined;
+    if (synonym === undefined) return undefined;
     return keys.includes(synonym)
       ? `here it is called "${synonym}"`
       : `it is called "${synonym}" and belongs ${elsewhere(synonym).join(' or ')}`;
   }
-  if (near.length > 0) return didYouMean(near);
-  const far = nearestName(key, [...tablesOf(schema).values()].flat());
-  return far === undefined ? undefined : `did you mean "${far}"? It belongs ${elsewhere(far).join(' or ')}`;
 }
 
 function didYouMean(names: readonly string[]): string {

@@ -1,4 +1,4 @@
-import type { z } from 'zod';
+import { z } from 'zod';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import {
   anyNumber,
@@ -338,6 +338,9 @@ function positives(): z.ZodType {
   return positive().array().min(1).meta({ expected: 'a list of numbers > 0' });
 }
 
+/** Options of its own belong to each type. */
 function filters(): z.ZodType {
-  return laterFields['pre_batch_filters']!.schema;
+  return z
+    .array(z.looseObject({ type: text(), enforce: flag().optional() }))
+    .meta({ expected: 'a list of tables with a type' });
 }

@@ -1,4 +1,4 @@
-import { z } from 'zod';
+import type { z } from 'zod';
 import { args, atLeastZero, choice, countOrAll, flag, positive, text, whole } from '../values.ts';
 
 /**
@@ -46,6 +46,7 @@ const hostedFields: Readonly<Record<string, LaterField>> = {
   zero_truncated_completions: filters(flag(), 'whether rollouts that were cut at their limit have no reward'),
   'env[].group_size': verifiers(whole(1), 'rollouts of one of its examples'),
   ...under('env[]', environmentFields),
+  'eval.env[].interval': verifiers(whole(1), 'steps between its evaluations'),
   'eval.env[].ratio': verifiers(positive(), 'its share'),
   ...under('eval.env[]', environmentFields),
   'eval.sampling.enable_thinking': templates(flag(), 'whether the model thinks aloud'),
@@ -102,9 +103,7 @@ export const laterFields: Readonly<Record<string, LaterField>> = {
 };
 
 function filterList(): z.ZodType {
-  return z
-    .array(z.looseObject({ type: text(), enforce: flag().optional() }))
-    .meta({ expected: 'a list of tables with a type' });
+  return args().array().meta({ expected: 'a list of tables with a type' });
 }
 
 function under(table: string, fields: Readonly<Record<string, LaterField>>): Record<string, LaterField> {

@@ -109,7 +109,10 @@ const evaluation: Fields = {
     interval: becomes('eval.env[].interval', whole(1)),
     skip_first: becomes('eval.env[].skip_first', whole(0)),
   }),
-  ...under('source[].sampling', evalSampling('eval.env[].sampling')),
+  ...under('source[].sampling', {
+    ...evalSampling('eval.env[].sampling'),
+    extra_body: becomes('eval.env[].sampling.extra_body', args()),
+  }),
   ...under('sampling', evalSampling('eval.sampling')),
   num_examples: becomes('eval.num_examples', countOrAll('examples'), { usual: '-1' }),
   group_size: becomes('eval.rollouts_per_example', whole(1), { usual: '1' }),

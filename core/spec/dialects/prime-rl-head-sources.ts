@@ -133,7 +133,10 @@ function setCurriculum(own: Own, { value, at }: Found, ours: KeyPath): void {
   const gates = isTable(curriculum['gates']) ? curriculum['gates'] : {};
   for (const [name, gate] of Object.entries(gates)) {
     const { type = 'advantage_range', reject_min: low = 0, reject_max: high = 0 } = isTable(gate) ? gate : {};
-    if (type === 'advantage_range' && low === 0 && high === 0) continue;
+    if (type === 'advantage_range' && low === 0 && high === 0) {
+      own.warn(`the gate ${name} is always there: groups without any advantage are dropped`);
+      continue;
+    }
     own.refuse({
       paths: [[...place, 'gates', name]],
       expected: 'type = "advantage_range" from 0 to 0: groups without any advantage are dropped, others are kept',

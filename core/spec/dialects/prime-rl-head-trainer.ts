@@ -27,7 +27,7 @@ const model: Fields = {
   conversion_dir: processes(text()),
   seq_len: together('`seq_len`', whole(1), { usual: '2048' }),
   attn: becomes('trainer.attn', choice('flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'auto', 'sdpa')),
-  'compile.fullgraph': together('`trainer.compile`', flag()),
+  'compile.fullgraph': speed(flag()),
   'ac.mode': speed(choice('full', 'selective')),
   'ac.freq': together('`trainer.ac_freq`', whole(0), { usual: '1' }),
   'ac.targets': speed(texts()),
