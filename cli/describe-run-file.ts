@@ -53,8 +53,8 @@ function section(title: string, lines: readonly string[]): string[] {
 }
 
 function notYetLine({ value, feature, ...place }: NotYet): string {
-  const text = JSON.stringify(value);
-  return `${formatPlace(place)} = ${text.length > 60 ? `${text.slice(0, 57)}...` : text}   (to come: ${feature})`;
+  const isPlain = typeof value !== 'object';
+  return `${formatPlace(place)}${isPlain ? ` = ${JSON.stringify(value)}` : ''}   (to come: ${feature})`;
 }
 
 function obstacleLines({ about, says, remedies }: Obstacle): string[] {
@@ -105,11 +105,17 @@ function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, adapte
 }
 
 function lossLine({ loss, advantage }: RunSpec): string {
-  const bounds = { cispo: `, ratio ≤ ${loss.clipHigh}`, grpo: `, ratio from ${loss.clipLow} to ${loss.clipHigh}` };
-  const clip = loss.type === 'cispo' || loss.type === 'grpo' ? bounds[loss.type] : '';
+  const { type, clipLow, clipHigh, maskLow, maskHigh } = loss;
+  const bounds = {
+    cispo: `, ratio ≤ ${clipHigh}`,
+    grpo: `, ratio from ${clipLow} to ${clipHigh}`,
+    importance_sampling:
+      maskLow === 0 && maskHigh === null ? '' : `, tokens of a ratio from ${maskLow} to ${maskHigh ?? '∞'}`,
+    custom: '',
+  };
   const code = loss.import ? ` ${loss.import.path}` : '';
   const kind = typeof advantage === 'string' ? advantage : `custom ${advantage.import.path}`;
-  return `${loss.type}${code}${clip}, by ${loss.aggregation}; advantage ${kind}`;
+  return `${type}${code}${bounds[type]}, by ${loss.aggregation}; advantage ${kind}`;
 }
 
 function millions(count: number): string {

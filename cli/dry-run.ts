@@ -5,6 +5,7 @@ import { RatchetError } from '../core/errors.ts';
 import { ConfigProblems } from '../core/spec/problems.ts';
 import { describeDryRun } from './describe-dry-run.ts';
 import { describeRunFile } from './describe-run-file.ts';
+import { toldWhenSlow } from './told-when-slow.ts';
 
 export interface DryRunFlags {
   readonly dryRun?: boolean;

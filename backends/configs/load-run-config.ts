@@ -16,6 +16,12 @@ import { decodeJson } from '../store/objects.ts';
 import { Refused } from './refused.ts';
 import { readSftData } from './sft-data.ts';
 
+/** A file that is laid over those before it; `section` is the table it lies in, dotted. */
+export interface ConfigLayer {
+  readonly file: string;
+  readonly section?: string;
+}
+
 export interface LoadOptions {
   /** Relative paths start here. */
   readonly projectFolder: string;
@@ -24,6 +30,8 @@ export interface LoadOptions {
   readonly run?: string;
   /** The name of the dialect the file is written in; missing = the one that its keys show. */
   readonly dialect?: string;
+  /** Laid over the file from left to right. Files that they name are looked for from the first file's folder. */
+  readonly over?: readonly ConfigLayer[];
   /** Whether a run that is there may be looked at in any store; without it, in folders of this machine alone. */
   readonly reachesStore?: boolean;
   /** Only to be looked at: environments that are not here are no error, and files that will not do are told in `problems`. */
@@ -51,7 +59,7 @@ export interface LoadedConfig {
 /** A TOML file as a run spec with every path made absolute. Throws `ConfigProblems` (ConfigInvalid) naming all problems at once. */
 export async function loadRunConfig(
   file: string,
-  { projectFolder, overrides = {}, run, dialect, reachesStore = false, isOnlyLookedAt = false }: LoadOptions,
+  { projectFolder, overrides = {}, run, dialect, over = [], reachesStore = false, isOnlyLookedAt = false }: LoadOptions,
 ): Promise<LoadedConfig> {
   const absolute = path.resolve(projectFolder, file);
   const text = await readConfig(absolute, file);
@@ -61,6 +69,12 @@ export async function loadRunConfig(
     ...(isOnlyLookedAt ? {} : { knownEnvironments: listEnvironments() }),
     ...(run === undefined ? {} : { runName: run }),
     ...(dialect === undefined ? {} : { dialect }),
+    over: await Promise.all(
+      over.map(async (layer) => ({
+        ...layer,
+        text: await readConfig(path.resolve(projectFolder, layer.file), layer.file),
+      })),
+    ),
   });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems, parsed.readAs);
   const { spec, readAs } = parsed;

@@ -1,7 +1,7 @@
 import { Command } from 'commander';
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
+import { readConfigLine } from '../config-line.ts';
 import { describeRunFile } from '../describe-run-file.ts';
-import { readOverrides } from '../overrides.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 
 interface CheckOptions {
@@ -17,19 +17,23 @@ yet honoured, what stands in the way of training it here, and advice from rules 
 export const checkCommand = new Command('check')
   .description('say everything that is wrong with run files, and what they will do; starts nothing, contacts nothing')
   .usage('[options] <files...> [overrides...]')
-  .argument('<files...>', 'run files (TOML), then any setting of theirs: --max-steps 5')
+  .argument(
+    '<files...>',
+    'run files (TOML), then any setting of theirs: --max-steps 5, and files that are laid over each: @ FILE',
+  )
   .option('--dialect <name>', 'whose words they are written in; default: what their keys show')
   .option('--json', 'as one JSON object: ok, files')
   .addHelpText('after', afterHelp)
   .allowUnknownOption()
   .action(async (typed: string[], options: CheckOptions) => {
-    const first = typed.findIndex((word) => word.startsWith('-'));
-    const files = first === -1 ? typed : typed.slice(0, first);
-    const overrides = readOverrides(typed.slice(files.length));
+    const first = typed.findIndex((word, i) => word.startsWith('--') || (word === '@' && i > 0));
+    const files = (first === -1 ? typed : typed.slice(0, first)).filter((word) => word !== '@');
+    const settings = first === -1 ? [] : typed.slice(first);
     const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
     const reports: RunFileReport[] = [];
     for (const file of files) {
-      const load = { projectFolder: process.cwd(), overrides, ...dialect };
+      const { over, overrides } = readConfigLine([file, ...settings]);
+      const load = { projectFolder: process.cwd(), over, overrides, ...dialect };
       reports.push(await examineRunFile(file, load, toldWhenSlow));
     }
     const isOk = reports.every(({ problems }) => problems.length === 0);

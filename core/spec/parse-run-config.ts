@@ -1,5 +1,5 @@
 import { parse, TomlError } from 'smol-toml';
-import { environmentName, isEnvironmentFile, runNamePattern } from '../names.ts';
+import { asRunName, environmentName, isEnvironmentFile, runNamePattern } from '../names.ts';
 import { nearestName } from '../suggest.ts';
 import { detectDialect } from './dialects/detect.ts';
 import { type Dialect, placesOf, refusedFields, schemaOf, translate } from './dialects/dialect.ts';
@@ -10,12 +10,14 @@ import { ratchetRelations, ratchetWarnings } from './dialects/ratchet-relations.
 import { ratchetResumeStep, ratchetToRunSpec } from './dialects/ratchet-run-spec.ts';
 import { knownUnsupported, synonyms } from './dialects/ratchet-words.ts';
 import { applyOverrides } from './overrides.ts';
-import { findPositions, formatPath, type KeyPath } from './positions.ts';
+import { inOwnWords, kindAt } from './own-words.ts';
+import { type Layer, layeredPositions, mergedLayers } from './layers.ts';
+import { formatPath, type KeyPath } from './positions.ts';
 import type { Place, Problem } from './problems.ts';
 import { type Reading, readTable } from './read-table.ts';
 import { quoted, Reporter } from './reporter.ts';
 import { type JsonValue, RunSpec } from './run-spec.ts';
-import { expectedAt, schemaAt } from './schema-reader.ts';
+import { expectedAt } from './schema-reader.ts';
 import { findSecrets } from './secrets.ts';
 import { adviseSettings, type SettingAdvice } from './setting-advice.ts';
 import { isTable, type Table, valueAt } from './tables.ts';
@@ -34,6 +36,8 @@ export interface ParseOptions {
   readonly knownEnvironments?: readonly string[];
   /** The name of the dialect; missing = the one that the file's keys show. */
   readonly dialect?: string;
+  /** Laid over the file, from left to right. */
+  readonly over?: readonly Layer[];
 }
 
 /** What a file was read as. */
@@ -42,7 +46,7 @@ export interface ReadAs {
   readonly title: string;
   /** What showed it: `--dialect`, something that only this one has, or the keys. */
   readonly because: string;
-  /** Others whose keys these could be as well, by title, and where the same file means something else in them. */
+  /** Others whose keys these are as well and in which the same file means something else, and what. */
   readonly alternatives: readonly {
     readonly dialect: string;
     readonly title: string;
@@ -76,36 +80,44 @@ export type ParsedRunConfig =
 
 /** Reads a run's TOML. Says everything that is wrong with it at once, each problem with its line and what to do. */
 export function parseRunConfig(text: string, options: ParseOptions): ParsedRunConfig {
-  const { file } = options;
-  let written: Table;
-  try {
-    written = parse(text, { unsafeKeyBehaviour: 'throw' });
-  } catch (error) {
-    if (!(error instanceof TomlError)) throw error;
-    return { ok: false, problems: [syntaxProblem(error, file)], readAs: null };
+  const layers = [{ file: options.file, text }, ...(options.over ?? [])];
+  const tables: { layer: Layer; table: Table }[] = [];
+  const problems: Problem[] = [];
+  for (const layer of layers) {
+    try {
+      tables.push({ layer, table: parse(layer.text, { unsafeKeyBehaviour: 'throw' }) });
+    } catch (error) {
+      if (!(error instanceof TomlError)) throw error;
+      problems.push(syntaxProblem(error, layer.file));
+    }
   }
+  if (problems.length > 0) return { ok: false, problems, readAs: null };
+  const written = mergedLayers(tables);
   const candidates = options.dialect === undefined ? detectDialect(written, dialects) : [dialectNamed(options.dialect)];
   const [dialect, ...others] = candidates as [Dialect, ...Dialect[]];
-  const read = readAs(dialect, written, text, options);
+  const read = readAs(dialect, written, layers, options);
   const because = options.dialect === undefined ? (dialect.proof?.(written) ?? 'its keys') : '--dialect';
   const known = { dialect: dialect.name, title: dialect.title, because };
   if (!read.ok) return { ...read, readAs: { ...known, alternatives: [] } };
   const alternatives = others.flatMap((other) => {
-    const alternative = readAs(other, written, text, options);
+    const alternative = readAs(other, written, layers, options);
     if (!alternative.ok) return [];
-    return [{ dialect: other.name, title: other.title, differs: differences(read.spec, alternative.spec) }];
+    const differs = differences(read.spec, alternative.spec);
+    return differs.length === 0 ? [] : [{ dialect: other.name, title: other.title, differs }];
   });
   return { ...read, readAs: { ...known, alternatives } };
 }
 
 type Read = (RunConfig & { ok: true }) | { ok: false; problems: Problem[] };
 
-function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptions): Read {
+function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options: ParseOptions): Read {
   const schema = schemaOf(dialect);
-  const wantsText = (path: KeyPath) => schemaAt(schema, path)?.type === 'string';
-  const overridden = applyOverrides(file, options.overrides ?? {}, wantsText);
+  const isOwn = dialect.schema !== undefined;
+  const overrides = inOwnWords(options.overrides ?? {}, { schema, own: RatchetConfig, isOwn });
+  const wants = (kind: string) => (path: KeyPath) => kindAt(schema, RatchetConfig, path) === kind;
+  const overridden = applyOverrides(file, overrides, wants('string'), wants('object'));
   const applied = { ...overridden, table: dialect.prepare?.(overridden.table) ?? overridden.table };
-  const reporter = new Reporter(options.file, findPositions(text), applied);
+  const reporter = new Reporter(options.file, layeredPositions(layers), applied);
   for (const { path, key, value, reason } of applied.misplaced) {
     reporter.fromCommandLine(path, reason, `--${key.replace(/^-+/, '')} ${quoted(value)}`);
   }
@@ -164,6 +176,7 @@ function readingOf(dialect: Dialect): Reading {
     schema: schemaOf(dialect),
     refused: refusedFields(dialect),
     synonyms: { ...synonyms, ...dialect.synonyms },
+    ...(dialect.hints === undefined ? {} : { hints: dialect.hints }),
   };
 }
 
@@ -187,14 +200,7 @@ function differences(here: unknown, there: unknown, path: KeyPath = []): string[
 /** A run name from a file name: `configs/rl/Reverse Text.toml` → `reverse-text`. */
 export function runNameFromFile(file: string): string {
   const base = file.split(/[/\\]/).at(-1) ?? '';
-  const stem = base
-    .replace(/\.[^.]*$/, '')
-    .toLowerCase()
-    .replaceAll(/[^a-z0-9._-]+/g, '-')
-    .replace(/^[^a-z0-9]+/, '')
-    .slice(0, 64)
-    .replace(/[^a-z0-9]+$/, '');
-  return runNamePattern.test(stem) ? stem : 'run';
+  return asRunName(base.replace(/\.[^.]*$/, '')) ?? 'run';
 }
 
 function runName(options: ParseOptions, config: RatchetConfig | undefined, reporter: Reporter): string {

@@ -7,6 +7,8 @@ export interface Position {
   /** From 1, as editors count. */
   readonly line: number;
   readonly column: number;
+  /** Missing where there is but one. */
+  readonly file?: string;
 }
 
 /** Keys of tables and positions in arrays, from the root. */

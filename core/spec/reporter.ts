@@ -38,7 +38,7 @@ export class Reporter {
     }
     const position = this.#nearestPosition(written);
     this.#push(path, {
-      file: this.#file,
+      file: position?.file ?? this.#file,
       line: position?.line ?? null,
       column: position?.column ?? null,
       path: formatPath(path),
@@ -68,7 +68,7 @@ export class Reporter {
     }
     const position = this.#positions.at(written);
     return {
-      file: this.#file,
+      file: position?.file ?? this.#file,
       line: position?.line ?? null,
       column: position?.column ?? null,
       path: formatPath(written),
@@ -81,9 +81,13 @@ export class Reporter {
     return path.some((_, i) => this.#paths.has(pathKey(path.slice(0, i + 1))));
   }
 
-  /** As one reads the file, from top to bottom; what has no line comes first. */
+  /** As one reads the file, from top to bottom, one file after the other; what has no line comes first. */
   inOrder(): Problem[] {
-    return this.problems.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0) || (a.column ?? 0) - (b.column ?? 0));
+    const files = [...new Set(this.problems.filter(({ line }) => line !== null).map(({ file }) => file))];
+    const place = ({ file, line }: Problem): number => (line === null ? -1 : files.indexOf(file));
+    return this.problems.toSorted(
+      (a, b) => place(a) - place(b) || (a.line ?? 0) - (b.line ?? 0) || (a.column ?? 0) - (b.column ?? 0),
+    );
   }
 
   #push(path: KeyPath, problem: Problem): void {
@@ -104,6 +108,7 @@ export class Reporter {
 
 export function describe(value: unknown): string {
   if (value === undefined) return 'nothing';
+  if (value === null) return 'null';
   if (typeof value === 'string') return quoted(value);
   if (value instanceof Date) return 'a date';
   if (Array.isArray(value)) return `a list of ${value.length}`;
