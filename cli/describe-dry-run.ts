@@ -1,4 +1,5 @@
 import type { DryRun, EmbeddedMemory, GpuMemory } from '../backends/configs/dry-run.ts';
+import { isHubId } from '../core/names.ts';
 import { gpuSettingsOf } from '../core/spec/gpu-settings.ts';
 import type { MemoryPlan } from '../core/spec/memory-plan.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
@@ -46,9 +47,12 @@ function processes(spec: RunSpec): string[] {
       : inference.url !== null
         ? `the server at ${inference.url}`
         : `one policy server on ${inference.provider}`;
+  const here = isHubId(spec.model)
+    ? 'nothing, since the model is not here (see below)'
+    : `trained by ${trains}, sampled by ${samples}`;
   const lines = [
     '  workers       orchestrator, 1 trainer, 1 rollout worker, metrics (ratchet dev has more: --trainers, --rollout-workers)',
-    `  here          trained by ${trains}, sampled by ${samples}`,
+    `  here          ${here}`,
   ];
   if (trainerGpus === null && inferenceGpus === null) return lines;
   return [

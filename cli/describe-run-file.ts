@@ -52,7 +52,7 @@ function section(title: string, lines: readonly string[]): string[] {
   return lines.length === 0 ? [] : [title, ...lines.map((line) => `  ${line}`)];
 }
 
-function notYetLine({ value, feature, ...place }: NotYet): string {
+export function notYetLine({ value, feature, ...place }: NotYet): string {
   const isPlain = typeof value !== 'object';
   return `${formatPlace(place)}${isPlain ? ` = ${JSON.stringify(value)}` : ''}   (to come: ${feature})`;
 }

@@ -19,6 +19,7 @@ import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
 import type { Clock } from '../clock.ts';
 import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
+import { notYetLine } from '../describe-run-file.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
@@ -87,9 +88,10 @@ export async function train(
   const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides, ...named })).spec;
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
-  const { spec, resumeStep, readAs } = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
+  const { spec, resumeStep, readAs, notYet } = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
   await checkModel(spec);
   if (readAs.dialect !== ownDialect) audience.say(readAsLine(file, readAs));
+  for (const field of notYet) audience.say(`not yet honoured: ${notYetLine(field)}`);
   const command = { file, ...named, name: run === usualName ? null : run, overrides };
 
   const goOn = trainAgain(command);
