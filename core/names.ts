@@ -36,6 +36,17 @@ export const firstLineage = 'main';
 /** A run is named once and its workflow id is that name. The pattern also keeps it safe as a folder name. */
 export const runNamePattern = /^[a-z0-9][a-z0-9._-]{0,63}$/;
 
+/** The run name nearest to a text: `Reverse Text` → `reverse-text`; undefined where nothing of it can stay. */
+export function asRunName(text: string): string | undefined {
+  const name = text
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9._-]+/g, '-')
+    .replace(/^[^a-z0-9]+/, '')
+    .slice(0, 64)
+    .replace(/[^a-z0-9]+$/, '');
+  return runNamePattern.test(name) ? name : undefined;
+}
+
 /** What a workflow that drives a run may be called: it is shown, copied into commands and stored, so nothing that reads as a path. */
 export const workflowIdPattern = /^[A-Za-z0-9][\w.:+@-]{0,254}$/;
 
@@ -66,6 +77,11 @@ export function versionName({ step, replay = 0 }: { readonly step: number; reado
 /** Whether an environment id names a file of the user's: `./my-env.ts`, from where the config lies, or an absolute path. */
 export function isEnvironmentFile(id: string): boolean {
   return environmentFilePattern.test(id);
+}
+
+/** Whether a model's name is one on the Hugging Face Hub: `Qwen/Qwen3-4B`. A folder may have such a name as well. */
+export function isHubId(model: string): boolean {
+  return /^[A-Za-z0-9][\w.-]*\/[A-Za-z0-9][\w.-]*$/.test(model);
 }
 
 export const environmentFilePattern = /^(?:\.{1,2}\/|\/).*[^/]\.m?[jt]s$/;

@@ -2,14 +2,20 @@
 
 /** The candidate nearest to a misspelt name, or undefined when none is near enough to be meant. */
 export function nearestName(name: string, candidates: readonly string[]): string | undefined {
+  return nearestNames(name, candidates)[0];
+}
+
+/** All candidates that are equally near, in their order; none when none is near enough to be meant. */
+export function nearestNames(name: string, candidates: readonly string[]): string[] {
   const spelling = plain(name);
-  let nearest: string | undefined;
+  let nearest: string[] = [];
   // A third of the letters may be wrong, and at least two: "tempratur" is meant, "rank" for "seed" is not.
   let within = Math.max(2, Math.floor(spelling.length / 3)) + 1;
   if (spelling.length <= 3) within = 2;
   for (const candidate of candidates) {
     const distance = editDistance(spelling, plain(candidate));
-    if (distance < within) [nearest, within] = [candidate, distance];
+    if (distance < within) [nearest, within] = [[candidate], distance];
+    else if (distance === within && nearest.length > 0 && !nearest.includes(candidate)) nearest.push(candidate);
   }
   return nearest;
 }

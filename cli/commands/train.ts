@@ -4,9 +4,10 @@ import { isDeepStrictEqual } from 'node:util';
 import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
 import { taskQueues } from '../../core/names.ts';
+import type { ReadAs } from '../../core/spec/parse-run-config.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { loadRunConfig, type LoadOptions } from '../../backends/configs/load-run-config.ts';
 import { untilSent } from '../until-sent.ts';
 import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
 import { waitForRunningStack } from '../../workers/project-lock.ts';
@@ -17,9 +18,11 @@ import { remoteTemporal } from '../../workers/temporal-settings.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
 import type { Clock } from '../clock.ts';
+import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
+import { notYetLine } from '../describe-run-file.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { installEnvironment } from '../install-environment.ts';
-import { readOverrides } from '../overrides.ts';
+import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts';
@@ -32,42 +35,71 @@ An environment OWNER/NAME is looked for in ./environments and among installed Py
 file: builtin = true) it is the environment of that name that comes with Ratchet.
 `;
 
-export const trainCommand = new Command('train')
-  .description('train with a run file; goes on where the run stands, or attaches to it if it is running')
-  .argument('<file>', 'run file (TOML)')
-  .argument('[overrides...]', 'any setting of the file: --max-steps 5 --sampling.temperature 0.7')
-  .option('--name <run>', "the run's name; default: the file's name")
-  .option('--fresh', 'start over under a new name')
-  .option('--yes', 'install environments of the Environments Hub that are not here (ratchet env install)')
-  .option(...tellingOptions.plain)
-  .option(...tellingOptions.json)
-  .addHelpText('after', resumeHelp)
-  .allowUnknownOption()
-  .action(async (file: string, rest: string[], options: TrainOptions) => {
-    process.exitCode = await train(file, readOverrides(rest), options);
-  });
+const filesHelp = `
+Further files are laid over the first from left to right: @ mine.toml; lists are replaced. --trainer @ t.toml is a file for
+one table. --ckpt turns a table on with its defaults, --no-wandb takes it away. Settings are in the file's words, or in
+Ratchet's.
+`;
 
-interface TrainOptions extends TellingOptions {
+/** A command that trains: `train`, and the same under the names that other trainers gave it. */
+export function trainingCommand(name: string, description: string): Command {
+  return new Command(name)
+    .description(description)
+    .argument('<file>', 'run file (TOML), in any of the dialects; also "@ FILE"')
+    .argument(
+      '[settings...]',
+      'any setting of the file: --max-steps 5 --sampling.temperature 0.7; further files: @ FILE',
+    )
+    .option('--name <run>', "the run's name; default: the file's name")
+    .option('--fresh', 'start over under a new name')
+    .option('--yes', 'install environments of the Environments Hub that are not here (ratchet env install)')
+    .option('--dialect <name>', 'the words that the file is written in; default: as its keys show')
+    .option(...dryRunOptions.dryRun)
+    .option(...dryRunOptions.gpuMemory)
+    .option(...dryRunOptions.modelConfig)
+    .option(...tellingOptions.plain)
+    .option(...tellingOptions.json)
+    .addHelpText('after', filesHelp + resumeHelp)
+    .allowUnknownOption()
+    .action(async (file: string, rest: string[], options: TrainOptions) => {
+      process.exitCode = await train(readConfigLine([file, ...rest]), options);
+    });
+}
+
+export const trainCommand = trainingCommand(
+  'train',
+  'train with a run file; goes on where the run stands, or attaches to it if it is running',
+);
+
+interface TrainOptions extends TellingOptions, Omit<DryRunFlags, 'json'> {
   readonly name?: string;
   readonly fresh?: boolean;
   readonly yes?: boolean;
+  readonly dialect?: string;
+  readonly dryRun?: boolean;
 }
 
 /** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
 export async function train(
-  file: string,
-  overrides: Readonly<Record<string, string>>,
+  { file, over, overrides }: ConfigLine,
   options: TrainOptions & { readonly rewind?: number },
 ): Promise<number> {
+  const named = { over, ...(options.dialect === undefined ? {} : { dialect: options.dialect }) };
+  if (options.dryRun) {
+    const run = options.name === undefined ? {} : { run: options.name };
+    return dryRun(file, { projectFolder: process.cwd(), overrides, ...named, ...run }, options);
+  }
   const audience = openAudience(chooseTelling(options, process.env, process.stdout));
   const projectFolder = process.cwd();
-  if (options.yes === true) await installMissing(file, overrides, projectFolder);
-  const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides })).spec;
+  if (options.yes === true) await installMissing(file, { projectFolder, overrides, ...named });
+  const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides, ...named })).spec;
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
-  const { spec, resumeStep } = await loadRunConfig(file, { projectFolder, overrides, run });
+  const { spec, resumeStep, readAs, notYet } = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
   await checkModel(spec);
-  const command = { file, name: run === usualName ? null : run, overrides };
+  if (readAs.dialect !== ownDialect) audience.say(readAsLine(file, readAs));
+  for (const field of notYet) audience.say(`not yet honoured: ${notYetLine(field)}`);
+  const command = { file, ...named, name: run === usualName ? null : run, overrides };
 
   const goOn = trainAgain(command);
   const { interrupted, stop: stopListening } = whenLeft();
@@ -117,10 +149,21 @@ export async function train(
   }
 
   function start(): Promise<RunHandle> {
+    const layers = over.length === 0 ? {} : { over };
+    const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
     return client.workflow.start<typeof trainRun>('trainRun', {
       workflowId: run,
       taskQueue: taskQueues.orchestrator,
-      args: [{ config: file, overrides, run, ...(options.rewind === undefined ? {} : { rewind: options.rewind }) }],
+      args: [
+        {
+          config: file,
+          ...layers,
+          ...dialect,
+          overrides,
+          run,
+          ...(options.rewind === undefined ? {} : { rewind: options.rewind }),
+        },
+      ],
       workflowIdConflictPolicy: 'USE_EXISTING',
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       // A killed orchestrator's unfinished workflow task is waited for no longer than this.
@@ -131,14 +174,20 @@ export async function train(
 }
 
 /** Asks for what the file names and the Environments Hub may have. What is still missing then is refused as ever. */
-async function installMissing(
-  file: string,
-  overrides: Readonly<Record<string, string>>,
-  projectFolder: string,
-): Promise<void> {
-  const { missing } = await loadRunConfig(file, { projectFolder, overrides, isOnlyLookedAt: true });
+async function installMissing(file: string, options: LoadOptions): Promise<void> {
+  const { missing } = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
   const wanted = new Set(missing.flatMap(({ hub }) => hub ?? []));
-  for (const environment of wanted) await installEnvironment(environment, projectFolder);
+  for (const environment of wanted) await installEnvironment(environment, options.projectFolder);
+}
+
+const ownDialect = 'ratchet';
+
+/** In whose words a file was read, and whose they could be as well. */
+function readAsLine(file: string, { title, alternatives }: ReadAs): string {
+  const others = alternatives.map(
+    ({ dialect, title: other, differs }) => `; with --dialect ${dialect} (${other}) ${differs.slice(0, 3).join(', ')}`,
+  );
+  return `${file} is read as ${title}${others.join('')}`;
 }
 
 type Teller = Pick<Clock, 'say' | 'part'>;

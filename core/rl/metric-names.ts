@@ -245,14 +245,19 @@ export const metricSections: readonly {
         source: 'trainer',
       },
       { name: 'max_logprob_difference', unit: 'nats', meaning: 'the largest |ln ρ| of a token', source: 'trainer' },
-      { name: 'clip_fraction', unit: 'share', meaning: 'tokens that clipping acts on', source: 'trainer' },
+      { name: 'clip_fraction', unit: 'share', meaning: 'tokens that clipping or a mask acts on', source: 'trainer' },
       {
         name: 'clip_fraction_low',
         unit: 'share',
-        meaning: 'those at `clip_low`; 0 unless the loss is `grpo`',
+        meaning: 'those below `clip_low`, in grpo, or `mask_low`, in importance_sampling; else 0',
         source: 'trainer',
       },
-      { name: 'clip_fraction_high', unit: 'share', meaning: 'those at `clip_high`', source: 'trainer' },
+      {
+        name: 'clip_fraction_high',
+        unit: 'share',
+        meaning: 'those above `clip_high` or `mask_high`',
+        source: 'trainer',
+      },
       {
         name: 'train/kl_divergence',
         unit: 'nats',

@@ -8,6 +8,7 @@ import type { ScheduleSpec } from '../spec/run-spec.ts';
  *     n ≤ w      peak · n / w
  *     constant   peak
  *     linear     peak · (1 − (1 − ρ) · (n − w) / (N − w)), which is peak · ρ at n = N
+ *                with d decay steps: peak until n = N − d, and (n − N + d) / d in place of (n − w) / (N − w)
  *     cosine     peak · (ρ + (1 − ρ) · (1 + cos(π (n − w) / (N − w))) / 2), likewise
  *
  * as `get_linear_schedule_with_warmup` and `get_cosine_schedule_with_warmup` of transformers, counted from 1 so that no step has rate 0 at its start. Beyond
@@ -20,10 +21,11 @@ export function learningRateAt(input: {
   readonly schedule: ScheduleSpec;
 }): number {
   const { step, maxSteps, peak, schedule } = input;
-  const { type, warmupSteps, minRatio } = schedule;
+  const { type, warmupSteps, decaySteps, minRatio } = schedule;
   if (step <= warmupSteps) return (peak * step) / warmupSteps;
   if (type === 'constant') return peak;
-  const done = Math.min(1, (step - warmupSteps) / (maxSteps - warmupSteps));
+  const begin = type === 'linear' && decaySteps !== undefined ? maxSteps - decaySteps : warmupSteps;
+  const done = Math.max(0, Math.min(1, (step - begin) / (maxSteps - begin)));
   const left = type === 'linear' ? 1 - done : (1 + Math.cos(Math.PI * done)) / 2;
   return peak * (minRatio + (1 - minRatio) * left);
 }

@@ -1,9 +1,12 @@
 import { parse } from 'smol-toml';
 import { pathKey } from './positions.ts';
 import type { KeyPath } from './positions.ts';
-import { copied, isTable, setOwn, type Table } from './tables.ts';
+import { copied, isTable, merged, setOwn, type Table } from './tables.ts';
 
-/** Settings from the command line, laid over the file: `--sampling.temperature 0.7`, `--max-steps 5`, `--env.0.id x`. */
+/**
+ * Settings from the command line, laid over the file: `--sampling.temperature 0.7`, `--max-steps 5`, `--env.0.id x`; `--ckpt` and
+ * `--no-wandb` turn a table on and off.
+ */
 
 export interface AppliedOverrides {
   readonly table: Table;
@@ -21,19 +24,27 @@ export interface AppliedOverrides {
 /**
  * Lays overrides over a table and leaves the table itself as it is. Dashes and underscores are the same; a position in
  * a list may be left out when the list has one item. Values are TOML (`0.7`, `true`, `[1, 2]`); what is not, or where
- * `wantsText` says so, is text as it stands.
+ * `wantsText` says so, is text as it stands. A JSON object lies over the table that is there, an inline table of TOML replaces it. Where
+ * `wantsTable` says so, `true` is an empty table unless there is one, and `false` takes the table away.
  */
 export function applyOverrides(
   table: Table,
   overrides: Readonly<Record<string, string>>,
   wantsText: (path: KeyPath) => boolean,
+  wantsTable: (path: KeyPath) => boolean = () => false,
 ): AppliedOverrides {
   const result = copied(table);
   const overridden = new Set<string>();
   const misplaced: { path: KeyPath; key: string; value: string; reason: string }[] = [];
   for (const [key, value] of Object.entries(overrides)) {
     const written = key.replace(/^-+/, '').split('.');
-    const outcome = setWritten(result, written, (path) => (wantsText(path) ? plainText(value) : parseValue(value)));
+    const outcome = setWritten(result, written, (path, there) => {
+      if (wantsText(path)) return plainText(value);
+      if (value === 'true' && wantsTable(path)) return isTable(there) ? there : {};
+      if (value === 'false' && wantsTable(path)) return undefined;
+      const object = jsonObject(value);
+      return object && isTable(there) ? merged(there, object) : (object ?? parseValue(value));
+    });
     if (outcome.reason === undefined) overridden.add(pathKey(outcome.path));
     else misplaced.push({ path: outcome.path, key, value, reason: outcome.reason });
   }
@@ -44,7 +55,7 @@ export function applyOverrides(
 function setWritten(
   root: Table,
   written: readonly string[],
-  valueFor: (path: KeyPath) => unknown,
+  valueFor: (path: KeyPath, there: unknown) => unknown,
 ): { readonly path: KeyPath; readonly reason?: string } {
   const path: (string | number)[] = [];
   let here: unknown = root;
@@ -58,18 +69,33 @@ function setWritten(
       if (names !== undefined && names >= here.length) return { path, reason: `a list with more than ${names} items` };
       path.push(names ?? 0);
       if (names === undefined) i -= 1;
-      else if (isLast) here[names] = valueFor(path);
+      else if (isLast) here[names] = valueFor(path, here[names]);
       here = here[path.at(-1) as number];
       continue;
     }
     if (!isTable(here)) return { path, reason: 'a table, because something in it is to be set' };
     const key = matchingKey(here, segment);
     path.push(key);
-    if (isLast) setOwn(here, key, valueFor(path));
+    if (isLast) setOrTakeOut(here, key, valueFor(path, here[key]));
     else if (!Object.hasOwn(here, key)) setOwn(here, key, {});
     here = here[key];
   }
   return { path };
+}
+
+function setOrTakeOut(table: Table, key: string, value: unknown): void {
+  if (value === undefined) delete table[key];
+  else setOwn(table, key, value);
+}
+
+function jsonObject(value: string): Table | undefined {
+  if (!value.trimStart().startsWith('{')) return undefined;
+  try {
+    const parsed: unknown = JSON.parse(value);
+    return isTable(parsed) ? parsed : undefined;
+  } catch {
+    return undefined; // An inline table of TOML.
+  }
 }
 
 /** The key as the file spells it if it has it, else with underscores. */

@@ -1,6 +1,7 @@
-import { runNamePattern } from '../names.ts';
+import { asRunName, runNamePattern } from '../names.ts';
 import { detectDialect } from './dialects/detect.ts';
-import { type Dialect, placesOf, refusedFields, schemaOf, translate } from './dialects/dialect.ts';
+import { type Dialect, refusedFields, schemaOf, translate } from './dialects/dialect.ts';
+import { placesOf } from './dialects/places.ts';
 import { dialectNamed, dialects } from './dialects/index.ts';
 import { laterFields } from './dialects/later.ts';
 import { RatchetConfig } from './dialects/ratchet.ts';
@@ -9,14 +10,17 @@ import { ratchetResumeStep, ratchetToRunSpec } from './dialects/ratchet-run-spec
 import { knownUnsupported, synonyms } from './dialects/ratchet-words.ts';
 import { applyOverrides } from './overrides.ts';
 import type { FindEnvironment } from './find-environment.ts';
+import { inOwnWords, kindAt } from './own-words.ts';
+import { type Layer, layeredPositions, mergedLayers } from './layers.ts';
 import { parseToml } from './parse-toml.ts';
-import { findPositions, formatPath, type KeyPath } from './positions.ts';
-import type { Problem } from './problems.ts';
+import { formatPath, type KeyPath } from './positions.ts';
+import type { Place, Problem } from './problems.ts';
 import { type Reading, readTable } from './read-table.ts';
 import { reportSecrets } from './report-secrets.ts';
 import { quoted, Reporter } from './reporter.ts';
 import { type JsonValue, RunSpec } from './run-spec.ts';
-import { expectedAt, schemaAt } from './schema-reader.ts';
+import { expectedAt } from './schema-reader.ts';
+import { adviseSettings, type SettingAdvice } from './setting-advice.ts';
 import { isTable, type Table, valueAt } from './tables.ts';
 
 export { formatProblems } from './problems.ts';
@@ -35,13 +39,17 @@ export interface ParseOptions {
   readonly isOnlyLookedAt?: boolean;
   /** The dialect, or its name; missing = the one that the file's keys show. */
   readonly dialect?: string | Dialect;
+  /** Laid over the file, from left to right. */
+  readonly over?: readonly Layer[];
 }
 
 /** What a file was read as. */
 export interface ReadAs {
   readonly dialect: string;
   readonly title: string;
-  /** Others whose keys these could be as well, by title, and where the same file means something else in them. */
+  /** What showed it: `--dialect`, something that only this one has, or the keys. */
+  readonly because: string;
+  /** Others whose keys these are as well and in which the same file means something else, and what. */
   readonly alternatives: readonly {
     readonly dialect: string;
     readonly title: string;
@@ -50,70 +58,86 @@ export interface ReadAs {
 }
 
 export interface MissingEnvironment extends Problem {
+  readonly id: string;
   /** What `ratchet env install` takes; null where the Environments Hub is not where it comes from. */
   readonly hub: string | null;
 }
 
+/** A field that is read, checked and kept, and that no part of Ratchet honours yet. */
+export interface NotYet extends Place {
+  readonly value: JsonValue;
+  /** What will honour it. */
+  readonly feature: string;
+}
+
+export type Advice = Omit<SettingAdvice, 'paths'> & Place;
+
+export interface RunConfig {
+  readonly spec: RunSpec;
+  readonly warnings: string[];
+  /** The step to go on from, where the config asks for one: −1 = the latest. */
+  readonly resumeStep: number | null;
+  readonly notYet: readonly NotYet[];
+  readonly advice: readonly Advice[];
+  /** Where a field of ours was written. */
+  readonly placeOf: (...names: KeyPath[]) => Place;
+  /** Environments that are not here. */
+  readonly missing: readonly MissingEnvironment[];
+  /** The file in our own words. */
+  readonly ours: Table;
+}
+
 export type ParsedRunConfig =
-  | {
-      readonly ok: true;
-      readonly spec: RunSpec;
-      readonly warnings: string[];
-      /** The step to go on from, where the config asks for one: −1 = the latest. */
-      readonly resumeStep: number | null;
-      readonly readAs: ReadAs;
-      /** Environments that are not here. */
-      readonly missing: readonly MissingEnvironment[];
-      /** The file in our own words. */
-      readonly ours: Table;
-    }
+  | (RunConfig & { readonly ok: true; readonly readAs: ReadAs })
   | { readonly ok: false; readonly problems: Problem[]; readonly readAs: ReadAs | null };
 
 /** Reads a run's TOML. Says everything that is wrong with it at once, each problem with its line and what to do. */
 export function parseRunConfig(text: string, options: ParseOptions): ParsedRunConfig {
-  const { file } = options;
-  const { table: written, problem } = parseToml(text, file);
-  if (problem) return { ok: false, problems: [problem], readAs: null };
+  const layers = [{ file: options.file, text }, ...(options.over ?? [])];
+  const parsed = layers.map((layer) => ({ layer, ...parseToml(layer.text, layer.file) }));
+  const problems = parsed.flatMap(({ problem }) => problem ?? []);
+  if (problems.length > 0) return { ok: false, problems, readAs: null };
+  const written = mergedLayers(parsed.flatMap(({ layer, table }) => (table ? { layer, table } : [])));
   const candidates = options.dialect === undefined ? detectDialect(written, dialects) : [dialectOf(options.dialect)];
   const [dialect, ...others] = candidates as [Dialect, ...Dialect[]];
-  const read = readAs(dialect, written, text, options);
-  if (!read.ok) return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives: [] } };
+  const read = readAs(dialect, written, layers, options);
+  const because = options.dialect === undefined ? (dialect.proof?.(written) ?? 'its keys') : '--dialect';
+  const known = { dialect: dialect.name, title: dialect.title, because };
+  if (!read.ok) return { ...read, readAs: { ...known, alternatives: [] } };
   const alternatives = others.flatMap((other) => {
-    const alternative = readAs(other, written, text, options);
+    const alternative = readAs(other, written, layers, options);
     if (!alternative.ok) return [];
-    return [{ dialect: other.name, title: other.title, differs: differences(read.spec, alternative.spec) }];
+    const differs = differences(read.spec, alternative.spec);
+    return differs.length === 0 ? [] : [{ dialect: other.name, title: other.title, differs }];
   });
-  return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives } };
+  return { ...read, readAs: { ...known, alternatives } };
 }
 
 function dialectOf(given: string | Dialect): Dialect {
   return typeof given === 'string' ? dialectNamed(given) : given;
 }
 
-type Read =
-  | {
-      ok: true;
-      spec: RunSpec;
-      warnings: string[];
-      resumeStep: number | null;
-      missing: readonly MissingEnvironment[];
-      ours: Table;
-    }
-  | { ok: false; problems: Problem[] };
+type Read = (RunConfig & { ok: true }) | { ok: false; problems: Problem[] };
 
-function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptions): Read {
+function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options: ParseOptions): Read {
   const schema = schemaOf(dialect);
-  const wantsText = (path: KeyPath) => schemaAt(schema, path)?.type === 'string';
-  const overridden = applyOverrides(file, options.overrides ?? {}, wantsText);
+  const isOwn = dialect.schema !== undefined;
+  const overrides = inOwnWords(options.overrides ?? {}, { schema, own: RatchetConfig, isOwn });
+  const wants = (kind: string) => (path: KeyPath) => kindAt(schema, RatchetConfig, path) === kind;
+  const overridden = applyOverrides(file, overrides, wants('string'), wants('object'));
   const applied = { ...overridden, table: dialect.prepare?.(overridden.table) ?? overridden.table };
-  const reporter = new Reporter(options.file, findPositions(text), applied);
+  const reporter = new Reporter(options.file, layeredPositions(layers), applied);
   for (const { path, key, value, reason } of applied.misplaced) {
     reporter.fromCommandLine(path, reason, `--${key.replace(/^-+/, '')} ${quoted(value)}`);
   }
   reportSecrets(applied.table, reporter);
   const table = readTable(applied.table, readingOf(dialect), reporter);
   const own = table && translate(dialect, table);
-  for (const { paths, ...problem } of own?.problems ?? []) reporter.addRelation(paths, problem);
+  for (const { paths, ...problem } of own?.problems ?? []) {
+    // What is missing may only have been taken out of its table, because it was wrong.
+    const isTakenOut = valueAt(table, paths[0]!) === undefined && reporter.hasWithin(paths[0]!.slice(0, -1));
+    if (!isTakenOut) reporter.addRelation(paths, problem);
+  }
   // From here on everything is in our own words, and reported where it was written.
   if (own) reporter.speakOf((path) => (dialect.schema ? path : (own.writtenAt(path) ?? path)));
   const ownTable = own && (dialect.schema ? table : readTable(own.table, ratchetReading, reporter));
@@ -130,7 +154,12 @@ function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptio
   }
 
   // A config that got this far and does not make a RunSpec is a bug of the dialect, so this may throw.
-  const spec = RunSpec.parse({ ...ratchetToRunSpec(config, name), later: laterOf(own.table) });
+  const later = laterOf(own.table);
+  const spec = RunSpec.parse({
+    ...ratchetToRunSpec(config, name),
+    later: Object.fromEntries(later.map(({ path, value }) => [formatPath(path), value])),
+  });
+  const placeOf = (...names: KeyPath[]): Place => reporter.placeOf(names);
   return {
     ok: true,
     spec: withIds(spec, environments.ids),
@@ -138,6 +167,9 @@ function readAs(dialect: Dialect, file: Table, text: string, options: ParseOptio
     resumeStep: ratchetResumeStep(config),
     missing: environments.missing,
     ours: dialect.schema ? applied.table : own.table,
+    notYet: later.map(({ path, value, feature }) => ({ ...placeOf(path), value, feature })),
+    advice: adviseSettings(spec).map(({ paths, ...said }) => ({ ...said, ...placeOf(...paths) })),
+    placeOf,
   };
 }
 
@@ -159,15 +191,14 @@ function readingOf(dialect: Dialect): Reading {
     schema: schemaOf(dialect),
     refused: refusedFields(dialect),
     synonyms: { ...synonyms, ...dialect.synonyms },
+    ...(dialect.hints === undefined ? {} : { hints: dialect.hints }),
   };
 }
 
-/** What the config asks for and is still to come, by path. */
-function laterOf(table: Table): RunSpec['later'] {
-  return Object.fromEntries(
-    Object.keys(laterFields).flatMap((field) =>
-      placesOf(field, table).map((at) => [formatPath(at), valueAt(table, at) as JsonValue]),
-    ),
+/** What the config asks for and is still to come. */
+function laterOf(table: Table): { path: KeyPath; value: JsonValue; feature: string }[] {
+  return Object.entries(laterFields).flatMap(([field, { feature }]) =>
+    placesOf(field, table).map((path) => ({ path, value: valueAt(table, path) as JsonValue, feature })),
   );
 }
 
@@ -184,14 +215,7 @@ function differences(here: unknown, there: unknown, path: KeyPath = []): string[
 /** A run name from a file name: `configs/rl/Reverse Text.toml` → `reverse-text`. */
 export function runNameFromFile(file: string): string {
   const base = file.split(/[/\\]/).at(-1) ?? '';
-  const stem = base
-    .replace(/\.[^.]*$/, '')
-    .toLowerCase()
-    .replaceAll(/[^a-z0-9._-]+/g, '-')
-    .replace(/^[^a-z0-9]+/, '')
-    .slice(0, 64)
-    .replace(/[^a-z0-9]+$/, '');
-  return runNamePattern.test(stem) ? stem : 'run';
+  return asRunName(base.replace(/\.[^.]*$/, '')) ?? 'run';
 }
 
 function runName(options: ParseOptions, config: RatchetConfig | undefined, reporter: Reporter): string {
@@ -234,7 +258,7 @@ function findEnvironments(
     }
     const { expected, received, suggestion, hub = null } = found;
     const problem = { path, expected, received, ...(suggestion === undefined ? {} : { suggestion }) };
-    if (isOnlyLookedAt) missing.push({ ...reporter.placed(problem), hub });
+    if (isOnlyLookedAt) missing.push({ ...reporter.placed(problem), id, hub });
     else reporter.add(problem);
   }
   return { ids, said: [...said], missing };

@@ -1,5 +1,5 @@
 import type { z } from 'zod';
-import { nearestName } from '../suggest.ts';
+import { editDistance, nearestName, nearestNames } from '../suggest.ts';
 import type { KeyPath } from './positions.ts';
 import { rotate } from './report-secrets.ts';
 import { describe, type Reporter } from './reporter.ts';
@@ -14,6 +14,8 @@ export interface Reading {
   readonly refused: Readonly<Record<string, string>>;
   /** What other systems call a field of this schema. */
   readonly synonyms: Readonly<Record<string, string>>;
+  /** By path without positions: what to write where the value is not one the field takes. */
+  readonly hints?: Readonly<Record<string, string>>;
   /** What stands in for a field that must be there, so that the rest can still be looked at. */
   readonly placeholder: (path: KeyPath) => unknown;
 }
@@ -74,7 +76,9 @@ function reportIssue(issue: z.core.$ZodIssue, table: Table, reading: Reading, re
   // A field inside free-form args has no schema of its own; the nearest one that has says what is expected.
   const described = path.map((_, i) => path.slice(0, path.length - i)).find((at) => expectedAt(reading.schema, at));
   const expected = (described && expectedAt(reading.schema, described)) ?? issue.message;
-  const suggestion = valueSuggestion(path, received, reading.schema);
+  const field = tableName(path);
+  const hint = Object.hasOwn(reading.hints ?? {}, field) ? reading.hints?.[field] : undefined;
+  const suggestion = hint ?? valueSuggestion(path, received, reading.schema);
   reporter.add({ path, expected, received: describe(received), ...(suggestion === undefined ? {} : { suggestion }) });
 }
 
@@ -137,18 +141,29 @@ function keySuggestion(
       .filter(([name, keys]) => name !== here && keys.includes(wanted))
       .map(([name]) => placeOf(name, schema));
 
-  const places = elsewhere(canonical);
-  if (places.length > 0) return `"${canonical}" belongs ${places.join(' or ')}`;
-  const synonym = Object.hasOwn(synonyms, canonical) ? synonyms[canonical]! : undefined;
-  if (synonym !== undefined) {
+  const near = nearestNames(key, keys);
+  const other = otherMeaning();
+  // One letter off a key of this table, and the name of something else: either may be meant.
+  const isClose = near.length > 0 && editDistance(canonical, near[0]!) === 1;
+  if (other !== undefined) return isClose ? `${didYouMean(near)} Else ${other}` : other;
+  if (near.length > 0) return didYouMean(near);
+  const far = nearestName(key, [...tablesOf(schema).values()].flat());
+  return far === undefined ? undefined : `did you mean "${far}"? It belongs ${elsewhere(far).join(' or ')}`;
+
+  /** What a key of another table, or of another system, is to be here. */
+  function otherMeaning(): string | undefined {
+    const places = elsewhere(canonical);
+    if (places.length > 0) return `"${canonical}" belongs ${places.join(' or ')}`;
+    const synonym = Object.hasOwn(synonyms, canonical) ? synonyms[canonical]! : undefined;
+    if (synonym === undefined) return undefined;
     return keys.includes(synonym)
       ? `here it is called "${synonym}"`
       : `it is called "${synonym}" and belongs ${elsewhere(synonym).join(' or ')}`;
   }
-  const near = nearestName(key, keys);
-  if (near !== undefined) return `did you mean "${near}"?`;
-  const far = nearestName(key, [...tablesOf(schema).values()].flat());
-  return far === undefined ? undefined : `did you mean "${far}"? It belongs ${elsewhere(far).join(' or ')}`;
+}
+
+function didYouMean(names: readonly string[]): string {
+  return `did you mean ${names.map((name) => `"${name}"`).join(' or ')}?`;
 }
 
 function placeOf(table: string, schema: z.ZodObject): string {

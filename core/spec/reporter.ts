@@ -1,6 +1,6 @@
 import type { AppliedOverrides } from './overrides.ts';
 import { formatPath, type KeyPath, pathKey, type Positions } from './positions.ts';
-import type { Problem } from './problems.ts';
+import type { Place, Problem } from './problems.ts';
 import { looksSecret } from './secrets.ts';
 import { isTable } from './tables.ts';
 
@@ -47,7 +47,7 @@ export class Reporter {
     }
     const position = this.#nearestPosition(written);
     this.#push(path, {
-      file: this.#file,
+      file: position?.file ?? this.#file,
       line: position?.line ?? null,
       column: position?.column ?? null,
       path: formatPath(path),
@@ -67,15 +67,42 @@ export class Reporter {
     this.#push(path, { ...where, expected, received, ...(suggestion === undefined ? {} : { suggestion }) });
   }
 
+  /** Where a field was written, in the words of the file, of several names of one field the one that was; without a line where none was. */
+  placeOf(given: readonly KeyPath[]): Place {
+    const paths = given.map(this.#writtenAt);
+    const isThere = (path: KeyPath) => this.#applied.isOverridden(path) || this.#positions.at(path) !== undefined;
+    const written = paths.find(isThere) ?? paths[0]!;
+    if (this.#applied.isOverridden(written)) {
+      return { file: 'command line', line: null, column: null, path: formatPath(written) };
+    }
+    const position = this.#positions.at(written);
+    return {
+      file: position?.file ?? this.#file,
+      line: position?.line ?? null,
+      column: position?.column ?? null,
+      path: formatPath(written),
+    };
+  }
+
   /** Whether something was said about a value or a table it lies in. */
   has(given: KeyPath): boolean {
     const path = this.#writtenAt(given);
     return path.some((_, i) => this.#paths.has(pathKey(path.slice(0, i + 1))));
   }
 
-  /** As one reads the file, from top to bottom; what has no line comes first. */
+  /** Whether something was said about a value that lies in a table itself. */
+  hasWithin(table: KeyPath): boolean {
+    const start = table.length === 0 ? '' : `${formatPath(table)}.`;
+    return this.problems.some(({ path }) => path.startsWith(start) && !path.slice(start.length).includes('.'));
+  }
+
+  /** As one reads the file, from top to bottom, one file after the other; what has no line comes first. */
   inOrder(): Problem[] {
-    return this.problems.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0) || (a.column ?? 0) - (b.column ?? 0));
+    const files = this.#positions.files ?? [];
+    const place = ({ file, line }: Problem): number => (line === null ? -1 : files.indexOf(file));
+    return this.problems.toSorted(
+      (a, b) => place(a) - place(b) || (a.line ?? 0) - (b.line ?? 0) || (a.column ?? 0) - (b.column ?? 0),
+    );
   }
 
   #push(path: KeyPath, problem: Problem): void {
@@ -96,6 +123,7 @@ export class Reporter {
 
 export function describe(value: unknown): string {
   if (value === undefined) return 'nothing';
+  if (value === null) return 'null';
   if (typeof value === 'string') return quoted(value);
   if (value instanceof Date) return 'a date';
   if (Array.isArray(value)) return `a list of ${value.length}`;

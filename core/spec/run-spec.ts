@@ -132,6 +132,8 @@ export const OptimizerSpec = z.strictObject({
 export const ScheduleSpec = z.strictObject({
   type: z.enum(['constant', 'linear', 'cosine']),
   warmupSteps: z.int().min(0),
+  /** Of linear: the rate stays at its peak until this many steps before the end; missing = it falls from the warm-up on. */
+  decaySteps: positive.optional(),
   /** The linear and the cosine schedule fall to this fraction of the learning rate at the last step. */
   minRatio: z.number().min(0).max(1),
 });
@@ -177,7 +179,8 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
  *
  *     cispo                −sg(min(ρ, clipHigh)) · A · ℓ               (MiniMax-M1, 2025, eq. 4)
  *     grpo                 −min(ρ·A, clip(ρ, clipLow, clipHigh)·A)     (PPO, Schulman et al. 2017, eq. 7)
- *     importance_sampling  −ρ · A
+ *     importance_sampling  −ρ · A where maskLow ≤ ρ ≤ maskHigh, else 0 (verifiers' RLTrainer); the token still counts in
+ *                          what the aggregation divides by
  *     custom               what the imported function gives
  */
 export const LossSpec = z.strictObject({
@@ -186,12 +189,15 @@ export const LossSpec = z.strictObject({
   clipLow: z.number().min(0).default(0),
   /** Upper bound of the ratio ρ: 1 + ε_high in grpo. */
   clipHigh: z.number().positive(),
+  /** Of importance_sampling: a token whose ratio ρ lies outside carries no loss. 0 and null = no bound. */
+  maskLow: z.number().min(0).default(0),
+  maskHigh: z.number().positive().nullable().default(null),
   /**
    * token = Σ over the batch / Σ mask; sequence = mean over rows of (Σ / Σ mask of the row);
    * dr_grpo = Σ / (rows · maxTokens) (Liu et al. 2025, Understanding R1-Zero-like training).
    */
   aggregation: z.enum(['token', 'sequence', 'dr_grpo']),
-  /** What dr_grpo divides by: the sampling's maxTokens. */
+  /** What dr_grpo divides by: the sampling's maxTokens unless the config names another. */
   maxTokens: positive.nullable().default(null),
   /** Of a custom loss; null otherwise. */
   import: CodeRef.nullable().default(null),
@@ -249,7 +255,7 @@ export const WandbSpec = z.strictObject({
 export const RunSpec = z.strictObject({
   schemaVersion: z.literal(1),
   name: z.string().regex(runNamePattern),
-  /** A folder of Hugging Face files (absolute path), or a preset of ours: `preset:NAME`. */
+  /** A folder of Hugging Face files (absolute path), a preset of ours (`preset:NAME`), or the Hub's name of a model that is not here. */
   model: z.string().min(1),
   seed: z.int().min(0),
   /** Optimizer steps; 0 = supervised only: the run ends with v0. */

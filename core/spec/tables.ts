@@ -33,6 +33,23 @@ export function setAt(root: Table, path: readonly (string | number)[], value: un
   }
 }
 
+/** Takes a key out of its table; an item of a list stays. */
+export function removeAt(root: Table, path: readonly (string | number)[]): void {
+  const table = valueAt(root, path.slice(0, -1));
+  const key = path.at(-1);
+  if (isTable(table) && typeof key === 'string') delete table[key];
+}
+
+/** One table over another: tables are merged key by key, anything else is replaced, lists as a whole. */
+export function merged(under: Table, over: Table): Table {
+  const result = copied(under);
+  for (const [key, value] of Object.entries(over)) {
+    const below = Object.hasOwn(result, key) ? result[key] : undefined;
+    setOwn(result, key, isTable(below) && isTable(value) ? merged(below, value) : copied(value));
+  }
+  return result;
+}
+
 /** A copy, tables and lists included. */
 export function copied<Value>(value: Value): Value {
   if (Array.isArray(value)) return value.map(copied) as Value;

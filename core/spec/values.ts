@@ -29,8 +29,20 @@ export const resumeStep = () =>
   z.int().min(-1).meta({ expected: 'a committed step (an integer ≥ 0), or -1 for the latest' });
 export const flag = () => z.boolean().meta({ expected: 'true or false' });
 export const text = () => z.string().regex(/\S/).meta({ expected: 'a text that is not empty' });
+export const texts = () => z.array(text()).meta({ expected: 'a list of texts' });
 export const choice = <const T extends readonly string[]>(...options: T) =>
   z.enum(options).meta({ expected: `one of ${options.map((option) => `"${option}"`).join(', ')}` });
+/** A list of some of them. */
+export const choices = <const T extends readonly string[]>(...options: T) =>
+  z
+    .array(z.enum(options))
+    .min(1)
+    .meta({ expected: `a list of ${options.map((option) => `"${option}"`).join(', ')}` });
+export const stopTexts = () =>
+  z
+    .array(z.string().min(1))
+    .max(stopTextsMax)
+    .meta({ expected: `a list of at most ${stopTextsMax} texts, none of them empty` });
 export const countOrAll = (what: string) =>
   z.union([z.literal(-1), z.int().min(1)]).meta({ expected: `an integer ≥ 1, or -1 for all ${what}` });
 export const args = () =>

@@ -41,8 +41,7 @@ export function policyFeeds({ samples }: TrainBatch, options: TrainOptions): Los
   return (micro) => ({
     ...scoreFeeds(micro, temperature),
     ...weightFeeds(micro, samples, aggregation),
-    clip_low: floatScalar(loss.clipLow ?? 0),
-    clip_high: floatScalar(loss.clipHigh),
+    ...boundFeeds(loss),
     advantages: vectorTensor(micro, (row) => advantages[row]!),
     behavior_logprobs: vectorTensor(micro, (row) => samples[row]!.behaviorLogprobs),
     ...(referenceLogprobs && {
@@ -50,6 +49,17 @@ export function policyFeeds({ samples }: TrainBatch, options: TrainOptions): Los
       beta: floatScalar(klBeta),
     }),
   });
+}
+
+/** The largest float32, where there is no bound. */
+const unbounded = 3.4028234663852886e38;
+
+function boundFeeds(loss: TrainOptions['loss']): Record<string, Tensor> {
+  const { low, high } =
+    loss.type === 'importance_sampling'
+      ? { low: loss.maskLow, high: loss.maskHigh ?? unbounded }
+      : { low: loss.clipLow, high: loss.clipHigh };
+  return { clip_low: floatScalar(low ?? 0), clip_high: floatScalar(high) };
 }
 
 export function requirePolicyInputs({ samples }: TrainBatch, options: TrainOptions): void {

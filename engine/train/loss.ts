@@ -24,7 +24,7 @@ export interface LossContext {
   readonly behaviorLogprobs: Value;
   readonly advantages: Value;
   readonly mask: Value;
-  /** Scalars: the bounds of the ratio. */
+  /** Scalars: the bounds of the ratio, those of the mask in importance_sampling. */
   readonly clipLow: Value;
   readonly clipHigh: Value;
   /** Log probabilities under the reference policy; null when the step has none. Its KL term is added by the trainer. */
@@ -88,8 +88,12 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
     return subtract(kept, multiply(cut, clipped));
   },
 
-  importance_sampling({ logprobs, behaviorLogprobs, advantages }) {
-    return negate(multiply(exponential(subtract(logprobs, behaviorLogprobs)), advantages));
+  /** Tokens outside the mask keep their place in what the aggregation divides by. */
+  importance_sampling(context) {
+    const { logprobs, behaviorLogprobs, advantages } = context;
+    const { low, high } = outsideMask(context);
+    const kept = subtract(add(low, high), 1);
+    return multiply(kept, multiply(exponential(subtract(logprobs, behaviorLogprobs)), advantages));
   },
 };
 
@@ -193,10 +197,17 @@ function policyMetrics(graph: Graph, context: LossContext, type: PolicyLossType,
   ];
 }
 
-/** 1 for tokens that clipping acts on, from below and from above; null where the loss has no such clip. */
+/** 1 for tokens whose ratio lies below the bounds, and above them. */
+function outsideMask(context: LossContext): { low: Value; high: Value } {
+  const ratio = ratioOf(context);
+  return { low: isGreater(context.clipLow, ratio), high: isGreater(ratio, context.clipHigh) };
+}
+
+/** 1 for tokens that clipping or a mask acts on, from below and from above; null where the loss has no such clip. */
 function clippedTokens(context: LossContext, type: PolicyLossType): { low: Value | null; high: Value | null } {
   const { advantages, clipHigh } = context;
   if (type === 'cispo') return { low: null, high: isGreater(ratioOf(context), clipHigh) };
+  if (type === 'importance_sampling') return outsideMask(context);
   if (type !== 'grpo') return { low: null, high: null };
   const cut = isCut(context);
   const high = isGreater(advantages, advantages.graph.scalar(0));

@@ -41,7 +41,7 @@ export interface TrainMetrics extends SftMetrics {
   readonly mismatchKl: number;
   /**
    * Part of the tokens that clipping acts on: in cispo those whose ratio is above clipHigh, in grpo those whose ratio is
-   * above it at a positive advantage or below clipLow at a negative one.
+   * above it at a positive advantage or below clipLow at a negative one, in importance_sampling those outside the mask.
    */
   readonly clipFraction: number;
   readonly clipFractionLow: number;

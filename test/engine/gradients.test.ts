@@ -13,6 +13,7 @@ interface LossCase {
   readonly tied: boolean;
   readonly temperature: number;
   readonly clipHigh: number;
+  readonly clipLow?: number;
   readonly beta: number;
 }
 
@@ -22,6 +23,16 @@ const cases: LossCase[] = [
   { name: 'cispo', kind: 'cispo', tied: true, temperature: 1, clipHigh: 1.2, beta: 0 },
   { name: 'cispo at another temperature', kind: 'cispo', tied: false, temperature: 1.4, clipHigh: 1.2, beta: 0 },
   { name: 'cispo with KL', kind: 'cispo_kl', tied: true, temperature: 0.8, clipHigh: 1.2, beta: 0.5 },
+  { name: 'importance sampling', kind: 'importance_sampling', tied: true, temperature: 1, clipHigh: 1e9, beta: 0 },
+  {
+    name: 'importance sampling with a mask on either side',
+    kind: 'importance_sampling',
+    tied: false,
+    temperature: 0.8,
+    clipLow: 0.85,
+    clipHigh: 1.2,
+    beta: 0,
+  },
 ];
 
 for (const lossCase of cases) {
@@ -70,7 +81,7 @@ async function openLosses(config: typeof tinyConfig, lossCase: LossCase, paramet
   const policy = {
     advantages: vector(advantages),
     behavior_logprobs: vector(behavior),
-    clip_low: floatScalar(0),
+    clip_low: floatScalar(lossCase.clipLow ?? 0),
     clip_high: floatScalar(lossCase.clipHigh),
   };
   const lossFeeds = {
@@ -91,6 +102,12 @@ async function openLosses(config: typeof tinyConfig, lossCase: LossCase, paramet
     let loss = 0;
     logprobs.forEach((logprob, i) => {
       const ratio = Math.exp(unmoved[i]! - behavior[i]!);
+      if (lossCase.kind === 'importance_sampling') {
+        // What is masked is decided once: the mask has no gradient.
+        const isKept = ratio >= (lossCase.clipLow ?? 0) && ratio <= lossCase.clipHigh;
+        if (isKept) loss -= mask[i]! * Math.exp(logprob - behavior[i]!) * advantages[i]!;
+        return;
+      }
       const weight = lossCase.kind === 'sft' ? 1 : Math.min(ratio, lossCase.clipHigh) * advantages[i]!;
       const difference = reference[i]! - logprob;
       const kl = lossCase.kind === 'cispo_kl' ? lossCase.beta * (Math.exp(difference) - difference - 1) : 0;

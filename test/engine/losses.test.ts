@@ -54,7 +54,8 @@ const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling', (token: Toke
   },
   importance_sampling({ logprob, behavior, advantage }) {
     const ratio = Math.exp(logprob - behavior);
-    return { loss: -ratio * advantage, slope: -ratio * advantage };
+    const kept = ratio >= bounds.clipLow && ratio <= bounds.clipHigh ? ratio : 0;
+    return { loss: -kept * advantage, slope: -kept * advantage };
   },
 };
 
@@ -144,11 +145,15 @@ function requireClipMetrics(
   const high = {
     cispo: count((ratio) => ratio > bounds.clipHigh),
     grpo: count((ratio, advantage) => ratio > bounds.clipHigh && advantage > 0),
-    importance_sampling: 0,
+    importance_sampling: count((ratio) => ratio > bounds.clipHigh),
   };
-  const low = type === 'grpo' ? count((ratio, advantage) => ratio < bounds.clipLow && advantage < 0) : 0;
-  assert.deepEqual([metrics['clipFractionLow'], metrics['clipFractionHigh']], [low, high[type]]);
-  if (type === 'grpo') assert.ok(low > 0 && high.grpo > 0, 'the batch has tokens clipped on either side');
+  const low = {
+    cispo: 0,
+    grpo: count((ratio, advantage) => ratio < bounds.clipLow && advantage < 0),
+    importance_sampling: count((ratio) => ratio < bounds.clipLow),
+  };
+  assert.deepEqual([metrics['clipFractionLow'], metrics['clipFractionHigh']], [low[type], high[type]]);
+  if (type !== 'cispo') assert.ok(low[type] > 0 && high[type] > 0, 'the batch has such tokens on either side');
 }
 
 const trainer = await EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
@@ -186,6 +191,24 @@ describe('aggregation', () => {
     assert.ok(Math.abs(drGrpo.metrics.loss - byToken.metrics.loss * factor) < 1e-6);
     assert.equal(drGrpo.metrics.entropy, byToken.metrics.entropy);
     await assert.rejects(gradientOf({ loss: { ...loss, aggregation: 'dr_grpo' } }), { code: 'Unsupported' });
+  });
+
+  test('a token that the mask leaves out still counts as a token', async () => {
+    const unmasked = { ...loss, type: 'importance_sampling' as const };
+    const { metrics } = await gradientOf({ loss: unmasked });
+    const masked = await gradientOf({ loss: { ...unmasked, maskLow: 0.9, maskHigh: 1.1 } });
+    assert.deepEqual([metrics.clipFractionLow, metrics.clipFractionHigh], [0, 0]);
+    assert.ok(masked.metrics.clipFractionLow > 0 && masked.metrics.clipFractionHigh > 0);
+    // The same loss from rows whose advantages are 0 where the mask leaves the token out.
+    const rows = await trainer.forwardLogprobs(batch, { temperature: 1 });
+    const zeroed = batch.map((sample, row) => ({
+      ...sample,
+      advantages: sample.advantages.map((advantage, t) => {
+        const ratio = Math.exp(rows[row]![t]! - sample.behaviorLogprobs[t]!);
+        return ratio >= 0.9 && ratio <= 1.1 ? advantage : 0;
+      }),
+    }));
+    requireSame(masked.gradient, (await gradientOf({ loss: unmasked }, zeroed)).gradient);
   });
 
   test('sequence is the mean over rows of the mean over their tokens', async () => {

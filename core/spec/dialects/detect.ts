@@ -11,7 +11,8 @@ import { type Dialect, schemaOf } from './dialect.ts';
 export function detectDialect(table: Table, dialects: readonly Dialect[]): Dialect[] {
   const proven = dialects.filter((dialect) => dialect.proof?.(table) !== undefined);
   if (proven.length > 0) return proven.slice(0, 1);
-  const scored = dialects.map((dialect) => ({ dialect, known: knownKeys(table, dialect) }));
+  const possible = dialects.filter((dialect) => dialect.mayBe?.(table) !== false);
+  const scored = possible.map((dialect) => ({ dialect, known: knownKeys(table, dialect) }));
   const most = Math.max(...scored.map(({ known }) => known));
   return scored.filter(({ known }) => known === most).map(({ dialect }) => dialect);
 }
@@ -32,6 +33,8 @@ function knownKeys(table: Table, dialect: Dialect, path: readonly (string | numb
 }
 
 function fits(type: string, value: unknown): boolean {
+  // Known and refused: whoever writes it means another dialect.
+  if (type === 'never') return false;
   const isStructure = type === 'object' || type === 'record';
   if (isTable(value)) return isStructure || type === 'union';
   if (Array.isArray(value) && value.some(isTable)) return type === 'array' || type === 'union';

@@ -1,6 +1,8 @@
 import { z } from 'zod';
 import { type KeyPath, pathKey } from '../positions.ts';
 import { isTable, setAt, type Table, valueAt } from '../tables.ts';
+import { placed, placesOf } from './places.ts';
+import { fieldsWithOldNames, withNewNames } from './renames.ts';
 
 /**
  * A dialect is a table of its fields: what each accepts, and what becomes of it in our own words (ratchet.ts). From it come
@@ -13,7 +15,8 @@ export interface Dialect {
   /**
    * By path: `orchestrator.sampling.max_tokens`, `orchestrator.env[].id` in a list of tables. A path that ends a table of
    * free keys (`env[].args`) has a record for a schema. A path that others go on from (`wandb` beside `wandb.project`) is for
-   * the table as a whole, also where it is empty, or for a short spelling of it.
+   * the table as a whole, also where it is empty, or for a short spelling of it; with a record for a schema the table takes
+   * further keys.
    */
   readonly fields: Readonly<Record<string, Field>>;
   /** In place of the one that is made from the fields: of our own dialect, which needs no translation. */
@@ -26,8 +29,22 @@ export interface Dialect {
   readonly together?: (written: Table, own: Own) => void;
   /** What only this dialect can be (a value, not a key): it wins whatever the keys say. Said aloud. */
   readonly proof?: (table: Table) => string | undefined;
+  /** Whether a file can be of this dialect at all; missing = any. */
+  readonly mayBe?: (table: Table) => boolean;
   /** What other systems call a field of this one, for suggestions. */
   readonly synonyms?: Readonly<Record<string, string>>;
+  /** Older names, which are read as the newer ones, with one warning each. */
+  readonly renames?: readonly Rename[];
+  /** By path without positions: what to write where the value is not one the field takes. */
+  readonly hints?: Readonly<Record<string, string>>;
+}
+
+/** A field or a table that was called otherwise; written as in a dialect's table of fields, a list with its brackets. */
+export interface Rename {
+  readonly was: string;
+  readonly is: string;
+  /** The first version with the newer name. */
+  readonly since: string;
 }
 
 export interface Field {
@@ -37,6 +54,8 @@ export interface Field {
   readonly isRequired?: boolean;
   /** As the system itself takes it where nothing is written; for the documentation. */
   readonly usual?: string;
+  /** Whether the system's own way to write null takes the field back to that. */
+  readonly isNullable?: boolean;
   readonly fate: Fate;
 }
 
@@ -66,7 +85,11 @@ export const together = (what: string, schema: z.ZodType, more: Omit<Field, 'sch
   fate: { kind: 'together', what },
   ...more,
 });
-export const ignored = (why: string, schema: z.ZodType): Field => ({ schema, fate: { kind: 'ignored', why } });
+export const ignored = (why: string, schema: z.ZodType, more: Omit<Field, 'schema' | 'fate'> = {}): Field => ({
+  schema,
+  fate: { kind: 'ignored', why },
+  ...more,
+});
 export const refused = (instead: string): Field => ({
   schema: z.never().meta({ expected: 'nothing here' }),
   fate: { kind: 'refused', instead },
@@ -78,11 +101,17 @@ export class Own {
   readonly warnings: string[] = [];
   readonly problems: TranslationProblem[] = [];
   readonly #written = new Map<string, KeyPath>();
+  readonly #placeOf: (path: KeyPath) => KeyPath;
+
+  /** `placeOf`: where a field was written whose name has changed since. */
+  constructor(placeOf: (path: KeyPath) => KeyPath = (path) => path) {
+    this.#placeOf = placeOf;
+  }
 
   /** `from`: the written field. A later value replaces an earlier one. */
   set(path: KeyPath, value: unknown, from?: KeyPath): void {
     setAt(this.table, path, value);
-    if (from) this.#written.set(pathKey(path), from);
+    if (from) this.#written.set(pathKey(path), this.#placeOf(from));
   }
 
   get(path: KeyPath): unknown {
@@ -95,7 +124,7 @@ export class Own {
 
   /** Something that is wrong with what was written; paths are the dialect's own. */
   refuse(problem: TranslationProblem): void {
-    this.problems.push(problem);
+    this.problems.push({ ...problem, paths: problem.paths.map(this.#placeOf) });
   }
 
   /** The written field that one of ours came from: its own, that of a table it lies in, or that of something in it. */
@@ -128,7 +157,7 @@ export function schemaOf(dialect: Dialect): z.ZodObject {
   const known = dialect.schema ?? schemas.get(dialect);
   if (known) return known;
   const own = z.record(z.string(), z.unknown()).meta({ expected: 'a table of settings in our own words' });
-  const schema = strictObject(nested(dialect.fields)).extend({ [ownTable]: own.optional() });
+  const schema = strictObject(nested(fieldsWithOldNames(dialect))).extend({ [ownTable]: own.optional() });
   schemas.set(dialect, schema);
   return schema;
 }
@@ -168,6 +197,7 @@ function schemaOfNode(node: Node): { schema: z.ZodType; isRequired: boolean } {
   const table = strictObject(node);
   if (node.isList) return { schema: z.array(table), isRequired: false };
   const own = node.field;
+  if (own?.schema instanceof z.ZodRecord) return { schema: table.catchall(z.json()), isRequired: requires(node) };
   return { schema: own ? z.union([table, own.schema]) : table, isRequired: requires(node) };
 }
 
@@ -178,9 +208,12 @@ function requires(node: Node): boolean {
   );
 }
 
-/** What was written, in our own words. `table` has passed the dialect's schema. */
-export function translate(dialect: Dialect, table: Table): Own {
-  const own = new Own();
+/** What was written, in our own words. `written` has passed the dialect's schema. */
+export function translate(dialect: Dialect, written: Table): Own {
+  const { table, placeOf, warnings, problems } = withNewNames(dialect, written);
+  const own = new Own(placeOf);
+  for (const warning of warnings) own.warn(warning);
+  for (const problem of problems) own.refuse(problem);
   if (dialect.schema) {
     for (const [key, value] of Object.entries(table)) own.set([key], value, [key]);
     return own;
@@ -207,27 +240,9 @@ function applyFate(
     own.warn(`${path.replaceAll('[]', '')} has no effect here: ${fate.why}`);
   }
   if (fate.kind !== 'becomes') return;
-  const positions = at.filter((part) => typeof part === 'number');
-  const ours = fate.path.split('.').flatMap((part): (string | number)[] => {
-    return part.endsWith('[]') ? [part.slice(0, -2), positions.shift() ?? 0] : [part];
-  });
+  const ours = placed(fate.path, at);
   const made = fate.convert ? fate.convert(value as never) : value;
   if (made !== undefined) own.set(ours, made, at);
-}
-
-/** Where a field was written: once, several times in a list of tables, or nowhere. */
-export function placesOf(path: string, table: Table): KeyPath[] {
-  let places: KeyPath[] = [[]];
-  for (const part of path.split('.')) {
-    const key = part.replace('[]', '');
-    places = places.flatMap((place) => {
-      const found = valueAt(table, [...place, key]);
-      if (found === undefined) return [];
-      if (!part.endsWith('[]')) return [[...place, key]];
-      return Array.isArray(found) ? found.map((_, i) => [...place, key, i]) : [];
-    });
-  }
-  return places;
 }
 
 function leavesOf(table: Table, path: KeyPath = []): [KeyPath, unknown][] {

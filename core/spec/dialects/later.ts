@@ -1,5 +1,5 @@
 import type { z } from 'zod';
-import { whole } from '../values.ts';
+import { args, atLeastZero, choice, countOrAll, flag, positive, text, whole } from '../values.ts';
 
 /**
  * Fields whose feature is still to come. They are read, checked and kept in the run's spec (`later`), and `ratchet check`
@@ -13,13 +13,102 @@ export interface LaterField {
   readonly meaning: string;
 }
 
-export const laterFields: Readonly<Record<string, LaterField>> = {
-  seq_len: {
-    schema: whole(1),
-    feature: 'trainers on GPUs',
-    meaning: 'tokens of the longest row that is trained on',
-  },
+const later = (feature: string) => (schema: z.ZodType, meaning: string) => ({ schema, feature, meaning });
+const onGpus = later('trainers and servers on GPUs');
+const verifiers = later('verifiers environments');
+const schedules = later('temperature schedules');
+
+const templates = later('switches of chat templates');
+const filters = later('filters of rollouts');
+const validation = later('validation batches');
+
+/** Of an environment, of [[env]] and [[eval.env]] alike. */
+const environmentFields: Readonly<Record<string, LaterField>> = {
+  harness: verifiers(args(), 'what plays its tasks (verifiers v1)'),
+  max_input_tokens: verifiers(whole(1), 'limit of a rollout'),
+  max_output_tokens: verifiers(whole(1), 'limit of a rollout'),
+  max_retries: verifiers(whole(0), 'how often a rollout that failed is played again'),
+  max_total_tokens: verifiers(whole(1), 'limit of a rollout'),
+  max_turns: verifiers(whole(1), 'limit of a rollout'),
+  multiplex: verifiers(whole(1), 'rollouts that a worker of it plays at once'),
+  pool: verifiers(args(), 'its workers'),
+  retries: verifiers(args(), 'when a rollout that failed is played again'),
+  sampling: verifiers(args(), 'lies over the sampling of all environments'),
+  timeout: verifiers(args(), 'limits of a rollout in seconds'),
 };
+
+const hostedFields: Readonly<Record<string, LaterField>> = {
+  mask_truncated_completions: filters(flag(), 'whether rollouts that were cut at their limit carry no loss'),
+  max_concurrent: verifiers(whole(1), 'rollouts that are played at once, at most'),
+  max_prompt_len: onGpus(whole(1), 'tokens of the longest prompt that is trained on'),
+  post_batch_filters: filters(filterList(), 'rollouts that are kept out of a batch that is full'),
+  pre_batch_filters: filters(filterList(), 'rollouts that are dropped before they fill a batch'),
+  zero_truncated_completions: filters(flag(), 'whether rollouts that were cut at their limit have no reward'),
+  'env[].group_size': verifiers(whole(1), 'rollouts of one of its examples'),
+  ...under('env[]', environmentFields),
+  'eval.env[].interval': verifiers(whole(1), 'steps between its evaluations'),
+  'eval.env[].ratio': verifiers(positive(), 'its share'),
+  ...under('eval.env[]', environmentFields),
+  'eval.sampling.enable_thinking': templates(flag(), 'whether the model thinks aloud'),
+  'eval.sampling.extra_body': onGpus(args(), 'further fields of a request'),
+  'eval.sampling.reasoning_effort': templates(choice('minimal', 'low', 'medium', 'high'), 'how long the model thinks'),
+  'inference.gpus': onGpus(whole(0), 'GPUs that sample'),
+  'inference.vllm': onGpus(args(), 'arguments of vLLM’s server'),
+  'kl_penalty.ref_mixup_alpha': later('references that are mixed')(
+    atLeastZero(),
+    'share of the policy in the renewed reference; until then it is renewed as a whole, which is 1',
+  ),
+  'sampling.enable_thinking': templates(flag(), 'whether the model thinks aloud'),
+  'sampling.extra_body': onGpus(args(), 'further fields of a request'),
+  'sampling.reasoning_effort': templates(choice('minimal', 'low', 'medium', 'high'), 'how long the model thinks'),
+  'sampling.temp_scheduler.end_temperature': schedules(positive(), 'at its end'),
+  'sampling.temp_scheduler.start_temperature': schedules(positive(), 'at its beginning'),
+  'sampling.temp_scheduler.total_steps': schedules(whole(1), 'how many steps it takes; else all'),
+  'sampling.temp_scheduler.type': schedules(choice('linear', 'cosine'), 'its course'),
+  'trainer.gpus': onGpus(whole(1), 'GPUs that train'),
+  'trainer.use_liger': onGpus(flag(), 'whether it computes with Liger’s kernels'),
+  'val.interval': validation(whole(1), 'steps between them'),
+  'val.num_examples': validation(countOrAll('examples'), 'examples of one'),
+  'val.rollouts_per_example': validation(whole(1), 'rollouts of each'),
+};
+
+const primeRlFields: Readonly<Record<string, LaterField>> = {
+  chat_template: onGpus(text(), 'the chat template in place of the model’s own'),
+  tasks_per_minute: verifiers(whole(1), 'examples that may be begun in a minute'),
+  'env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
+  'eval.env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
+  'eval.env[].interval': verifiers(whole(1), 'steps between its evaluations'),
+  'eval.env[].skip_first': verifiers(whole(0), 'held-out examples that are left out at the start'),
+  'inference.client': onGpus(args(), 'how a server that runs elsewhere is reached'),
+  'trainer.ac_freq': onGpus(whole(1), 'activations of every n-th layer are computed again instead of kept'),
+  'trainer.ac_offloading': onGpus(flag(), 'whether activations wait in the memory of the CPU'),
+  'trainer.attn': onGpus(text(), 'the attention kernel'),
+  'trainer.compile': onGpus(flag(), 'whether the model is compiled'),
+  'trainer.cp': onGpus(whole(1), 'GPUs that share a row'),
+  'trainer.dp_replicate': onGpus(whole(1), 'groups of GPUs that each hold all weights'),
+  'trainer.ep': onGpus(text(), 'GPUs that share the experts of a layer'),
+  'trainer.fsdp_cpu_offload': onGpus(flag(), 'whether weights and moments lie in the memory of the CPU'),
+  'trainer.impl': onGpus(choice('auto', 'hf', 'custom'), 'whose implementation of the model'),
+  'trainer.optim_cpu_offload': onGpus(flag(), 'whether moments lie in the memory of the CPU'),
+  'trainer.optimization_dtype': onGpus(choice('bfloat16', 'float32'), 'of the forward and the backward pass'),
+  'trainer.reduce_dtype': onGpus(choice('bfloat16', 'float32'), 'in which gradients of several GPUs are added up'),
+  'trainer.tp': onGpus(whole(1), 'GPUs that hold a layer together'),
+  'trainer.trust_remote_code': onGpus(flag(), 'whether code that comes with the model is run'),
+};
+
+export const laterFields: Readonly<Record<string, LaterField>> = {
+  seq_len: onGpus(whole(1), 'tokens of the longest row that is trained on'),
+  ...hostedFields,
+  ...primeRlFields,
+};
+
+function filterList(): z.ZodType {
+  return args().array().meta({ expected: 'a list of tables with a type' });
+}
+
+function under(table: string, fields: Readonly<Record<string, LaterField>>): Record<string, LaterField> {
+  return Object.fromEntries(Object.entries(fields).map(([key, field]) => [`${table}.${key}`, field]));
+}
 
 /** The fields of one table, as a shape for its schema: all of them may be left out. */
 export function laterShape(table: string): Record<string, z.ZodOptional> {

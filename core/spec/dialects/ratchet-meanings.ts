@@ -138,6 +138,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     weight_decay: 'of AdamW',
     max_grad_norm: 'gradients with a larger L2 norm are scaled down to it',
     schedule: 'of the learning rate',
+    decay_steps: 'of the linear schedule: the rate stays at its peak until this many steps before the end',
     warmup_steps: 'steps over which the learning rate rises from 0',
     min_lr_ratio: 'what linear and cosine schedules end at, as a fraction',
   },
@@ -145,6 +146,10 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     type: 'the policy loss; a text `loss = "grpo"` will do',
     clip_low: 'lower bound of the ratio; grpo 0.8, others none',
     clip_high: 'upper bound of the ratio; cispo 3, grpo 1.2',
+    mask_low:
+      'of importance_sampling: tokens with a smaller ratio carry no loss, and still count as tokens; none when missing',
+    mask_high: 'the same for tokens with a larger ratio',
+    dr_grpo_tokens: 'of dr_grpo: what a row is divided by; `[sampling] max_tokens` when missing',
     aggregation: 'how tokens are summed',
     import: 'of type "custom": the file with the function',
   },

@@ -86,8 +86,9 @@ function storeRelations({ store }: RatchetConfig): RelationProblem[] {
     }));
 }
 
-function batchRelations({ batch_size, rollouts_per_example }: RatchetConfig): RelationProblem[] {
-  if (batch_size % rollouts_per_example === 0) return [];
+function batchRelations({ batch_size, rollouts_per_example, trainer }: RatchetConfig): RelationProblem[] {
+  const { micro_batch_size, gpus } = trainer as { micro_batch_size?: number; gpus?: number };
+  if (batch_size % rollouts_per_example === 0) return worldRelation(batch_size, micro_batch_size, gpus);
   const below = Math.floor(batch_size / rollouts_per_example) * rollouts_per_example;
   const nearest = [below, below + rollouts_per_example].filter((size) => size > 0).join(' or ');
   return [
@@ -96,6 +97,18 @@ function batchRelations({ batch_size, rollouts_per_example }: RatchetConfig): Re
       expected: `a multiple of rollouts_per_example (${rollouts_per_example}): a batch is made of whole groups`,
       received: String(batch_size),
       suggestion: `use ${nearest}`,
+    },
+  ];
+}
+
+/** Where GPUs share the rows of a batch, each computes whole micro-batches. */
+function worldRelation(batchSize: number, microBatchSize = 1, gpus?: number): RelationProblem[] {
+  if (gpus === undefined || batchSize % (microBatchSize * gpus) === 0) return [];
+  return [
+    {
+      paths: [['batch_size'], ['trainer', 'micro_batch_size'], ['trainer', 'gpus']],
+      expected: `a multiple of micro_batch_size × the trainer's GPUs (${microBatchSize} × ${gpus}): each computes whole micro-batches`,
+      received: String(batchSize),
     },
   ];
 }
@@ -164,6 +177,7 @@ function scheduleRelations(config: RatchetConfig): RelationProblem[] {
       suggestion: 'keep the one in [trainer]',
     });
   }
+  problems.push(...decayRelations(config));
   if (sft?.warmup_steps !== undefined && sft.warmup_steps > sft.steps) {
     problems.push({
       paths: [
@@ -175,6 +189,25 @@ function scheduleRelations(config: RatchetConfig): RelationProblem[] {
     });
   }
   return problems;
+}
+
+type WrittenLoss = RatchetConfig['trainer']['loss'];
+
+function decayRelations({ warmup_steps, trainer, max_steps }: RatchetConfig): RelationProblem[] {
+  const { decay_steps, schedule } = trainer;
+  if (decay_steps === undefined) return [];
+  const at = ['trainer', 'decay_steps'];
+  const received = String(decay_steps);
+  if (schedule !== 'linear') {
+    const paths = [at, ['trainer', 'schedule']];
+    return [
+      { paths, expected: `nothing, or schedule = "linear": a ${schedule} one has no decay of its own`, received },
+    ];
+  }
+  const warmup = trainer.warmup_steps ?? warmup_steps ?? 0;
+  if (warmup + decay_steps <= max_steps) return [];
+  const expected = `at most max_steps less warmup_steps (${max_steps} − ${warmup})`;
+  return [{ paths: [at, ['trainer', 'warmup_steps'], ['max_steps']], expected, received }];
 }
 
 function lossRelations({ trainer: { loss, clip_high } }: RatchetConfig): RelationProblem[] {
@@ -203,7 +236,35 @@ function lossRelations({ trainer: { loss, clip_high } }: RatchetConfig): Relatio
   if (loss.type === 'cispo' && low !== undefined && low !== 0) {
     problems.push({ paths: [at('clip_low')], expected: 'nothing: cispo has no lower clip', received: String(low) });
   }
-  return [...problems, ...importRelation(['trainer', 'loss'], loss)];
+  return [...problems, ...maskRelations(loss), ...importRelation(['trainer', 'loss'], loss)];
+}
+
+function maskRelations({ type, aggregation, mask_low, mask_high, dr_grpo_tokens }: WrittenLoss): RelationProblem[] {
+  const at = (key: string) => ['trainer', 'loss', key];
+  const problems: RelationProblem[] = [];
+  for (const [key, value] of Object.entries({ mask_low, mask_high })) {
+    if (value === undefined || type === 'importance_sampling') continue;
+    problems.push({
+      paths: [at(key), at('type')],
+      expected: 'type = "importance_sampling" beside it: no other loss leaves tokens out by their ratio',
+      received: `type = "${type}"`,
+    });
+  }
+  if (mask_low !== undefined && mask_high !== undefined && mask_low >= mask_high) {
+    problems.push({
+      paths: [at('mask_low'), at('mask_high')],
+      expected: `a number < mask_high (${mask_high}): tokens are kept when mask_low ≤ ratio ≤ mask_high`,
+      received: String(mask_low),
+    });
+  }
+  if (dr_grpo_tokens !== undefined && aggregation !== 'dr_grpo') {
+    problems.push({
+      paths: [at('dr_grpo_tokens'), at('aggregation')],
+      expected: 'aggregation = "dr_grpo" beside it: no other divides by it',
+      received: `aggregation = "${aggregation}"`,
+    });
+  }
+  return problems;
 }
 
 function advantageRelations({ trainer: { advantage } }: RatchetConfig): RelationProblem[] {

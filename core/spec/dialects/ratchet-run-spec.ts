@@ -30,6 +30,7 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
     schedule: {
       type: trainer.schedule,
       warmupSteps: trainer.warmup_steps ?? config.warmup_steps ?? 0,
+      ...(trainer.decay_steps === undefined ? {} : { decaySteps: trainer.decay_steps }),
       minRatio: trainer.min_lr_ratio,
     },
     optimizer: {
@@ -155,14 +156,16 @@ function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
 }
 
 function lossSpec({ trainer, sampling }: RatchetConfig): RunSpec['loss'] {
-  const { type, clip_low, aggregation, import: file } = trainer.loss;
+  const { type, clip_low, mask_low, mask_high, aggregation, import: file } = trainer.loss;
   const clipHigh = trainer.loss.clip_high ?? trainer.clip_high;
   return {
     type,
     clipLow: clip_low ?? (type === 'cispo' ? 0 : defaultClip.low),
     clipHigh: clipHigh ?? (type === 'cispo' ? defaultClip.cispoHigh : defaultClip.high),
+    maskLow: mask_low ?? 0,
+    maskHigh: mask_high ?? null,
     aggregation,
-    maxTokens: sampling.max_tokens,
+    maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
     import: file === undefined ? null : { path: file, sha256: null },
   };
 }

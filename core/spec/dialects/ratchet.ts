@@ -6,6 +6,7 @@ import {
   args,
   atLeastZero,
   choice,
+  choices,
   countOrAll,
   decay,
   environmentId,
@@ -15,7 +16,7 @@ import {
   penalty,
   positive,
   resumeStep,
-  stopTextsMax,
+  stopTexts,
   text,
   whole,
 } from '../values.ts';
@@ -44,7 +45,6 @@ const poolFields = {
 const later = (table: string) => laterShape(table) as {};
 
 const trainEnvironment = z.strictObject({
-  ...later('env[]'),
   id: environmentId(),
   /** Default: the id without its owner. */
   name: environmentLabel().optional(),
@@ -53,15 +53,16 @@ const trainEnvironment = z.strictObject({
   weight: positive().default(1),
   /** Lies over [buffer], key by key. */
   buffer: z.strictObject(poolFields).optional(),
+  ...later('env[]'),
 });
 
 export const evalEnvironment = z.strictObject({
-  ...later('eval.env[]'),
   id: environmentId(),
   name: environmentLabel().optional(),
   args: args().default({}),
   num_examples: countOrAll('examples').optional(),
   rollouts_per_example: whole(1).optional(),
+  ...later('eval.env[]'),
 });
 
 /** What changes the distribution, or the end of a turn, beyond the temperature; vLLM's meanings. Neutral when missing. */
@@ -76,11 +77,7 @@ const modifierFields = {
   presence_penalty: penalty().optional(),
   frequency_penalty: penalty().optional(),
   min_tokens: whole(0).optional(),
-  stop: z
-    .array(z.string().min(1))
-    .max(stopTextsMax)
-    .meta({ expected: `a list of at most ${stopTextsMax} texts, none of them empty` })
-    .optional(),
+  stop: stopTexts().optional(),
 };
 
 /** The linear layers of a decoder, all of which LoRA adapts unless told otherwise. */
@@ -100,7 +97,6 @@ const codeFile = () =>
 
 /** A run in our own words: Hosted Training's, and what Ratchet adds to them. */
 export const RatchetConfig = z.strictObject({
-  ...later(''),
   /** `preset:NAME` or a folder of Hugging Face files. */
   model: z.string().regex(/\S/).meta({ expected: 'a text: "preset:NAME", or a folder of Hugging Face files' }),
   name: z
@@ -141,11 +137,7 @@ export const RatchetConfig = z.strictObject({
       r: whole(1).default(defaultLoraRank),
       alpha: positive().optional(),
       dropout: z.number().min(0).lt(1).meta({ expected: 'a number ≥ 0 and < 1' }).default(0),
-      target_modules: z
-        .array(z.enum(loraModules))
-        .min(1)
-        .meta({ expected: `a list of ${loraModules.map((name) => `"${name}"`).join(', ')}` })
-        .default([...loraModules]),
+      target_modules: choices(...loraModules).default([...loraModules]),
     })
     .optional(),
   /** Lets `owner/name` be the built-in environment of that name. */
@@ -154,17 +146,17 @@ export const RatchetConfig = z.strictObject({
   env: z.array(trainEnvironment).meta({ expected: 'at least one environment: a [[env]] with an id' }).default([]),
   sampling: z
     .strictObject({
-      ...later('sampling'),
       max_tokens: whole(1).default(512),
       temperature: positive().default(1),
       ...modifierFields,
       /** Keys the random numbers of training rollouts; the run's seed when missing. */
       seed: whole(0).optional(),
+      temp_scheduler: z.strictObject(later('sampling.temp_scheduler')).optional(),
+      ...later('sampling'),
     })
     .prefault({}),
   eval: z
     .strictObject({
-      ...later('eval'),
       interval: whole(1).default(100),
       num_examples: countOrAll('examples').default(-1),
       rollouts_per_example: whole(1).default(1),
@@ -173,10 +165,16 @@ export const RatchetConfig = z.strictObject({
       eval_base_model: flag().optional(),
       /** What is not said here is as in [sampling]. */
       sampling: z
-        .strictObject({ max_tokens: whole(1).optional(), temperature: positive().optional(), ...modifierFields })
+        .strictObject({
+          max_tokens: whole(1).optional(),
+          temperature: positive().optional(),
+          ...modifierFields,
+          ...later('eval.sampling'),
+        })
         .optional(),
       /** Default: the training environments. */
       env: z.array(evalEnvironment).min(1).meta({ expected: 'a list of tables: [[eval.env]]' }).optional(),
+      ...later('eval'),
     })
     .optional(),
   difficulty_filter: z
@@ -202,6 +200,7 @@ export const RatchetConfig = z.strictObject({
       target_kl: positive().optional(),
       beta: atLeastZero().default(0.1),
       ref_sync_steps: whole(1).optional(),
+      ...later('kl_penalty'),
     })
     .optional(),
   checkpoints: z
@@ -216,6 +215,7 @@ export const RatchetConfig = z.strictObject({
   /** Three places for the same: [resume] step, [ckpt] resume_step, [trainer.ckpt] resume_step. Not part of the run. */
   resume: z.strictObject({ step: resumeStep().default(-1) }).optional(),
   ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
+  val: z.strictObject(later('val')).optional(),
   wandb: z
     .strictObject({
       project: text().optional(),
@@ -228,7 +228,6 @@ export const RatchetConfig = z.strictObject({
     .optional(),
   trainer: z
     .strictObject({
-      ...later('trainer'),
       kind: choice('onnx', 'module').default('onnx'),
       /** Of kind "module": a file whose default export makes the trainer, and what it is called with. */
       import: codeFile().optional(),
@@ -241,6 +240,9 @@ export const RatchetConfig = z.strictObject({
           type: choice(...lossTypes).default('cispo'),
           clip_low: atLeastZero().optional(),
           clip_high: positive().optional(),
+          mask_low: atLeastZero().optional(),
+          mask_high: positive().optional(),
+          dr_grpo_tokens: whole(1).optional(),
           aggregation: choice('token', 'sequence', 'dr_grpo').default('token'),
           import: codeFile().optional(),
         })
@@ -260,13 +262,15 @@ export const RatchetConfig = z.strictObject({
       max_grad_norm: positive().default(1),
       schedule: choice('constant', 'linear', 'cosine').default('constant'),
       warmup_steps: whole(0).optional(),
+      /** The linear schedule's last steps; without it the rate falls from the warm-up on. */
+      decay_steps: whole(1).optional(),
       min_lr_ratio: fraction().default(0),
       ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
+      ...later('trainer'),
     })
     .prefault({}),
   inference: z
     .strictObject({
-      ...later('inference'),
       kind: choice('embedded', 'module').default('embedded'),
       import: codeFile().optional(),
       options: z.record(z.string(), z.json()).default({}),
@@ -275,6 +279,7 @@ export const RatchetConfig = z.strictObject({
         .meta({ expected: 'a URL such as "http://127.0.0.1:8000"' })
         .optional(),
       provider: choice('cpu', 'cuda').default('cpu'),
+      ...later('inference'),
     })
     .prefault({}),
   store: z
@@ -313,5 +318,6 @@ export const RatchetConfig = z.strictObject({
       min_lr_ratio: fraction().default(0.1),
     })
     .optional(),
+  ...later(''),
 });
 export type RatchetConfig = z.infer<typeof RatchetConfig>;

@@ -31,6 +31,8 @@ describe('what is trained and how', () => {
       type: 'cispo',
       clipLow: 0,
       clipHigh: 3,
+      maskLow: 0,
+      maskHigh: null,
       aggregation: 'token',
       maxTokens: 512,
       import: null,
@@ -40,6 +42,10 @@ describe('what is trained and how', () => {
     assert.equal(at('[trainer]\nclip_high = 5\n').clipHigh, 5);
     const own = at('[trainer.loss]\ntype = "grpo"\nclip_high = 1.28\naggregation = "dr_grpo"\n');
     assert.deepEqual([own.clipLow, own.clipHigh, own.aggregation, own.maxTokens], [0.8, 1.28, 'dr_grpo', 512]);
+    const masked = at('[trainer.loss]\ntype = "importance_sampling"\nmask_low = 0.125\nmask_high = 8\n');
+    assert.deepEqual([masked.maskLow, masked.maskHigh], [0.125, 8]);
+    const divided = at('[trainer.loss]\ntype = "grpo"\naggregation = "dr_grpo"\ndr_grpo_tokens = 2048\n');
+    assert.equal(divided.maxTokens, 2048);
     const custom = at('[trainer.loss]\ntype = "custom"\nimport = "./my-loss.ts"\n');
     assert.deepEqual(custom.import, { path: './my-loss.ts', sha256: null });
     assert.equal(accept(minimal, { overrides: { 'trainer.loss': 'grpo' } }).spec.loss.type, 'grpo');
@@ -53,6 +59,9 @@ describe('what is trained and how', () => {
     assert.match(at('type = "custom"').expected, /a file with the code/);
     assert.match(at('import = "./x.ts"').expected, /type = "custom"/);
     assert.match(at('type = "custom"\nimport = "./x.py"').expected, /a .ts or .js file/);
+    assert.match(at('mask_low = 0.5').expected, /type = "importance_sampling" beside it/);
+    assert.match(at('type = "importance_sampling"\nmask_low = 2\nmask_high = 1').expected, /a number < mask_high/);
+    assert.match(at('dr_grpo_tokens = 5').expected, /aggregation = "dr_grpo" beside it/);
     assert.equal(only(`${minimal}[trainer]\nloss = "ppo"\n`).path, 'trainer.loss.type');
     assert.match(only(`${minimal}[trainer]\nloss = "ppo"\n`).received, /"ppo"/);
     assert.match(

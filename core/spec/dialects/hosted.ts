@@ -1,0 +1,346 @@
+import { z } from 'zod';
+import { isTable, type Table, valueAt } from '../tables.ts';
+import {
+  anyNumber,
+  args,
+  atLeastZero,
+  choice,
+  countOrAll,
+  environmentId,
+  environmentLabel,
+  flag,
+  positive,
+  texts,
+  text,
+  whole,
+} from '../values.ts';
+import { maskedImportanceSampling, setAsyncLevel, setExtraBody, setRunName, withVersion } from './common-words.ts';
+import { becomes, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
+import { laterFields } from './later.ts';
+
+/**
+ * Hosted Training, as the configs of the prime CLI have it (its classes RLConfig and what they hold; unknown keys are
+ * errors there too). 0.5.61 had a difficulty buffer and trained several steps ahead; 0.6.35 and 0.9.5 have filters of
+ * rollouts, verifiers' v1 environments and switches of chat templates in their place. It trains LoRA adapters only.
+ */
+
+/** A field whose feature is to come, under the same path. */
+const later = (path: string): Field => becomes(path, (laterFields[path] as { schema: z.ZodType }).schema);
+const laterOf = (table: string, keys: readonly string[]): Record<string, Field> =>
+  Object.fromEntries(keys.map((key) => [`${table}.${key}`, later(`${table}.${key}`)]));
+
+const secretsElsewhere = 'secrets are environment variables where the workers run, and never in files';
+
+/** In every version. */
+const shared: Readonly<Record<string, Field>> = {
+  model: becomes('model', text(), { isRequired: true }),
+  name: together('`name`, spelt as a run’s name', text()),
+  max_steps: becomes('max_steps', whole(1)),
+  batch_size: becomes('batch_size', whole(1)),
+  rollouts_per_example: becomes('rollouts_per_example', whole(1)),
+  learning_rate: becomes('learning_rate', positive()),
+  lora_alpha: becomes('lora.alpha', positive()),
+  oversampling_factor: together('`oversampling_factor`, at least 1', positive()),
+  checkpoint_id: refused('warm start by checkpoint id; fetch its weights into a folder and point `model` at it'),
+  cluster_name: ignored('there is no cluster to choose', text()),
+  env_file: ignored(secretsElsewhere, texts()),
+  env_files: ignored(secretsElsewhere, texts()),
+  trajectory_strategy: ignored(
+    'Hosted Training ignores it too; turns that only append to the conversation are one row, others rows of their own',
+    choice('interleaved', 'branching'),
+  ),
+  run_config: refused('settings of the hosted trainer; write what they mean in our words below [ratchet]'),
+  'infrastructure.compute_size': ignored('it runs on the machines that its workers run on', text()),
+  'env[].id': together('`env[].id`, with its version', environmentId()),
+  'env[].name': becomes('env[].name', environmentLabel()),
+  'env[].args': becomes('env[].args', args()),
+  'env[].version': together('`env[].id`: `owner/name@version`', text()),
+  'sampling.max_tokens': becomes('sampling.max_tokens', whole(1)),
+  'sampling.temperature': becomes('sampling.temperature', atLeastZero()),
+  'sampling.temp_scheduler.type': later('sampling.temp_scheduler.type'),
+  'sampling.temp_scheduler.start_temperature': later('sampling.temp_scheduler.start_temperature'),
+  'sampling.temp_scheduler.end_temperature': later('sampling.temp_scheduler.end_temperature'),
+  'sampling.temp_scheduler.total_steps': later('sampling.temp_scheduler.total_steps'),
+  'sampling.extra_body': together('its known parameters those of `[sampling]`, the rest `sampling.extra_body`', args()),
+  'eval.interval': becomes('eval.interval', whole(1)),
+  'eval.num_examples': becomes('eval.num_examples', countOrAll('examples')),
+  'eval.rollouts_per_example': becomes('eval.rollouts_per_example', whole(1)),
+  'eval.eval_base_model': becomes('eval.eval_base_model', flag()),
+  'eval.env[].id': together('`eval.env[].id`, with its version', environmentId()),
+  'eval.env[].name': becomes('eval.env[].name', environmentLabel()),
+  'eval.env[].args': becomes('eval.env[].args', args()),
+  'eval.env[].version': together('`eval.env[].id`: `owner/name@version`', text()),
+  'eval.env[].num_examples': becomes('eval.env[].num_examples', countOrAll('examples')),
+  'eval.env[].rollouts_per_example': becomes('eval.env[].rollouts_per_example', whole(1)),
+  ...laterOf('val', ['num_examples', 'rollouts_per_example', 'interval']),
+  'wandb.entity': becomes('wandb.entity', text()),
+  'wandb.project': becomes('wandb.project', text()),
+  'wandb.name': becomes('wandb.name', text()),
+  'checkpoints.interval': becomes('checkpoints.interval', whole(1)),
+  'checkpoints.keep_cloud': becomes('checkpoints.keep_last', countOrAll('checkpoints')),
+  'adapters.interval': ignored('adapters are exported with every checkpoint; see [checkpoints]', whole(0)),
+  'adapters.keep_last': ignored('adapters are kept with their checkpoints; see [checkpoints]', countOrAll('adapters')),
+};
+
+/** Of 0.5.61 alone. */
+const older: Readonly<Record<string, Field>> = {
+  max_async_level: together('`max_async_level`, at most 1', whole(0)),
+  'sampling.repetition_penalty': becomes('sampling.repetition_penalty', positive()),
+  'sampling.min_tokens': becomes('sampling.min_tokens', whole(0)),
+  'sampling.seed': becomes('sampling.seed', whole(0)),
+  'buffer.easy_threshold': becomes('buffer.easy_threshold', anyNumber()),
+  'buffer.hard_threshold': becomes('buffer.hard_threshold', anyNumber()),
+  'buffer.easy_fraction': together('`buffer.easy_fraction`', atLeastZero()),
+  'buffer.hard_fraction': together('`buffer.hard_fraction`', atLeastZero()),
+  'buffer.online_difficulty_filtering': becomes('buffer.online_difficulty_filtering', flag()),
+  'buffer.env_ratios': together('the `weight` of each [[env]]', positives()),
+  'buffer.skip_verification': together('refused where true', flag()),
+  'buffer.seed': becomes('seed', whole(0)),
+};
+
+/** Settings of one environment that 0.6.35 brought. */
+const ofEnvironment = [
+  'harness',
+  'pool',
+  'timeout',
+  'retries',
+  'sampling',
+  'max_turns',
+  'max_input_tokens',
+  'max_output_tokens',
+  'max_total_tokens',
+  'multiplex',
+  'max_retries',
+];
+const onlyBefore = 'only Hosted Training before prime 0.6 had it: --dialect hosted-0.5.61';
+
+/** From 0.6.35 on. */
+const newer: Readonly<Record<string, Field>> = {
+  loss: together('refused unless "rl"', choice('rl', 'sft', 'opd')),
+  teacher: refused('distillation from a teacher; for supervised steps on rows of yours see [ratchet.sft]'),
+  max_inflight_rollouts: together('`oversampling_factor`: so many ÷ batch_size, at least 1', whole(1)),
+  pre_batch_filters: together(
+    'nothing where it is zero_advantage, which is always on, else `pre_batch_filters`',
+    filters(),
+  ),
+  post_batch_filters: together(
+    'nothing where it is zero_advantage, which is always on, else `post_batch_filters`',
+    filters(),
+  ),
+  'tailscale.enabled': ignored('workers reach what their machines reach', flag()),
+  'tailscale.auth_key': ignored('workers reach what their machines reach', text()),
+  'tailscale.hostname_prefix': ignored('workers reach what their machines reach', text()),
+  'env[].taskset': together('`env[].id` and `env[].args`', args()),
+  ...laterOf('env[]', ofEnvironment),
+  'env[].group_size': later('env[].group_size'),
+  'env[].ratio': becomes('env[].weight', positive()),
+  'sampling.enable_thinking': later('sampling.enable_thinking'),
+  'sampling.reasoning_effort': later('sampling.reasoning_effort'),
+  'eval.skip_first_step': becomes('eval.skip_first_step', flag()),
+  'eval.sampling.max_tokens': becomes('eval.sampling.max_tokens', whole(1)),
+  'eval.sampling.temperature': becomes('eval.sampling.temperature', atLeastZero()),
+  'eval.sampling.extra_body': together(
+    'its known parameters those of `[eval.sampling]`, the rest `eval.sampling.extra_body`',
+    args(),
+  ),
+  'eval.sampling.enable_thinking': later('eval.sampling.enable_thinking'),
+  'eval.sampling.reasoning_effort': later('eval.sampling.reasoning_effort'),
+  'eval.env[].taskset': together('`eval.env[].id` and `eval.env[].args`', args()),
+  ...laterOf('eval.env[]', [...ofEnvironment, 'ratio']),
+  'eval.env[].group_size': becomes('eval.env[].rollouts_per_example', whole(1)),
+  max_async_level: refused(onlyBefore),
+  buffer: refused(`${onlyBefore}; later versions ignore it`),
+  'sampling.repetition_penalty': refused(`${onlyBefore}; here it goes into [sampling.extra_body]`),
+  'sampling.min_tokens': refused(`${onlyBefore}; here it goes into [sampling.extra_body]`),
+  'sampling.seed': refused(`${onlyBefore}; here it goes into [sampling.extra_body]`),
+};
+
+const defaults: Table = {
+  max_steps: 100,
+  batch_size: 128,
+  rollouts_per_example: 8,
+  learning_rate: 1e-4,
+  lora: { r: 16, alpha: 32 },
+  sampling: { max_tokens: 2048, temperature: 1 },
+  checkpoints: { interval: 100, keep_last: 5 },
+  trainer: { loss: maskedImportanceSampling },
+};
+
+const before = { fields: { ...shared, ...older }, defaults, together: olderTogether };
+const since = { fields: { ...shared, ...newer }, defaults, together: newerTogether };
+
+export const hosted: Dialect = { ...since, name: 'hosted', title: 'Hosted Training (prime 0.9.5)' };
+export const hosted0635: Dialect = { ...since, name: 'hosted-0.6.35', title: 'Hosted Training (prime 0.6.35)' };
+export const hosted0561: Dialect = { ...before, name: 'hosted-0.5.61', title: 'Hosted Training (prime 0.5.61)' };
+
+function sharedTogether(written: Table, own: Own): void {
+  setRunName(own, written['name'], ['name']);
+  setOversampling(written, own);
+  setExtraBody(own, written, ['sampling']);
+  setEnvironments(written, own, ['env']);
+  setEnvironments(written, own, ['eval', 'env']);
+  if (isTable(written['eval'])) setEvaluation(written, own);
+  if (valueAt(written, ['sampling', 'temp_scheduler']) !== undefined) checkTemperature(written, own);
+}
+
+function setOversampling(written: Table, own: Own): void {
+  const factor = written['oversampling_factor'];
+  if (typeof factor !== 'number') return;
+  own.set(['oversampling_factor'], Math.max(1, factor), ['oversampling_factor']);
+  if (factor < 1) own.warn(`oversampling_factor = ${factor} is 1 here: a batch is sampled whole`);
+}
+
+function setEvaluation(written: Table, own: Own): void {
+  if (own.get(['eval']) === undefined) own.set(['eval'], {}, ['eval']);
+  if (valueAt(written, ['eval', 'env']) === undefined) {
+    own.warn('[eval] without [[eval.env]] evaluates on the training environments here; Hosted Training leaves it out');
+  }
+}
+
+function checkTemperature(written: Table, own: Own): void {
+  const path = ['sampling', 'temp_scheduler'];
+  for (const key of ['start_temperature', 'end_temperature']) {
+    if (valueAt(written, [...path, key]) !== undefined) continue;
+    own.refuse({ paths: [[...path, key], path], expected: 'a number > 0', received: 'nothing' });
+  }
+  const temperature = valueAt(written, ['sampling', 'temperature']);
+  if (temperature === undefined) return;
+  own.refuse({
+    paths: [['sampling', 'temperature'], path],
+    expected: 'nothing beside [sampling.temp_scheduler], which says the temperature of every step',
+    received: String(temperature),
+  });
+}
+
+/** Ids with their versions; a v1 environment's taskset is its id and its arguments. */
+function setEnvironments(written: Table, own: Own, path: readonly string[]): void {
+  const entries = valueAt(written, path);
+  if (!Array.isArray(entries)) return;
+  for (const [i, entry] of entries.entries()) {
+    const { id, version, taskset } = entry as Table;
+    const at = [...path, i];
+    const { id: task, ...settings } = isTable(taskset) ? taskset : {};
+    const named = id ?? task;
+    if (typeof named === 'string') {
+      own.set([...at, 'id'], withVersion(named, version), id === undefined ? [...at, 'taskset', 'id'] : [...at, 'id']);
+    }
+    if (!isTable(taskset)) continue;
+    if (id !== undefined) {
+      own.refuse({
+        paths: [
+          [...at, 'taskset'],
+          [...at, 'id'],
+        ],
+        expected: 'either an id or a taskset: they name one environment each',
+        received: 'both',
+      });
+    }
+    const args = (entry as Table)['args'];
+    own.set([...at, 'args'], { ...settings, ...(isTable(args) ? args : {}) }, [...at, 'taskset']);
+  }
+}
+
+function olderTogether(written: Table, own: Own): void {
+  sharedTogether(written, own);
+  setAsyncLevel(own, written['max_async_level'], ['max_async_level']);
+  const at = (key: string) => ['buffer', key];
+  for (const key of ['easy_fraction', 'hard_fraction']) {
+    const fraction = valueAt(written, at(key));
+    if (typeof fraction !== 'number' || fraction === 0) continue;
+    own.set(at(key), fraction, at(key));
+    own.warn(
+      `buffer.${key}: here such examples are drawn ${fraction} times as often; there so many return on a resume`,
+    );
+  }
+  if (valueAt(written, at('skip_verification')) === true) {
+    own.refuse({
+      paths: [at('skip_verification')],
+      expected: 'false: rollouts are always scored, they are trained on by their rewards',
+      received: 'true',
+    });
+  }
+  setRatios(written, own);
+}
+
+function setRatios(written: Table, own: Own): void {
+  const ratios = valueAt(written, ['buffer', 'env_ratios']);
+  const environments = written['env'];
+  if (!Array.isArray(ratios) || !Array.isArray(environments)) return;
+  if (ratios.length !== environments.length) {
+    own.refuse({
+      paths: [['buffer', 'env_ratios'], ['env']],
+      expected: `a number for each [[env]], of which there are ${environments.length}`,
+      received: `a list of ${ratios.length}`,
+    });
+    return;
+  }
+  for (const [i, ratio] of ratios.entries()) own.set(['env', i, 'weight'], ratio, ['buffer', 'env_ratios', i]);
+}
+
+function newerTogether(written: Table, own: Own): void {
+  sharedTogether(written, own);
+  setExtraBody(own, written, ['eval', 'sampling']);
+  if (written['loss'] !== undefined && written['loss'] !== 'rl') {
+    own.refuse({
+      paths: [['loss']],
+      expected: '"rl": distillation from a teacher is known and not supported',
+      received: JSON.stringify(written['loss']),
+      suggestion: 'for supervised steps on rows of yours, before RL or alone, see [ratchet.sft]',
+    });
+  }
+  for (const path of [['sampling'], ['eval', 'sampling']]) onlyOneSwitch(written, own, path);
+  setInflight(written, own);
+  for (const slot of ['pre_batch_filters', 'post_batch_filters']) setFilters(written, own, slot);
+  own.warn(
+    'the loss is importance sampling over tokens whose ratio is 0.125 to 8; Hosted Training of this version leaves tokens out by how much their probability moved, and does not say by how much',
+  );
+}
+
+function onlyOneSwitch(written: Table, own: Own, path: readonly string[]): void {
+  const both = ['enable_thinking', 'reasoning_effort'].map((key) => [...path, key]);
+  if (both.some((at) => valueAt(written, at) === undefined)) return;
+  own.refuse({ paths: both, expected: 'only one of enable_thinking and reasoning_effort', received: 'both' });
+}
+
+function setInflight(written: Table, own: Own): void {
+  const inflight = written['max_inflight_rollouts'];
+  if (typeof inflight !== 'number') return;
+  const from = ['max_inflight_rollouts'];
+  if (written['oversampling_factor'] !== undefined) {
+    const expected = 'only one of max_inflight_rollouts and oversampling_factor';
+    own.refuse({ paths: [from, ['oversampling_factor']], expected, received: 'both' });
+    return;
+  }
+  const batch = Number(own.get(['batch_size']));
+  own.set(['oversampling_factor'], Math.max(1, inflight / batch), from);
+  if (inflight < batch) {
+    own.warn(`max_inflight_rollouts = ${inflight}: a batch of ${batch} is sampled at once here, never less`);
+  }
+}
+
+function setFilters(written: Table, own: Own, slot: string): void {
+  const filters = written[slot];
+  if (!Array.isArray(filters)) return;
+  const others = filters.filter((filter) => isTable(filter) && filter['type'] !== 'zero_advantage');
+  if (others.length > 0) own.set([slot], others, [slot]);
+  for (const [i, filter] of filters.entries()) {
+    if (!isTable(filter) || filter['type'] !== 'zero_advantage') continue;
+    const isOn = filter['enforce'] !== false;
+    own.warn(
+      isOn
+        ? `${slot}[${i}] is always on here: groups without any advantage are dropped before they fill a batch`
+        : `${slot}[${i}]: groups without any advantage are dropped here all the same`,
+    );
+  }
+}
+
+function positives(): z.ZodType {
+  return positive().array().min(1).meta({ expected: 'a list of numbers > 0' });
+}
+
+/** Options of its own belong to each type. */
+function filters(): z.ZodType {
+  return z
+    .array(z.looseObject({ type: text(), enforce: flag().optional() }))
+    .meta({ expected: 'a list of tables with a type' });
+}

@@ -1,0 +1,279 @@
+import { z } from 'zod';
+import type { KeyPath } from '../positions.ts';
+import { isTable, type Table, valueAt } from '../tables.ts';
+import { args, atLeastZero, choice, decay, flag, fraction, positive, text, whole } from '../values.ts';
+import { setRunName } from './common-words.ts';
+import { becomes, converted, type Field, ignored, type Own, refused, together } from './dialect.ts';
+
+/** What the two trainers of verifiers have from transformers' TrainingArguments, and how their arguments are found. */
+
+/** Arguments by name, wherever they were written. */
+export interface Arguments {
+  readonly value: (name: string) => unknown;
+  /** Of the written one; of one that was not, where it would stand. */
+  readonly path: (name: string) => KeyPath;
+}
+
+/** The tables whose arguments count, the last first. `''` is the top of the file. */
+const places: Readonly<Record<string, KeyPath>> = { '': [], trainer: ['trainer'], 'trainer.args': ['trainer', 'args'] };
+
+/** Every argument in each of the places. */
+export function placed(
+  args: Readonly<Record<string, Field>>,
+  tables: readonly (keyof typeof places)[],
+): Record<string, Field> {
+  return Object.fromEntries(
+    tables.flatMap((table) =>
+      Object.entries(args).map(([name, field]) => [[...places[table]!, name].join('.'), field]),
+    ),
+  );
+}
+
+/** Says what stands outside [trainer.args], and refuses what stands in two places. */
+export function argumentsOf(
+  written: Table,
+  { names, system, own }: { readonly names: readonly string[]; readonly system: string; readonly own: Own },
+): Arguments {
+  const usual: KeyPath = ['trainer', 'args'];
+  const outside: string[] = [];
+  const paths = new Map<string, KeyPath>();
+  for (const name of names) {
+    const found = Object.values(places).filter((table) => valueAt(written, [...table, name]) !== undefined);
+    if (found.length === 0) continue;
+    const at = found.map((table) => [...table, name]);
+    paths.set(name, at.at(-1)!);
+    if (found.length > 1) own.refuse({ paths: at, expected: `${name} in one place`, received: 'two of them' });
+    if (found.some((table) => table.length < usual.length)) outside.push(at[0]!.join('.'));
+  }
+  if (outside.length > 0) {
+    own.warn(`${outside.join(', ')}: ${system} reads [trainer.args] alone and leaves them out; here they count`);
+  }
+  const path = (name: string): KeyPath => paths.get(name) ?? [...usual, name];
+  return { path, value: (name) => valueAt(written, path(name)) };
+}
+
+const noTrackers = 'metrics are in metrics.jsonl, whole and for every step';
+const noLoader = 'examples are drawn by the run itself';
+const schedules = {
+  constant: 'constant',
+  constant_with_warmup: 'constant',
+  linear: 'linear',
+  cosine: 'cosine',
+} as const;
+
+/** `schedule` is the trainer's own default. */
+export const transformersArguments: Readonly<Record<string, Field>> = {
+  output_dir: converted('store.uri', text(), (folder) => `file:${folder}`),
+  run_name: together('`name`, spelt as a run’s name, and `wandb.name`', text()),
+  learning_rate: becomes('learning_rate', positive()),
+  lr_scheduler_type: converted(
+    'trainer.schedule',
+    choice('constant', 'constant_with_warmup', 'linear', 'cosine'),
+    (type) => schedules[type],
+  ),
+  warmup_steps: becomes('trainer.warmup_steps', whole(0)),
+  warmup_ratio: together('`trainer.warmup_steps`: this share of max_steps', fraction()),
+  max_steps: becomes('max_steps', whole(1)),
+  num_train_epochs: ignored('max_steps says when the run ends', positive()),
+  weight_decay: becomes('trainer.weight_decay', atLeastZero()),
+  adam_beta1: becomes('trainer.beta1', decay()),
+  adam_beta2: becomes('trainer.beta2', decay()),
+  adam_epsilon: becomes('trainer.epsilon', positive()),
+  max_grad_norm: becomes('trainer.max_grad_norm', positive()),
+  seed: becomes('seed', whole(0)),
+  bf16: converted('trainer.optimization_dtype', flag(), (isUsed) => (isUsed ? 'bfloat16' : 'float32')),
+  gradient_checkpointing: converted('trainer.ac_freq', flag(), (isUsed) => (isUsed ? 1 : undefined)),
+  gradient_checkpointing_kwargs: ignored('only PyTorch takes it', args()),
+  save_strategy: together('"no": a checkpoint at the end alone', choice('steps', 'no')),
+  save_steps: together('`checkpoints.interval`; below 1 a share of max_steps', positive()),
+  save_total_limit: becomes('checkpoints.keep_last', whole(1)),
+  save_only_model: ignored('a checkpoint is always whole, so that the run can go on from it', flag()),
+  resume_from_checkpoint: ignored(
+    'a run goes on where it stands; for another step see `ratchet train --resume.step`',
+    z.union([flag(), text()]).meta({ expected: 'a text, or true or false' }),
+  ),
+  eval_strategy: together('"steps": evaluations on held-out examples', choice('no', 'steps')),
+  eval_steps: together('`eval.interval`; below 1 a share of max_steps', positive()),
+  eval_on_start: together('the opposite of `eval.skip_first_step`', flag()),
+  logging_steps: ignored(noTrackers, atLeastZero()),
+  logging_strategy: ignored(noTrackers, text()),
+  logging_first_step: ignored(noTrackers, flag()),
+  logging_dir: ignored(noTrackers, text()),
+  log_on_each_node: ignored(noTrackers, flag()),
+  log_level: ignored(noTrackers, text()),
+  disable_tqdm: ignored(noTrackers, flag()),
+  report_to: together(
+    '`wandb` where it names it',
+    z.union([text(), text().array()]).meta({ expected: 'a text or a list of texts' }),
+  ),
+  remove_unused_columns: ignored(noLoader, flag()),
+  dataloader_num_workers: ignored(noLoader, whole(0)),
+  dataloader_drop_last: ignored(noLoader, flag()),
+  shuffle_dataset: ignored('examples are always drawn in an order that the seed gives', flag()),
+  fp16: refused('training in float16; the embedded engine computes in float32'),
+  optim: ignored('it is AdamW', text()),
+  deepspeed: refused('DeepSpeed'),
+  fsdp: refused('FSDP settings of transformers'),
+  push_to_hub: refused('uploads to a hub; adapters and weights are exported with every checkpoint'),
+  vllm_server_host: ignored(
+    'the policy server is found by the run; for one of yours see [ratchet.inference] url',
+    text(),
+  ),
+  vllm_server_port: ignored(
+    'the policy server is found by the run; for one of yours see [ratchet.inference] url',
+    whole(1, 65_535),
+  ),
+  vllm_server_timeout: ignored('the policy server is waited for', positive()),
+  max_concurrent: becomes('max_concurrent', whole(1)),
+  mask_env_responses: together('refused where false: only tokens of the model carry loss', flag()),
+  mask_truncated_completions: becomes('mask_truncated_completions', flag()),
+  zero_truncated_completions: becomes('zero_truncated_completions', flag()),
+  temperature: becomes('sampling.temperature', positive()),
+  top_p: becomes('sampling.top_p', positive()),
+  top_k: becomes('sampling.top_k', whole(-1)),
+  min_p: becomes('sampling.min_p', fraction()),
+  repetition_penalty: becomes('sampling.repetition_penalty', positive()),
+  presence_penalty: becomes('sampling.presence_penalty', z.number().meta({ expected: 'a number from -2 to 2' })),
+  frequency_penalty: becomes('sampling.frequency_penalty', z.number().meta({ expected: 'a number from -2 to 2' })),
+};
+
+/** `evalSteps`, `saveSteps`: the trainer's own defaults. */
+export function transformersTogether(
+  { value, path }: Arguments,
+  own: Own,
+  usual: { readonly evalSteps: number; readonly saveSteps: number },
+): void {
+  setRunName(own, value('run_name'), path('run_name'));
+  setWandb({ value, path }, own);
+  const maxSteps = Number(own.get(['max_steps']) ?? 0);
+  const stepsOf = (given: number): number => (given < 1 ? Math.max(1, Math.ceil(given * maxSteps)) : Math.round(given));
+
+  const ratio = value('warmup_ratio');
+  if (typeof ratio === 'number' && !value('warmup_steps')) {
+    own.set(['trainer', 'warmup_steps'], Math.ceil(ratio * maxSteps), path('warmup_ratio'));
+  }
+  if (value('lr_scheduler_type') === 'constant' && Number(own.get(['trainer', 'warmup_steps']) ?? 0) > 0) {
+    own.warn(
+      'lr_scheduler_type = "constant" has no warm-up in transformers; here the rate rises over the steps that are asked for',
+    );
+  }
+
+  const saveSteps = Number(value('save_steps') ?? usual.saveSteps);
+  const isSaved = value('save_strategy') !== 'no';
+  own.set(
+    ['checkpoints', 'interval'],
+    isSaved ? stepsOf(saveSteps) : Math.max(1, maxSteps),
+    path(isSaved ? 'save_steps' : 'save_strategy'),
+  );
+
+  if (value('eval_strategy') === 'steps') {
+    own.set(['eval', 'interval'], stepsOf(Number(value('eval_steps') ?? usual.evalSteps)), path('eval_steps'));
+    own.set(['eval', 'skip_first_step'], value('eval_on_start') !== true, path('eval_on_start'));
+  } else if (value('eval_steps') !== undefined || value('eval_on_start') !== undefined) {
+    own.warn('eval_steps and eval_on_start have no effect without eval_strategy = "steps"');
+  }
+  if (value('mask_env_responses') === false) {
+    own.refuse({
+      paths: [path('mask_env_responses')],
+      expected: 'true: only the tokens that the model wrote carry loss',
+      received: 'false',
+    });
+  }
+}
+
+/** Both trainers report to W&B unless told otherwise. */
+function setWandb({ value, path }: Arguments, own: Own): void {
+  const given = value('report_to') ?? 'wandb';
+  const trackers = Array.isArray(given) ? given.map(String) : [String(given)];
+  const others = trackers.filter((tracker) => !['wandb', 'all', 'none'].includes(tracker));
+  if (others.length > 0) own.warn(`report_to: ${others.join(', ')} is not fed; ${noTrackers}`);
+  if (!trackers.includes('wandb') && !trackers.includes('all')) return;
+  own.set(['wandb'], {}, path('report_to'));
+  if (value('run_name') !== undefined) own.set(['wandb', 'name'], value('run_name'), path('run_name'));
+}
+
+/** Arguments of vLLM's server that people write; others are kept as well, unless they are nearly one of these. */
+export const vllmArguments: readonly string[] = [
+  'api_server_count',
+  'attention_backend',
+  'block_size',
+  'chat_template',
+  'cpu_offload_gb',
+  'data_parallel_size',
+  'disable_custom_all_reduce',
+  'disable_log_requests',
+  'disable_log_stats',
+  'distributed_executor_backend',
+  'download_dir',
+  'dtype',
+  'enable_auto_tool_choice',
+  'enable_chunked_prefill',
+  'enable_expert_parallel',
+  'enable_lora',
+  'enable_prefix_caching',
+  'enable_reasoning',
+  'enforce_eager',
+  'generation_config',
+  'gpu_memory_utilization',
+  'hf_overrides',
+  'host',
+  'kv_cache_dtype',
+  'limit_mm_per_prompt',
+  'load_format',
+  'logprobs_mode',
+  'max_cpu_loras',
+  'max_logprobs',
+  'max_lora_rank',
+  'max_loras',
+  'max_model_len',
+  'max_num_batched_tokens',
+  'max_num_seqs',
+  'pipeline_parallel_size',
+  'port',
+  'quantization',
+  'reasoning_parser',
+  'revision',
+  'rope_scaling',
+  'rope_theta',
+  'seed',
+  'served_model_name',
+  'swap_space',
+  'tensor_parallel_size',
+  'tokenizer',
+  'tokenizer_mode',
+  'tool_call_parser',
+  'tool_parser_plugin',
+  'trust_remote_code',
+  'uvicorn_log_level',
+];
+
+/** [inference.args], and what stands beside it in [inference]: vLLM's. */
+export function setServerArguments(
+  written: Table,
+  own: Own,
+  { near, system }: { readonly near: (name: string) => string | undefined; readonly system: string },
+): void {
+  const inference = written['inference'];
+  if (!isTable(inference)) return;
+  const { gpus: _gpus, args = {}, ...outside } = inference;
+  if (Object.keys(outside).length > 0) {
+    const names = Object.keys(outside).map((name) => `inference.${name}`);
+    own.warn(`${names.join(', ')}: ${system} reads [inference.args] alone and leaves them out; here they count`);
+  }
+  const all: Table = { ...outside, ...(isTable(args) ? args : {}) };
+  for (const name of Object.keys(all)) {
+    if (vllmArguments.includes(name)) continue;
+    const meant = near(name);
+    if (meant === undefined) {
+      own.warn(`inference.args.${name} is no argument of vLLM’s that is known here; it is kept as it is`);
+      continue;
+    }
+    own.refuse({
+      paths: [['inference', 'args', name]],
+      expected: 'an argument of vLLM’s server',
+      received: 'an unknown key',
+      suggestion: `did you mean "${meant}"?`,
+    });
+  }
+  if (Object.keys(all).length > 0) own.set(['inference', 'vllm'], all, ['inference', 'args']);
+}

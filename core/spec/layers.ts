@@ -1,0 +1,48 @@
+import { findPositions, type KeyPath, type Positions } from './positions.ts';
+import { merged, setAt, type Table } from './tables.ts';
+
+/** Several files read as one: `rl @ base.toml @ mine.toml --trainer @ trainer.toml`. */
+
+/** A file that is laid over those before it. */
+export interface Layer {
+  /** As the user named it. */
+  readonly file: string;
+  readonly text: string;
+  /** Dotted, where the file is a table of the others' and no file of its own: `trainer`. */
+  readonly section?: string;
+}
+
+/** The table that a file's own tables lie in, as paths have it: dashes and underscores are the same. */
+export function sectionPath({ section }: Pick<Layer, 'section'>): readonly string[] {
+  return section === undefined ? [] : section.replaceAll('-', '_').split('.');
+}
+
+/** Tables are merged key by key from left to right; anything else is replaced, lists as a whole. */
+export function mergedLayers(layers: readonly { readonly layer: Layer; readonly table: Table }[]): Table {
+  let result: Table = {};
+  for (const { layer, table } of layers) {
+    const path = sectionPath(layer);
+    const whole: Table = path.length === 0 ? table : {};
+    if (path.length > 0) setAt(whole, path, table);
+    result = merged(result, whole);
+  }
+  return result;
+}
+
+/** Where each value was written: in the last file that has it. */
+export function layeredPositions(layers: readonly Layer[]): Positions {
+  const found = layers
+    .map((layer) => ({ file: layer.file, at: sectionPath(layer), positions: findPositions(layer.text) }))
+    .reverse();
+  return {
+    files: layers.map(({ file }) => file),
+    at: (path: KeyPath) => {
+      for (const { file, at, positions } of found) {
+        if (!at.every((part, i) => path[i] === part)) continue;
+        const position = path.length === at.length ? undefined : positions.at(path.slice(at.length));
+        if (position) return layers.length === 1 ? position : { ...position, file };
+      }
+      return undefined;
+    },
+  };
+}
