@@ -19,6 +19,7 @@ import { type Audience, chooseTelling, openAudience, type TellingOptions, tellin
 import type { Clock } from '../clock.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { readOverrides } from '../overrides.ts';
+import { readAsLines } from '../read-as.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts';
@@ -58,7 +59,8 @@ export async function train(
   const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides })).spec;
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
-  const { spec, resumeStep } = await loadRunConfig(file, { projectFolder, overrides, run });
+  const { spec, resumeStep, readAs } = await loadRunConfig(file, { projectFolder, overrides, run });
+  for (const line of readAsLines(file, readAs)) audience.say(line);
   await checkModel(spec);
   const command = { file, name: run === usualName ? null : run, overrides };
 
