@@ -1,11 +1,14 @@
+import { setMaxListeners } from 'node:events';
 import { layout } from '../core/layout.ts';
+import { generateSittingsMax } from '../core/limits.ts';
+import { countOutcomes, describeFailures } from '../core/rl/failures.ts';
 import { rolloutMetrics } from '../core/rl/metrics.ts';
 import type { ScoredRollout } from '../core/rl/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { environments as allEnvironments } from '../backends/environments/index.ts';
 import type { Environment } from '../backends/environments/types.ts';
-import { scoreRollout } from '../backends/environments/score.ts';
+import { failedRollout, scoreRollout } from '../backends/environments/score.ts';
 import { appendMetrics } from '../backends/metrics/jsonl.ts';
 import { decodeJson, encodeJson, putRows } from '../backends/store/objects.ts';
 import type { GenerateDependencies } from './generate-rollouts.ts';
@@ -13,24 +16,31 @@ import { withHeartbeat } from './heartbeat.ts';
 import { playRollout } from './play-rollout.ts';
 import { samplePolicy, turnSeed } from './sample-policy.ts';
 import { requireCommit, servedPolicy, specOf, storeOf } from './run-access.ts';
+import { Standstill } from './standstill.ts';
 
 export interface EvaluationSummary {
   readonly environment: string;
   readonly step: number;
   readonly rollouts: number;
-  /** Sampled as [eval.sampling] or [sampling] says, and greedily. */
-  readonly sampled: { readonly reward: number; readonly exact: number | null };
-  readonly greedy: { readonly reward: number; readonly exact: number | null };
-  /** What the model says: the first held-out example, sampled. */
+  /** Sampled as [eval.sampling] or [sampling] says, and greedily. A reward is null where every rollout failed. */
+  readonly sampled: { readonly reward: number | null; readonly exact: number | null };
+  readonly greedy: { readonly reward: number | null; readonly exact: number | null };
+  /** One line for each cause of failed rollouts, of both; absent where none failed. */
+  readonly failures?: readonly string[];
+  /** What the model says: the first held-out example, sampled. Its reward is null where that rollout failed. */
   readonly says: {
     readonly prompt: string;
     readonly completion: string;
     readonly answer: string;
-    readonly reward: number;
+    readonly reward: number | null;
   };
 }
 
-/** Evaluates one version on held-out examples, sampled and greedily. An evaluation that is stored is not done again. */
+/**
+ * Evaluates one version on held-out examples, sampled and greedily. An evaluation that is stored is not done again. Rollouts that
+ * are left when none has ended for as long as a training rollout may take in all (`generation_timeout` of each sitting) are
+ * given up as `timeout`: an environment that hangs keeps no run from its end.
+ */
 export const createEvaluatePolicy =
   (dependencies: GenerateDependencies) =>
   async (input: {
@@ -71,7 +81,7 @@ async function evaluateOne(
   const { evalDataset } = environment;
   const count = entry.numExamples < 0 ? evalDataset.length : Math.min(entry.numExamples, evalDataset.length);
 
-  const timeoutMs = spec.generationTimeoutS * 1000;
+  const { generationTimeoutS } = spec;
   const usual = spec.eval?.sampling ?? spec.sampling;
   const playAll = async (temperature: number, rolloutsPerExample: number): Promise<ScoredRollout[]> => {
     const sampling = { ...usual, temperature };
@@ -79,23 +89,37 @@ async function evaluateOne(
       exampleId: i % count,
       index: Math.floor(i / count),
     }));
-    return Promise.all(
-      places.map(async ({ exampleId, index }) => {
-        const rollout = await playRollout({
-          environments,
-          entry,
-          dataset: 'evalDataset',
-          place: { group: 0, index, exampleId },
-          signal,
-          // Not keyed by the step: the same random numbers at every evaluation make the curve smoother.
-          openPolicy: () =>
-            samplePolicy({ inference, tokenizer, served, sampling, signal }, (turn) =>
-              turnSeed('eval', spec.seed, entry.name, exampleId, index, turn),
-            ),
-        });
-        return scoreRollout(environment, evalDataset.at(exampleId), rollout, { timeoutMs });
-      }),
-    );
+    const standstill = new Standstill(generateSittingsMax * generationTimeoutS * 1000);
+    const stop = AbortSignal.any([signal, standstill.signal]);
+    setMaxListeners(0, stop); // every rollout listens
+    const play = async ({ exampleId, index }: (typeof places)[number]): Promise<ScoredRollout> => {
+      const place = { group: 0, index, exampleId };
+      const playing = playRollout({
+        environments,
+        entry,
+        dataset: 'evalDataset',
+        place,
+        signal: stop,
+        // Not keyed by the step: the same random numbers at every evaluation make the curve smoother.
+        openPolicy: () =>
+          samplePolicy({ inference, tokenizer, served, sampling, signal: stop }, (turn) =>
+            turnSeed('eval', spec.seed, entry.name, exampleId, index, turn),
+          ),
+      });
+      const rollout = await playing.catch((reason: unknown) => {
+        if (signal.aborted || !standstill.isOver) throw reason;
+        return failedRollout({ ...place, turns: [] }, 'timeout', gaveUp(generationTimeoutS));
+      });
+      const timeoutMs = generationTimeoutS * 1000;
+      const scored = await scoreRollout(environment, evalDataset.at(exampleId), rollout, { timeoutMs });
+      standstill.moved();
+      return scored;
+    };
+    try {
+      return await Promise.all(places.map(play));
+    } finally {
+      standstill.end();
+    }
   };
   const sampled = await playAll(usual.temperature, entry.rolloutsPerExample);
   const greedy = await playAll(0, 1);
@@ -106,6 +130,7 @@ async function evaluateOne(
     rollouts: sampled.length,
     sampled: headline(sampled),
     greedy: headline(greedy),
+    ...failuresIn([...sampled, ...greedy]),
     says: saying(environment, sampled[0]!),
   };
   await appendMetrics(store, {
@@ -115,7 +140,7 @@ async function evaluateOne(
     ...Object.fromEntries(
       Object.entries(rolloutMetrics(sampled)).map(([name, value]) => [`eval/${entry.name}/${name}`, value]),
     ),
-    [`eval/${entry.name}/greedy/reward/mean`]: summary.greedy.reward,
+    ...(summary.greedy.reward === null ? {} : { [`eval/${entry.name}/greedy/reward/mean`]: summary.greedy.reward }),
     ...(summary.greedy.exact === null
       ? {}
       : { [`eval/${entry.name}/greedy/metrics/exact_match`]: summary.greedy.exact }),
@@ -125,9 +150,19 @@ async function evaluateOne(
   return summary;
 }
 
-function headline(rollouts: readonly ScoredRollout[]): { reward: number; exact: number | null } {
+function gaveUp(generationTimeoutS: number): string {
+  const seconds = generateSittingsMax * generationTimeoutS;
+  return `Not finished when the evaluation was given up: none of its rollouts had ended for ${seconds} s (${generateSittingsMax} × generation_timeout).`;
+}
+
+function failuresIn(rollouts: readonly ScoredRollout[]): Pick<EvaluationSummary, 'failures'> {
+  const failures = describeFailures(countOutcomes(rollouts));
+  return failures.length === 0 ? {} : { failures };
+}
+
+function headline(rollouts: readonly ScoredRollout[]): { reward: number | null; exact: number | null } {
   const metrics = rolloutMetrics(rollouts);
-  return { reward: metrics['reward/mean'] ?? 0, exact: metrics['metrics/exact_match'] ?? null };
+  return { reward: metrics['reward/mean'] ?? null, exact: metrics['metrics/exact_match'] ?? null };
 }
 
 function saying(environment: Environment, rollout: ScoredRollout): EvaluationSummary['says'] {
@@ -136,6 +171,6 @@ function saying(environment: Environment, rollout: ScoredRollout): EvaluationSum
     prompt: example.prompt.at(-1)?.content ?? '',
     completion: rollout.turns.at(-1)?.text ?? '',
     answer: example.answer,
-    reward: rollout.reward ?? 0,
+    reward: rollout.reward,
   };
 }

@@ -5,11 +5,13 @@ import { layout } from '../core/layout.ts';
 import { firstLineage, workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import { type EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
+import { checkOwnCode } from '../backends/configs/check-own-code.ts';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { type Curves, curvesOf } from './curves.ts';
 import { beginLineage, completeLineage } from './lineages.ts';
 import { recordMissing } from './record-metrics.ts';
 import {
@@ -68,6 +70,8 @@ export interface OpenedRun {
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly warnings: readonly string[];
+  /** Of a run that has been here before. */
+  readonly curves?: Curves;
   /** Whether the search attributes RatchetRun, RatchetStep and RatchetReward exist in this namespace. */
   readonly hasSearchAttributes: boolean;
 }
@@ -130,7 +134,9 @@ export const createOpenRun =
     const store = openRunStore(spec.store.uri, spec.name);
     await claimRun(dependencies, spec, workflowId);
 
-    const { datasets, warnings: told } = await openDatasets(spec); // before the run's identity is written: what is refused may be corrected
+    // Before the run's identity is written: what is refused may be corrected.
+    const { datasets, warnings: told } = await openDatasets(spec);
+    if (!takesOver?.handle) await checkOwnCode(spec);
     const recorded = takesOver?.handle ? null : await recordSettings(dependencies, asked, settings);
     const ref = recorded?.ref ?? takesOver!.handle!.spec;
     const place = { name: spec.name, store: spec.store.uri };
@@ -154,6 +160,7 @@ export const createOpenRun =
       hadEnded: head !== null && (await isLastStep(store, head.commit)),
       ...(takesOver?.asked?.rewind && refused.length === 0 ? { isRewound: true } : {}),
       weightsAreGone: head !== null && !(await isStored(store, head.commit.policy)),
+      ...(head === null ? {} : { curves: await curvesOf(handle, head.commit.step) }),
       datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
       hasSearchAttributes,

@@ -1,4 +1,4 @@
-import { RatchetError } from '../core/errors.ts';
+import { isSound } from '../backends/store/objects.ts';
 import { layout } from '../core/layout.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { storeOf } from './run-access.ts';
@@ -36,18 +36,8 @@ export async function settleForgotten(
   const name = stagedNames.weights + file.key.slice(weights.length);
   for (const key of await store.list(layout.allStaged(run.lineage))) {
     const isIt = key.startsWith(layout.staged(run.lineage, step, '').slice(0, -1)) && key.endsWith(`/${name}`);
-    if (!isIt || !(await isWhole(run, { ...file, key }))) continue;
+    if (!isIt || !(await isSound(store, { ...file, key }))) continue;
     if (await settleVersion(run, key.slice(0, -name.length), version)) return true;
   }
   return false;
-}
-
-async function isWhole(run: RunHandle, ref: ObjectRef): Promise<boolean> {
-  try {
-    await storeOf(run).verify(ref);
-    return true;
-  } catch (error) {
-    if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return false;
-    throw error;
-  }
 }

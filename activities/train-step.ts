@@ -3,7 +3,7 @@ import { versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import { failpoint } from '../backends/failpoints.ts';
-import { RatchetError } from '../core/errors.ts';
+import { isSound } from '../backends/store/objects.ts';
 import { EngineFailures } from './engine-failures.ts';
 import { lastProgress, withHeartbeat } from './heartbeat.ts';
 import type { PolicyTrainer, Recovery } from './policy-trainer.ts';
@@ -138,12 +138,7 @@ export async function isStored(run: RunHandle, policy: PolicyVersion, optimizer:
   const store = storeOf(run);
   for (const ref of [policy.file, ...(optimizer ? [optimizer] : [])]) {
     if (!(await store.list(ref.key)).includes(ref.key)) return false;
-    try {
-      await store.verify(ref);
-    } catch (error) {
-      if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return false;
-      throw error;
-    }
+    if (!(await isSound(store, ref))) return false;
   }
   return true;
 }

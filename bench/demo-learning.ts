@@ -183,5 +183,6 @@ async function score(
   const { rollouts, [decoding]: found } = await readEvaluation(folder, run, step);
   if (rollouts < evaluatedMin)
     throw new Error(`${run}: v${step} was evaluated on ${rollouts} words, expected ≥ ${evaluatedMin}`);
+  if (found.reward === null) throw new Error(`${run}: no rollout of v${step} was scored`);
   return { reward: found.reward, exact: found.exact ?? 0 };
 }

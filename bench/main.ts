@@ -10,6 +10,7 @@ import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
 import { statusLatency } from './status-latency.ts';
 import { trl } from './trl.ts';
+import { trlGeneration } from './trl-generation.ts';
 import { view } from './view.ts';
 
 /** `npm run bench` lists the measurements, `npm run bench -- NAME [--json]` runs one. */
@@ -22,6 +23,7 @@ for (const command of [
   orchestration,
   demoLearning,
   trl,
+  trlGeneration,
   engineTrain,
   engineDecode,
   serverFuzz,

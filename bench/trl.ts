@@ -47,7 +47,7 @@ interface Timed {
 }
 
 async function measure(bench: Bench, { pairs, steps, patience }: Options): Promise<Figures> {
-  const python = await findPython(bench);
+  const python = await findTrlPython(bench);
   bench.doing('both once in passing, so that files and compiled code are in their caches');
   await runTheirs(bench, python, { steps: 1, warmupSteps: 1 });
   await runOurs(bench, { steps: 5, overrides: ['--sft.steps', '20'] });
@@ -79,9 +79,10 @@ async function measure(bench: Bench, { pairs, steps, patience }: Options): Promi
   };
 }
 
-async function findPython(bench: Bench): Promise<string> {
+/** The Python that RATCHET_TRL_PYTHON names, once it has shown that it has TRL. */
+export async function findTrlPython(bench: Bench): Promise<string> {
   const python = process.env['RATCHET_TRL_PYTHON'];
-  const advice = `Make an environment with Python 3.11 (about 6 GB) and name its interpreter:\n  ${pip}\n  RATCHET_TRL_PYTHON=…/bin/python npm run bench -- trl`;
+  const advice = `Make an environment with Python 3.11 (about 6 GB) and name its interpreter:\n  ${pip}\n  RATCHET_TRL_PYTHON=…/bin/python npm run bench -- NAME`;
   if (!python) throw new CannotMeasure(`RATCHET_TRL_PYTHON is not set. ${advice}`);
   try {
     await access(python);

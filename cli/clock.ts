@@ -1,3 +1,5 @@
+import { withoutControls } from './plain-text.ts';
+
 /** Lines with the time since the command began: `0:38  warm-up …`. */
 export interface Clock {
   readonly say: (line: string) => void;
@@ -14,7 +16,7 @@ export function startClock(write: (text: string) => void = (text) => void proces
   const stamped = (line: string): string => {
     const seconds = Math.max(0, Math.floor((Date.now() - startedAt) / 1000));
     const time = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`;
-    return `${time.padStart(5)}  ${line.replaceAll('\n', '\n       ')}\n`;
+    return `${time.padStart(5)}  ${withoutControls(line).replaceAll('\n', '\n       ')}\n`;
   };
   return {
     part: (number) => (isFirstRun ? `${number}/3 ` : ''),

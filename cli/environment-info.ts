@@ -3,9 +3,12 @@ import { importEnvironment } from '../backends/environments/load.ts';
 import { demonstratingPolicy, playAndScore, scriptedPolicy } from '../backends/environments/scripted.ts';
 import { messagesOf } from '../backends/environments/score.ts';
 import type { Environment } from '../backends/environments/types.ts';
+import { RatchetError } from '../core/errors.ts';
 import { randomStream } from '../core/random.ts';
+import { whereItFailed } from '../core/rl/failures.ts';
 import type { ChatMessage, Example, ScoredRollout, ToolSchema } from '../core/rl/rollout.ts';
 import type { JsonValue } from '../core/spec/run-spec.ts';
+import { toldWhenSlow } from './told-when-slow.ts';
 
 export interface InfoOptions {
   /** Of `dataset`, or of `evalDataset` with `heldOut`. */
@@ -19,10 +22,17 @@ export async function environmentInfo(
   args: Readonly<Record<string, JsonValue>>,
   options: InfoOptions,
 ): Promise<string> {
-  const { loaded: environment, args: known } = await watchArguments(async () =>
-    (await importEnvironment(id)).loadEnvironment(args),
+  const { loaded: environment, args: known } = await watchArguments(() =>
+    toldWhenSlow(id, async () => (await importEnvironment(id)).loadEnvironment(args)),
   );
   const dataset = options.heldOut ? environment.evalDataset : environment.dataset;
+  if (options.example >= dataset.length) {
+    const kind = options.heldOut ? 'held-out examples' : 'examples to train on';
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--example: ${environment.name} has ${dataset.length} ${kind}, counted from 0; received ${options.example}.`,
+    );
+  }
   const example = dataset.at(options.example);
   const { dataset: train, evalDataset, rubric, tools = [], warnings = [] } = environment;
   return [
@@ -57,7 +67,7 @@ async function played(environment: Environment, example: Example): Promise<strin
 }
 
 function scoreLine({ rubric }: Environment, { outcome, reward, metrics, error }: ScoredRollout): string {
-  if (reward === null) return `  ${outcome}, no reward: ${error ?? ''}`;
+  if (reward === null) return `  ${outcome}, no reward: ${whereItFailed(error ?? '')}`;
   const parts = rubric.functions
     .filter(({ weight }) => weight !== 0)
     .map(({ name, weight }) => `${weight} × ${name} ${round(metrics[name]!)}`);

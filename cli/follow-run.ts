@@ -3,7 +3,7 @@ import { QueryNotRegisteredError, WorkflowFailedError, type WorkflowHandle } fro
 import { TerminatedFailure } from '@temporalio/common';
 import { memoKeys } from '../core/names.ts';
 import type { RunEvent, RunStatus, RunView } from '../workflows/messages.ts';
-import { withoutControls } from './plain-text.ts';
+import { onOneLine, withoutControls } from './plain-text.ts';
 import { type PendingActivity, pendingActivities } from './pending-activities.ts';
 
 /** How often the run is asked for news; a query costs its worker a few milliseconds. */
@@ -18,6 +18,9 @@ const lastQueryTimeoutMs = 30_000;
 const earlierEventsShown = 5;
 /** After this long without a line the run says what it waits for. */
 const silenceMs = 10_000;
+
+/** What a line that comes every so often says of a pause. */
+const pauseCharsShown = 100;
 
 /** Whom a followed run is told to: lines, NDJSON, or a live view. */
 export interface Follower {
@@ -66,7 +69,8 @@ export async function followRun(options: FollowOptions): Promise<number> {
     const fresh = (view?.events ?? []).filter(({ sequence }) => sequence > seen);
     if (view && isFirstLook && fresh.length > earlierEventsShown) {
       say(`the run has been here before; the last of ${fresh.at(-1)!.sequence} events:`);
-      earlier?.(fresh.splice(0, fresh.length - earlierEventsShown));
+      const untold = fresh.splice(0, fresh.length - earlierEventsShown);
+      earlier?.(untold);
     }
     if (view) isFirstLook = false;
     for (const event of fresh) {
@@ -94,8 +98,11 @@ export async function tellRest(
   const rest = await ask<RunView>(handle, 'view', [after], lastQueryTimeoutMs);
   if (rest.is !== 'answer') return null;
   for (const event of rest.value.events) tell(event);
-  look?.({ is: 'answer', status: rest.value.status, pending: [] });
-  return rest.value.status;
+  const { status } = rest.value;
+  // What was cancelled or failed had no time to say so itself.
+  const ended: RunStatus = { ...status, phase: status.phase === 'finished' ? 'finished' : 'stopped' };
+  look?.({ is: 'answer', status: ended, pending: [] });
+  return status;
 }
 
 /** Whether an execution ended because an upgrade took its run over: another one goes on under the same workflow id. */
@@ -129,7 +136,11 @@ export async function describeWaiting(handle: WorkflowHandle): Promise<string> {
 }
 
 export function waitingLine({ pausedBecause, on }: Waiting): string {
-  if (pausedBecause !== null) return `paused: ${pausedBecause}`;
+  if (pausedBecause !== null) {
+    // Told in full when it happened; this is said again and again.
+    const because = onOneLine(pausedBecause);
+    return `still paused: ${because.length <= pauseCharsShown ? because : `${because.slice(0, pauseCharsShown)}…`}`;
+  }
   const parts = on.map(({ what, since, lastFailure }) => {
     if (lastFailure !== null) return `${what}: ${lastFailure}`;
     return since === null ? what : `${what} (${Math.round((Date.now() - Date.parse(since)) / 1000)} s)`;
@@ -184,9 +195,14 @@ function asRetry({ name, attempt, lastFailure, nextAt }: PendingActivity): Waiti
   return {
     what: `${name} is tried again (attempt ${attempt})`,
     since: null,
-    lastFailure: lastFailure ?? 'its worker went away',
+    lastFailure: lastFailure === null || isSilence(lastFailure) ? 'its worker went away' : lastFailure,
     nextAt,
   };
+}
+
+/** Temporal's words for a worker of which nothing was heard any more. */
+function isSilence(failure: string): boolean {
+  return /^activity heartbeat timeout$/i.test(failure);
 }
 
 /** Activities that are being tried again, with what went wrong last. The server knows it without any worker; null when it is silent. */

@@ -1,22 +1,28 @@
 import { CommanderError } from 'commander';
 import { RatchetError } from '../core/errors.ts';
 import { codeVersion } from '../workers/code-version.ts';
+import { withoutControls } from './plain-text.ts';
 import { program } from './commands.ts';
 
 try {
   const ratchet = await program(process.argv[2], codeVersion);
   await ratchet.parseAsync(process.argv);
 } catch (error) {
-  process.exitCode = report(error);
+  process.exitCode = report(error instanceof RatchetError ? error : await inWords(error));
+}
+
+/** Loaded only when it is needed: the client takes a while. */
+async function inWords(error: unknown): Promise<unknown> {
+  return (await import('./temporal-trouble.ts')).temporalTrouble(error);
 }
 
 /** Our own errors as their message alone; anything else is a bug and keeps its stack. */
 function report(error: unknown): number {
   if (error instanceof CommanderError) return error.exitCode;
   if (error instanceof RatchetError) {
-    process.stderr.write(`${error.message}\n`);
+    process.stderr.write(`${withoutControls(error.message)}\n`);
     return error.code === 'ConfigInvalid' ? 2 : 1;
   }
-  process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`);
+  process.stderr.write(`${withoutControls(error instanceof Error ? (error.stack ?? error.message) : String(error))}\n`);
   return 1;
 }

@@ -7,6 +7,7 @@ import {
   type WorkflowHandle,
   WorkflowNotFoundError,
 } from '@temporalio/client';
+import { CancelledFailure } from '@temporalio/common';
 import { describeEffectiveness } from '../core/rl/effectiveness.ts';
 import { showStoreUri } from '../backends/store/index.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
@@ -127,6 +128,9 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<End | 
     if (!(error instanceof WorkflowFailedError)) throw error;
     if (await isTakenOver(handle, error)) return 'taken over';
     await tellRest(handle, seen, audience);
+    if (error.cause instanceof CancelledFailure) {
+      return over('failed', 1, `the run was cancelled; what is committed stays: ${goOn} goes on from there`);
+    }
     const end = over('failed', 1, `the run stopped: ${rootMessage(error)}`);
     audience.say(sayAfterFailure(options, rootMessage(error)));
     return end;

@@ -45,6 +45,9 @@ export const roundsBeforeWidening = 4;
 /** How often generation goes on after its deadline with what is unfinished, before the rest is given up as `timeout`. */
 export const generateSittingsMax = 3;
 
+/** How long a user's environment may take to be imported, and to be made: a dataset may be read, or fetched, in it. */
+export const environmentLoadMsMax = 300_000;
+
 /** What a failed rollout keeps of its traceback, and what of it travels into history. */
 export const tracebackCharsMax = 2_000;
 export const tracebackCharsInHistoryMax = 600;

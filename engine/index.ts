@@ -42,7 +42,7 @@ export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from '
 export { readToolCalls, type ToolCall } from './server/tool-calls.ts';
 export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
 export type { MaskedSample } from './train/pack.ts';
-export { importUserFunction } from './train/user-code.ts';
+export { importUserFunction, requireCustomLoss } from './train/user-code.ts';
 export { TrainerProcess } from './train/trainer-process.ts';
 export { copiesForPasses, copiesInTraining, EngineTrainer, type TrainerOptions } from './train/trainer.ts';
 export type {

@@ -24,7 +24,7 @@ export async function startMetricsServer({ host, port, key, text }: MetricsServe
     );
   }
   const server = createServer((request, response) => {
-    const { pathname } = new URL(request.url ?? '/', 'http://localhost');
+    const [pathname] = (request.url ?? '').split('?'); // anything may stand there: it is compared, never parsed
     const isKnown = pathname === '/metrics' || pathname === '/health';
     const status = !isKnown
       ? 404

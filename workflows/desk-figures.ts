@@ -10,6 +10,11 @@ export interface DeskFigures {
   readonly evals: readonly EvalFigures[];
 }
 
+/** Those of an attempt that begins now, where the run has curves already. */
+export function figuresFrom({ trend, evals }: Pick<DeskFigures, 'trend' | 'evals'>): DeskFigures {
+  return { since: new Date().toISOString(), latest: {}, trend, evals };
+}
+
 /** The figures with those of an event. After a rewind the steps that were superseded leave the curve. */
 export function figuresAfter(figures: DeskFigures, { kind, step, values }: RunEvent): DeskFigures {
   const number = (name: string): number | null => (typeof values[name] === 'number' ? values[name] : null);
@@ -22,9 +27,9 @@ export function figuresAfter(figures: DeskFigures, { kind, step, values }: RunEv
     const added: EvalFigures = {
       step,
       environment: String(values['environment']),
-      reward: number('reward') ?? 0,
+      reward: number('reward'),
       exact: number('exact'),
-      greedyReward: number('greedy_reward') ?? 0,
+      greedyReward: number('greedy_reward'),
       greedyExact: number('greedy_exact'),
     };
     return { ...figures, evals: [...figures.evals, added].slice(-evalsKept) };

@@ -1,4 +1,5 @@
 import { describeEffectiveness, type Effectiveness } from '../core/rl/effectiveness.ts';
+import { warmUpStepsPerSegment } from '../core/limits.ts';
 import { firstLineage } from '../core/names.ts';
 import { environmentRewards } from '../core/rl/metrics.ts';
 import type { EvaluationSummary, OrchestratorActivities, Recovery } from '../activities/index.ts';
@@ -48,6 +49,11 @@ export function upgradedLine(run: string, step: number, pausedBecause: string | 
   return `upgrade: ${run} goes on after step ${step} under the new code${paused}`;
 }
 
+/** What of the warm-up is trained next. */
+export function segmentAfter(step: number, total: number): string {
+  return `steps ${step + 1}–${Math.min(step + warmUpStepsPerSegment, total)} of ${total}`;
+}
+
 export function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
   const { reward, kept_groups, issued_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
   return [
@@ -66,21 +72,28 @@ function inEach(figures: Readonly<Record<string, number>>): string {
   return rewards.length === 0 ? '' : ` (${rewards.join(', ')})`;
 }
 
-export function evalLine({ environment, step, rollouts, sampled, greedy, says }: EvaluationSummary): string {
+export function evalLine(summary: EvaluationSummary): string {
+  const { environment, step, rollouts, sampled, greedy, says, failures = [] } = summary;
   const exact = (value: number | null): string => (value === null ? '' : ` exact ${value.toFixed(3)}`);
   return [
-    `eval v${step} ${environment} (${rollouts} held-out): reward ${sampled.reward.toFixed(3)}${exact(sampled.exact)}`,
-    `greedy ${greedy.reward.toFixed(3)}${exact(greedy.exact)}`,
-    `"${says.prompt}" → "${says.completion}" (right: "${says.answer}", reward ${says.reward.toFixed(2)})`,
+    `eval v${step} ${environment} (${rollouts} held-out): reward ${rewardText(sampled.reward)}${exact(sampled.exact)}`,
+    `greedy ${rewardText(greedy.reward)}${exact(greedy.exact)}`,
+    `"${says.prompt}" → "${says.completion}" (right: "${says.answer}", reward ${says.reward?.toFixed(2) ?? '–'})`,
+    ...(failures.length === 0 ? [] : [`failed: ${failures.join('; ')}`]),
   ].join('  ');
+}
+
+/** No reward is not a reward of 0. */
+function rewardText(reward: number | null): string {
+  return reward?.toFixed(3) ?? '–';
 }
 
 export function evalValues({ environment, sampled, greedy }: EvaluationSummary): Record<string, number | string> {
   return {
     environment,
-    reward: sampled.reward,
+    ...(sampled.reward === null ? {} : { reward: sampled.reward }),
     ...(sampled.exact === null ? {} : { exact: sampled.exact }),
-    greedy_reward: greedy.reward,
+    ...(greedy.reward === null ? {} : { greedy_reward: greedy.reward }),
     ...(greedy.exact === null ? {} : { greedy_exact: greedy.exact }),
   };
 }

@@ -71,12 +71,13 @@ export interface CollectProgress {
 /** A step in short: its number, mean reward, share of exact answers, and wall time in seconds; null = not measured. */
 export type StepTrend = readonly [step: number, reward: number | null, exact: number | null, seconds: number];
 
+/** Null where every rollout failed. */
 export interface EvalFigures {
   readonly step: number;
   readonly environment: string;
-  readonly reward: number;
+  readonly reward: number | null;
   readonly exact: number | null;
-  readonly greedyReward: number;
+  readonly greedyReward: number | null;
   readonly greedyExact: number | null;
 }
 

@@ -11,7 +11,13 @@ import { defineSearchAttributeKey } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
 import { memoKeys, versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
-import { describeSettings, refuseSettings, withSettings, type SettingsContext } from '../core/rl/live-settings.ts';
+import {
+  describeSettings,
+  overridesThatStay,
+  refuseSettings,
+  withSettings,
+  type SettingsContext,
+} from '../core/rl/live-settings.ts';
 import {
   type AskedOfRun,
   nothingAsked,
@@ -97,6 +103,8 @@ export class RunDesk {
   #isLeft = false;
   /** The step that is planned already: what is set from now on is for later ones. 0 = none. */
   planned = 0;
+  /** What was set and is in the newest commit. */
+  #committed: string;
   /** {@link AskedOfRun} as the memo has it. */
   #noted: string;
 
@@ -106,6 +114,7 @@ export class RunDesk {
     this.#pausedBecause = options.pausedBecause;
     this.#isPausedByPerson = options.isPausedByPerson;
     this.#overrides = options.overrides;
+    this.#committed = staying(options.overrides);
     this.#figures = options.figures ?? { since: now(), latest: {}, trend: [], evals: [] };
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
@@ -141,6 +150,7 @@ export class RunDesk {
   }
 
   at(phase: RunStatus['phase'], step: number, policy: PolicyVersion): void {
+    this.#committed = staying(this.#overrides);
     this.#phase = phase;
     this.#step = step;
     this.#policy = policy;
@@ -340,7 +350,9 @@ export class RunDesk {
       [this.#pausedBecause, this.#isPausedByPerson, this.#isLeft] = [null, false, true];
       this.#noteAsked();
       this.tell('stopping', null, `stopping at step ${last}, as asked; it was paused`);
-      return `paused (${before}) → stopping at step ${last}: what was sampled for a later one stays in the store. ${goOn}`;
+      const isForgotten = staying(this.#overrides) !== this.#committed;
+      const forgotten = isForgotten ? ' What was set since its last step is in no commit: set it again then.' : '';
+      return `paused (${before}) → stopping at step ${last}: what was sampled for a later one stays in the store. ${goOn}${forgotten}`;
     }
     const last = Math.min(this.lastStep, this.#step + 1);
     this.#overrides = { ...this.#overrides, stopAfter: last };
@@ -410,6 +422,11 @@ export class RunDesk {
     const lines = [...evals, ...rest].sort((a, b) => a.sequence - b.sequence).map(({ text }) => `- ${text}`);
     return [title, '', ...lines, '', `Files: \`${store}\``].join('\n');
   }
+}
+
+/** What was set and stays when the run is trained again, to be compared. */
+function staying(overrides: Overrides): string {
+  return JSON.stringify(overridesThatStay(overrides));
 }
 
 function now(): string {

@@ -3,6 +3,7 @@ import { overridesThatStay } from '../core/rl/live-settings.ts';
 import type { AskedOfRun, RewindRequest, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
 import { local, opening } from './activity-options.ts';
+import { type DeskFigures, figuresFrom } from './desk-figures.ts';
 import type { DeskState } from './run-desk.ts';
 import { type CarriedAccount, StepAccount } from './step-account.ts';
 
@@ -53,6 +54,8 @@ export interface OpenedStart {
   /** Whether an execution by other code had worked on it. */
   readonly isTakenOver: boolean;
   readonly account: StepAccount;
+  /** The curves so far; undefined where there are none. */
+  readonly figures: DeskFigures | undefined;
 }
 
 /** Opens the run, or takes up what continue-as-new carried. */
@@ -72,6 +75,7 @@ export async function openOrContinue(input: TrainRunInput | ContinuedRun): Promi
     isPausedByPerson: asked?.isPausedByPerson ?? false,
     isTakenOver: Boolean(takesOver?.handle),
     account,
+    figures: opened.curves && figuresFrom(opened.curves),
   };
   if (!head) return { ...rest, opened, start: null, overrides: asked?.overrides ?? {} };
   const { commit, sha256: parent } = head;
@@ -91,7 +95,7 @@ async function continueFrom(carried: ContinuedRun['continued']): Promise<OpenedS
   const opened = { ...carried.opened, spec: await local.readSpec({ run }) };
   const { pausedBecause, isPausedByPerson } = desk;
   const account = new StepAccount(carried.account);
-  const rest = { typed, pausedBecause, isPausedByPerson, isTakenOver: false, account };
+  const rest = { typed, pausedBecause, isPausedByPerson, isTakenOver: false, account, figures: desk.figures };
   const start = { state, parent, begins: false };
   if (!rewind) return { ...rest, opened, start, carried, overrides: state.overrides };
   const begun = await opening.beginLineage

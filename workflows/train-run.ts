@@ -15,6 +15,7 @@ import {
   finishedValues,
   recoveryLines,
   rewoundLine,
+  segmentAfter,
   stepLine,
   unsoundLine,
   upgradedLine,
@@ -65,7 +66,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     pausedBecause: before.pausedBecause,
     isPausedByPerson: before.isPausedByPerson,
     events: carried?.desk.events ?? [],
-    figures: carried?.desk.figures,
+    figures: before.figures,
     lost: () => account.total,
     checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
   });
@@ -340,7 +341,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const total = spec.sft?.steps ?? 0;
     let warm: WarmUpState | null = null;
     do {
-      const summary: string = warm === null ? `base model ${spec.model}` : `steps ${warm.step + 1}… of ${total}`;
+      const summary: string = warm === null ? `base model ${spec.model}` : segmentAfter(warm.step, total);
       warm = await desk.waitFor(
         `warm-up: ${summary}`,
         hold.use(({ steps, epoch }) => steps.warmUp.executeWithOptions({ summary }, [{ run, from: warm, epoch }])),

@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import { readFile, realpath } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
@@ -194,7 +195,10 @@ async function readConfig(absolute: string, file: string): Promise<string> {
         : reason === 'EISDIR'
           ? 'that is a folder'
           : `it cannot be read (${reason})`;
-    throw new RatchetError('ConfigInvalid', `${file}: expected a TOML file, but ${what}: ${absolute}`, { cause });
+    const meant = existsSync(`${absolute}.toml`) ? ` Did you mean ${file}.toml?` : '';
+    throw new RatchetError('ConfigInvalid', `${file}: expected a TOML file, but ${what}: ${absolute}.${meant}`, {
+      cause,
+    });
   }
 }
 

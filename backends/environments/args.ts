@@ -9,7 +9,9 @@ export function parseArgs<T extends z.ZodType>(environment: string, schema: T, a
   if (parsed.success) return parsed.data;
   const lines = parsed.error.issues.map((issue) => {
     const what = issue.path.length > 0 ? `args.${issue.path.join('.')}` : 'args';
-    const input = JSON.stringify(issue.input) ?? 'nothing';
+    // A rule over several arguments is given all of them, defaults too; the one it names is meant.
+    const found = issue.code === 'custom' ? valueAt(issue.input, issue.path) : issue.input;
+    const input = JSON.stringify(found) ?? 'nothing';
     const received = issue.code === 'unrecognized_keys' || looksSecret(input) ? '' : `, received ${input}`;
     return `  ${what}: ${issue.message}${received}`;
   });
@@ -19,6 +21,10 @@ export function parseArgs<T extends z.ZodType>(environment: string, schema: T, a
     `Environment "${environment}" cannot work with its arguments:\n${lines.join('\n')}${known}`,
     { cause: parsed.error },
   );
+}
+
+function valueAt(args: unknown, path: readonly PropertyKey[]): unknown {
+  return path.reduce<unknown>((value, key) => (value as Record<PropertyKey, unknown> | null | undefined)?.[key], args);
 }
 
 let lastSchema: z.ZodType | undefined;

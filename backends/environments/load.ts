@@ -1,9 +1,11 @@
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { register } from 'node:module';
+import { createRequire, register } from 'node:module';
 import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
+import { environmentLoadMsMax } from '../../core/limits.ts';
 import { environmentName, isEnvironmentFile } from '../../core/names.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { nearestName } from '../../core/suggest.ts';
@@ -20,6 +22,8 @@ const entryFiles = ['index.ts', 'index.js'];
 
 export interface LoadOptions {
   readonly environmentsFolder?: string;
+  /** How long a file of the user's may take to be imported, and its loadEnvironment(args) to answer. */
+  readonly timeoutMs?: number;
   /** Of a file of the user's: what it has to be. Missing = as it is now. */
   readonly sha256?: string | undefined;
 }
@@ -47,7 +51,7 @@ export interface EnvironmentModule {
 
 /** The module of an environment, not yet asked for anything. */
 export async function importEnvironment(id: string, options: LoadOptions = {}): Promise<EnvironmentModule> {
-  if (isEnvironmentFile(id)) return importFile(path.resolve(id), options.sha256);
+  if (isEnvironmentFile(id)) return importFile(path.resolve(id), options);
   const folder = options.environmentsFolder ?? builtInEnvironmentsFolder;
   const name = environmentName(id);
   const entry = folderPattern.test(name) ? entryFile(folder, name) : undefined;
@@ -70,8 +74,12 @@ export function listEnvironments(folder: string = builtInEnvironmentsFolder): st
     .sort();
 }
 
+/** What Node keeps of files that are CommonJS to it, as JavaScript is where no package.json says otherwise: by path alone. */
+const { cache } = createRequire(import.meta.url);
+
 /** A file of the user's, as long as it is the one that was looked at. With other contents it is another module. */
-async function importFile(file: string, expected: string | undefined): Promise<EnvironmentModule> {
+async function importFile(file: string, options: LoadOptions): Promise<EnvironmentModule> {
+  const { sha256: expected, timeoutMs = environmentLoadMsMax } = options;
   const found = createHash('sha256').update(readOwn(file)).digest('hex');
   if (expected !== undefined && found !== expected) {
     throw new RatchetError(
@@ -80,10 +88,13 @@ async function importFile(file: string, expected: string | undefined): Promise<E
     );
   }
   await registerKit();
+  for (const key of Object.keys(cache)) if (key.split('?')[0] === file) delete cache[key];
   let module: unknown;
   try {
-    module = await import(`${pathToFileURL(file).href}?sha256=${found}`);
+    const importing = import(`${pathToFileURL(file).href}?sha256=${found}`) as Promise<unknown>;
+    module = await inTime(importing, timeoutMs, `${file}: its import`);
   } catch (cause) {
+    if (cause instanceof RatchetError) throw cause;
     throw new RatchetError('ConfigInvalid', `The environment cannot be loaded: ${placed(cause, file)}`, { cause });
   }
   const own = checked(module, file);
@@ -91,13 +102,31 @@ async function importFile(file: string, expected: string | undefined): Promise<E
     ...own,
     async loadEnvironment(args) {
       try {
-        return complete(await own.loadEnvironment(args), file);
+        const loading = Promise.resolve(own.loadEnvironment(args));
+        return complete(await inTime(loading, timeoutMs, `${file}: loadEnvironment(args)`), file);
       } catch (cause) {
         if (cause instanceof RatchetError) throw cause;
         throw new RatchetError('ConfigInvalid', `loadEnvironment(args) failed: ${placed(cause, file)}`, { cause });
       }
     },
   };
+}
+
+/** What awaits something that never comes would be waited for in silence. */
+async function inTime<T>(work: Promise<T>, timeoutMs: number, what: string): Promise<T> {
+  const over = new AbortController();
+  const late = delay(timeoutMs, undefined, { signal: over.signal }).then(() => {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${what} has not come to its end within ${timeoutMs / 1000} s. What does it await? What takes long, such as a download, belongs before the run.`,
+    );
+  });
+  late.catch(() => undefined); // the work was done sooner
+  try {
+    return await Promise.race([work, late]);
+  } finally {
+    over.abort();
+  }
 }
 
 function readOwn(file: string): Uint8Array {

@@ -23,7 +23,7 @@ export async function scoreRollout(
   const metrics: Record<string, number> = {};
   let reward = 0;
   try {
-    const state = await rebuildState(environment, example, turns);
+    const state = await rebuildState(environment, example, turns, timeoutMs);
     const input = { example, turns, completion: turns.at(-1)?.text ?? '', messages: messagesOf(example, turns), state };
     for (const judge of environment.rubric.functions) {
       const score = await scorePatiently(judge, input, timeoutMs);
@@ -50,9 +50,10 @@ async function rebuildState(
   environment: Pick<Environment, 'stateAfter'>,
   example: Example,
   turns: readonly Turn[],
+  timeoutMs: number,
 ): Promise<unknown> {
   try {
-    return await environment.stateAfter?.(example, turns);
+    return await inTime(environment.stateAfter?.(example, turns), timeoutMs);
   } catch (error) {
     throw new JudgeFailure(`The state after the rollout cannot be made again: ${tracebackOf(error)}`);
   }

@@ -32,7 +32,7 @@ export class TensorBoardSink implements MetricsSink {
       const lineage = key.split('/')[1]!;
       const bytes = (await this.#store.read(key)) ?? new Uint8Array();
       const { records, isWhole } = readRecords(bytes);
-      for (const record of records) next = Math.max(next, (numberOf(record) ?? -1) + 1);
+      for (const record of records) next = Math.max(next, (rowNumberOf(record) ?? -1) + 1);
       this.#files.set(lineage, isWhole && records.length > 0 ? key : null);
       this.#parts.set(lineage, (this.#parts.get(lineage) ?? 0) + 1);
     }
@@ -122,7 +122,7 @@ export function readRecords(bytes: Uint8Array): { readonly records: readonly Buf
 }
 
 /** The row that an event is of: the last field of the event, and the only text in it that begins so. */
-function numberOf(event: Buffer): number | null {
+export function rowNumberOf(event: Buffer): number | null {
   const at = event.lastIndexOf(writerPrefix);
   return at < 0 ? null : Number(event.subarray(at + writerPrefix.length).toString('utf8'));
 }

@@ -76,17 +76,14 @@ export class FileStore implements Store {
 
   async get(ref: ObjectRef): Promise<Uint8Array> {
     const bytes = await this.read(ref.key);
-    if (!bytes) throw missing(ref, this.uri);
-    const found = sha256(bytes);
-    if (found !== ref.sha256) throw damaged(ref, this.uri, found);
-    return bytes;
+    requireSha256(ref, this.uri, bytes && sha256(bytes));
+    return bytes!;
   }
 
   async verify(ref: ObjectRef): Promise<void> {
     const file = await this.#inside(ref.key);
     const found = await naming(ref.key, () => sha256OfFile(file));
-    if (found === null) throw missing(ref, this.uri);
-    if (found !== ref.sha256) throw damaged(ref, this.uri, found);
+    requireSha256(ref, this.uri, found);
   }
 
   async read(key: string): Promise<Uint8Array | null> {
@@ -308,12 +305,16 @@ export function diskError(key: string, cause: unknown): unknown {
   return cause;
 }
 
-export function missing(ref: ObjectRef, uri: string): RatchetError {
-  return new RatchetError('CheckpointDamaged', `${ref.key} is missing from ${uri}; expected ${ref.bytes} bytes there.`);
-}
-
-export function damaged(ref: ObjectRef, uri: string, found: string): RatchetError {
-  return new RatchetError(
+/** Throws CheckpointDamaged unless what was found under a reference has its sha256; null = nothing was. */
+export function requireSha256(ref: ObjectRef, uri: string, found: string | null): void {
+  if (found === ref.sha256) return;
+  if (found === null) {
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${ref.key} is missing from ${uri}; expected ${ref.bytes} bytes there.`,
+    );
+  }
+  throw new RatchetError(
     'CheckpointDamaged',
     `${ref.key} in ${uri} is damaged: expected sha256 ${ref.sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…`,
   );

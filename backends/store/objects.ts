@@ -54,3 +54,14 @@ export function countRows(bytes: Uint8Array): number {
   for (let at = bytes.indexOf(0x0a); at >= 0; at = bytes.indexOf(0x0a, at + 1)) count += 1;
   return count;
 }
+
+/** Whether the object that a reference names is there with its sha256. */
+export async function isSound(store: Store, ref: ObjectRef): Promise<boolean> {
+  try {
+    await store.verify(ref);
+    return true;
+  } catch (error) {
+    if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return false;
+    throw error;
+  }
+}

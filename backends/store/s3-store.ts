@@ -1,7 +1,7 @@
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
-import { damaged, missing, outside, sha256, sha256OfFile } from './file-store.ts';
+import { outside, requireSha256, sha256, sha256OfFile } from './file-store.ts';
 import { isTailPart, tailOf } from './log-tail.ts';
 import { checkS3 } from './s3-check.ts';
 import { deleteObjects, getObject, listObjects } from './s3-download.ts';
@@ -64,10 +64,8 @@ export class S3Store implements Store {
 
   async get(ref: ObjectRef): Promise<Uint8Array> {
     const bytes = await this.read(ref.key);
-    if (!bytes) throw missing(ref, this.uri);
-    const found = sha256(bytes);
-    if (found !== ref.sha256) throw damaged(ref, this.uri, found);
-    return bytes;
+    requireSha256(ref, this.uri, bytes && sha256(bytes));
+    return bytes!;
   }
 
   async verify(ref: ObjectRef): Promise<void> {
@@ -76,9 +74,7 @@ export class S3Store implements Store {
     if ((await sha256OfFile(file)) === ref.sha256) return;
     await forgetCopy(folder); // it may be the copy that is damaged
     await this.localFolder(path.posix.dirname(ref.key));
-    const found = await sha256OfFile(file);
-    if (found === null) throw missing(ref, this.uri);
-    if (found !== ref.sha256) throw damaged(ref, this.uri, found);
+    requireSha256(ref, this.uri, await sha256OfFile(file));
   }
 
   async read(key: string): Promise<Uint8Array | null> {

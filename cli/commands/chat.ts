@@ -8,6 +8,7 @@ import { requireCommit, storeOf } from '../../activities/run-access.ts';
 import { weightsFolder } from '../../backends/store/weights-folder.ts';
 import { Detokenizer, loadModelFolder, type ModelFolder, Sampler } from '../../engine/index.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
+import { withoutControls } from '../plain-text.ts';
 import { storeOption } from '../store-option.ts';
 
 export const chatCommand = new Command('chat')
@@ -189,6 +190,11 @@ function endOf(text: string, stop: readonly string[], isLast: boolean): number {
   return text.length - held;
 }
 
+/** What a model says may hold anything: a terminal is not given what would steer it; a pipe gets the very text. */
+function writePiece(piece: string): void {
+  process.stdout.write(process.stdout.isTTY ? withoutControls(piece) : piece);
+}
+
 /** All of stdin is one prompt; its answer is all that goes to stdout. */
 async function answerOnce(conversation: Conversation): Promise<void> {
   const pieces: Buffer[] = [];
@@ -198,7 +204,7 @@ async function answerOnce(conversation: Conversation): Promise<void> {
     .replace(/\r?\n$/, '');
   if (prompt.trim() === '')
     throw new RatchetError('ConfigInvalid', 'There is no prompt on stdin. Example: echo hello | ratchet chat RUN');
-  await conversation.say(prompt, (piece) => process.stdout.write(piece), new AbortController().signal);
+  await conversation.say(prompt, writePiece, new AbortController().signal);
   process.stdout.write('\n');
 }
 
@@ -214,9 +220,7 @@ async function talk(conversation: Conversation, who: string): Promise<void> {
     if (line.trim() === '/new') conversation.forget();
     else if (line.trim() !== '') {
       answering = new AbortController();
-      const end = await conversation
-        .say(line, (piece) => process.stdout.write(piece), answering.signal)
-        .catch(tellRefusal);
+      const end = await conversation.say(line, writePiece, answering.signal).catch(tellRefusal);
       process.stdout.write(end === 'length' ? ' … (max tokens)\n' : '\n');
       answering = null;
     }

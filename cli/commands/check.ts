@@ -6,6 +6,7 @@ import { showStoreUri } from '../../backends/store/index.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { adapterParameterCount, openModel } from '../../engine/index.ts';
 import { readOverrides } from '../overrides.ts';
+import { toldWhenSlow } from '../told-when-slow.ts';
 
 type Config = Parameters<typeof adapterParameterCount>[0];
 
@@ -30,7 +31,7 @@ export const checkCommand = new Command('check')
       ...spec.environments,
       ...(spec.eval?.environments ?? []).map((e) => ({ ...e, isEval: true })),
     ]) {
-      const environment = await openEnvironment(entry);
+      const environment = await toldWhenSlow(entry.id, () => openEnvironment(entry));
       for (const warning of environment.warnings ?? []) said.add(warning);
       const isEval = 'isEval' in entry;
       const count = isEval ? environment.evalDataset.length : environment.dataset.length;

@@ -1,5 +1,6 @@
 import os from 'node:os';
 import { Command } from 'commander';
+import { sandboxIsWanted } from '../../backends/environments/python/sandbox.ts';
 import { localRoot } from '../../backends/store/index.ts';
 import {
   type Check,
@@ -33,16 +34,13 @@ export const doctorCommand = new Command('doctor')
     if (!isFit) process.exitCode = 1;
   });
 
-/** Environments that run code which a model wrote. */
-const sandboxed = ['math-python'];
-
 async function allChecks(file: string | undefined, overrides: Readonly<Record<string, string>>): Promise<Check[]> {
   const { spec, checks: ofFile } =
     file === undefined ? { spec: null, checks: [] } : await checkRunFile(file, overrides);
   const providers = [spec?.trainer, spec?.inference].map((part) => (part && 'provider' in part ? part.provider : null));
   const needs = {
     cuda: providers.includes('cuda'),
-    sandbox: (spec?.environments ?? []).some(({ id }) => sandboxed.some((name) => id.includes(name))),
+    sandbox: sandboxIsWanted(),
   };
   const outputs = spec ? localRoot(spec.store.uri) : usualOutputs();
   const outOfFile = await Promise.all([

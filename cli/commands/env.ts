@@ -6,6 +6,7 @@ import { importEnvironment, listEnvironments } from '../../backends/environments
 import { RatchetError } from '../../core/errors.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { environmentInfo } from '../environment-info.ts';
+import { withoutControls } from '../plain-text.ts';
 
 const init = new Command('init')
   .description('write a small environment that works, and a run file that trains on it, into this folder')
@@ -39,7 +40,7 @@ const info = new Command('info')
       example: readIndex(options.example),
       heldOut: options.heldOut ?? false,
     });
-    process.stdout.write(`${text}\n`);
+    process.stdout.write(`${withoutControls(text)}\n`);
   });
 
 export const envCommand = new Command('env')
@@ -85,8 +86,9 @@ async function listLine(id: string): Promise<string> {
   }
 }
 
-/** A file may be typed without its `./`. */
+/** A file may be typed without its `./`, and without its ending where no environment is called so. */
 function asId(given: string): string {
+  if (!given.includes('.') && !listEnvironments().includes(given) && existsSync(`${given}.ts`)) return `./${given}.ts`;
   return /\.m?[jt]s$/.test(given) && !/^\.{0,2}\//.test(given) ? `./${given}` : given;
 }
 

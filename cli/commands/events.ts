@@ -4,6 +4,7 @@ import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunEvent } from '../../workflows/messages.ts';
 import { findRun } from '../connection.ts';
+import { withoutControls } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
 import { withTemporal } from '../with-temporal.ts';
 
@@ -72,5 +73,5 @@ async function runs(handle: WorkflowHandle): Promise<boolean> {
 }
 
 function lineOf({ sequence, time, kind, text }: RunEvent): string {
-  return `${String(sequence).padStart(5)}  ${time.slice(0, 19).replace('T', ' ')}  ${kind.padEnd(10)}  ${text.replaceAll('\n', '\n' + ' '.repeat(40))}`;
+  return `${String(sequence).padStart(5)}  ${time.slice(0, 19).replace('T', ' ')}  ${kind.padEnd(10)}  ${withoutControls(text).replaceAll('\n', '\n' + ' '.repeat(40))}`;
 }

@@ -152,6 +152,7 @@ function summary(found: readonly Entry[], shown: number, step: number, groups: n
   const rewards = found.flatMap(({ rollout: { reward } }) => (reward === null ? [] : [reward]));
   const mean =
     rewards.length === 0 ? '' : `, mean reward ${figure(rewards.reduce((sum, r) => sum + r, 0) / rewards.length)}`;
+  if (found.length === 0) return `step ${step}: no rollout of its ${groups} groups matches`;
   return `step ${step}: ${shown} of ${found.length} rollouts that match, ${groups} groups in all${mean}`;
 }
 

@@ -4,6 +4,8 @@ import { Command } from 'commander';
 import { memoKeys } from '../../core/names.ts';
 import type { AskedOfRun } from '../../core/rl/run-state.ts';
 import { askStatus } from '../ask-status.ts';
+import { onOneLine } from '../plain-text.ts';
+import { readCount } from '../read-count.ts';
 import { withTemporal } from '../with-temporal.ts';
 
 export const runsCommand = new Command('runs')
@@ -28,7 +30,7 @@ export interface ListedRun {
   readonly reward: number | null;
   /** Why it is paused, or what it waits for longest; null when nothing is known. */
   readonly waitingFor: string | null;
-  /** ISO time. */
+  /** ISO time: when the attempt began; of a run that does not answer, when its newest execution did. */
   readonly startedAt: string;
 }
 
@@ -36,7 +38,7 @@ export interface ListedRun {
 const answerWithinMs = 1_500;
 
 export async function listRuns({ json = false, limit = '50' }: { json?: boolean; limit?: string }): Promise<void> {
-  const most = Math.max(1, Math.trunc(Number(limit)) || 50);
+  const most = readCount('--limit', limit);
   const runs = await withTemporal(async (client) => {
     const found: WorkflowExecutionInfo[] = [];
     for await (const info of client.workflow.list({ query: "WorkflowType='trainRun'", pageSize: most })) {
@@ -48,7 +50,7 @@ export async function listRuns({ json = false, limit = '50' }: { json?: boolean;
   });
   if (json) process.stdout.write(`${JSON.stringify(runs, null, 2)}\n`);
   else if (runs.length === 0) process.stdout.write('no runs yet\n');
-  else for (const line of table(runs)) process.stdout.write(`${line}\n`);
+  else for (const line of table(runs)) process.stdout.write(`${onOneLine(line)}\n`);
 }
 
 async function listed(client: Client, info: WorkflowExecutionInfo): Promise<ListedRun> {
@@ -68,7 +70,7 @@ async function listed(client: Client, info: WorkflowExecutionInfo): Promise<List
     maxSteps: answer?.maxSteps ?? null,
     reward: attributes.get(rewardKey) ?? number(memo['reward']),
     waitingFor: pausedBecause ?? waiting ?? (isRunning && !answer ? 'an orchestrator that answers' : null),
-    startedAt: startTime.toISOString(),
+    startedAt: answer?.since ?? startTime.toISOString(),
   };
 }
 

@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { type Client, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
@@ -13,6 +14,7 @@ import type { RunStatus } from '../../workflows/messages.ts';
 import { askStatus } from '../ask-status.ts';
 import { findRun } from '../connection.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
+import { withoutControls } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
 import { storeOption } from '../store-option.ts';
 import { withTemporal } from '../with-temporal.ts';
@@ -26,7 +28,10 @@ export const statusCommand = new Command('status')
   .action(async (run: string | undefined, options: { store?: string; json?: boolean }) => {
     if (run === undefined) return listRuns(options);
     const report = await reportOf(run, options.store);
-    process.stdout.write(`${options.json ? JSON.stringify(report, null, 2) : (await describe(report)).join('\n')}\n`);
+    const text = options.json ? JSON.stringify(report, null, 2) : withoutControls((await describe(report)).join('\n'));
+    process.stdout.write(`${text}\n`, () => {
+      if (report.sinksError !== null) process.exit(); // or the bucket would be asked on, for nobody
+    });
   });
 
 /** `ratchet status RUN --json`. */
@@ -46,8 +51,10 @@ export interface StatusReport {
   readonly temporalError: string | null;
   /** What stands in for a status: who does not answer. */
   readonly waiting: string | null;
-  /** Where its metrics go besides its folder, and how far that is; empty where the folder is not on this machine. */
+  /** Where its metrics go besides its folder, and how far that is; empty where that cannot be read from here. */
   readonly sinks: SinkStates;
+  /** Why it could not be read from the run's bucket; null when it could, or the run lies in a folder. */
+  readonly sinksError: string | null;
 }
 
 async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
@@ -58,14 +65,14 @@ async function reportOf(run: string, store: string | undefined): Promise<StatusR
       ...nothing,
       ...told,
       committed: told.workflow === 'running' ? null : await readCommitted(run, store),
-      sinks: await sinksOf(run, store ?? told.status?.storeUri),
+      ...(await sinksOf(run, store ?? told.status?.storeUri)),
     };
   } catch (error) {
     const isKnown = error instanceof RatchetError && ['ServerUnavailable', 'RunNotFound'].includes(error.code);
     const committed = isKnown ? await readCommitted(run, store) : null;
     if (!committed) throw error;
     const sinks = await sinksOf(run, store);
-    return { ...nothing, waiting: null, committed, sinks, temporalError: (error as Error).message };
+    return { ...nothing, ...sinks, waiting: null, committed, temporalError: (error as Error).message };
   }
 }
 
@@ -89,15 +96,44 @@ async function askTemporal(client: Client, run: string): Promise<Told> {
   };
 }
 
-/** Read as a plain file: opening stores takes longer than all else here. */
-async function sinksOf(run: string, store = 'file:outputs'): Promise<SinkStates> {
-  if (!store.startsWith('file:')) return {};
+type Sinks = Pick<StatusReport, 'sinks' | 'sinksError'>;
+
+/** Of a folder read as a plain file: opening stores takes longer than all else here. */
+async function sinksOf(run: string, store = 'file:outputs'): Promise<Sinks> {
+  if (!store.startsWith('file:')) return sinksInBucket(run, store);
   const folder = store.startsWith('file:///') ? fileURLToPath(store) : store.slice('file:'.length);
   try {
-    return JSON.parse(await readFile(path.resolve(folder, run, layout.sinks()), 'utf8')) as SinkStates;
+    const text = await readFile(path.resolve(folder, run, layout.sinks()), 'utf8');
+    return { sinks: JSON.parse(text) as SinkStates, sinksError: null };
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return {};
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { sinks: {}, sinksError: null };
     throw error;
+  }
+}
+
+/** What is asked beside the run itself must not keep anybody from its answer. */
+const bucketPatienceMs = 3_000;
+
+async function sinksInBucket(run: string, uri: string): Promise<Sinks> {
+  const [{ openRunStore }, { readSinkStates }] = await Promise.all([
+    import('../../backends/store/index.ts'),
+    import('../../backends/metrics/run-sinks.ts'),
+  ]);
+  const store = openRunStore(uri, run);
+  const patience = new AbortController();
+  const reading = readSinkStates(store).then(
+    (sinks): Sinks => ({ sinks, sinksError: null }),
+    (error: unknown): Sinks => ({ sinks: {}, sinksError: error instanceof Error ? rootMessage(error) : String(error) }),
+  );
+  const late = delay(bucketPatienceMs, undefined, { signal: patience.signal }).then((): Sinks => ({
+    sinks: {},
+    sinksError: `${store.uri} has not answered within ${bucketPatienceMs / 1000} s`,
+  }));
+  late.catch(() => undefined); // it answered sooner
+  try {
+    return await Promise.race([reading, late]);
+  } finally {
+    patience.abort();
   }
 }
 
@@ -127,7 +163,7 @@ async function failureOf(handle: WorkflowHandle): Promise<string | null> {
 }
 
 async function describe(report: StatusReport): Promise<string[]> {
-  const { run, workflow, status, committed, sinks, stoppedBecause, temporalError, waiting, retries } = report;
+  const { run, workflow, status, committed, stoppedBecause, temporalError, waiting, retries } = report;
   const lines = status ? describeStatus(status, workflow!, retries) : [`${run}: ${standing(report)}`];
   if (stoppedBecause) lines.push(`stopped because: ${stoppedBecause}`);
   if (waiting) lines.push(waiting);
@@ -137,7 +173,9 @@ async function describe(report: StatusReport): Promise<string[]> {
     lines.push(...describeEnvironments(committed.metrics));
     lines.push(`effectiveness ${describeEffectiveness(committed.effectiveness)}`);
   }
-  return [...lines, ...Object.entries(sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? [])];
+  lines.push(...Object.entries(report.sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? []));
+  if (report.sinksError) lines.push(`metrics elsewhere: not known, ${report.sinksError}`);
+  return lines;
 }
 
 function standing({ workflow, committed }: StatusReport): string {
@@ -164,11 +202,13 @@ function describeStatus(status: RunStatus, workflow: string, retries: readonly s
   ];
   return [
     `${status.run}: ${status.phase} (workflow ${workflow}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
-    ...(status.pausedBecause ? [`paused because: ${status.pausedBecause}`] : []),
+    ...(status.pausedBecause
+      ? [`paused because: ${status.pausedBecause}`, `go on with    npx ratchet resume ${status.run}`]
+      : []),
     `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,
     ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
-    ...(waiting.length > 0 ? ['waiting on:', ...waiting] : []),
+    ...(workflow === 'running' && waiting.length > 0 ? ['waiting on:', ...waiting] : []),
   ];
 }

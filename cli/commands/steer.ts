@@ -1,5 +1,11 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { WorkflowNotFoundError, WorkflowUpdateFailedError, type WorkflowHandle } from '@temporalio/client';
+import {
+  ServiceError,
+  WorkflowNotFoundError,
+  WorkflowUpdateFailedError,
+  WorkflowUpdateRPCTimeoutOrCancelledError,
+  type WorkflowHandle,
+} from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { liveSettingNames, liveSettings, unknownSetting } from '../../core/rl/live-settings.ts';
@@ -11,7 +17,7 @@ export const pauseCommand = new Command('pause')
   .description('let what is under way finish, then start no further step; the GPU is given back after a minute')
   .argument('<run>')
   .argument('[reason]', 'shown by `ratchet status`')
-  .action((run: string, reason = 'asked to') => tell(run, 'pause', [reason]));
+  .action((run: string, reason = '') => tell(run, 'pause', [reason.trim() || 'asked to']));
 
 export const resumeCommand = new Command('resume')
   .description('go on after a pause')
@@ -73,8 +79,11 @@ type Argument = [string | Record<string, number> | null];
 /** Sends an update and prints what the run says it did. */
 async function tell(run: string, update: string, args: Argument): Promise<void> {
   const answer = await withTemporal(async (client) => {
+    const handle = await findRun(client, run);
     try {
-      return await (await findRun(client, run)).executeUpdate<string, Argument>(update, { args });
+      return await client.withDeadline(Date.now() + answerWithinMs, () =>
+        handle.executeUpdate<string, Argument>(update, { args }),
+      );
     } catch (error) {
       throw refusalOf(run, update, error);
     }
@@ -82,10 +91,17 @@ async function tell(run: string, update: string, args: Argument): Promise<void> 
   process.stdout.write(`${run}: ${answer}\n`);
 }
 
+/** Nobody waits at a terminal for longer; a run on a busy machine has answered by then. */
+const answerWithinMs = 30_000;
+
 function refusalOf(run: string, update: string, error: unknown): unknown {
   if (error instanceof WorkflowNotFoundError) {
     const message = `The run ${run} is not running; \`ratchet status ${run}\` says where it stands.`;
     return new RatchetError('RunNotFound', message, { cause: error });
+  }
+  if (error instanceof WorkflowUpdateRPCTimeoutOrCancelledError || error instanceof ServiceError) {
+    const message = `${run}: no orchestrator answers for the run (${rootMessage(error)}). Once one is there (ratchet dev, or ratchet worker --role orchestrator) it may still hear this ${update}: \`ratchet status ${run}\` says what holds.`;
+    return new RatchetError('ServerUnavailable', message, { cause: error });
   }
   if (!(error instanceof WorkflowUpdateFailedError)) return error;
   const message = rootMessage(error);

@@ -136,7 +136,7 @@ async function tellOthers(client: Client, ours: string, clock: Teller): Promise<
   }
   if (others.length === 0) return;
   clock.say(
-    `also going on here: ${others.join(', ')}   the trainer works for one run at a time; end one with: npx ratchet temporal workflow cancel -w ${others[0]}`,
+    `also going on here: ${others.join(', ')}   the trainer works for one run at a time; end one with: npx ratchet stop ${others[0]}`,
   );
 }
 
@@ -153,7 +153,7 @@ async function attach(
     clock.say(`the run ${run} is running as workflow ${running.workflowId}; attached to it`);
   if (Object.keys(overrides).length > 0 && !isDeepStrictEqual(await startedWith(running), overrides)) {
     clock.say(
-      `the run goes on with the settings it was started with. To change some: npx ratchet set ${run} learning_rate=… (or stop_after=…), or end it with npx ratchet temporal workflow cancel -w ${running.workflowId} and train again`,
+      `the run goes on with the settings it was started with. To change some: npx ratchet set ${run} learning_rate=… (or stop_after=…), or end it with npx ratchet stop ${run} and train again`,
     );
   }
   return running;

@@ -64,17 +64,21 @@ export async function checkTemporalCli(): Promise<Check> {
 export async function checkPython(): Promise<Check[]> {
   const python = await firstLine('python3', ['--version']);
   const uv = await firstLine('uv', ['--version']);
-  const why = 'only verifiers environments and [wandb] need it';
   return [
     python
       ? { name: 'Python', state: 'ok', says: python }
-      : { name: 'Python', state: 'warn', says: `not found; ${why}`, fix: 'install Python 3.11 or newer' },
+      : {
+          name: 'Python',
+          state: 'warn',
+          says: 'not found; [wandb], math-python and verifiers environments need it',
+          fix: 'install Python 3.11 or newer',
+        },
     uv
       ? { name: 'uv', state: 'ok', says: uv }
       : {
           name: 'uv',
           state: 'warn',
-          says: `not found; ${why}`,
+          says: 'not found; only [wandb] and verifiers environments use it',
           fix: 'https://docs.astral.sh/uv, or use pip in an environment of your own',
         },
   ];

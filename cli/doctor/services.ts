@@ -99,7 +99,7 @@ export async function checkRunFile(
 async function checkStoreOf({ store }: RunSpec): Promise<Check[]> {
   if (store.uri.startsWith('file:')) return checkFolder(localRoot(store.uri), true);
   const fix =
-    'see the message; README, "Runs in S3", has the rights that are needed. Credentials come from the usual AWS chain';
+    'see the message; docs/several-machines.md, "The store", has the rights that are needed. Credentials come from the usual AWS chain';
   const conditions = await tried(
     'S3 conditions',
     `${showStoreUri(store.uri)} keeps to If-None-Match and If-Match`,

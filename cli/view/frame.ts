@@ -1,7 +1,7 @@
 import type { EvalFigures, RunEvent } from '../../workflows/messages.ts';
 import { onOneLine } from '../plain-text.ts';
 import type { Place } from './keys.ts';
-import { bar, cut, type Line, padded, sparkline, type Span, widthOf } from './lines.ts';
+import { bar, cut, folded, type Line, padded, sparkline, type Span, widthOf } from './lines.ts';
 import { evalsPage, faultsPage, rolloutsPage } from './pages.ts';
 import type { ShownGroup } from './stored-rollouts.ts';
 import { type Bar, seconds, type ViewModel, type Wait } from './view-model.ts';
@@ -43,7 +43,7 @@ export function frame(input: FrameInput): Line[] {
   const top = [rule(columns), titleOf(model, columns), stepOf(model, columns)];
   const body = [...curvesOf(model, columns), ...barsOf(model, columns)];
   const figures = [policyOf(model), errorsOf(model)];
-  const waits = waitsOf(model, isTall ? waitsShown.tall : waitsShown.narrow);
+  const waits = waitsOf(model, isTall ? waitsShown.tall : waitsShown.narrow, columns);
   const whole = [...top, ...body, ...figures, ...waits];
   if (input.place.page !== 'run') {
     // The page takes what the figures leave; on a small screen it takes theirs, too.
@@ -73,7 +73,7 @@ function pageOf(input: FrameInput, rows: number): Line[] {
     case 'evals':
       return evalsPage(evals, place.scroll, rows);
     case 'faults':
-      return faultsPage({ faults, lost: model?.lost ?? null, scroll: place.scroll, rows });
+      return faultsPage({ faults, lost: model?.lost ?? null, scroll: place.scroll, columns, rows });
     case 'run':
       return [];
     default:
@@ -90,7 +90,7 @@ const phaseStyles = {
   'warm-up': 'cyan',
   finishing: 'green',
   finished: 'green',
-  stopped: 'green',
+  stopped: 'yellow',
   paused: 'yellow',
 } as const;
 
@@ -148,7 +148,7 @@ function curvesOf({ curves }: ViewModel, columns: number): Line[] {
 function barsOf({ bars }: ViewModel, columns: number): Line[] {
   const half = Math.floor(columns / 2);
   const one = ({ name, share, note, isActive }: Bar): Span[] => {
-    const blocks = Math.min(24, Math.max(6, half - 44));
+    const blocks = Math.min(24, Math.max(4, half - 44));
     const label = ` ${name.padEnd(9)}`;
     const text = ` ${note}`;
     return [
@@ -174,11 +174,13 @@ function errorsOf({ errors }: ViewModel): Line {
 }
 
 /** Why it stands still, and what it waits for by name: since when, and what its last attempt failed with. */
-function waitsOf({ phase, pausedBecause, waiting }: ViewModel, shown: number): Line[] {
-  const paused: Line[] =
-    pausedBecause === null ? [] : [[{ text: ` paused: ${onOneLine(pausedBecause)}`, style: 'yellow' }]];
+function waitsOf({ run, phase, pausedBecause, waiting }: ViewModel, shown: number, columns: number): Line[] {
+  const paused = pausedBecause === null ? [] : pauseOf(pausedBecause, shown, columns);
   if (phase === 'finished' || phase === 'stopped') return paused;
-  if (waiting.length === 0) return [...paused, [{ text: ' waiting on: the next workflow task', style: 'dim' }]];
+  if (waiting.length === 0) {
+    const what = phase === 'paused' ? `you: npx ratchet resume ${run}` : 'the next workflow task';
+    return [...paused, [{ text: ` waiting on: ${what}`, style: phase === 'paused' ? 'yellow' : 'dim' }]];
+  }
   const lines = waiting.slice(0, shown).map((wait, i): Line => {
     const more = i === shown - 1 && waiting.length > shown ? `  (and ${waiting.length - shown} more)` : '';
     const label = i === 0 ? ' waiting on: ' : '             ';
@@ -188,6 +190,14 @@ function waitsOf({ phase, pausedBecause, waiting }: ViewModel, shown: number): L
     ];
   });
   return [...paused, ...lines];
+}
+
+/** In as many rows as a reason may take; all of it stands above, where the pause was told. */
+function pauseOf(because: string, shown: number, columns: number): Line[] {
+  const rows = folded(`paused: ${onOneLine(because)}`, columns - 2);
+  return rows
+    .slice(0, shown)
+    .map((row, i): Line => [{ text: ` ${row}${i === shown - 1 && rows.length > shown ? ' …' : ''}`, style: 'yellow' }]);
 }
 
 function describeWait({ what, forS, lastFailure, againInS }: Wait): string {
@@ -230,12 +240,12 @@ function shortened(text: string, columns: number): string {
 
 function footerOf({ place, leaving }: FrameInput): Line {
   const left = { detach: '[q] detach', stop: '[q] stop' }[leaving];
-  const inside = place.rollout === null ? '[j/k] choose  [enter] look inside' : '[j/k] next';
+  const inside = place.rollout === null ? '[jk] move  [enter] open' : '[jk] next';
   const more = {
-    run: leaving === 'detach' ? '  the run goes on without this view' : '',
+    run: leaving === 'detach' ? '  the run goes on without this view' : '  the same command goes on',
     rollouts: `  ${inside}  [esc] back`,
-    evals: '  [j/k] scroll  [esc] back',
-    faults: '  [j/k] scroll  [esc] back',
+    evals: '  [jk] scroll  [esc] back',
+    faults: '  [jk] scroll  [esc] back',
   }[place.page];
   return [{ text: ` ${left}  [r]ollouts  [e]vals  [f]aults${more}`, style: 'dim' }];
 }

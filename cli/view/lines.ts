@@ -1,6 +1,7 @@
 import { styleText } from 'node:util';
 import sliceAnsi from 'slice-ansi';
 import stringWidth from 'string-width';
+import { withoutControls } from '../plain-text.ts';
 
 /** Text of one look. */
 export interface Span {
@@ -34,6 +35,27 @@ export function padded(text: string, columns: number): string {
   return short + ' '.repeat(Math.max(0, columns - widthOf(short)));
 }
 
+/** Text as rows of at most so many columns; words stay whole where they fit. */
+export function folded(text: string, columns: number): string[] {
+  const width = Math.max(8, columns);
+  return withoutControls(text)
+    .split('\n')
+    .flatMap((line) => foldedLine(line, width));
+}
+
+function foldedLine(line: string, width: number): string[] {
+  const rows: string[] = [];
+  let rest = line;
+  while (widthOf(rest) > width) {
+    const piece = sliceAnsi(rest, 0, width);
+    const lastSpace = piece.lastIndexOf(' ');
+    const end = Math.max(1, rest[piece.length] === ' ' || lastSpace <= 0 ? piece.length : lastSpace);
+    rows.push(rest.slice(0, end).trimEnd());
+    rest = rest.slice(end).trimStart();
+  }
+  return [...rows, rest];
+}
+
 /** A row as it is written: cut to the terminal's width, never wrapped. */
 export function written(line: Line, columns: number, { hasColor, hasUnicode }: Look): string {
   let left = columns;
@@ -42,7 +64,7 @@ export function written(line: Line, columns: number, { hasColor, hasUnicode }: L
     // In ASCII an arrow takes two columns, so it is replaced before anything is measured.
     const plain = hasUnicode ? span.text : inAscii(span.text);
     const isCut = widthOf(plain) > left || (left === 0 && i < line.length);
-    const shown = hasUnicode ? cut(plain, left) : cut(plain, left).replaceAll('…', '~');
+    const shown = hasUnicode ? cut(plain, left) : inAscii(cut(plain, left));
     left -= widthOf(shown);
     text += hasColor && span.style && shown !== '' ? styleText(span.style, shown, { validateStream: false }) : shown;
     if (isCut) break;
@@ -59,7 +81,7 @@ const ascii: Readonly<Record<string, string>> = {
   '·': '-',
   '→': '->',
   '↳': '>',
-  '…': '...',
+  '…': '~', // one column, as where something is cut off
   '–': '-',
   '±': '+-',
   '×': 'x',
@@ -85,14 +107,27 @@ export function inAscii(text: string): string {
 
 const levels = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/** The last values as a row of blocks, scaled from their least to their greatest; a gap where nothing was measured. */
+/**
+ * All values as a row of blocks, scaled from their least to their greatest; a gap where nothing was measured. Where there
+ * are more than columns, each block is the mean of as many as it stands for: a curve's way is seen, not its last noise.
+ */
 export function sparkline(values: readonly (number | null)[], columns: number): string {
-  const shown = values.slice(-Math.max(0, columns));
+  const shown = inColumns(values, columns);
   const known = shown.filter((value) => value !== null);
   const [least, most] = [Math.min(...known), Math.max(...known)];
   const scaled = (value: number): number =>
     most === least ? 3 : Math.round(((value - least) / (most - least)) * (levels.length - 1));
   return shown.map((value) => (value === null ? ' ' : levels[scaled(value)]!)).join('');
+}
+
+function inColumns(values: readonly (number | null)[], columns: number): (number | null)[] {
+  if (columns <= 0) return [];
+  if (values.length <= columns) return [...values];
+  const at = (column: number): number => Math.floor((column * values.length) / columns);
+  return Array.from({ length: columns }, (_, column) => {
+    const known = values.slice(at(column), at(column + 1)).filter((value) => value !== null);
+    return known.length === 0 ? null : known.reduce((sum, value) => sum + value, 0) / known.length;
+  });
 }
 
 /** `share` null: nothing yet. */

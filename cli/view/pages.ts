@@ -1,8 +1,8 @@
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import type { EvalFigures, RunEvent } from '../../workflows/messages.ts';
-import { onOneLine, withoutControls } from '../plain-text.ts';
+import { onOneLine } from '../plain-text.ts';
 import type { Place } from './keys.ts';
-import type { Line } from './lines.ts';
+import { folded, type Line } from './lines.ts';
 import type { ShownGroup, ShownRollout } from './stored-rollouts.ts';
 import { seconds } from './view-model.ts';
 
@@ -34,13 +34,22 @@ export function rolloutsPage({ place, groups, storeProblem, step, columns, rows 
   const title: Line = [{ text: ` groups of step ${step}: rewards of each rollout`, style: 'dim' }];
   const room = Math.max(1, rows - 1);
   const first = Math.max(0, Math.min(place.group - Math.floor(room / 2), groups.length - room));
-  return [title, ...groups.slice(first, first + room).map((one) => groupLine(one, one === group))];
+  return [title, ...groupLines(groups, group).slice(first, first + room)];
 }
 
-function groupLine({ ordinal, environment, exampleId, policyStep, rollouts }: ShownGroup, isChosen: boolean): Line {
-  const rewards = rollouts.map(({ reward, outcome }) => (reward === null ? outcome : reward.toFixed(2))).join(' ');
-  const text = ` ${isChosen ? '▸' : ' '} group ${String(ordinal).padEnd(6)} ${environment} #${exampleId} v${policyStep}  ${rewards}`;
-  return [{ text, ...(isChosen ? { style: 'inverse' } : {}) }];
+/** Rewards below one another; the environment only where there are several. */
+function groupLines(groups: readonly ShownGroup[], chosen: ShownGroup): Line[] {
+  const hasSeveral = new Set(groups.map(({ environment }) => environment)).size > 1;
+  const nameOf = ({ environment, exampleId }: ShownGroup): string =>
+    `${hasSeveral ? `${onOneLine(environment)} ` : ''}#${exampleId}`;
+  const widest = Math.max(...groups.map((group) => nameOf(group).length));
+  return groups.map((group): Line => {
+    const { ordinal, policyStep, rollouts } = group;
+    const rewards = rollouts.map(({ reward, outcome }) => (reward === null ? outcome : reward.toFixed(2))).join(' ');
+    const isChosen = group === chosen;
+    const text = ` ${isChosen ? '▸' : ' '} group ${String(ordinal).padEnd(6)} ${nameOf(group).padEnd(widest)} v${policyStep}  ${rewards}`;
+    return [{ text, ...(isChosen ? { style: 'inverse' } : {}) }];
+  });
 }
 
 function rolloutLines(group: ShownGroup, rollout: ShownRollout, columns: number): Line[] {
@@ -63,23 +72,15 @@ function rolloutLines(group: ShownGroup, rollout: ShownRollout, columns: number)
   ];
 }
 
-/** Text as rows of at most so many characters. */
-function folded(text: string, columns: number): string[] {
-  const width = Math.max(8, columns);
-  return withoutControls(text)
-    .split('\n')
-    .flatMap((line) => (line === '' ? [''] : (line.match(new RegExp(`.{1,${width}}`, 'gu')) ?? [])));
-}
-
 /** Newest first. */
 export function evalsPage(evals: readonly EvalFigures[], scroll: number, rows: number): Line[] {
   if (evals.length === 0) return [[{ text: ' no evaluation has ended yet', style: 'dim' }]];
-  const exact = (value: number | null): string => (value === null ? '–' : value.toFixed(3)).padStart(8);
+  const shown = (value: number | null): string => (value === null ? '–' : value.toFixed(3)).padStart(8);
   const title: Line = [{ text: ' version  environment             reward   exact   greedy   exact', style: 'dim' }];
   const lines = evals
     .toReversed()
     .map(({ step, environment, reward, exact: share, greedyReward, greedyExact }): Line => {
-      const figures = `${reward.toFixed(3).padStart(8)}${exact(share)} ${greedyReward.toFixed(3).padStart(8)}${exact(greedyExact)}`;
+      const figures = `${shown(reward)}${shown(share)} ${shown(greedyReward)}${shown(greedyExact)}`;
       return [{ text: ` ${`v${step}`.padEnd(8)} ${onOneLine(environment).slice(0, 22).padEnd(22)}${figures}` }];
     });
   return [title, ...scrolled(lines, scroll, rows - 1)];
@@ -89,20 +90,30 @@ interface FaultsInput {
   readonly faults: readonly RunEvent[];
   readonly lost: LostWork | null;
   readonly scroll: number;
+  readonly columns: number;
   readonly rows: number;
 }
 
 /** What went wrong and how it went on, newest first. */
-export function faultsPage({ faults, lost, scroll, rows }: FaultsInput): Line[] {
+export function faultsPage({ faults, lost, scroll, columns, rows }: FaultsInput): Line[] {
   const sum =
     lost === null || lost.recoveries === 0
       ? 'no recoveries in this attempt'
       : `${lost.recoveries} recoveries in this attempt: ${seconds(lost.seconds)}, ${lost.rollouts} rollouts and ${lost.tokens} tokens lost`;
-  const lines = faults.toReversed().map(({ time, kind, step, text }): Line => [
-    { text: ` ${time.slice(11, 19)} step ${step} ${kind.padEnd(8)} `, style: 'dim' },
-    { text: onOneLine(text), ...(kind === 'recovery' ? {} : { style: 'yellow' }) },
-  ]);
+  const lines = faults.toReversed().flatMap(({ time, kind, step, text, values }): Line[] => {
+    const what = kind === 'step' ? failedOf(values) : text;
+    const head = ` ${time.slice(11, 19)} step ${step} ${(kind === 'step' ? 'failed' : kind).padEnd(8)} `;
+    return folded(onOneLine(what), columns - head.length).map((row, i): Line => [
+      { text: i === 0 ? head : ' '.repeat(head.length), style: 'dim' },
+      { text: row, ...(kind === 'recovery' ? {} : { style: 'yellow' }) },
+    ]);
+  });
   return [[{ text: ` ${sum}` }], ...scrolled(lines, scroll, rows - 1)];
+}
+
+/** Of a step that lost rollouts to infrastructure: they never become a reward. */
+function failedOf(values: RunEvent['values']): string {
+  return `${values['failed_rollouts']} of ${values['rollouts']} rollouts failed, and were not trained: [r]ollouts, or ratchet rollouts`;
 }
 
 function scrolled(lines: readonly Line[], scroll: number, rows: number): Line[] {

@@ -35,7 +35,7 @@ export interface ViewOptions {
 }
 
 /** A sample is read anew at most so often, and takes at most one per cent of the time. */
-const sampleMs = 10_000;
+const sampleMs = 4_000;
 const sampleShare = 0.01;
 const faultsKept = 200;
 const faultKinds: readonly RunEvent['kind'][] = [
@@ -47,6 +47,11 @@ const faultKinds: readonly RunEvent['kind'][] = [
   'upgraded',
   'rewound',
 ];
+
+/** Also a step that lost rollouts. */
+function isFault({ kind, values }: RunEvent): boolean {
+  return faultKinds.includes(kind) || (kind === 'step' && Number(values['failed_rollouts'] ?? 0) > 0);
+}
 
 const hideCursor = '\u001b[?25l';
 const showCursor = '\u001b[?25h';
@@ -120,7 +125,7 @@ export class TerminalView implements Follower {
   };
 
   readonly earlier = (events: readonly RunEvent[]): void => {
-    this.#faults.push(...events.filter(({ kind }) => faultKinds.includes(kind)));
+    this.#faults.push(...events.filter(isFault));
     this.#faults.splice(0, this.#faults.length - faultsKept);
   };
 

@@ -123,11 +123,12 @@ function curvesOf({ trend, evals }: RunStatus): Curve[] {
   };
   const newest = evals.at(-1);
   const same = evals.filter(({ environment }) => environment === newest?.environment);
-  const score = (one: (typeof evals)[number]): number => one.exact ?? one.reward;
+  const score = (one: (typeof evals)[number]): number | null => one.exact ?? one.reward;
+  const scored = newest ? score(newest) : null;
   return [
     ...of('reward', ([, reward]) => reward),
     ...of('exact', ([, , exact]) => exact),
-    ...(newest ? [{ name: 'eval', values: same.map(score), last: score(newest), note: `v${newest.step}` }] : []),
+    ...(scored === null ? [] : [{ name: 'eval', values: same.map(score), last: scored, note: `v${newest!.step}` }]),
   ];
 }
 
@@ -152,7 +153,7 @@ function barsOf({ progress, latest, step: committed }: RunStatus, pending: Look[
       {
         name: 'generate',
         share: generated / rollouts.of,
-        note: `${generated}/${rollouts.of} from v${policyStep}${rounds}`,
+        note: `${generated}/${rollouts.of} v${policyStep}${rounds}`,
         isActive: doing === 'generate',
       },
       {
@@ -180,10 +181,7 @@ function barsOf({ progress, latest, step: committed }: RunStatus, pending: Look[
   const last = tookS === null ? '' : `, last ${seconds(tookS)}`;
   // Nobody knows how far one optimizer step is: the bar compares it with the last one, and says so.
   const share = tookS === null || tookS === 0 ? null : Math.min(0.95, forS / tookS);
-  return [
-    ...bars,
-    { name: 'train', share, note: `${training.from}→v${training.step} ${seconds(forS)}${last}`, isActive: true },
-  ];
+  return [...bars, { name: 'train', share, note: `v${training.step} ${seconds(forS)}${last}`, isActive: true }];
 }
 
 const stages = ['generate', 'score', 'filter', 'nothing'];

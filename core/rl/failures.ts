@@ -1,6 +1,6 @@
 import { RatchetError } from '../errors.ts';
 import { tracebackCharsInHistoryMax } from '../limits.ts';
-import type { FailedOutcome, ScoredGroup } from './rollout.ts';
+import type { FailedOutcome, ScoredGroup, ScoredRollout } from './rollout.ts';
 
 /** What went wrong with rollouts, in what share, and when that is too much to train on. */
 
@@ -35,22 +35,37 @@ export const noFailures: RoundFailures = {
   policyFailures: 0,
 };
 
+/** An error as its message and where it was thrown; the frames below it are in the stored rollout. */
+export function whereItFailed(error: string): string {
+  const lines = error.split('\n');
+  const firstFrame = lines.findIndex((line) => /^\s+at /.test(line));
+  const text = firstFrame === -1 ? error : lines.slice(0, firstFrame + 1).join('\n');
+  return text.length <= tracebackCharsInHistoryMax ? text : `${text.slice(0, tracebackCharsInHistoryMax - 1)}…`;
+}
+
+/** What failed among some rollouts, by cause. */
+export function countOutcomes(rollouts: readonly ScoredRollout[]): FailureCounts {
+  const causes: Partial<Record<FailedOutcome, FailureCount>> = {};
+  for (const rollout of rollouts) {
+    if (rollout.reward !== null) continue;
+    const known = causes[rollout.outcome];
+    const first = known?.first ?? whereItFailed(rollout.error ?? '');
+    causes[rollout.outcome] = { count: (known?.count ?? 0) + 1, first };
+  }
+  return causes;
+}
+
 /** Counts what failed in scored groups. A group has failed when one of its rollouts has: it is dropped whole. */
 export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
-  const causes: Partial<Record<FailedOutcome, FailureCount>> = {};
+  const inOrder = groups.toSorted((a, b) => a.ordinal - b.ordinal);
+  const causes = countOutcomes(inOrder.flatMap((group) => group.rollouts));
   let [rollouts, failedRollouts, failedGroups, failedGroupsInRow, policyFailures] = [0, 0, 0, 0, 0];
-  for (const group of groups.toSorted((a, b) => a.ordinal - b.ordinal)) {
-    let isWhole = true;
-    for (const rollout of group.rollouts) {
-      rollouts += 1;
-      if (rollout.outcome === 'policy_failure') policyFailures += 1;
-      if (rollout.reward !== null) continue;
-      isWhole = false;
-      failedRollouts += 1;
-      const known = causes[rollout.outcome];
-      const first = known?.first ?? (rollout.error ?? '').slice(0, tracebackCharsInHistoryMax);
-      causes[rollout.outcome] = { count: (known?.count ?? 0) + 1, first };
-    }
+  for (const group of inOrder) {
+    const failed = group.rollouts.filter(({ reward }) => reward === null).length;
+    const isWhole = failed === 0;
+    rollouts += group.rollouts.length;
+    failedRollouts += failed;
+    policyFailures += group.rollouts.filter(({ outcome }) => outcome === 'policy_failure').length;
     failedGroups += isWhole ? 0 : 1;
     failedGroupsInRow = isWhole ? 0 : failedGroupsInRow + 1;
   }

@@ -44,7 +44,7 @@ export function elementCount(layout: readonly ParameterSpec[]): number {
 export const layerPrefix = (layer: number): string => `model.layers.${layer}.`;
 
 /** The name of the matrix that turns the last hidden state into logits. */
-export function outputLayerName(config: ModelConfig): string {
+export function outputLayerName(config: Pick<ModelConfig, 'tiedEmbeddings'>): string {
   return config.tiedEmbeddings ? 'model.embed_tokens.weight' : 'lm_head.weight';
 }
 

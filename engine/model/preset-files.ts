@@ -79,7 +79,11 @@ const charsConfig = {
 const specialTokens = ['<pad>', '<eos>', '<sep>', '<bos>'];
 
 /** One token per character; what is none of them is the first special token. */
-function characterTokenizer(specials: readonly string[], characters: readonly string[], anyCharacter: string): unknown {
+export function characterTokenizer(
+  specials: readonly string[],
+  characters: readonly string[],
+  anyCharacter: string,
+): unknown {
   const vocabulary = Object.fromEntries([...specials, ...characters].map((token, id) => [token, id]));
   return {
     version: '1.0',

@@ -117,23 +117,38 @@ export class InferenceSession {
    * a new one where it is null. Runs on another thread; the tensors must not be touched before it is done.
    */
   async run(feeds: Tensors, fetches?: Readonly<Record<string, Tensor | null>>): Promise<Record<string, Tensor>> {
-    assert(this.#session !== 0n, 'the session is open');
     const wanted = fetches ? Object.entries(fetches) : this.outputNames.map((name): [string, null] => [name, null]);
-    const fed = Object.entries(feeds).filter(([name]) => !Object.hasOwn(this.#constants, name));
-    const inputs = place(this.#names, fed);
     const outputs = place(this.#names, wanted);
+    await this.#compute({ inputs: this.#placeInputs(feeds), outputs, memory: [feeds, wanted] });
+    return Object.fromEntries(wanted.map(([name, tensor], i) => [name, tensor ?? takeOver(outputs.values[i]!)]));
+  }
+
+  /** The same run, to be made again and again: what it hands to the runtime is laid out once. */
+  prepare(feeds: Tensors, fetches: Tensors): () => Promise<void> {
+    const outputs = place(this.#names, Object.entries(fetches));
+    const prepared = { inputs: this.#placeInputs(feeds), outputs, memory: [feeds, fetches] };
+    return () => this.#compute(prepared);
+  }
+
+  #placeInputs(feeds: Tensors): Placed {
+    return place(
+      this.#names,
+      Object.entries(feeds).filter(([name]) => !Object.hasOwn(this.#constants, name)),
+    );
+  }
+
+  async #compute({ inputs: { names, values }, outputs, memory }: Prepared): Promise<void> {
+    assert(this.#session !== 0n, 'the session is open');
     this.#running++;
     try {
-      const { names, values } = inputs;
       await callAside(
         'run',
         [this.#session, null, names, values, values.length, outputs.names, outputs.values.length, outputs.values],
-        [feeds, wanted],
+        memory,
       );
     } finally {
       this.#running--;
     }
-    return Object.fromEntries(wanted.map(([name, tensor], i) => [name, tensor ?? takeOver(outputs.values[i]!)]));
   }
 
   async release(): Promise<void> {
@@ -143,13 +158,24 @@ export class InferenceSession {
   }
 }
 
+interface Placed {
+  /** Addresses of C strings. */
+  readonly names: BigUint64Array;
+  /** Addresses; 0 = made by the run. */
+  readonly values: BigUint64Array;
+}
+
+interface Prepared {
+  readonly inputs: Placed;
+  readonly outputs: Placed;
+  /** What the addresses lead to. */
+  readonly memory: unknown;
+}
+
 /** C strings by name, kept alive with their addresses. */
 type Names = Map<string, { readonly text: Buffer; readonly address: Pointer }>;
 
-function place(
-  names: Names,
-  entries: readonly (readonly [string, Tensor | null])[],
-): { names: BigUint64Array; values: BigUint64Array } {
+function place(names: Names, entries: readonly (readonly [string, Tensor | null])[]): Placed {
   return {
     names: held(BigUint64Array.from(entries, ([name]) => nameIn(names, name))),
     values: held(BigUint64Array.from(entries, ([, tensor]) => tensor?.value ?? 0n)),

@@ -66,6 +66,8 @@ interface StepTensors {
   readonly inverseTemperatures: Float32Array;
   readonly feeds: Record<string, Tensor>;
   readonly fetches: Record<string, Tensor>;
+  /** Computes the probabilities alone. */
+  readonly run: () => Promise<void>;
   readonly probabilities: Rows;
 }
 
@@ -143,10 +145,11 @@ export class DecodeBatch {
     const tensors = this.#stepTensors(rows);
     this.#writeFeeds(tensors);
     const { sessions } = this.#parts;
-    const needsLogits = this.#rows.some((row) => row.chooser.needsLogits);
-    const fetches = needsLogits ? { ...tensors.fetches, [sessions.logits.step]: null } : tensors.fetches;
-    const output = await sessions.step.run(tensors.feeds, fetches);
-    const logits = needsLogits ? this.#matrix(output[sessions.logits.step]) : null;
+    let logits: Rows | null = null;
+    if (this.#rows.some((row) => row.chooser.needsLogits)) {
+      const output = await sessions.step.run(tensors.feeds, { ...tensors.fetches, [sessions.logits.step]: null });
+      logits = this.#matrix(output[sessions.logits.step]);
+    } else await tensors.run();
     this.#rows.forEach(({ chooser, isDropped }, slot) => {
       if (isDropped) return;
       const choice =
@@ -247,6 +250,15 @@ export class DecodeBatch {
       data: new Float32Array(rows * config.vocabularySize),
       vocabularySize: config.vocabularySize,
     };
+    const stepFeeds = {
+      ...sessions.weights,
+      ...feeds,
+      tokens: ints(tokens, [rows, 1]),
+      past_lengths: ints(pastLengths, [rows]),
+      total_length: ints(totalLength, []),
+      inverse_temperature: floats(inverseTemperatures, [rows, 1]),
+    };
+    const stepFetches = { ...fetches, [probabilitiesName]: floats(probabilities.data, shape) };
     this.#tensors = {
       rows,
       revision: cache.revision,
@@ -255,15 +267,9 @@ export class DecodeBatch {
       totalLength,
       inverseTemperatures,
       probabilities,
-      feeds: {
-        ...sessions.weights,
-        ...feeds,
-        tokens: ints(tokens, [rows, 1]),
-        past_lengths: ints(pastLengths, [rows]),
-        total_length: ints(totalLength, []),
-        inverse_temperature: floats(inverseTemperatures, [rows, 1]),
-      },
-      fetches: { ...fetches, [probabilitiesName]: floats(probabilities.data, shape) },
+      feeds: stepFeeds,
+      fetches: stepFetches,
+      run: sessions.step.prepare(stepFeeds, stepFetches),
     };
     return this.#tensors;
   }

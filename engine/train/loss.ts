@@ -132,7 +132,7 @@ export function policyLoss(
     referenceLogprobs: hasReference ? vector(graph, 'reference_logprobs') : null,
     operators: lossOperators,
   };
-  const objective = sum(multiply(weights, checked(tokenLoss, context)), [0]);
+  const objective = sum(multiply(weights, tokenLoss(context)), [0]);
   const metrics = policyMetrics(graph, context, type, logprobs);
   if (!context.referenceLogprobs) return { loss: normalized(graph, objective), metrics };
   const divergence = k3(context.referenceLogprobs, logprobs.tokens);
@@ -143,36 +143,35 @@ export function policyLoss(
   };
 }
 
-/** What a loss gave, if it is one number per token that the weights can be trained by. */
-function checked(tokenLoss: TokenLoss, context: LossContext): Value {
-  const { logprobs } = context;
-  const given = computed(tokenLoss, context);
-  const value = isValue(given) ? given : null;
-  const received = value ? `[${value.shape.join(', ')}] of ${value.type}` : `a ${typeof given}`;
-  const expected = 'The loss must give one number per token, a float32 value of shape [selected]';
-  if (!value || value.shape.join() !== logprobs.shape.join() || value.type !== logprobs.type) {
-    throw new RatchetError('Unsupported', `${expected}; it gave ${received}.`);
-  }
-  if (value.graph !== logprobs.graph) {
-    throw new RatchetError(
-      'Unsupported',
-      `${expected}, made by the operators it is called with; this one is of another graph.`,
-    );
-  }
-  if (!value.needsGradient) {
-    throw new RatchetError(
-      'Unsupported',
-      `${expected}, that depends on logprobs without stopGradient: nothing would be trained.`,
-    );
-  }
-  return value;
+/** A user's loss that refuses to give anything but one number per token that the weights can be trained by. */
+export function checkedLoss(loss: (context: LossContext) => unknown, path: string): TokenLoss {
+  const expected = `${path}, the custom loss, must give one number per token, a float32 value of shape [selected]`;
+  const refuse = (message: string): never => {
+    throw new RatchetError('Unsupported', message);
+  };
+  return (context) => {
+    const { logprobs } = context;
+    const value = computed(loss, context, path);
+    if (!isValue(value)) return refuse(`${expected}; it gave ${value == null ? String(value) : `a ${typeof value}`}.`);
+    if (value.shape.join() !== logprobs.shape.join() || value.type !== logprobs.type)
+      return refuse(`${expected}; it gave [${value.shape.join(', ')}] of ${value.type}.`);
+    if (value.graph !== logprobs.graph)
+      return refuse(`${expected}, made by the operators it is called with; this one is of another graph.`);
+    if (!value.needsGradient)
+      return refuse(`${expected}, that depends on logprobs without stopGradient: nothing would be trained.`);
+    return value;
+  };
 }
 
-function computed(tokenLoss: TokenLoss, context: LossContext): unknown {
+function computed(loss: (context: LossContext) => unknown, context: LossContext, path: string): unknown {
   try {
-    return tokenLoss(context);
+    return loss(context);
   } catch (cause) {
-    throw new RatchetError('Unsupported', `The loss failed while its graph was built: ${String(cause)}`, { cause });
+    throw new RatchetError(
+      'Unsupported',
+      `${path}, the custom loss, failed while its graph was built: ${String(cause)}`,
+      { cause },
+    );
   }
 }
 

@@ -35,6 +35,8 @@ export function metricNames(kind: GradientKind): readonly string[] {
 
 export const gradientName = (parameter: string): string => `gradient.${parameter}`;
 
+type OutputLayer = Pick<ModelConfig, 'hiddenSize' | 'vocabularySize' | 'tiedEmbeddings'>;
+
 interface GraphOptions {
   /** Adapters beside the weights; they are what is trained then. */
   readonly lora?: LoraConfig | null;
@@ -73,7 +75,7 @@ export function buildTrunkGraph(config: ModelConfig, options: GraphOptions = {})
 }
 
 /** Inputs `hidden` and those of the loss; outputs as buildTrainGraph, of the output layer and of `hidden`. */
-export function buildHeadGraph(config: ModelConfig, kind: TrainGraphKind, options: GraphOptions = {}): Graph {
+export function buildHeadGraph(config: OutputLayer, kind: TrainGraphKind, options: GraphOptions = {}): Graph {
   const graph = new Graph();
   const needsGradient = kind !== 'score';
   const name = outputLayerName(config);

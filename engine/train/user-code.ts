@@ -1,10 +1,12 @@
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import type { CodeRef } from '../../core/spec/run-spec.ts';
 import type { CustomLoss } from './gradient-computer.ts';
-import type { TokenLoss } from './loss.ts';
+import { checkedLoss, type LossContext } from './loss.ts';
+import { buildHeadGraph } from './train-graph.ts';
 
 /**
  * The function that a user's file exports by default. The file runs with all the rights of this process: it is loaded
@@ -16,7 +18,15 @@ export async function importUserFunction(code: CodeRef, what: UserCode): Promise
 
 export async function loadCustomLoss(code: CodeRef): Promise<CustomLoss> {
   const { call, sha256 } = await importChecked(code, 'loss');
-  return { id: `${code.path}#${sha256}`, tokenLoss: call as unknown as TokenLoss }; // its result is checked when built
+  const loss = call as unknown as (context: LossContext) => unknown;
+  return { id: `${code.path}#${sha256}`, tokenLoss: checkedLoss(loss, code.path) };
+}
+
+/** Throws what a run would be told of its loss at the first step: loads it and builds its graph, which needs no model. */
+export async function requireCustomLoss(code: CodeRef, { hasReference }: { hasReference: boolean }): Promise<void> {
+  const { tokenLoss } = await loadCustomLoss(code);
+  const anyOutput = { hiddenSize: 1, vocabularySize: 1, tiedEmbeddings: true };
+  buildHeadGraph(anyOutput, hasReference ? 'custom_kl' : 'custom', { customLoss: tokenLoss });
 }
 
 /** What the function is for, as messages name it. */
@@ -55,8 +65,12 @@ async function readCode(path: string, what: string): Promise<Uint8Array> {
   }
 }
 
+/** What Node keeps of files that are CommonJS to it, as all are where no package.json says otherwise: by path alone. */
+const { cache } = createRequire(import.meta.url);
+
 /** A file with other contents is another module, also within one process. */
 async function load(path: string, what: string, sha256: string): Promise<unknown> {
+  for (const key of Object.keys(cache)) if (key.split('?')[0] === path) delete cache[key];
   try {
     return await import(`${pathToFileURL(path).href}?sha256=${sha256}`);
   } catch (cause) {

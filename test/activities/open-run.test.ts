@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { createOpenRun, type OpenedRun, type TakenOver, type TrainRunInput } from '../../activities/open-run.ts';
 import { nothingAsked } from '../../core/rl/run-state.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
+import { appendMetrics, readMetrics } from '../../backends/metrics/jsonl.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
 import { hasCode } from '../backends/store.contract.ts';
@@ -111,6 +112,24 @@ describe('opening a run', () => {
     await advance(test, roles, await commitFirst(test, roles));
     await test.store.put(layout.commit('main', 1), (await test.store.read(layout.commit('main', 0)))!);
     await assert.rejects(open(), hasCode('CheckpointDamaged', layout.commit('main', 1), 'found that of step 0'));
+  });
+
+  test('a loss or an advantage that cannot be is refused before the run begins, which goes well once it is mended', async (t) => {
+    const { open, outputs, projectFolder } = await project(
+      t,
+      `${configText}\n[trainer.loss]\ntype = "custom"\nimport = "./loss.js"\n\n[trainer.advantage]\ntype = "custom"\nimport = "./advantage.js"\n`,
+    );
+    const write = (name: string, text: string): Promise<void> => writeFile(path.join(projectFolder, name), text);
+    await write('advantage.js', 'export default 1;');
+    await write('loss.js', 'export default () => { throw new Error("no luck"); };');
+    await assert.rejects(open(), hasCode('Unsupported', 'advantage.js', 'expected a function, got a number'));
+    await write('advantage.js', 'export default (rewards) => rewards;');
+    await assert.rejects(open(), hasCode('Unsupported', 'loss.js', 'while its graph was built', 'no luck'));
+    await write('loss.js', 'export default ({ advantages }) => advantages;');
+    await assert.rejects(open(), hasCode('Unsupported', 'loss.js', 'depends on logprobs'));
+    await write('loss.js', 'export default ({ logprobs, operators }) => operators.negate(logprobs);');
+    await open();
+    assert.deepEqual(await readdir(outputs), ['words']);
   });
 
   test('each opening has logs of its own', async (t) => {
@@ -323,6 +342,26 @@ describe('going on from another step', () => {
       assert.deepEqual(where(await open({ overrides: { [key]: '2' } })), ['l2', 2]);
     });
   }
+
+  test('curves go on where the attempt before left them, without the steps that a rewind superseded', async (t) => {
+    const { open, outputs } = await atStep(t, 3);
+    const { store } = await runIn(outputs, {}, 'words');
+    const rewards = new Map((await readMetrics(store)).map((row) => [row.step, row['train/reward']]));
+    for (const step of [1, 2, 3]) {
+      const row = { step, lineage: 'main', 'eval/words/policy_version': step, 'eval/words/reward/mean': step / 5 };
+      await appendMetrics(store, row);
+    }
+    const figures = ({ curves }: OpenedRun) => [
+      curves!.trend.map(([step, reward]) => [step, reward]),
+      curves!.evals.map(({ step, reward }) => [step, reward]),
+    ];
+    const trend = [1, 2, 3].map((step) => [step, rewards.get(step)]);
+    const evals = [1, 2, 3].map((step) => [step, step / 5]);
+    assert.deepEqual(figures(await open()), [trend, evals]);
+    const rewound = await open({ overrides: { 'resume.step': '2' } }, 'words', 'second');
+    assert.equal(rewound.handle.lineage, 'l2');
+    assert.deepEqual(figures(rewound), [trend.slice(0, 2), evals.slice(0, 2)]);
+  });
 
   test('in the file it is done once: the interrupted run, trained again, keeps what came since', async (t) => {
     const { open, projectFolder, test: first, roles } = await atStep(t, 3);

@@ -113,6 +113,14 @@ describe('loading a run’s config', () => {
     );
   });
 
+  test('a file that is named without its ending is refused with its whole name', async (t) => {
+    const projectFolder = await project(t, { 'shout.toml': '' });
+    await assert.rejects(
+      loadRunConfig('shout', { projectFolder }),
+      hasCode('ConfigInvalid', 'Did you mean shout.toml?'),
+    );
+  });
+
   test('a folder is refused as a folder', async (t) => {
     const projectFolder = await project(t, { 'configs/words.toml': '' });
     await assert.rejects(loadRunConfig('configs', { projectFolder }), hasCode('ConfigInvalid', 'that is a folder'));

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
+import { get } from 'node:http';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -211,5 +212,16 @@ describe('/metrics', () => {
     assert.equal((await ask({ authorization: 'Bearer other' })).status, 401);
     const answer = await ask({ authorization: 'Bearer open sesame' });
     assert.equal(await answer.text(), 'ratchet_step{run="x"} 1\n');
+  });
+
+  test('goes on when it is asked for what is no address', async (t) => {
+    const server = await startMetricsServer({ host: '127.0.0.1', port: 0, key: null, text: () => 'ratchet_step 1\n' });
+    t.after(() => server.close());
+    const { port } = server.address() as { port: number };
+    const statusOf = (target: string) =>
+      new Promise<number | undefined>((resolve, reject) =>
+        get({ port, path: target }, (answer) => resolve(answer.resume().statusCode)).on('error', reject),
+      );
+    assert.deepEqual([await statusOf('//'), await statusOf('/metrics?a=//')], [404, 200]);
   });
 });

@@ -1,6 +1,7 @@
 /** Types Ratchet's commands in a small project with a stack of its own, and keeps what they print. */
 import { spawn } from 'node:child_process';
-import { writeFile } from 'node:fs/promises';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { openSmallProject, repositoryFolder, smallRun } from '../e2e/small-run.ts';
@@ -10,8 +11,10 @@ import type { Captures } from './command-help.ts';
 interface Typed {
   readonly command: string;
   readonly stdin?: string;
-  /** Ends it after so many seconds, as Ctrl-C does. */
-  readonly endAfterS?: number;
+  /** Ends it after so many lines, as Ctrl-C does. */
+  readonly endAfterLines?: number;
+  /** In a folder where nothing runs yet. */
+  readonly isAlone?: boolean;
 }
 
 const typed: readonly Typed[] = [
@@ -36,13 +39,16 @@ const typed: readonly Typed[] = [
 
 /** Of a run that is at work meanwhile. */
 const steered: readonly Typed[] = [
-  { command: 'attach long --plain', endAfterS: 20 },
+  { command: 'attach long --plain', endAfterLines: 9 },
+  { command: 'status long' },
   { command: 'set long learning_rate=5e-4 max_steps=3000' },
   { command: 'pause long lunch' },
   { command: 'runs' },
   { command: 'resume long' },
   { command: 'stop long' },
   { command: 'temporal workflow list' },
+  { command: 'worker --role rollout', endAfterLines: 1 },
+  { command: 'dev', endAfterLines: 3, isAlone: true },
 ];
 
 export async function captureCommands(): Promise<Captures> {
@@ -53,7 +59,7 @@ export async function captureCommands(): Promise<Captures> {
   const captures = new Map<string, string>();
   const { temporalAddress } = project.stack;
   const type = async (each: Typed): Promise<void> => {
-    const printed = await run(each, project.folder, temporalAddress);
+    const printed = each.isAlone ? await runAlone(each) : await run(each, project.folder, temporalAddress);
     const prompt = each.stdin === undefined ? '$ ' : `$ echo ${each.stdin.trim()} | `;
     const text = `${prompt}npx ratchet ${each.command}\n${printed.replaceAll(project.folder, '…').replaceAll(temporalAddress, '127.0.0.1:7233')}`;
     const name = each.command.split(' ', 1)[0]!;
@@ -74,18 +80,35 @@ export async function captureCommands(): Promise<Captures> {
   return captures;
 }
 
+async function runAlone(each: Typed): Promise<string> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-docs-'));
+  try {
+    return await run(each, folder, '');
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
 function start(command: string, cwd: string, temporalAddress: string) {
   const env = { ...process.env, TEMPORAL_ADDRESS: temporalAddress, NO_COLOR: '1' };
   return spawn(process.execPath, [path.join(repositoryFolder, 'cli/ratchet.mjs'), ...command.split(' ')], { cwd, env });
 }
 
-async function run({ command, stdin = '', endAfterS }: Typed, cwd: string, temporalAddress: string): Promise<string> {
+async function run(
+  { command, stdin = '', endAfterLines }: Typed,
+  cwd: string,
+  temporalAddress: string,
+): Promise<string> {
   const child = start(command, cwd, temporalAddress);
   let text = '';
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (piece: Buffer) => (text += piece.toString()));
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on('data', (piece: Buffer) => {
+      text += piece.toString();
+      if (endAfterLines !== undefined && text.split('\n').length > endAfterLines && !child.killed) child.kill('SIGINT');
+    });
+  }
   child.stdin.end(stdin);
-  const timer = endAfterS === undefined ? undefined : setTimeout(() => child.kill('SIGINT'), endAfterS * 1000);
   await new Promise((resolve) => child.once('close', resolve));
-  clearTimeout(timer);
+  if (text === '') throw new Error(`${command} printed nothing`);
   return text.replaceAll(/[ \t]+$/gm, '');
 }

@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { nothingLost } from '../../core/rl/lost-work.ts';
+import { definitionOf, metricSections } from '../../core/rl/metric-names.ts';
 import { eventsQuery } from '../../workflows/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
@@ -27,6 +30,31 @@ test('a run started with nothing but the path of its file trains to the end with
   assert.deepEqual([lost, steps], [nothingLost, 12]);
   assert.ok(ettr! > 0.5 && ettr! <= 1, `ETTR ${ettr}`); // a busy machine may disturb it
   assert.match(await lastLine('undisturbed'), /^finished at step 12 of 12 · ETTR [01]\.\d\d · no recoveries$/);
+});
+
+/** docs/metrics.md is made of these definitions. */
+test('a run writes no metric without a definition, and every defined one unless it says when', async () => {
+  const rows = (await readFile(path.join(project.folder, 'outputs/undisturbed/metrics.jsonl'), 'utf8'))
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as Record<string, unknown>);
+  const ofRow = new Set(['step', 'lineage', 'time']);
+  const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => !ofRow.has(name));
+  const environments = ['reverse-text'];
+  assert.deepEqual(
+    names.filter((name) => definitionOf(name, environments) === undefined),
+    [],
+    'metrics that core/rl/metric-names.ts does not define',
+  );
+  const written = new Set(names.map((name) => definitionOf(name, environments)?.name));
+  const missing = metricSections
+    .flatMap(({ metrics }) => metrics)
+    .filter(({ name, when }) => when === undefined && !written.has(name));
+  assert.deepEqual(
+    missing.map(({ name }) => name),
+    [],
+    'metrics that are defined without saying when, and that the run did not write',
+  );
 });
 
 test('a run whose every process is killed once ends with the same weights, and nothing is trained twice', async (t) => {

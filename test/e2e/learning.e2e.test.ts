@@ -58,6 +58,7 @@ for (const [name, { overrides, gainMin }] of Object.entries(small)) {
     const [first, last] = summary.evals.toSorted((a, b) => a.step - b.step).map(({ sampled }) => sampled);
     t.diagnostic(`before ${JSON.stringify(first)}, after ${JSON.stringify(last)}`);
     assert.equal(summary.evals.length, 2);
-    assert.ok(last!.reward - first!.reward >= gainMin, `${first!.reward} → ${last!.reward}`);
+    const [before, after] = [first!.reward ?? Number.NaN, last!.reward ?? Number.NaN];
+    assert.ok(after - before >= gainMin, `${before} → ${after}`);
   });
 }

@@ -60,7 +60,7 @@ test('the live view of a real run, resized and left by Ctrl-C: every event it to
   while (!told.some(({ kind, step }) => kind === 'step' && step >= 3)) await delay(100);
   terminal.resize(60, 24);
   keys.type('r');
-  while (!/group \d+ +reverse-text #\d+ v\d+ +[01]\.\d\d/.test(terminal.text())) await delay(100);
+  while (!/group \d+ +#\d+ +v\d+ +[01]\.\d\d/.test(terminal.text())) await delay(100);
   keys.type('c', true);
   await following;
   view.close();

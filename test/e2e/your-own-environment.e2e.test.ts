@@ -1,6 +1,6 @@
 /**
- * docs/your-own-environment.md as a newcomer follows it, in a folder of their own: every command of its `sh` blocks is typed, its
- * change is made, and the model learns what the changed environment rewards.
+ * docs/your-own-environment.md, and the shorter way of README.md that it contains, as a newcomer follows them in a folder of
+ * their own: every command of the `sh` blocks is typed, the change is made, and the model learns what the changed environment rewards.
  */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -10,12 +10,16 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { repositoryFolder } from './small-run.ts';
 
-const document = readFileSync(path.join(repositoryFolder, 'docs/your-own-environment.md'), 'utf8');
-/** In the order of the document: what is typed, and what is changed in a file. */
-const steps = [...document.matchAll(/^```(sh|diff)\n([\s\S]*?)^```$/gm)].map(([, kind, text]) => ({
-  kind,
-  text: text!,
-}));
+/** In the order of a document: what is typed, and what is changed in a file. */
+function stepsOf(document: string): { readonly kind: string; readonly text: string }[] {
+  const text = readFileSync(path.join(repositoryFolder, document), 'utf8');
+  return [...text.matchAll(/^```(sh|diff)\n([\s\S]*?)^```$/gm)].map(([, kind, inner]) => ({
+    kind: kind!,
+    text: inner!,
+  }));
+}
+
+const steps = stepsOf('docs/your-own-environment.md');
 
 let folder: string;
 before(() => {
@@ -26,6 +30,26 @@ before(() => {
   symlinkSync('../ratchet/cli/ratchet.mjs', path.join(folder, 'node_modules/.bin/ratchet'));
 });
 after(() => rmSync(folder, { recursive: true, force: true }));
+
+test('what README.md tells a newcomer to type and to change is all in docs/your-own-environment.md, in the same order', () => {
+  const lines = (of: typeof steps): string[] =>
+    of.flatMap(({ kind, text }) =>
+      kind === 'diff'
+        ? [text]
+        : text
+            .trim()
+            .split('\n')
+            .map((line) => line.replace(/ *#.*$/, '')),
+    );
+  const [short, whole] = [lines(stepsOf('README.md')), lines(steps)];
+  assert.ok(short.includes('npx ratchet train shout.toml') && short.some((step) => step.startsWith('---')));
+  let from = 0;
+  for (const step of short) {
+    const at = whole.indexOf(step, from);
+    assert.notEqual(at, -1, `${step} is not in the document`);
+    from = at + 1;
+  }
+});
 
 test('the commands of docs/your-own-environment.md lead from nothing to an environment of one’s own that is learned', async () => {
   assert.ok(steps.filter(({ kind }) => kind === 'sh').length >= 4 && steps.some(({ kind }) => kind === 'diff'));

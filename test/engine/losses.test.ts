@@ -325,6 +325,19 @@ describe('a custom loss', () => {
     return { ...(await gradientOf({})).metrics, clipFraction: 0, clipFractionHigh: 0 };
   }
 
+  test('a file that was changed is another loss, also in this process', async (t) => {
+    const folder = await temporaryFolder(t);
+    for (const name of ['loss.js', 'loss.ts']) {
+      const path = join(folder, name);
+      const times = async (factor: number): Promise<number> => {
+        await writeFile(path, `export default ({ logprobs, operators }) => operators.multiply(logprobs, ${factor});`);
+        return (await gradientOf(custom(path))).metrics.loss;
+      };
+      const [one, two] = [await times(1), await times(2)];
+      assert.ok(Math.abs(two / one - 2) < 1e-4, `${name}: ${one}, then ${two}`);
+    }
+  });
+
   test('what is no loss is refused in words that say what was expected', async (t) => {
     const folder = await temporaryFolder(t);
     const refuses = async (name: string, text: string, message: RegExp): Promise<void> => {
@@ -343,9 +356,9 @@ describe('a custom loss', () => {
     await refuses(
       'throws-later',
       'export default () => { throw new Error("no luck"); };',
-      /while its graph was built.*no luck/,
+      /throws-later\.js, the custom loss, failed while its graph was built.*no luck/,
     );
-    await refuses('nothing', 'export default () => undefined;', /one number per token.*it gave a undefined/);
+    await refuses('nothing', 'export default () => undefined;', /one number per token.*it gave undefined/);
     await refuses(
       'scalar',
       'export default ({ clipHigh }) => clipHigh;',

@@ -12,6 +12,7 @@ import {
   startPolicyServer,
 } from '../../engine/index.ts';
 import { assembleModel } from '../../engine/model/model-folder.ts';
+import { characterTokenizer } from '../../engine/model/preset-files.ts';
 import { temporaryFolder } from './models.ts';
 
 export interface Stage {
@@ -76,7 +77,6 @@ const specials = ['<pad>', '<eos>', '<go>'];
  * layer looks for the token before it. Prompts may hold any printable ASCII.
  */
 export function chainModel(pieces: readonly string[]): ModelFolder {
-  const tokens = [...specials, ...printable, ...pieces];
   const hiddenSize = 128;
   const config = {
     architectures: ['Qwen3ForCausalLM'],
@@ -98,7 +98,7 @@ export function chainModel(pieces: readonly string[]): ModelFolder {
   };
   const files = {
     'config.json': JSON.stringify(config),
-    'tokenizer.json': JSON.stringify(tokenizerOf(tokens)),
+    'tokenizer.json': JSON.stringify(characterTokenizer(specials, [...printable, ...pieces], '.')),
     'tokenizer_config.json': JSON.stringify({
       tokenizer_class: 'PreTrainedTokenizerFast',
       eos_token: '<eos>',
@@ -116,26 +116,4 @@ export function chainModel(pieces: readonly string[]): ModelFolder {
   const chain = [2, ...pieces.map((_, i) => specials.length + printable.length + i), 1];
   for (let i = 0; i + 1 < chain.length; i++) output[chain[i + 1]! * hiddenSize + chain[i]!] = 10;
   return assembleModel(files, parameters);
-}
-
-function tokenizerOf(tokens: readonly string[]): unknown {
-  return {
-    version: '1.0',
-    truncation: null,
-    padding: null,
-    added_tokens: specials.map((content, id) => ({
-      id,
-      content,
-      single_word: false,
-      lstrip: false,
-      rstrip: false,
-      normalized: false,
-      special: true,
-    })),
-    normalizer: null,
-    pre_tokenizer: { type: 'Split', pattern: { Regex: '.' }, behavior: 'Isolated', invert: false },
-    post_processor: null,
-    decoder: { type: 'Fuse' },
-    model: { type: 'WordLevel', vocab: Object.fromEntries(tokens.map((token, id) => [token, id])), unk_token: '<pad>' },
-  };
 }

@@ -60,16 +60,19 @@ describe("a file of one's own as an environment", () => {
     assert.equal((await loadEnvironment(file, {})).dataset.at(0).prompt[0]!.content, 'x');
   });
 
-  test('that was changed is another module, and not the one a run was begun with', async () => {
-    const file = write('changing.ts', good);
-    const { spec } = await load('changing.toml', toml('./changing.ts'));
-    writeFileSync(file, good.replace("name: 'own'", "name: 'other'"));
-    assert.equal((await loadEnvironment(file, {})).name, 'other');
-    await assert.rejects(loadEnvironment(file, {}, { sha256: spec.environments[0]!.sha256 }), {
-      code: 'ConfigInvalid',
-      message: /changing\.ts was changed while its run goes on: expected sha256 .*Put it back, or train/,
+  for (const name of ['changing.ts', 'changing.js']) {
+    test(`that was changed is another module, and not the one a run was begun with: ${name}`, async () => {
+      const file = write(name, good);
+      const { spec } = await load('changing.toml', toml(`./${name}`));
+      assert.equal((await loadEnvironment(file, {})).name, 'own');
+      writeFileSync(file, good.replace("name: 'own'", "name: 'other'"));
+      assert.equal((await loadEnvironment(file, {})).name, 'other');
+      await assert.rejects(loadEnvironment(file, {}, { sha256: spec.environments[0]!.sha256 }), {
+        code: 'ConfigInvalid',
+        message: /changing\.[tj]s was changed while its run goes on: expected sha256 .*Put it back, or train/,
+      });
     });
-  });
+  }
 
   test('errors carry file and line', async () => {
     const broken = write('broken.ts', `${module('')}\nconst x = ;\n`);
@@ -85,6 +88,14 @@ describe("a file of one's own as an environment", () => {
     const hollow = write('hollow.ts', 'export const loadEnvironment = () => ({ name: "x" });');
     await assert.rejects(loadEnvironment(hollow, {}), /hollow\.ts: .*missing: dataset, evalDataset, rubric, rollout/);
     await assert.rejects(loadEnvironment(path.join(folder, 'gone.ts'), {}), { code: 'EnvironmentUnknown' });
+  });
+
+  test('one that waits for what never comes is given up, at its import and when it is made', async () => {
+    const importing = write('never.ts', `await new Promise(() => {});\n${good}`);
+    const making = write('waits.ts', 'export const loadEnvironment = () => new Promise(() => {});');
+    const ends = (what: string) => ({ code: 'ConfigInvalid', message: new RegExp(`${what} has not come to its end`) });
+    await assert.rejects(loadEnvironment(importing, {}, { timeoutMs: 300 }), ends('never.ts: its import'));
+    await assert.rejects(loadEnvironment(making, {}, { timeoutMs: 300 }), ends(String.raw`loadEnvironment\(args\)`));
   });
 
   test("a file that leads out of the config's folder, or is not there, is refused by the config", async () => {
@@ -128,6 +139,19 @@ describe('ratchet env', () => {
     assert.match(text, /arguments {5}words {7}= 2000 {2}integer from 100 to 100000/);
     assert.match(text, /rewards {7}letters_right {2}weight 1\n {16}exact_match {4}metric only/);
     assert.match(text, /ok, reward [\d.]+ = 1 × letters_right [\d.]+ {3}\(exact_match \d\)/);
+  });
+
+  test('info of an example that there is not says how many there are', async () => {
+    await assert.rejects(environmentInfo('wordle', {}, { example: 999_999, heldOut: true }), {
+      code: 'ConfigInvalid',
+      message: /wordle has \d+ held-out examples, counted from 0; received 999999/,
+    });
+  });
+
+  test('an argument that breaks a rule with another is told by itself', async () => {
+    await assert.rejects(loadEnvironment('alphabet-sort', { min_turns: 5, max_turns: 2 }), {
+      message: /args\.min_turns: expected at most max_turns, received 5$/m,
+    });
   });
 
   test('info shows tools, and a conversation with them', async () => {

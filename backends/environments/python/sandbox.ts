@@ -64,9 +64,17 @@ const doneCode = 33;
 /** Children at once: more would only wait for one another. */
 const queue = new PQueue({ concurrency: availableParallelism() });
 
+let isSandboxWanted = false;
+
+/** Whether an environment that was loaded in this process asked for the sandbox, had or not: for `ratchet doctor`. */
+export function sandboxIsWanted(): boolean {
+  return isSandboxWanted;
+}
+
 /** Looks once whether the sandbox can be had here. Throws ConfigInvalid saying what is missing and what to do. */
 export async function openPython(given: Partial<PythonOptions> = {}): Promise<Python> {
   const options = { ...pythonDefaults, ...given };
+  if (options.sandbox === 'namespaces') isSandboxWanted = true;
   const python = await findPython(options.python);
   const run = (cells: readonly string[]): Promise<string> =>
     queue.add(async () => {

@@ -177,7 +177,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     steps: 'optimizer steps before step 1',
     batch_size: 'rows per step',
     learning_rate: 'at its highest',
-    warmup_steps: 'steps over which it rises from 0',
+    warmup_steps: 'steps over which it rises from 0; by default 20, or all of fewer',
     min_lr_ratio: 'fraction it falls to, linearly',
   },
 };

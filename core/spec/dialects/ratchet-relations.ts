@@ -165,7 +165,7 @@ function scheduleRelations(config: RatchetConfig): RelationProblem[] {
     });
   }
   problems.push(...decayRelations(config));
-  if (sft !== undefined && sft.warmup_steps > sft.steps) {
+  if (sft?.warmup_steps !== undefined && sft.warmup_steps > sft.steps) {
     problems.push({
       paths: [
         ['sft', 'warmup_steps'],

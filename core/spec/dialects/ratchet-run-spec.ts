@@ -79,7 +79,7 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
             steps: sft.steps,
             batchSize: sft.batch_size,
             learningRate: sft.learning_rate,
-            warmupSteps: sft.warmup_steps,
+            warmupSteps: sft.warmup_steps ?? Math.min(sftWarmupSteps, sft.steps),
             minRatio: sft.min_lr_ratio,
           },
     trainer: trainerSpec(trainer),
@@ -87,6 +87,9 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
     store: { uri: storeUri(config.store) },
   };
 }
+
+/** Where the file does not say. */
+const sftWarmupSteps = 20;
 
 /** `import` is there where the kind is "module": ratchet-relations.ts. */
 function moduleSpec({

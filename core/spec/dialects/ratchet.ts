@@ -311,7 +311,8 @@ export const RatchetConfig = z.strictObject({
       steps: whole(1),
       batch_size: whole(1).default(64),
       learning_rate: positive().default(3e-3),
-      warmup_steps: whole(0).default(20),
+      /** Missing = 20, or all of fewer steps. */
+      warmup_steps: whole(0).optional(),
       min_lr_ratio: fraction().default(0.1),
     })
     .optional(),

@@ -6,10 +6,10 @@ import type { Look as RunLook } from '../../../cli/follow-run.ts';
 import type { PendingActivity } from '../../../cli/pending-activities.ts';
 import { frame, type FrameInput } from '../../../cli/view/frame.ts';
 import { afterKey, home, type Place } from '../../../cli/view/keys.ts';
-import { type Line, sparkline, widthOf, written } from '../../../cli/view/lines.ts';
+import { folded, type Line, sparkline, widthOf, written } from '../../../cli/view/lines.ts';
 import type { ShownGroup } from '../../../cli/view/stored-rollouts.ts';
 import { viewModel } from '../../../cli/view/view-model.ts';
-import type { RunStatus } from '../../../workflows/messages.ts';
+import type { RunEvent, RunStatus } from '../../../workflows/messages.ts';
 
 const nowMs = Date.parse('2026-11-21T12:10:00Z');
 
@@ -130,10 +130,10 @@ describe('what the view says of a run', () => {
     const { bars } = viewModel(look({}, { pending: [activity('scoreRollouts', { done: 97 })] }), nowMs)!;
     const shown = bars.map(({ name, share, note }) => [name, share, note]);
     assert.deepEqual(shown, [
-      ['generate', 1, '128/128 from v37, round 2'],
+      ['generate', 1, '128/128 v37, round 2'],
       ['score', 97 / 128, '97/128 for step 39'],
       ['filter', 11 / 16, '11/16 kept · 3 easy · 1 hard · 2 failed'],
-      ['train', 0.5, 'v37→v38 3.0s, last 6.0s'],
+      ['train', 0.5, 'v38 3.0s, last 6.0s'],
     ]);
   });
 
@@ -172,10 +172,30 @@ describe('what the view says of a run', () => {
     );
   });
 
-  test('a paused run says why', () => {
-    const text = rows({}, look({ phase: 'paused', pausedBecause: 'breaker: 16 of 16\nfailed' })).join('\n');
+  test('a paused run says why, in several rows where it is long, and that it waits for whoever resumes it', () => {
+    const text = rows({}, look({ phase: 'paused', waitingOn: [], pausedBecause: 'breaker: 16 of 16\nfailed' })).join(
+      '\n',
+    );
     assert.match(text, /● paused/);
     assert.match(text, /^ paused: breaker: 16 of 16⏎failed$/m);
+    assert.match(text, /^ waiting on: you: npx ratchet resume words$/m);
+    const long = rows({}, look({ phase: 'paused', pausedBecause: 'no disk left '.repeat(20) }));
+    assert.equal(long.filter((row) => /no disk/.test(row)).length, 2);
+  });
+
+  test('a page of faults tells each whole, in several rows, and the steps that lost rollouts', () => {
+    const event = (kind: RunEvent['kind'], text: string, values = {}): RunEvent => ({
+      sequence: 1,
+      time: '2026-11-21T12:09:00.000Z',
+      kind,
+      step: 37,
+      text,
+      values,
+    });
+    const faults = [event('recovery', 'frame '.repeat(30)), event('step', '', { failed_rollouts: 3, rollouts: 512 })];
+    const text = rows({ faults, place: { ...home, page: 'faults' } }).join('\n');
+    assert.match(text, /^ 12:09:00 step 37 failed {3}3 of 512 rollouts failed/m);
+    assert.equal(text.match(/frame/g)?.length, 30);
   });
 
   test('before the first answer it says that it waits for the run to open', () => {
@@ -214,6 +234,23 @@ describe('what fits on the terminal', () => {
     const text = rows({ rows: 5 }, paused).join('\n');
     assert.match(text, /37\/100/);
     assert.match(text, /\[q\] detach/);
+  });
+
+  test('on 80 columns the bars say all they have to say of a run of hundreds of steps', () => {
+    const collecting = { ...status.progress.collecting!, rollouts: { done: 512, of: 512 }, kept: 9, dropped: {} };
+    const training = { ...status.progress.training!, step: 101, from: 'v100' };
+    const shown = rows({}, look({ progress: { collecting, training } })).filter((row) =>
+      /^ (generate|filter)/.test(row),
+    );
+    assert.equal(shown.length, 2);
+    for (const row of shown) assert.doesNotMatch(row, /…/);
+  });
+
+  test('long text is folded at words, and what is two columns wide is counted so', () => {
+    assert.deepEqual(folded('one two three', 8), ['one two', 'three']);
+    assert.deepEqual(folded('漢字漢字漢字\n\u001b[31mx', 8), ['漢字漢字', '漢字', '�[31mx']);
+    assert.deepEqual(folded('🚀🚀🚀🚀🚀', 8), ['🚀🚀🚀🚀', '🚀']);
+    assert.deepEqual(folded('', 8), ['']);
   });
 
   test('letters that are two columns wide are counted as two', () => {
@@ -282,10 +319,12 @@ describe('the keys', () => {
   });
 });
 
-test('a curve is scaled from its least to its greatest value; what was not measured is a gap', () => {
+test('a curve is scaled from its least to its greatest value; where room is short a block is a mean; what was not measured is a gap', () => {
   assert.equal(sparkline([0, null, 0.5, 1], 10), '▁ ▅█');
   assert.equal(sparkline([2, 2], 10), '▄▄');
-  assert.equal(sparkline([0, 0, 0, 1], 2), '▁█');
+  assert.equal(sparkline([0, 0.2, 0.8, 1], 2), '▁█');
+  assert.equal(sparkline([0, 1, 0, 1, null, null], 3), '▄▄ ');
+  assert.equal(sparkline([1, 2], 0), '');
   assert.equal(sparkline([], 5), '');
 });
 

@@ -81,6 +81,15 @@ describe('the breaker', () => {
       }),
     ));
 
+  test('of a traceback what was said and where it was thrown is told, not the way there', () => {
+    const said = 'Error: no disk left\n    at play (my-env.ts:30:19)\n    at score (score.ts:67:49)\n    at async all';
+    const { causes } = countFailures([group(1, [rollout('infra_failure', said)])]);
+    assert.equal(causes.infra_failure?.first, 'Error: no disk left\n    at play (my-env.ts:30:19)');
+    const endless = countFailures([group(1, [rollout('infra_failure', 'x'.repeat(5_000))])]).causes.infra_failure!
+      .first;
+    assert.ok(endless.length <= 600 && endless.endsWith('…'));
+  });
+
   test('every rollout without a reward is counted under one cause', () =>
     fc.assert(
       fc.property(anyGroups, (groups) => {

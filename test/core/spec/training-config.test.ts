@@ -145,6 +145,12 @@ describe('what is trained and how', () => {
 describe('supervised runs and where metrics go', () => {
   const sft = '[sft]\nsteps = 30\ndata = "./rows.jsonl"\n';
 
+  test('few supervised steps need no warm-up of their own in the file; one that is written has to fit', () => {
+    const warmup = (text: string) => accept(`${minimal}[sft]\n${text}`).spec.sft!.warmupSteps;
+    assert.deepEqual([warmup('steps = 10\n'), warmup('steps = 400\n')], [10, 20]);
+    assert.match(only(`${minimal}[sft]\nsteps = 10\nwarmup_steps = 11\n`).expected, /at most \[sft\] steps \(10\)/);
+  });
+
   test('a run may be supervised only, and then needs no environment', () => {
     const { spec } = accept(`model = "preset:x"\nmax_steps = 0\n${sft}`);
     assert.deepEqual(

@@ -1,0 +1,33 @@
+import {
+  isGrpcServiceError,
+  NamespaceNotFoundError,
+  ServiceError,
+  WorkflowUpdateRPCTimeoutOrCancelledError,
+} from '@temporalio/client';
+import { RatchetError } from '../core/errors.ts';
+import { rootMessage } from './root-message.ts';
+
+/** What a Temporal server could not or would not do, in words; any other error as it is. */
+export function temporalTrouble(error: unknown): unknown {
+  if (error instanceof NamespaceNotFoundError) {
+    return new RatchetError(
+      'ServerUnavailable',
+      `This Temporal server has no namespace ${JSON.stringify(error.namespace)}. TEMPORAL_NAMESPACE names the one the workers use; missing = "default".`,
+      { cause: error },
+    );
+  }
+  if (!(error instanceof Error && isServers(error))) return error;
+  return new RatchetError(
+    'ServerUnavailable',
+    `The Temporal server did not do what it was asked: ${rootMessage(error)}. Is it running, and reachable from here?`,
+    { cause: error },
+  );
+}
+
+function isServers(error: Error): boolean {
+  return (
+    error instanceof ServiceError ||
+    error instanceof WorkflowUpdateRPCTimeoutOrCancelledError ||
+    isGrpcServiceError(error)
+  );
+}

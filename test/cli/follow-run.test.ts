@@ -1,0 +1,53 @@
+/** How a run is told to whoever follows it, with a run that only answers. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { WorkflowHandle } from '@temporalio/client';
+import { startClock } from '../../cli/clock.ts';
+import { followRun, waitingLine } from '../../cli/follow-run.ts';
+import type { RunEvent, RunView } from '../../workflows/messages.ts';
+
+test('who attaches to a running run is told its last five events, whether or not anything keeps the earlier ones', async () => {
+  const events = Array.from({ length: 40 }, (_, i): RunEvent => ({
+    sequence: i + 1,
+    time: '',
+    kind: 'step',
+    step: i + 1,
+    text: `step ${i + 1}`,
+    values: {},
+  }));
+  const answering = {
+    client: { withDeadline: (_: number, ask: () => Promise<unknown>) => ask() },
+    query: () => Promise.resolve({ status: null, events } as unknown as RunView),
+  } as unknown as WorkflowHandle;
+  for (const keeps of [true, false]) {
+    const [told, kept, said]: [number[], number[], string[]] = [[], [], []];
+    const left = new AbortController();
+    await followRun({
+      handle: answering,
+      signal: left.signal,
+      say: (line) => void said.push(line),
+      event({ sequence }) {
+        told.push(sequence);
+        left.abort();
+      },
+      waiting: () => undefined,
+      ...(keeps ? { earlier: (earlier) => void kept.push(...earlier.map(({ sequence }) => sequence)) } : {}),
+    });
+    assert.deepEqual(told, [36, 37, 38, 39, 40]);
+    assert.deepEqual(said, ['the run has been here before; the last of 40 events:']);
+    assert.equal(kept.length, keeps ? 35 : 0);
+  }
+});
+
+test('the reason of a pause is told in full once, and shortly again and again', () => {
+  const pausedBecause = `breaker: 16 of 16 rollouts failed\n${'    at play (environment.ts:1:1)\n'.repeat(20)}`;
+  const line = waitingLine({ pausedBecause, step: 3, on: [] });
+  assert.match(line, /^still paused: breaker: 16 of 16 rollouts failed⏎ .*…$/);
+  assert.ok(line.length < 130);
+});
+
+test('what an environment or a server said cannot steer the terminal through a line of ours', () => {
+  const written: string[] = [];
+  startClock((text) => void written.push(text)).say('the run stopped: \u001b[2Jboom\u0007\nsecond line');
+  assert.match(written.join(''), /^ {1,3}\d+:\d\d {2}the run stopped: �\[2Jboom�\n {7}second line\n$/);
+});
