@@ -4,9 +4,10 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { firstLineage, workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
+import { withoutResume } from '../core/spec/resume-words.ts';
 import { type EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
-import { loadRunConfig } from '../backends/configs/load-run-config.ts';
+import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
@@ -30,6 +31,10 @@ export type TrainRunInput =
   | string
   | {
       readonly config: string;
+      /** Further files that are laid over it, from left to right. */
+      readonly over?: readonly ConfigLayer[];
+      /** The name of the dialect they are written in; missing = the one that their keys show. */
+      readonly dialect?: string;
       /** Dotted keys as on the command line, values as typed. */
       readonly overrides?: Readonly<Record<string, string>>;
       /** The run's name; the config's own, or its file's stem, when missing. */
@@ -54,6 +59,9 @@ export interface TakenOver {
 export interface SpecSource {
   /** Absolute. */
   readonly config: string;
+  /** Absolute as well. */
+  readonly over?: readonly ConfigLayer[];
+  readonly dialect?: string;
   readonly overrides: Readonly<Record<string, string>>;
 }
 
@@ -178,17 +186,17 @@ interface Settings {
 
 async function readSettings(
   { projectFolder }: OpenRunDependencies,
-  { config, overrides = {}, run, takesOver }: Exclude<TrainRunInput, string>,
+  { config, over = [], dialect, overrides = {}, run, takesOver }: Exclude<TrainRunInput, string>,
 ): Promise<Settings> {
   if (takesOver?.handle) return { spec: await specOf(takesOver.handle), warnings: [], sftRows: null, resumeStep: null };
-  const options = { projectFolder, overrides, reachesStore: true };
+  const options = { projectFolder, over, overrides, reachesStore: true, ...(dialect === undefined ? {} : { dialect }) };
   return loadRunConfig(config, { ...options, ...(run === undefined ? {} : { run }) });
 }
 
 /** Stores the settings and what they were read from, if they are of the run that is there. */
 async function recordSettings(
   { projectFolder }: OpenRunDependencies,
-  { config, overrides = {} }: Exclude<TrainRunInput, string>,
+  { config, over = [], dialect, overrides = {} }: Exclude<TrainRunInput, string>,
   { spec, sftRows }: Settings,
 ): Promise<{ readonly ref: ObjectRef; readonly changed: readonly string[] }> {
   const store = openRunStore(spec.store.uri, spec.name);
@@ -199,7 +207,14 @@ async function recordSettings(
   if (sftRows) await store.put(layout.sftData(), sftRows); // they are what the identity says
   const bytes = encodeJson(spec);
   const ref = await store.put(layout.spec(sha256(bytes)), bytes);
-  const source: SpecSource = { config: path.resolve(projectFolder, config), overrides: withoutResume(overrides) };
+  const source: SpecSource = {
+    config: path.resolve(projectFolder, config),
+    ...(over.length === 0
+      ? {}
+      : { over: over.map((layer) => ({ ...layer, file: path.resolve(projectFolder, layer.file) })) }),
+    ...(dialect === undefined ? {} : { dialect }),
+    overrides: withoutResume(overrides),
+  };
   await store.put(layout.source(ref.key), encodeJson(source));
   return { ref, changed: changedEnvironments(spec, begun) };
 }
@@ -267,12 +282,6 @@ async function isStored(store: Store, { weights, file }: PolicyVersion): Promise
 }
 
 /** Settings without those that say where to go on from: they are for one start, not for the run. */
-function withoutResume(overrides: Readonly<Record<string, string>>): Record<string, string> {
-  const once = ['resume', 'resume.step', 'ckpt.resume_step', 'trainer.ckpt.resume_step'];
-  const nameOf = (key: string): string => key.replace(/^-+/, '').replaceAll('-', '_');
-  return Object.fromEntries(Object.entries(overrides).filter(([key]) => !once.includes(nameOf(key))));
-}
-
 async function openDatasets({
   environments,
   eval: evaluation,

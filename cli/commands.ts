@@ -20,9 +20,35 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'before training: too hard, too easy, no signal?',
       load: async () => (await import('./commands/baseline.ts')).baselineCommand,
     },
+    rl: {
+      line: "train, typed as prime-rl's rl: rl @ base.toml @ mine.toml --ckpt",
+      load: async () => (await import('./commands/rl.ts')).rlCommand,
+    },
+    'prime-rl': {
+      line: 'train, typed as prime-rl @ FILE or prime-rl FILE',
+      load: async () => (await import('./commands/rl.ts')).primeRlCommand,
+    },
+    'vf-rl': {
+      line: "train, typed as verifiers' vf-rl @ FILE",
+      load: async () => (await import('./commands/rl.ts')).vfRlCommand,
+    },
+    lab: {
+      line: 'example configs for this folder',
+      load: async () => (await import('./commands/lab.ts')).labCommand,
+    },
     env: {
       line: 'environments: write one of your own, list them, look at one',
       load: async () => (await import('./commands/env.ts')).envCommand,
+    },
+  },
+  'Still to come:': {
+    eval: {
+      line: 'evaluate models and checkpoints; results in the terminal',
+      load: async () => (await import('./commands/eval.ts')).evalCommand,
+    },
+    gepa: {
+      line: "optimize an environment's system prompt",
+      load: async () => (await import('./commands/gepa.ts')).gepaCommand,
     },
   },
   'Watch:': {

@@ -1,18 +1,35 @@
+import { withoutResume as settingsWithoutResume } from '../core/spec/resume-words.ts';
+import type { OverFile } from './config-line.ts';
+
 /** A `ratchet train` as it was typed, to be typed again. */
 export interface TypedCommand {
   readonly file: string;
+  /** What is laid over it. */
+  readonly over?: readonly OverFile[];
+  readonly dialect?: string;
   /** Null when the file's own name is the run's. */
   readonly name: string | null;
   readonly overrides: Readonly<Record<string, string>>;
 }
 
 /** What to type for the same run again: file, name and settings, quoted for a shell. */
-export function trainAgain({ file, name, overrides }: TypedCommand): string {
+export function trainAgain({ file, over = [], dialect, name, overrides }: TypedCommand): string {
+  const files = over.map(({ file: next, section }) =>
+    [...(section === undefined ? [] : [quote(`--${section}`)]), '@', quote(next)].join(' '),
+  );
+  const named = [...(dialect === undefined ? [] : [`--dialect ${quote(dialect)}`])];
   const settings = Object.entries(overrides).map(([key, value]) =>
     // A value of its own that starts with a dash would be read as the next setting.
     value === '' || value.startsWith('-') ? quote(`--${key}=${value}`) : `${quote(`--${key}`)} ${quote(value)}`,
   );
-  return ['npx ratchet train', quote(file), ...(name === null ? [] : [`--name ${quote(name)}`]), ...settings].join(' ');
+  return [
+    'npx ratchet train',
+    quote(file),
+    ...files,
+    ...named,
+    ...(name === null ? [] : [`--name ${quote(name)}`]),
+    ...settings,
+  ].join(' ');
 }
 
 /** The same with another number of steps. */
@@ -23,9 +40,7 @@ export function withMaxSteps(command: TypedCommand, maxSteps: number): TypedComm
 
 /** The same without what says where to go on from: that is for one start. */
 export function withoutResume(command: TypedCommand): TypedCommand {
-  const once = ['resume', 'resume.step', 'ckpt.resume_step', 'trainer.ckpt.resume_step'];
-  const others = Object.entries(command.overrides).filter(([key]) => !once.includes(key.replaceAll('-', '_')));
-  return { ...command, overrides: Object.fromEntries(others) };
+  return { ...command, overrides: settingsWithoutResume(command.overrides) };
 }
 
 function quote(word: string): string {

@@ -13,6 +13,12 @@ import { openRunStore, resolveStoreUri } from '../store/index.ts';
 import { decodeJson } from '../store/objects.ts';
 import { readSftData } from './sft-data.ts';
 
+/** A file that is laid over those before it; `section` is the table it lies in, dotted. */
+export interface ConfigLayer {
+  readonly file: string;
+  readonly section?: string;
+}
+
 export interface LoadOptions {
   /** Relative paths start here. */
   readonly projectFolder: string;
@@ -21,8 +27,12 @@ export interface LoadOptions {
   readonly run?: string;
   /** The name of the dialect the file is written in; missing = the one that its keys show. */
   readonly dialect?: string;
+  /** Laid over the file from left to right. Files that they name are looked for from the first file's folder. */
+  readonly over?: readonly ConfigLayer[];
   /** Whether a run that is there may be looked at in any store; without it, in folders of this machine alone. */
   readonly reachesStore?: boolean;
+  /** Only to be looked at: environments that are not here are no error. */
+  readonly isOnlyLookedAt?: boolean;
 }
 
 export interface LoadedConfig {
@@ -38,16 +48,22 @@ export interface LoadedConfig {
 /** A TOML file as a run spec with every path made absolute. Throws `ConfigInvalid` naming all problems at once. */
 export async function loadRunConfig(
   file: string,
-  { projectFolder, overrides = {}, run, dialect, reachesStore = false }: LoadOptions,
+  { projectFolder, overrides = {}, run, dialect, over = [], reachesStore = false, isOnlyLookedAt = false }: LoadOptions,
 ): Promise<LoadedConfig> {
   const absolute = path.resolve(projectFolder, file);
   const text = await readConfig(absolute, file);
   const parsed = parseRunConfig(text, {
     file,
     overrides,
-    knownEnvironments: listEnvironments(),
+    ...(isOnlyLookedAt ? {} : { knownEnvironments: listEnvironments() }),
     ...(run === undefined ? {} : { runName: run }),
     ...(dialect === undefined ? {} : { dialect }),
+    over: await Promise.all(
+      over.map(async (layer) => ({
+        ...layer,
+        text: await readConfig(path.resolve(projectFolder, layer.file), layer.file),
+      })),
+    ),
   });
   if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
   const { spec, warnings, resumeStep, readAs } = parsed;

@@ -6,7 +6,7 @@ import { readOverrides } from '../overrides.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { trainAgain } from '../typed-command.ts';
-import { requireSource } from './rewind.ts';
+import { fromHere, requireSource } from './rewind.ts';
 
 export const forkCommand = new Command('fork')
   .description('a new run that begins at a checkpoint of another, with settings of its own')
@@ -19,20 +19,25 @@ export const forkCommand = new Command('fork')
   .allowUnknownOption()
   .action(async (run: string, rest: string[], options: ForkOptions) => {
     const place = await findRunFolder(run, options.store);
-    const { config, overrides: before } = await requireSource(place, options.config);
+    const { overrides: before, ...read } = await requireSource(place, options.config);
     const overrides = { ...before, ...readOverrides(rest) };
-    const file = path.relative(process.cwd(), path.resolve(config));
+    const file = fromHere(read.config);
+    const named = {
+      over: (read.over ?? []).map((layer) => ({ ...layer, file: fromHere(layer.file) })),
+      ...(read.dialect === undefined ? {} : { dialect: read.dialect }),
+    };
     const { spec, warnings } = await loadRunConfig(file, {
       projectFolder: process.cwd(),
       overrides,
       run: options.name,
+      ...named,
     });
     for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
     const step = readStep(options.step);
-    const source = { config: path.resolve(config), overrides };
+    const source = { ...read, config: path.resolve(read.config), overrides };
     const { store } = await forkRun({ from: place, step, spec, source });
     process.stdout.write(
-      `${options.name} begins at step ${step} of ${run}, in ${store}\nnext    ${trainAgain({ file, name: options.name, overrides })}\n`,
+      `${options.name} begins at step ${step} of ${run}, in ${store}\nnext    ${trainAgain({ file, ...named, name: options.name, overrides })}\n`,
     );
   });
 

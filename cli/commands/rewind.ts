@@ -27,9 +27,13 @@ export const rewindCommand = new Command('rewind')
     }
     const place = await findRunFolder(run, options.store);
     await requireReachable({ ...place, lineage: await currentLineage(place) }, step);
-    const { config, overrides } = await requireSource(place, options.config);
-    const file = path.relative(process.cwd(), path.resolve(config));
-    process.exitCode = await train(file, overrides, { name: run, rewind: step });
+    const { config, over = [], dialect, overrides } = await requireSource(place, options.config);
+    const line = {
+      file: fromHere(config),
+      over: over.map((layer) => ({ ...layer, file: fromHere(layer.file) })),
+      overrides,
+    };
+    process.exitCode = await train(line, { name: run, rewind: step, ...(dialect === undefined ? {} : { dialect }) });
   });
 
 /** Null when the run is not running anywhere that can be found. */
@@ -49,6 +53,11 @@ async function askRunning(run: string, step: number): Promise<string | null> {
   } finally {
     await close();
   }
+}
+
+/** As one would type it in this folder. */
+export function fromHere(file: string): string {
+  return path.relative(process.cwd(), path.resolve(file));
 }
 
 /** What a run was last read from; `given` names another file. */

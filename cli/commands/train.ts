@@ -18,7 +18,7 @@ import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
 import type { Clock } from '../clock.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
-import { readOverrides } from '../overrides.ts';
+import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { readAsLines } from '../read-as.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
@@ -29,40 +29,73 @@ A run goes on where it stands. To go on from another committed step, in a new li
 (also --ckpt.resume-step 50, --trainer.ckpt.resume-step 50, and [ckpt] resume_step in the file; -1 = the latest).
 `;
 
-export const trainCommand = new Command('train')
-  .description('train with a run file; goes on where the run stands, or attaches to it if it is running')
-  .argument('<file>', 'run file (TOML)')
-  .argument('[overrides...]', 'any setting of the file: --max-steps 5 --sampling.temperature 0.7')
-  .option('--name <run>', "the run's name; default: the file's name")
-  .option('--fresh', 'start over under a new name')
-  .option(...tellingOptions.plain)
-  .option(...tellingOptions.json)
-  .addHelpText('after', resumeHelp)
-  .allowUnknownOption()
-  .action(async (file: string, rest: string[], options: TrainOptions) => {
-    process.exitCode = await train(file, readOverrides(rest), options);
-  });
+const filesHelp = `
+Further files are laid over the first from left to right: ${'`'}@ mine.toml${'`'}; lists are replaced. ${'`'}--trainer @ t.toml${'`'} is a file for one
+table. ${'`'}--ckpt${'`'} turns a table on with its defaults, ${'`'}--no-wandb${'`'} takes it away. Settings are in the file's words, or in Ratchet's.
+`;
+
+/** A command that trains: `train`, and the same under the names that other trainers gave it. */
+export function trainingCommand(name: string, description: string): Command {
+  return new Command(name)
+    .description(description)
+    .argument('<file>', 'run file (TOML), in any of the dialects; also "@ FILE"')
+    .argument(
+      '[settings...]',
+      'any setting of the file: --max-steps 5 --sampling.temperature 0.7; further files: @ FILE',
+    )
+    .option('--name <run>', "the run's name; default: the file's name")
+    .option('--fresh', 'start over under a new name')
+    .option('--dialect <name>', 'the words that the file is written in; default: as its keys show')
+    .option('--dry-run', 'print the resolved run as JSON and start nothing')
+    .option(...tellingOptions.plain)
+    .option(...tellingOptions.json)
+    .addHelpText('after', filesHelp + resumeHelp)
+    .allowUnknownOption()
+    .action(async (file: string, rest: string[], options: TrainOptions) => {
+      process.exitCode = await train(readConfigLine([file, ...rest]), options);
+    });
+}
+
+export const trainCommand = trainingCommand(
+  'train',
+  'train with a run file; goes on where the run stands, or attaches to it if it is running',
+);
 
 interface TrainOptions extends TellingOptions {
   readonly name?: string;
   readonly fresh?: boolean;
+  readonly dialect?: string;
+  readonly dryRun?: boolean;
 }
 
 /** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
 export async function train(
-  file: string,
-  overrides: Readonly<Record<string, string>>,
+  { file, over, overrides }: ConfigLine,
   options: TrainOptions & { readonly rewind?: number },
 ): Promise<number> {
+  const named = { over, ...(options.dialect === undefined ? {} : { dialect: options.dialect }) };
+  if (options.dryRun) {
+    const run = options.name === undefined ? {} : { run: options.name };
+    const { spec, warnings } = await loadRunConfig(file, {
+      projectFolder: process.cwd(),
+      overrides,
+      ...named,
+      ...run,
+      isOnlyLookedAt: true,
+    });
+    for (const warning of warnings) process.stderr.write(`warning: ${warning}\n`);
+    process.stdout.write(`${JSON.stringify(spec, null, 2)}\n`);
+    return 0;
+  }
   const audience = openAudience(chooseTelling(options, process.env, process.stdout));
   const projectFolder = process.cwd();
-  const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides })).spec;
+  const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides, ...named })).spec;
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
-  const { spec, resumeStep, readAs } = await loadRunConfig(file, { projectFolder, overrides, run });
+  const { spec, resumeStep, readAs } = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
   for (const line of readAsLines(file, readAs)) audience.say(line);
   await checkModel(spec);
-  const command = { file, name: run === usualName ? null : run, overrides };
+  const command = { file, ...named, name: run === usualName ? null : run, overrides };
 
   const goOn = trainAgain(command);
   const { interrupted, stop: stopListening } = whenLeft();
@@ -112,10 +145,21 @@ export async function train(
   }
 
   function start(): Promise<RunHandle> {
+    const layers = over.length === 0 ? {} : { over };
+    const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
     return client.workflow.start<typeof trainRun>('trainRun', {
       workflowId: run,
       taskQueue: taskQueues.orchestrator,
-      args: [{ config: file, overrides, run, ...(options.rewind === undefined ? {} : { rewind: options.rewind }) }],
+      args: [
+        {
+          config: file,
+          ...layers,
+          ...dialect,
+          overrides,
+          run,
+          ...(options.rewind === undefined ? {} : { rewind: options.rewind }),
+        },
+      ],
       workflowIdConflictPolicy: 'USE_EXISTING',
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       // A killed orchestrator's unfinished workflow task is waited for no longer than this.

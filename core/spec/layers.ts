@@ -35,6 +35,7 @@ export function layeredPositions(layers: readonly Layer[]): Positions {
     .map((layer) => ({ file: layer.file, at: sectionPath(layer), positions: findPositions(layer.text) }))
     .reverse();
   return {
+    files: layers.map(({ file }) => file),
     at: (path: KeyPath) => {
       for (const { file, at, positions } of found) {
         if (!at.every((part, i) => path[i] === part)) continue;

@@ -107,7 +107,11 @@ function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options
   reportSecrets(applied.table, reporter);
   const table = readTable(applied.table, readingOf(dialect), reporter);
   const own = table && translate(dialect, table);
-  for (const { paths, ...problem } of own?.problems ?? []) reporter.addRelation(paths, problem);
+  for (const { paths, ...problem } of own?.problems ?? []) {
+    // What is missing may only have been taken out of its table, because it was wrong.
+    const isTakenOut = valueAt(table, paths[0]!) === undefined && reporter.hasWithin(paths[0]!.slice(0, -1));
+    if (!isTakenOut) reporter.addRelation(paths, problem);
+  }
   // From here on everything is in our own words, and reported where it was written.
   if (own) reporter.speakOf((path) => (dialect.schema ? path : (own.writtenAt(path) ?? path)));
   const ownTable = own && (dialect.schema ? table : readTable(own.table, ratchetReading, reporter));

@@ -17,6 +17,8 @@ export type KeyPath = readonly (string | number)[];
 export interface Positions {
   /** Where a value was written, or undefined. */
   at(path: KeyPath): Position | undefined;
+  /** In the order in which they are read; missing where there is but one. */
+  readonly files?: readonly string[];
 }
 
 export function findPositions(text: string): Positions {

@@ -64,9 +64,15 @@ export class Reporter {
     return path.some((_, i) => this.#paths.has(pathKey(path.slice(0, i + 1))));
   }
 
+  /** Whether something was said about a value that lies in a table itself. */
+  hasWithin(table: KeyPath): boolean {
+    const start = table.length === 0 ? '' : `${formatPath(table)}.`;
+    return this.problems.some(({ path }) => path.startsWith(start) && !path.slice(start.length).includes('.'));
+  }
+
   /** As one reads the file, from top to bottom, one file after the other; what has no line comes first. */
   inOrder(): Problem[] {
-    const files = [...new Set(this.problems.filter(({ line }) => line !== null).map(({ file }) => file))];
+    const files = this.#positions.files ?? [];
     const place = ({ file, line }: Problem): number => (line === null ? -1 : files.indexOf(file));
     return this.problems.toSorted(
       (a, b) => place(a) - place(b) || (a.line ?? 0) - (b.line ?? 0) || (a.column ?? 0) - (b.column ?? 0),

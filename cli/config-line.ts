@@ -1,0 +1,61 @@
+import { RatchetError } from '../core/errors.ts';
+import { readOverrides } from './overrides.ts';
+
+/** A file that is laid over those before it; `section` is the table it lies in: `--trainer @ trainer.toml`. */
+export interface OverFile {
+  readonly file: string;
+  readonly section?: string;
+}
+
+/** What was typed after a command that takes a run file. */
+export interface ConfigLine {
+  readonly file: string;
+  readonly over: readonly OverFile[];
+  readonly overrides: Record<string, string>;
+}
+
+/**
+ * `base.toml @ mine.toml --trainer @ trainer.toml --max-steps 5`, and with an `@` before the first file as well, as prime-rl's
+ * commands are typed. Files are laid over one another from left to right; settings lie over all of them.
+ */
+export function readConfigLine(words: readonly string[]): ConfigLine {
+  const files: OverFile[] = [];
+  const settings: string[] = [];
+  for (let i = 0; i < words.length; i++) {
+    const [word, next] = [words[i]!, words[i + 1]];
+    const isKey = word.startsWith('--');
+    if (word === '@') {
+      files.push({ file: fileAfter(words, i) });
+      i += 1;
+    } else if (isKey && next === '@' && !word.includes('=') && !isSwitchedOff(word)) {
+      files.push({ file: fileAfter(words, i + 1), section: word.slice(2) });
+      i += 2;
+    } else if (isKey) {
+      settings.push(word);
+      const takesNext = next !== undefined && !word.includes('=') && next !== '@' && !next.startsWith('--');
+      if (takesNext) settings.push(words[++i]!);
+    } else if (/^@[^\s]/.test(word)) throw refused(`a space after the @: ${`@ ${word.slice(1)}`}`, word);
+    else if (files.length === 0) files.push({ file: word });
+    else throw refused('--key value, or "@ FILE" for a further run file', word);
+  }
+  const [first, ...over] = files;
+  if (!first) throw refused('a run file', 'none');
+  if (first.section !== undefined) {
+    throw refused(`a run file before those of its tables: @ run.toml --${first.section} @ ${first.file}`, first.file);
+  }
+  return { file: first.file, over, overrides: readOverrides(settings) };
+}
+
+function isSwitchedOff(word: string): boolean {
+  return /^--(?:.*\.)?no[-_]/.test(word);
+}
+
+function fileAfter(words: readonly string[], at: number): string {
+  const file = words[at + 1];
+  if (file !== undefined && file !== '@' && !file.startsWith('--')) return file;
+  throw refused('a run file after @', file ?? 'nothing');
+}
+
+function refused(expected: string, received: string): RatchetError {
+  return new RatchetError('ConfigInvalid', `Command line: expected ${expected}, got ${JSON.stringify(received)}.`);
+}

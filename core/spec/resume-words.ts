@@ -1,0 +1,13 @@
+/** Settings on the command line that say where to go on from: they are for one start, and no part of a run. */
+const resumeWords: readonly string[] = [
+  'resume',
+  'resume.step',
+  'ckpt.resume_step',
+  'trainer.ckpt.resume_step',
+  'orchestrator.ckpt.resume_step',
+];
+
+export function withoutResume(overrides: Readonly<Record<string, string>>): Record<string, string> {
+  const nameOf = (key: string): string => key.replace(/^-*(?:ratchet\.)?/, '').replaceAll('-', '_');
+  return Object.fromEntries(Object.entries(overrides).filter(([key]) => !resumeWords.includes(nameOf(key))));
+}

@@ -1,0 +1,109 @@
+/** Every command line of the documents, with `ratchet` in place of `uv run` and `prime`. None of them starts anything here. */
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { RunSpec } from '../../core/spec/run-spec.ts';
+import { configsFolder } from '../core/spec/run-files.ts';
+
+const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
+
+interface Answer {
+  readonly code: number;
+  readonly out: string;
+  readonly err: string;
+}
+
+let folder: string;
+let there: string[];
+
+before(() => {
+  folder = mkdtempSync(path.join(tmpdir(), 'command-lines-'));
+  mkdirSync(path.join(folder, 'configs/prime-rl'), { recursive: true });
+  mkdirSync(path.join(folder, 'configs/vf-rl'));
+  const copies = {
+    'seeds/prime-rl.toml': 'configs/prime-rl/my-config.toml',
+    'seeds/flat-wiki-search.toml': 'configs/prime-rl/wiki-search.toml',
+    'seeds/vf-rl-wiki-search.toml': 'configs/vf-rl/wiki-search.toml',
+  };
+  for (const [from, to] of Object.entries(copies)) cpSync(path.join(configsFolder, from), path.join(folder, to));
+  writeFileSync(path.join(folder, 'mine.toml'), 'max_steps = 7\n');
+  writeFileSync(path.join(folder, 't.toml'), '[optim]\nlr = 2e-5\n');
+  there = readdirSync(folder, { recursive: true, encoding: 'utf8' }).toSorted();
+});
+after(() => rmSync(folder, { recursive: true, force: true }));
+
+function typed(line: string): Promise<Answer> {
+  return new Promise((resolve) => {
+    execFile(process.execPath, [program, ...line.split(' ')], { cwd: folder }, (error, out, err) => {
+      resolve({ code: typeof error?.code === 'number' ? error.code : 0, out, err });
+    });
+  });
+}
+
+describe('a command line that trains', () => {
+  const lines: Readonly<Record<string, (spec: RunSpec) => unknown>> = {
+    'rl @ configs/prime-rl/my-config.toml': ({ name, batchSize }) => [name, batchSize],
+    'rl @ configs/prime-rl/my-config.toml --trainer.ckpt.resume-step 50': ({ maxSteps }) => maxSteps,
+    'rl @ configs/prime-rl/my-config.toml --wandb.project p --wandb.name n': ({ wandb }) => [
+      wandb?.project,
+      wandb?.name,
+    ],
+    'rl @ configs/prime-rl/my-config.toml @ mine.toml --trainer @ t.toml --trainer.optim.weight-decay 0.1 --no-wandb --ckpt':
+      (spec) => [spec.maxSteps, spec.learningRate, spec.optimizer.weightDecay, spec.wandb, spec.checkpoints.interval],
+    'rl @ configs/prime-rl/my-config.toml --resume': ({ maxSteps }) => maxSteps,
+    'prime-rl @ configs/prime-rl/wiki-search.toml': ({ rolloutsPerExample }) => rolloutsPerExample,
+    'prime-rl configs/prime-rl/wiki-search.toml': ({ rolloutsPerExample }) => rolloutsPerExample,
+    'vf-rl @ configs/vf-rl/wiki-search.toml': ({ batchSize }) => batchSize,
+    'train configs/prime-rl/wiki-search.toml --dialect flat': ({ learningRate }) => learningRate,
+  };
+  const meant: readonly unknown[] = [
+    ['my-config', 32],
+    500,
+    ['p', 'n'],
+    [7, 2e-5, 0.1, null, 7],
+    500,
+    8,
+    8,
+    1024,
+    1e-6,
+  ];
+  for (const [i, [line, look]] of Object.entries(lines).entries()) {
+    test(`ratchet ${line} --dry-run prints the run, and starts nothing`, async () => {
+      const { code, out, err } = await typed(`${line} --dry-run --json`);
+      assert.equal(code, 0, err);
+      assert.deepEqual(look(RunSpec.parse(JSON.parse(out))), meant[i]);
+      assert.deepEqual(readdirSync(folder, { recursive: true, encoding: 'utf8' }).toSorted(), there);
+    });
+  }
+
+  test('names the file in which something is wrong', async () => {
+    writeFileSync(path.join(folder, 't.toml'), '[optim]\nlr = 2e-5\nlearning = 1\n');
+    const { code, err } = await typed('rl @ configs/prime-rl/my-config.toml --trainer @ t.toml --dry-run');
+    assert.equal(code, 2);
+    assert.match(err, /t\.toml:3:1 {2}trainer\.optim\.learning/);
+    writeFileSync(path.join(folder, 't.toml'), '[optim]\nlr = 2e-5\n');
+  });
+});
+
+describe('a command line whose feature is still to come is known, and says so', () => {
+  const lines = [
+    'eval run vf-musique -m Qwen/Qwen2.5-7B-Instruct -b http://0.0.0.0:8007/v1',
+    'eval run vf-musique -m gpt-5-nano',
+    'eval tui',
+    'eval --client.base-url http://localhost:8007/v1 --weights-dir outputs/weights --env.id my-env',
+    'eval --weights-dir outputs/weights --steps 10,50,100 --no-eval-base',
+    'gepa run wiki-search --model m --reflection-model n --max-calls 9 --state-columns tool_calls reasoning_trace',
+  ];
+  for (const line of lines) {
+    test(`ratchet ${line}`, async () => {
+      const { code, out, err } = await typed(`${line} --dry-run`);
+      assert.deepEqual([code, out], [2, '']);
+      assert.match(err, /^ratchet \w+(?: \w+)? is still to come\. What there is today:\n {2}/);
+      assert.doesNotMatch(err, /\n\s+at /);
+    });
+  }
+});
