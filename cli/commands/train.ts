@@ -4,7 +4,6 @@ import { isDeepStrictEqual } from 'node:util';
 import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
 import { taskQueues } from '../../core/names.ts';
-import type { ReadAs } from '../../core/spec/parse-run-config.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
@@ -20,6 +19,7 @@ import { type Audience, chooseTelling, openAudience, type TellingOptions, tellin
 import type { Clock } from '../clock.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
+import { readAsLines } from '../read-as.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts';
@@ -94,8 +94,8 @@ export async function train(
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
   const { spec, resumeStep, readAs } = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
+  for (const line of readAsLines(file, readAs)) audience.say(line);
   await checkModel(spec);
-  if (readAs.dialect !== ownDialect) audience.say(readAsLine(file, readAs));
   const command = { file, ...named, name: run === usualName ? null : run, overrides };
 
   const goOn = trainAgain(command);
@@ -168,16 +168,6 @@ export async function train(
       staticSummary: `${[spec.model, ...spec.environments.map(({ name }) => name)].join(' · ')} · ${spec.maxSteps === 0 ? 'supervised' : `${spec.maxSteps} steps`}`,
     });
   }
-}
-
-const ownDialect = 'ratchet';
-
-/** In whose words a file was read, and whose they could be as well. */
-function readAsLine(file: string, { title, alternatives }: ReadAs): string {
-  const others = alternatives.map(
-    ({ dialect, title: other, differs }) => `; with --dialect ${dialect} (${other}) ${differs.slice(0, 3).join(', ')}`,
-  );
-  return `${file} is read as ${title}${others.join('')}`;
 }
 
 type Teller = Pick<Clock, 'say' | 'part'>;
