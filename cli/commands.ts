@@ -16,6 +16,14 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'everything that is wrong with a run file; starts nothing',
       load: async () => (await import('./commands/check.ts')).checkCommand,
     },
+    init: {
+      line: 'example configs for this folder; nothing is overwritten',
+      load: async () => (await import('./commands/init.ts')).initCommand,
+    },
+    config: {
+      line: 'a run file in other words; endpoints.py as TOML',
+      load: async () => (await import('./commands/config.ts')).configCommand,
+    },
     baseline: {
       line: 'before training: too hard, too easy, no signal?',
       load: async () => (await import('./commands/baseline.ts')).baselineCommand,

@@ -81,6 +81,9 @@ export const historyEventsMax = 2_000;
 export const trendKept = 60;
 export const evalsKept = 20;
 
+/** Evaluations that one ablation may stand for: more is a slip of the keyboard, not a sweep. */
+export const evaluationsMax = 10_000;
+
 /** How many events a run keeps for those who attach late. */
 export const eventsKept = 200;
 

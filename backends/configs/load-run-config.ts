@@ -5,9 +5,14 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
-import { formatProblems, parseRunConfig, type ReadAs } from '../../core/spec/parse-run-config.ts';
+import {
+  formatProblems,
+  type MissingEnvironment,
+  parseRunConfig,
+  type ReadAs,
+} from '../../core/spec/parse-run-config.ts';
 import { type CodeRef, DataRef, type RunSpec } from '../../core/spec/run-spec.ts';
-import { listEnvironments } from '../environments/load.ts';
+import { environmentFinder } from '../environments/find.ts';
 import { sha256 } from '../store/file-store.ts';
 import { openRunStore, resolveStoreUri } from '../store/index.ts';
 import { decodeJson } from '../store/objects.ts';
@@ -39,6 +44,8 @@ export interface LoadedConfig {
   readonly spec: RunSpec;
   readonly warnings: readonly string[];
   readonly readAs: ReadAs;
+  /** Environments that are not here; none unless the file is only looked at. */
+  readonly missing: readonly MissingEnvironment[];
   /** The step to go on from, where the config asks for one: −1 = the latest. */
   readonly resumeStep: number | null;
   /** The rows of `[sft] data` as a run stores them; null where there are none, or the run that is there has its own. */
@@ -55,7 +62,8 @@ export async function loadRunConfig(
   const parsed = parseRunConfig(text, {
     file,
     overrides,
-    ...(isOnlyLookedAt ? {} : { knownEnvironments: listEnvironments() }),
+    findEnvironment: environmentFinder({ projectFolder }),
+    isOnlyLookedAt,
     ...(run === undefined ? {} : { runName: run }),
     ...(dialect === undefined ? {} : { dialect }),
     over: await Promise.all(
@@ -66,7 +74,7 @@ export async function loadRunConfig(
     ),
   });
   if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
-  const { spec, warnings, resumeStep, readAs } = parsed;
+  const { spec, warnings, resumeStep, readAs, missing } = parsed;
   const folder = path.dirname(absolute);
   const code = {
     loss: spec.loss.import && (await readCode(spec.loss.import, folder, 'trainer.loss.import')),
@@ -103,6 +111,7 @@ export async function loadRunConfig(
     },
     resumeStep,
     readAs,
+    missing,
     sftRows: data?.rows ?? null,
     warnings: [
       ...warnings,

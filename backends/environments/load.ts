@@ -30,8 +30,8 @@ export interface LoadOptions {
 
 /**
  * Loads an environment by id. Loading runs its code, so only what lies in the environments folder is loaded, or a file
- * that is named by its path (absolute, or from the working folder). An owner and a version, as in
- * `primeintellect/reverse-text@0.1.4`, name the built-in environment of that name. An id that does not exist is
+ * that is named by its path (absolute, or from the working folder). What else an id may stand for is found before
+ * (`find.ts`): one with an owner, as `primeintellect/reverse-text`, is no built-in. An id that does not exist is
  * EnvironmentUnknown; arguments it cannot work with, and a file that cannot be loaded, are ConfigInvalid.
  */
 export async function loadEnvironment(
@@ -54,7 +54,7 @@ export async function importEnvironment(id: string, options: LoadOptions = {}): 
   if (isEnvironmentFile(id)) return importFile(path.resolve(id), options);
   const folder = options.environmentsFolder ?? builtInEnvironmentsFolder;
   const name = environmentName(id);
-  const entry = folderPattern.test(name) ? entryFile(folder, name) : undefined;
+  const entry = folderPattern.test(name) && !id.includes('/') ? environmentEntry(path.join(folder, name)) : undefined;
   if (entry === undefined) throw unknownEnvironment(id, listEnvironments(folder));
   const isBuiltIn = folder === builtInEnvironmentsFolder;
   // Written so that esbuild finds them all and makes them part of the program.
@@ -70,7 +70,7 @@ export function listEnvironments(folder: string = builtInEnvironmentsFolder): st
   return readdirSync(folder, { withFileTypes: true })
     .filter((entry) => entry.isDirectory() && folderPattern.test(entry.name))
     .map(({ name }) => name)
-    .filter((name) => entryFile(folder, name) !== undefined)
+    .filter((name) => environmentEntry(path.join(folder, name)) !== undefined)
     .sort();
 }
 
@@ -188,8 +188,9 @@ function complete(environment: Environment, file: string): Environment {
   );
 }
 
-function entryFile(folder: string, name: string): string | undefined {
-  return entryFiles.map((file) => path.join(folder, name, file)).find((file) => existsSync(file));
+/** The file that a folder with an environment begins with; undefined where it is no TypeScript or JavaScript. */
+export function environmentEntry(folder: string): string | undefined {
+  return entryFiles.map((file) => path.join(folder, file)).find((file) => existsSync(file));
 }
 
 function unknownEnvironment(id: string, known: readonly string[]): RatchetError {

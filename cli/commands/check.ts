@@ -5,6 +5,7 @@ import { openEnvironment } from '../../backends/environments/index.ts';
 import { showStoreUri } from '../../backends/store/index.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { adapterParameterCount, openModel } from '../../engine/index.ts';
+import { otherKind } from '../other-kinds.ts';
 import { readOverrides } from '../overrides.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 
@@ -16,10 +17,13 @@ export const checkCommand = new Command('check')
   .argument('[overrides...]')
   .allowUnknownOption()
   .action(async (file: string, rest: string[]) => {
-    const { spec, warnings } = await loadRunConfig(file, {
-      projectFolder: process.cwd(),
-      overrides: readOverrides(rest),
-    });
+    const options = { projectFolder: process.cwd(), overrides: readOverrides(rest) };
+    const other = await otherKind(file, options);
+    if (other) {
+      process.stdout.write(`${other.lines.join('\n')}\n`);
+      return;
+    }
+    const { spec, warnings } = await loadRunConfig(file, options);
     await checkModel(spec);
     const model = await openModel(spec.model, { seed: spec.seed });
     const said = new Set<string>();

@@ -2,10 +2,12 @@ import { existsSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { Command } from 'commander';
+import { environmentFinder } from '../../backends/environments/find.ts';
 import { importEnvironment, listEnvironments } from '../../backends/environments/load.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { environmentInfo } from '../environment-info.ts';
+import { installEnvironment } from '../install-environment.ts';
 import { withoutControls } from '../plain-text.ts';
 
 const init = new Command('init')
@@ -35,19 +37,42 @@ const info = new Command('info')
   .option('-a, --args <json>', 'its arguments, as in --args \'{"max_turns": 5}\'', '{}')
   .option('-e, --example <number>', 'which one to show, from 0', '0')
   .option('--held-out', 'show one of the held-out examples')
-  .action(async (given: string, options: { args: string; example: string; heldOut?: boolean }) => {
-    const text = await environmentInfo(asId(given), readArgs(options.args), {
+  .option('--builtin', 'for OWNER/NAME: the built-in environment of that name')
+  .action(async (given: string, options: { args: string; example: string; heldOut?: boolean; builtin?: boolean }) => {
+    const text = await environmentInfo(foundId(asId(given), options.builtin ?? false), readArgs(options.args), {
       example: readIndex(options.example),
       heldOut: options.heldOut ?? false,
     });
     process.stdout.write(`${withoutControls(text)}\n`);
   });
 
+const install = new Command('install')
+  .description(
+    'install an environment of the Environments Hub, or a Python package of ./environments, with the prime CLI',
+  )
+  .argument('<environment>', 'OWNER/NAME, OWNER/NAME@VERSION, or the NAME of a folder of ./environments')
+  .action(async (environment: string) => {
+    process.exitCode = await installEnvironment(environment, process.cwd());
+  });
+
 export const envCommand = new Command('env')
-  .description('environments: write one of your own, list them, look at one')
+  .description('environments: write one of your own, list them, look at one, install one')
   .addCommand(init)
   .addCommand(list)
-  .addCommand(info);
+  .addCommand(info)
+  .addCommand(install);
+
+/** What an id stands for in this folder; a refusal where it stands for nothing that can be loaded. */
+function foundId(id: string, builtin: boolean): string {
+  const found = environmentFinder({ projectFolder: process.cwd() })(id, { builtin });
+  if (!found.ok) {
+    const { expected, received, suggestion } = found;
+    const instead = suggestion === undefined ? '' : ` → ${suggestion}`;
+    throw new RatchetError('EnvironmentUnknown', `expected ${expected}; received ${received}${instead}`);
+  }
+  if (found.said !== undefined) process.stderr.write(`${found.said}\n`);
+  return found.id;
+}
 
 /** What a new environment is made of: a run that works as it is. */
 const templateFolder = new URL('../../configs/own-environment/', import.meta.url);

@@ -6,7 +6,7 @@ import { Command } from 'commander';
 import { taskQueues } from '../../core/names.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { type LoadOptions, loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { untilSent } from '../until-sent.ts';
 import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
 import { waitForRunningStack } from '../../workers/project-lock.ts';
@@ -19,6 +19,7 @@ import { type Audience, chooseTelling, openAudience, type TellingOptions, tellin
 import type { Clock } from '../clock.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
+import { installEnvironment } from '../install-environment.ts';
 import { readAsLines } from '../read-as.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
@@ -27,6 +28,9 @@ import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts'
 const resumeHelp = `
 A run goes on where it stands. To go on from another committed step, in a new lineage: --resume.step 50
 (also --ckpt.resume-step 50, --trainer.ckpt.resume-step 50, and [ckpt] resume_step in the file; -1 = the latest).
+
+An environment OWNER/NAME is looked for in ./environments and among installed Python packages. With --builtin (in the
+file: builtin = true) it is the environment of that name that comes with Ratchet.
 `;
 
 const filesHelp = `
@@ -46,6 +50,7 @@ export function trainingCommand(name: string, description: string): Command {
     )
     .option('--name <run>', "the run's name; default: the file's name")
     .option('--fresh', 'start over under a new name')
+    .option('--yes', 'install environments of the Environments Hub that are not here (ratchet env install)')
     .option('--dialect <name>', 'the words that the file is written in; default: as its keys show')
     .option('--dry-run', 'print the resolved run as JSON and start nothing')
     .option(...tellingOptions.plain)
@@ -67,6 +72,7 @@ interface TrainOptions extends TellingOptions {
   readonly fresh?: boolean;
   readonly dialect?: string;
   readonly dryRun?: boolean;
+  readonly yes?: boolean;
 }
 
 /** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
@@ -90,6 +96,7 @@ export async function train(
   }
   const audience = openAudience(chooseTelling(options, process.env, process.stdout));
   const projectFolder = process.cwd();
+  if (options.yes === true) await installMissing(file, overrides, named, projectFolder);
   const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides, ...named })).spec;
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
@@ -168,6 +175,18 @@ export async function train(
       staticSummary: `${[spec.model, ...spec.environments.map(({ name }) => name)].join(' · ')} · ${spec.maxSteps === 0 ? 'supervised' : `${spec.maxSteps} steps`}`,
     });
   }
+}
+
+/** Asks for what the file names and the Environments Hub may have. What is still missing then is refused as ever. */
+async function installMissing(
+  file: string,
+  overrides: Readonly<Record<string, string>>,
+  named: Pick<LoadOptions, 'over' | 'dialect'>,
+  projectFolder: string,
+): Promise<void> {
+  const { missing } = await loadRunConfig(file, { projectFolder, overrides, ...named, isOnlyLookedAt: true });
+  const wanted = new Set(missing.flatMap(({ hub }) => hub ?? []));
+  for (const environment of wanted) await installEnvironment(environment, projectFolder);
 }
 
 type Teller = Pick<Clock, 'say' | 'part'>;

@@ -1,6 +1,4 @@
-import { parse, TomlError } from 'smol-toml';
-import { asRunName, environmentName, isEnvironmentFile, runNamePattern } from '../names.ts';
-import { nearestName } from '../suggest.ts';
+import { asRunName, runNamePattern } from '../names.ts';
 import { detectDialect } from './dialects/detect.ts';
 import { type Dialect, refusedFields, schemaOf, translate } from './dialects/dialect.ts';
 import { placesOf } from './dialects/places.ts';
@@ -11,15 +9,17 @@ import { ratchetRelations, ratchetWarnings } from './dialects/ratchet-relations.
 import { ratchetResumeStep, ratchetToRunSpec } from './dialects/ratchet-run-spec.ts';
 import { knownUnsupported, synonyms } from './dialects/ratchet-words.ts';
 import { applyOverrides } from './overrides.ts';
-import { inOwnWords, kindAt } from './own-words.ts';
+import type { FindEnvironment } from './find-environment.ts';
 import { type Layer, layeredPositions, mergedLayers } from './layers.ts';
+import { inOwnWords, kindAt } from './own-words.ts';
+import { parseToml } from './parse-toml.ts';
 import { formatPath, type KeyPath } from './positions.ts';
 import type { Problem } from './problems.ts';
 import { type Reading, readTable } from './read-table.ts';
+import { reportSecrets } from './report-secrets.ts';
 import { quoted, Reporter } from './reporter.ts';
 import { type JsonValue, RunSpec } from './run-spec.ts';
 import { expectedAt } from './schema-reader.ts';
-import { findSecrets } from './secrets.ts';
 import { isTable, type Table, valueAt } from './tables.ts';
 
 export { formatProblems } from './problems.ts';
@@ -32,10 +32,12 @@ export interface ParseOptions {
   readonly overrides?: Readonly<Record<string, string>>;
   /** The name given on the command line; wins over the file's. */
   readonly runName?: string;
-  /** Ids that can be loaded, if the caller knows them: others are then refused here, with their line. */
-  readonly knownEnvironments?: readonly string[];
-  /** The name of the dialect; missing = the one that the file's keys show. */
-  readonly dialect?: string;
+  /** What ids stand for, if the caller knows: others are then refused here, with their line, and the spec has what was found. */
+  readonly findEnvironment?: FindEnvironment;
+  /** Environments that are not here are told (`missing`) and not refused: the file is only looked at. */
+  readonly isOnlyLookedAt?: boolean;
+  /** The dialect, or its name; missing = the one that the file's keys show. */
+  readonly dialect?: string | Dialect;
   /** Laid over the file, from left to right. */
   readonly over?: readonly Layer[];
 }
@@ -52,6 +54,11 @@ export interface ReadAs {
   }[];
 }
 
+export interface MissingEnvironment extends Problem {
+  /** What `ratchet env install` takes; null where the Environments Hub is not where it comes from. */
+  readonly hub: string | null;
+}
+
 export type ParsedRunConfig =
   | {
       readonly ok: true;
@@ -60,25 +67,22 @@ export type ParsedRunConfig =
       /** The step to go on from, where the config asks for one: −1 = the latest. */
       readonly resumeStep: number | null;
       readonly readAs: ReadAs;
+      /** Environments that are not here. */
+      readonly missing: readonly MissingEnvironment[];
+      /** The file in our own words. */
+      readonly ours: Table;
     }
   | { readonly ok: false; readonly problems: Problem[]; readonly readAs: ReadAs | null };
 
 /** Reads a run's TOML. Says everything that is wrong with it at once, each problem with its line and what to do. */
 export function parseRunConfig(text: string, options: ParseOptions): ParsedRunConfig {
-  const layers = [{ file: options.file, text }, ...(options.over ?? [])];
-  const tables: { layer: Layer; table: Table }[] = [];
-  const problems: Problem[] = [];
-  for (const layer of layers) {
-    try {
-      tables.push({ layer, table: parse(layer.text, { unsafeKeyBehaviour: 'throw' }) });
-    } catch (error) {
-      if (!(error instanceof TomlError)) throw error;
-      problems.push(syntaxProblem(error, layer.file));
-    }
-  }
+  const layers: readonly Layer[] = [{ file: options.file, text }, ...(options.over ?? [])];
+  const parsed = layers.map((layer) => ({ layer, ...parseToml(layer.text, layer.file) }));
+  const problems = parsed.flatMap(({ problem }) => problem ?? []);
+  const tables = parsed.flatMap(({ layer, table }) => (table ? [{ layer, table }] : []));
   if (problems.length > 0) return { ok: false, problems, readAs: null };
   const written = mergedLayers(tables);
-  const candidates = options.dialect === undefined ? detectDialect(written, dialects) : [dialectNamed(options.dialect)];
+  const candidates = options.dialect === undefined ? detectDialect(written, dialects) : [dialectOf(options.dialect)];
   const [dialect, ...others] = candidates as [Dialect, ...Dialect[]];
   const read = readAs(dialect, written, layers, options);
   if (!read.ok) return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives: [] } };
@@ -91,8 +95,20 @@ export function parseRunConfig(text: string, options: ParseOptions): ParsedRunCo
   return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives } };
 }
 
+function dialectOf(given: string | Dialect): Dialect {
+  return typeof given === 'string' ? dialectNamed(given) : given;
+}
+
 type Read =
-  { ok: true; spec: RunSpec; warnings: string[]; resumeStep: number | null } | { ok: false; problems: Problem[] };
+  | {
+      ok: true;
+      spec: RunSpec;
+      warnings: string[];
+      resumeStep: number | null;
+      missing: readonly MissingEnvironment[];
+      ours: Table;
+    }
+  | { ok: false; problems: Problem[] };
 
 function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options: ParseOptions): Read {
   const schema = schemaOf(dialect);
@@ -121,10 +137,10 @@ function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options
     for (const { paths, ...problem } of ratchetRelations(config)) {
       if (!paths.some((path) => reporter.has(path))) reporter.addRelation(paths, problem);
     }
-    reportUnknownEnvironments(config, options, reporter);
   }
+  const environments = config && findEnvironments(config, options, reporter);
   const name = runName(options, config, reporter);
-  if (reporter.problems.length > 0 || config === undefined || own === undefined) {
+  if (reporter.problems.length > 0 || !config || !own || !environments) {
     return { ok: false, problems: reporter.inOrder() };
   }
 
@@ -132,9 +148,11 @@ function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options
   const spec = RunSpec.parse({ ...ratchetToRunSpec(config, name), later: laterOf(own.table) });
   return {
     ok: true,
-    spec,
-    warnings: [...own.warnings, ...ratchetWarnings(config)],
+    spec: withIds(spec, environments.ids),
+    warnings: [...own.warnings, ...ratchetWarnings(config), ...environments.said],
     resumeStep: ratchetResumeStep(config),
+    missing: environments.missing,
+    ours: dialect.schema ? applied.table : own.table,
   };
 }
 
@@ -195,38 +213,50 @@ function runName(options: ParseOptions, config: RatchetConfig | undefined, repor
   return given;
 }
 
-function reportSecrets(table: Table, reporter: Reporter): void {
-  for (const path of findSecrets(table)) {
-    reporter.add({
-      path,
-      expected: 'no secrets: this file is copied into the store and shown in reports',
-      received: 'what looks like a literal secret (not repeated here)',
-      suggestion:
-        'rotate it, since it has been in a file; put the new one in an environment variable and name that instead',
-    });
-  }
+interface Environments {
+  /** By what was written: what it stands for. */
+  readonly ids: ReadonlyMap<string, string>;
+  readonly said: readonly string[];
+  readonly missing: readonly MissingEnvironment[];
 }
 
-function reportUnknownEnvironments(
+/** Looks for every environment once; those that are not here are problems, unless the file is only looked at. */
+function findEnvironments(
   config: RatchetConfig,
-  { knownEnvironments: known }: ParseOptions,
+  { findEnvironment, isOnlyLookedAt = false }: ParseOptions,
   reporter: Reporter,
-): void {
-  if (known === undefined) return;
+): Environments {
+  const ids = new Map<string, string>();
+  const said = new Set<string>();
+  const missing: MissingEnvironment[] = [];
   const entries = [
     ...config.env.map(({ id }, i) => ({ id, path: ['env', i, 'id'] })),
     ...(config.eval?.env ?? []).map(({ id }, i) => ({ id, path: ['eval', 'env', i, 'id'] })),
   ];
-  for (const { id, path } of entries) {
-    if (isEnvironmentFile(id) || known.includes(environmentName(id)) || reporter.has(path)) continue;
-    const near = nearestName(environmentName(id), known);
-    const suggestion = near === undefined ? undefined : `did you mean "${near}"?`;
-    const expected = `an environment that is installed: ${known.join(', ')}`;
-    reporter.add({ path, expected, received: quoted(id), ...(suggestion === undefined ? {} : { suggestion }) });
+  for (const { id, path } of findEnvironment ? entries : []) {
+    if (reporter.has(path)) continue;
+    const found = findEnvironment!(id, { builtin: config.builtin });
+    if (found.ok) {
+      ids.set(id, found.id);
+      if (found.said !== undefined) said.add(found.said);
+      continue;
+    }
+    const { expected, received, suggestion, hub = null } = found;
+    const problem = { path, expected, received, ...(suggestion === undefined ? {} : { suggestion }) };
+    if (isOnlyLookedAt) missing.push({ ...reporter.placed(problem), hub });
+    else reporter.add(problem);
   }
+  return { ids, said: [...said], missing };
 }
 
-function syntaxProblem(error: TomlError, file: string): Problem {
-  const [reason = 'a syntax error'] = error.message.replace(/^Invalid TOML document: /, '').split('\n');
-  return { file, line: error.line, column: error.column, path: '', expected: 'valid TOML', received: reason };
+function withIds(spec: RunSpec, ids: ReadonlyMap<string, string>): RunSpec {
+  const named = <Entry extends { readonly id: string }>(entry: Entry): Entry => ({
+    ...entry,
+    id: ids.get(entry.id) ?? entry.id,
+  });
+  return {
+    ...spec,
+    environments: spec.environments.map(named),
+    eval: spec.eval && { ...spec.eval, environments: spec.eval.environments.map(named) },
+  };
 }

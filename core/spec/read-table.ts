@@ -1,6 +1,7 @@
 import type { z } from 'zod';
 import { editDistance, nearestName, nearestNames } from '../suggest.ts';
 import type { KeyPath } from './positions.ts';
+import { rotate } from './report-secrets.ts';
 import { describe, type Reporter } from './reporter.ts';
 import { expectedAt, keysAt, schemaAt, tableName, tablesOf } from './schema-reader.ts';
 import { looksSecret } from './secrets.ts';
@@ -55,6 +56,7 @@ function takeOut(table: Table, issue: z.core.$ZodIssue, reading: Reading): void 
   const path = issue.path as KeyPath;
   const parent = valueAt(table, path.slice(0, -1));
   const key = path.at(-1);
+  if (Array.isArray(parent)) takeOut(table, { ...issue, path: path.slice(0, -1) }, reading);
   if (!isTable(parent) || typeof key !== 'string') return;
   const isMissing = within === undefined;
   delete parent[key];
@@ -81,6 +83,7 @@ function reportIssue(issue: z.core.$ZodIssue, table: Table, reading: Reading, re
 }
 
 function valueSuggestion(path: KeyPath, received: unknown, schema: z.ZodObject): string | undefined {
+  if (typeof received === 'string' && looksSecret(received)) return rotate;
   const type = schemaAt(schema, path)?.type;
   if (type === 'array' && isTable(received)) {
     return `write [[${tableName(path)}]] with two brackets: there may be several`;

@@ -31,6 +31,15 @@ export class Reporter {
     this.#add(written, said, written);
   }
 
+  /** The same without keeping it: what stands in the way of running, and is no mistake in the file. */
+  placed({ path, ...said }: Said & { readonly path: KeyPath }): Problem {
+    const written = this.#writtenAt(path);
+    const isTyped = this.#applied.isOverridden(written);
+    const position = isTyped ? undefined : this.#nearestPosition(written);
+    const place = { line: position?.line ?? null, column: position?.column ?? null, path: formatPath(written) };
+    return { file: isTyped ? 'command line' : this.#file, ...place, ...said };
+  }
+
   #add(path: KeyPath, said: Said, written: KeyPath): void {
     if (this.#applied.isOverridden(written)) {
       this.fromCommandLine(path, said.expected, said.received, said.suggestion);

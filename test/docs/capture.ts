@@ -17,7 +17,18 @@ interface Typed {
   readonly isAlone?: boolean;
 }
 
+const endpoints = `ENDPOINTS = {
+    "Qwen/Qwen2.5-7B-Instruct": {
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "url": "http://0.0.0.0:8007/v1",
+        "key": "local",
+    },
+}
+`;
+
 const typed: readonly Typed[] = [
+  { command: 'init' },
+  { command: 'config convert endpoints.py --to toml' },
   { command: 'doctor words.toml' },
   { command: 'check words.toml' },
   { command: 'rl @ words.toml @ mine.toml --max-stepz 5 --no-eval' },
@@ -61,6 +72,7 @@ export async function captureCommands(): Promise<Captures> {
   const project = await openSmallProject({
     'words.toml': smallRun,
     'mine.toml': 'seed = 1\n[sampling]\ntemperature = "hot"\n',
+    'endpoints.py': endpoints,
     'long.toml': smallRun.replace('max_steps = 12', 'max_steps = 5000'),
   });
   const captures = new Map<string, string>();

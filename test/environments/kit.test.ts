@@ -137,9 +137,13 @@ describe('loading an environment', () => {
 
   const load = (id: string) => loadEnvironment(id, { a: 1 }, { environmentsFolder });
 
-  test('an id, with or without owner and version, finds its folder and gets its arguments', async () => {
-    for (const id of ['good', 'primeintellect/good', 'primeintellect/good@0.1.4']) {
-      assert.deepEqual(await load(id), { name: 'good', args: { a: 1 } });
+  test('an id finds its folder and gets its arguments', async () => {
+    assert.deepEqual(await load('good'), { name: 'good', args: { a: 1 } });
+  });
+
+  test('an id with an owner is never taken for what is built in', async () => {
+    for (const id of ['primeintellect/good', 'primeintellect/good@0.1.4']) {
+      await assert.rejects(load(id), { code: 'EnvironmentUnknown' }, id);
     }
   });
 

@@ -21,6 +21,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     heartbeat_timeout: 'seconds of silence after which a worker is taken to be dead',
     warmup_steps: 'another place for `[trainer] warmup_steps`',
     gradient_accumulation_steps: 'a batch is one optimizer step; see `[trainer] micro_batch_size`',
+    builtin: 'takes the built-in environment for `owner/name`, if there is one of that name; `--builtin`',
     lora_alpha: 'another place for `[lora] alpha`; asks for LoRA',
   },
   lora: {

@@ -231,7 +231,7 @@ function evalSpec(config: RatchetConfig, trained: readonly EnvironmentSpec[]): E
 }
 
 /** Environments without a name are called after their id, and numbered when that name is taken. */
-function withNames<T extends { readonly id: string; readonly name?: string | undefined }>(
+export function withNames<T extends { readonly id: string; readonly name?: string | undefined }>(
   environments: readonly T[],
 ): (T & { readonly name: string })[] {
   const taken = new Set(environments.flatMap(({ name }) => name ?? []));

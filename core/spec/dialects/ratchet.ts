@@ -140,6 +140,8 @@ export const RatchetConfig = z.strictObject({
       target_modules: choices(...loraModules).default([...loraModules]),
     })
     .optional(),
+  /** Lets `owner/name` be the built-in environment of that name. */
+  builtin: flag().default(false),
   /** At least one, unless there is nothing but [sft] data to learn from: ratchet-relations.ts. */
   env: z.array(trainEnvironment).meta({ expected: 'at least one environment: a [[env]] with an id' }).default([]),
   sampling: z

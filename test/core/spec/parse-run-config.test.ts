@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
+import { environmentFinder } from '../../../backends/environments/find.ts';
 import { formatProblems, parseRunConfig, runNameFromFile } from '../../../core/spec/parse-run-config.ts';
 import type { ParseOptions, Problem } from '../../../core/spec/parse-run-config.ts';
 import { RunSpec } from '../../../core/spec/run-spec.ts';
@@ -159,7 +161,7 @@ max_reward = 0.1
 [sft]
 steps = 0
 `,
-      { knownEnvironments: ['reverse-text'] },
+      { findEnvironment: environmentFinder({ projectFolder: tmpdir(), builtIns: ['reverse-text'] }) },
     );
     assert.deepEqual(
       problems.map(({ line, path, suggestion }) => [line, path, suggestion]),

@@ -1,0 +1,91 @@
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import { convertConfig } from '../../core/spec/convert-config.ts';
+import { dialects } from '../../core/spec/dialects/index.ts';
+import type { Dialect } from '../../core/spec/dialects/dialect.ts';
+import { endpointsToml, parseEndpoints } from '../../core/spec/parse-endpoints.ts';
+import { kindOf, parseConfigFile } from '../../core/spec/parse-config-file.ts';
+import { formatProblems } from '../../core/spec/problems.ts';
+
+const convert = new Command('convert')
+  .description('print a run file in the words of another dialect, where that loses nothing; endpoints.py as TOML')
+  .argument('<file>', 'a run file (TOML), or endpoints.py, which is read and never run')
+  .requiredOption('--to <words>', 'hosted, prime-rl or ratchet; toml for endpoints.py')
+  .option('--dialect <name>', 'what the file is written in; default: what its keys show')
+  .action(async (file: string, { to, dialect }: { to: string; dialect?: string }) => {
+    process.stdout.write(inOtherWords(await readText(file), file, { to, dialect }));
+  });
+
+export const configCommand = new Command('config')
+  .description('run files in other words: of Hosted Training, of prime-rl, of ours')
+  .addCommand(convert);
+
+async function readText(file: string): Promise<string> {
+  try {
+    return await readFile(path.resolve(file), 'utf8');
+  } catch (cause) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${file} cannot be read: ${String((cause as NodeJS.ErrnoException).code)}`,
+      {
+        cause,
+      },
+    );
+  }
+}
+
+function inOtherWords(
+  text: string,
+  file: string,
+  { to, dialect }: { to: string; dialect?: string | undefined },
+): string {
+  const { kind } = kindOf(text, file);
+  if (kind === 'endpoints') return registry(text, file, to);
+  if (kind !== 'run') throw refusal(`${file} is no run file but one of "${kind}", which has one dialect alone`);
+  return converted(text, file, { to: targetNamed(to), dialect });
+}
+
+function registry(text: string, file: string, to: string): string {
+  if (to !== 'toml') throw refusal(`${file} is a registry of endpoints: expected --to toml, got --to ${to}`);
+  const parsed = parseEndpoints(text, { file });
+  if (!parsed.ok) throw refusal(formatProblems(parsed.problems));
+  for (const warning of parsed.warnings) process.stderr.write(`warning: ${warning}\n`);
+  return endpointsToml(parsed.spec);
+}
+
+/** The newest dialect of that name: `prime-rl` is prime-rl as it is today. */
+function targetNamed(to: string): Dialect {
+  const found =
+    dialects.find(({ name }) => name === to) ??
+    dialects.find(({ name }) => ['hosted', 'prime-rl'].includes(to) && name.startsWith(`${to}-`));
+  if (found) return found;
+  const names = dialects.map(({ name }) => name).join(', ');
+  throw refusal(
+    `--to: expected one of ${names}, got ${JSON.stringify(to)}${to === 'toml' ? ', which is for endpoints.py' : ''}`,
+  );
+}
+
+function converted(text: string, file: string, { to, dialect }: { to: Dialect; dialect: string | undefined }): string {
+  const result = convertConfig(text, { file, to, ...(dialect === undefined ? {} : { from: dialect }) });
+  if (result === undefined) {
+    const parsed = parseConfigFile(text, { file, ...(dialect === undefined ? {} : { dialect }) });
+    throw refusal(parsed.ok ? `${file} cannot be converted` : formatProblems(parsed.problems));
+  }
+  if (result.ok) {
+    for (const warning of result.warnings) process.stderr.write(`warning: ${warning}\n`);
+    return result.toml;
+  }
+  throw refusal(
+    [
+      `${file} (${result.from}) cannot be written as ${to.title} without losing something. Nothing was written.`,
+      ...result.lost.map((line) => `  ${line}`),
+      ...result.problems.map((line) => `  refused there: ${line}`),
+    ].join('\n'),
+  );
+}
+
+function refusal(message: string): RatchetError {
+  return new RatchetError('ConfigInvalid', message);
+}

@@ -1,0 +1,74 @@
+import { mkdir, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import { starterFiles, type StarterKind } from '../starters.ts';
+
+export const initCommand = new Command('init')
+  .description(
+    'write example configs into this folder: runs, evaluations, prompt optimization, endpoints; nothing is overwritten',
+  )
+  .option('--lab', 'runs in the words of Hosted Training, in configs/lab')
+  .option('--prime-rl', 'runs in the words of prime-rl, in configs/prime-rl')
+  .option('--vf-rl', 'runs in the words of vf-rl, in configs/vf-rl')
+  .action(async (options: { lab?: boolean; primeRl?: boolean; vfRl?: boolean }) => {
+    const asked: StarterKind[] = [
+      ...(options.lab ? (['lab'] as const) : []),
+      ...(options.primeRl ? (['prime-rl'] as const) : []),
+      ...(options.vfRl ? (['vf-rl'] as const) : []),
+    ];
+    if (asked.length > 1) {
+      throw new RatchetError('ConfigInvalid', `expected one of --lab, --prime-rl and --vf-rl, got ${asked.length}`);
+    }
+    process.stdout.write(`${await initLab(asked[0] ?? 'ratchet', process.cwd())}\n`);
+  });
+
+/** Writes the example configs of a kind, leaves what is there, and says both and what to do next. */
+export async function initLab(kind: StarterKind, folder: string = process.cwd()): Promise<string> {
+  const written: string[] = [];
+  const there: string[] = [];
+  for (const [name, text] of await starterFiles(kind)) {
+    const file = path.join(folder, name);
+    await mkdir(path.dirname(file), { recursive: true });
+    const list = (await writeNew(file, text)) ? written : there;
+    list.push(name);
+  }
+  return [
+    ...told('wrote', written),
+    ...told('left as it was', there),
+    ...(kind === 'ratchet' ? nextHere : nextElsewhere(kind)),
+  ].join('\n');
+}
+
+/** Whether it was not there before. */
+async function writeNew(file: string, text: string): Promise<boolean> {
+  try {
+    await writeFile(file, text, { flag: 'wx' });
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
+    throw error;
+  }
+}
+
+/** By folder: `configs/rl/{alphabet-sort,gsm8k}.toml`. */
+function told(what: string, files: readonly string[]): string[] {
+  const folders = new Map<string, string[]>();
+  for (const file of files) {
+    const folder = path.dirname(file);
+    folders.set(folder, [...(folders.get(folder) ?? []), path.basename(file)]);
+  }
+  return [...folders].map(([folder, names]) => `${what}  ${folder}/  ${names.join(' ')}`);
+}
+
+const nextHere = [
+  'next   npx ratchet check configs/rl/*.toml              what each of them will do, and what it still needs here',
+  '       npx ratchet train configs/rl/reverse-text.toml   trains in a minute, with nothing else installed',
+];
+
+function nextElsewhere(kind: Exclude<StarterKind, 'ratchet'>): string[] {
+  return [
+    `next   npx ratchet check configs/${kind}/reverse-text.toml     what it will do, and what it still needs here`,
+    '       npx ratchet env install primeintellect/reverse-text   or --builtin, for the environment that comes with Ratchet',
+  ];
+}

@@ -1,0 +1,43 @@
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { environmentFinder } from '../backends/environments/find.ts';
+import { RatchetError } from '../core/errors.ts';
+import { environmentIdsOf, kindOf, parseConfigFile, summaryOf } from '../core/spec/parse-config-file.ts';
+import { formatProblems } from '../core/spec/problems.ts';
+
+const titles = {
+  eval: 'evaluations (ratchet eval run)',
+  gepa: 'prompt optimization (ratchet gepa run)',
+  endpoints: 'a registry of endpoints',
+};
+
+/**
+ * What `check` says of a file that is no run: what it was read as and why, warnings, what it means, and which of its environments are not
+ * here. null for a run, or a file that cannot be read, of which its own reader says so. Throws ConfigInvalid with all problems.
+ */
+export async function otherKind(
+  file: string,
+  {
+    projectFolder,
+    overrides,
+  }: { readonly projectFolder: string; readonly overrides: Readonly<Record<string, string>> },
+): Promise<{ readonly kind: 'eval' | 'gepa' | 'endpoints'; readonly lines: readonly string[] } | null> {
+  const text = await readFile(path.resolve(projectFolder, file), 'utf8').catch(() => null);
+  if (text === null || kindOf(text, file).kind === 'run') return null;
+  const parsed = parseConfigFile(text, { file, overrides });
+  if (parsed.kind === 'run') return null;
+  if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
+  const find = environmentFinder({ projectFolder });
+  const environments = environmentIdsOf(parsed).flatMap((id) => {
+    const found = find(id, { builtin: false });
+    if (found.ok) return found.said === undefined ? [] : [found.said];
+    return [`not here: ${found.received}${found.suggestion === undefined ? '' : `\n    → ${found.suggestion}`}`];
+  });
+  const lines = [
+    `${file}: ${titles[parsed.kind]}, because of ${parsed.why}`,
+    ...parsed.warnings.map((warning) => `warning: ${warning}`),
+    ...summaryOf(parsed),
+    ...environments,
+  ];
+  return { kind: parsed.kind, lines };
+}

@@ -1,0 +1,286 @@
+import { stringify } from 'smol-toml';
+import type { Dialect, Fate } from './dialects/dialect.ts';
+import { ratchet } from './dialects/ratchet-dialect.ts';
+import { RatchetConfig } from './dialects/ratchet.ts';
+import { type ParsedRunConfig, parseRunConfig } from './parse-run-config.ts';
+import { parseToml } from './parse-toml.ts';
+import { formatPath, type KeyPath } from './positions.ts';
+import type { RunSpec } from './run-spec.ts';
+import { copied, isTable, setAt, type Table, valueAt } from './tables.ts';
+
+/** Writes a run file in the words of another dialect, where that loses nothing: what was written is read again and compared. */
+
+export interface ConvertOptions {
+  /** As it was named; the run is called after it in both readings. */
+  readonly file: string;
+  /** Of the file; missing = the one its keys show. */
+  readonly from?: string;
+  readonly to: Dialect;
+}
+
+export type Converted =
+  | {
+      readonly ok: true;
+      readonly toml: string;
+      readonly from: string;
+      readonly warnings: readonly string[];
+    }
+  /** `lost`: what the other dialect cannot say; `problems`: what it would refuse. */
+  | {
+      readonly ok: false;
+      readonly from: string;
+      readonly lost: readonly string[];
+      readonly problems: readonly string[];
+    };
+
+/** The file in the words of `to`, or what would be lost. Call with a file that is right: undefined otherwise. */
+export function convertConfig(text: string, { file, from, to }: ConvertOptions): Converted | undefined {
+  const source = parseRunConfig(text, { file, ...(from === undefined ? {} : { dialect: from }) });
+  if (!source.ok) return undefined;
+  const title = source.readAs.title;
+  const goal: Goal = { file, to, spec: source.spec, resumeStep: source.resumeStep };
+  const table = tableFor(text, source, goal);
+  const { lost, problems } = compared(table, goal);
+  const ownAlone = to !== ratchet && source.ours['builtin'] === true ? ['builtin: true here, unknown there'] : [];
+  if (lost.length + problems.length + ownAlone.length > 0) {
+    return { ok: false, from: title, lost: [...ownAlone, ...lost], problems };
+  }
+  const toml = `# ${file} (${title}) in the words of ${to.title}.\n\n${stringify(table)}`;
+  return { ok: true, toml, from: title, warnings: source.warnings };
+}
+
+function tableFor(text: string, source: ParsedRunConfig & { readonly ok: true }, goal: Goal): Table {
+  const { table: written } = parseToml(text, goal.file);
+  if (source.readAs.dialect === goal.to.name && written) return written;
+  return goal.to === ratchet ? inOwnWords(source.ours) : inOtherWords(source.ours, goal);
+}
+
+interface Goal {
+  readonly file: string;
+  readonly to: Dialect;
+  readonly spec: RunSpec;
+  readonly resumeStep: number | null;
+}
+
+interface Comparison {
+  readonly lost: string[];
+  readonly problems: string[];
+  /** How many values are others. */
+  readonly differing: number;
+}
+
+/** What is read when the table is read as the other dialect, beside what is meant. */
+function compared(table: Table, { file, to, spec, resumeStep }: Goal): Comparison {
+  const again = parseRunConfig(stringify(table), { file, dialect: to });
+  if (!again.ok) {
+    const problems = again.problems.map(({ path, expected, received }) => `${path}: ${received}; expected ${expected}`);
+    return { lost: [], problems, differing: 0 };
+  }
+  const { spec: found, resumeStep: step } = again;
+  const differences = changed({ ...spec, resumeStep }, { ...found, resumeStep: step });
+  const differing = differences.reduce((sum, { values }) => sum + values, 0);
+  return { lost: differences.map(({ line }) => line), problems: [], differing };
+}
+
+interface Difference {
+  readonly line: string;
+  readonly values: number;
+}
+
+/** Where two specs differ, in words near to ours: `lora.r: 32 here, 16 there`. */
+function changed(here: unknown, there: unknown, path: KeyPath = []): Difference[] {
+  if (isTable(here) && isTable(there)) {
+    const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
+    // What is still to come stands under its path in the file.
+    const at = (key: string) => (key === 'later' && path.length === 0 ? [] : [...path, key]);
+    return [...keys].flatMap((key) => changed(here[key], there[key], at(key)));
+  }
+  if (Array.isArray(here) && Array.isArray(there) && here.length === there.length && here.some(isTable)) {
+    return here.flatMap((item, i) => changed(item, there[i], [...path, i]));
+  }
+  if (JSON.stringify(here) === JSON.stringify(there)) return [];
+  const words = formatPath(path)
+    .replaceAll('"', '')
+    .replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  return [{ line: `${words}: ${shown(here)} here, ${shown(there)} there`, values: valuesIn(here) + valuesIn(there) }];
+}
+
+/** A table that is missing is further off than one with a wrong value. */
+function valuesIn(value: unknown): number {
+  if (value === null || value === undefined) return 0;
+  return typeof value === 'object'
+    ? 1 + Object.values(value).reduce((sum: number, item) => sum + valuesIn(item), 0)
+    : 1;
+}
+
+function shown(value: unknown): string {
+  if (value === undefined || value === null) return 'nothing';
+  if (typeof value === 'number' && Math.abs(value) === Number.MAX_VALUE) return 'no bound';
+  return JSON.stringify(value);
+}
+
+/** With a key that shows whose words these are: the same keys are Hosted Training's as well, with other defaults. */
+function inOwnWords(ours: Table): Table {
+  const table = copied(ours);
+  if (ratchet.proof?.(table) === undefined) setAt(table, ['trainer', 'kind'], 'onnx');
+  return table;
+}
+
+interface Candidate {
+  readonly path: KeyPath;
+  readonly value: unknown;
+  /** Whether the dialect's table says that this field becomes ours as it is; else the same value is only tried. */
+  readonly isSure: boolean;
+}
+
+/** Rounds over what is tried: one value may only count beside another. */
+const roundsMax = 3;
+
+/**
+ * The dialect's table in reverse. A field that becomes ours as it is takes our value; of the others those are tried that have the same
+ * name, and kept where the file does not mean less of what it should. At last what makes no difference and was not written goes.
+ */
+function inOtherWords(ours: Table, goal: Goal): Table {
+  const written = withBothNames(ours);
+  const whole = withBothNames(RatchetConfig.parse(ours));
+  const candidates = candidatesOf(goal.to, whole);
+  let table: Table = {};
+  for (const { path, value } of candidates.filter(({ isSure }) => isSure)) setAt(table, path, value);
+  let best = distance(table, goal);
+  const guesses = candidates.filter(({ isSure }) => !isSure);
+  // A table as a whole before its fields: one value of it may only count beside another.
+  const attempts = [...byTable(guesses), ...guesses.map((guess) => [guess])];
+  for (let round = 0; round < roundsMax && best > 0; round++) {
+    const before = best;
+    for (const attempt of attempts) {
+      const tried = copied(table);
+      for (const { path, value } of attempt) if (valueAt(tried, path) === undefined) setAt(tried, path, value);
+      const reached = distance(tried, goal);
+      // Also what only shifts a difference: another value may then mend it.
+      if (reached <= best) [table, best] = [tried, reached];
+    }
+    if (best === before) break;
+  }
+  for (const { path, ours: own, isSure } of candidates) {
+    if (isSure && valueAt(written, own) !== undefined) continue;
+    const without = copied(table);
+    takeOut(without, path);
+    const reached = distance(without, goal);
+    if (reached <= best) [table, best] = [without, reached];
+  }
+  return table;
+}
+
+function byTable(candidates: readonly Candidate[]): Candidate[][] {
+  const tables = new Map<string, Candidate[]>();
+  for (const candidate of candidates) {
+    const table = formatPath(candidate.path.slice(0, -1));
+    tables.set(table, [...(tables.get(table) ?? []), candidate]);
+  }
+  return [...tables.values()].filter(({ length }) => length > 1);
+}
+
+/** 0 = means the same, else how many values differ; a file that is refused is further off than any that is read. */
+function distance(table: Table, goal: Goal): number {
+  const { differing, problems } = compared(table, goal);
+  return differing + problems.length * 1000;
+}
+
+/** Every field of the dialect that could hold one of our values. */
+function candidatesOf({ fields }: Dialect, whole: Table): (Candidate & { readonly ours: KeyPath })[] {
+  const taken = new Set<string>();
+  return Object.entries(fields).flatMap(([path, { fate }]) => {
+    const own = ownPath(path, fate);
+    if (own === undefined) return [];
+    const isSure = fate.kind === 'becomes' && fate.convert === undefined && !taken.has(own);
+    if (isSure) taken.add(own);
+    return placesIn(own, whole).flatMap((at): (Candidate & { readonly ours: KeyPath })[] => {
+      const positions = at.filter((part) => typeof part === 'number');
+      const there = path.split('.').flatMap((part): (string | number)[] => {
+        return part.endsWith('[]') ? [part.slice(0, -2), positions.shift() ?? 0] : [part];
+      });
+      return positions.length > 0 ? [] : [{ path: there, value: valueAt(whole, at), isSure, ours: at }];
+    });
+  });
+}
+
+/** Which of our fields a field may be in reverse: the one it becomes, or the one that is called the same. */
+function ownPath(path: string, fate: Fate): string | undefined {
+  if (fate.kind === 'becomes') return fate.path;
+  if (fate.kind !== 'together') return undefined;
+  return sameMeaning[path] ?? path;
+}
+
+/** Fields of prime-rl that are read together with others, and mostly mean one of ours. */
+const sameMeaning: Readonly<Record<string, string>> = {
+  'model.name': 'model',
+  'orchestrator.env[].id': 'env[].id',
+  'orchestrator.env[].args': 'env[].args',
+  'orchestrator.env[].name': 'env[].name',
+  'orchestrator.train.env[].id': 'env[].id',
+  'orchestrator.train.env[].args': 'env[].args',
+  'orchestrator.train.env[].name': 'env[].name',
+  'orchestrator.batch_size': 'batch_size',
+  'orchestrator.rollouts_per_example': 'rollouts_per_example',
+  'orchestrator.group_size': 'rollouts_per_example',
+  'orchestrator.sampling.max_tokens': 'sampling.max_tokens',
+  'orchestrator.sampling.temperature': 'sampling.temperature',
+  'trainer.optim.lr': 'learning_rate',
+  'trainer.model.lora.rank': 'lora.r',
+  'trainer.model.lora.alpha': 'lora.alpha',
+  'trainer.model.lora.dropout': 'lora.dropout',
+  'trainer.model.lora.target_modules': 'lora.target_modules',
+  'orchestrator.eval.interval': 'eval.interval',
+  'orchestrator.eval.env[].id': 'eval.env[].id',
+  'orchestrator.eval.num_examples': 'eval.num_examples',
+  'orchestrator.eval.rollouts_per_example': 'eval.rollouts_per_example',
+  'ckpt.interval': 'checkpoints.interval',
+  'ckpt.keep_last': 'checkpoints.keep_last',
+};
+
+/** Our fields that have two places. */
+const otherPlaces: readonly (readonly [KeyPath, KeyPath])[] = [
+  [['lora_alpha'], ['lora', 'alpha']],
+  [['warmup_steps'], ['trainer', 'warmup_steps']],
+  [
+    ['trainer', 'clip_high'],
+    ['trainer', 'loss', 'clip_high'],
+  ],
+  [
+    ['checkpoints', 'keep_cloud'],
+    ['checkpoints', 'keep_last'],
+  ],
+];
+
+function withBothNames(table: Table): Table {
+  const whole = copied(table);
+  for (const pair of otherPlaces) {
+    const value = pair.map((path) => valueAt(whole, path)).find((found) => found !== undefined);
+    if (value === undefined) continue;
+    for (const path of pair) if (valueAt(whole, path) === undefined) setAt(whole, path, value);
+  }
+  return whole;
+}
+
+/** Where one of our fields has a value. */
+function placesIn(field: string, table: Table): KeyPath[] {
+  let places: KeyPath[] = [[]];
+  for (const part of field.split('.')) {
+    const key = part.replace('[]', '');
+    places = places.flatMap((place): KeyPath[] => {
+      const found = valueAt(table, [...place, key]);
+      if (found === undefined) return [];
+      if (!part.endsWith('[]')) return [[...place, key]];
+      return Array.isArray(found) ? found.map((_, i) => [...place, key, i]) : [];
+    });
+  }
+  return places;
+}
+
+/** Takes a field out, and the tables that are empty then. */
+function takeOut(table: Table, path: KeyPath): void {
+  const parent = valueAt(table, path.slice(0, -1));
+  if (!isTable(parent)) return;
+  delete parent[String(path.at(-1))];
+  if (path.length > 1 && Object.keys(parent).length === 0) takeOut(table, path.slice(0, -1));
+}

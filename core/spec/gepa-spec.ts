@@ -1,0 +1,34 @@
+import { z } from 'zod';
+import { ModelAccessSpec } from './model-access-spec.ts';
+
+/** A file of `ratchet gepa run`, normalized: how a system prompt is optimized. */
+const free = z.record(z.string(), z.json());
+
+export const GepaSpec = z.strictObject({
+  schemaVersion: z.literal(1),
+  /** Several are optimized for together, with balanced counts of examples. */
+  environments: z
+    .array(z.strictObject({ id: z.string().min(1), name: z.string().min(1), args: free, extraKwargs: free }))
+    .min(1),
+  /** Where environments of the project lie. From the working folder unless absolute. */
+  environmentsFolder: z.string().min(1),
+  model: ModelAccessSpec,
+  /** Proposes prompts; a model's id or an alias of the registry. null = the same model. */
+  reflectionModel: z.string().min(1).nullable(),
+  /** Request fields of rollouts. */
+  sampling: free,
+  /** Rollouts that may be scored in all. */
+  maxCalls: z.int().positive(),
+  minibatchSize: z.int().positive(),
+  /** Minibatches that score this much are not reflected on. */
+  perfectScore: z.number().nullable(),
+  /** Columns of the rollout's state that reflection sees as well. */
+  stateColumns: z.array(z.string()),
+  numTrain: z.int(),
+  numVal: z.int(),
+  maxConcurrent: z.int(),
+  seed: z.int().min(0),
+  runDir: z.string().nullable(),
+  savesResults: z.boolean(),
+});
+export type GepaSpec = z.infer<typeof GepaSpec>;

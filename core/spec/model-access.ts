@@ -1,0 +1,87 @@
+import { z } from 'zod';
+import { clientTypes, providers } from './model-access-spec.ts';
+import type { KeyPath } from './positions.ts';
+import { rotate } from './report-secrets.ts';
+import type { Reporter } from './reporter.ts';
+import { looksSecret } from './secrets.ts';
+import { isTable } from './tables.ts';
+import { choice, text } from './values.ts';
+
+/** Words for models, their servers and their keys, which several kinds of files share. */
+
+export const clientType = () => choice(...clientTypes);
+export const baseUrl = () =>
+  z.url({ protocol: /^https?$/ }).meta({ expected: 'a URL such as "https://api.openai.com/v1"' });
+const expectedVariable = 'the name of an environment variable such as "OPENAI_API_KEY"';
+export const variableName = () =>
+  z
+    .string()
+    .refine((name) => keyOf(name)?.variable !== undefined)
+    .meta({ expected: expectedVariable });
+export const headerTable = () =>
+  z.record(z.string(), z.string()).meta({ expected: 'a table of texts, by name of the header' });
+/** As on the command line: `"Name: value"`, or several. */
+export const headerList = (what: string) => {
+  const line = z.string().regex(/^[^:\s]+:\s*\S/);
+  return z.union([line, z.array(line)]).meta({ expected: `a text "NAME: ${what}", or a list of such` });
+};
+export const accessFields = {
+  model: text(),
+  endpoints_path: text(),
+  api_key_var: variableName(),
+  api_base_url: baseUrl(),
+};
+export const provider = () => choice(...providers);
+
+/** `"Name: value"`, one or several, as a table. */
+export function headersFrom(lines: string | readonly string[] | undefined): Record<string, string> {
+  const list = lines === undefined ? [] : typeof lines === 'string' ? [lines] : lines;
+  return Object.fromEntries(
+    list.map((line) => [line.slice(0, line.indexOf(':')).trim(), line.slice(line.indexOf(':') + 1).trim()]),
+  );
+}
+
+/** What people write for servers that ask for no key. */
+const placeholders = new Set(['empty', 'none', 'null', 'local', 'dummy', 'na', 'n/a', 'no-key', 'not-needed', 'nokey', 'x', 'token-abc123', 'sk-no-key-required']); // prettier-ignore
+
+/**
+ * What a text in the place of a key means: the name of an environment variable, a placeholder (`variable: null`), or, with
+ * undefined, a literal key. A name is letters, digits and underscores, in capitals with at most 20 characters or with an
+ * underscore in it, and has few digits: keys are long, mixed, and full of digits.
+ */
+export function keyOf(value: string): { readonly variable: string | null } | undefined {
+  if (placeholders.has(value.toLowerCase())) return { variable: null };
+  if (looksSecret(value) || !/^[A-Za-z_]\w{0,63}$/.test(value)) return undefined;
+  const digits = value.replaceAll(/\D/g, '').length;
+  const isName = value.includes('_') || (value === value.toUpperCase() && value.length <= 20);
+  return isName && digits <= 4 ? { variable: value } : undefined;
+}
+
+/** A key that is written out is refused, and not repeated. */
+export function reportLiteralKey(path: KeyPath, reporter: Reporter): void {
+  reporter.add({
+    path,
+    expected: `${expectedVariable}, or "EMPTY" for a server that asks for no key`,
+    received: 'a literal key, it seems (not repeated here)',
+    suggestion: rotate,
+  });
+}
+
+const secretHeader = /^(?:authorization|proxy-authorization|cookie|.*(?:api|auth|access)[-_]?(?:key|token).*|.*secret.*)$/i; // prettier-ignore
+
+/** Headers that carry a key have no place in a file. `path` is that of the table. */
+export function reportSecretHeaders(value: unknown, path: KeyPath, reporter: Reporter): void {
+  const entries: [string | number, unknown][] = isTable(value)
+    ? Object.entries(value)
+    : (Array.isArray(value) ? value : []).map((line, i) => [i, line]);
+  for (const [key, given] of entries) {
+    const [name, said] = typeof key === 'string' ? [key, given] : [String(given).split(':')[0]!.trim(), given];
+    if (!secretHeader.test(name) && !(typeof said === 'string' && looksSecret(said))) continue;
+    reporter.add({
+      path: [...path, key],
+      expected: 'no header with a key in it: the key of api_key_var is sent by itself',
+      received: `${/^[\w-]{1,40}$/.test(name) && !looksSecret(name) ? name : 'a header'} with a value (not repeated here)`,
+      suggestion: rotate,
+    });
+  }
+}

@@ -1,0 +1,61 @@
+import assert from 'node:assert/strict';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { initLab } from '../../cli/commands/init.ts';
+import { starterFiles, starterKinds } from '../../cli/starters.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { dialects } from '../../core/spec/dialects/index.ts';
+import { parseConfigFile } from '../../core/spec/parse-config-file.ts';
+
+function folder(t: TestContext): string {
+  const made = mkdtempSync(path.join(tmpdir(), 'ratchet-init-'));
+  t.after(() => rmSync(made, { recursive: true }));
+  return made;
+}
+
+const names = ['alphabet-sort', 'gsm8k', 'math-python', 'reverse-text', 'wiki-search', 'wordle'];
+
+test('without a flag there are runs, evaluations, prompt optimizations and endpoints, for the six environments of the documents', async () => {
+  const files = [...(await starterFiles('ratchet')).keys()];
+  const expected = ['rl', 'eval', 'gepa'].flatMap((kind) => names.map((name) => `configs/${kind}/${name}.toml`));
+  assert.deepEqual(files, [...expected, 'configs/endpoints.toml']);
+});
+
+const known = new Set(dialects.map(({ name }) => name.split('-')[0]));
+const dialectOf = { ratchet: 'ratchet', lab: 'hosted', 'prime-rl': 'prime', 'vf-rl': 'vf' };
+
+for (const kind of starterKinds) {
+  test(`every file of the kind ${kind} loads as what it is`, async (t) => {
+    const projectFolder = folder(t);
+    await initLab(kind, projectFolder);
+    for (const [name, text] of await starterFiles(kind)) {
+      const isRun = !/configs\/(?:eval|gepa|endpoints)/.test(name);
+      if (isRun && !known.has(dialectOf[kind])) continue; // A dialect that this tree does not have.
+      const parsed = parseConfigFile(text, { file: name });
+      assert(parsed.ok, `${name}: ${JSON.stringify(parsed)}`);
+      assert.equal(parsed.kind, isRun ? 'run' : /configs\/(eval|gepa|endpoints)/.exec(name)![1]);
+      if (!isRun) continue;
+      const { missing } = await loadRunConfig(name, { projectFolder, isOnlyLookedAt: true });
+      const isHub = kind !== 'ratchet' || name.includes('gsm8k');
+      assert.deepEqual(
+        missing.map(({ hub }) => hub),
+        isHub ? [`primeintellect/${path.basename(name, '.toml')}`] : [],
+      );
+    }
+  });
+}
+
+test('what is there stays as it is, and both are said', async (t) => {
+  const place = folder(t);
+  mkdirSync(path.join(place, 'configs/rl'), { recursive: true });
+  writeFileSync(path.join(place, 'configs/rl/wordle.toml'), '# mine');
+  const said = await initLab('ratchet', place);
+  assert.equal(readFileSync(path.join(place, 'configs/rl/wordle.toml'), 'utf8'), '# mine');
+  assert.match(said, /^wrote {2}configs\/rl\/ {2}alphabet-sort\.toml.*wiki-search\.toml$/m);
+  assert.match(said, /^left as it was {2}configs\/rl\/ {2}wordle\.toml$/m);
+  assert.match(said, /npx ratchet train configs\/rl\/reverse-text\.toml/);
+  const again = await initLab('ratchet', place);
+  assert.doesNotMatch(again, /^wrote/m);
+});
