@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { configs } from './configs.ts';
 import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
 import { engineTrain } from './engine-train.ts';
@@ -31,6 +32,7 @@ for (const command of [
   s3Upload,
   view,
   statusLatency,
+  configs,
 ])
   bench.addCommand(command);
 

@@ -4,7 +4,6 @@ import { isDeepStrictEqual } from 'node:util';
 import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
 import { taskQueues } from '../../core/names.ts';
-import type { ReadAs } from '../../core/spec/parse-run-config.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig, type LoadOptions } from '../../backends/configs/load-run-config.ts';
@@ -21,8 +20,9 @@ import type { Clock } from '../clock.ts';
 import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
 import { notYetLine } from '../describe-run-file.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
-import { installEnvironment } from '../install-environment.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
+import { installEnvironment } from '../install-environment.ts';
+import { readAsLines } from '../read-as.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts';
@@ -96,9 +96,9 @@ export async function train(
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
   const { spec, resumeStep, readAs, notYet } = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
-  await checkModel(spec);
-  if (readAs.dialect !== ownDialect) audience.say(readAsLine(file, readAs));
+  for (const line of readAsLines(file, readAs)) audience.say(line);
   for (const field of notYet) audience.say(`not yet honoured: ${notYetLine(field)}`);
+  await checkModel(spec);
   const command = { file, ...named, name: run === usualName ? null : run, overrides };
 
   const goOn = trainAgain(command);
@@ -178,16 +178,6 @@ async function installMissing(file: string, options: LoadOptions): Promise<void>
   const { missing } = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
   const wanted = new Set(missing.flatMap(({ hub }) => hub ?? []));
   for (const environment of wanted) await installEnvironment(environment, options.projectFolder);
-}
-
-const ownDialect = 'ratchet';
-
-/** In whose words a file was read, and whose they could be as well. */
-function readAsLine(file: string, { title, alternatives }: ReadAs): string {
-  const others = alternatives.map(
-    ({ dialect, title: other, differs }) => `; with --dialect ${dialect} (${other}) ${differs.slice(0, 3).join(', ')}`,
-  );
-  return `${file} is read as ${title}${others.join('')}`;
 }
 
 type Teller = Pick<Clock, 'say' | 'part'>;

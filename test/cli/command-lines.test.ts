@@ -107,3 +107,23 @@ describe('a command line whose feature is still to come is known, and says so', 
     });
   }
 });
+
+describe('a command line that makes a place to work in', () => {
+  for (const [line, first] of [
+    ['lab setup', 'configs/lab/'],
+    ['lab setup --prime-rl', 'configs/prime-rl/'],
+    ['lab setup --vf-rl', 'configs/vf-rl/'],
+  ] as const) {
+    test(`ratchet ${line} writes examples there, and leaves what is there as it was`, async () => {
+      const { code, out, err } = await typed(line);
+      assert.equal(code, 0, err);
+      assert.match(out, new RegExp(`wrote +${first}`));
+    });
+  }
+
+  test('ratchet env install my-env says where a folder for it would be', async () => {
+    const { code, out } = await typed('env install my-env');
+    assert.equal(code, 1);
+    assert.match(out, /no folder environments\/my_env/);
+  });
+});

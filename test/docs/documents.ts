@@ -4,6 +4,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { format, resolveConfig } from 'prettier';
 import { type Captures, capturesIn, commandSections } from './command-help.ts';
+import { dialectTables } from './dialect-tables.ts';
 import { metricTables } from './metric-tables.ts';
 import { runKeyTables } from './run-keys.ts';
 
@@ -11,7 +12,7 @@ export const docsFolder = fileURLToPath(new URL('../../docs/', import.meta.url))
 const begin = '<!-- made from the code: npm run docs -->';
 const end = '<!-- end of what is made -->';
 
-export const madeDocuments = ['your-own-run.md', 'metrics.md', 'commands.md'] as const;
+export const madeDocuments = ['your-own-run.md', 'dialects.md', 'metrics.md', 'commands.md'] as const;
 export type MadeDocument = (typeof madeDocuments)[number];
 
 /** A document as the code has it now; captured output stays as it is unless new one is given. */
@@ -27,5 +28,6 @@ export async function made(name: MadeDocument, captures?: Captures): Promise<str
 
 function body(name: MadeDocument, captures: Captures): string | Promise<string> {
   if (name === 'your-own-run.md') return runKeyTables();
+  if (name === 'dialects.md') return dialectTables();
   return name === 'metrics.md' ? metricTables() : commandSections(captures);
 }

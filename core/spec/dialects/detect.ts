@@ -22,7 +22,8 @@ function knownKeys(table: Table, dialect: Dialect, path: readonly (string | numb
   let known = 0;
   for (const [key, value] of Object.entries(table)) {
     const schema = schemaAt(schemaOf(dialect), [...path, key]);
-    if (schema === undefined) continue;
+    // What is known and refused speaks for no dialect.
+    if (schema === undefined || schema.type === 'never') continue;
     known += fits(schema.type, value) ? 1 : -1;
     if (isTable(value)) known += knownKeys(value, dialect, [...path, key]);
     else if (Array.isArray(value)) {
@@ -33,8 +34,6 @@ function knownKeys(table: Table, dialect: Dialect, path: readonly (string | numb
 }
 
 function fits(type: string, value: unknown): boolean {
-  // Known and refused: whoever writes it means another dialect.
-  if (type === 'never') return false;
   const isStructure = type === 'object' || type === 'record';
   if (isTable(value)) return isStructure || type === 'union';
   if (Array.isArray(value) && value.some(isTable)) return type === 'array' || type === 'union';

@@ -1,0 +1,129 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { formatProblems, parseRunConfig, type Problem } from '../../../core/spec/parse-run-config.ts';
+
+const minimal = 'model = "Qwen/Qwen3-4B"\n[[env]]\nid = "owner/gsm8k"\n';
+
+function accept(text: string, dialect?: string) {
+  const parsed = parseRunConfig(text, { file: 'run.toml', ...(dialect === undefined ? {} : { dialect }) });
+  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
+  return parsed;
+}
+
+/** The one problem a file has. */
+function only(text: string, dialect?: string): Problem {
+  const parsed = parseRunConfig(text, { file: 'run.toml', ...(dialect === undefined ? {} : { dialect }) });
+  assert.ok(!parsed.ok, 'was accepted');
+  assert.equal(parsed.problems.length, 1, formatProblems(parsed.problems));
+  return parsed.problems[0]!;
+}
+
+describe('Hosted Training', () => {
+  test('it trains LoRA adapters of rank 16, whose alpha the file may name', () => {
+    assert.deepEqual([accept(minimal).spec.lora?.r, accept(minimal).spec.lora?.alpha], [16, 32]);
+    assert.equal(accept(`lora_alpha = 64\n${minimal}`).spec.lora?.alpha, 64);
+  });
+
+  test('a version beside an id is part of the id', () => {
+    const { spec } = accept(`${minimal}version = "1.2.0"\n[[eval.env]]\nid = "owner/aime@0.1"\n`);
+    assert.equal(spec.environments[0]?.id, 'owner/gsm8k@1.2.0');
+    assert.equal(spec.eval?.environments[0]?.id, 'owner/aime@0.1');
+  });
+
+  test('a v1 taskset is the environment and its arguments', () => {
+    const taskset = '{ id = "owner/sort-v1", min_turns = 3 }';
+    const { spec, readAs } = accept(
+      `model = "Qwen/Q"\n[[env]]\nname = "sort"\ntaskset = ${taskset}\nharness = { id = "default" }\n`,
+    );
+    assert.equal(readAs.dialect, 'hosted');
+    const [environment] = spec.environments;
+    assert.deepEqual(
+      [environment?.id, environment?.name, environment?.args],
+      ['owner/sort-v1', 'sort', { min_turns: 3 }],
+    );
+    assert.deepEqual(spec.later, { 'env[0].harness': { id: 'default' } });
+    assert.match(only(`${minimal}taskset = ${taskset}\n`).expected, /either an id or a taskset/);
+  });
+
+  test('the difficulty buffer is that of 0.5.61, and its ratios are the weights of the environments', () => {
+    const text = `${minimal}[[env]]\nid = "owner/b"\n[buffer]\nenv_ratios = [0.3, 0.7]\neasy_threshold = 0.8\nonline_difficulty_filtering = true\nseed = 5\n`;
+    const { spec, readAs } = accept(text);
+    assert.equal(readAs.dialect, 'hosted-0.5.61');
+    assert.deepEqual(
+      spec.environments.map(({ weight }) => weight),
+      [0.3, 0.7],
+    );
+    assert.deepEqual([spec.filter.onlineDifficultyFiltering, spec.seed], [true, 5]);
+    assert.deepEqual(spec.environments[0]?.pools, {
+      easyThreshold: 0.8,
+      hardThreshold: null,
+      easyFraction: 0,
+      hardFraction: 0,
+    });
+    const { path, received, line } = only(text.replace('[0.3, 0.7]', '[0.3]'));
+    assert.deepEqual([path, received, line], ['buffer.env_ratios', 'a list of 1', 7]);
+    assert.match(only(text, 'hosted').suggestion ?? '', /--dialect hosted-0.5.61/);
+  });
+
+  test('more steps ahead than one are one, which is said', () => {
+    const { spec, warnings } = accept(`max_async_level = 4\n${minimal}`);
+    assert.equal(spec.maxAsyncLevel, 1);
+    assert.match(warnings.join(), /max_async_level = 4 is 1 here/);
+  });
+
+  test('a cap on what is in flight is an oversampling factor, and stands alone', () => {
+    assert.equal(accept(`batch_size = 64\nmax_inflight_rollouts = 96\n${minimal}`).spec.oversamplingFactor, 1.5);
+    const both = only(`max_inflight_rollouts = 96\noversampling_factor = 2.0\n${minimal}`);
+    assert.match(both.expected, /only one of max_inflight_rollouts and oversampling_factor/);
+  });
+
+  test('parameters of the request in extra_body count, but not twice', () => {
+    const { spec } = accept(`${minimal}[sampling]\nextra_body = { top_p = 0.9, guided_json = "x" }\n`);
+    assert.equal(spec.sampling.topP, 0.9);
+    assert.deepEqual(spec.later, { 'sampling.extra_body': { guided_json: 'x' } });
+    const twice = only(`${minimal}[sampling]\ntemperature = 0.7\nextra_body = { temperature = 1.0 }\n`);
+    assert.match(twice.expected, /temperature in one of the two places/);
+  });
+
+  test('a filter that is always on is said to be, others wait', () => {
+    const { spec, warnings } = accept(
+      `${minimal}[[pre_batch_filters]]\ntype = "zero_advantage"\n[[pre_batch_filters]]\ntype = "repetition"\nwindow = 100\n`,
+    );
+    assert.match(warnings.join(), /pre_batch_filters\[0\] is always on here/);
+    assert.deepEqual(spec.later, { pre_batch_filters: [{ type: 'repetition', window: 100 }] });
+  });
+
+  test('what trains something else is refused where it is written', () => {
+    assert.match(only(`loss = "sft"\n${minimal}`).expected, /distillation from a teacher/);
+    assert.match(only(`checkpoint_id = "abc"\n${minimal}`).suggestion ?? '', /warm start/);
+    assert.match(
+      only(`${minimal}[sampling]\nenable_thinking = true\nreasoning_effort = "low"\n`).expected,
+      /only one of/,
+    );
+    const schedule = only(
+      `${minimal}[sampling]\ntemperature = 1.0\n[sampling.temp_scheduler]\nstart_temperature = 1.5\nend_temperature = 0.5\n`,
+    );
+    assert.equal(schedule.path, 'sampling.temperature');
+  });
+
+  test('errors that show after the translation stand where the field was written', () => {
+    const { line, path, suggestion } = only(`model = "Qwen/Q"\n\nbatch_size = 100\n[[env]]\nid = "a/b"\n`);
+    assert.deepEqual([line, path, suggestion], [3, 'batch_size', 'use 96 or 104']);
+  });
+
+  test('[ratchet] takes our own words beside', () => {
+    assert.equal(accept(`${minimal}[ratchet.store]\nuri = "file:elsewhere"\n`).spec.store.uri, 'file:elsewhere');
+  });
+});
+
+describe('the flat files of the documentation', () => {
+  test('the learning rate is the documentation’s for what is trained', () => {
+    const rate = (text: string) => accept(`${minimal}${text}`, 'flat').spec.learningRate;
+    assert.deepEqual([rate('[lora]\n'), rate('[lora]\nenabled = false\n'), rate('')], [1e-5, 1e-6, 1e-6]);
+  });
+
+  test('an empty table is the thing with its defaults', () => {
+    const { spec } = accept(`${minimal}weight = 0.5\n[lora]\n[kl_penalty]\n[wandb]\n`);
+    assert.deepEqual([spec.lora?.r, spec.kl.beta, spec.wandb?.project], [16, 0.1, null]);
+  });
+});

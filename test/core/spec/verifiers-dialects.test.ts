@@ -1,0 +1,147 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { formatProblems, parseRunConfig, type Problem } from '../../../core/spec/parse-run-config.ts';
+
+function read(text: string) {
+  return parseRunConfig(text, { file: 'run.toml' });
+}
+function accept(text: string) {
+  const parsed = read(text);
+  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
+  return parsed;
+}
+function problems(text: string): Problem[] {
+  const parsed = read(text);
+  assert.ok(!parsed.ok, 'was accepted');
+  return parsed.problems;
+}
+
+const vfRl = (args: string, more = ''): string =>
+  `model = "Qwen/Q"\n[env]\nid = "a/b"\n[inference]\ngpus = 1\n${more}[trainer]\ngpus = 2\n[trainer.args]\n${args}`;
+
+describe('vf-rl', () => {
+  test('what is not written is as RLConfig has it', () => {
+    const { spec, readAs } = accept(vfRl(''));
+    assert.equal(readAs.dialect, 'vf-rl');
+    assert.deepEqual([spec.batchSize, spec.rolloutsPerExample, spec.microBatchSize, spec.maxSteps], [512, 16, 8, 500]);
+    assert.deepEqual(
+      [spec.loss.type, spec.loss.maskLow, spec.loss.maskHigh, spec.loss.aggregation],
+      ['importance_sampling', 0.125, 8, 'token'],
+    );
+    assert.deepEqual([spec.lora?.r, spec.lora?.alpha, spec.learningRate, spec.seed], [8, 32, 1e-5, 42]);
+    assert.equal(spec.sampling.maxTokens, 2048);
+    assert.deepEqual(spec.later, { seq_len: 2048, 'inference.gpus': 1, 'trainer.gpus': 2 });
+  });
+
+  test('its loss, its adapters and its schedule are what the arguments say', () => {
+    const { spec } = accept(
+      vfRl(
+        'use_lora = false\nmask_ratio_low = 0.5\nmask_ratio_high = 2.0\nlr_scheduler_type = "cosine"\nwarmup_ratio = 0.1\nmax_steps = 200\nmax_seq_len = 1024\nreport_to = "none"\n',
+      ),
+    );
+    assert.deepEqual([spec.lora, spec.loss.maskLow, spec.loss.maskHigh, spec.wandb], [null, 0.5, 2, null]);
+    assert.deepEqual([spec.schedule.type, spec.schedule.warmupSteps, spec.sampling.maxTokens], ['cosine', 20, 1024]);
+  });
+
+  test('evaluations and checkpoints are asked for as transformers has it', () => {
+    const { spec } = accept(
+      vfRl('eval_strategy = "steps"\neval_steps = 25\nsave_steps = 0.1\nmax_steps = 200\nsave_total_limit = 3\n'),
+    );
+    assert.deepEqual([spec.eval?.interval, spec.eval?.skipFirstStep], [25, true]);
+    assert.deepEqual(spec.checkpoints, { interval: 20, keepLast: 3, keepInterval: null });
+    assert.match(accept(vfRl('eval_steps = 25\n')).warnings.join(), /no effect without eval_strategy/);
+  });
+
+  test('a batch that its GPUs cannot share is refused with those that they can', () => {
+    const [problem] = problems(vfRl('batch_size = 120\nmicro_batch_size = 16\nrollouts_per_example = 8\n'));
+    assert.deepEqual(
+      [problem?.line, problem?.path, problem?.suggestion],
+      [9, 'trainer.args.batch_size', 'use 96 or 128'],
+    );
+  });
+
+  test('arguments beside [trainer.args] count, in one place, and are said to', () => {
+    const { spec, warnings } = accept(vfRl('').replace('[trainer.args]', 'max_steps = 7'));
+    assert.equal(spec.maxSteps, 7);
+    assert.match(warnings.join(), /trainer.max_steps: vf-rl reads \[trainer.args\] alone/);
+    assert.match(
+      problems(vfRl('max_steps = 8\n').replace('gpus = 2', 'gpus = 2\nmax_steps = 7'))[0]!.expected,
+      /in one place/,
+    );
+  });
+
+  test('arguments of vLLM are kept, and misspelt ones refused', () => {
+    const args = (text: string): string => `[inference.args]\n${text}\n`;
+    const { spec, warnings } = accept(vfRl('', args('enforce_eager = true\nsomething_new = 1')));
+    assert.deepEqual(spec.later['inference.vllm'], { enforce_eager: true, something_new: 1 });
+    assert.match(warnings.join(), /something_new is no argument of vLLM’s that is known here/);
+    const [problem] = problems(vfRl('', args('enforce_eagr = true')));
+    assert.deepEqual([problem?.line, problem?.suggestion], [7, 'did you mean "enforce_eager"?']);
+  });
+
+  test('a file without GPUs is refused, as vf-rl refuses it', () => {
+    const paths = problems('model = "Qwen/Q"\n[env]\nid = "a/b"\n[trainer.args]\nmax_steps = 5\n').map(
+      ({ path }) => path,
+    );
+    assert.deepEqual(paths, ['inference', 'trainer.gpus']);
+  });
+});
+
+const grpo = (args: string): string => `model = "Qwen/Q"\n[env]\nid = "a/b"\n[trainer.args]\nmax_steps = 50\n${args}`;
+
+describe('GRPOConfig', () => {
+  test('a batch is rows at once × GPUs × how often they are accumulated', () => {
+    const { spec, readAs } = accept(
+      grpo('num_generations = 16\nper_device_train_batch_size = 4\ngradient_accumulation_steps = 8\n').replace(
+        '[trainer.args]',
+        '[trainer]\ngpus = 2\n[trainer.args]',
+      ),
+    );
+    assert.equal(readAs.dialect, 'grpo');
+    assert.deepEqual([spec.batchSize, spec.rolloutsPerExample, spec.microBatchSize], [64, 16, 4]);
+  });
+
+  test('its loss is clipped by ε and divided by rows and max_seq_len, with a KL term', () => {
+    const { spec } = accept(
+      grpo(
+        'num_generations = 8\nepsilon = 0.3\nepsilon_high = 0.4\nbeta = 0.02\nmax_seq_len = 1024\nmax_tokens = 256\n',
+      ),
+    );
+    assert.deepEqual([spec.loss.type, spec.loss.clipLow, spec.loss.clipHigh], ['grpo', 0.7, 1.4]);
+    assert.deepEqual([spec.loss.aggregation, spec.loss.maxTokens, spec.sampling.maxTokens], ['dr_grpo', 1024, 256]);
+    assert.deepEqual(spec.kl, { beta: 0.02, targetKl: null, refSyncSteps: 100 });
+    assert.deepEqual([spec.lora, spec.advantage, spec.schedule.type], [null, 'centered', 'linear']);
+    const other = accept(
+      grpo(
+        'num_generations = 8\nloss_type = "grpo"\nscale_rewards = true\nnum_iterations = 2\nnum_batches_ahead = 0\n',
+      ),
+    ).spec;
+    assert.deepEqual(
+      [other.loss.aggregation, other.advantage, other.numIterations, other.maxAsyncLevel],
+      ['sequence', 'std_normalized', 2, 0],
+    );
+  });
+
+  test('a reference that is mixed is renewed as a whole until it can be, and that is said', () => {
+    const { spec, warnings } = accept(grpo('beta = 0.1\nref_model_sync_steps = 50\n'));
+    assert.deepEqual([spec.kl.refSyncSteps, spec.later['kl_penalty.ref_mixup_alpha']], [50, 0.5]);
+    assert.match(warnings.join(), /ref_model_mixup_alpha = 0.5 would mix the two/);
+    const whole = accept(grpo('beta = 0.1\nref_model_mixup_alpha = 1.0\n'));
+    assert.equal(whole.spec.later['kl_penalty.ref_mixup_alpha'], undefined);
+    assert.equal(accept(grpo('beta = 0.1\nsync_ref_model = false\n')).spec.kl.refSyncSteps, null);
+  });
+
+  test('its arguments may stand at the top of a file, and a misspelt one is told the right one', () => {
+    const { spec, readAs } = accept(
+      'model = "Qwen/Q"\nmax_steps = 5\nnum_generations = 4\nbeta = 0.0\n[env]\nid = "a/b"\n',
+    );
+    assert.deepEqual([readAs.dialect, spec.rolloutsPerExample, spec.maxSteps], ['grpo', 4, 5]);
+    const [problem] = problems(grpo('num_generations = 8\nasync_generation_timeot = 60\n'));
+    assert.equal(problem?.suggestion, 'did you mean "async_generation_timeout"?');
+  });
+
+  test('epochs, and batches that several steps share, are refused', () => {
+    assert.match(problems(grpo('beta = 0.1\n').replace('max_steps = 50', ''))[0]!.expected, /whole epochs/);
+    assert.match(problems(grpo('steps_per_generation = 4\n'))[0]!.expected, /one optimizer step at a time/);
+  });
+});

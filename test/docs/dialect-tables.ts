@@ -1,0 +1,92 @@
+/** docs/dialects.md: what becomes of every field of every dialect. */
+import { type Dialect, type Field, schemaOf } from '../../core/spec/dialects/dialect.ts';
+import { dialects } from '../../core/spec/dialects/index.ts';
+import { laterFields } from '../../core/spec/dialects/later.ts';
+import { expectedAt } from '../../core/spec/schema-reader.ts';
+import { valueAt } from '../../core/spec/tables.ts';
+import { keysOfRunFiles } from './run-keys.ts';
+
+export function dialectTables(): string {
+  const shown: Dialect[] = [];
+  return dialects
+    .filter(({ schema }) => schema === undefined)
+    .map((dialect) => {
+      const same = shown.find(({ fields }) => fields === dialect.fields);
+      shown.push(dialect);
+      const title = `## \`${dialect.name}\`: ${dialect.title}`;
+      return [
+        title,
+        '',
+        ...(same ? [`Its fields and what becomes of them are those of \`${same.name}\`.`, ''] : sections(dialect)),
+      ].join('\n');
+    })
+    .join('\n');
+}
+
+function sections(dialect: Dialect): string[] {
+  const rows = Object.entries(dialect.fields)
+    .filter(([path]) => !isOtherPlace(path, dialect))
+    .map(([path, field]) => row(path, field, dialect));
+  const renames = (dialect.renames ?? []).map(({ was, is, since }) => `| \`${was}\` | \`${is}\` | ${since} |`);
+  return [
+    '| field | takes | default | becomes |',
+    '| --- | --- | --- | --- |',
+    ...rows,
+    '',
+    ...(renames.length === 0
+      ? []
+      : ['Older names:', '', '| was | is | since |', '| --- | --- | --- |', ...renames, '']),
+  ];
+}
+
+/** Arguments that are read in several places are shown in the usual one. */
+function isOtherPlace(path: string, { fields }: Dialect): boolean {
+  const name = path.split('.').at(-1)!;
+  const isArgument = path === name || path === `trainer.${name}`;
+  if (isArgument && Object.hasOwn(fields, `trainer.args.${name}`)) return true;
+  return path.startsWith('inference.') && Object.hasOwn(fields, 'inference.args') && !/\.(?:args|gpus)$/.test(path);
+}
+
+function row(path: string, field: Field, dialect: Dialect): string {
+  const schemaPath = path.split('.').flatMap((part) => (part.endsWith('[]') ? [part.slice(0, -2), 0] : [part]));
+  const refused = field.fate.kind === 'refused';
+  const takes = refused
+    ? '–'
+    : (field.schema.meta()?.expected ?? expectedAt(schemaOf(dialect), schemaPath) ?? 'a table');
+  return `| \`${path}\` | ${escaped(takes)} | ${defaultOf(field, dialect)} | ${escaped(becomesOf(field))} |`;
+}
+
+const ownDefaults = new Map(
+  keysOfRunFiles().map(({ table, key, fallback }) => [table === '' ? key : `${table}.${key}`, fallback]),
+);
+
+function defaultOf({ fate, usual, isRequired }: Field, { defaults }: Dialect): string {
+  if (isRequired === true) return 'required';
+  if (usual !== undefined) return escaped(usual);
+  if (fate.kind !== 'becomes' || fate.convert !== undefined) return '–';
+  const path = fate.path.replaceAll('[]', '');
+  const own = valueAt(defaults, path.split('.'));
+  const found = own === undefined ? ownDefaults.get(path) : JSON.stringify(own);
+  return found === undefined || found === null ? '–' : `\`${found}\``;
+}
+
+function becomesOf({ fate }: Field): string {
+  switch (fate.kind) {
+    case 'becomes': {
+      const later = laterFields[fate.path];
+      return `\`${fate.path}\`${fate.convert ? ', converted' : ''}${later ? ` (to come: ${later.feature})` : ''}`;
+    }
+    case 'together':
+      return fate.what;
+    case 'ignored':
+      return `nothing, with a warning: ${fate.why}`;
+    case 'refused':
+      return `refused: ${fate.instead}`;
+    default:
+      return fate satisfies never;
+  }
+}
+
+function escaped(text: string): string {
+  return text.replaceAll('|', String.raw`\|`).replaceAll('[[', String.raw`\[[`);
+}
