@@ -34,7 +34,7 @@ export function readConfigLine(words: readonly string[]): ConfigLine {
       settings.push(word);
       const takesNext = next !== undefined && !word.includes('=') && next !== '@' && !next.startsWith('--');
       if (takesNext) settings.push(words[++i]!);
-    } else if (/^@[^\s]/.test(word)) throw refused(`a space after the @: ${`@ ${word.slice(1)}`}`, word);
+    } else if (/^@[^\s]/.test(word)) throw refused(`a space after the @: @ ${word.slice(1)}`, word);
     else if (files.length === 0) files.push({ file: word });
     else throw refused('--key value, or "@ FILE" for a further run file', word);
   }

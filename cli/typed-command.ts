@@ -17,7 +17,7 @@ export function trainAgain({ file, over = [], dialect, name, overrides }: TypedC
   const files = over.map(({ file: next, section }) =>
     [...(section === undefined ? [] : [quote(`--${section}`)]), '@', quote(next)].join(' '),
   );
-  const named = [...(dialect === undefined ? [] : [`--dialect ${quote(dialect)}`])];
+  const named = dialect === undefined ? [] : [`--dialect ${quote(dialect)}`];
   const settings = Object.entries(overrides).map(([key, value]) =>
     // A value of its own that starts with a dash would be read as the next setting.
     value === '' || value.startsWith('-') ? quote(`--${key}=${value}`) : `${quote(`--${key}`)} ${quote(value)}`,

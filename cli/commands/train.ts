@@ -30,8 +30,9 @@ A run goes on where it stands. To go on from another committed step, in a new li
 `;
 
 const filesHelp = `
-Further files are laid over the first from left to right: ${'`'}@ mine.toml${'`'}; lists are replaced. ${'`'}--trainer @ t.toml${'`'} is a file for one
-table. ${'`'}--ckpt${'`'} turns a table on with its defaults, ${'`'}--no-wandb${'`'} takes it away. Settings are in the file's words, or in Ratchet's.
+Further files are laid over the first from left to right: @ mine.toml; lists are replaced. --trainer @ t.toml is a file for
+one table. --ckpt turns a table on with its defaults, --no-wandb takes it away. Settings are in the file's words, or in
+Ratchet's.
 `;
 
 /** A command that trains: `train`, and the same under the names that other trainers gave it. */

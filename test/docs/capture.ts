@@ -20,6 +20,12 @@ interface Typed {
 const typed: readonly Typed[] = [
   { command: 'doctor words.toml' },
   { command: 'check words.toml' },
+  { command: 'rl @ words.toml @ mine.toml --max-stepz 5 --no-eval' },
+  { command: 'prime-rl words.toml --dialect prime-rl-04' },
+  { command: 'vf-rl @ words.toml --batch-size 30' },
+  { command: 'lab setup --vf-rl' },
+  { command: 'eval run gsm8k -m Qwen/Qwen3-4B' },
+  { command: 'gepa run gsm8k -m Qwen/Qwen3-4B' },
   { command: 'env list' },
   { command: 'train words.toml --plain' },
   { command: 'status words' },
@@ -54,6 +60,7 @@ const steered: readonly Typed[] = [
 export async function captureCommands(): Promise<Captures> {
   const project = await openSmallProject({
     'words.toml': smallRun,
+    'mine.toml': 'seed = 1\n[sampling]\ntemperature = "hot"\n',
     'long.toml': smallRun.replace('max_steps = 12', 'max_steps = 5000'),
   });
   const captures = new Map<string, string>();

@@ -1,7 +1,8 @@
 import { z } from 'zod';
 import { type KeyPath, pathKey } from '../positions.ts';
 import { isTable, setAt, type Table, valueAt } from '../tables.ts';
-import { fieldsWithOldNames, placed, withNewNames } from './renames.ts';
+import { placed, placesOf } from './places.ts';
+import { fieldsWithOldNames, withNewNames } from './renames.ts';
 
 /**
  * A dialect is a table of its fields: what each accepts, and what becomes of it in our own words (ratchet.ts). From it come
@@ -242,21 +243,6 @@ function applyFate(
   const ours = placed(fate.path, at);
   const made = fate.convert ? fate.convert(value as never) : value;
   if (made !== undefined) own.set(ours, made, at);
-}
-
-/** Where a field was written: once, several times in a list of tables, or nowhere. */
-export function placesOf(path: string, table: Table): KeyPath[] {
-  let places: KeyPath[] = [[]];
-  for (const part of path.split('.')) {
-    const key = part.replace('[]', '');
-    places = places.flatMap((place) => {
-      const found = valueAt(table, [...place, key]);
-      if (found === undefined) return [];
-      if (!part.endsWith('[]')) return [[...place, key]];
-      return Array.isArray(found) ? found.map((_, i) => [...place, key, i]) : [];
-    });
-  }
-  return places;
 }
 
 function leavesOf(table: Table, path: KeyPath = []): [KeyPath, unknown][] {

@@ -100,7 +100,7 @@ function setLengths(written: Table, own: Own): void {
   const length = all ?? collected;
   if (all) agreed(written, own, ['seq_len', 'trainer.model.seq_len', 'orchestrator.seq_len'], shared);
   else if (trained && Number(trained.value) < Number(collected?.value ?? lengthUsual)) {
-    const [from, least] = [collected?.at ?? trained.at, String(collected?.value ?? lengthUsual)];
+    const [from, least] = [collected?.at ?? trained.at, String(Number(collected?.value ?? lengthUsual))];
     const expected = `at least orchestrator.seq_len (${least}), or one seq_len at the top for both`;
     own.refuse({ paths: [trained.at, from], expected, received: String(trained.value) });
   } else if (trained && !collected) {

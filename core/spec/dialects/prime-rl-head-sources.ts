@@ -193,7 +193,7 @@ function refuseOwn(own: Own, { value, at }: Found, key: string): void {
   if (said === undefined || (isTable(said) && Object.keys(said).length === 0)) return;
   const type = isTable(said) ? (said['type'] ?? 'grpo') : said;
   const isPlain =
-    isTable(said) && Object.keys(said).every((name) => name === 'type') && ['grpo', 'default'].includes(String(type));
+    isTable(said) && Object.keys(said).every((name) => name === 'type') && (type === 'grpo' || type === 'default');
   if (isPlain) return;
   own.refuse({
     paths: [[...at, key]],

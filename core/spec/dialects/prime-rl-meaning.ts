@@ -71,8 +71,8 @@ export function setScheduler(written: Table, own: Own, maxSteps: number): void {
     if (scheduler[key] === undefined || (type !== 'constant' && (key !== 'decay_steps' || type === 'linear'))) continue;
     own.refuse({
       paths: [from(key), from('type')],
-      expected: `nothing: a ${String(type)} schedule has no ${key}`,
-      received: String(scheduler[key]),
+      expected: `nothing: a ${JSON.stringify(type)} schedule has no ${key}`,
+      received: JSON.stringify(scheduler[key]),
       ...(type === 'constant' ? { suggestion: 'write type = "linear" beside it, with decay_steps = 0' } : {}),
     });
   }
@@ -185,10 +185,10 @@ export function refuseUnlessLess(
   [high, highUsual]: readonly [string, number],
 ): void {
   const [below, above] = [found(written, low), found(written, high)];
-  const values = [below?.value ?? lowUsual, above?.value ?? highUsual];
-  if (Number(values[0]) < Number(values[1])) return;
+  const values = [Number(below?.value ?? lowUsual), Number(above?.value ?? highUsual)] as const;
+  if (values[0] < values[1]) return;
   const first = below?.at ?? low.split('.');
-  const expected = `less than ${high} (${String(values[1])})`;
+  const expected = `less than ${high} (${values[1]})`;
   own.refuse({ paths: [first, above?.at ?? first], expected, received: String(values[0]) });
 }
 

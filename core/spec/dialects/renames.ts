@@ -1,6 +1,7 @@
 import { formatPath, type KeyPath, pathKey } from '../positions.ts';
 import { copied, isTable, removeAt, setAt, type Table, valueAt } from '../tables.ts';
-import { type Dialect, type Field, placesOf, type Rename, type TranslationProblem } from './dialect.ts';
+import type { Dialect, Field, Rename, TranslationProblem } from './dialect.ts';
+import { placed, placesOf } from './places.ts';
 
 /** Fields and tables under names that they had before. */
 
@@ -116,14 +117,6 @@ function moveEmptyTables(renames: readonly Rename[], table: Table, used: Set<Ren
     removeAt(table, was.split('.'));
     if (valueAt(table, is.split('.')) === undefined) setAt(table, is.split('.'), {});
   }
-}
-
-/** A path of a table of fields with the positions of another, in turn. */
-export function placed(path: string, at: KeyPath): KeyPath {
-  const positions = at.filter((part) => typeof part === 'number');
-  return path.split('.').flatMap((part): (string | number)[] => {
-    return part.endsWith('[]') ? [part.slice(0, -2), positions.shift() ?? 0] : [part];
-  });
 }
 
 function placeIn(places: ReadonlyMap<string, KeyPath>): (path: KeyPath) => KeyPath {
