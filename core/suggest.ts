@@ -17,6 +17,10 @@ export function nearestNames(name: string, candidates: readonly string[]): strin
     if (distance < within) [nearest, within] = [[candidate], distance];
     else if (distance === within && nearest.length > 0 && !nearest.includes(candidate)) nearest.push(candidate);
   }
+  // As typed, `_val` is as near to `eval` as to `val`.
+  for (const candidate of candidates) {
+    if (!nearest.includes(candidate) && editDistance(name, candidate) === 1) nearest.push(candidate);
+  }
   return nearest;
 }
 

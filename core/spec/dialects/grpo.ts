@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { nearestName } from '../../suggest.ts';
+import { describe } from '../reporter.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import { args, atLeastZero, choice, environmentId, flag, positive, text, whole } from '../values.ts';
 import { setAsyncLevel } from './common-words.ts';
@@ -139,7 +140,7 @@ function setBatch({ value, path }: Arguments, own: Own): void {
     own.refuse({
       paths: [path(name), from],
       expected: `${wanted}, or nothing: rollouts are sampled for one optimizer step at a time`,
-      received: String(given),
+      received: describe(given),
       suggestion: 'for several passes over a batch see num_iterations',
     });
   }
@@ -155,7 +156,7 @@ function setLengths({ value, path }: Arguments, own: Own): void {
   }
 }
 
-const aggregations: Readonly<Record<string, string>> = { grpo: 'sequence', bnpo: 'token', dr_grpo: 'dr_grpo' };
+const aggregations = { grpo: 'sequence', bnpo: 'token', dr_grpo: 'dr_grpo' } as const;
 
 function setLoss({ value, path }: Arguments, own: Own): void {
   const at = (key: string) => ['trainer', 'loss', key];
@@ -163,7 +164,7 @@ function setLoss({ value, path }: Arguments, own: Own): void {
   const high = Number(value('epsilon_high') ?? low);
   own.set(at('clip_low'), Math.max(0, rounded(1 - low)), path('epsilon'));
   own.set(at('clip_high'), rounded(1 + high), path(value('epsilon_high') === undefined ? 'epsilon' : 'epsilon_high'));
-  const type = String(value('loss_type') ?? 'dr_grpo');
+  const type = (value('loss_type') ?? 'dr_grpo') as keyof typeof aggregations;
   own.set(at('aggregation'), aggregations[type], path('loss_type'));
   if (type === 'dr_grpo') own.set(at('dr_grpo_tokens'), own.get(['seq_len']), path('max_seq_len'));
 }

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { describe } from '../reporter.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import {
   anyNumber,
@@ -208,7 +209,7 @@ function checkTemperature(written: Table, own: Own): void {
   own.refuse({
     paths: [['sampling', 'temperature'], path],
     expected: 'nothing beside [sampling.temp_scheduler], which says the temperature of every step',
-    received: String(temperature),
+    received: describe(temperature),
   });
 }
 

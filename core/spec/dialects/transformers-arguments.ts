@@ -183,8 +183,8 @@ export function transformersTogether(
 
 /** Both trainers report to W&B unless told otherwise. */
 function setWandb({ value, path }: Arguments, own: Own): void {
-  const given = value('report_to') ?? 'wandb';
-  const trackers = Array.isArray(given) ? given.map(String) : [String(given)];
+  const given = (value('report_to') ?? 'wandb') as string | readonly string[];
+  const trackers = typeof given === 'string' ? [given] : given;
   const others = trackers.filter((tracker) => !['wandb', 'all', 'none'].includes(tracker));
   if (others.length > 0) own.warn(`report_to: ${others.join(', ')} is not fed; ${noTrackers}`);
   if (!trackers.includes('wandb') && !trackers.includes('all')) return;

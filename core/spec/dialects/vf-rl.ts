@@ -3,7 +3,7 @@ import { nearestName } from '../../suggest.ts';
 import { isTable, type Table } from '../tables.ts';
 import { args, choices, decay, environmentId, flag, positive, text, whole, atLeastZero } from '../values.ts';
 import { maskedImportanceSampling } from './common-words.ts';
-import { becomes, converted, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
+import { becomes, converted, type Dialect, type Field, ignored, type Own, together } from './dialect.ts';
 import { loraModules } from './ratchet.ts';
 import {
   argumentsOf,

@@ -191,7 +191,7 @@ export function spoiled(text: string, random: () => number): string {
     else
       lines[at] =
         line.slice(0, Math.floor(random() * line.length)) +
-        pick([...letters, '"', '=', '\n', '.', '[']) +
+        pick([...letters.split(''), '"', '=', '\n', '.', '[']) +
         line.slice(Math.floor(random() * line.length));
     if (lines.length === 0) lines.push('');
   }
