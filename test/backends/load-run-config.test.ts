@@ -89,7 +89,10 @@ describe('loading a run’s config', () => {
   ];
   for (const [written, where] of models) {
     test(`model "${written}" in configs/ means ${where}`, async (t) => {
-      const projectFolder = await project(t, { 'configs/words.toml': config(written), 'models/qwen/config.json': '{}' });
+      const projectFolder = await project(t, {
+        'configs/words.toml': config(written),
+        'models/qwen/config.json': '{}',
+      });
       const { spec } = await loadRunConfig('configs/words.toml', { projectFolder });
       assert.equal(spec.model, where.replace('{project}', projectFolder));
     });
