@@ -13,6 +13,9 @@ const ownRoot = fileURLToPath(new URL('../', import.meta.url));
 /** How long a program that is no longer current is kept: a run that was started with it may still load parts of it. */
 const keptMs = 30 * 24 * 3_600_000;
 
+/** Packages of many small files that every command reads: they become part of the program, the others stay where they are. */
+const putIn = /^(?:zod|smol-toml)$/;
+
 const currentFile = 'current.json';
 
 /**
@@ -87,6 +90,9 @@ async function build(root, folder) {
       {
         name: 'as if from source',
         setup(bundler) {
+          bundler.onResolve({ filter: putIn }, ({ path: name }) => ({
+            path: fileURLToPath(import.meta.resolve(name)),
+          }));
           bundler.onLoad({ filter: /\.ts$/ }, async ({ path: file }) => {
             sources[path.relative(root, file)] = stateOf(file);
             return { contents: fromSource(await readFile(file, 'utf8'), file), loader: 'ts' };

@@ -1,9 +1,8 @@
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { environmentFinder } from '../backends/environments/find.ts';
-import { RatchetError } from '../core/errors.ts';
 import { environmentIdsOf, kindOf, parseConfigFile, summaryOf } from '../core/spec/parse-config-file.ts';
-import { formatProblems } from '../core/spec/problems.ts';
+import { formatProblems, type Problem } from '../core/spec/problems.ts';
 
 const titles = {
   eval: 'evaluations (ratchet eval run)',
@@ -11,9 +10,16 @@ const titles = {
   endpoints: 'a registry of endpoints',
 };
 
+export interface OtherKind {
+  readonly kind: 'eval' | 'gepa' | 'endpoints';
+  readonly problems: readonly Problem[];
+  readonly lines: readonly string[];
+  readonly json: object;
+}
+
 /**
  * What `check` says of a file that is no run: what it was read as and why, warnings, what it means, and which of its environments are not
- * here. null for a run, or a file that cannot be read, of which its own reader says so. Throws ConfigInvalid with all problems.
+ * here. null for a run, or a file that cannot be read, of which its own reader says so.
  */
 export async function otherKind(
   file: string,
@@ -21,12 +27,15 @@ export async function otherKind(
     projectFolder,
     overrides,
   }: { readonly projectFolder: string; readonly overrides: Readonly<Record<string, string>> },
-): Promise<{ readonly kind: 'eval' | 'gepa' | 'endpoints'; readonly lines: readonly string[] } | null> {
+): Promise<OtherKind | null> {
   const text = await readFile(path.resolve(projectFolder, file), 'utf8').catch(() => null);
   if (text === null || kindOf(text, file).kind === 'run') return null;
   const parsed = parseConfigFile(text, { file, overrides });
   if (parsed.kind === 'run') return null;
-  if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
+  if (!parsed.ok) {
+    const { kind, problems } = parsed;
+    return { kind, problems, lines: formatProblems(problems).split('\n'), json: { kind, file, ok: false, problems } };
+  }
   const find = environmentFinder({ projectFolder });
   const environments = environmentIdsOf(parsed).flatMap((id) => {
     const found = find(id, { builtin: false });
@@ -39,5 +48,6 @@ export async function otherKind(
     ...summaryOf(parsed),
     ...environments,
   ];
-  return { kind: parsed.kind, lines };
+  const { ok, ...json } = parsed;
+  return { kind: parsed.kind, problems: [], lines, json: { file, ok, problems: [], environments, ...json } };
 }

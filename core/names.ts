@@ -79,6 +79,11 @@ export function isEnvironmentFile(id: string): boolean {
   return environmentFilePattern.test(id);
 }
 
+/** Whether a model's name is one on the Hugging Face Hub: `Qwen/Qwen3-4B`. A folder may have such a name as well. */
+export function isHubId(model: string): boolean {
+  return /^[A-Za-z0-9][\w.-]*\/[A-Za-z0-9][\w.-]*$/.test(model);
+}
+
 export const environmentFilePattern = /^(?:\.{1,2}\/|\/).*[^/]\.m?[jt]s$/;
 
 /**

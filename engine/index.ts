@@ -1,7 +1,7 @@
 /** The embedded model engine: samples from and trains small decoders (Qwen3, Qwen2, Llama) on the CPU with onnxruntime-node. */
 export { type EngineFingerprint, engineFingerprint } from './fingerprint.ts';
 export { type ModelConfig, type ModelFamily, parseModelConfig, type RopeScaling } from './model/config.ts';
-export { requireMemory } from './model/memory.ts';
+export { copiesForPasses, copiesInTraining, requireMemory } from './model/memory.ts';
 export {
   type LoadOptions,
   loadModelFolder,
@@ -11,19 +11,18 @@ export {
 } from './model/model-folder.ts';
 export { writeAtOnce } from './model/write-at-once.ts';
 export { type AdapterDescription, describeAdapter, relativeBase, saveAdapterFolder } from './model/adapter-folder.ts';
+export { adaptedLayers, adapterParameterCount, type LoraConfig } from './model/adapter-layout.ts';
 export {
-  adaptedLayers,
   adapterInputs,
-  adapterParameterCount,
   AdapterParameters,
   createAdapter,
-  type LoraConfig,
   loraScale,
   mergeAdapter,
   MergedParameters,
   policyDigest,
 } from './model/lora.ts';
-export { parameterCount, Parameters } from './model/parameters.ts';
+export { parameterCount } from './model/parameter-layout.ts';
+export { Parameters } from './model/parameters.ts';
 export { createPreset, openModel } from './model/presets.ts';
 export type { SessionOptions } from './onnx/session.ts';
 export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';
@@ -44,7 +43,7 @@ export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
 export type { MaskedSample } from './train/pack.ts';
 export { importUserFunction, requireCustomLoss } from './train/user-code.ts';
 export { TrainerProcess } from './train/trainer-process.ts';
-export { copiesForPasses, copiesInTraining, EngineTrainer, type TrainerOptions } from './train/trainer.ts';
+export { EngineTrainer, type TrainerOptions } from './train/trainer.ts';
 export type {
   ExportOptions,
   ScoreOptions,

@@ -1,43 +1,52 @@
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { isHubId } from '../../core/names.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
-import {
-  adapterParameterCount,
-  copiesForPasses,
-  copiesInTraining,
-  createPreset,
-  parameterCount,
-  parseModelConfig,
-  requireMemory,
-} from '../../engine/index.ts';
+// One by one: a command that only looks needs neither the engine nor its libraries.
+import { adapterParameterCount } from '../../engine/model/adapter-layout.ts';
+import { type ModelConfig, parseModelConfig } from '../../engine/model/config.ts';
+import { copiesForPasses, copiesInTraining, requireMemory } from '../../engine/model/memory.ts';
+import { parameterCount } from '../../engine/model/parameter-layout.ts';
+import { presetFiles } from '../../engine/model/preset-files.ts';
 
 type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> & Partial<Pick<RunSpec, 'numIterations' | 'trainer'>>;
 
-/**
- * Refuses a model that the embedded engine cannot open, adapt or hold, before anything is started for it. Where there
- * is a warm-up it trains all weights, whatever the run trains after it.
- */
-export async function checkModel({ model, lora, sft, numIterations = 1, trainer }: ModelUse): Promise<void> {
-  const config = await readConfig(model);
-  if (trainer?.kind === 'module') return; // what it can hold is its own affair
-  const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
-  if (!lora || sft) requireMemory(parameterCount(config), copies, 'training it');
-  if (!lora) return;
-  const adapterCount = adapterParameterCount(config, lora);
-  requireMemory(parameterCount(config), copies, 'training its adapters', { adapterCount });
+/** How much of a model there is. */
+export interface ModelSize {
+  readonly parameterCount: number;
+  /** Of the adapters; null where all weights are trained. */
+  readonly adapterCount: number | null;
 }
 
-async function readConfig(model: string): Promise<ReturnType<typeof parseModelConfig>> {
-  if (model.startsWith('preset:')) return createPreset(model, { seed: 0 }).config;
+/**
+ * Refuses a model that the embedded engine cannot open, adapt or hold, before anything is started for it; else says how
+ * large it is. Where there is a warm-up it trains all weights, whatever the run trains after it.
+ */
+export async function checkModel({ model, lora, sft, numIterations = 1, trainer }: ModelUse): Promise<ModelSize> {
+  const config = await readModelConfig(model);
+  const size = { parameterCount: parameterCount(config), adapterCount: lora && adapterParameterCount(config, lora) };
+  if (trainer?.kind === 'module') return size; // what it can hold is its own affair
+  const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
+  if (size.adapterCount === null || sft) requireMemory(size.parameterCount, copies, 'training it');
+  if (size.adapterCount === null) return size;
+  requireMemory(size.parameterCount, copies, 'training its adapters', { adapterCount: size.adapterCount });
+  return size;
+}
+
+async function readModelConfig(model: string): Promise<ModelConfig> {
+  if (model.startsWith('preset:')) return parseModelConfig(presetFiles(model)['config.json'] ?? '', model);
   const file = path.join(model, 'config.json');
   try {
     return parseModelConfig(await readFile(file, 'utf8'), file);
   } catch (cause) {
     if (cause instanceof RatchetError) throw cause;
+    const fetched = isHubId(model)
+      ? `hf download ${model} --local-dir models/${path.basename(model)}`
+      : 'hf download OWNER/NAME --local-dir FOLDER';
     throw new RatchetError(
       'ModelUnsupported',
-      `model: expected a preset (preset:reverse-text-0.2m) or a folder with Hugging Face files, but ${model} has no config.json. Nothing is downloaded by itself: fetch the model into a folder first (hf download OWNER/NAME --local-dir FOLDER) and name that.`,
+      `model: expected a preset (preset:reverse-text-0.2m) or a folder with Hugging Face files, but ${isHubId(model) ? `${model} is no folder here` : `${model} has no config.json`}. Nothing is downloaded by itself: fetch the model into a folder first (${fetched}) and name that.`,
       { cause },
     );
   }

@@ -1,21 +1,25 @@
 import { existsSync } from 'node:fs';
-import { readFile, realpath } from 'node:fs/promises';
+import { access, readFile, realpath } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
-import { isEnvironmentFile } from '../../core/names.ts';
+import { isEnvironmentFile, isHubId } from '../../core/names.ts';
 import {
-  formatProblems,
+  type Advice,
   type MissingEnvironment,
+  type NotYet,
   parseRunConfig,
   type ReadAs,
 } from '../../core/spec/parse-run-config.ts';
+import type { KeyPath } from '../../core/spec/positions.ts';
+import { ConfigProblems, type Place, type Problem } from '../../core/spec/problems.ts';
 import { type CodeRef, DataRef, type RunSpec } from '../../core/spec/run-spec.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { sha256 } from '../store/file-store.ts';
 import { openRunStore, resolveStoreUri } from '../store/index.ts';
 import { decodeJson } from '../store/objects.ts';
+import { Refused } from './refused.ts';
 import { readSftData } from './sft-data.ts';
 
 /** A file that is laid over those before it; `section` is the table it lies in, dotted. */
@@ -36,7 +40,7 @@ export interface LoadOptions {
   readonly over?: readonly ConfigLayer[];
   /** Whether a run that is there may be looked at in any store; without it, in folders of this machine alone. */
   readonly reachesStore?: boolean;
-  /** Only to be looked at: environments that are not here are no error. */
+  /** Only to be looked at: environments that are not here are no error, and files that will not do are told in `problems`. */
   readonly isOnlyLookedAt?: boolean;
 }
 
@@ -46,13 +50,21 @@ export interface LoadedConfig {
   readonly readAs: ReadAs;
   /** Environments that are not here; none unless the file is only looked at. */
   readonly missing: readonly MissingEnvironment[];
+  /** What is read and kept, and not yet honoured. */
+  readonly notYet: readonly NotYet[];
+  /** What lies outside of the rules of thumb. */
+  readonly advice: readonly Advice[];
+  /** Of files that the config names; empty unless it is only looked at. */
+  readonly problems: readonly Problem[];
+  /** Where a field of ours was written, by its names. */
+  readonly placeOf: (...names: KeyPath[]) => Place;
   /** The step to go on from, where the config asks for one: −1 = the latest. */
   readonly resumeStep: number | null;
   /** The rows of `[sft] data` as a run stores them; null where there are none, or the run that is there has its own. */
   readonly sftRows: Uint8Array | null;
 }
 
-/** A TOML file as a run spec with every path made absolute. Throws `ConfigInvalid` naming all problems at once. */
+/** A TOML file as a run spec with every path made absolute. Throws `ConfigProblems` (ConfigInvalid) naming all problems at once. */
 export async function loadRunConfig(
   file: string,
   { projectFolder, overrides = {}, run, dialect, over = [], reachesStore = false, isOnlyLookedAt = false }: LoadOptions,
@@ -73,51 +85,106 @@ export async function loadRunConfig(
       })),
     ),
   });
-  if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
-  const { spec, warnings, resumeStep, readAs, missing } = parsed;
+  if (!parsed.ok) throw new ConfigProblems(parsed.problems, parsed.readAs);
+  const { spec, readAs } = parsed;
   const folder = path.dirname(absolute);
-  const code = {
-    loss: spec.loss.import && (await readCode(spec.loss.import, folder, 'trainer.loss.import')),
-    advantage:
-      typeof spec.advantage === 'string'
-        ? null
-        : await readCode(spec.advantage.import, folder, 'trainer.advantage.import'),
-    trainer: spec.trainer.kind === 'module' ? await readCode(spec.trainer.import, folder, 'trainer.import') : null,
-    inference:
-      spec.inference.kind === 'module' ? await readCode(spec.inference.import, folder, 'inference.import') : null,
-  };
-  const environments = await Promise.all(spec.environments.map((entry, i) => withFile(entry, folder, `env.${i}.id`)));
-  const evaluated = await Promise.all(
-    (spec.eval?.environments ?? []).map((entry, i) => withFile(entry, folder, `eval.env.${i}.id`)),
-  );
-  const files = [...environments, ...evaluated].flatMap(({ id, sha256 }) =>
-    sha256 === undefined ? [] : { path: id, sha256 },
-  );
-  const once = new Map(files.map((file) => [file.path, file]));
   const store = { uri: resolveStoreUri(spec.store.uri, projectFolder) };
-  const data = await readData({ ...spec, store }, { folder, projectFolder, reachesStore });
+  const problems = new Map<string, Problem>();
+  /** All that is wrong with files that the config names is said at once. */
+  const tried: Tried = async (names, look) => {
+    try {
+      return await look();
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      const problem = { ...parsed.placeOf(...names), ...error.said };
+      problems.set(JSON.stringify(problem), problem);
+      return null;
+    }
+  };
+  const code = await readCodeOf(spec, folder, tried);
+  const environments = await readEnvironments(spec, folder, tried);
+  const data = await tried([['sft', 'data']], () =>
+    readData({ ...spec, store }, { folder, projectFolder, reachesStore }),
+  );
+  if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
+  const files = new Map(
+    [...environments.trained, ...environments.evaluated].flatMap(({ id, sha256 }) =>
+      sha256 === undefined ? [] : [[id, { path: id, sha256 }]],
+    ),
+  );
   return {
     spec: {
       ...spec,
-      environments,
-      eval: spec.eval && { ...spec.eval, environments: evaluated },
+      environments: environments.trained,
+      eval: spec.eval && { ...spec.eval, environments: environments.evaluated },
       sft: spec.sft && { ...spec.sft, data: data?.ref ?? null },
       loss: { ...spec.loss, import: code.loss },
       advantage: code.advantage === null ? spec.advantage : { import: code.advantage },
       trainer: withCode(spec.trainer, code.trainer),
       inference: withCode(spec.inference, code.inference),
-      model: resolveModel(spec.model, path.dirname(absolute), projectFolder),
+      model: await resolveModel(spec.model, folder, projectFolder),
       store,
     },
-    resumeStep,
+    resumeStep: parsed.resumeStep,
     readAs,
-    missing,
+    missing: parsed.missing,
+    notYet: parsed.notYet,
+    advice: parsed.advice,
+    placeOf: parsed.placeOf,
+    problems: [...problems.values()],
     sftRows: data?.rows ?? null,
     warnings: [
-      ...warnings,
+      ...parsed.warnings,
       ...(data?.warning === undefined ? [] : [data.warning]),
-      ...[...Object.values(code).filter((ref) => ref !== null), ...once.values()].map(runsCode),
+      ...[...Object.values(code).filter((ref) => ref !== null), ...files.values()].map(runsCode),
     ],
+  };
+}
+
+/** Looks at something that a field names; null where that was refused, which is said with the others. */
+type Tried = <T>(names: readonly KeyPath[], look: () => Promise<T>) => Promise<T | null>;
+
+/** Code of the user's that a run executes in the trainer or the workers. */
+async function readCodeOf(
+  { loss, advantage, trainer, inference }: RunSpec,
+  folder: string,
+  tried: Tried,
+): Promise<Record<'loss' | 'advantage' | 'trainer' | 'inference', CodeRef | null>> {
+  const read = async (ref: CodeRef | null, ...at: KeyPath): Promise<CodeRef | null> =>
+    ref && tried([at], () => readCode(ref, folder));
+  return {
+    loss: await read(loss.import, 'trainer', 'loss', 'import'),
+    advantage: await read(typeof advantage === 'string' ? null : advantage.import, 'trainer', 'advantage', 'import'),
+    trainer: await read(trainer.kind === 'module' ? trainer.import : null, 'trainer', 'import'),
+    inference: await read(inference.kind === 'module' ? inference.import : null, 'inference', 'import'),
+  };
+}
+
+/** Environments that are files: where they are, and what is in them now. */
+async function readEnvironments(
+  spec: RunSpec,
+  folder: string,
+  tried: Tried,
+): Promise<{ trained: RunSpec['environments']; evaluated: NonNullable<RunSpec['eval']>['environments'] }> {
+  const withFile = async <Entry extends { readonly id: string; readonly sha256?: string | undefined }>(
+    entry: Entry,
+    names: readonly KeyPath[],
+  ): Promise<Entry> => {
+    if (!isEnvironmentFile(entry.id)) return entry;
+    const found = await tried(names, () => readCode({ path: entry.id, sha256: null }, folder));
+    return found ? { ...entry, id: found.path, ...(found.sha256 === null ? {} : { sha256: found.sha256 }) } : entry;
+  };
+  return {
+    trained: await Promise.all(spec.environments.map((entry, i) => withFile(entry, [['env', i, 'id']]))),
+    // Those that are trained on, where none are named.
+    evaluated: await Promise.all(
+      (spec.eval?.environments ?? []).map((entry, i) =>
+        withFile(entry, [
+          ['eval', 'env', i, 'id'],
+          ['env', i, 'id'],
+        ]),
+      ),
+    ),
   };
 }
 
@@ -168,25 +235,11 @@ function withCode<Spec extends { readonly kind: string }>(spec: Spec, code: Code
   return code === null ? spec : { ...spec, import: code };
 }
 
-/** An environment that is a file: where it is, and what is in it now. */
-async function withFile<Entry extends { readonly id: string }>(
-  entry: Entry,
-  folder: string,
-  key: string,
-): Promise<Entry & { readonly sha256?: string }> {
-  if (!isEnvironmentFile(entry.id)) return entry;
-  const { path: id, sha256 } = await readCode({ path: entry.id, sha256: null }, folder, key);
-  return { ...entry, id, ...(sha256 === null ? {} : { sha256 }) };
-}
-
 /** Looks at a file of the user's code without running it. A relative path stays in the config's folder, also through links. */
-async function readCode({ path: written }: CodeRef, folder: string, key: string): Promise<CodeRef> {
+async function readCode({ path: written }: CodeRef, folder: string): Promise<CodeRef> {
   const absolute = path.resolve(folder, written);
-  const refuse = (received: string): RatchetError =>
-    new RatchetError(
-      'ConfigInvalid',
-      `${key}: expected a file with code beside or below the config, or an absolute path; ${received}.`,
-    );
+  const refuse = (received: string, cause?: unknown): Refused =>
+    new Refused({ expected: 'a file with code beside or below the config, or an absolute path', received }, cause);
   const isInside = path.isAbsolute(written) || isBelow(folder, absolute);
   if (!isInside) throw refuse(`${JSON.stringify(written)} leads out of ${folder}`);
   try {
@@ -196,7 +249,7 @@ async function readCode({ path: written }: CodeRef, folder: string, key: string)
     return { path: absolute, sha256: sha256(await readFile(absolute)) };
   } catch (cause) {
     if (cause instanceof RatchetError) throw cause;
-    throw refuse(`${absolute} cannot be read (${(cause as NodeJS.ErrnoException).code})`);
+    throw refuse(`${absolute} cannot be read (${(cause as NodeJS.ErrnoException).code})`, cause);
   }
 }
 
@@ -220,16 +273,27 @@ async function readConfig(absolute: string, file: string): Promise<string> {
         : reason === 'EISDIR'
           ? 'that is a folder'
           : `it cannot be read (${reason})`;
-    const meant = existsSync(`${absolute}.toml`) ? ` Did you mean ${file}.toml?` : '';
-    throw new RatchetError('ConfigInvalid', `${file}: expected a TOML file, but ${what}: ${absolute}.${meant}`, {
-      cause,
-    });
+    const meant = existsSync(`${absolute}.toml`) ? { suggestion: `did you mean ${file}.toml?` } : {};
+    const place = { file, line: null, column: null, path: '' };
+    throw new ConfigProblems([{ ...place, expected: 'a TOML file', received: `${what}: ${absolute}`, ...meant }]);
   }
 }
 
-/** `preset:NAME` stays; a path becomes absolute, from the config's folder if it begins with a dot. */
-function resolveModel(model: string, configFolder: string, projectFolder: string): string {
-  return model.startsWith('preset:') ? model : resolvePath(model, configFolder, projectFolder);
+/**
+ * `preset:NAME` stays; a path becomes absolute, from the config's folder if it begins with a dot. A name on the Hub that is no
+ * folder here stays as well, so that whoever refuses it can say what it is.
+ */
+async function resolveModel(model: string, configFolder: string, projectFolder: string): Promise<string> {
+  if (model.startsWith('preset:')) return model;
+  const folder = resolvePath(model, configFolder, projectFolder);
+  return isHubId(model) && !(await isThere(folder)) ? model : folder;
+}
+
+async function isThere(file: string): Promise<boolean> {
+  return access(file).then(
+    () => true,
+    () => false,
+  );
 }
 
 function resolvePath(written: string, configFolder: string, projectFolder: string): string {

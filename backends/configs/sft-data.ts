@@ -4,6 +4,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { sftDataBytesMax } from '../../core/limits.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
 import { encodeRows } from '../store/objects.ts';
+import { Refused } from './refused.ts';
 
 /** A conversation to learn from, as a run stores it. */
 export interface SftRow {
@@ -43,15 +44,18 @@ export async function readSftData(file: string): Promise<{ readonly rows: number
   }
   if (problems.length > 0) {
     const more = problems.length > problemsMax ? [`  … and ${problems.length - problemsMax} more lines`] : [];
-    throw refusal([`sft.data: expected in each line ${shape}; got`, ...problems.slice(0, problemsMax), ...more]);
+    const received = ['', ...problems.slice(0, problemsMax), ...more].join('\n');
+    throw new Refused({ expected: `in each line ${shape}`, received });
   }
-  if (rows.length === 0) throw refusal([`sft.data: expected at least one line with ${shape}; ${file} is empty.`]);
+  if (rows.length === 0) {
+    throw new Refused({ expected: `at least one line with ${shape}`, received: `${file}, which is empty` });
+  }
   return { rows: rows.length, bytes: encodeRows(rows) };
 }
 
 async function readText(file: string): Promise<string> {
-  const refuse = (what: string, cause?: unknown): RatchetError =>
-    refusal([`sft.data: expected a file with rows of JSON, but ${what}: ${file}`], cause);
+  const refuse = (what: string, cause?: unknown): Refused =>
+    new Refused({ expected: 'a file with rows of JSON', received: `${what}: ${file}` }, cause);
   try {
     const { size } = await stat(file);
     if (size > sftDataBytesMax) throw refuse(`it has ${size} bytes, more than ${sftDataBytesMax}`);
@@ -106,8 +110,4 @@ function whatIsWrong(raw: unknown): string {
       : 'a prompt or completion that is no text and no messages';
   }
   return `only the keys ${keys.slice(0, 5).join(', ') || '(none)'}`;
-}
-
-function refusal(lines: readonly string[], cause?: unknown): RatchetError {
-  return new RatchetError('ConfigInvalid', lines.join('\n'), { cause });
 }

@@ -1,13 +1,17 @@
+import { lazily } from '../../core/lazily.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
 import type { Dataset } from './types.ts';
 
-/** A dataset from rows in memory; an example's id is its position. */
-export function listDataset(rows: readonly DatasetRow[]): Dataset {
+/** A dataset from rows in memory, or from a function that makes them when they are first needed; an example's id is its position. */
+export function listDataset(given: readonly DatasetRow[] | (() => readonly DatasetRow[])): Dataset {
+  const rows = typeof given === 'function' ? lazily(given) : () => given;
   return {
-    length: rows.length,
+    get length() {
+      return rows().length;
+    },
     at(index) {
-      const row = rows[index];
-      if (row === undefined) throw new RangeError(`Example ${index} of a dataset of ${rows.length}.`);
+      const row = rows()[index];
+      if (row === undefined) throw new RangeError(`Example ${index} of a dataset of ${rows().length}.`);
       const prompt = typeof row.prompt === 'string' ? [{ role: 'user' as const, content: row.prompt }] : row.prompt;
       return { id: index, prompt, answer: row.answer, ...(row.info === undefined ? {} : { info: row.info }) };
     },

@@ -1,8 +1,7 @@
 import { createHash } from 'node:crypto';
-import OpenAI from 'openai';
-import PQueue from 'p-queue';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { lazily } from '../../core/lazily.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
 import { lastNumber } from './parsers.ts';
 import type { RewardFunction, RewardInput } from './types.ts';
@@ -40,26 +39,32 @@ const answersMax = 10_000;
 
 export function openJudge(args: JudgeArgs): Judge {
   const options = judgeArgs.parse(args);
-  const queue = new PQueue({
-    concurrency: options.max_in_flight,
-    // By the second, so that a minute's requests do not go out at once.
-    intervalCap: 1,
-    interval: 60_000 / options.requests_per_minute,
-  });
-  const client = new OpenAI({
-    baseURL: options.base_url,
-    apiKey: keyOf(options.api_key_var),
-    maxRetries: options.max_retries,
-    // Waiting for its turn is no part of a request's time.
-    timeout: waitMaxMs,
-    fetch: async (url, init) => queue.add(() => fetchWhole(url, init, options.timeout_s * 1000)),
+  const apiKey = keyOf(options.api_key_var);
+  // Loaded when it is asked the first time: most who look at an environment ask nothing.
+  const client = lazily(async () => {
+    const [{ default: OpenAI }, { default: PQueue }] = await Promise.all([import('openai'), import('p-queue')]);
+    const queue = new PQueue({
+      concurrency: options.max_in_flight,
+      // By the second, so that a minute's requests do not go out at once.
+      intervalCap: 1,
+      interval: 60_000 / options.requests_per_minute,
+    });
+    return new OpenAI({
+      baseURL: options.base_url,
+      apiKey,
+      maxRetries: options.max_retries,
+      // Waiting for its turn is no part of a request's time.
+      timeout: waitMaxMs,
+      fetch: async (url, init) => queue.add(() => fetchWhole(url, init, options.timeout_s * 1000)),
+    });
   });
   const answers = new Map<string, Promise<string>>();
 
   async function complete(messages: readonly ChatMessage[]): Promise<string> {
     const { model, temperature, max_tokens } = options;
     const sent = messages.map(({ role, content }) => ({ role: role === 'tool' ? 'user' : role, content }));
-    const completion = await client.chat.completions.create({ model, messages: sent, temperature, max_tokens });
+    const { chat } = await client();
+    const completion = await chat.completions.create({ model, messages: sent, temperature, max_tokens });
     const answer = completion.choices?.[0]?.message?.content;
     if (typeof answer === 'string') return answer;
     throw new Error(`${options.base_url} gave no text as ${model}'s answer.`);

@@ -1,85 +1,67 @@
 import { Command } from 'commander';
-import { checkModel } from '../../backends/configs/check-model.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { openEnvironment } from '../../backends/environments/index.ts';
-import { showStoreUri } from '../../backends/store/index.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
-import { adapterParameterCount, openModel } from '../../engine/index.ts';
+import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
+import type { Problem } from '../../core/spec/problems.ts';
+import { readConfigLine } from '../config-line.ts';
+import { describeRunFile } from '../describe-run-file.ts';
 import { otherKind } from '../other-kinds.ts';
-import { readOverrides } from '../overrides.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 
-type Config = Parameters<typeof adapterParameterCount>[0];
+interface CheckOptions {
+  readonly json?: boolean;
+  readonly dialect?: string;
+}
+
+const afterHelp = `
+For each file: what it was read as, everything that is wrong with it, with file, line and column; else what it is, what is read but not
+yet honoured, what stands in the way of training it here, and advice from rules of thumb. Exit code 2 where anything is wrong.
+`;
 
 export const checkCommand = new Command('check')
-  .description('say everything that is wrong with a run file, and what it will do; starts nothing')
-  .argument('<file>', 'run file (TOML)')
-  .argument('[overrides...]')
+  .description('say everything that is wrong with run files, and what they will do; starts nothing, contacts nothing')
+  .usage('[options] <files...> [overrides...]')
+  .argument(
+    '<files...>',
+    'run files (TOML), then any setting of theirs: --max-steps 5, and files that are laid over each: @ FILE',
+  )
+  .option('--dialect <name>', 'whose words they are written in; default: what their keys show')
+  .option('--json', 'as one JSON object: ok, files')
+  .addHelpText('after', afterHelp)
   .allowUnknownOption()
-  .action(async (file: string, rest: string[]) => {
-    const options = { projectFolder: process.cwd(), overrides: readOverrides(rest) };
-    const other = await otherKind(file, options);
-    if (other) {
-      process.stdout.write(`${other.lines.join('\n')}\n`);
-      return;
+  .action(async (typed: string[], options: CheckOptions) => {
+    const first = typed.findIndex((word, i) => word.startsWith('--') || (word === '@' && i > 0));
+    const files = (first === -1 ? typed : typed.slice(0, first)).filter((word) => word !== '@');
+    const settings = first === -1 ? [] : typed.slice(first);
+    const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
+    const reports: Report[] = [];
+    for (const file of files) {
+      const { over, overrides } = readConfigLine([file, ...settings]);
+      const load = { projectFolder: process.cwd(), over, overrides, ...dialect };
+      reports.push((await otherKind(file, load)) ?? reportOf(await examineRunFile(file, load, toldWhenSlow)));
     }
-    const { spec, warnings } = await loadRunConfig(file, options);
-    await checkModel(spec);
-    const model = await openModel(spec.model, { seed: spec.seed });
-    const said = new Set<string>();
-    const lines = [
-      `${file} is a run named ${spec.name}:`,
-      `  model         ${spec.model}, ${(model.parameters.flat.length / 1e6).toFixed(2)} M parameters`,
-    ];
-    for (const entry of [
-      ...spec.environments,
-      ...(spec.eval?.environments ?? []).map((e) => ({ ...e, isEval: true })),
-    ]) {
-      const environment = await toldWhenSlow(entry.id, () => openEnvironment(entry));
-      for (const warning of environment.warnings ?? []) said.add(warning);
-      const isEval = 'isEval' in entry;
-      const count = isEval ? environment.evalDataset.length : environment.dataset.length;
-      lines.push(
-        `  ${isEval ? 'eval          ' : 'environment   '}${entry.name}, ${count} ${isEval ? 'held-out ' : ''}examples`,
-      );
-    }
-    lines.push(
-      spec.maxSteps === 0
-        ? '  each step     none: supervised training alone'
-        : `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
-      `  trains        ${trainedPart(spec, model.config)}`,
-      `  loss          ${lossLine(spec)}`,
-      `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}${spec.sft.data ? ` from ${spec.sft.data.path}` : ''}` : 'none'}`,
-      `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
-    );
-    for (const warning of [...warnings, ...said]) process.stdout.write(`warning: ${warning}\n`);
-    process.stdout.write(`${lines.join('\n')}\n`);
+    const isOk = reports.every(({ problems }) => problems.length === 0);
+    const text = options.json
+      ? JSON.stringify({ ok: isOk, files: reports.map(({ json }) => json) }, null, 2)
+      : reports.map(({ lines }) => lines.join('\n')).join('\n\n');
+    process.stdout.write(`${text}\n`);
+    if (!isOk) process.exitCode = 2;
   });
 
-function sampledBy(inference: RunSpec['inference']): string {
-  if (inference.kind === 'module') return `, sampled by ${inference.import.path}`;
-  return inference.provider === 'cpu' ? '' : `, sampled on ${inference.provider}`;
+interface Report {
+  readonly problems: readonly Problem[];
+  readonly lines: readonly string[];
+  readonly json: object;
 }
 
-function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, config: Config): string {
-  const what = lora
-    ? `adapters of ${(adapterParameterCount(config, lora) / 1e6).toFixed(2)} M parameters (r ${lora.r}, alpha ${lora.alpha}, dropout ${lora.dropout}) on ${lora.targetModules.join(', ')}`
-    : 'all weights';
-  const passes = numIterations === 1 ? '' : `, ${numIterations} passes over a batch`;
-  const by = trainer.kind === 'module' ? `by ${trainer.import.path}` : `on ${trainer.provider}`;
-  return `${what}${passes}, ${schedule.type} learning rate, ${by}`;
+function reportOf(report: RunFileReport): Report {
+  return { problems: report.problems, lines: describeRunFile(report), json: { kind: 'run', ...asJson(report) } };
 }
 
-function lossLine({ loss, advantage }: RunSpec): string {
-  const { type, clipLow, clipHigh, maskLow, maskHigh } = loss;
-  const bounds = {
-    cispo: `, ratio ≤ ${clipHigh}`,
-    grpo: `, ratio from ${clipLow} to ${clipHigh}`,
-    importance_sampling:
-      maskLow === 0 && maskHigh === null ? '' : `, tokens of a ratio from ${maskLow} to ${maskHigh ?? '∞'}`,
-    custom: '',
+function asJson({ loaded, model, environments, ...report }: RunFileReport): object {
+  return {
+    ...report,
+    ok: report.problems.length === 0,
+    environmentsHere: [...environments.keys()],
+    model,
+    spec: loaded?.spec ?? null,
   };
-  const code = loss.import ? ` ${loss.import.path}` : '';
-  const kind = typeof advantage === 'string' ? advantage : `custom ${advantage.import.path}`;
-  return `${type}${code}${bounds[type]}, by ${loss.aggregation}; advantage ${kind}`;
 }

@@ -17,6 +17,8 @@ import { remoteTemporal } from '../../workers/temporal-settings.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
 import type { Clock } from '../clock.ts';
+import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
+import { notYetLine } from '../describe-run-file.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { installEnvironment } from '../install-environment.ts';
@@ -52,7 +54,9 @@ export function trainingCommand(name: string, description: string): Command {
     .option('--fresh', 'start over under a new name')
     .option('--yes', 'install environments of the Environments Hub that are not here (ratchet env install)')
     .option('--dialect <name>', 'the words that the file is written in; default: as its keys show')
-    .option('--dry-run', 'print the resolved run as JSON and start nothing')
+    .option(...dryRunOptions.dryRun)
+    .option(...dryRunOptions.gpuMemory)
+    .option(...dryRunOptions.modelConfig)
     .option(...tellingOptions.plain)
     .option(...tellingOptions.json)
     .addHelpText('after', filesHelp + resumeHelp)
@@ -67,12 +71,12 @@ export const trainCommand = trainingCommand(
   'train with a run file; goes on where the run stands, or attaches to it if it is running',
 );
 
-interface TrainOptions extends TellingOptions {
+interface TrainOptions extends TellingOptions, Omit<DryRunFlags, 'json'> {
   readonly name?: string;
   readonly fresh?: boolean;
+  readonly yes?: boolean;
   readonly dialect?: string;
   readonly dryRun?: boolean;
-  readonly yes?: boolean;
 }
 
 /** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
@@ -83,26 +87,18 @@ export async function train(
   const named = { over, ...(options.dialect === undefined ? {} : { dialect: options.dialect }) };
   if (options.dryRun) {
     const run = options.name === undefined ? {} : { run: options.name };
-    const { spec, warnings } = await loadRunConfig(file, {
-      projectFolder: process.cwd(),
-      overrides,
-      ...named,
-      ...run,
-      isOnlyLookedAt: true,
-    });
-    for (const warning of warnings) process.stderr.write(`warning: ${warning}\n`);
-    process.stdout.write(`${JSON.stringify(spec, null, 2)}\n`);
-    return 0;
+    return dryRun(file, { projectFolder: process.cwd(), overrides, ...named, ...run }, options);
   }
   const audience = openAudience(chooseTelling(options, process.env, process.stdout));
   const projectFolder = process.cwd();
-  if (options.yes === true) await installMissing(file, overrides, named, projectFolder);
+  if (options.yes === true) await installMissing(file, { projectFolder, overrides, ...named });
   const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides, ...named })).spec;
   const given = options.name ?? usualName;
   const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
-  const { spec, resumeStep, readAs } = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
+  const { spec, resumeStep, readAs, notYet } = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
   for (const line of readAsLines(file, readAs)) audience.say(line);
   await checkModel(spec);
+  for (const field of notYet) audience.say(`not yet honoured: ${notYetLine(field)}`);
   const command = { file, ...named, name: run === usualName ? null : run, overrides };
 
   const goOn = trainAgain(command);
@@ -178,15 +174,10 @@ export async function train(
 }
 
 /** Asks for what the file names and the Environments Hub may have. What is still missing then is refused as ever. */
-async function installMissing(
-  file: string,
-  overrides: Readonly<Record<string, string>>,
-  named: Pick<LoadOptions, 'over' | 'dialect'>,
-  projectFolder: string,
-): Promise<void> {
-  const { missing } = await loadRunConfig(file, { projectFolder, overrides, ...named, isOnlyLookedAt: true });
+async function installMissing(file: string, options: LoadOptions): Promise<void> {
+  const { missing } = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
   const wanted = new Set(missing.flatMap(({ hub }) => hub ?? []));
-  for (const environment of wanted) await installEnvironment(environment, projectFolder);
+  for (const environment of wanted) await installEnvironment(environment, options.projectFolder);
 }
 
 type Teller = Pick<Clock, 'say' | 'part'>;

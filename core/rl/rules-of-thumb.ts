@@ -1,10 +1,12 @@
 /**
- * The figures that `ratchet baseline` and `ratchet advise` judge by, all in one place, each with where it is from. They are
+ * The figures that `ratchet check`, `ratchet baseline` and `ratchet advise` judge by, all in one place, each with where it is from. They are
  * rules of thumb: they say where to look, and prove nothing.
  *
  *     [V]  verifiers, docs/training, "RL Rules of Thumb" and "Common Issues"
  *     [H]  Hosted Training, configuration page, "Best Practices" and "Common Issues"
  *     [P]  prime-rl's and tinker-cookbook's users: group ≥ 8, batch ≥ 64, reward from 10 to 80 % before training, errors above 5 %
+ *     [G]  verifiers before v0.1.7, GRPO trainer page, "RL Rules of Thumb": what its GRPOConfig is given
+ *     [M]  "Training & Evaluation with Prime-RL", tables of parameters
  *     [D]  DAPO (Yu et al. 2025), §3.2: a group whose rewards are equal has no gradient; §3.1: entropy collapse
  *     [S]  Schulman, "Approximating KL divergence", and PPO (2017): how far one update may go
  *     [R]  ours: chosen so that runs of configs/rl that learn are told nothing, and those that were broken on purpose are
@@ -26,10 +28,27 @@ export const rules = {
   distinctAnswersMin: 0.5,
   /** Temperatures that give groups diversity. [V] "High temperature (0.8-1.0) increases diversity within groups" */
   temperature: { low: 0.8, high: 1 },
+  /** Temperature below which the rollouts of a group are much alike. [M] "0.5-1.0; higher = more diverse rollouts" */
+  temperatureMin: 0.5,
   /** Rollouts per group. [P]; [V] names 16-32 for more diversity */
   groupSizeMin: 8,
   /** Rollouts per step. [P] */
   batchSizeMin: 64,
+
+  /** Of pretrained models. [V] "1e-5 to 1e-4 for LoRA, 1e-6 to 1e-5 for full finetuning" */
+  learningRate: { lora: { low: 1e-5, high: 1e-4 }, full: { low: 1e-6, high: 1e-5 } },
+  /** Steps over which the learning rate rises. [G] "10-20 steps minimum" */
+  warmupStepsMin: 10,
+  /** Coefficient of the KL penalty from which little is learned. [G] "High beta values (0.1+) - more conservative" */
+  klBetaMax: 0.1,
+  /** LoRA's alpha ÷ rank. [M] "Often same as rank or 2x rank" */
+  loraAlphaShare: { low: 1, high: 2 },
+  /** Part of a GPU's memory that the policy server takes. [M] "0.6-0.9 typical" */
+  gpuMemoryUtilization: { low: 0.6, high: 0.9 },
+  /** The largest variance that rewards from 0 to 1 can have: half of the group at either end. Arithmetic, not opinion. */
+  rewardVarianceMax: 0.25,
+  /** Share of the mixed groups of right and wrong answers below which a filter drops nearly everything. [R] */
+  mixedGroupsKeptMin: 0.25,
 
   /** Steps from which a series is judged. [R] */
   stepsMin: 10,
@@ -59,6 +78,15 @@ export const rules = {
   standardErrors: 3,
   /** Fall of the reward from its best stretch, as a share of it, that counts as one. [R] */
   fallShare: 0.15,
+} as const;
+
+/** The sources above, as they are said aloud. */
+export const ruleSources = {
+  V: 'verifiers, RL Rules of Thumb',
+  G: 'verifiers before v0.1.7, RL Rules of Thumb',
+  M: 'Training & Evaluation with Prime-RL',
+  P: 'rules that prime-rl and tinker-cookbook users trust',
+  arithmetic: 'arithmetic',
 } as const;
 
 /** What was noticed, with its figures, why that happens, and what to change. */

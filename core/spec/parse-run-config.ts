@@ -10,16 +10,17 @@ import { ratchetResumeStep, ratchetToRunSpec } from './dialects/ratchet-run-spec
 import { knownUnsupported, synonyms } from './dialects/ratchet-words.ts';
 import { applyOverrides } from './overrides.ts';
 import type { FindEnvironment } from './find-environment.ts';
-import { type Layer, layeredPositions, mergedLayers } from './layers.ts';
 import { inOwnWords, kindAt } from './own-words.ts';
+import { type Layer, layeredPositions, mergedLayers } from './layers.ts';
 import { parseToml } from './parse-toml.ts';
 import { formatPath, type KeyPath } from './positions.ts';
-import type { Problem } from './problems.ts';
+import type { Place, Problem } from './problems.ts';
 import { type Reading, readTable } from './read-table.ts';
 import { reportSecrets } from './report-secrets.ts';
 import { quoted, Reporter } from './reporter.ts';
 import { type JsonValue, RunSpec } from './run-spec.ts';
 import { expectedAt } from './schema-reader.ts';
+import { adviseSettings, type SettingAdvice } from './setting-advice.ts';
 import { isTable, type Table, valueAt } from './tables.ts';
 
 export { formatProblems } from './problems.ts';
@@ -46,6 +47,8 @@ export interface ParseOptions {
 export interface ReadAs {
   readonly dialect: string;
   readonly title: string;
+  /** What showed it: `--dialect`, something that only this one has, or the keys. */
+  readonly because: string;
   /** Others whose keys these are as well and in which the same file means something else, and what. */
   readonly alternatives: readonly {
     readonly dialect: string;
@@ -55,60 +58,66 @@ export interface ReadAs {
 }
 
 export interface MissingEnvironment extends Problem {
+  readonly id: string;
   /** What `ratchet env install` takes; null where the Environments Hub is not where it comes from. */
   readonly hub: string | null;
 }
 
+/** A field that is read, checked and kept, and that no part of Ratchet honours yet. */
+export interface NotYet extends Place {
+  readonly value: JsonValue;
+  /** What will honour it. */
+  readonly feature: string;
+}
+
+export type Advice = Omit<SettingAdvice, 'paths'> & Place;
+
+export interface RunConfig {
+  readonly spec: RunSpec;
+  readonly warnings: string[];
+  /** The step to go on from, where the config asks for one: −1 = the latest. */
+  readonly resumeStep: number | null;
+  readonly notYet: readonly NotYet[];
+  readonly advice: readonly Advice[];
+  /** Where a field of ours was written. */
+  readonly placeOf: (...names: KeyPath[]) => Place;
+  /** Environments that are not here. */
+  readonly missing: readonly MissingEnvironment[];
+  /** The file in our own words. */
+  readonly ours: Table;
+}
+
 export type ParsedRunConfig =
-  | {
-      readonly ok: true;
-      readonly spec: RunSpec;
-      readonly warnings: string[];
-      /** The step to go on from, where the config asks for one: −1 = the latest. */
-      readonly resumeStep: number | null;
-      readonly readAs: ReadAs;
-      /** Environments that are not here. */
-      readonly missing: readonly MissingEnvironment[];
-      /** The file in our own words. */
-      readonly ours: Table;
-    }
+  | (RunConfig & { readonly ok: true; readonly readAs: ReadAs })
   | { readonly ok: false; readonly problems: Problem[]; readonly readAs: ReadAs | null };
 
 /** Reads a run's TOML. Says everything that is wrong with it at once, each problem with its line and what to do. */
 export function parseRunConfig(text: string, options: ParseOptions): ParsedRunConfig {
-  const layers: readonly Layer[] = [{ file: options.file, text }, ...(options.over ?? [])];
+  const layers = [{ file: options.file, text }, ...(options.over ?? [])];
   const parsed = layers.map((layer) => ({ layer, ...parseToml(layer.text, layer.file) }));
   const problems = parsed.flatMap(({ problem }) => problem ?? []);
-  const tables = parsed.flatMap(({ layer, table }) => (table ? [{ layer, table }] : []));
   if (problems.length > 0) return { ok: false, problems, readAs: null };
-  const written = mergedLayers(tables);
+  const written = mergedLayers(parsed.flatMap(({ layer, table }) => (table ? { layer, table } : [])));
   const candidates = options.dialect === undefined ? detectDialect(written, dialects) : [dialectOf(options.dialect)];
   const [dialect, ...others] = candidates as [Dialect, ...Dialect[]];
   const read = readAs(dialect, written, layers, options);
-  if (!read.ok) return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives: [] } };
+  const because = options.dialect === undefined ? (dialect.proof?.(written) ?? 'its keys') : '--dialect';
+  const known = { dialect: dialect.name, title: dialect.title, because };
+  if (!read.ok) return { ...read, readAs: { ...known, alternatives: [] } };
   const alternatives = others.flatMap((other) => {
     const alternative = readAs(other, written, layers, options);
     if (!alternative.ok) return [];
     const differs = differences(read.spec, alternative.spec);
     return differs.length === 0 ? [] : [{ dialect: other.name, title: other.title, differs }];
   });
-  return { ...read, readAs: { dialect: dialect.name, title: dialect.title, alternatives } };
+  return { ...read, readAs: { ...known, alternatives } };
 }
 
 function dialectOf(given: string | Dialect): Dialect {
   return typeof given === 'string' ? dialectNamed(given) : given;
 }
 
-type Read =
-  | {
-      ok: true;
-      spec: RunSpec;
-      warnings: string[];
-      resumeStep: number | null;
-      missing: readonly MissingEnvironment[];
-      ours: Table;
-    }
-  | { ok: false; problems: Problem[] };
+type Read = (RunConfig & { ok: true }) | { ok: false; problems: Problem[] };
 
 function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options: ParseOptions): Read {
   const schema = schemaOf(dialect);
@@ -145,7 +154,12 @@ function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options
   }
 
   // A config that got this far and does not make a RunSpec is a bug of the dialect, so this may throw.
-  const spec = RunSpec.parse({ ...ratchetToRunSpec(config, name), later: laterOf(own.table) });
+  const later = laterOf(own.table);
+  const spec = RunSpec.parse({
+    ...ratchetToRunSpec(config, name),
+    later: Object.fromEntries(later.map(({ path, value }) => [formatPath(path), value])),
+  });
+  const placeOf = (...names: KeyPath[]): Place => reporter.placeOf(names);
   return {
     ok: true,
     spec: withIds(spec, environments.ids),
@@ -153,6 +167,9 @@ function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options
     resumeStep: ratchetResumeStep(config),
     missing: environments.missing,
     ours: dialect.schema ? applied.table : own.table,
+    notYet: later.map(({ path, value, feature }) => ({ ...placeOf(path), value, feature })),
+    advice: adviseSettings(spec).map(({ paths, ...said }) => ({ ...said, ...placeOf(...paths) })),
+    placeOf,
   };
 }
 
@@ -178,12 +195,10 @@ function readingOf(dialect: Dialect): Reading {
   };
 }
 
-/** What the config asks for and is still to come, by path. */
-function laterOf(table: Table): RunSpec['later'] {
-  return Object.fromEntries(
-    Object.keys(laterFields).flatMap((field) =>
-      placesOf(field, table).map((at) => [formatPath(at), valueAt(table, at) as JsonValue]),
-    ),
+/** What the config asks for and is still to come. */
+function laterOf(table: Table): { path: KeyPath; value: JsonValue; feature: string }[] {
+  return Object.entries(laterFields).flatMap(([field, { feature }]) =>
+    placesOf(field, table).map((path) => ({ path, value: valueAt(table, path) as JsonValue, feature })),
   );
 }
 
@@ -243,7 +258,7 @@ function findEnvironments(
     }
     const { expected, received, suggestion, hub = null } = found;
     const problem = { path, expected, received, ...(suggestion === undefined ? {} : { suggestion }) };
-    if (isOnlyLookedAt) missing.push({ ...reporter.placed(problem), hub });
+    if (isOnlyLookedAt) missing.push({ ...reporter.placed(problem), id, hub });
     else reporter.add(problem);
   }
   return { ids, said: [...said], missing };

@@ -1,6 +1,6 @@
 import type { AppliedOverrides } from './overrides.ts';
 import { formatPath, type KeyPath, pathKey, type Positions } from './positions.ts';
-import type { Problem } from './problems.ts';
+import type { Place, Problem } from './problems.ts';
 import { looksSecret } from './secrets.ts';
 import { isTable } from './tables.ts';
 
@@ -65,6 +65,23 @@ export class Reporter {
   fromCommandLine(path: KeyPath, expected: string, received: string, suggestion?: string): void {
     const where = { file: 'command line', line: null, column: null, path: formatPath(path) };
     this.#push(path, { ...where, expected, received, ...(suggestion === undefined ? {} : { suggestion }) });
+  }
+
+  /** Where a field was written, in the words of the file, of several names of one field the one that was; without a line where none was. */
+  placeOf(given: readonly KeyPath[]): Place {
+    const paths = given.map(this.#writtenAt);
+    const isThere = (path: KeyPath) => this.#applied.isOverridden(path) || this.#positions.at(path) !== undefined;
+    const written = paths.find(isThere) ?? paths[0]!;
+    if (this.#applied.isOverridden(written)) {
+      return { file: 'command line', line: null, column: null, path: formatPath(written) };
+    }
+    const position = this.#positions.at(written);
+    return {
+      file: position?.file ?? this.#file,
+      line: position?.line ?? null,
+      column: position?.column ?? null,
+      path: formatPath(written),
+    };
   }
 
   /** Whether something was said about a value or a table it lies in. */

@@ -255,7 +255,7 @@ export const WandbSpec = z.strictObject({
 export const RunSpec = z.strictObject({
   schemaVersion: z.literal(1),
   name: z.string().regex(runNamePattern),
-  /** A folder of Hugging Face files (absolute path), or a preset of ours: `preset:NAME`. */
+  /** A folder of Hugging Face files (absolute path), a preset of ours (`preset:NAME`), or the Hub's name of a model that is not here. */
   model: z.string().min(1),
   seed: z.int().min(0),
   /** Optimizer steps; 0 = supervised only: the run ends with v0. */

@@ -4,7 +4,7 @@ import type { Dimension } from '../onnx/model-proto.ts';
 import { gatedSilu, rmsNorm } from '../onnx/composites.ts';
 import { add, embed, linear, multiply, reshape } from '../onnx/operators.ts';
 import type { ModelConfig } from './config.ts';
-import { layerPrefix, outputLayerName, parameterLayout } from './parameters.ts';
+import { layerPrefix, outputLayerName, parameterLayout } from './parameter-layout.ts';
 import { rotaryFrequencies } from './rotary.ts';
 
 /** A low-rank addition to one linear layer (Hu et al. 2021): x Wᵀ + scale · dropout(x) Aᵀ Bᵀ. */

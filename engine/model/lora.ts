@@ -1,43 +1,11 @@
 import { createHash } from 'node:crypto';
-import { RatchetError } from '../../core/errors.ts';
 import { randomStream } from '../../core/random.ts';
 import type { Graph, Value } from '../onnx/graph.ts';
 import type { ModelConfig } from './config.ts';
 import type { LinearAdapter } from './decoder.ts';
-import {
-  FlatTensors,
-  type ParameterSpec,
-  parameterLayout,
-  Parameters,
-  placed,
-  updateWithFloats,
-} from './parameters.ts';
-
-/**
- * Low-rank adaptation (Hu et al. 2021): a linear layer W [out, in] becomes W + scale · B A with A [r, in], B [out, r].
- * Names and meanings are PEFT's, so that its adapters are ours and ours are its.
- */
-export interface LoraConfig {
-  readonly r: number;
-  /** scale = alpha / r, or alpha / √r when rankStabilized (Kalajdzievski 2023). */
-  readonly alpha: number;
-  /** Part of the adapter's inputs that is dropped in training, in [0, 1). */
-  readonly dropout: number;
-  /** Names of linear layers or their ends (`q_proj`, `self_attn.q_proj`); all-linear = all but the output layer. */
-  readonly targetModules: readonly string[] | 'all-linear';
-  readonly rankStabilized?: boolean;
-}
-
-/** One adapted linear layer. */
-export interface AdaptedLayer {
-  /** The weight it adds to, `model.layers.0.self_attn.q_proj.weight`. */
-  readonly weight: string;
-  /** PEFT's tensor names. */
-  readonly a: string;
-  readonly b: string;
-  readonly inputs: number;
-  readonly outputs: number;
-}
+import { adaptedLayers, type AdaptedLayer, type LoraConfig } from './adapter-layout.ts';
+import { type ParameterSpec, placed } from './parameter-layout.ts';
+import { FlatTensors, Parameters, updateWithFloats } from './parameters.ts';
 
 /** Trainable tensors of an adapter, by PEFT's names. A gradient or a moment of one is another instance. */
 export class AdapterParameters extends FlatTensors {
@@ -105,10 +73,6 @@ export function loraScale({ alpha, r, rankStabilized }: LoraConfig): number {
   return alpha / (rankStabilized ? Math.sqrt(r) : r);
 }
 
-export function adapterParameterCount(config: ModelConfig, lora: LoraConfig): number {
-  return adaptedLayers(config, lora).reduce((total, { inputs, outputs }) => total + lora.r * (inputs + outputs), 0);
-}
-
 export interface AdapterInputOptions {
   readonly trainable: boolean;
   /** Applied to the input of every adapted layer. */
@@ -136,17 +100,6 @@ export function adapterInputs(
   return new Map(inputs);
 }
 
-/** The layers that `targetModules` names, in the order of the model's own layout. */
-export function adaptedLayers(config: ModelConfig, lora: LoraConfig): readonly AdaptedLayer[] {
-  requireLora(lora);
-  const linearLayers = parameterLayout(config).filter(isAdaptable);
-  if (lora.targetModules === 'all-linear') return linearLayers.map(adaptedLayer);
-  const names = linearLayers.map(({ name }) => moduleOf(name));
-  for (const target of lora.targetModules) requireTarget(target, names);
-  const targets = lora.targetModules;
-  return linearLayers.filter(({ name }) => targets.some((target) => isNamed(moduleOf(name), target))).map(adaptedLayer);
-}
-
 function adapterLayout(config: ModelConfig, lora: LoraConfig): ParameterSpec[] {
   return placed(
     adaptedLayers(config, lora).flatMap(({ a, b, inputs, outputs }) => [
@@ -154,45 +107,6 @@ function adapterLayout(config: ModelConfig, lora: LoraConfig): ParameterSpec[] {
       [b, [outputs, lora.r]],
     ]),
   );
-}
-
-/** Matrices inside of the layers: not the embedding, not the output layer, no norm and no bias. */
-function isAdaptable({ name, shape }: ParameterSpec): boolean {
-  return shape.length === 2 && name.startsWith('model.layers.');
-}
-
-function adaptedLayer({ name, shape: [outputs, inputs] }: ParameterSpec): AdaptedLayer {
-  const prefix = `base_model.model.${moduleOf(name)}`;
-  const names = { weight: name, a: `${prefix}.lora_A.weight`, b: `${prefix}.lora_B.weight` };
-  return { ...names, inputs: inputs!, outputs: outputs! };
-}
-
-function moduleOf(weightName: string): string {
-  return weightName.replace(/\.weight$/, '');
-}
-
-/** PEFT's rule: the whole name, or its end after a dot. */
-function isNamed(module: string, target: string): boolean {
-  return module === target || module.endsWith(`.${target}`);
-}
-
-function requireLora({ r, alpha, dropout, targetModules }: LoraConfig): void {
-  const require = (holds: boolean, expected: string, received: unknown): void => {
-    if (!holds) throw unsupported(expected, JSON.stringify(received) ?? String(received));
-  };
-  require(Number.isInteger(r) && r >= 1, 'r to be an integer ≥ 1', r);
-  require(Number.isFinite(alpha), 'alpha to be a number', alpha);
-  require(dropout >= 0 && dropout < 1, 'dropout to be a number from 0 and below 1', dropout);
-  require(targetModules.length > 0, 'target_modules to name a linear layer', targetModules);
-}
-
-function requireTarget(target: string, modules: readonly string[]): void {
-  if (/(^|\.)(embed_tokens|lm_head)$/.test(target)) {
-    throw unsupported('target_modules without the embedding and the output layer', `"${target}"`);
-  }
-  if (modules.some((module) => isNamed(module, target))) return;
-  const known = [...new Set(modules.map((module) => module.split('.').at(-1)))].join(', ');
-  throw unsupported(`target_modules to name linear layers (${known}, or "all-linear")`, `"${target}"`);
 }
 
 interface Product {
@@ -223,8 +137,4 @@ function addFourRows(row: Float64Array, a: Float32Array, factors: Float32Array, 
   for (let i = 0; i < inputs; i++) {
     row[i]! += f0 * a[a0 + i]! + f1 * a[a1 + i]! + f2 * a[a2 + i]! + f3 * a[a3 + i]!;
   }
-}
-
-function unsupported(expected: string, received: string): RatchetError {
-  return new RatchetError('ModelUnsupported', `LoRA: expected ${expected}, got ${received}.`);
 }

@@ -2,6 +2,11 @@ import { RatchetError } from '../../core/errors.ts';
 import { memoryShareMax, parametersMax } from '../limits.ts';
 import { type MachineMemory, machineMemory } from './machine-memory.ts';
 
+/** What is trained, its gradient, the gradient of a micro-batch and two moments. */
+export const copiesInTraining = 5;
+/** Several passes over a batch also keep weights and moments of the start, to go back to when a later one is refused. */
+export const copiesForPasses = 3;
+
 export interface MemoryOptions {
   /** LoRA: what is trained, and copied, is this many parameters; the model itself is there once. */
   readonly adapterCount?: number;

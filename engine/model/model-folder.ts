@@ -3,9 +3,11 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { describeAdapter, readAdapter } from './adapter-folder.ts';
 import { type ModelConfig, parseModelConfig } from './config.ts';
-import { type LoraConfig, mergeAdapter, mergeInPlace } from './lora.ts';
+import type { LoraConfig } from './adapter-layout.ts';
+import { mergeAdapter, mergeInPlace } from './lora.ts';
 import { requireMemory } from './memory.ts';
-import { parameterCount, Parameters } from './parameters.ts';
+import { parameterCount } from './parameter-layout.ts';
+import { Parameters } from './parameters.ts';
 import { encodeSafetensors, type FloatType } from './safetensors.ts';
 import {
   missingFile,

@@ -1,10 +1,26 @@
+import { RatchetError } from '../../core/errors.ts';
+
 /** The files of our presets: config, tokenizer and chat template, as a Hugging Face folder has them. */
 
 /** Of the random weights' normal distribution. */
 export const initialDeviation = 0.05;
 
+/** Models of ours that need no download: a config, a tokenizer and random weights from a seed. */
+const presets: Readonly<Record<string, () => Record<string, string>>> = {
+  'preset:reverse-text-0.2m': reverseTextFiles,
+  'preset:chars-0.4m': charsFiles,
+};
+
+/** The files of a preset by its name, config.json among them; ModelUnsupported where there is none of that name. */
+export function presetFiles(name: string): Record<string, string> {
+  const files = Object.hasOwn(presets, name) ? presets[name]?.() : undefined;
+  if (files) return files;
+  const known = Object.keys(presets).join(', ');
+  throw new RatchetError('ModelUnsupported', `There is no model "${name}". Presets: ${known}.`);
+}
+
 /** A 0.2 M parameter model for reversing words. A small rotary base suits its short sequences. */
-export function reverseTextFiles(): Record<string, string> {
+function reverseTextFiles(): Record<string, string> {
   const letters = Array.from({ length: 26 }, (_, i) => String.fromCharCode(97 + i));
   return modelFiles(
     reverseTextConfig,
@@ -18,7 +34,7 @@ export function reverseTextFiles(): Record<string, string> {
  * A 0.4 M parameter model for short conversations in printable ASCII, one token per character. Its context holds a few hundred characters, so
  * prompts for it are terse.
  */
-export function charsFiles(): Record<string, string> {
+function charsFiles(): Record<string, string> {
   const printable = Array.from({ length: 95 }, (_, i) => String.fromCharCode(32 + i));
   return modelFiles(
     charsConfig,

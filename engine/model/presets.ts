@@ -1,15 +1,9 @@
-import { RatchetError } from '../../core/errors.ts';
 import { randomStream } from '../../core/random.ts';
 import { parseModelConfig } from './config.ts';
 import { assembleModel, loadModelFolder, type ModelFolder } from './model-folder.ts';
-import { Parameters, type ParameterSpec } from './parameters.ts';
-import { charsFiles, initialDeviation, reverseTextFiles } from './preset-files.ts';
-
-/** Models of ours that need no download: a config, a tokenizer and random weights from a seed. */
-const presets: Readonly<Record<string, () => Record<string, string>>> = {
-  'preset:reverse-text-0.2m': reverseTextFiles,
-  'preset:chars-0.4m': charsFiles,
-};
+import type { ParameterSpec } from './parameter-layout.ts';
+import { Parameters } from './parameters.ts';
+import { initialDeviation, presetFiles } from './preset-files.ts';
 
 /** Opens a folder of Hugging Face files, or a preset by its name. The seed speaks to presets only. */
 export async function openModel(model: string, options: { seed: number }): Promise<ModelFolder> {
@@ -18,11 +12,7 @@ export async function openModel(model: string, options: { seed: number }): Promi
 
 /** The same name and seed give the same bits. */
 export function createPreset(name: string, { seed }: { seed: number }): ModelFolder {
-  const files = presets[name]?.();
-  if (!files) {
-    const known = Object.keys(presets).join(', ');
-    throw new RatchetError('ModelUnsupported', `There is no model "${name}". Presets: ${known}.`);
-  }
+  const files = presetFiles(name);
   const parameters = new Parameters(parseModelConfig(files['config.json'] ?? '', name));
   initializeParameters(parameters, seed);
   return assembleModel(files, parameters);

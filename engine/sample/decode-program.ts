@@ -1,6 +1,7 @@
 import { packedParametersMin, packedWeightBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
-import { parameterCount, type Parameters } from '../model/parameters.ts';
+import { parameterCount } from '../model/parameter-layout.ts';
+import type { Parameters } from '../model/parameters.ts';
 import type { InferenceSession } from '../onnx/runtime.ts';
 import { openSession, type SessionOptions } from '../onnx/session.ts';
 import type { DecodeSessions } from './decode-batch.ts';

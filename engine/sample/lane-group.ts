@@ -1,6 +1,7 @@
 import { hash32 } from '../../core/random.ts';
 import type { ModelConfig } from '../model/config.ts';
-import { parameterCount, type Parameters } from '../model/parameters.ts';
+import { parameterCount } from '../model/parameter-layout.ts';
+import type { Parameters } from '../model/parameters.ts';
 import {
   DecodeLane,
   type Lane,

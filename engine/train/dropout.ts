@@ -1,5 +1,5 @@
 import { randomStream } from '../../core/random.ts';
-import { adaptedLayers, type LoraConfig } from '../model/lora.ts';
+import { adaptedLayers, type LoraConfig } from '../model/adapter-layout.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Tensor } from '../onnx/runtime.ts';
 import { floats } from '../onnx/session.ts';

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { trainLogitsMax, trainPositionsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
-import type { LoraConfig } from '../model/lora.ts';
-import { type FlatTensors, outputLayerName, type Parameters } from '../model/parameters.ts';
+import type { LoraConfig } from '../model/adapter-layout.ts';
+import { outputLayerName } from '../model/parameter-layout.ts';
+import type { FlatTensors, Parameters } from '../model/parameters.ts';
 import type { Graph } from '../onnx/graph.ts';
 import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
 import { floats, openSession, type SessionOptions } from '../onnx/session.ts';

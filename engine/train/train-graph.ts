@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import type { ModelConfig } from '../model/config.ts';
 import { decoderHidden, weightInputs } from '../model/decoder.ts';
-import { type AdaptedLayer, adapterInputs, type LoraConfig } from '../model/lora.ts';
-import { outputLayerName } from '../model/parameters.ts';
+import type { AdaptedLayer, LoraConfig } from '../model/adapter-layout.ts';
+import { adapterInputs } from '../model/lora.ts';
+import { outputLayerName } from '../model/parameter-layout.ts';
 import { tokenLogprobs } from '../onnx/composites.ts';
 import { gradients } from '../onnx/gradient.ts';
 import { Graph, type Value } from '../onnx/graph.ts';

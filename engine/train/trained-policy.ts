@@ -1,13 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import { describeAdapter, readAdapter, saveAdapterFolder } from '../model/adapter-folder.ts';
-import {
-  adapterParameterCount,
-  AdapterParameters,
-  createAdapter,
-  type LoraConfig,
-  loraScale,
-  policyDigest,
-} from '../model/lora.ts';
+import { adapterParameterCount, type LoraConfig } from '../model/adapter-layout.ts';
+import { AdapterParameters, createAdapter, loraScale, policyDigest } from '../model/lora.ts';
 import { requireMemory } from '../model/memory.ts';
 import { loadModelFolder, loadParameters, type ModelFolder, saveModelFolder } from '../model/model-folder.ts';
 import { type FlatTensors, Parameters } from '../model/parameters.ts';

@@ -1,8 +1,9 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { TrainBatch } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../core/spec/run-spec.ts';
-import type { AdapterParameters, LoraConfig } from '../model/lora.ts';
-import { requireMemory } from '../model/memory.ts';
+import type { LoraConfig } from '../model/adapter-layout.ts';
+import type { AdapterParameters } from '../model/lora.ts';
+import { copiesForPasses, copiesInTraining, requireMemory } from '../model/memory.ts';
 import type { ModelFolder } from '../model/model-folder.ts';
 import type { FlatTensors } from '../model/parameters.ts';
 import type { SessionOptions } from '../onnx/session.ts';
@@ -37,11 +38,6 @@ export interface TrainerOptions extends SessionOptions {
   /** Sessions get weights that are not trained once, and keep a copy: on by default where they compute on a GPU. */
   readonly keepFrozen?: boolean;
 }
-
-/** What is trained, its gradient, the gradient of a micro-batch and two moments. */
-export const copiesInTraining = 5;
-/** Several passes over a batch also keep weights and moments of the start, to go back to when a later one is refused. */
-export const copiesForPasses = 3;
 
 /** Trains one model in this process. One call at a time: a second one waits for the first. */
 export class EngineTrainer implements Trainer {

@@ -59,8 +59,8 @@ export function loadEnvironment(args: unknown): Environment {
 
   return multiTurn<null>({
     name: 'alphabet-sort',
-    dataset: listDataset(drawConversations(options, options.num_train_examples, (key) => !isHeldOut(key))),
-    evalDataset: listDataset(drawConversations(options, options.num_eval_examples, isHeldOut)),
+    dataset: listDataset(() => drawConversations(options, options.num_train_examples, (key) => !isHeldOut(key))),
+    evalDataset: listDataset(() => drawConversations(options, options.num_eval_examples, isHeldOut)),
     rubric: rubric([
       {
         name: 'similarity',

@@ -38,8 +38,8 @@ export function loadEnvironment(args: unknown): Environment {
   const isHeldOut = (problem: string) => hash32(options.seed, 'held out', problem) % 10 === 0;
   return singleTurn({
     name: 'arithmetic',
-    dataset: listDataset(drawProblems(options, options.num_train_examples, (problem) => !isHeldOut(problem))),
-    evalDataset: listDataset(drawProblems(options, options.num_eval_examples, isHeldOut)),
+    dataset: listDataset(() => drawProblems(options, options.num_train_examples, (problem) => !isHeldOut(problem))),
+    evalDataset: listDataset(() => drawProblems(options, options.num_eval_examples, isHeldOut)),
     rubric: rubric([
       {
         name: 'exact_match',

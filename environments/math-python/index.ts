@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { lazily } from '../../core/lazily.ts';
 import {
   answeredCallsOf,
   boxed,
@@ -55,11 +56,11 @@ export async function loadEnvironment(args: unknown): Promise<Environment> {
     outputCharsMax: options.output_chars,
     python: options.python,
   });
-  const { train, heldOut } = makeProblems(options);
+  const problems = lazily(() => makeProblems(options));
   const system = options.system_prompt ?? instructions;
-  const dataset = (problems: readonly Problem[]) =>
-    listDataset(
-      problems.map(({ question, answer, code }) => ({
+  const dataset = (chosen: () => readonly Problem[]) =>
+    listDataset(() =>
+      chosen().map(({ question, answer, code }) => ({
         prompt: [...(system === '' ? [] : [{ role: 'system' as const, content: system }]), user(question)],
         answer,
         info: { code },
@@ -68,8 +69,8 @@ export async function loadEnvironment(args: unknown): Promise<Environment> {
 
   const environment = toolEnvironment({
     name: 'math-python',
-    dataset: dataset(train),
-    evalDataset: dataset(heldOut),
+    dataset: dataset(() => problems().train),
+    evalDataset: dataset(() => problems().heldOut),
     maxTurns: options.max_turns,
     tools: [
       tool({

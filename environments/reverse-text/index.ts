@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 import { listDataset, parseArgs, rubric, singleTurn } from '../../backends/environments/kit.ts';
 import type { Environment } from '../../backends/environments/kit.ts';
+import { lazily } from '../../core/lazily.ts';
 import { hash32 } from '../../core/random.ts';
 
 /** Write a word backwards: one user message is the word, the right answer its letters in reverse. */
@@ -24,17 +25,21 @@ const Args = z
 
 export function loadEnvironment(args: unknown): Environment {
   const { min_length, max_length, wrong_demonstrations, seed } = parseArgs('reverse-text', Args, args);
-  const words = readFileSync(new URL('words.txt', import.meta.url), 'utf8')
-    .split('\n')
-    .filter((word) => word.length >= min_length && word.length <= max_length)
-    // Not by the alphabet: the first examples are to be a fair sample of all.
-    .sort((a, b) => hash32(seed, 'order', a) - hash32(seed, 'order', b) || (a < b ? -1 : 1));
+  const words = lazily(() =>
+    readFileSync(new URL('words.txt', import.meta.url), 'utf8')
+      .split('\n')
+      .filter((word) => word.length >= min_length && word.length <= max_length)
+      // Not by the alphabet: the first examples are to be a fair sample of all.
+      .map((word) => ({ word, order: hash32(seed, 'order', word) }))
+      .sort((a, b) => a.order - b.order || (a.word < b.word ? -1 : 1))
+      .map(({ word }) => word),
+  );
   const isHeldOut = (word: string) => hash32(seed, 'held out', word) % 10 === 0;
 
   return singleTurn({
     name: 'reverse-text',
-    dataset: wordDataset(words.filter((word) => !isHeldOut(word))),
-    evalDataset: wordDataset(words.filter(isHeldOut)),
+    dataset: wordDataset(() => words().filter((word) => !isHeldOut(word))),
+    evalDataset: wordDataset(() => words().filter(isHeldOut)),
     rubric: rubric([
       {
         name: 'positions_right',
@@ -48,8 +53,8 @@ export function loadEnvironment(args: unknown): Environment {
   });
 }
 
-function wordDataset(words: readonly string[]) {
-  return listDataset(words.map((word) => ({ prompt: word, answer: reverse(word) })));
+function wordDataset(words: () => readonly string[]) {
+  return listDataset(() => words().map((word) => ({ prompt: word, answer: reverse(word) })));
 }
 
 /** The share of positions that hold the right letter; letters too many or too few count as wrong. */

@@ -1,5 +1,6 @@
 import MiniSearch from 'minisearch';
 import { z } from 'zod';
+import { lazily } from '../../core/lazily.ts';
 import {
   callText,
   type Conversation,
@@ -44,27 +45,31 @@ const instructions =
 export function loadEnvironment(args: unknown): Environment {
   const { max_turns, results, hops, reading_weight, judge, system_prompt, seed } = parseArgs('wiki-search', Args, args);
   const world = makeWorld();
-  const questions = makeQuestions(world)
-    .filter(({ sections }) => hops === 'both' || sections.length === (hops === 'one' ? 1 : 2))
-    .sort((a, b) => hash32(seed, 'order', a.question) - hash32(seed, 'order', b.question));
+  const questions = lazily(() =>
+    makeQuestions(world)
+      .filter(({ sections }) => hops === 'both' || sections.length === (hops === 'one' ? 1 : 2))
+      .sort((a, b) => hash32(seed, 'order', a.question) - hash32(seed, 'order', b.question)),
+  );
   const isHeldOut = ({ question }: Question) => hash32(seed, 'held out', question) % 10 === 0;
   const system = system_prompt ?? instructions;
-  const dataset = (chosen: readonly Question[]) =>
-    listDataset(
-      chosen.map(({ question, answer, sections }) => ({
-        prompt: [
-          ...(system === '' ? [] : [{ role: 'system' as const, content: system }]),
-          { role: 'user' as const, content: question },
-        ],
-        answer,
-        info: { sections },
-      })),
+  const dataset = (isChosen: (question: Question) => boolean) =>
+    listDataset(() =>
+      questions()
+        .filter(isChosen)
+        .map(({ question, answer, sections }) => ({
+          prompt: [
+            ...(system === '' ? [] : [{ role: 'system' as const, content: system }]),
+            { role: 'user' as const, content: question },
+          ],
+          answer,
+          info: { sections },
+        })),
     );
 
   return toolEnvironment({
     name: 'wiki-search',
-    dataset: dataset(questions.filter((question) => !isHeldOut(question))),
-    evalDataset: dataset(questions.filter(isHeldOut)),
+    dataset: dataset((question) => !isHeldOut(question)),
+    evalDataset: dataset(isHeldOut),
     maxTurns: max_turns,
     tools: wikiTools(makePages(world), results),
     rubric: rubric([

@@ -46,8 +46,8 @@ export function loadEnvironment(args: unknown): Environment {
   const isHeldOut = (question: string) => hash32(options.seed, 'held out', question) % 10 === 0;
   return singleTurn({
     name: 'word-problems',
-    dataset: listDataset(drawProblems(options, options.num_train_examples, (question) => !isHeldOut(question))),
-    evalDataset: listDataset(drawProblems(options, options.num_eval_examples, isHeldOut)),
+    dataset: listDataset(() => drawProblems(options, options.num_train_examples, (question) => !isHeldOut(question))),
+    evalDataset: listDataset(() => drawProblems(options, options.num_eval_examples, isHeldOut)),
     rubric: rubric([
       {
         name: 'exact_match',

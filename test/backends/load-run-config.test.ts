@@ -83,12 +83,13 @@ describe('loading a run’s config', () => {
     ['preset:reverse-text-0.2m', 'preset:reverse-text-0.2m'],
     ['/models/qwen', '/models/qwen'],
     ['models/qwen', '{project}/models/qwen'],
+    ['Qwen/Qwen3-4B', 'Qwen/Qwen3-4B'], // on the Hub, since no folder here has the name
     ['./qwen', '{project}/configs/qwen'],
     ['../qwen', '{project}/qwen'],
   ];
   for (const [written, where] of models) {
     test(`model "${written}" in configs/ means ${where}`, async (t) => {
-      const projectFolder = await project(t, { 'configs/words.toml': config(written) });
+      const projectFolder = await project(t, { 'configs/words.toml': config(written), 'models/qwen/config.json': '{}' });
       const { spec } = await loadRunConfig('configs/words.toml', { projectFolder });
       assert.equal(spec.model, where.replace('{project}', projectFolder));
     });
@@ -117,7 +118,7 @@ describe('loading a run’s config', () => {
     const projectFolder = await project(t, { 'shout.toml': '' });
     await assert.rejects(
       loadRunConfig('shout', { projectFolder }),
-      hasCode('ConfigInvalid', 'Did you mean shout.toml?'),
+      hasCode('ConfigInvalid', 'did you mean shout.toml?'),
     );
   });
 

@@ -6,13 +6,11 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
 import { describeAdapter, readAdapter, relativeBase, saveAdapterFolder } from '../../engine/model/adapter-folder.ts';
+import { adaptedLayers, adapterParameterCount, type LoraConfig } from '../../engine/model/adapter-layout.ts';
 import {
-  adaptedLayers,
   adapterInputs,
-  adapterParameterCount,
   AdapterParameters,
   createAdapter,
-  type LoraConfig,
   mergeAdapter,
   MergedParameters,
   policyDigest,

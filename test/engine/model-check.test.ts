@@ -18,7 +18,7 @@ test('a run may train a preset or a folder of any family, whole or by adapters',
 
 test('a run is refused for its model before any weight is read', async (t) => {
   const folder = await temporaryFolder(t);
-  const ask = (change: object): Promise<void> => checkModel({ ...run, model: folder, ...change });
+  const ask = (change: object): Promise<unknown> => checkModel({ ...run, model: folder, ...change });
   const refuses = (change: object, message: RegExp): Promise<void> =>
     assert.rejects(ask(change), { code: 'ModelUnsupported', message });
   await refuses({}, /has no config.json.*hf download/s);

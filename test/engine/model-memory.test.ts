@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { type MachineMemory, machineMemory } from '../../engine/model/machine-memory.ts';
 import { requireMemory } from '../../engine/model/memory.ts';
-import { elementCount, parameterCount, parameterLayout } from '../../engine/model/parameters.ts';
+import { elementCount, parameterCount, parameterLayout } from '../../engine/model/parameter-layout.ts';
 import { temporaryFolder, tinyConfig } from './models.ts';
 
 const gib = 2 ** 30;

@@ -100,8 +100,8 @@ describe("a file of one's own as an environment", () => {
 
   test("a file that leads out of the config's folder, or is not there, is refused by the config", async () => {
     write('good.ts', good);
-    await assert.rejects(load('inner/out.toml', toml('../good.ts')), /env\.0\.id: expected a file .*leads out of/);
-    await assert.rejects(load('gone.toml', toml('./gone.ts')), /env\.0\.id: .*cannot be read \(ENOENT\)/);
+    await assert.rejects(load('inner/out.toml', toml('../good.ts')), /out\.toml:7:1 {2}env\[0\]\.id\n.*expected {2}a file .*\n.*leads out of/);
+    await assert.rejects(load('gone.toml', toml('./gone.ts')), /env\[0\]\.id\n[\s\S]*cannot be read \(ENOENT\)/);
   });
 
   test('its name in the run is one that folders and metrics can have', () => {

@@ -86,8 +86,9 @@ function storeRelations({ store }: RatchetConfig): RelationProblem[] {
     }));
 }
 
-function batchRelations({ batch_size, rollouts_per_example }: RatchetConfig): RelationProblem[] {
-  if (batch_size % rollouts_per_example === 0) return [];
+function batchRelations({ batch_size, rollouts_per_example, trainer }: RatchetConfig): RelationProblem[] {
+  const { micro_batch_size, gpus } = trainer as { micro_batch_size?: number; gpus?: number };
+  if (batch_size % rollouts_per_example === 0) return worldRelation(batch_size, micro_batch_size, gpus);
   const below = Math.floor(batch_size / rollouts_per_example) * rollouts_per_example;
   const nearest = [below, below + rollouts_per_example].filter((size) => size > 0).join(' or ');
   return [
@@ -96,6 +97,18 @@ function batchRelations({ batch_size, rollouts_per_example }: RatchetConfig): Re
       expected: `a multiple of rollouts_per_example (${rollouts_per_example}): a batch is made of whole groups`,
       received: String(batch_size),
       suggestion: `use ${nearest}`,
+    },
+  ];
+}
+
+/** Where GPUs share the rows of a batch, each computes whole micro-batches. */
+function worldRelation(batchSize: number, microBatchSize = 1, gpus?: number): RelationProblem[] {
+  if (gpus === undefined || batchSize % (microBatchSize * gpus) === 0) return [];
+  return [
+    {
+      paths: [['batch_size'], ['trainer', 'micro_batch_size'], ['trainer', 'gpus']],
+      expected: `a multiple of micro_batch_size × the trainer's GPUs (${microBatchSize} × ${gpus}): each computes whole micro-batches`,
+      received: String(batchSize),
     },
   ];
 }

@@ -1,0 +1,211 @@
+import { readFile, statfs } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import { isHubId } from '../../core/names.ts';
+import { gpuSettingsOf } from '../../core/spec/gpu-settings.ts';
+import { knownModel } from '../../core/spec/known-models.ts';
+import {
+  keyValueBytes,
+  type MemoryPlan,
+  planServerMemory,
+  planTrainerMemory,
+  type Remedy,
+  remediesFor,
+  type ServerPlan,
+  type TrainerSetting,
+} from '../../core/spec/memory-plan.ts';
+import { loraParameterCount, type ModelShape, parameterCountOf, shapeOfConfig } from '../../core/spec/model-shape.ts';
+import { planRun, type RunPlan } from '../../core/spec/run-plan.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { copiesForPasses, copiesInTraining } from '../../engine/model/memory.ts';
+import { presetFiles } from '../../engine/model/preset-files.ts';
+import { localRoot } from '../store/index.ts';
+import type { RunFileReport } from './examine-run-file.ts';
+
+export interface DryRunOptions {
+  /** Of one GPU. */
+  readonly gpuBytes: number;
+  /** A config.json, for a model that is neither here nor known. */
+  readonly modelConfig?: string;
+}
+
+/** What a run would take, without starting or contacting anything. */
+export interface DryRun {
+  readonly plan: RunPlan;
+  /** Of the disk that the store lies on; null where it is no folder of this machine. */
+  readonly freeBytes: number | null;
+  /** null where the shape of the model is not known. */
+  readonly memory: EmbeddedMemory | GpuMemory | null;
+}
+
+/** The embedded engine, on this machine's processor and in float32; what a batch's activations take comes on top. */
+export interface EmbeddedMemory {
+  readonly kind: 'embedded';
+  readonly model: string;
+  readonly parameterCount: number;
+  /** What the trainer holds of what it trains: weights, gradients and moments. */
+  readonly copies: number;
+  readonly trainerBytes: number;
+  /** The policy server's weights. */
+  readonly serverBytes: number;
+  readonly keyValueBytesPerToken: number;
+}
+
+/** A trainer and a server on GPUs. */
+export interface GpuMemory {
+  readonly kind: 'gpu';
+  /** Whose shape it is computed with. */
+  readonly model: string;
+  readonly parameterCount: number;
+  readonly trainer: TrainerSetting;
+  /** Where the length of the rows comes from, if the file does not say it. */
+  readonly seqLenBecause: string | null;
+  readonly now: MemoryPlan;
+  /** The same with and without activation checkpointing. */
+  readonly withCheckpointing: MemoryPlan;
+  readonly withoutCheckpointing: MemoryPlan;
+  /** Empty where it fits. */
+  readonly remedies: readonly Remedy[];
+  readonly server: ServerPlan & { readonly gpus: number; readonly gpuMemoryUtilization: number };
+}
+
+/** vLLM's default, and prime-rl's. */
+const usualUtilization = 0.9;
+/** prime-rl's default. */
+const usualSeqLen = 2048;
+
+export async function planDryRun(report: RunFileReport, spec: RunSpec, options: DryRunOptions): Promise<DryRun> {
+  const known = await shapeOf(spec, options.modelConfig);
+  const counts = known && {
+    parameterCount: parameterCountOf(known.shape),
+    adapterCount: spec.lora && loraParameterCount(known.shape, spec.lora),
+  };
+  const heldOut = (spec.eval?.environments ?? []).map(({ name }) => report.environments.get(name)?.evalDataset.length ?? null); // prettier-ignore
+  return {
+    plan: planRun(spec, { model: counts ?? report.model, heldOut }),
+    freeBytes: spec.store.uri.startsWith('file:') ? await freeBytesAt(localRoot(spec.store.uri)) : null,
+    memory: known && (isEmbedded(spec) ? embeddedMemory(spec, known) : gpuMemory(spec, known, options)),
+  };
+}
+
+interface KnownShape {
+  readonly name: string;
+  readonly shape: ModelShape;
+}
+
+/** From the config.json that is named, that of a preset or of the model's folder, or the table of known models. */
+async function shapeOf({ model }: RunSpec, modelConfig: string | undefined): Promise<KnownShape | null> {
+  if (modelConfig !== undefined) return { name: modelConfig, shape: await readShape(modelConfig) };
+  if (model.startsWith('preset:')) {
+    return { name: model, shape: shapeFrom(presetFiles(model)['config.json'] ?? '', model) };
+  }
+  if (isHubId(model)) return knownModel(model) ?? null;
+  return { name: model, shape: await readShape(path.join(model, 'config.json')) };
+}
+
+async function readShape(file: string): Promise<ModelShape> {
+  let text: string;
+  try {
+    text = await readFile(file, 'utf8');
+  } catch (cause) {
+    const reason = (cause as NodeJS.ErrnoException).code;
+    throw new RatchetError('ConfigInvalid', `Expected a model's config.json, but ${file} cannot be read (${reason}).`, {
+      cause,
+    });
+  }
+  return shapeFrom(text, file);
+}
+
+function shapeFrom(text: string, where: string): ModelShape {
+  let raw: unknown;
+  try {
+    raw = JSON.parse(text);
+  } catch (cause) {
+    throw new RatchetError('ConfigInvalid', `${where}: expected a model's config.json, got no JSON.`, { cause });
+  }
+  const shape = shapeOfConfig(raw);
+  if (typeof shape !== 'string') return shape;
+  throw new RatchetError('ConfigInvalid', `${where}: expected the config.json of a decoder; ${shape}.`);
+}
+
+/** What is here is trained by the embedded engine, unless the file speaks of GPUs. */
+function isEmbedded(spec: RunSpec): boolean {
+  const { trainerGpus, inferenceGpus } = gpuSettingsOf(spec);
+  return spec.trainer.kind === 'onnx' && !isHubId(spec.model) && trainerGpus === null && inferenceGpus === null;
+}
+
+function embeddedMemory(spec: RunSpec, { name, shape }: KnownShape): EmbeddedMemory {
+  const all = parameterCountOf(shape);
+  const trained = spec.lora && !spec.sft ? loraParameterCount(shape, spec.lora) : all;
+  const copies = copiesInTraining + (spec.numIterations > 1 ? copiesForPasses : 0);
+  return {
+    kind: 'embedded',
+    model: name,
+    parameterCount: all,
+    copies,
+    trainerBytes: 4 * (trained * copies + (trained === all ? 0 : all)),
+    serverBytes: 4 * all,
+    keyValueBytesPerToken: keyValueBytes(shape, 4),
+  };
+}
+
+function gpuMemory(spec: RunSpec, { name, shape }: KnownShape, options: DryRunOptions): GpuMemory {
+  const gpu = gpuSettingsOf(spec);
+  const { seqLen, because } = seqLenOf(spec);
+  const trainer: TrainerSetting = {
+    shape,
+    lora: spec.lora,
+    seqLen,
+    microBatchSize: spec.microBatchSize ?? 1,
+    gpuCount: gpu.trainerGpus ?? 1,
+    optimizationType: gpu.optimizationType,
+    checkpointEvery: gpu.checkpointEvery,
+    cpuOffload: gpu.cpuOffload,
+    optimizerOffload: gpu.optimizerOffload,
+    headTokens: null,
+  };
+  const now = planTrainerMemory(trainer);
+  const gpuMemoryUtilization = gpu.gpuMemoryUtilization?.value ?? usualUtilization;
+  const server = planServerMemory({
+    shape,
+    weightType: gpu.serverType,
+    tensorParallel: gpu.tensorParallel,
+    gpuMemoryUtilization,
+    gpuBytes: options.gpuBytes,
+    maxModelLen: gpu.maxModelLen,
+  });
+  return {
+    kind: 'gpu',
+    model: name,
+    parameterCount: parameterCountOf(shape),
+    trainer,
+    seqLenBecause: because,
+    now,
+    withCheckpointing: planTrainerMemory({ ...trainer, checkpointEvery: trainer.checkpointEvery ?? 1 }),
+    withoutCheckpointing: planTrainerMemory({ ...trainer, checkpointEvery: null }),
+    remedies: now.totalBytes > options.gpuBytes ? remediesFor(trainer) : [],
+    server: { ...server, gpus: gpu.inferenceGpus ?? 1, gpuMemoryUtilization },
+  };
+}
+
+function seqLenOf(spec: RunSpec): { seqLen: number; because: string | null } {
+  const { seqLen, maxModelLen } = gpuSettingsOf(spec);
+  if (seqLen !== null) return { seqLen, because: null };
+  if (maxModelLen !== null)
+    return { seqLen: maxModelLen, because: "the server's max_model_len, since there is no seq_len" };
+  const twice = 2 * spec.sampling.maxTokens;
+  if (twice > usualSeqLen) return { seqLen: twice, because: 'twice max_tokens, since there is no seq_len' };
+  return { seqLen: usualSeqLen, because: "prime-rl's default, since there is no seq_len" };
+}
+
+/** Of the nearest folder that is there. */
+async function freeBytesAt(folder: string): Promise<number> {
+  try {
+    const { bavail, bsize } = await statfs(folder);
+    return bavail * bsize;
+  } catch (error) {
+    const parent = path.dirname(folder);
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT' || parent === folder) throw error;
+    return freeBytesAt(parent);
+  }
+}

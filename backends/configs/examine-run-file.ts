@@ -1,0 +1,136 @@
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import { isEnvironmentFile, isHubId } from '../../core/names.ts';
+import type { Advice, MissingEnvironment, NotYet, ReadAs } from '../../core/spec/parse-run-config.ts';
+import { ConfigProblems, type Problem } from '../../core/spec/problems.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { openEnvironment } from '../environments/index.ts';
+import type { Environment } from '../environments/types.ts';
+import { checkModel, type ModelSize } from './check-model.ts';
+import { type LoadedConfig, loadRunConfig, type LoadOptions } from './load-run-config.ts';
+
+/** What keeps a run from being trained here, though its file is right. */
+export interface Obstacle {
+  readonly about: 'model' | 'environment';
+  readonly says: string;
+  /** What to do, in the order in which it is done. */
+  readonly remedies: readonly string[];
+}
+
+/** All that can be said of a run file without starting anything. */
+export interface RunFileReport {
+  readonly file: string;
+  /** null where that could not be told. */
+  readonly readAs: ReadAs | null;
+  /** Everything that is wrong with it, in the order of the file. */
+  readonly problems: readonly Problem[];
+  readonly warnings: readonly string[];
+  readonly notYet: readonly NotYet[];
+  readonly advice: readonly Advice[];
+  readonly obstacles: readonly Obstacle[];
+  /** null where there are problems. */
+  readonly loaded: LoadedConfig | null;
+  /** null where the model is not here. */
+  readonly model: ModelSize | null;
+  /** By name; only those that are here. */
+  readonly environments: ReadonlyMap<string, Environment>;
+}
+
+/** Goes around what may take long: the opening of an environment, by its id. */
+export type Opening = <T>(id: string, open: () => Promise<T>) => Promise<T>;
+
+/**
+ * Reads a run file and looks at what it names. Nothing is fetched; of code of the user's only environments are loaded. Their
+ * datasets are not made.
+ */
+export async function examineRunFile(
+  file: string,
+  options: LoadOptions,
+  opening: Opening = (_, open) => open(),
+): Promise<RunFileReport> {
+  const nothing = { warnings: [], notYet: [], advice: [], obstacles: [], loaded: null, model: null };
+  let loaded: LoadedConfig;
+  try {
+    loaded = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
+  } catch (error) {
+    if (!(error instanceof ConfigProblems)) throw error;
+    const { problems, readAs } = error;
+    return { file, readAs, problems, ...nothing, environments: new Map() };
+  }
+  const { spec } = loaded;
+  const problems = [...loaded.problems];
+  const obstacles: Obstacle[] = [];
+  const model = await checkModel(spec).catch((error: unknown) => {
+    if (!(error instanceof RatchetError) || error.code !== 'ModelUnsupported') throw error;
+    if (!spec.model.startsWith('preset:')) obstacles.push(modelObstacle(spec, error));
+    else problems.push({ ...loaded.placeOf(['model']), expected: 'a preset that there is', received: error.message });
+    return null;
+  });
+  const opened = await openEnvironments(loaded, opening, { problems, obstacles });
+  const warnings = [...opened.values()].flatMap((environment) => environment.warnings ?? []);
+  const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
+  return {
+    ...report,
+    warnings: [...new Set([...loaded.warnings, ...warnings])],
+    problems: problems.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0)),
+    obstacles,
+    loaded: problems.length === 0 ? loaded : null,
+    model,
+    environments: opened,
+  };
+}
+
+/** Environments of training and evaluation by name; what is said of one that appears twice is said once. */
+async function openEnvironments(
+  { spec, placeOf, missing }: LoadedConfig,
+  opening: Opening,
+  { problems, obstacles }: { readonly problems: Problem[]; readonly obstacles: Obstacle[] },
+): Promise<Map<string, Environment>> {
+  const entries = [
+    ...spec.environments.map((entry, i) => ({ entry, at: [['env', i]] })),
+    ...(spec.eval?.environments ?? []).map((entry, i) => ({ entry, at: [['eval', 'env', i], ['env', i]] })), // prettier-ignore
+  ];
+  const opened = new Map<string, Environment>();
+  const said = new Set<string>();
+  const notHere = new Map(missing.map((environment) => [environment.id, environment]));
+  obstacles.push(...[...notHere.values()].map(environmentObstacle));
+  for (const { entry, at } of entries) {
+    const key = JSON.stringify([entry.id, entry.args]);
+    const isRefusedFile = isEnvironmentFile(entry.id) && entry.sha256 === undefined;
+    if (said.has(key) || isRefusedFile || notHere.has(entry.id)) continue;
+    try {
+      opened.set(entry.name, await opening(entry.id, () => openEnvironment(entry)));
+    } catch (error) {
+      said.add(key);
+      if (!(error instanceof RatchetError)) throw error;
+      if (error.code === 'EnvironmentUnknown')
+        obstacles.push({ about: 'environment', says: error.message, remedies: [] });
+      else {
+        const place = placeOf(...at.map((names) => [...names, 'args']), ...at.map((names) => [...names, 'id']));
+        problems.push({
+          ...place,
+          expected: 'an environment that loads with these arguments',
+          received: error.message,
+        });
+      }
+    }
+  }
+  return opened;
+}
+
+function modelObstacle({ model }: RunSpec, error: RatchetError): Obstacle {
+  if (!isHubId(model)) return { about: 'model', says: error.message, remedies: [] };
+  return {
+    about: 'model',
+    says: `${model} is a name on the Hugging Face Hub, and no folder here has it. Nothing is downloaded by itself.`,
+    remedies: [
+      `fetch it into a folder: hf download ${model} --local-dir models/${path.basename(model)}`,
+      `name that folder: model = "models/${path.basename(model)}" (on the command line: --model models/${path.basename(model)})`,
+      'the embedded engine then trains it where its weights fit into this machine several times over; the engines for GPUs that would train it otherwise (prime-rl, Tinker or SkyRL, with vLLM to sample) are still to come',
+    ],
+  };
+}
+
+function environmentObstacle({ received, suggestion }: MissingEnvironment): Obstacle {
+  return { about: 'environment', says: received, remedies: suggestion === undefined ? [] : [suggestion] };
+}

@@ -1,0 +1,109 @@
+import type { DryRun, EmbeddedMemory, GpuMemory } from '../backends/configs/dry-run.ts';
+import { isHubId } from '../core/names.ts';
+import { gpuSettingsOf } from '../core/spec/gpu-settings.ts';
+import type { MemoryPlan } from '../core/spec/memory-plan.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+
+/** What a run would take, as people read it. */
+export function describeDryRun(spec: RunSpec, { plan, freeBytes, memory }: DryRun, gpuBytes: number): string[] {
+  const { disk, tokens } = plan;
+  const stored = disk.rollouts + disk.batches + (disk.checkpoints ?? 0);
+  const checkpoints = disk.checkpoints === null ? 'unknown' : bytes(disk.checkpoints);
+  return [
+    'plan (nothing was started):',
+    ...processes(spec),
+    plan.steps === 0
+      ? '  steps         none: supervised training alone'
+      : `  steps         ${plan.steps}, each ${plan.groupsPerStep} groups × ${spec.rolloutsPerExample} = ${plan.rolloutsPerStep} rollouts; a sampling round has ${plan.sampledPerStep}, filters may ask for more`,
+    `  rollouts      ${count(plan.steps * plan.rolloutsPerStep)} trained`,
+    `  tokens        ${count(tokens.perTurn)} a turn at most; sampled at most ${count(tokens.perStep)} a step and ${count(tokens.perRun)} in all, where a rollout has one turn`,
+    ...(spec.eval
+      ? [
+          `  evaluations   ${plan.evaluations} of ${plan.evalRollouts === null ? 'all held-out examples, whose number is not known here' : `${count(plan.evalRollouts)} rollouts`}`,
+        ]
+      : []),
+    `  disk          at most ${bytes(stored)}${disk.checkpoints === null ? ' and the checkpoints' : ''}: ${disk.checkpointCount} checkpoints ${checkpoints}, rollouts ${bytes(disk.rollouts)}, batches ${bytes(disk.batches)}${free(freeBytes, stored)}`,
+    ...(memory === null
+      ? unknownModel(spec)
+      : memory.kind === 'embedded'
+        ? embedded(memory)
+        : onGpus(memory, gpuBytes)),
+  ];
+}
+
+function free(freeBytes: number | null, stored: number): string {
+  if (freeBytes === null) return '';
+  const isShort = stored > freeBytes;
+  return `; ${bytes(freeBytes)} are free${isShort ? ', which may not be enough' : ''}`;
+}
+
+function processes(spec: RunSpec): string[] {
+  const { trainerGpus, inferenceGpus } = gpuSettingsOf(spec);
+  const { trainer, inference } = spec;
+  const trains = trainer.kind === 'module' ? trainer.import.path : `the embedded engine on ${trainer.provider}`;
+  const samples =
+    inference.kind === 'module'
+      ? inference.import.path
+      : inference.url !== null
+        ? `the server at ${inference.url}`
+        : `one policy server on ${inference.provider}`;
+  const here = isHubId(spec.model)
+    ? 'nothing, since the model is not here (see below)'
+    : `trained by ${trains}, sampled by ${samples}`;
+  const lines = [
+    '  workers       orchestrator, 1 trainer, 1 rollout worker, metrics (ratchet dev has more: --trainers, --rollout-workers)',
+    `  here          ${here}`,
+  ];
+  if (trainerGpus === null && inferenceGpus === null) return lines;
+  return [
+    ...lines,
+    `  GPUs          ${trainerGpus ?? 0} to train and ${inferenceGpus ?? 0} to sample are asked for; the engines that use them are still to come`,
+  ];
+}
+
+function unknownModel({ model }: RunSpec): string[] {
+  return [`  memory        unknown model ${model}: give its config.json with --model-config FILE`];
+}
+
+function embedded({ model, parameterCount, copies, ...memory }: EmbeddedMemory): string[] {
+  return [
+    `  memory        ${model}, ${count(parameterCount)} parameters, on this machine in float32`,
+    `    trainer     ${bytes(memory.trainerBytes)}: ${copies} copies (weights, gradients, moments); activations come on top`,
+    `    server      ${bytes(memory.serverBytes)} of weights for each version it holds, ${bytes(memory.keyValueBytesPerToken)} of keys and values a token`,
+  ];
+}
+
+function onGpus(memory: GpuMemory, gpuBytes: number): string[] {
+  const { trainer, now, server, remedies } = memory;
+  const gpus = trainer.gpuCount === 1 ? '1 GPU' : `${trainer.gpuCount} GPUs`;
+  const fits = (plan: MemoryPlan) => (plan.totalBytes > gpuBytes ? `more than ${bytes(gpuBytes)}` : 'fits');
+  const because = memory.seqLenBecause === null ? '' : ` (${memory.seqLenBecause})`;
+  return [
+    `  memory        ${memory.model}, ${count(memory.parameterCount)} parameters; estimated for a trainer with FSDP, of one GPU of ${bytes(gpuBytes)}`,
+    `    trainer     ${bytes(now.totalBytes)} on each of ${gpus}, ${fits(now)}; ${trainer.microBatchSize} × ${trainer.seqLen} tokens at once${because}`,
+    ...now.terms.map(
+      ({ what, bytes: size, because: how }) => `      ${what.padEnd(17)} ${bytes(size).padStart(9)}   ${how}`,
+    ),
+    ...(now.hostBytes > 0 ? [`      in the machine's memory ${bytes(now.hostBytes)}`] : []),
+    `    with ac     ${bytes(memory.withCheckpointing.totalBytes)}; without ${bytes(memory.withoutCheckpointing.totalBytes)}`,
+    ...remedies.map(
+      ({ change, savesBytes, totalBytes }, i) =>
+        `    ${i === 0 ? 'instead' : '       '}     ${i + 1}. ${change}\n                   saves ${bytes(savesBytes)} alone; ${bytes(totalBytes)} with ${i === 0 ? 'it' : 'all so far'}${totalBytes <= gpuBytes ? ', fits' : ''}`,
+    ),
+    `    server      ${bytes(server.claimedBytes)} of a GPU (${server.gpuMemoryUtilization}): weights ${bytes(server.weightBytes)}, keys and values ${server.keyValueBytes > 0 ? `${bytes(server.keyValueBytes)} = ${count(server.keyValueTokens)} tokens${server.longestSequences === null ? '' : ` = ${server.longestSequences} sequences of max_model_len`}` : 'nothing: the weights do not fit'}`,
+  ];
+}
+
+function bytes(size: number): string {
+  if (size < 0) return `−${bytes(-size)}`;
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let [value, unit] = [size, 0];
+  while (value >= 1024 && unit < units.length - 1) [value, unit] = [value / 1024, unit + 1];
+  return `${value >= 100 || unit === 0 ? value.toFixed(0) : value.toFixed(1)} ${units[unit]}`;
+}
+
+function count(value: number): string {
+  if (value >= 1e9) return `${(value / 1e9).toFixed(2)} billion`;
+  if (value >= 1e6) return `${(value / 1e6).toFixed(2)} million`;
+  return String(value);
+}

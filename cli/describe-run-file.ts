@@ -1,0 +1,123 @@
+import type { Obstacle, RunFileReport } from '../backends/configs/examine-run-file.ts';
+import { showStoreUri } from '../backends/store/store-uri.ts';
+import type { Advice, NotYet, ReadAs } from '../core/spec/parse-run-config.ts';
+import { formatPlace, formatProblems } from '../core/spec/problems.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+
+/** A report on a run file as people read it: what is wrong with it, else what it is, and then what else there is to say. */
+export function describeRunFile(report: RunFileReport): string[] {
+  const { file, readAs, problems, loaded } = report;
+  if (loaded === null) {
+    return [
+      ...(readAs ? [`${file}: read as ${readLine(readAs)}`] : []),
+      ...formatProblems(problems).split('\n'),
+      ...remarks(report),
+    ];
+  }
+  return [
+    `${file} is a run named ${loaded.spec.name}, read as ${readLine(loaded.readAs)}:`,
+    ...alternatives(loaded.readAs),
+    ...summary(loaded.spec, report),
+    ...remarks(report),
+  ];
+}
+
+function readLine({ title, because }: ReadAs): string {
+  return because === '--dialect' ? `${title} (--dialect)` : `${title} (by ${because})`;
+}
+
+const differencesShown = 6;
+
+/** What the same keys would mean in another dialect. */
+function alternatives({ alternatives: others }: ReadAs): string[] {
+  return others.map(({ dialect, title, differs }) => {
+    const more = differs.length > differencesShown ? `, and ${differs.length - differencesShown} more` : '';
+    const what =
+      differs.length === 0 ? 'which would mean the same' : differs.slice(0, differencesShown).join(', ') + more;
+    return `  or            ${title} (--dialect ${dialect}): ${what}`;
+  });
+}
+
+/** Of any report: warnings, what is not yet honoured, what stands in the way, advice. */
+export function remarks({ warnings, notYet, obstacles, advice }: Omit<RunFileReport, 'file'>): string[] {
+  return [
+    ...warnings.map((warning) => `warning: ${warning}`),
+    ...section('not yet honoured (read, checked and kept in the run):', notYet.map(notYetLine)),
+    ...section('in the way of training here:', obstacles.flatMap(obstacleLines)),
+    ...section('advice (rules of thumb, no errors):', advice.flatMap(adviceLines)),
+  ];
+}
+
+function section(title: string, lines: readonly string[]): string[] {
+  return lines.length === 0 ? [] : [title, ...lines.map((line) => `  ${line}`)];
+}
+
+export function notYetLine({ value, feature, ...place }: NotYet): string {
+  const isPlain = typeof value !== 'object';
+  return `${formatPlace(place)}${isPlain ? ` = ${JSON.stringify(value)}` : ''}   (to come: ${feature})`;
+}
+
+function obstacleLines({ about, says, remedies }: Obstacle): string[] {
+  return [`${about}: ${says}`, ...remedies.map((remedy) => `  → ${remedy}`)];
+}
+
+function adviceLines({ value, range, why, source, ...place }: Advice): string[] {
+  const isDefault = place.line === null && place.file !== 'command line';
+  const where = isDefault ? place.path : formatPlace(place);
+  return [`${where} = ${value}${isDefault ? ' (default)' : ''}: usually ${range}`, `    ${why} (${source})`];
+}
+
+function summary(spec: RunSpec, { model, environments }: RunFileReport): string[] {
+  const size = model ? `, ${millions(model.parameterCount)} parameters` : '';
+  const names = [
+    ...spec.environments.map(({ name, id }) => ['environment   ', name, id] as const),
+    ...(spec.eval?.environments ?? []).map(({ name, id }) => ['eval          ', name, id] as const),
+  ];
+  return [
+    `  model         ${spec.model}${size}`,
+    ...names.map(
+      ([label, name, id]) =>
+        `  ${label}${name}${id === name ? '' : ` (${id})`}${environments.has(name) ? '' : ', not here'}`,
+    ),
+    spec.maxSteps === 0
+      ? '  each step     none: supervised training alone'
+      : `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
+    `  trains        ${trainedPart(spec, model?.adapterCount ?? null)}`,
+    `  loss          ${lossLine(spec)}`,
+    `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}${spec.sft.data ? ` from ${spec.sft.data.path}` : ''}` : 'none'}`,
+    `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
+  ];
+}
+
+function sampledBy(inference: RunSpec['inference']): string {
+  if (inference.kind === 'module') return `, sampled by ${inference.import.path}`;
+  return inference.provider === 'cpu' ? '' : `, sampled on ${inference.provider}`;
+}
+
+function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, adapterCount: number | null): string {
+  const size = adapterCount === null ? '' : ` of ${millions(adapterCount)} parameters`;
+  const what = lora
+    ? `adapters${size} (r ${lora.r}, alpha ${lora.alpha}, dropout ${lora.dropout}) on ${lora.targetModules.join(', ')}`
+    : 'all weights';
+  const passes = numIterations === 1 ? '' : `, ${numIterations} passes over a batch`;
+  const by = trainer.kind === 'module' ? `by ${trainer.import.path}` : `on ${trainer.provider}`;
+  return `${what}${passes}, ${schedule.type} learning rate, ${by}`;
+}
+
+function lossLine({ loss, advantage }: RunSpec): string {
+  const { type, clipLow, clipHigh, maskLow, maskHigh } = loss;
+  const bounds = {
+    cispo: `, ratio ≤ ${clipHigh}`,
+    grpo: `, ratio from ${clipLow} to ${clipHigh}`,
+    importance_sampling:
+      maskLow === 0 && maskHigh === null ? '' : `, tokens of a ratio from ${maskLow} to ${maskHigh ?? '∞'}`,
+    custom: '',
+  };
+  const code = loss.import ? ` ${loss.import.path}` : '';
+  const kind = typeof advantage === 'string' ? advantage : `custom ${advantage.import.path}`;
+  return `${type}${code}${bounds[type]}, by ${loss.aggregation}; advantage ${kind}`;
+}
+
+function millions(count: number): string {
+  return count >= 1e9 ? `${(count / 1e9).toFixed(2)} billion` : `${(count / 1e6).toFixed(2)} M`;
+}

@@ -1,0 +1,53 @@
+import { planDryRun } from '../backends/configs/dry-run.ts';
+import { examineRunFile } from '../backends/configs/examine-run-file.ts';
+import type { LoadOptions } from '../backends/configs/load-run-config.ts';
+import { RatchetError } from '../core/errors.ts';
+import { ConfigProblems } from '../core/spec/problems.ts';
+import { describeDryRun } from './describe-dry-run.ts';
+import { describeRunFile } from './describe-run-file.ts';
+import { toldWhenSlow } from './told-when-slow.ts';
+
+export interface DryRunFlags {
+  readonly dryRun?: boolean;
+  /** Of one GPU, in the GB that GPUs are sold in, which are GiB. */
+  readonly gpuMemory?: string;
+  readonly modelConfig?: string;
+  readonly json?: boolean;
+}
+
+/** For commander: the flags of a dry run. */
+export const dryRunOptions = {
+  dryRun: ['--dry-run', 'print the resolved run (with --json that alone) and what it would take; start nothing'],
+  gpuMemory: ['--gpu-memory <GB>', 'of one GPU, for --dry-run', '80'],
+  modelConfig: [
+    '--model-config <file>',
+    "a model's config.json, for --dry-run where the model is neither here nor known",
+  ],
+} as const;
+
+/** Says what a run would be and take; the exit code. Starts nothing, contacts nothing. */
+export async function dryRun(file: string, options: LoadOptions, flags: DryRunFlags): Promise<number> {
+  const gpuBytes = readGpuMemory(flags.gpuMemory);
+  const report = await examineRunFile(file, options, toldWhenSlow);
+  if (report.loaded === null) throw new ConfigProblems(report.problems, report.readAs);
+  const { spec } = report.loaded;
+  const specText = JSON.stringify(spec, null, 2);
+  if (flags.json) {
+    process.stdout.write(`${specText}\n`);
+    return 0;
+  }
+  const { modelConfig } = flags;
+  const run = await planDryRun(report, spec, { gpuBytes, ...(modelConfig === undefined ? {} : { modelConfig }) });
+  const lines = [specText, ...describeDryRun(spec, run, gpuBytes), '', ...describeRunFile(report)];
+  process.stdout.write(`${lines.join('\n')}\n`);
+  return 0;
+}
+
+function readGpuMemory(typed = '80'): number {
+  const size = Number(typed);
+  if (size > 0 && Number.isFinite(size)) return size * 2 ** 30;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `--gpu-memory: expected the GB of one GPU such as 80, got ${JSON.stringify(typed)}.`,
+  );
+}

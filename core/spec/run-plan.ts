@@ -1,0 +1,114 @@
+import { momentBytes } from './memory-plan.ts';
+import type { RunSpec } from './run-spec.ts';
+
+/** How much a run samples, trains and stores, before it has begun. */
+
+export interface RunPlan {
+  readonly steps: number;
+  readonly groupsPerStep: number;
+  /** Rollouts that a step trains on. */
+  readonly rolloutsPerStep: number;
+  /** Of a step's first sampling round; filters may ask for more rounds. */
+  readonly sampledPerStep: number;
+  readonly evaluations: number;
+  /** Of one evaluation; null where the number of held-out examples is not known. */
+  readonly evalRollouts: number | null;
+  /** At most: every turn as long as it may be. A rollout of several turns may have as many times more. */
+  readonly tokens: { readonly perTurn: number; readonly perStep: number; readonly perRun: number };
+  readonly disk: DiskPlan;
+}
+
+/** Bytes in the store when the run has ended. */
+export interface DiskPlan {
+  /** null where the size of the model is not known. */
+  readonly checkpoints: number | null;
+  readonly checkpointCount: number;
+  readonly rollouts: number;
+  readonly batches: number;
+}
+
+export interface ModelCounts {
+  readonly parameterCount: number;
+  /** null where all weights are trained. */
+  readonly adapterCount: number | null;
+}
+
+export interface PlanInput {
+  /** null where it is not known. */
+  readonly model: ModelCounts | null;
+  /** Held-out examples by evaluation environment, in the order of the spec; null where they are not known. */
+  readonly heldOut: readonly (number | null)[];
+}
+
+/**
+ * What a rollout takes in the store, as JSON: ids and logprobs to nine digits, the text, once as it was sampled and once with its
+ * reward. A batch has it a third time, without the text.
+ */
+const rolloutBytes = { each: 300, perToken: 24, copies: 2 };
+const batchBytes = { each: 200, perToken: 22 };
+
+export function planRun(spec: RunSpec, { model, heldOut }: PlanInput): RunPlan {
+  const { maxSteps: steps, batchSize, rolloutsPerExample, oversamplingFactor, sampling } = spec;
+  const groupsPerStep = batchSize / rolloutsPerExample;
+  const sampledPerStep = steps === 0 ? 0 : Math.ceil(groupsPerStep * oversamplingFactor) * rolloutsPerExample;
+  const perStep = sampledPerStep * sampling.maxTokens;
+  const evaluations = evaluationCount(spec);
+  const checkpointCount = checkpointsKept(spec);
+  return {
+    steps,
+    groupsPerStep: steps === 0 ? 0 : groupsPerStep,
+    rolloutsPerStep: steps === 0 ? 0 : batchSize,
+    sampledPerStep,
+    evaluations,
+    evalRollouts: rolloutsOfEvaluation(spec, heldOut),
+    tokens: { perTurn: sampling.maxTokens, perStep, perRun: steps * perStep },
+    disk: {
+      checkpoints: model && checkpointCount * checkpointBytes(model) + baseBytes(model),
+      checkpointCount,
+      rollouts:
+        steps * sampledPerStep * rolloutBytes.copies * (rolloutBytes.each + rolloutBytes.perToken * sampling.maxTokens),
+      batches: steps === 0 ? 0 : steps * batchSize * (batchBytes.each + batchBytes.perToken * sampling.maxTokens),
+    },
+  };
+}
+
+/** At step 0 unless skipped, at every multiple of the interval, and after the last step. */
+function evaluationCount({ eval: evaluation, maxSteps }: RunSpec): number {
+  if (evaluation === null) return 0;
+  const { interval, skipFirstStep } = evaluation;
+  const last = maxSteps % interval === 0 ? 0 : 1;
+  return (skipFirstStep ? 0 : 1) + Math.floor(maxSteps / interval) + last;
+}
+
+function rolloutsOfEvaluation({ eval: evaluation }: RunSpec, heldOut: readonly (number | null)[]): number | null {
+  let total = 0;
+  for (const [i, { numExamples, rolloutsPerExample }] of (evaluation?.environments ?? []).entries()) {
+    const there = heldOut[i] ?? null;
+    if (numExamples === -1 && there === null) return null;
+    const count = numExamples === -1 ? there! : Math.min(numExamples, there ?? numExamples);
+    total += count * rolloutsPerExample;
+  }
+  return total;
+}
+
+/** Step 0, the newest ones, and those that are kept for good. */
+function checkpointsKept({ checkpoints, maxSteps }: RunSpec): number {
+  const { interval, keepLast, keepInterval } = checkpoints;
+  const made = new Set([0, maxSteps]);
+  for (let step = interval; step < maxSteps; step += interval) made.add(step);
+  const steps = [...made].sort((a, b) => a - b);
+  const kept = steps.filter(
+    (step, i) => step === 0 || i >= steps.length - keepLast || (keepInterval !== null && step % keepInterval === 0),
+  );
+  return kept.length;
+}
+
+/** Trained weights or adapters in float32, and their moments. */
+function checkpointBytes({ parameterCount, adapterCount }: ModelCounts): number {
+  return (adapterCount ?? parameterCount) * (4 + momentBytes);
+}
+
+/** Beside adapters lies their base, once. */
+function baseBytes({ parameterCount, adapterCount }: ModelCounts): number {
+  return adapterCount === null ? 0 : parameterCount * 4;
+}

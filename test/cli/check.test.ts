@@ -1,0 +1,176 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { describe, test, type TestContext } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { RunSpec } from '../../core/spec/run-spec.ts';
+
+const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
+
+interface Said {
+  readonly code: number;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+interface Project {
+  readonly folder: string;
+  readonly ratchet: (...args: string[]) => Promise<Said>;
+}
+
+async function project(t: TestContext, files: Readonly<Record<string, string>>): Promise<Project> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-check-'));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  for (const [name, text] of Object.entries(files)) await writeFile(path.join(folder, name), text);
+  const ratchet = (...args: string[]): Promise<Said> =>
+    new Promise((resolve) => {
+      execFile(process.execPath, [program, ...args], { cwd: folder }, (error, stdout, stderr) =>
+        resolve({ code: typeof error?.code === 'number' ? error.code : 0, stdout, stderr }),
+      );
+    });
+  return { folder, ratchet };
+}
+
+const words = `model = "preset:reverse-text-0.2m"
+batch_size = 64
+[sampling]
+max_tokens = 10
+[[env]]
+id = "reverse-text"
+`;
+const onTheHub = words.replace('preset:reverse-text-0.2m', 'Qwen/Qwen3-8B').replace('"reverse-text"', '"my-env"');
+
+describe('ratchet check', () => {
+  test('says what a file is and what it was read as', async (t) => {
+    const { ratchet } = await project(t, { 'words.toml': words });
+    const { code, stdout } = await ratchet('check', 'words.toml');
+    assert.equal(code, 0);
+    assert.match(
+      stdout,
+      /^words\.toml is a run named words, read as Ratchet \(by model = "preset:reverse-text-0\.2m"\):$/m,
+    );
+    assert.match(stdout, /^ {2}model {9}preset:reverse-text-0\.2m, 0\.21 M parameters$/m);
+    assert.match(stdout, /^ {2}each step {5}8 groups × 8 rollouts, 100 steps/m);
+  });
+
+  test('several files: all that is wrong with each, and exit code 2', async (t) => {
+    const { ratchet } = await project(t, {
+      'good.toml': words,
+      'bad.toml': words.replace('batch_size = 64', 'batch_size = 30\nlearning_rat = 1'),
+      'broken.toml': 'model = ',
+    });
+    const { code, stdout, stderr } = await ratchet('check', 'good.toml', 'bad.toml', 'broken.toml', 'gone.toml');
+    assert.deepEqual([code, stderr], [2, '']);
+    assert.match(stdout, /good\.toml is a run/);
+    assert.match(
+      stdout,
+      /bad\.toml:2:1 {2}batch_size\n.*multiple[^]*bad\.toml:3:1 {2}learning_rat\n[^]*did you mean "learning_rate"\?/,
+    );
+    assert.match(stdout, /broken\.toml:1:\d+\n {4}expected {2}valid TOML/);
+    assert.match(stdout, /gone\.toml\n[^]*there is no such file/);
+  });
+
+  test('files that a config names, its model and its arguments are all said in one go', async (t) => {
+    const { ratchet } = await project(t, {
+      'bad.toml': `${words.replace('0.2m', '0.3m')}args = { length = 3 }\n[trainer.loss]\ntype = "custom"\nimport = "./gone.js"\n`,
+    });
+    const { code, stdout } = await ratchet('check', 'bad.toml');
+    assert.equal(code, 2);
+    const places = [...stdout.matchAll(/^bad\.toml:(\d+):\d+ {2}(\S+)$/gm)].map(([, line, key]) => [Number(line), key]);
+    assert.deepEqual(places, [
+      [1, 'model'],
+      [7, 'env[0].args'],
+      [10, 'trainer.loss.import'],
+    ]);
+  });
+
+  test('a model and an environment that are not here keep it from nothing else', async (t) => {
+    const { ratchet } = await project(t, { 'hub.toml': onTheHub.replace('batch_size = 64', 'batch_size = 16') });
+    const { code, stdout } = await ratchet('check', 'hub.toml', '--dialect', 'ratchet');
+    assert.equal(code, 0);
+    assert.match(stdout, /^hub\.toml is a run named hub, read as Ratchet \(--dialect\):$/m);
+    const obstacles = /in the way of training here:\n([^]*?)(?=\n\S)/.exec(stdout)?.[1] ?? '';
+    assert.match(
+      obstacles,
+      /model: Qwen\/Qwen3-8B is a name on the Hugging Face Hub[^]*hf download Qwen\/Qwen3-8B --local-dir/,
+    );
+    assert.match(obstacles, /environment: .*"my-env"[^]*ratchet env install/);
+    assert.match(
+      stdout,
+      /advice \(rules of thumb, no errors\):[^]*hub\.toml:2:1 {2}batch_size = 16: usually at least 64/,
+    );
+  });
+
+  test('and training is refused before anything starts', async (t) => {
+    const { ratchet, folder } = await project(t, { 'hub.toml': onTheHub.replace('"my-env"', '"reverse-text"') });
+    const { code, stdout, stderr } = await ratchet('train', 'hub.toml', '--plain');
+    assert.notEqual(code, 0);
+    assert.match(`${stdout}${stderr}`, /Qwen\/Qwen3-8B is no folder here.*hf download Qwen\/Qwen3-8B/s);
+    assert.deepEqual(await readdir(folder), ['hub.toml']);
+  });
+
+  test('--json: the same for programs', async (t) => {
+    const { ratchet } = await project(t, { 'good.toml': words, 'bad.toml': `learning_rat = 1\n${words}` });
+    const { code, stdout } = await ratchet('check', 'good.toml', 'bad.toml', '--json');
+    assert.equal(code, 2);
+    const { ok, files } = JSON.parse(stdout) as { ok: boolean; files: Record<string, unknown>[] };
+    assert.deepEqual([ok, files.map((file) => file['ok'])], [false, [true, false]]);
+    const [good, bad] = files;
+    assert.equal(RunSpec.parse(good!['spec']).name, 'good');
+    const [problem] = bad!['problems'] as Record<string, unknown>[];
+    const { file, line, column, path: key, received } = problem!;
+    assert.deepEqual([file, line, column, key, received], ['bad.toml', 1, 1, 'learning_rat', 'an unknown key']);
+  });
+
+  test('settings on the command line come after the files', async (t) => {
+    const { ratchet } = await project(t, { 'words.toml': words });
+    const { code, stdout } = await ratchet('check', 'words.toml', '--batch-size', '12');
+    assert.equal(code, 2);
+    assert.match(stdout, /^command line {2}batch_size$/m);
+  });
+});
+
+describe('ratchet train --dry-run', () => {
+  test('prints the resolved run and what it would take, and starts nothing', async (t) => {
+    const { ratchet, folder } = await project(t, { 'words.toml': words });
+    const { code, stdout } = await ratchet('train', 'words.toml', '--dry-run', '--max-steps', '5');
+    assert.equal(code, 0);
+    const [json = '', rest = ''] = stdout.split('\nplan (nothing was started):\n');
+    assert.equal(RunSpec.parse(JSON.parse(json)).maxSteps, 5);
+    for (const line of ['workers', 'steps', 'rollouts', 'tokens', 'disk', 'memory']) assert.match(rest, new RegExp(`^  ${line} `, 'm')); // prettier-ignore
+    assert.deepEqual(await readdir(folder), ['words.toml']);
+  });
+
+  test('--json prints the resolved run alone', async (t) => {
+    const { ratchet } = await project(t, { 'words.toml': words });
+    const { stdout } = await ratchet('train', 'words.toml', '--dry-run', '--json', '--name', 'mine');
+    assert.equal(RunSpec.parse(JSON.parse(stdout)).name, 'mine');
+  });
+
+  test('a model that is too large for the GPUs comes with four remedies, one that nobody knows wants its config', async (t) => {
+    const { ratchet } = await project(t, {
+      'large.toml': onTheHub.replace('Qwen3-8B', 'Qwen3-32B'),
+      'unknown.toml': onTheHub.replace('Qwen/Qwen3-8B', 'acme/secret-9b'),
+      'config.json': '{ "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128 }', // prettier-ignore
+    });
+    const large = (await ratchet('train', 'large.toml', '--dry-run')).stdout;
+    assert.match(large, /trainer {5}[\d.]+ GiB on each of 1 GPU, more than 80\.0 GiB/);
+    assert.match(large, /1\. .*ac.*freq = 1[^]*2\. seq_len[^]*3\. 2 trainer GPUs[^]*4\. .*fsdp_cpu_offload/);
+    const roomy = (await ratchet('train', 'large.toml', '--dry-run', '--gpu-memory', '2000')).stdout;
+    assert.match(roomy, /trainer {5}[\d.]+ GiB on each of 1 GPU, fits/);
+    assert.match((await ratchet('train', 'unknown.toml', '--dry-run')).stdout, /unknown model .*--model-config FILE/);
+    const given = (await ratchet('train', 'unknown.toml', '--dry-run', '--model-config', 'config.json')).stdout;
+    assert.match(given, /memory {8}config\.json, \d+ parameters/);
+  });
+
+  test('what is wrong is refused as ever', async (t) => {
+    const { ratchet } = await project(t, { 'bad.toml': `learning_rat = 1\n${words}` });
+    const { code, stderr } = await ratchet('train', 'bad.toml', '--dry-run');
+    assert.equal(code, 2);
+    assert.match(stderr, /bad\.toml:1:1 {2}learning_rat/);
+    const { stderr: gpu, code: refused } = await ratchet('train', 'bad.toml', '--dry-run', '--gpu-memory', 'much');
+    assert.deepEqual([refused, /--gpu-memory: expected/.test(gpu)], [2, true]);
+  });
+});
