@@ -79,9 +79,9 @@ function missing(
   const near = nearestName(name, builtIns);
   const suggestion =
     near === undefined
-      ? `of the Environments Hub it has an owner: "OWNER/${name}${version === null ? '' : `@${version}`}"; one of yours is a file, "./${name}.ts"`
+      ? `name a file, "./${name}.ts"; or, where it is of the Environments Hub, its owner as well: npx ratchet env install OWNER/${name}${version === null ? '' : `@${version}`}`
       : `did you mean "${near}"?`;
-  return { ok: false, expected, received: shown(written), suggestion };
+  return { ok: false, expected, received: `${shown(written)}, which is not here`, suggestion };
 }
 
 function runnable(builtIns: readonly string[]): string {
