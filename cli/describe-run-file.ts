@@ -53,8 +53,10 @@ function section(title: string, lines: readonly string[]): string[] {
 }
 
 export function notYetLine({ value, feature, ...place }: NotYet): string {
-  const isPlain = typeof value !== 'object';
-  return `${formatPlace(place)}${isPlain ? ` = ${JSON.stringify(value)}` : ''}   (to come: ${feature})`;
+  const text = JSON.stringify(value);
+  const isDefault = place.line === null && place.file !== 'command line';
+  const where = isDefault ? place.path : formatPlace(place);
+  return `${where} = ${text.length > 80 ? `${text.slice(0, 77)}...` : text}${isDefault ? ' (default)' : ''}   (to come: ${feature})`;
 }
 
 function obstacleLines({ about, says, remedies }: Obstacle): string[] {

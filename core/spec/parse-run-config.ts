@@ -1,9 +1,7 @@
 import { asRunName, runNamePattern } from '../names.ts';
 import { detectDialect } from './dialects/detect.ts';
 import { type Dialect, refusedFields, schemaOf, translate } from './dialects/dialect.ts';
-import { placesOf } from './dialects/places.ts';
 import { dialectNamed, dialects } from './dialects/index.ts';
-import { laterFields } from './dialects/later.ts';
 import { RatchetConfig } from './dialects/ratchet.ts';
 import { ratchetRelations, ratchetWarnings } from './dialects/ratchet-relations.ts';
 import { ratchetResumeStep, ratchetToRunSpec } from './dialects/ratchet-run-spec.ts';
@@ -12,6 +10,7 @@ import { applyOverrides } from './overrides.ts';
 import type { FindEnvironment } from './find-environment.ts';
 import { inOwnWords, kindAt } from './own-words.ts';
 import { type Layer, layeredPositions, mergedLayers } from './layers.ts';
+import { keptLater, laterSettings } from './not-yet.ts';
 import { parseToml } from './parse-toml.ts';
 import { formatPath, type KeyPath } from './positions.ts';
 import type { Place, Problem } from './problems.ts';
@@ -65,6 +64,7 @@ export interface MissingEnvironment extends Problem {
 
 /** A field that is read, checked and kept, and that no part of Ratchet honours yet. */
 export interface NotYet extends Place {
+  /** As it was written. */
   readonly value: JsonValue;
   /** What will honour it. */
   readonly feature: string;
@@ -154,10 +154,10 @@ function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options
   }
 
   // A config that got this far and does not make a RunSpec is a bug of the dialect, so this may throw.
-  const later = laterOf(own.table);
+  const later = laterSettings(table, own);
   const spec = RunSpec.parse({
     ...ratchetToRunSpec(config, name),
-    later: Object.fromEntries(later.map(({ path, value }) => [formatPath(path), value])),
+    later: keptLater(later),
   });
   const placeOf = (...names: KeyPath[]): Place => reporter.placeOf(names);
   return {
@@ -167,7 +167,11 @@ function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options
     resumeStep: ratchetResumeStep(config),
     missing: environments.missing,
     ours: dialect.schema ? applied.table : own.table,
-    notYet: later.map(({ path, value, feature }) => ({ ...placeOf(path), value, feature })),
+    notYet: later.flatMap(({ path, value, feature, written }) =>
+      written.length > 0
+        ? written.map((one) => ({ ...reporter.placeOfWritten(one.path), value: one.value, feature }))
+        : [{ ...placeOf(path), value, feature }],
+    ),
     advice: adviseSettings(spec).map(({ paths, ...said }) => ({ ...said, ...placeOf(...paths) })),
     placeOf,
   };
@@ -193,13 +197,6 @@ function readingOf(dialect: Dialect): Reading {
     synonyms: { ...synonyms, ...dialect.synonyms },
     ...(dialect.hints === undefined ? {} : { hints: dialect.hints }),
   };
-}
-
-/** What the config asks for and is still to come. */
-function laterOf(table: Table): { path: KeyPath; value: JsonValue; feature: string }[] {
-  return Object.entries(laterFields).flatMap(([field, { feature }]) =>
-    placesOf(field, table).map((path) => ({ path, value: valueAt(table, path) as JsonValue, feature })),
-  );
 }
 
 /** Where two readings of a file mean something else, as `sampling.temperature: 1 here, 0.7 there`. */

@@ -71,7 +71,11 @@ export class Reporter {
   placeOf(given: readonly KeyPath[]): Place {
     const paths = given.map(this.#writtenAt);
     const isThere = (path: KeyPath) => this.#applied.isOverridden(path) || this.#positions.at(path) !== undefined;
-    const written = paths.find(isThere) ?? paths[0]!;
+    return this.placeOfWritten(paths.find(isThere) ?? paths[0]!);
+  }
+
+  /** The same of a path in the words of the file. */
+  placeOfWritten(written: KeyPath): Place {
     if (this.#applied.isOverridden(written)) {
       return { file: 'command line', line: null, column: null, path: formatPath(written) };
     }

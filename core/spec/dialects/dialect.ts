@@ -127,6 +127,15 @@ export class Own {
     this.problems.push({ ...problem, paths: problem.paths.map(this.#placeOf) });
   }
 
+  /** Every written field that one of ours, or something in it, came from. */
+  sourcesOf(path: KeyPath): KeyPath[] {
+    const start = pathKey(path).slice(0, -1);
+    const within = [...this.#written].filter(([key]) => key === pathKey(path) || key.startsWith(`${start},`));
+    if (within.length > 0) return within.map(([, found]) => found);
+    const around = this.writtenAt(path);
+    return around ? [around] : [];
+  }
+
   /** The written field that one of ours came from: its own, that of a table it lies in, or that of something in it. */
   writtenAt(path: KeyPath): KeyPath | undefined {
     for (let length = path.length; length > 0; length--) {

@@ -45,17 +45,19 @@ export const primeRl: Dialect = {
   },
   prepare: (table) => withoutNulls(() => primeRl, primeRlHeadTables)(withSwitches(table)),
   together,
-  proof: (table) =>
-    [
+  proof: (table) => {
+    if (!isTable(table['orchestrator'] ?? table['trainer'])) return undefined;
+    // Ours has [inference.vllm] as well, beside a model that is a text.
+    const served = typeof table['model'] === 'string' ? [] : ['inference.vllm'];
+    return [
       'orchestrator.train',
       'orchestrator.group_size',
       'orchestrator.algo',
       'deployment',
       'monitors',
-      'inference.vllm',
-    ].find(
-      (path) => isTable(table['orchestrator'] ?? table['trainer']) && valueAt(table, path.split('.')) !== undefined,
-    ),
+      ...served,
+    ].find((path) => valueAt(table, path.split('.')) !== undefined);
+  },
   synonyms: {
     lr: 'lr',
     learning_rate: 'lr',

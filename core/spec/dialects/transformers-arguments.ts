@@ -275,5 +275,8 @@ export function setServerArguments(
       suggestion: `did you mean "${meant}"?`,
     });
   }
-  if (Object.keys(all).length > 0) own.set(['inference', 'vllm'], all, ['inference', 'args']);
+  for (const [name, value] of Object.entries(all)) {
+    const inArgs = isTable(args) && Object.hasOwn(args, name);
+    own.set(['inference', 'vllm', name], value, inArgs ? ['inference', 'args', name] : ['inference', name]);
+  }
 }

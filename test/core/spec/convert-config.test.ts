@@ -130,3 +130,21 @@ for (const name of readdirSync(configs).filter((name) => name.endsWith('.toml'))
 test('a file that is wrong is not converted', () => {
   assert.equal(convertConfig('model = 1', { file: 'run.toml', to: other }), undefined);
 });
+
+test('a run with arguments of a server is read as ours after it was written in our words', () => {
+  for (const [name, from] of [
+    ['prime-rl', 'prime-rl-0.4'],
+    ['vf-rl-wiki-search', 'vf-rl'],
+  ] as const) {
+    const seed = readFileSync(new URL(`../../data/configs/seeds/${name}.toml`, import.meta.url), 'utf8');
+    const result = convertConfig(seed, { file: 'run.toml', from, to: ratchet });
+    assert(result?.ok, JSON.stringify(result));
+    const [there, here] = [
+      parseRunConfig(result.toml, { file: 'run.toml' }),
+      parseRunConfig(seed, { file: 'run.toml', dialect: from }),
+    ];
+    assert(there.ok && here.ok, JSON.stringify(there));
+    assert.equal(there.readAs.dialect, 'ratchet');
+    assert.deepEqual(there.spec, here.spec);
+  }
+});

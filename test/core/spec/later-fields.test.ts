@@ -23,10 +23,66 @@ describe('fields whose feature is still to come', () => {
       const path = field.replaceAll('[]', '[0]');
       assert.deepEqual(parsed.spec.later, { [path]: value });
       const [listed] = parsed.notYet;
-      assert.deepEqual([parsed.notYet.length, listed?.path, listed?.feature], [1, path, feature]);
+      assert.deepEqual([parsed.notYet.length, listed?.feature], [1, feature]);
+      assert.equal(listed!.path, path + (path === listed!.path ? '' : '.a'), 'itself, or what is in its table');
       assert(listed?.line, 'with its line');
     });
   }
+
+  test('every key that was written has its own line, with what was written', () => {
+    const text = `
+inference_gpu_ids = [0, 1, 2]
+[model]
+name = "m"
+[[orchestrator.env]]
+id = "reverse-text"
+[inference]
+gpu_memory_utilization = 0.6
+[inference.model]
+enable_auto_tool_choice = true
+tool_call_parser = "hermes"
+max_model_len = 4096
+[orchestrator]
+rollouts_per_example = 8
+`;
+    const parsed = parseRunConfig(text, { file: 'run.toml', overrides: { 'inference.gpu_memory_utilization': '0.7' } });
+    assert(parsed.ok, JSON.stringify(parsed));
+    const lines = parsed.notYet.map(({ file, line, path, value }) => [file, line, path, value]);
+    assert.deepEqual(lines.toSorted(), [
+      ['command line', null, 'inference.gpu_memory_utilization', 0.7],
+      ['run.toml', null, 'seq_len', 2048],
+      ['run.toml', 10, 'inference.model.enable_auto_tool_choice', true],
+      ['run.toml', 11, 'inference.model.tool_call_parser', 'hermes'],
+      ['run.toml', 12, 'inference.model.max_model_len', 4096],
+      ['run.toml', 2, 'inference_gpu_ids', [0, 1, 2]],
+    ]);
+  });
+
+  test('arguments of a server are listed where they stand, in their table or beside it', () => {
+    const text = `model = "m"
+[env]
+id = "reverse-text"
+[inference]
+gpus = 1
+tool_call_parser = "hermes"
+[inference.args]
+enforce_eager = true
+[trainer]
+gpus = 2
+`;
+    const parsed = parseRunConfig(text, { file: 'run.toml', dialect: 'vf-rl' });
+    assert(parsed.ok, JSON.stringify(parsed));
+    assert.deepEqual(
+      parsed.notYet.map(({ line, path, value }) => [line, path, value]),
+      [
+        [null, 'seq_len', 2048],
+        [5, 'inference.gpus', 1],
+        [6, 'inference.tool_call_parser', 'hermes'],
+        [8, 'inference.args.enforce_eager', true],
+        [10, 'trainer.gpus', 2],
+      ],
+    );
+  });
 
   test('what is honoured is not listed', () => {
     const text = 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n';
