@@ -1,0 +1,43 @@
+import type { Own } from './dialects/dialect.ts';
+import { laterFields } from './dialects/later.ts';
+import { placesOf } from './dialects/places.ts';
+import { formatPath, type KeyPath, pathKey } from './positions.ts';
+import type { JsonValue } from './run-spec.ts';
+import { isTable, type Table, valueAt } from './tables.ts';
+
+/** A field that is read, checked and kept in the spec, and whose feature is still to come. */
+export interface LaterSetting {
+  /** In our own words. */
+  readonly path: KeyPath;
+  readonly value: JsonValue;
+  readonly feature: string;
+  /** Every key that was written for it, in the words of its file and with what stands there. Empty where nothing was. */
+  readonly written: readonly { readonly path: KeyPath; readonly value: JsonValue }[];
+}
+
+/** What a config asks for and is still to come. `file` is the config in its own words, `own` in ours. */
+export function laterSettings(file: Table, own: Own): LaterSetting[] {
+  const told = new Set<string>();
+  return Object.entries(laterFields).flatMap(([field, { feature }]) =>
+    placesOf(field, own.table).map((path) => {
+      const written = own
+        .sourcesOf(path)
+        .flatMap((source) => leavesAt(file, source))
+        .filter((leaf) => !told.has(pathKey(leaf.path)) && told.add(pathKey(leaf.path)));
+      return { path, value: valueAt(own.table, path) as JsonValue, feature, written };
+    }),
+  );
+}
+
+/** The values in a table, each with its path; lists are values. */
+function leavesAt(file: Table, path: KeyPath): { path: KeyPath; value: JsonValue }[] {
+  const value = valueAt(file, path);
+  if (value === undefined) return [];
+  if (!isTable(value) || Object.keys(value).length === 0) return [{ path, value: value as JsonValue }];
+  return Object.keys(value).flatMap((key) => leavesAt(file, [...path, key]));
+}
+
+/** The part of the spec that keeps them. */
+export function keptLater(settings: readonly LaterSetting[]): Record<string, JsonValue> {
+  return Object.fromEntries(settings.map(({ path, value }) => [formatPath(path), value]));
+}
