@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { environmentFinder } from '../backends/environments/find.ts';
+import { RatchetError } from '../core/errors.ts';
 import { environmentIdsOf, kindOf, parseConfigFile, summaryOf } from '../core/spec/parse-config-file.ts';
 import { formatProblems, type Problem } from '../core/spec/problems.ts';
 
@@ -9,6 +10,15 @@ const titles = {
   gepa: 'prompt optimization (ratchet gepa run)',
   endpoints: 'a registry of endpoints',
 };
+
+/** Refuses to train with a file that says itself that it is for something else. */
+export async function refuseOtherKind(file: string, projectFolder: string): Promise<void> {
+  const text = await readFile(path.resolve(projectFolder, file), 'utf8').catch(() => null);
+  const { kind, why } = text === null ? { kind: 'run' as const, why: '' } : kindOf(text, file);
+  if (kind === 'run') return;
+  const says = `${file}: expected a run file, got ${titles[kind]}, because of ${why}. To see what it says: npx ratchet check ${file}`;
+  throw new RatchetError('ConfigInvalid', says);
+}
 
 export interface OtherKind {
   readonly kind: 'eval' | 'gepa' | 'endpoints';

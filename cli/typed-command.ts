@@ -18,10 +18,11 @@ export function trainAgain({ file, over = [], dialect, name, overrides }: TypedC
     [...(section === undefined ? [] : [quote(`--${section}`)]), '@', quote(next)].join(' '),
   );
   const named = dialect === undefined ? [] : [`--dialect ${quote(dialect)}`];
-  const settings = Object.entries(overrides).map(([key, value]) =>
+  const settings = Object.entries(overrides).map(([key, value]) => {
+    if (value === 'false') return quote(`--${key.replace(/[^.]*$/, 'no-$&')}`);
     // A value of its own that starts with a dash would be read as the next setting.
-    value === '' || value.startsWith('-') ? quote(`--${key}=${value}`) : `${quote(`--${key}`)} ${quote(value)}`,
-  );
+    return value === '' || value.startsWith('-') ? quote(`--${key}=${value}`) : `${quote(`--${key}`)} ${quote(value)}`;
+  });
   return [
     'npx ratchet train',
     quote(file),

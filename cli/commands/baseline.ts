@@ -11,9 +11,9 @@ import { type Baseline, judgeBaseline, measureBaseline } from '../../core/rl/bas
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { startClock } from '../clock.ts';
+import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { connect, temporalOf } from '../connection.ts';
 import { describeFinding } from '../findings.ts';
-import { readOverrides } from '../overrides.ts';
 import { readCount } from '../read-count.ts';
 import { rootMessage } from '../root-message.ts';
 import { scoredGroups } from '../run-records.ts';
@@ -24,17 +24,22 @@ export const baselineCommand = new Command('baseline')
     "before training: what the run's own model does on the run's own environments, and what the rules of thumb say of it",
   )
   .argument('<file>', 'run file (TOML)')
-  .argument('[overrides...]', 'any setting of the file: --sampling.temperature 0.9')
+  .argument(
+    '[overrides...]',
+    'any setting of the file: --sampling.temperature 0.9, and files that are laid over it: @ FILE',
+  )
+  .option('--dialect <name>', 'whose words it is written in; default: what its keys show')
   .option('--examples <n>', 'how many examples', '32')
   .option('--rollouts <k>', "rollouts of each; default: the file's rollouts_per_example")
   .option('--keep', 'keep the run folder that it was measured in')
   .option('--json', 'as one JSON object: settings, baselines, findings')
   .allowUnknownOption()
   .action(async (file: string, rest: string[], options: BaselineOptions) => {
-    process.exitCode = await baseline(file, readOverrides(rest), options);
+    process.exitCode = await baseline(readConfigLine([file, ...rest]), options);
   });
 
 interface BaselineOptions {
+  readonly dialect?: string;
   readonly examples: string;
   readonly rollouts?: string;
   readonly keep?: boolean;
@@ -48,13 +53,10 @@ const pollMs = 300;
  * Starts the run itself under a name of its own, up to the first scored sampling round of step 1: the same warm-up, policy
  * server, environments and rubrics as training, nothing imitated. Then it is cancelled and its folder removed.
  */
-async function baseline(
-  file: string,
-  typed: Readonly<Record<string, string>>,
-  options: BaselineOptions,
-): Promise<number> {
+async function baseline({ file, over, overrides: typed }: ConfigLine, options: BaselineOptions): Promise<number> {
   const projectFolder = process.cwd();
-  const usual = (await loadRunConfig(file, { projectFolder, overrides: typed })).spec;
+  const named = { projectFolder, over, ...(options.dialect === undefined ? {} : { dialect: options.dialect }) };
+  const usual = (await loadRunConfig(file, { ...named, overrides: typed })).spec;
   const groupSize =
     options.rollouts === undefined ? usual.rolloutsPerExample : readCount('--rollouts', options.rollouts);
   const groups = readCount('--examples', options.examples);
@@ -67,7 +69,7 @@ async function baseline(
     'max-async-level': '0',
     'max-steps': '1',
   };
-  const { spec } = await loadRunConfig(file, { projectFolder, overrides, run });
+  const { spec } = await loadRunConfig(file, { ...named, overrides, run });
   await checkModel(spec);
   const clock = startClock();
   const log = options.json ? { ...clock, say: (line: string) => void process.stderr.write(`${line}\n`) } : clock;

@@ -22,6 +22,7 @@ import { notYetLine } from '../describe-run-file.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { installEnvironment } from '../install-environment.ts';
+import { refuseOtherKind } from '../other-kinds.ts';
 import { readAsLines } from '../read-as.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
@@ -84,6 +85,7 @@ export async function train(
   { file, over, overrides }: ConfigLine,
   options: TrainOptions & { readonly rewind?: number },
 ): Promise<number> {
+  if (over.length === 0 && options.dialect === undefined) await refuseOtherKind(file, process.cwd());
   const named = { over, ...(options.dialect === undefined ? {} : { dialect: options.dialect }) };
   if (options.dryRun) {
     const run = options.name === undefined ? {} : { run: options.name };

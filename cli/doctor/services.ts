@@ -9,6 +9,7 @@ import { readRunningStack } from '../../workers/project-lock.ts';
 import { connect, findTemporal } from '../connection.ts';
 import { rootMessage } from '../root-message.ts';
 import { type Check, checkFolder, clockCheck } from './machine.ts';
+import type { ConfigLine } from '../config-line.ts';
 
 /** The server of TEMPORAL_ADDRESS, or of what runs in this folder; none is fine, `ratchet train` starts one. */
 export async function checkTemporalServer(projectFolder: string): Promise<Check[]> {
@@ -57,14 +58,19 @@ export async function checkTemporalServer(projectFolder: string): Promise<Check[
 
 /** What a run file needs beyond the machine. `spec` is null where the file cannot be read. */
 export async function checkRunFile(
-  file: string,
-  overrides: Readonly<Record<string, string>>,
+  { file, over, overrides }: ConfigLine,
+  dialect: string | undefined,
 ): Promise<{ spec: RunSpec | null; checks: Check[] }> {
   const checks: Check[] = [];
   const name = 'run file';
   let spec: RunSpec;
   try {
-    const loaded = await loadRunConfig(file, { projectFolder: process.cwd(), overrides });
+    const loaded = await loadRunConfig(file, {
+      projectFolder: process.cwd(),
+      over,
+      overrides,
+      ...(dialect === undefined ? {} : { dialect }),
+    });
     ({ spec } = loaded);
     checks.push({ name, state: 'ok', says: `${file}: ${spec.name}, ${spec.maxSteps} steps` });
     for (const warning of loaded.warnings) checks.push({ name, state: 'warn', says: warning, fix: 'see the message' });

@@ -174,3 +174,21 @@ describe('ratchet train --dry-run', () => {
     assert.deepEqual([refused, /--gpu-memory: expected/.test(gpu)], [2, true]);
   });
 });
+
+describe('files of other kinds and files that are laid over one another', () => {
+  test('train says what a file is for that is no run, and doctor and baseline take @ and --dialect as train does', async (t) => {
+    const { ratchet } = await project(t, {
+      'words.toml': words,
+      'over.toml': 'max_steps = 7\n',
+      'eval.toml': 'model = "m"\n[[eval]]\nid = "reverse-text"\n',
+    });
+    const trained = await ratchet('train', 'eval.toml', '--dry-run');
+    assert.equal(trained.code, 2);
+    assert.match(trained.stderr, /eval\.toml: expected a run file, got evaluations .* because of \[\[eval\]\]/);
+    const examined = await ratchet('doctor', 'words.toml', '@', 'over.toml', '--dialect', 'ratchet');
+    assert.match(examined.stdout, /words\.toml: words, 7 steps/);
+    const measured = await ratchet('baseline', 'words.toml', '@', 'missing.toml', '--dialect', 'ratchet');
+    assert.equal(measured.code, 2);
+    assert.match(measured.stderr, /missing\.toml\n {4}expected {2}a TOML file/);
+  });
+});

@@ -18,3 +18,10 @@ test('a simple command stays simple, and another number of steps takes the place
   assert.equal(trainAgain(command), 'npx ratchet train configs/rl/a.toml --max_steps 5 --seed 1');
   assert.equal(trainAgain(withMaxSteps(command, 10)), 'npx ratchet train configs/rl/a.toml --seed 1 --max-steps 10');
 });
+
+test('what was switched off is given back as it is typed, also inside a table', () => {
+  const overrides = { eval: 'false', 'trainer.use_liger': 'false', 'max-steps': '5' };
+  const typed = trainAgain({ file: 'a.toml', name: null, overrides });
+  assert.equal(typed, 'npx ratchet train a.toml --no-eval --trainer.no-use_liger --max-steps 5');
+  assert.deepEqual(readOverrides(typed.split(' ').slice(4)), overrides);
+});
