@@ -57,7 +57,7 @@ describe('run files on the command line', () => {
       words.flatMap((word) => (word.startsWith('@') ? ['@', word.slice(2)] : word.split(' '))),
     );
     const command = { ...line, dialect: 'prime-rl', name: null };
-    const typed = "npx ratchet train 'my run.toml' @ b.toml --trainer @ t.toml --dialect prime-rl --wandb false";
+    const typed = "npx ratchet train 'my run.toml' @ b.toml --trainer @ t.toml --dialect prime-rl --no-wandb";
     assert.equal(trainAgain(withoutResume(command)), typed);
     assert.equal(trainAgain(command), `${typed} --trainer.ckpt.resume-step 50`);
   });
