@@ -3,6 +3,7 @@ import { showStoreUri } from '../backends/store/store-uri.ts';
 import type { Advice, NotYet, ReadAs } from '../core/spec/parse-run-config.ts';
 import { formatPlace, formatProblems } from '../core/spec/problems.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
+import { alternativeLine } from './read-as.ts';
 
 /** A report on a run file as people read it: what is wrong with it, else what it is, and then what else there is to say. */
 export function describeRunFile(report: RunFileReport): string[] {
@@ -16,7 +17,7 @@ export function describeRunFile(report: RunFileReport): string[] {
   }
   return [
     `${file} is a run named ${loaded.spec.name}, read as ${readLine(loaded.readAs)}:`,
-    ...alternatives(loaded.readAs),
+    ...loaded.readAs.alternatives.map((other) => `  or            ${alternativeLine(other)}`),
     ...summary(loaded.spec, report),
     ...remarks(report),
   ];
@@ -24,18 +25,6 @@ export function describeRunFile(report: RunFileReport): string[] {
 
 function readLine({ title, because }: ReadAs): string {
   return because === '--dialect' ? `${title} (--dialect)` : `${title} (by ${because})`;
-}
-
-const differencesShown = 6;
-
-/** What the same keys would mean in another dialect. */
-function alternatives({ alternatives: others }: ReadAs): string[] {
-  return others.map(({ dialect, title, differs }) => {
-    const more = differs.length > differencesShown ? `, and ${differs.length - differencesShown} more` : '';
-    const what =
-      differs.length === 0 ? 'which would mean the same' : differs.slice(0, differencesShown).join(', ') + more;
-    return `  or            ${title} (--dialect ${dialect}): ${what}`;
-  });
 }
 
 /** Of any report: warnings, what is not yet honoured, what stands in the way, advice. */

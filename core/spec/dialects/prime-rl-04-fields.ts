@@ -14,7 +14,7 @@ import {
   whole,
 } from '../values.ts';
 import { becomes, converted, type Field, ignored, refused, together } from './dialect.ts';
-import { anyText, gpuIds, nullable, port, texts, under, why } from './prime-rl-words.ts';
+import { anyText, gpuIds, nullable, port, scheduler, texts, under, why } from './prime-rl-words.ts';
 
 /** Every field of `rl`'s files in prime-rl v0.4.0 (2026-02), and those of the months before that it dropped. */
 
@@ -139,10 +139,7 @@ const trainer: Readonly<Record<string, Field>> = {
   'optim.betas2': becomes('trainer.beta2', atLeastZero(), { usual: '0.999' }),
   'optim.nesterov': refused('SGD; the embedded engine trains with AdamW'),
   'optim.momentum': refused('SGD; the embedded engine trains with AdamW'),
-  'scheduler.type': together('`trainer.schedule`', choice('constant', 'linear', 'cosine')),
-  'scheduler.warmup_steps': together('`trainer.warmup_steps`', whole(0), { usual: '10' }),
-  'scheduler.decay_steps': together('`trainer.decay_steps`', whole(0), { usual: '10' }),
-  'scheduler.min_lr': together('`trainer.min_lr_ratio`', atLeastZero(), { usual: '0' }),
+  ...scheduler,
   ...checkpoints,
   'ckpt.skip_progress': ignored(why.checkpoints, flag()),
   'ckpt.skip_scheduler': ignored(why.checkpoints, flag()),

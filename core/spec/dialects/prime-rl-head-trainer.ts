@@ -16,7 +16,7 @@ import {
   envVars,
   vlm,
 } from './prime-rl-head-shared.ts';
-import { port, texts, under, why } from './prime-rl-words.ts';
+import { port, scheduler, texts, under, why } from './prime-rl-words.ts';
 
 /** `[trainer]` of prime-rl's files since v0.5, without its header. */
 
@@ -102,10 +102,7 @@ export const trainer: Fields = {
   'optim.mu': refused('Muon; the embedded engine trains with AdamW'),
   'optim.nesterov': refused('SGD; the embedded engine trains with AdamW'),
   'optim.momentum': refused('SGD; the embedded engine trains with AdamW'),
-  'scheduler.type': together('`trainer.schedule`', choice('constant', 'linear', 'cosine')),
-  'scheduler.warmup_steps': together('`trainer.warmup_steps`', whole(0), { usual: '10' }),
-  'scheduler.decay_steps': together('`trainer.decay_steps`', whole(0), { usual: '10' }),
-  'scheduler.min_lr': together('`trainer.min_lr_ratio`', atLeastZero(), { usual: '0' }),
+  ...scheduler,
   ...checkpoints,
   'ckpt.skip_scheduler': ignored(why.checkpoints, flag()),
   'ckpt.skip_dataloader': ignored(why.checkpoints, flag()),

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
-import { flag, text, whole } from '../values.ts';
-import type { Dialect, Field, Own } from './dialect.ts';
+import { atLeastZero, choice, flag, text, whole } from '../values.ts';
+import { type Dialect, type Field, type Own, together } from './dialect.ts';
 import { aliasesOf } from './renames.ts';
 
 /** What prime-rl's dialects have in common: null as a text, tables that turn something on, and values said in several places. */
@@ -14,6 +14,14 @@ const none = 'None';
 export function nullable(fields: Readonly<Record<string, Field>>): Record<string, Field> {
   return Object.fromEntries(Object.entries(fields).map(([path, field]) => [path, { ...field, isNullable: true }]));
 }
+
+/** Of [trainer], in every era. */
+export const scheduler: Readonly<Record<string, Field>> = {
+  'scheduler.type': together('`trainer.schedule`', choice('constant', 'linear', 'cosine')),
+  'scheduler.warmup_steps': together('`trainer.warmup_steps`', whole(0), { usual: '10' }),
+  'scheduler.decay_steps': together('`trainer.decay_steps`', whole(0), { usual: '10' }),
+  'scheduler.min_lr': together('`trainer.min_lr_ratio`', atLeastZero(), { usual: '0' }),
+};
 
 /** The fields of a table, with its path before each. */
 export function under(table: string, fields: Readonly<Record<string, Field>>): Record<string, Field> {

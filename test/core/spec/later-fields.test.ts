@@ -49,14 +49,14 @@ rollouts_per_example = 8
     assert(parsed.ok, JSON.stringify(parsed));
     const lines = parsed.notYet.map(({ file, line, path, value }) => [file, line, path, value]);
     assert.deepEqual(
-      lines.toSorted((a, b) => (String(a) < String(b) ? -1 : 1)),
+      lines.toSorted((a, b) => (JSON.stringify(a) < JSON.stringify(b) ? -1 : 1)),
       [
         ['command line', null, 'inference.gpu_memory_utilization', 0.7],
-        ['run.toml', null, 'seq_len', 2048],
         ['run.toml', 10, 'inference.model.enable_auto_tool_choice', true],
         ['run.toml', 11, 'inference.model.tool_call_parser', 'hermes'],
         ['run.toml', 12, 'inference.model.max_model_len', 4096],
         ['run.toml', 2, 'inference_gpu_ids', [0, 1, 2]],
+        ['run.toml', null, 'seq_len', 2048],
       ],
     );
   });
