@@ -31,7 +31,7 @@ const peerProgram = fileURLToPath(new URL('peers/torch_decode.py', import.meta.u
  */
 export const engineDecode = measurement('engine-decode', 'sampling beside PyTorch’s, in turn', measure)
   .option('--shape <name>', `only this one: ${Object.keys(modelShapes).join(', ')}`, readShape)
-  .option('--pairs <n>', 'batches of each side', Number, 20)
+  .option('--pairs <n>', 'batches of each side', Number, 60)
   .option('--threads <n>', 'only with so many threads', Number)
   .option('--patience <seconds>', 'how long to wait for a quiet machine before each shape', Number, 60)
   .addHelpText('after', '\nRATCHET_TORCH_PYTHON names a Python with PyTorch; see bench/peers/README.md');
