@@ -135,7 +135,7 @@ function fieldsOf(dialect: Dialect): [string, z.ZodType][] {
     );
   }
   const tables = tablesOf(dialect.schema);
-  const lists = new Set(['env', 'eval.env']);
+  const lists = new Set(['env', 'eval.env', 'pre_batch_filters', 'post_batch_filters']);
   return [...tables].flatMap(([table, keys]) =>
     keys
       .filter((key) => !tables.has(table === '' ? key : `${table}.${key}`))
