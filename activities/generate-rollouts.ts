@@ -263,6 +263,7 @@ async function openPlayers(
               served,
               sampling,
               signal,
+              promptTokensMax: spec.maxPromptTokens,
               ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
               onTurn(turn, position) {
                 sitting.work.sampled(pieceOf(place), turn.tokenIds.length);

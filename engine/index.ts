@@ -26,6 +26,7 @@ export { Parameters } from './model/parameters.ts';
 export { createPreset, openModel } from './model/presets.ts';
 export type { SessionOptions } from './onnx/session.ts';
 export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';
+export { ConversationPrompts } from './model/conversation-prompts.ts';
 export { loadTokenizer } from './model/load-tokenizer.ts';
 export type { ChatOptions, TemplateMessage, TemplateToolCall } from './model/chat-template.ts';
 export { Detokenizer } from './model/detokenizer.ts';

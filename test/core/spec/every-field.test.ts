@@ -101,6 +101,7 @@ function candidates(schema: z.ZodType): unknown[] {
     16,
     5000,
     'other/name',
+    'gibberish',
     'other',
     'mine',
     './rows.jsonl',
@@ -168,7 +169,11 @@ function withField(base: Table, field: string, value: unknown): Table {
     setAt(
       table,
       at.slice(0, list + 1),
-      field.endsWith('].id') || field.includes('taskset') ? {} : { id: 'owner/other' },
+      field.includes('_filters[]')
+        ? { type: /token_id|logprob/.test(field) ? 'gibberish' : 'repetition' }
+        : field.endsWith('].id') || field.includes('taskset')
+          ? {}
+          : { id: 'owner/other' },
     );
   setAt(table, at, value);
   return field.endsWith('.taskset') ? without(table, field.replace('taskset', 'id')) : table;
