@@ -8,6 +8,7 @@ export {
   loadParameters,
   type ModelFolder,
   saveModelFolder,
+  withChatTemplate,
 } from './model/model-folder.ts';
 export { writeAtOnce } from './model/write-at-once.ts';
 export { type AdapterDescription, describeAdapter, relativeBase, saveAdapterFolder } from './model/adapter-folder.ts';
