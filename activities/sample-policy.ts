@@ -34,7 +34,7 @@ export interface PlayedPolicy extends Policy {
  */
 export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
   const { inference, tokenizer, served, signal, recorded = [], onTurn } = options;
-  const { templateArguments = {}, ...sampling } = options.sampling;
+  const { templateArguments, ...sampling } = options.sampling;
   const prompts = new ConversationPrompts(tokenizer);
   const turns: Turn[] = [];
   let asked = 0;

@@ -119,15 +119,6 @@ function requireSound(rollout: ScoredRollout, advantage: number): void {
   }
 }
 
-/** A row that is still growing. */
-interface Row {
-  tokenIds: number[];
-  lossMask: number[];
-  behaviorLogprobs: number[];
-  samplingLogprobs: number[];
-  advantages: number[];
-}
-
 function sum(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0);
 }
