@@ -122,7 +122,8 @@ async function makeBase(run: RunHandle, spec: RunSpec, isLast: boolean): Promise
   const model = template === null ? opened : withChatTemplate(opened, template);
   if (spec.sft?.data) {
     const { tokenizer, config } = model;
-    await checkData(run, spec.sft.data, { tokenizer, positionsMax: config.positionsMax });
+    const { templateArguments } = spec.sampling;
+    await checkData(run, spec.sft.data, { tokenizer, positionsMax: config.positionsMax, templateArguments });
   }
   const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(0);
   const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
@@ -166,7 +167,8 @@ async function demonstrations(
     const { environment } = drawByWeight(able, uniform(...place, 'environment'));
     const example = environment.dataset.at(Math.floor(uniform(...place, 'example') * environment.dataset.length));
     const demonstration = await environment.demonstrate!(example, randomStream(...place));
-    return demonstrationRows(tokenizer, example.prompt, demonstration, environment.tools);
+    const { templateArguments } = spec.sampling;
+    return demonstrationRows(tokenizer, example.prompt, demonstration, { tools: environment.tools, templateArguments });
   };
   return async (step) => {
     const drawn = Array.from({ length: spec.sft!.batchSize }, (_, row) => draw(step, row));
