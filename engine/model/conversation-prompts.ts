@@ -37,16 +37,16 @@ export class ConversationPrompts {
 
   /** Notes what was sampled after a prompt. */
   said(prompt: RenderedPrompt, tokenIds: readonly number[]): void {
-    const text = this.#tokenizer.decode(tokenIds, { skipSpecialTokens: false });
     const at = this.#said.findIndex((other) => other.prompt.text.length < prompt.text.length);
-    this.#said.splice(at < 0 ? this.#said.length : at, 0, { prompt, tokenIds, text });
+    this.#said.splice(at < 0 ? this.#said.length : at, 0, { prompt, tokenIds });
   }
 
   /** The tokens of a text that goes on from a turn; null where it does not, or not between two tokens. */
   #continued(said: Said, text: string): number[] | null {
     const { prompt, tokenIds } = said;
     if (!text.startsWith(prompt.text)) return null;
-    const spoken = [said.text, this.#inItsPlace(said)].find((form) => text.startsWith(form, prompt.text.length));
+    said.texts ??= this.#textsOf(said); // most turns are not gone on from
+    const spoken = said.texts.find((form) => text.startsWith(form, prompt.text.length));
     if (spoken === undefined) return null;
     const rest = this.#encodeAfter(
       spoken === '' ? prompt.text : spoken,
@@ -55,13 +55,16 @@ export class ConversationPrompts {
     return rest && [...prompt.tokenIds, ...tokenIds, ...rest];
   }
 
-  /** Tokenizers that mark the beginnings of words leave the blank before the first one out of a text that begins with it. */
-  #inItsPlace({ prompt, tokenIds, text }: Said): string {
+  /**
+   * What was sampled as a text, special tokens included: by itself, and behind its prompt. Tokenizers that mark the beginnings
+   * of words leave the blank before the first word out of a text that begins with it.
+   */
+  #textsOf({ prompt, tokenIds }: Said): string[] {
     const before = prompt.tokenIds.slice(-1);
-    const [without, whole] = [before, [...before, ...tokenIds]].map((ids) =>
+    const [alone, without, whole] = [tokenIds, before, [...before, ...tokenIds]].map((ids) =>
       this.#tokenizer.decode(ids, { skipSpecialTokens: false }),
-    ) as [string, string];
-    return whole.startsWith(without) ? whole.slice(without.length) : text;
+    ) as [string, string, string];
+    return whole.startsWith(without) ? [alone, whole.slice(without.length)] : [alone];
   }
 
   /** A text as it is tokenized behind another one; null where no token ends between the two. */
@@ -75,6 +78,5 @@ export class ConversationPrompts {
 interface Said {
   readonly prompt: RenderedPrompt;
   readonly tokenIds: readonly number[];
-  /** Special tokens included. */
-  readonly text: string;
+  texts?: readonly string[];
 }
