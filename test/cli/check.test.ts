@@ -191,4 +191,16 @@ describe('files of other kinds and files that are laid over one another', () => 
     assert.equal(measured.code, 2);
     assert.match(measured.stderr, /missing\.toml\n {4}expected {2}a TOML file/);
   });
+
+  test('a remedy names the key of the model as the file’s dialect does', async (t) => {
+    const run = '[model]\nname = "o/m"\n[orchestrator]\nrollouts_per_example = 8\n[[orchestrator.env]]\nid = "a"\n';
+    const { ratchet } = await project(t, { 'run.toml': run });
+    const { stdout } = await ratchet('check', 'run.toml');
+    assert.match(
+      stdout,
+      /name that folder: model\.name = "models\/m" \(on the command line: --model\.name models\/m\)/,
+    );
+    const named = await ratchet('check', 'run.toml', '--model.name', 'models/m');
+    assert.equal(named.code, 0);
+  });
 });
