@@ -181,17 +181,15 @@ function requireClipMetrics(
 }
 
 test('dppo gives what prime-rl gives for the tokens of its check vector', () => {
-  const [logprob, behavior, advantage] = [
-    [-0.1, -2.3, -0.5],
-    [-0.7, -1.2, -0.55],
-    [0.5, 0.5, -0.5],
+  const tokens: Token[] = [
+    { logprob: -0.1, behavior: -0.7, advantage: 0.5 },
+    { logprob: -2.3, behavior: -1.2, advantage: 0.5 },
+    { logprob: -0.5, behavior: -0.55, advantage: -0.5 },
   ];
-  const isOut = (i: number) => (moved: number) => (advantage![i]! > 0 ? moved > 0.2 : moved < -0.2);
-  const losses = [0, 1, 2].map(
-    (i) =>
-      trustRegion({ logprob: logprob![i]!, behavior: behavior![i]!, advantage: advantage![i]! }, isOut(i), 0.001).loss,
+  const losses = tokens.map((token) =>
+    trustRegion(token, (moved) => (token.advantage > 0 ? moved > 0.2 : moved < -0.2), 0.001),
   );
-  assert.ok(Math.abs(losses.reduce((sum, loss) => sum + loss, 0) - 0.36077251) < 1e-8);
+  assert.ok(Math.abs(losses.reduce((sum, { loss }) => sum + loss, 0) - 0.36077251) < 1e-8);
 });
 
 const trainer = await EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
