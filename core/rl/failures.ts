@@ -153,7 +153,10 @@ const causeWords: Readonly<Record<FailedOutcome, readonly [what: string, remedy:
   timeout: ['not finished in time', 'raise generation_timeout, or lower [sampling] max_tokens'],
   cancelled: ['cancelled', ''],
   oom: ['out of memory', memoryRemedies.inference],
-  overlong_prompt: ['prompts too long for the server', 'shorten them, or give the server a longer context'],
+  overlong_prompt: [
+    'prompts too long',
+    'shorten them, raise max_prompt_len where it is set, or give the server a longer context',
+  ],
   rejected: ['refused by the inference server', ''],
 };
 

@@ -64,8 +64,8 @@ export type RewardedOutcome = (typeof rewardedOutcomes)[number];
  *     timeout          not finished when generation was given up
  *     cancelled        given up because someone asked for it
  *     oom              out of memory, in the inference server or in the environment
- *     overlong_prompt  its first prompt is longer than the server takes
- *     rejected         the inference server refused it, and would again
+ *     overlong_prompt  its first prompt is longer than the server takes, or than the config's max_prompt_len
+ *     rejected         the inference server refused it, and would again; or gave no token ids, so that it cannot be trained
  */
 export const failedOutcomes = [
   'infra_failure',
