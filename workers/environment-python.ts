@@ -1,12 +1,7 @@
 import { fileURLToPath } from 'node:url';
 import { pythonForVerifiers } from '../backends/python/interpreter.ts';
-import type { PythonEnvironmentSpec } from '../core/spec/run-spec.ts';
+import { type VerifiersApi, verifiersVersions } from '../backends/environments/packages/requirement.ts';
 import { ensurePython } from './python-environment.ts';
-
-export type VerifiersApi = PythonEnvironmentSpec['api'];
-
-/** The version of verifiers that each API is spoken with. */
-export const verifiersVersions = { v0: '0.3.1', v1: '0.4.0' } as const satisfies Record<VerifiersApi, string>;
 
 /**
  * The Python of an environment below the cache that has verifiers and nothing else: what those of projects are laid over, and what
