@@ -105,10 +105,32 @@ export function pyprojectDigest(folder: string): string {
 }
 
 /** What an id stands for that is a package of a managed environment. */
-export function resolvedPackage({ folder, manifest }: ManagedEnvironment, one: InstalledPackage): PythonEnvironmentSpec {
+export function resolvedPackage(
+  { folder, manifest }: ManagedEnvironment,
+  one: InstalledPackage,
+): PythonEnvironmentSpec {
   const { module, version, from } = one;
   const source = from.kind === 'pypi' ? {} : { source: from.path, sha256: folderDigest(from.path) };
   return { module, api: manifest.api, folder, verifiers: manifest.verifiers, version, ...source };
+}
+
+/** For people. */
+export function fromWhere({ from }: InstalledPackage, projectFolder: string): string {
+  if (from.kind === 'hub') return from.id;
+  if (from.kind === 'pypi') return `pypi:${from.requirement}`;
+  return shortPath(from.path, projectFolder);
+}
+
+/** What `ratchet env install` takes to install a package once more. */
+export function installArgument(one: InstalledPackage, projectFolder: string): string {
+  const { name, module, from } = one;
+  const isOwn = from.kind === 'folder' && from.path === path.join(projectFolder, 'environments', module);
+  return isOwn ? name : fromWhere(one, projectFolder);
+}
+
+function shortPath(folder: string, projectFolder: string): string {
+  const below = path.relative(projectFolder, folder);
+  return below.startsWith('..') || path.isAbsolute(below) ? folder : `./${below}`;
 }
 
 /** A package in a virtual environment that is not ours to change: `.venv` of the project, or the one that is active. */
@@ -160,7 +182,11 @@ function distInfo(folder: string, module: string): string | undefined {
 }
 
 /** Name and requirements of what was installed, as its wheel says them. */
-export function metadataOf(about: string): { readonly name: string | null; readonly version: string | null; readonly requires: string[] } {
+export function metadataOf(about: string): {
+  readonly name: string | null;
+  readonly version: string | null;
+  readonly requires: string[];
+} {
   const file = path.join(about, 'METADATA');
   const [head = ''] = existsSync(file) ? readFileSync(file, 'utf8').split('\n\n', 1) : [];
   const field = (name: string) => new RegExp(`^${name}: *(.*)$`, 'm').exec(head)?.[1]?.trim() ?? null;

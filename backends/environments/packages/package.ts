@@ -37,7 +37,10 @@ export function readPackage(folder: string): PackageSource {
     text = readFileSync(file, 'utf8');
   } catch (cause) {
     const code = (cause as NodeJS.ErrnoException).code;
-    throw refuse(code === 'ENOENT' || code === 'ENOTDIR' ? 'there is no such file' : `it cannot be read (${code})`, cause);
+    throw refuse(
+      code === 'ENOENT' || code === 'ENOTDIR' ? 'there is no such file' : `it cannot be read (${code})`,
+      cause,
+    );
   }
   const { table, problem } = parseToml(text, file);
   if (problem) throw refuse(`received ${problem.received} in line ${problem.line}`);
