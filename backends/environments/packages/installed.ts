@@ -169,6 +169,12 @@ export function foreignPackage(environment: string, module: string): ForeignPack
   return undefined;
 }
 
+/** The version of a package in a virtual environment, as its name of a folder has it. */
+export function installedVersion(environment: string, module: string): string | undefined {
+  const about = sitePackages(environment).flatMap((folder) => distInfo(folder, module) ?? []);
+  return about[0]?.slice(module.length + 1, -'.dist-info'.length);
+}
+
 /** Where `import` looks in a virtual environment. */
 export function sitePackages(environment: string): string[] {
   const lib = path.join(environment, 'lib');
