@@ -99,6 +99,12 @@ def same(left: Any, right: Any) -> bool:
     return left is right
 
 
+def judged(row: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The score that a row has because its state could not be kept."""
+    text = (row or {}).get(COLUMN)
+    return json.loads(text).get("judged") if isinstance(text, str) and text.startswith('{"judged"') else None
+
+
 def restore(state: Any, row: dict[str, Any]) -> None:
     """Puts into a fresh state of the row's input what the rollout had come to."""
     kept = json.loads(row[COLUMN])

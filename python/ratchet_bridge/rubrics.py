@@ -50,6 +50,8 @@ def why_in_place(env: Any) -> str | None:
     for leaf in leaves_of(env):
         if getattr(leaf, "keep_sandbox_for_scoring", False):
             return "it scores in a sandbox that is kept for it"
+        if leaf.requires_group_rollouts and not is_verifiers(type(leaf)):
+            return f"it scores groups, and what {type(leaf).__name__} keeps in a rollout's state is its own"
     for rubric in rubrics_of(env):
         kind = type(rubric)
         if not is_verifiers(kind):

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import itertools
 import json
+import logging
 import time
 from typing import Any
 
@@ -23,6 +24,12 @@ from .wire import Message, Wire, survives_json, to_line
 
 fast.install()
 rubrics.install()
+
+
+logger = logging.getLogger(__name__)
+
+#: What verifiers puts into every environment's sampling arguments.
+UNSET = (("n", 1), ("extra_body", {}))
 
 
 class V0Environment:
@@ -55,7 +62,7 @@ class V0Environment:
             "system_prompt": env.system_prompt,
             "tools": [to_openai_tool(tool) for tool in env.tool_defs] if env.tool_defs else None,
             "max_turns": getattr(env, "max_turns", None),
-            "sampling": env.sampling_args,
+            "sampling": {key: value for key, value in env.sampling_args.items() if (key, value) not in UNSET},
             "scoring": "stored" if self._why is None else "in_place",
             "scoring_why": self._why,
             "is_single_turn": all(isinstance(leaf, SingleTurnEnv) for leaf in leaves),
@@ -78,63 +85,75 @@ class V0Environment:
         given = message["input"]
         leaf, given, route = route_to_leaf(self.env, json.loads(given) if isinstance(given, str) else given)
         sampling = {**self.env.sampling_args, **(message.get("sampling") or {})}
-        client = PipeClient(self._policy, request, bool(message.get("with_tokens")))
+        model = str(message.get("model") or "policy")
+        client = PipeClient(self._policy, request, model, bool(message.get("with_tokens")))
         try:
-            state = await leaf.rollout(given, client, message.get("model") or "policy", sampling)
+            state = await leaf.rollout(given, client, model, sampling)
         except Exception as error:
             return failed(error, given, started)
         return await self._finish(leaf, state, route, message)
 
     async def _finish(self, leaf: Any, state: Any, route: tuple[str, ...], message: Message) -> Message:
         outcome, error = outcome_of(state)
-        scoring_state, why = None, self._why
-        if why is None:
-            try:
-                scoring_state = rows.scoring_state(state)
-            except (rows.NotKept, RecursionError) as not_kept:
-                why = str(not_kept)
-        live = None
-        wants_score = bool(message.get("score")) or (why is not None and not self._requires_group)
-        if wants_score and outcome not in ("infra_failure", "overlong_prompt"):
-            scores = await self._score_states([(leaf, state)])
-            outcome, error = (outcome, error) if "error" not in scores[0] else ("judge_failure", scores[0]["error"])
-        elif message.get("keep") or (why is not None and self._requires_group):
+        kept, why = self._kept(state)
+        live, judged = None, None
+        if outcome in ("infra_failure", "overlong_prompt"):
+            pass  # says nothing about the policy: no reward
+        elif message.get("keep"):
             live = f"{self.handle}#{next(self._numbers)}"
             self._live[live] = (leaf, state)
+        elif message.get("score") or (kept is None and not self._requires_group):
+            judged = (await self._score_states([(leaf, state)]))[0]
+            kept = None if kept is None and self._why else kept or to_line({"judged": judged}).decode()
         if live is None:
             await leaf.rubric.cleanup(state)
         row = rows.to_row(state)
+        row["metrics"] = row["metrics"] or {}
         set_route(row, route)
-        if scoring_state is not None:
-            row[rows.COLUMN] = scoring_state
-        is_scored = state["reward"] is not None
+        if kept is not None:
+            row[rows.COLUMN] = kept
         return {
             "row": row,
             "outcome": outcome,
             "error": error,
-            "scorable": scoring_state is not None,
+            "scorable": kept is not None,
             "scoring_why": why,
-            "judged": {"reward": state["reward"], "metrics": state["metrics"] or {}} if is_scored else None,
+            "judged": judged,
             "live": live,
         }
+
+    def _kept(self, state: Any) -> tuple[str | None, str | None]:
+        """What goes into the row for scoring it later, or why nothing does."""
+        if self._why is not None:
+            return None, self._why
+        try:
+            return rows.scoring_state(state), None
+        except (rows.NotKept, RecursionError) as not_kept:
+            logger.warning("a rollout was scored at once: %s", not_kept)
+            return None, str(not_kept)
 
     # --- scoring
 
     async def score(self, rollouts: list[Message]) -> Message:
-        """The rollouts of one group, all at once; states come from rows, or are those that were kept alive."""
-        states = [await self._state_for(rollout) for rollout in rollouts]
-        return {"scores": await self._score_states(states)}
+        """
+        The rollouts of one group, all at once; states come from rows, or are those that were kept alive. Rows of rollouts that
+        had to be scored at once say what came of it.
+        """
+        scores: list[Message | None] = [rows.judged(rollout.get("row")) for rollout in rollouts]
+        states = [await self._state_for(rollout) for rollout, known in zip(rollouts, scores, strict=True) if known is None]
+        fresh = iter(await self._score_states(states) if states else [])
+        return {"scores": [next(fresh) if known is None else known for known in scores]}
 
     async def _state_for(self, rollout: Message) -> tuple[Any, Any]:
         if (live := rollout.get("live")) is not None:
             if live not in self._live:
                 raise Refused("NotLive", f"no live rollout {live}: its process has ended, or it was released")
             return self._live[live]
-        row = rollout["row"]
+        row = rollout.get("row") or {}
         if rows.COLUMN not in row:
             raise Refused("NotScorable", f"the row of example {row.get('example_id')} was not kept for scoring")
         leaf, given, _ = route_to_leaf(self.env, rows.input_of(row))
-        state = await leaf.init_state(given, PipeClient(self._policy, None, False), "policy", {})
+        state = await leaf.init_state(given, PipeClient(self._policy, None, "policy", False), "policy", {})
         rows.restore(state, row)
         return leaf, state
 

@@ -24,8 +24,9 @@ class TurnUnavailable(ModelError):
 class PipeClient(Client[None, list[Any], Message, dict[str, Any]]):
     """The client of one rollout: its model calls belong to the request that plays it."""
 
-    def __init__(self, policy: Policy, request: object, with_tokens: bool) -> None:
+    def __init__(self, policy: Policy, request: object, model: str, with_tokens: bool) -> None:
         super().__init__(None)
+        self._model = model
         self._policy = policy
         self._request = request
         self._with_tokens = with_tokens
@@ -41,11 +42,13 @@ class PipeClient(Client[None, list[Any], Message, dict[str, Any]]):
         self, prompt: Any, model: str, sampling_args: Any, tools: list[Tool] | None = None, **kwargs: Any
     ) -> Response:
         try:
+            if model != self._model:
+                raise TurnUnavailable("rejected", f"only {self._model} is sampled here, but {model} was asked for")
             messages = [to_openai(message) for message in prompt]
             native_tools = [to_openai_tool(tool) for tool in tools] if tools else None
             turn = await self.get_native_response(messages, model, sampling_args, native_tools)
             return to_response(turn, model, self._with_tokens)
-        except (Error, RuntimeError):
+        except Error:
             raise
         except Exception as error:
             raise ModelError from error
