@@ -7,6 +7,7 @@ import type { JsonValue } from '../../../core/spec/run-spec.ts';
 import { type CallOptions, ChildRefused, PythonChild, unavailable } from './child.ts';
 import { childEnvironment } from './child-environment.ts';
 import {
+  Checked,
   Inputs,
   LoadedEnvironment,
   type LoadRequest,
@@ -66,6 +67,8 @@ export interface Bridge {
   score(request: ScoreRequest, options?: { readonly signal?: AbortSignal | undefined }): Promise<readonly Score[]>;
   /** Lets states go that were kept alive. */
   release(request: { readonly env: string; readonly live: readonly (string | number)[] }): Promise<void>;
+  /** How a loaded environment is declared, and where its code does not fit the installed verifiers (v0). */
+  check(request: { readonly env: string }): Promise<Checked>;
   unload(request: { readonly env: string }): Promise<void>;
   /** Versions of the first child. */
   about(): Promise<Ready>;
@@ -220,7 +223,10 @@ class ChildrenBridge implements Bridge {
     return { ...played, live };
   }
 
-  async score(request: ScoreRequest, options: { readonly signal?: AbortSignal | undefined } = {}): Promise<readonly Score[]> {
+  async score(
+    request: ScoreRequest,
+    options: { readonly signal?: AbortSignal | undefined } = {},
+  ): Promise<readonly Score[]> {
     const { env, rollouts, deadline_s: deadlineS = scoreDeadlineS } = request;
     const holders = new Set<PythonChild>();
     const named = rollouts.map((rollout) => {
@@ -229,7 +235,8 @@ class ChildrenBridge implements Bridge {
       holders.add(child);
       return { live: name };
     });
-    if (holders.size > 1) throw new Error('Rollouts that are scored together must be played by one child: give them one group.');
+    if (holders.size > 1)
+      throw new Error('Rollouts that are scored together must be played by one child: give them one group.');
     const [holder] = holders;
     const child = holder ?? (await this.#open(this.#slotFor(undefined), options.signal));
     const result = await this.#call(child, 'score', { env, rollouts: named }, { ...options, deadlineS });
@@ -245,6 +252,10 @@ class ChildrenBridge implements Bridge {
       byChild.set(held.child, [...(byChild.get(held.child) ?? []), held.name]);
     }
     await Promise.all([...byChild].map(([child, names]) => this.#call(child, 'release', { env, live: names })));
+  }
+
+  async check(request: { readonly env: string }): Promise<Checked> {
+    return Checked.parse(await this.#ask(this.#slotFor(undefined), 'check', request));
   }
 
   async unload({ env }: { readonly env: string }): Promise<void> {
@@ -288,7 +299,9 @@ class ChildrenBridge implements Bridge {
     try {
       return await slot.open();
     } catch (error) {
-      throw error instanceof ChildRefused ? unavailable(`A new Python process could not be made ready. ${error.message}`) : error;
+      throw error instanceof ChildRefused
+        ? unavailable(`A new Python process could not be made ready. ${error.message}`)
+        : error;
     }
   }
 
