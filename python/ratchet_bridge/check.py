@@ -204,8 +204,16 @@ def failure(error: BaseException, module: str) -> dict[str, Any]:
     else:
         inside = [frame for frame in traceback.extract_tb(error.__traceback__) if is_within(frame.filename, module)]
         place = f"{inside[-1].filename}:{inside[-1].lineno}" if inside else None
-    text = "".join(traceback.format_exception(error))[-4000:]
+    text = "".join(traceback.format_exception(error.with_traceback(outside_importlib(error.__traceback__))))[-4000:]
     return {"type": type(error).__name__, "message": str(error), "traceback": text, "missing": missing, "own": missing == module, "place": place}
+
+
+def outside_importlib(trace: Any) -> Any:
+    """A traceback from the first frame on that is not the import machinery's, or this file's."""
+    first = trace
+    while first is not None and (first.tb_frame.f_code.co_filename == __file__ or "importlib" in first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    return first or trace
 
 
 def is_within(file: str, module: str) -> bool:
