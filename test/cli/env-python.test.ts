@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { managedEnvironments } from '../../backends/environments/packages/installed.ts';
 import { findPython, pythonForVerifiers } from '../../backends/python/interpreter.ts';
 import { readInstallSource } from '../../cli/python-environments/install-source.ts';
@@ -137,6 +138,12 @@ test('a new Python environment is written whole, and nothing is overwritten', as
   const files = await writePythonEnvironment('my-words', project);
   assert(files.includes('my-words.toml') && files.includes('environments/my_words/my_words.py'));
   for (const file of files) assert(!/my[-_]env/.test(readFileSync(path.join(project, file), 'utf8')), file);
+  const { problems, missing, sftRows } = await loadRunConfig('my-words.toml', {
+    projectFolder: project,
+    isOnlyLookedAt: true,
+  });
+  assert.deepEqual(problems, []);
+  assert(sftRows !== null && missing.every(({ install }) => install === 'my-words'));
   await assert.rejects(writePythonEnvironment('my-words', project), /is here already, and nothing is overwritten/);
   await assert.rejects(writePythonEnvironment('my--words', project), /cannot be a package's name/);
 });
