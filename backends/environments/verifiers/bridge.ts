@@ -223,7 +223,10 @@ class ChildrenBridge implements Bridge {
     return { ...played, live };
   }
 
-  async score(request: ScoreRequest, options: { readonly signal?: AbortSignal | undefined } = {}): Promise<readonly Score[]> {
+  async score(
+    request: ScoreRequest,
+    options: { readonly signal?: AbortSignal | undefined } = {},
+  ): Promise<readonly Score[]> {
     const { env, rollouts, deadline_s: deadlineS = scoreDeadlineS } = request;
     const holders = new Set<PythonChild>();
     const named = rollouts.map((rollout) => {
@@ -232,7 +235,8 @@ class ChildrenBridge implements Bridge {
       holders.add(child);
       return { live: name };
     });
-    if (holders.size > 1) throw new Error('Rollouts that are scored together must be played by one child: give them one group.');
+    if (holders.size > 1)
+      throw new Error('Rollouts that are scored together must be played by one child: give them one group.');
     const [holder] = holders;
     const child = holder ?? (await this.#open(this.#slotFor(undefined), options.signal));
     const result = await this.#call(child, 'score', { env, rollouts: named }, { ...options, deadlineS });
@@ -292,7 +296,9 @@ class ChildrenBridge implements Bridge {
     try {
       return await slot.open();
     } catch (error) {
-      throw error instanceof ChildRefused ? unavailable(`A new Python process could not be made ready. ${error.message}`) : error;
+      throw error instanceof ChildRefused
+        ? unavailable(`A new Python process could not be made ready. ${error.message}`)
+        : error;
     }
   }
 

@@ -15,7 +15,13 @@ import { RatchetError } from '../../../core/errors.ts';
 const pythonFolder = fileURLToPath(new URL('../../../python/', import.meta.url)).replace(/\/$/, '');
 
 /** Of the store, of Temporal and of metrics: no environment has a use for them, whoever names them. */
-const never: readonly string[] = [...temporalSecrets, 'TEMPORAL_*', 'RATCHET_*', ...environmentForStore, ...wandbVariables];
+const never: readonly string[] = [
+  ...temporalSecrets,
+  'TEMPORAL_*',
+  'RATCHET_*',
+  ...environmentForStore,
+  ...wandbVariables,
+];
 
 interface ChildSees {
   /** Names that the config lists, a `*` at the end standing for any. */
@@ -25,8 +31,14 @@ interface ChildSees {
 }
 
 /** All that a Python child sees of our environment. Throws `ConfigInvalid` where a name is listed that it must not see. */
-export function childEnvironment({ variables = [], modulePaths = [], environment = process.env }: ChildSees): Record<string, string> {
-  const refused = variables.filter((name) => Object.keys(withoutVariables(never, { [name.replace(/\*$/, '')]: '' })).length === 0);
+export function childEnvironment({
+  variables = [],
+  modulePaths = [],
+  environment = process.env,
+}: ChildSees): Record<string, string> {
+  const refused = variables.filter(
+    (name) => Object.keys(withoutVariables(never, { [name.replace(/\*$/, '')]: '' })).length === 0,
+  );
   if (refused.length > 0) {
     throw new RatchetError(
       'ConfigInvalid',

@@ -188,7 +188,8 @@ export class PythonChild {
     }: { signal: AbortSignal | undefined; deadlineS: number | undefined; stopped: AbortSignal; isLoad: boolean },
   ): void {
     const giveUp = (error: unknown): void => {
-      if (isLoad) void this.kill('loading an environment was given up'); // its loop does not turn meanwhile
+      if (isLoad)
+        void this.kill('loading an environment was given up'); // its loop does not turn meanwhile
       else this.#send({ id: this.#nextId++, op: 'cancel', target: id });
       const timer = setTimeout(() => call.settle({ error }), isLoad ? 0 : cancelGraceMs);
       stopped.addEventListener('abort', () => clearTimeout(timer));
@@ -199,7 +200,10 @@ export class PythonChild {
     if (deadlineS === undefined) return;
     // The child keeps the deadline itself; this is for one that cannot.
     const grace = isLoad ? 0 : cancelGraceMs;
-    const timer = setTimeout(() => giveUp(unavailable(`${call.op} was not done after ${deadlineS} s`)), deadlineS * 1000 + grace);
+    const timer = setTimeout(
+      () => giveUp(unavailable(`${call.op} was not done after ${deadlineS} s`)),
+      deadlineS * 1000 + grace,
+    );
     stopped.addEventListener('abort', () => clearTimeout(timer));
   }
 
@@ -221,7 +225,10 @@ export class PythonChild {
   #onEvent(event: Event): void {
     if (event.event === 'ready') this.#tellReady(event);
     else if (event.event === 'unwanted') {
-      this.#calls.get(event.request)?.samples.get(event.sample)?.abort(new Error('the environment no longer waits for it'));
+      this.#calls
+        .get(event.request)
+        ?.samples.get(event.sample)
+        ?.abort(new Error('the environment no longer waits for it'));
     } else if (event.event === 'sample') void this.#sample(event);
   }
 
@@ -273,7 +280,8 @@ export class PythonChild {
     const { logFile } = this.#options;
     const tail = tailOf(logFile);
     const atWork = [...this.#calls.values()].map(({ op }) => op);
-    const counted = atWork.length === 0 ? '' : ` while it worked on ${atWork.length} request(s) (${[...new Set(atWork)].join(', ')})`;
+    const counted =
+      atWork.length === 0 ? '' : ` while it worked on ${atWork.length} request(s) (${[...new Set(atWork)].join(', ')})`;
     const ended = this.#why === '' ? `ended by itself (${how})` : `was ended, because ${this.#why}`;
     const error = unavailable(
       `The Python process of the verifiers environments ${ended}${counted}. Its log is ${logFile}${tail === '' ? '' : `, and ends with:\n${tail}`}`,
