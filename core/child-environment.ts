@@ -30,6 +30,12 @@ export const wandbVariables: readonly string[] = ['WANDB_*'];
 /** Where Python's installers find packages. */
 export const environmentForPython: readonly string[] = ['PIP_*', 'UV_*', 'PYENV_*'];
 
+/** Where datasets and models of environments in Python are kept and fetched from; a token for them is listed by who needs it. */
+export const environmentForVerifiers: readonly string[] =
+  'HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE HF_ENDPOINT'.split(
+    ' ',
+  );
+
 /** The part of `from` that `names` lets through. */
 export function selectEnvironment(
   names: readonly string[],

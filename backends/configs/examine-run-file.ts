@@ -114,7 +114,8 @@ async function openEnvironments(
   for (const { entry, at } of entries) {
     const key = JSON.stringify([entry.id, entry.args]);
     const isRefusedFile = isEnvironmentFile(entry.id) && entry.sha256 === undefined;
-    if (said.has(key) || isRefusedFile || notHere.has(entry.id)) continue;
+    // A Python package is looked at (`ratchet env check`), and not imported by who reads a file.
+    if (said.has(key) || isRefusedFile || notHere.has(entry.id) || entry.python !== undefined) continue;
     try {
       opened.set(entry.name, await opening(entry.id, () => openEnvironment(entry)));
     } catch (error) {

@@ -58,10 +58,12 @@ function reportOf(report: RunFileReport): Report {
 }
 
 function asJson({ loaded, model, environments, ...report }: RunFileReport): object {
+  const named = [...(loaded?.spec.environments ?? []), ...(loaded?.spec.eval?.environments ?? [])];
+  const packages = named.flatMap(({ name, python }) => (python === undefined ? [] : [name]));
   return {
     ...report,
     ok: report.problems.length === 0,
-    environmentsHere: [...environments.keys()],
+    environmentsHere: [...new Set([...environments.keys(), ...packages])],
     model,
     spec: loaded?.spec ?? null,
   };

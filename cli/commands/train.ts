@@ -21,7 +21,7 @@ import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
 import { notYetLine } from '../describe-run-file.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
-import { installEnvironment } from '../install-environment.ts';
+import { installEnvironment } from '../python-environments/install.ts';
 import { refuseOtherKind } from '../other-kinds.ts';
 import { readAsLines } from '../read-as.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
@@ -53,7 +53,10 @@ export function trainingCommand(name: string, description: string): Command {
     )
     .option('--name <run>', "the run's name; default: the file's name")
     .option('--fresh', 'start over under a new name')
-    .option('--yes', 'install environments of the Environments Hub that are not here (ratchet env install)')
+    .option(
+      '--yes',
+      'install Python environments that are not here, of the project or the Environments Hub (ratchet env install)',
+    )
     .option('--dialect <name>', 'the words that the file is written in; default: as its keys show')
     .option(...dryRunOptions.dryRun)
     .option(...dryRunOptions.gpuMemory)
@@ -175,11 +178,13 @@ export async function train(
   }
 }
 
-/** Asks for what the file names and the Environments Hub may have. What is still missing then is refused as ever. */
+/** Installs the environments that the file names and that are not here. What is still missing then is refused as ever. */
 async function installMissing(file: string, options: LoadOptions): Promise<void> {
   const { missing } = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
-  const wanted = new Set(missing.flatMap(({ hub }) => hub ?? []));
-  for (const environment of wanted) await installEnvironment(environment, options.projectFolder);
+  const wanted = new Set(missing.flatMap(({ install }) => install ?? []));
+  const log = (line: string) => void process.stdout.write(`${line}\n`);
+  for (const environment of wanted)
+    await installEnvironment(environment, { projectFolder: options.projectFolder, log });
 }
 
 type Teller = Pick<Clock, 'say' | 'part'>;
