@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { TurnRequest } from '../../backends/environments/verifiers/protocol.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { bridgesOf, installVerifiers, loaded, play, text, type Says } from './python-bridge.ts';
+import { bridgesOf, installVerifiers, loaded, modulePaths, play, text, type Says } from './python-bridge.ts';
 
 const installed = await installVerifiers('verifiers-requirements.txt');
 const { open, shared } = bridgesOf(installed);
@@ -248,6 +250,33 @@ describe('a child that ends', { skip: installed.why }, () => {
     await assert.rejects(bridge.score({ env, rollouts: [{ live: live! }] }), { code: 'EnvironmentUnavailable' });
   });
 
+  test('does so when its parent is killed, also in the middle of what hangs', async () => {
+    const bridge = await open(); // for its folder
+    for (const how of ['sleep', 'block']) {
+      const program = [
+        `import { openBridge } from ${JSON.stringify(new URL('../../backends/environments/verifiers/bridge.ts', import.meta.url).href)};`,
+        `const options = ${JSON.stringify({ python: installed.python, folder: bridge.folder, modulePaths })};`,
+        'const bridge = await openBridge(options);',
+        `await bridge.load({ env: 'e', env_id: 'toy_faulty', args: { how: '${how}' } });`,
+        "const asked = { env: 'e', input: { prompt: 'x', example_id: 0, answer: '' }, model: 'm', sampling: {} };",
+        'const more = { score: false, keep: false, with_tokens: false };',
+        'void bridge.rollout({ ...asked, ...more }, { onSample: () => new Promise(() => {}) }).catch(() => {});',
+        'setTimeout(() => console.log(bridge.pids[0]), 500);',
+      ].join('\n');
+      const parent = spawn(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', program], {
+        stdio: ['ignore', 'pipe', 'inherit'],
+      });
+      const [said] = (await once(parent.stdout, 'data')) as [Buffer];
+      const pid = Number(said.toString());
+      process.kill(pid, 0);
+      parent.kill('SIGKILL');
+      for (let tenths = 0; isThere(pid); tenths++) {
+        assert(tenths < 300, `the child of a killed parent still runs: ${how}`);
+        await delay(100);
+      }
+    }
+  });
+
   test('because the bridge is closed leaves no process and no file but its log', async () => {
     const bridge = await open({ children: 2 });
     const { env, inputs } = await loaded(bridge, 'toy_single');
@@ -263,3 +292,12 @@ describe('a child that ends', { skip: installed.why }, () => {
     );
   });
 });
+
+function isThere(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
