@@ -7,7 +7,16 @@ import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { TurnRequest } from '../../backends/environments/verifiers/protocol.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { bridgesOf, installVerifiers, loaded, modulePaths, play, text, type Says } from './python-bridge.ts';
+import {
+  bridgesOf,
+  installVerifiers,
+  loaded,
+  modulePaths,
+  play,
+  text,
+  type Says,
+  type TestBridge,
+} from './python-bridge.ts';
 
 const installed = await installVerifiers('verifiers-requirements.txt');
 const { open, shared } = bridgesOf(installed);
@@ -202,8 +211,12 @@ describe('an environment that cannot be loaded', { skip: installed.why }, () => 
 });
 
 describe('a child that ends', { skip: installed.why }, () => {
+  let opened: Promise<TestBridge> | null = null;
+  /** One whose children are ended again and again. */
+  const fragile = (): Promise<TestBridge> => (opened ??= open());
+
   test('takes with it what was at work, as a failure of infrastructure; the next call works', async () => {
-    const bridge = await open();
+    const bridge = await fragile();
     const { env, inputs } = await loaded(bridge, 'toy_single');
     const asked = new Set<TurnRequest>();
     const playing = Array.from({ length: 20 }, () =>
@@ -222,7 +235,7 @@ describe('a child that ends', { skip: installed.why }, () => {
   });
 
   test('by os._exit in a rollout does so, too', async () => {
-    const bridge = await open();
+    const bridge = await fragile();
     const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'exit' });
     await assert.rejects(play(bridge, env, inputs[0]!, text('x')), {
       code: 'EnvironmentUnavailable',
@@ -242,7 +255,7 @@ describe('a child that ends', { skip: installed.why }, () => {
   });
 
   test('loses the states that it kept', async () => {
-    const bridge = await open();
+    const bridge = await fragile();
     const { env, inputs } = await loaded(bridge, 'toy_single', { group: true });
     const { live } = await play(bridge, env, inputs[0]!, text('x'), { keep: true });
     process.kill(bridge.pids[0]!, 'SIGKILL');
