@@ -1,6 +1,7 @@
 import { layout } from '../core/layout.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { Rollout, ScoredGroup } from '../core/rl/rollout.ts';
+import { needsVocabulary, settleRollout } from '../core/rl/settle-rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { environments as allEnvironments, type Environments } from '../backends/environments/index.ts';
 import { scoreRollout } from '../backends/environments/score.ts';
@@ -8,6 +9,7 @@ import { sha256 } from '../backends/store/file-store.ts';
 import { countRows, encodeRows } from '../backends/store/objects.ts';
 import { lastProgress, withHeartbeat } from './heartbeat.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
+import { vocabularySizeOf } from './vocabulary.ts';
 import { lostIn, type WorkProgress, WorkUnderWay } from './work-under-way.ts';
 
 export interface ScoreInput {
@@ -17,7 +19,7 @@ export interface ScoreInput {
 }
 
 /**
- * The rubric over stored rollouts: it needs nothing of the processes that generated them. Whoever scores first decides: a
+ * The rubric over stored rollouts, and filters of single ones: it needs nothing of the processes that generated them. Whoever scores first decides: a
  * retry returns what is stored.
  */
 export const createScoreRollouts =
@@ -38,7 +40,8 @@ export const createScoreRollouts =
       const spec = await specOf(run);
       const timeoutMs = spec.generationTimeoutS * 1000;
       const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
-      const { leases } = await readJson<LeasedGroups>(run, round.leases);
+      const { leases, policy } = await readJson<LeasedGroups>(run, round.leases);
+      const vocabularySize = needsVocabulary(spec) ? await vocabularySizeOf(run, policy) : 0;
       const rollouts = new Map<number, Rollout[]>();
       for (const ref of finished) {
         for (const rollout of await readRows<Rollout>(run, ref)) {
@@ -60,7 +63,8 @@ export const createScoreRollouts =
               return judged;
             }),
           );
-          groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
+          const settled = scored.map((rollout) => settleRollout(rollout, spec, vocabularySize));
+          groups.push({ ...lease, rollouts: settled.sort((a, b) => a.index - b.index) });
         }
         return groups;
       };

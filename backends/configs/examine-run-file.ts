@@ -7,6 +7,7 @@ import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { openEnvironment } from '../environments/index.ts';
 import type { Environment } from '../environments/types.ts';
 import { checkModel, type ModelSize } from './check-model.ts';
+import { checkTemplate } from './check-template.ts';
 import { type LoadedConfig, loadRunConfig, type LoadOptions } from './load-run-config.ts';
 
 /** What keeps a run from being trained here, though its file is right. */
@@ -62,22 +63,38 @@ export async function examineRunFile(
   const obstacles: Obstacle[] = [];
   const model = await checkModel(spec).catch((error: unknown) => {
     if (!(error instanceof RatchetError) || error.code !== 'ModelUnsupported') throw error;
-    if (!spec.model.startsWith('preset:')) obstacles.push(modelObstacle(spec, error));
+    if (!spec.model.startsWith('preset:')) obstacles.push(modelObstacle(spec, error, loaded.placeOf(['model']).path));
     else problems.push({ ...loaded.placeOf(['model']), expected: 'a preset that there is', received: error.message });
     return null;
   });
   const opened = await openEnvironments(loaded, opening, { problems, obstacles });
+  const template = await findingsOfTemplate(loaded, { opened, isModelHere: model !== null });
+  obstacles.push(...template.obstacles.map(templateObstacle));
   const warnings = [...opened.values()].flatMap((environment) => environment.warnings ?? []);
   const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
   return {
     ...report,
-    warnings: [...new Set([...loaded.warnings, ...warnings])],
+    warnings: [...new Set([...loaded.warnings, ...warnings, ...template.warnings])],
     problems: problems.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0)),
     obstacles,
     loaded: problems.length === 0 ? loaded : null,
     model,
     environments: opened,
   };
+}
+
+/** A run that goes on has a template that is not read here; what is wrong with the file is told already. */
+async function findingsOfTemplate(
+  { spec, chatTemplate, problems }: LoadedConfig,
+  { opened, isModelHere }: { readonly opened: ReadonlyMap<string, Environment>; readonly isModelHere: boolean },
+): ReturnType<typeof checkTemplate> {
+  const isUnread = spec.chatTemplate !== null && chatTemplate === null;
+  if (!isModelHere || isUnread || problems.length > 0) return { obstacles: [], warnings: [] };
+  return checkTemplate({ spec, ...(chatTemplate === null ? {} : { chatTemplate }) }, opened);
+}
+
+function templateObstacle(says: string): Obstacle {
+  return { about: 'model', says, remedies: ['name a template that takes these messages: [tokenizer] chat_template'] };
 }
 
 /** Environments of training and evaluation by name; what is said of one that appears twice is said once. */
@@ -118,14 +135,15 @@ async function openEnvironments(
   return opened;
 }
 
-function modelObstacle({ model }: RunSpec, error: RatchetError): Obstacle {
+/** `key`: where the file names its model. */
+function modelObstacle({ model }: RunSpec, error: RatchetError, key: string): Obstacle {
   if (!isHubId(model)) return { about: 'model', says: error.message, remedies: [] };
   return {
     about: 'model',
     says: `${model} is a name on the Hugging Face Hub, and no folder here has it. Nothing is downloaded by itself.`,
     remedies: [
       `fetch it into a folder: hf download ${model} --local-dir models/${path.basename(model)}`,
-      `name that folder: model = "models/${path.basename(model)}" (on the command line: --model models/${path.basename(model)})`,
+      `name that folder: ${key} = "models/${path.basename(model)}" (on the command line: --${key} models/${path.basename(model)})`,
       'the embedded engine then trains it where its weights fit into this machine several times over; the engines for GPUs that would train it otherwise (prime-rl, Tinker or SkyRL, with vLLM to sample) are still to come',
     ],
   };

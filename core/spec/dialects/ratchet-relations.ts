@@ -1,4 +1,5 @@
 import type { RatchetConfig } from './ratchet.ts';
+import { rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
 import { evalSampling, writtenPools } from './ratchet-run-spec.ts';
 
 /** Something that only shows when two fields are looked at together. */
@@ -26,6 +27,7 @@ export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
     ...samplingRelations(config),
     ...evalRelations(config),
     ...storeRelations(config),
+    ...rolloutRelations(config),
     ...duplicateNames(config.env, ['env']),
     ...duplicateNames(config.eval?.env ?? [], ['eval', 'env']),
   ];
@@ -239,18 +241,33 @@ function lossRelations({ trainer: { loss, clip_high } }: RatchetConfig): Relatio
   return [...problems, ...maskRelations(loss), ...importRelation(['trainer', 'loss'], loss)];
 }
 
-function maskRelations({ type, aggregation, mask_low, mask_high, dr_grpo_tokens }: WrittenLoss): RelationProblem[] {
+function maskRelations({
+  type,
+  aggregation,
+  mask_low,
+  mask_high,
+  kl_tau,
+  dr_grpo_tokens,
+}: WrittenLoss): RelationProblem[] {
+  const isTrustRegion = type === 'dppo' || type === 'ipo';
   const at = (key: string) => ['trainer', 'loss', key];
   const problems: RelationProblem[] = [];
   for (const [key, value] of Object.entries({ mask_low, mask_high })) {
-    if (value === undefined || type === 'importance_sampling') continue;
+    if (value === undefined || type === 'importance_sampling' || isTrustRegion) continue;
     problems.push({
       paths: [at(key), at('type')],
-      expected: 'type = "importance_sampling" beside it: no other loss leaves tokens out by their ratio',
+      expected: 'type = "importance_sampling", "dppo" or "ipo" beside it: no other loss leaves tokens out',
       received: `type = "${type}"`,
     });
   }
-  if (mask_low !== undefined && mask_high !== undefined && mask_low >= mask_high) {
+  if (kl_tau !== undefined && !isTrustRegion) {
+    problems.push({
+      paths: [at('kl_tau'), at('type')],
+      expected: 'type = "dppo" or "ipo" beside it; of other losses [kl_penalty] has the KL term',
+      received: `type = "${type}"`,
+    });
+  }
+  if (!isTrustRegion && mask_low !== undefined && mask_high !== undefined && mask_low >= mask_high) {
     problems.push({
       paths: [at('mask_low'), at('mask_high')],
       expected: `a number < mask_high (${mask_high}): tokens are kept when mask_low ≤ ratio ≤ mask_high`,
@@ -406,5 +423,5 @@ export function ratchetWarnings(config: RatchetConfig): string[] {
   if (kl_penalty?.enabled === true && kl_penalty.target_kl !== undefined && kl_penalty.beta === 0) {
     warnings.push('kl_penalty.beta is 0 and stays 0 whatever kl_penalty.target_kl says: doubling 0 gives 0.');
   }
-  return warnings;
+  return [...warnings, ...rolloutWarnings(config)];
 }

@@ -7,6 +7,7 @@ import type {
   KlSpec,
   ModuleSpec,
   PoolSpec,
+  RolloutFilterSpec,
   RunSpec,
 } from '../run-spec.ts';
 import { defaultLoraAlpha, defaultLoraRank, type evalEnvironment, type RatchetConfig, loraModules } from './ratchet.ts';
@@ -46,6 +47,18 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
     microBatchSize: trainer.micro_batch_size ?? null,
     lora: loraSpec(config),
     sampling: samplingSpec(sampling),
+    chatTemplate:
+      config.tokenizer.chat_template === undefined ? null : { path: config.tokenizer.chat_template, sha256: null },
+    maxPromptTokens: config.max_prompt_len ?? null,
+    trajectoryStrategy: config.trajectory_strategy,
+    maskTruncated: config.mask_truncated_completions,
+    zeroTruncated: config.zero_truncated_completions,
+    seqLen: config.seq_len ?? null,
+    overlongRows: config.overlong_rows,
+    rolloutFilters: {
+      pre: config.pre_batch_filters.map(filterOfRollouts),
+      post: config.post_batch_filters.map(filterOfRollouts),
+    },
     environments,
     eval: evalSpec(config, environments),
     filter: filterSpec(config),
@@ -151,19 +164,53 @@ function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
     frequencyPenalty: sampling.frequency_penalty ?? 0,
     minTokens: sampling.min_tokens ?? 0,
     stop: sampling.stop ?? [],
+    templateArguments: templateArguments(sampling),
     seed: sampling.seed ?? null,
   };
 }
 
+/** Two of them have names of their own, as in Hosted Training. */
+function templateArguments({
+  enable_thinking,
+  reasoning_effort,
+  chat_template_kwargs = {},
+}: WrittenSampling): RunSpec['sampling']['templateArguments'] {
+  return {
+    ...chat_template_kwargs,
+    ...(enable_thinking === undefined ? {} : { enable_thinking }),
+    ...(reasoning_effort === undefined ? {} : { reasoning_effort }),
+  };
+}
+
+/** prime-rl's defaults (v0.5 to v0.7): filters that look at tokens only count unless told otherwise. */
+function filterOfRollouts(written: RatchetConfig['pre_batch_filters'][number]): RolloutFilterSpec {
+  const { type, enforce = type === 'zero_advantage' } = written;
+  if (type === 'gibberish') {
+    const { token_id_threshold: tokenIdThreshold = 100_000, logprob_offset: logprobOffset = 2 } = written;
+    return { type, enforce, tokenIdThreshold, logprobOffset };
+  }
+  if (type === 'zero_advantage') return { type, enforce };
+  const { window = 3_000, prob_threshold: probThreshold = 0.99 } = written;
+  return { type, enforce, window, probThreshold };
+}
+
+/** prime-rl's, of the losses that are its own. */
+const defaultMasks: Readonly<Record<string, { low: number; high: number; klTau: number }>> = {
+  dppo: { low: 0.2, high: 0.2, klTau: 1e-3 },
+  ipo: { low: 0.1, high: 0.1, klTau: 1e-3 },
+};
+
 function lossSpec({ trainer, sampling }: RatchetConfig): RunSpec['loss'] {
-  const { type, clip_low, mask_low, mask_high, aggregation, import: file } = trainer.loss;
+  const { type, clip_low, mask_low, mask_high, kl_tau, aggregation, import: file } = trainer.loss;
+  const usual = defaultMasks[type] ?? { low: 0, high: null, klTau: 0 };
   const clipHigh = trainer.loss.clip_high ?? trainer.clip_high;
   return {
     type,
     clipLow: clip_low ?? (type === 'cispo' ? 0 : defaultClip.low),
     clipHigh: clipHigh ?? (type === 'cispo' ? defaultClip.cispoHigh : defaultClip.high),
-    maskLow: mask_low ?? 0,
-    maskHigh: mask_high ?? null,
+    maskLow: mask_low ?? usual.low,
+    maskHigh: mask_high ?? usual.high,
+    klTau: kl_tau ?? usual.klTau,
     aggregation,
     maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
     import: file === undefined ? null : { path: file, sha256: null },
