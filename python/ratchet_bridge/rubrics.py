@@ -13,6 +13,7 @@ from verifiers.rubrics.rubric import Rubric
 from verifiers.utils.async_utils import maybe_await
 
 from .failures import is_outside
+from .signatures import arguments_for, remembered
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,11 @@ def leaves_of(env: Any) -> Iterator[Any]:
         return
     for child in children:
         yield from leaves_of(child)
+
+
+def has_empty(env: Any) -> bool:
+    """True where one of the rubrics that score has no functions."""
+    return any(not rubric.funcs for rubric in rubrics_of(env) if not getattr(rubric, "rubrics", None))
 
 
 def is_verifiers(kind: type) -> bool:
@@ -92,43 +98,17 @@ def reward_names(env: Any) -> tuple[list[str], list[float]]:
     return list(weights), list(weights.values())
 
 
-class Signature:
-    """What a reward function takes, looked up once: inspecting it for every call costs more than most of them do."""
-
-    __slots__ = ("is_group", "names")
-
-    def __init__(self, func: Callable[..., Any], is_group: bool) -> None:
-        parameters = inspect.signature(func).parameters
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        self.names = None if takes_all else frozenset(parameters)
-        self.is_group = is_group
-
-    def arguments(self, objects: dict[str, Any]) -> dict[str, Any]:
-        names = self.names
-        return objects if names is None else {key: value for key, value in objects.items() if key in names}
-
-
-signatures: dict[Any, Signature] = {}
+groups: dict[Any, bool] = {}
 verifiers_is_group = Rubric._is_group_func
 
 
-def signature_of(rubric: Any, func: Callable[..., Any]) -> Signature:
-    try:
-        return signatures[func]
-    except KeyError:
-        signatures[func] = signature = Signature(func, verifiers_is_group(rubric, func))
-        return signature
-    except TypeError:  # not hashable
-        return Signature(func, verifiers_is_group(rubric, func))
-
-
 def is_group_func(self: Any, func: Callable[..., Any]) -> bool:
-    return signature_of(self, func).is_group
+    return remembered(groups, func, lambda: verifiers_is_group(self, func))
 
 
 async def call_individual(self: Any, func: Callable[..., Any], state: Any) -> float:
     """As verifiers calls it: what it throws is 0.0. Where the outside world failed, that is noted: it says nothing about the policy."""
-    arguments = signature_of(self, func).arguments(self.score_objects(state))
+    arguments = arguments_for(func, self.score_objects(state))
     try:
         return float(await maybe_await(func, **arguments))
     except Exception as error:
@@ -137,7 +117,7 @@ async def call_individual(self: Any, func: Callable[..., Any], state: Any) -> fl
 
 
 async def call_group(self: Any, func: Callable[..., Any], states: list[Any]) -> list[float]:
-    arguments = signature_of(self, func).arguments(self.group_score_objects(states))
+    arguments = arguments_for(func, self.group_score_objects(states))
     try:
         return await maybe_await(func, **arguments)
     except Exception as error:

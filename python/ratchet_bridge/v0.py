@@ -171,7 +171,7 @@ class V0Environment:
         try:
             if not leaf.score_rollouts:
                 await leaf.rubric.dummy_score_group(members)
-            elif leaf.requires_group_rollouts or any(not rubric.funcs for rubric in rubrics.rubrics_of(leaf)):
+            elif leaf.requires_group_rollouts or rubrics.has_empty(leaf):
                 await (leaf.rubric.score_group(members) if leaf.requires_group_rollouts else score_alone(leaf, members))
             else:
                 await asyncio.gather(*(leaf.rubric.score_rollout(state) for state in members))

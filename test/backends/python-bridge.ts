@@ -14,7 +14,7 @@ import type {
 } from '../../backends/environments/verifiers/protocol.ts';
 import { ensurePython } from '../../workers/python-environment.ts';
 
-const modulePaths = [fileURLToPath(new URL('../data/verifiers', import.meta.url))];
+export const modulePaths = [fileURLToPath(new URL('../data/verifiers', import.meta.url))];
 
 export interface Installed {
   readonly python: string;

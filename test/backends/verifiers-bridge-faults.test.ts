@@ -1,11 +1,22 @@
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { TurnRequest } from '../../backends/environments/verifiers/protocol.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { bridgesOf, installVerifiers, loaded, play, text, type Says } from './python-bridge.ts';
+import {
+  bridgesOf,
+  installVerifiers,
+  loaded,
+  modulePaths,
+  play,
+  text,
+  type Says,
+  type TestBridge,
+} from './python-bridge.ts';
 
 const installed = await installVerifiers('verifiers-requirements.txt');
 const { open, shared } = bridgesOf(installed);
@@ -200,8 +211,12 @@ describe('an environment that cannot be loaded', { skip: installed.why }, () => 
 });
 
 describe('a child that ends', { skip: installed.why }, () => {
+  let opened: Promise<TestBridge> | null = null;
+  /** One whose children are ended again and again. */
+  const fragile = (): Promise<TestBridge> => (opened ??= open());
+
   test('takes with it what was at work, as a failure of infrastructure; the next call works', async () => {
-    const bridge = await open();
+    const bridge = await fragile();
     const { env, inputs } = await loaded(bridge, 'toy_single');
     const asked = new Set<TurnRequest>();
     const playing = Array.from({ length: 20 }, () =>
@@ -220,7 +235,7 @@ describe('a child that ends', { skip: installed.why }, () => {
   });
 
   test('by os._exit in a rollout does so, too', async () => {
-    const bridge = await open();
+    const bridge = await fragile();
     const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'exit' });
     await assert.rejects(play(bridge, env, inputs[0]!, text('x')), {
       code: 'EnvironmentUnavailable',
@@ -240,12 +255,39 @@ describe('a child that ends', { skip: installed.why }, () => {
   });
 
   test('loses the states that it kept', async () => {
-    const bridge = await open();
+    const bridge = await fragile();
     const { env, inputs } = await loaded(bridge, 'toy_single', { group: true });
     const { live } = await play(bridge, env, inputs[0]!, text('x'), { keep: true });
     process.kill(bridge.pids[0]!, 'SIGKILL');
     while (bridge.pids.length > 0) await delay(10);
     await assert.rejects(bridge.score({ env, rollouts: [{ live: live! }] }), { code: 'EnvironmentUnavailable' });
+  });
+
+  test('does so when its parent is killed, also in the middle of what hangs', async () => {
+    const bridge = await open(); // for its folder
+    for (const how of ['sleep', 'block']) {
+      const program = [
+        `import { openBridge } from ${JSON.stringify(new URL('../../backends/environments/verifiers/bridge.ts', import.meta.url).href)};`,
+        `const options = ${JSON.stringify({ python: installed.python, folder: bridge.folder, modulePaths })};`,
+        'const bridge = await openBridge(options);',
+        `await bridge.load({ env: 'e', env_id: 'toy_faulty', args: { how: '${how}' } });`,
+        "const asked = { env: 'e', input: { prompt: 'x', example_id: 0, answer: '' }, model: 'm', sampling: {} };",
+        'const more = { score: false, keep: false, with_tokens: false };',
+        'void bridge.rollout({ ...asked, ...more }, { onSample: () => new Promise(() => {}) }).catch(() => {});',
+        'setTimeout(() => console.log(bridge.pids[0]), 500);',
+      ].join('\n');
+      const parent = spawn(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', program], {
+        stdio: ['ignore', 'pipe', 'inherit'],
+      });
+      const [said] = (await once(parent.stdout, 'data')) as [Buffer];
+      const pid = Number(said.toString());
+      process.kill(pid, 0);
+      parent.kill('SIGKILL');
+      for (let tenths = 0; isThere(pid); tenths++) {
+        assert(tenths < 300, `the child of a killed parent still runs: ${how}`);
+        await delay(100);
+      }
+    }
   });
 
   test('because the bridge is closed leaves no process and no file but its log', async () => {
@@ -263,3 +305,12 @@ describe('a child that ends', { skip: installed.why }, () => {
     );
   });
 });
+
+function isThere(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -27,8 +27,8 @@ const cancelGraceMs = 10_000;
 const closeGraceMs = 8_000;
 const logBytesMax = 8 * 1024 * 1024;
 const logTailChars = 1_500;
-/** A result above a megabyte comes as a file; a wish for a turn may carry pictures. */
-const lineBytesMax = 64 * 1024 * 1024;
+/** A result above a megabyte comes as a file; a wish for a turn may carry pictures, a group to score megabytes of state each. */
+const lineBytesMax = 256 * 1024 * 1024;
 
 export interface ChildOptions {
   readonly python: string;
@@ -81,7 +81,8 @@ export class PythonChild {
     mkdirSync(options.spillFolder, { recursive: true, mode: 0o700 });
     const log = openSync(options.logFile, 'a', 0o600);
     // A group of its own: what environments have started ends with it.
-    this.#process = spawn(options.python, ['-P', '-m', 'ratchet_bridge', '--spill', options.spillFolder], {
+    const args = ['--spill', options.spillFolder, '--line-max', String(lineBytesMax)];
+    this.#process = spawn(options.python, ['-P', '-m', 'ratchet_bridge', ...args], {
       cwd: options.folder,
       env: options.environment,
       stdio: ['pipe', 'pipe', log],
@@ -134,6 +135,13 @@ export class PythonChild {
     signal?.throwIfAborted();
     if (this.#endedWith) throw this.#endedWith;
     const id = this.#nextId++;
+    const line = JSON.stringify({ id, op, ...args, ...(deadlineS === undefined ? {} : { deadline_s: deadlineS }) });
+    if (line.length * 3 > lineBytesMax && Buffer.byteLength(line) > lineBytesMax) {
+      throw new RatchetError(
+        'EnvironmentBroken',
+        `${op} needs a line of ${line.length} characters; at most ${lineBytesMax} bytes go to Python at once.`,
+      );
+    }
     const stopped = new AbortController();
     const isLoad = op === 'load';
     if (isLoad) this.#loading += 1;
@@ -144,7 +152,7 @@ export class PythonChild {
         const call: Call = { op, onSample, samples: new Map(), settle };
         this.#calls.set(id, call);
         this.#stopInTime(id, call, { signal, deadlineS, stopped: stopped.signal, isLoad });
-        this.#send({ id, op, ...args, ...(deadlineS === undefined ? {} : { deadline_s: deadlineS }) });
+        this.#write(line);
       });
       if (reply.ok) return reply.spilled === undefined ? (reply.result ?? null) : await readSpilled(reply.spilled);
       if (signal?.aborted) throw signal.reason;
@@ -253,8 +261,12 @@ export class PythonChild {
   }
 
   #send(message: object): void {
+    this.#write(JSON.stringify(message));
+  }
+
+  #write(line: string): void {
     if (this.#unsent.length === 0) setImmediate(() => this.#flush());
-    this.#unsent.push(JSON.stringify(message));
+    this.#unsent.push(line);
   }
 
   /** What one turn of our loop has to say is one write. */
