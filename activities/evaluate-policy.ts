@@ -1,14 +1,16 @@
+import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { layout } from '../core/layout.ts';
 import { generateSittingsMax } from '../core/limits.ts';
 import { countOutcomes, describeFailures } from '../core/rl/failures.ts';
 import { rolloutMetrics } from '../core/rl/metrics.ts';
-import type { ScoredRollout } from '../core/rl/rollout.ts';
+import type { Rollout, ScoredRollout } from '../core/rl/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { environments as allEnvironments } from '../backends/environments/index.ts';
 import type { Environment } from '../backends/environments/types.ts';
-import { failedRollout, scoreRollout } from '../backends/environments/score.ts';
+import { failedRollout } from '../backends/environments/score.ts';
+import { scoreGroup } from '../backends/environments/score-group.ts';
 import { appendMetrics } from '../backends/metrics/jsonl.ts';
 import { decodeJson, encodeJson, putRows } from '../backends/store/objects.ts';
 import type { GenerateDependencies } from './generate-rollouts.ts';
@@ -85,20 +87,19 @@ async function evaluateOne(
   const usual = spec.eval?.sampling ?? spec.sampling;
   const playAll = async (temperature: number, rolloutsPerExample: number): Promise<ScoredRollout[]> => {
     const sampling = { ...usual, temperature };
-    const places = Array.from({ length: count * rolloutsPerExample }, (_, i) => ({
-      exampleId: i % count,
-      index: Math.floor(i / count),
-    }));
     const standstill = new Standstill(generateSittingsMax * generationTimeoutS * 1000);
-    const stop = AbortSignal.any([signal, standstill.signal]);
+    const over = new AbortController();
+    const stop = AbortSignal.any([signal, standstill.signal, over.signal]);
     setMaxListeners(0, stop); // every rollout listens
-    const play = async ({ exampleId, index }: (typeof places)[number]): Promise<ScoredRollout> => {
+    const pass = randomUUID();
+    const play = async (exampleId: number, index: number): Promise<Rollout> => {
       const place = { group: 0, index, exampleId };
       const playing = playRollout({
         environments,
         entry,
         dataset: 'evalDataset',
         place,
+        together: { group: `${pass}/${exampleId}`, size: rolloutsPerExample },
         signal: stop,
         // Not keyed by the step: the same random numbers at every evaluation make the curve smoother.
         openPolicy: () =>
@@ -110,15 +111,26 @@ async function evaluateOne(
         if (signal.aborted || !standstill.isOver) throw reason;
         return failedRollout({ ...place, turns: [] }, 'timeout', gaveUp(generationTimeoutS));
       });
-      const timeoutMs = generationTimeoutS * 1000;
-      const scored = await scoreRollout(environment, evalDataset.at(exampleId), rollout, { timeoutMs });
       standstill.moved();
-      return scored;
+      return rollout;
+    };
+    const scoring = {
+      timeoutMs: generationTimeoutS * 1000,
+      dataset: 'evalDataset',
+      onScored: () => standstill.moved(),
+    } as const;
+    const playExample = async (_: unknown, exampleId: number): Promise<ScoredRollout[]> => {
+      const playing = Array.from({ length: rolloutsPerExample }, (_, index) => play(exampleId, index));
+      const example = evalDataset.at(exampleId);
+      if (environment.judge) return scoreGroup(environment, example, await Promise.all(playing), scoring);
+      const each = playing.map(async (rollout) => scoreGroup(environment, example, [await rollout], scoring));
+      return (await Promise.all(each)).flat();
     };
     try {
-      return await Promise.all(places.map(play));
+      return (await Promise.all(Array.from({ length: count }, playExample))).flat();
     } finally {
       standstill.end();
+      over.abort(); // of others, where one failed
     }
   };
   const sampled = await playAll(usual.temperature, entry.rolloutsPerExample);

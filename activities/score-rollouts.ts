@@ -1,12 +1,14 @@
 import { layout } from '../core/layout.ts';
+import { groupsJudgedAtOnce } from '../core/limits.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { Rollout, ScoredGroup } from '../core/rl/rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { environments as allEnvironments, type Environments } from '../backends/environments/index.ts';
-import { scoreRollout } from '../backends/environments/score.ts';
+import { scoreGroup } from '../backends/environments/score-group.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { countRows, encodeRows } from '../backends/store/objects.ts';
 import { lastProgress, withHeartbeat } from './heartbeat.ts';
+import { mapAtOnce } from './map-at-once.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 import { lostIn, type WorkProgress, WorkUnderWay } from './work-under-way.ts';
 
@@ -48,21 +50,16 @@ export const createScoreRollouts =
         }
       }
       const scoreAll = async (name: string): Promise<ScoredGroup[]> => {
-        const groups: ScoredGroup[] = [];
         const environment = await environments.open(entries.get(name)!);
-        for (const lease of leases.filter((one) => one.environment === name)) {
+        const atOnce = environment.judge ? groupsJudgedAtOnce : 1;
+        const onScored = ({ group, index }: Rollout) => work.finish(`${group}/${index}`);
+        const own = leases.filter((one) => one.environment === name);
+        return mapAtOnce(own, atOnce, async (lease): Promise<ScoredGroup> => {
           const example = environment.dataset.at(lease.exampleId);
-          const members = rollouts.get(lease.ordinal) ?? [];
-          const scored = await Promise.all(
-            members.map(async (rollout) => {
-              const judged = await scoreRollout(environment, example, rollout, { timeoutMs });
-              work.finish(`${rollout.group}/${rollout.index}`);
-              return judged;
-            }),
-          );
-          groups.push({ ...lease, rollouts: scored.sort((a, b) => a.index - b.index) });
-        }
-        return groups;
+          const members = (rollouts.get(lease.ordinal) ?? []).toSorted((a, b) => a.index - b.index);
+          const scored = await scoreGroup(environment, example, members, { timeoutMs, dataset: 'dataset', onScored });
+          return { ...lease, rollouts: scored };
+        });
       };
       // Side by side: the judge of one environment may be slow.
       const names = [...new Set(leases.map(({ environment }) => environment))];

@@ -59,6 +59,9 @@ export const rolloutAttemptsMax = 3;
 export const judgeAttemptsMax = 3;
 export const judgeRetryMs = 200;
 
+/** Groups that an environment with a judge of its own scores side by side: each may ask a model, and all of them share one process. */
+export const groupsJudgedAtOnce = 32;
+
 /** Refused (non-finite) attempts at one step in a row before the run pauses. */
 export const refusedAttemptsMax = 3;
 
