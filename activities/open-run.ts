@@ -219,13 +219,22 @@ async function recordSettings(
   return { ref, changed: changedEnvironments(spec, begun) };
 }
 
-/** What to say of environments whose files are not what they were when the run began. */
+/** What to say of environments whose files, or packages, are not what they were when the run began. */
 function changedEnvironments(now: RunSpec, begun: RunSpec): string[] {
-  return now.environments.flatMap(({ name, id, sha256 }) => {
-    const before = begun.environments.find((entry) => entry.name === name)?.sha256;
-    if (before === sha256 || before === undefined || sha256 === undefined) return [];
-    return `the environment ${name} was changed since this run began: ${id} had sha256 ${before.slice(0, 12)}…, now ${sha256.slice(0, 12)}…. The run goes on with it as it is now; rewards before and after may not compare.`;
+  return now.environments.flatMap((entry) => {
+    const before = begun.environments.find(({ name }) => name === entry.name);
+    const [was, is] = [before && madeOf(before), madeOf(entry)];
+    if (was === is || !was || !is) return [];
+    return `the environment ${entry.name} was changed since this run began: ${entry.id} had ${was}, now ${is}. The run goes on with it as it is now; rewards before and after may not compare.`;
   });
+}
+
+/** What an environment that is not built in was made of, for people. */
+function madeOf({ sha256, python }: EnvironmentSpec): string | undefined {
+  if (sha256 !== undefined) return `sha256 ${sha256.slice(0, 12)}…`;
+  if (python === undefined) return undefined;
+  const files = python.sha256 === undefined ? '' : ` (sha256 ${python.sha256.slice(0, 12)}…)`;
+  return `version ${python.version}${files} with verifiers ${python.verifiers}`;
 }
 
 function refuseWorkflowId(workflowId: string): void {

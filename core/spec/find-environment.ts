@@ -1,7 +1,12 @@
+import type { PythonEnvironmentSpec } from './run-spec.ts';
+
 /** What an environment's id stands for here; who knows the folders answers. */
 export type FoundEnvironment =
-  /** `id`: that of a built-in environment, or the absolute path of a file. `said`: what was decided, where that is not plain. */
-  | { readonly ok: true; readonly id: string; readonly said?: string }
+  /**
+   * `id`: that of a built-in environment, the absolute path of a file, or, with `python`, the name of a package that is installed.
+   * `said`: what was decided, where that is not plain.
+   */
+  | { readonly ok: true; readonly id: string; readonly said?: string; readonly python?: PythonEnvironmentSpec }
   | {
       readonly ok: false;
       readonly expected: string;

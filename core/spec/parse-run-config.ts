@@ -17,7 +17,7 @@ import type { Place, Problem } from './problems.ts';
 import { type Reading, readTable } from './read-table.ts';
 import { reportSecrets } from './report-secrets.ts';
 import { quoted, Reporter } from './reporter.ts';
-import { type JsonValue, RunSpec } from './run-spec.ts';
+import { type EnvironmentSpec, type JsonValue, RunSpec } from './run-spec.ts';
 import { expectedAt } from './schema-reader.ts';
 import { adviseSettings, type SettingAdvice } from './setting-advice.ts';
 import { isTable, type Table, valueAt } from './tables.ts';
@@ -162,7 +162,7 @@ function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options
   const placeOf = (...names: KeyPath[]): Place => reporter.placeOf(names);
   return {
     ok: true,
-    spec: withIds(spec, environments.ids),
+    spec: withFound(spec, environments.found),
     warnings: [...own.warnings, ...ratchetWarnings(config), ...environments.said],
     resumeStep: ratchetResumeStep(config),
     missing: environments.missing,
@@ -225,9 +225,11 @@ function runName(options: ParseOptions, config: RatchetConfig | undefined, repor
   return given;
 }
 
+type ResolvedEnvironment = Pick<EnvironmentSpec, 'id' | 'python'>;
+
 interface Environments {
   /** By what was written: what it stands for. */
-  readonly ids: ReadonlyMap<string, string>;
+  readonly found: ReadonlyMap<string, ResolvedEnvironment>;
   readonly said: readonly string[];
   readonly missing: readonly MissingEnvironment[];
 }
@@ -238,7 +240,7 @@ function findEnvironments(
   { findEnvironment, isOnlyLookedAt = false }: ParseOptions,
   reporter: Reporter,
 ): Environments {
-  const ids = new Map<string, string>();
+  const resolved = new Map<string, ResolvedEnvironment>();
   const said = new Set<string>();
   const missing: MissingEnvironment[] = [];
   const entries = [
@@ -249,7 +251,7 @@ function findEnvironments(
     if (reporter.has(path)) continue;
     const found = findEnvironment!(id, { builtin: config.builtin });
     if (found.ok) {
-      ids.set(id, found.id);
+      resolved.set(id, { id: found.id, ...(found.python === undefined ? {} : { python: found.python }) });
       if (found.said !== undefined) said.add(found.said);
       continue;
     }
@@ -258,14 +260,11 @@ function findEnvironments(
     if (isOnlyLookedAt) missing.push({ ...reporter.placed(problem), id, hub });
     else reporter.add(problem);
   }
-  return { ids, said: [...said], missing };
+  return { found: resolved, said: [...said], missing };
 }
 
-function withIds(spec: RunSpec, ids: ReadonlyMap<string, string>): RunSpec {
-  const named = <Entry extends { readonly id: string }>(entry: Entry): Entry => ({
-    ...entry,
-    id: ids.get(entry.id) ?? entry.id,
-  });
+function withFound(spec: RunSpec, found: ReadonlyMap<string, ResolvedEnvironment>): RunSpec {
+  const named = <Entry extends { readonly id: string }>(entry: Entry): Entry => ({ ...entry, ...found.get(entry.id) });
   return {
     ...spec,
     environments: spec.environments.map(named),

@@ -26,10 +26,28 @@ export const PoolSpec = z.strictObject({
 /** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
 const fileSha256 = z.string().optional();
 
+/** A package of verifiers: what an environment's id was resolved to when the config was read. */
+export const PythonEnvironmentSpec = z.strictObject({
+  /** What is imported: the id with underscores. */
+  module: z.string().min(1),
+  /** `v0` has load_environment (verifiers 0.3), `v1` a Taskset (0.4 and newer). */
+  api: z.enum(['v0', 'v1']),
+  /** Absolute, of the virtual environment; its interpreter is `bin/python` in it. */
+  folder: z.string().min(1),
+  /** Versions that are installed there: of verifiers, of the package. */
+  verifiers: z.string().min(1),
+  version: z.string().min(1),
+  /** Absolute, of a local package, which is installed editable: its files are imported from there. */
+  source: z.string().optional(),
+  /** Hex, of `source`'s files as they were when the config was read (`folderDigest`). */
+  sha256: z.string().optional(),
+});
+
 export const EnvironmentSpec = z.strictObject({
-  /** Of a built-in environment, or the absolute path of a file of the user's. */
+  /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
   id: z.string().min(1),
   sha256: fileSha256,
+  python: PythonEnvironmentSpec.optional(),
   /** Unique within the run; the id unless two entries share it. */
   name: z.string().min(1),
   args,
@@ -76,6 +94,7 @@ export const EvalSpec = z.strictObject({
     z.strictObject({
       id: z.string().min(1),
       sha256: fileSha256,
+      python: PythonEnvironmentSpec.optional(),
       name: z.string().min(1),
       args,
       /** −1 = all of them. */
@@ -304,6 +323,7 @@ export const RunSpec = z.strictObject({
 
 export type RunSpec = z.infer<typeof RunSpec>;
 export type PoolSpec = z.infer<typeof PoolSpec>;
+export type PythonEnvironmentSpec = z.infer<typeof PythonEnvironmentSpec>;
 export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
 export type SamplingSpec = z.infer<typeof SamplingSpec>;
 export type EvalSpec = z.infer<typeof EvalSpec>;

@@ -1,0 +1,174 @@
+import { execFile, spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
+import { promisify } from 'node:util';
+import { environmentForAll, environmentForPython, selectEnvironment } from '../../core/child-environment.ts';
+import { RatchetError } from '../../core/errors.ts';
+
+const answerWithinMs = 60_000;
+const installWithinMs = 15 * 60_000;
+
+/** Which interpreters will do, [major, minor]. */
+export interface PythonNeeds {
+  readonly oldest: readonly [number, number];
+  /** The first that will not. */
+  readonly before?: readonly [number, number];
+  /** Programs on PATH, the first that will do is taken. RATCHET_PYTHON names another in their place. */
+  readonly programs: readonly string[];
+}
+
+/** What verifiers 0.3 and 0.4 run on. */
+export const pythonForVerifiers: PythonNeeds = {
+  oldest: [3, 11],
+  before: [3, 14],
+  programs: ['python3.13', 'python3.12', 'python3.11', 'python3'],
+};
+
+export interface FoundPython {
+  /** What starts it; for uv, where no interpreter is here, the versions that it may get: `>=3.11,<3.14`. */
+  readonly command: string;
+  readonly version: string;
+  /** uv is on PATH: it makes environments and installs, in place of venv and pip. */
+  readonly uv: boolean;
+}
+
+/** What Python and its installers see of our variables: how to reach the package index, no other credentials. */
+export function pythonVariables(environment: Readonly<NodeJS.ProcessEnv>): Record<string, string> {
+  return selectEnvironment([...environmentForAll, ...environmentForPython], environment);
+}
+
+/** An interpreter that can make virtual environments. Throws `ServerUnavailable` with what was tried and what to install. */
+export async function findPython(
+  needs: PythonNeeds,
+  environment: Readonly<NodeJS.ProcessEnv> = process.env,
+): Promise<FoundPython> {
+  const env = pythonVariables(environment);
+  const named = environment['RATCHET_PYTHON'];
+  const programs = named ? [named] : needs.programs;
+  const uv = (await answers('uv', ['--version'], env)) !== null;
+  const looked: Looked[] = [];
+  for (const program of programs) {
+    const found = await look(program, env);
+    if (found && isWithin(found.version, needs) && (uv || found.hasVenv))
+      return { command: program, version: found.version, uv };
+    looked.push({ program, found });
+  }
+  const spelled = range(needs);
+  if (uv && !named) return { command: spelled, version: spelled, uv };
+  throw noPython(looked, needs, named !== undefined && named !== '');
+}
+
+interface Interpreter {
+  readonly version: string;
+  /** Debian's python3 cannot make virtual environments until python3-venv is installed. */
+  readonly hasVenv: boolean;
+}
+
+interface Looked {
+  readonly program: string;
+  /** null = it does not run here. */
+  readonly found: Interpreter | null;
+}
+
+const aboutItself =
+  'import sys, importlib.util as u; print("%d.%d.%d" % sys.version_info[:3], int(bool(u.find_spec("venv") and u.find_spec("ensurepip"))))';
+
+async function look(program: string, env: Record<string, string>): Promise<Interpreter | null> {
+  const [version = '', hasVenv] = ((await answers(program, ['-c', aboutItself], env)) ?? '').trim().split(' ');
+  return /^\d+\.\d+\.\d+$/.test(version) ? { version, hasVenv: hasVenv === '1' } : null;
+}
+
+function isWithin(version: string, { oldest, before }: PythonNeeds): boolean {
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  const atLeast = ([a, b]: readonly [number, number]) => major > a || (major === a && minor >= b);
+  return atLeast(oldest) && (before === undefined || !atLeast(before));
+}
+
+function range({ oldest, before }: PythonNeeds): string {
+  return `>=${oldest.join('.')}${before === undefined ? '' : `,<${before.join('.')}`}`;
+}
+
+function noPython(looked: readonly Looked[], needs: PythonNeeds, isNamed: boolean): RatchetError {
+  const { oldest, before } = needs;
+  const wanted = `Python ${oldest.join('.')} or newer${before === undefined ? '' : `, older than ${before.join('.')},`}`;
+  const withoutVenv = looked.find(({ found }) => found !== null && isWithin(found.version, needs));
+  if (withoutVenv?.found) {
+    const minor = withoutVenv.found.version.split('.').slice(0, 2).join('.');
+    return new RatchetError(
+      'ServerUnavailable',
+      `${withoutVenv.program} (${withoutVenv.found.version}) cannot make virtual environments: its venv module, or pip in it, is missing. Install it (Debian, Ubuntu: apt install python${minor}-venv), or uv (https://docs.astral.sh/uv), or name another Python with RATCHET_PYTHON.`,
+    );
+  }
+  const tried = looked.map(({ program, found }) =>
+    found === null ? `${program} does not run here` : `${program} is ${found.version}`,
+  );
+  const named = isNamed ? ' (named by RATCHET_PYTHON)' : '';
+  return new RatchetError(
+    'ServerUnavailable',
+    `${wanted} is needed, but ${tried.join(', ')}${named}. Install one (apt install python3 python3-venv, brew install python@3.12, uv), or name one with RATCHET_PYTHON.`,
+  );
+}
+
+/** The interpreter of a virtual environment. */
+export function pythonIn(folder: string): string {
+  return `${folder}/bin/python`;
+}
+
+/** What a program prints; null where it is not there, or is nothing that runs. */
+export async function answers(
+  command: string,
+  args: readonly string[],
+  env: Record<string, string>,
+): Promise<string | null> {
+  try {
+    return (await promisify(execFile)(command, [...args], { env, timeout: answerWithinMs })).stdout;
+  } catch {
+    return null;
+  }
+}
+
+export interface InstallerRun {
+  readonly env: Record<string, string>;
+  readonly cwd?: string;
+  /** Each line that it prints, as it comes. */
+  readonly onLine?: (line: string) => void;
+}
+
+/** How an installer ended that did not do what it was asked to. */
+export class InstallerFailed extends RatchetError {
+  /** All that it printed. */
+  readonly output: string;
+  constructor(message: string, output: string) {
+    super('ServerUnavailable', message);
+    this.output = output;
+  }
+}
+
+/** Runs venv, pip or uv to its end; throws `InstallerFailed` with its last lines. */
+export async function runInstaller(
+  command: string,
+  args: readonly string[],
+  { env, cwd, onLine }: InstallerRun,
+): Promise<void> {
+  const lines: string[] = [];
+  const child = spawn(command, args, {
+    env,
+    ...(cwd === undefined ? {} : { cwd }),
+    stdio: ['ignore', 'pipe', 'pipe'],
+    timeout: installWithinMs,
+  });
+  for (const stream of [child.stdout, child.stderr]) {
+    createInterface(stream).on('line', (line) => {
+      lines.push(line);
+      onLine?.(line.trim());
+    });
+  }
+  const ended = await new Promise<string | null>((resolve) => {
+    child.once('error', (error) => resolve(error.message));
+    child.once('close', (code, signal) => resolve(code === 0 ? null : `it ended with ${signal ?? `exit code ${code}`}`));
+  });
+  if (ended === null) return;
+  const output = lines.join('\n');
+  const errors = lines.filter((line) => /^\s*(error|×|╰)/i.test(line) || line.includes('ERROR:'));
+  const said = (errors.length > 0 ? errors : lines).slice(-4).join('\n  ').trim() || ended;
+  throw new InstallerFailed(`${command} ${args.slice(0, 3).join(' ')} failed: ${said}`, output);
+}
