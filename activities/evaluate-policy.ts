@@ -4,6 +4,7 @@ import { layout } from '../core/layout.ts';
 import { generateSittingsMax } from '../core/limits.ts';
 import { countOutcomes, describeFailures } from '../core/rl/failures.ts';
 import { rolloutMetrics } from '../core/rl/metrics.ts';
+import { resultRow, resultsMetadata } from '../core/rl/results.ts';
 import type { Rollout, ScoredRollout } from '../core/rl/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
@@ -17,6 +18,7 @@ import type { GenerateDependencies } from './generate-rollouts.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { playRollout } from './play-rollout.ts';
 import { samplePolicy, turnSeed } from './sample-policy.ts';
+import { resultsOf } from './results.ts';
 import { requireCommit, servedPolicy, specOf, storeOf } from './run-access.ts';
 import { Standstill } from './standstill.ts';
 
@@ -73,7 +75,8 @@ async function evaluateOne(
   const store = storeOf(run);
   const prefix = layout.evaluation(run.lineage, entry.name, run.name, policy.step);
   const stored = await store.read(`${prefix}metadata.json`);
-  if (stored) return decodeJson<EvaluationSummary>(stored, `${prefix}metadata.json`);
+  if (stored) return summaryIn(decodeJson<EvaluationSummary>(stored, `${prefix}metadata.json`));
+  const startedAt = performance.now();
 
   const { environments = allEnvironments } = dependencies;
   const environment = await environments.open(entry);
@@ -118,6 +121,7 @@ async function evaluateOne(
       timeoutMs: generationTimeoutS * 1000,
       dataset: 'evalDataset',
       onScored: () => standstill.moved(),
+      signal: stop,
     } as const;
     const playExample = async (_: unknown, exampleId: number): Promise<ScoredRollout[]> => {
       const playing = Array.from({ length: rolloutsPerExample }, (_, index) => play(exampleId, index));
@@ -135,7 +139,12 @@ async function evaluateOne(
   };
   const sampled = await playAll(usual.temperature, entry.rolloutsPerExample);
   const greedy = await playAll(0, 1);
-  await putRows(store, `${prefix}results.jsonl`, sampled);
+  const rows = sampled.map((rollout) => {
+    const example = evalDataset.at(rollout.exampleId);
+    const { record } = rollout;
+    return resultRow(rollout, { example, record, tools: environment.tools, place: { step: policy.step } });
+  });
+  await putRows(store, `${prefix}results.jsonl`, rows);
   const summary: EvaluationSummary = {
     environment: entry.name,
     step: policy.step,
@@ -158,8 +167,27 @@ async function evaluateOne(
       : { [`eval/${entry.name}/greedy/metrics/exact_match`]: summary.greedy.exact }),
   });
   // Last: an evaluation whose summary is there is not done again, and its metrics row must not be missing then.
-  await store.put(`${prefix}metadata.json`, encodeJson(summary));
+  const { rolloutsPerExample } = entry;
+  const seconds = (performance.now() - startedAt) / 1000;
+  const about = resultsOf(spec, entry, environment, { sampling: usual, rolloutsPerExample, seconds });
+  const groups = Array.from({ length: count }, (_, i) =>
+    sampled.slice(i * rolloutsPerExample, (i + 1) * rolloutsPerExample),
+  );
+  await store.put(`${prefix}metadata.json`, encodeJson({ ...resultsMetadata(groups, about), ...summary }));
   return summary;
+}
+
+/** Beside it in the file lies what verifiers says of an evaluation. */
+function summaryIn({
+  environment,
+  step,
+  rollouts,
+  sampled,
+  greedy,
+  failures,
+  says,
+}: EvaluationSummary): EvaluationSummary {
+  return { environment, step, rollouts, sampled, greedy, ...(failures ? { failures } : {}), says };
 }
 
 function gaveUp(generationTimeoutS: number): string {

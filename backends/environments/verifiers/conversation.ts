@@ -88,7 +88,10 @@ export function chatMessage(message: WireMessage): ChatMessage {
 function roleOf(role: string): ChatMessage['role'] {
   if (role === 'system' || role === 'user' || role === 'assistant' || role === 'tool') return role;
   if (role === 'developer') return 'system';
-  throw new RatchetError('Unsupported', `A message of the environment has the role ${JSON.stringify(role)}; expected system, user, assistant or tool.`);
+  throw new RatchetError(
+    'Unsupported',
+    `A message of the environment has the role ${JSON.stringify(role)}; expected system, user, assistant or tool.`,
+  );
 }
 
 /** Images and sound are for models that we do not serve. */
@@ -98,7 +101,10 @@ function textOf(content: WireMessage['content']): string {
   return content
     .map((part) => {
       if (part['type'] === 'text' && typeof part['text'] === 'string') return part['text'];
-      throw new RatchetError('Unsupported', `A message of the environment has a part of the type ${JSON.stringify(part['type'])}; only text reaches the model.`);
+      throw new RatchetError(
+        'Unsupported',
+        `A message of the environment has a part of the type ${JSON.stringify(part['type'])}; only text reaches the model.`,
+      );
     })
     .join('');
 }

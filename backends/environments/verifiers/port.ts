@@ -49,12 +49,11 @@ export interface PlayedRow {
   readonly row: WireRow;
   readonly outcome: 'ok' | 'truncated' | 'policy_failure' | 'infra_failure' | 'overlong_prompt';
   readonly error: unknown;
-  readonly live: string | number | null;
+  readonly live: Live | null;
 }
 
 export type Score =
-  | { readonly reward: number; readonly metrics: Readonly<Record<string, number>> }
-  | { readonly error: unknown };
+  { readonly reward: number; readonly metrics: Readonly<Record<string, number>> } | { readonly error: unknown };
 
 export interface LoadedPython {
   readonly env: string;
@@ -69,3 +68,24 @@ export interface LoadedPython {
   readonly scoring_why?: string | null | undefined;
   readonly is_single_turn: boolean;
 }
+
+/** What of a bridge an environment that is loaded needs. */
+export interface PythonBridge {
+  /** Plays one rollout. Rejects when the child died, or did not answer in time. */
+  rollout(
+    request: RolloutRequest,
+    around: { readonly onSample: (wanted: SampleWanted) => Promise<SampledTurn>; readonly signal: AbortSignal },
+  ): Promise<PlayedRow>;
+  /** Scores rollouts of one example together, from their rows or from states that are kept alive. */
+  score(
+    request: {
+      readonly env: string;
+      readonly rollouts: readonly ({ readonly row: WireRow } | { readonly live: Live })[];
+    },
+    around?: { readonly signal?: AbortSignal | undefined },
+  ): Promise<readonly Score[]>;
+  /** Lets states go that were kept alive. */
+  release(request: { readonly env: string; readonly live: readonly Live[] }): Promise<void>;
+}
+
+export type Live = string | number;
