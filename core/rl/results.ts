@@ -20,7 +20,7 @@ export function resultRow(rollout: ScoredRollout, { example, record, tools, plac
   const { reward, metrics, outcome, turns } = rollout;
   const isFailed = reward === null;
   return {
-    ...(record ?? rowOf(example, rollout, tools)),
+    ...(record ? withoutState(record) : rowOf(example, rollout, tools)),
     reward,
     ...(isFailed ? errorColumns(rollout, record) : { error: null }),
     is_completed: !isFailed,
@@ -30,6 +30,11 @@ export function resultRow(rollout: ScoredRollout, { example, record, tools, plac
     token_usage: tokenUsage(turns),
     ratchet: { ...place, index: rollout.index, outcome },
   };
+}
+
+/** Columns that are there for scoring alone. */
+function withoutState({ scoring_state: _, trajectory: __, ...row }: RolloutRow): RolloutRow {
+  return row;
 }
 
 function rowOf(

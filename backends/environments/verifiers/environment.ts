@@ -2,6 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
 import { judgeAttemptsMax, judgeRetryMs } from '../../../core/limits.ts';
 import type { Example, Judgement, Outcome, Rollout, RolloutRow, ToolSchema } from '../../../core/rl/rollout.ts';
+import { outcomeOfFailure } from '../../../core/rl/failures.ts';
 import { tracebackOf } from '../score.ts';
 import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } from '../types.ts';
 import { Conversation } from './conversation.ts';
@@ -35,7 +36,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
   async function rollout(example: Example, policy: Policy, place = alone()): Promise<RolloutRecord> {
     const conversation = new Conversation(example.prompt);
     const teller = new Teller(conversation, policy);
-    const input = (place.dataset === 'dataset' ? dataset : evalDataset).rowAt(example.id);
+    const input = (place.dataset === 'dataset' ? dataset : evalDataset).lineAt(example.id);
     const playing = bridge.rollout(
       {
         env: loaded.env,
@@ -55,7 +56,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
     const { turns } = conversation;
     const outcome = outcomeOf(played, turns.length);
     const record: RolloutRow = played.row;
-    if (teller.failure !== undefined && outcome !== 'truncated' && outcome !== 'overlong_prompt') {
+    if (teller.failure !== undefined && outcomeOfFailure(teller.failure) !== 'overlong_prompt') {
       await letGo(played.live);
       throw teller.failure; // whatever the environment made of it, the policy did not say it
     }
@@ -64,7 +65,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
       return { turns, outcome, error: errorText(played), record };
     }
     if (!inPlace) return { turns, outcome, record };
-    const judged = inGroups ? await judgedWithGroup(place, played.live) : judgementOfRow(record);
+    const judged = inGroups ? await judgedWithGroup(place, played.live) : judgementOf(played.judged ?? notScored);
     return { turns, outcome, record, judged };
   }
 
@@ -153,10 +154,7 @@ function outcomeOf({ outcome }: PlayedRow, turns: number): Outcome {
   return outcome === 'overlong_prompt' && turns > 0 ? 'truncated' : outcome;
 }
 
-function judgementOfRow({ reward, metrics }: RolloutRow): Judgement {
-  const known = typeof metrics === 'object' && metrics !== null && !Array.isArray(metrics) ? metrics : {};
-  return { reward: Number(reward ?? Number.NaN), metrics: known as Readonly<Record<string, number>> };
-}
+const notScored = { error: 'The child did not score it.' };
 
 function judgementOf(score: Score): Judgement {
   return 'error' in score ? { error: textOf(score.error) } : score;

@@ -7,8 +7,8 @@ import type { WireMessage, WireRow } from './port.ts';
 
 /** A dataset of a Python environment: rows in a file, read by position, so that one of any size costs 8 bytes an example. */
 export interface Inputs extends Dataset {
-  /** As verifiers has it: what a rollout begins with. */
-  rowAt(index: number): WireRow;
+  /** What a rollout begins with, as verifiers wrote it: JSON, with what JavaScript's numbers do not keep. */
+  lineAt(index: number): string;
   close(): void;
 }
 
@@ -18,17 +18,17 @@ const newline = 0x0a;
 export async function openInputs(file: string): Promise<Inputs> {
   const ends = await lineEnds(file);
   const descriptor = openSync(file, 'r');
-  const rowAt = (index: number): WireRow => {
+  const lineAt = (index: number): string => {
     if (!(index in ends)) throw new RangeError(`Example ${index} of a dataset of ${ends.length}.`);
     const start = index === 0 ? 0 : ends[index - 1]! + 1;
     const bytes = Buffer.alloc(ends[index]! - start);
     readSync(descriptor, bytes, 0, bytes.length, start);
-    return JSON.parse(bytes.toString('utf8')) as WireRow;
+    return bytes.toString('utf8');
   };
   return {
     length: ends.length,
-    rowAt,
-    at: (index) => exampleOf(index, rowAt(index)),
+    lineAt,
+    at: (index) => exampleOf(index, JSON.parse(lineAt(index)) as WireRow),
     close: () => closeSync(descriptor),
   };
 }

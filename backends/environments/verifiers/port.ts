@@ -33,7 +33,7 @@ export interface SampledTurn {
 
 export interface RolloutRequest {
   readonly env: string;
-  readonly input: WireRow;
+  readonly input: WireRow | string;
   readonly model: string;
   readonly sampling: WireRow;
   /** Scores it at its end, in the child. */
@@ -49,6 +49,8 @@ export interface PlayedRow {
   readonly row: WireRow;
   readonly outcome: 'ok' | 'truncated' | 'policy_failure' | 'infra_failure' | 'overlong_prompt';
   readonly error: unknown;
+  /** Where it was scored already. */
+  readonly judged: Score | null;
   readonly live: Live | null;
 }
 
