@@ -1,22 +1,164 @@
+import { existsSync, mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { pythonForVerifiers } from '../backends/python/interpreter.ts';
-import type { PythonEnvironmentSpec } from '../core/spec/run-spec.ts';
-import { ensurePython } from './python-environment.ts';
+import {
+  type EnvironmentManifest,
+  type InstalledPackage,
+  type ManagedEnvironment,
+  manifestPath,
+  pythonFolder,
+  readManifest,
+  sitePackages,
+} from '../backends/environments/packages/installed.ts';
+import { isSameName } from '../backends/environments/packages/package.ts';
+import { type VerifiersApi, verifiersVersions } from '../backends/environments/packages/requirement.ts';
+import {
+  type FoundPython,
+  findPython,
+  pythonForVerifiers,
+  pythonIn,
+  pythonVariables,
+  runInstaller,
+} from '../backends/python/interpreter.ts';
+import { buildAlone } from './go-build.ts';
+import { sayEvery } from './long-wait.ts';
+import { ensurePython, installCommand } from './python-environment.ts';
 
-export type VerifiersApi = PythonEnvironmentSpec['api'];
-
-/** The version of verifiers that each API is spoken with. */
-export const verifiersVersions = { v0: '0.3.1', v1: '0.4.0' } as const satisfies Record<VerifiersApi, string>;
+interface Told {
+  readonly log: (line: string) => void;
+  readonly environment?: Readonly<NodeJS.ProcessEnv>;
+}
 
 /**
  * The Python of an environment below the cache that has verifiers and nothing else: what those of projects are laid over, and what
  * bundled code is tried with. Throws `ServerUnavailable` where there is no Python, or no package index.
  */
-export function ensureVerifiers(
-  api: VerifiersApi,
-  options: { readonly log: (line: string) => void; readonly environment?: Readonly<NodeJS.ProcessEnv> },
-): Promise<string> {
+export function ensureVerifiers(api: VerifiersApi, told: Told): Promise<string> {
   const requirements = fileURLToPath(new URL(`../python/verifiers-${api}-requirements.txt`, import.meta.url));
   const name = `package verifiers ${verifiersVersions[api]}`;
-  return ensurePython({ name, requirements, needs: pythonForVerifiers, ...options });
+  return ensurePython({ name, requirements, needs: pythonForVerifiers, ...told });
+}
+
+export interface EnvironmentPythonRequest extends Told {
+  readonly projectFolder: string;
+  readonly api: VerifiersApi;
+  /** Environments whose packages do not go together lie in sets of their own; null = the project's usual one. */
+  readonly set: string | null;
+}
+
+/** A virtual environment of a project, and what installs into it. */
+export interface EnvironmentPython extends ManagedEnvironment {
+  readonly uv: boolean;
+}
+
+/**
+ * The virtual environment for a project's environments of one API, below `.ratchet/python`, made where it is not there. With uv it has
+ * verifiers of its own (hard links into uv's cache). Without, verifiers lies once below Ratchet's cache (0.7 GB, a minute) and this one is
+ * laid over it: pip leaves what is there as it is, and puts what an environment wants otherwise in front.
+ */
+export async function ensureEnvironmentPython(request: EnvironmentPythonRequest): Promise<EnvironmentPython> {
+  const { projectFolder, api, set, log, environment = process.env } = request;
+  const verifiers = verifiersVersions[api];
+  const folder = path.join(pythonFolder(projectFolder), `${set === null ? '' : `${set}-`}${api}-${verifiers}`);
+  const found = await findPython(pythonForVerifiers, environment);
+  const there = usable(folder);
+  if (there) return { folder, manifest: there, uv: found.uv };
+  rmSync(folder, { recursive: true, force: true }); // cut off when it was made, or laid over what is gone
+  mkdirSync(path.dirname(folder), { recursive: true });
+  const env = pythonVariables(environment);
+  const base = found.uv ? null : await ensureVerifiers(api, { log, environment });
+  if (base === null) {
+    log(`making a virtual environment for ${api} environments, with verifiers ${verifiers}`);
+    await runInstaller('uv', ['venv', '--quiet', '--python', found.command, folder], { env });
+    await installInto({ folder, uv: true }, [`verifiers==${verifiers}`], {
+      what: `verifiers ${verifiers}`,
+      log,
+      environment,
+    });
+  } else {
+    await runInstaller(found.command, ['-m', 'venv', '--without-pip', folder], { env });
+    const [own] = sitePackages(folder);
+    const [below] = sitePackages(path.dirname(path.dirname(base)));
+    writeFileSync(path.join(own!, 'ratchet-base.pth'), `${below!}\n`);
+  }
+  const manifest: EnvironmentManifest = {
+    schemaVersion: 1,
+    api,
+    verifiers,
+    python: await versionOf(folder, found),
+    base,
+    packages: [],
+  };
+  writeManifest(folder, manifest);
+  return { folder, manifest, uv: found.uv };
+}
+
+/** The manifest of an environment that is whole. */
+function usable(folder: string): EnvironmentManifest | null {
+  const manifest = readManifest(folder);
+  if (manifest === null || !existsSync(pythonIn(folder))) return null;
+  return manifest.base !== null && !existsSync(manifest.base) ? null : manifest;
+}
+
+async function versionOf(folder: string, { version }: FoundPython): Promise<string> {
+  if (/^\d/.test(version)) return version;
+  const names = sitePackages(folder).map((place) => path.basename(path.dirname(place)).replace('python', ''));
+  return names[0] ?? version;
+}
+
+/** Runs pip or uv, and says every ten seconds what it is at. */
+export async function installInto(
+  { folder, uv }: { readonly folder: string; readonly uv: boolean },
+  args: readonly string[],
+  { what, log, environment = process.env }: Told & { readonly what: string },
+): Promise<void> {
+  let last = '';
+  const wait = sayEvery(log, () => `installing ${what}${last === '' ? '' : ` (${last})`}`);
+  const onLine = (line: string) => {
+    if (/^\s*(Collecting|Downloading|Installing|Building|Prepar|Resolved)/.test(line)) last = line.trim().slice(0, 80);
+  };
+  try {
+    await runInstaller(...installCommand({ uv }, folder, args), { env: pythonVariables(environment), onLine });
+  } finally {
+    wait.end();
+  }
+}
+
+/** Takes a package out of an environment; what it had brought along stays. */
+export async function uninstallFrom(
+  { folder, uv }: { readonly folder: string; readonly uv: boolean },
+  name: string,
+  environment: Readonly<NodeJS.ProcessEnv> = process.env,
+): Promise<void> {
+  const python = pythonIn(folder);
+  const [command, ...args] = uv
+    ? ['uv', 'pip', 'uninstall', '--quiet', '--python', python, name]
+    : [python, '-m', 'pip', 'uninstall', '--quiet', '--yes', '--disable-pip-version-check', name];
+  await runInstaller(command!, args, { env: pythonVariables(environment) });
+}
+
+/** What an environment holds from now on, in place of packages of the same name. */
+export function recordPackage(folder: string, one: InstalledPackage): void {
+  const manifest = readManifest(folder)!;
+  const others = manifest.packages.filter(({ name }) => !isSameName(name, one.name));
+  const packages = [...others, one].toSorted((a, b) => (a.name < b.name ? -1 : 1));
+  writeManifest(folder, { ...manifest, packages });
+}
+
+export function forgetPackage(folder: string, name: string): void {
+  const manifest = readManifest(folder)!;
+  writeManifest(folder, { ...manifest, packages: manifest.packages.filter((one) => !isSameName(one.name, name)) });
+}
+
+/** Two installations into one project wait for each other. */
+export function alone<T>(projectFolder: string, log: (line: string) => void, work: () => Promise<T>): Promise<T> {
+  return buildAlone({ name: 'Python environments of this project', folder: pythonFolder(projectFolder), log }, work);
+}
+
+/** By a rename: whoever reads it meanwhile reads the old one. */
+function writeManifest(folder: string, manifest: EnvironmentManifest): void {
+  const file = manifestPath(folder);
+  const next = `${file}.${process.pid}`;
+  writeFileSync(next, `${JSON.stringify(manifest, null, 2)}\n`);
+  renameSync(next, file);
 }

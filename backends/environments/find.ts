@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync, realpathSync } from 'node:fs';
+import { existsSync, realpathSync } from 'node:fs';
 import path from 'node:path';
 import { isEnvironmentFile } from '../../core/names.ts';
 import {
@@ -7,7 +7,19 @@ import {
   type FoundEnvironment,
   readEnvironmentId,
 } from '../../core/spec/find-environment.ts';
+import type { PythonEnvironmentSpec } from '../../core/spec/run-spec.ts';
 import { nearestName } from '../../core/suggest.ts';
+import {
+  type ForeignPackage,
+  foreignPackage,
+  fromWhere,
+  installArgument,
+  type InstalledPackage,
+  managedEnvironments,
+  type ManagedEnvironment,
+  resolvedPackage,
+  staleness,
+} from './packages/installed.ts';
 import { builtInEnvironmentsFolder, environmentEntry, listEnvironments } from './load.ts';
 
 /** Where environments are looked for. */
@@ -17,8 +29,6 @@ export interface EnvironmentPlaces {
   readonly pythonEnvironments?: readonly string[];
   readonly builtIns?: readonly string[];
 }
-
-const pythonToCome = 'Python environments (verifiers) are still to come';
 
 /**
  * Finds environments by what people write, in this order: a folder `environments/NAME` of the project (NAME with underscores), a Python
@@ -35,17 +45,104 @@ export function environmentFinder(places: EnvironmentPlaces): FindEnvironment {
     const folder = ownFolder(projectFolder, id.module);
     const entry = folder && environmentEntry(folder);
     if (entry) return ofProject(written, id, path.relative(projectFolder, entry), entry);
-    const elsewhere = folder
-      ? `a Python package of this project, ${path.relative(projectFolder, folder)}`
-      : installed(places, id.module);
-    if (isBuiltIn && (builtin || (id.owner === null && elsewhere === undefined))) return taken(written, id, builtin);
+    const asked: Asked = { written, id, expected: runnable(builtIns), places };
+    const python = folder === undefined ? packageByName(asked) : packageOfProject(asked, folder);
+    if (isBuiltIn && (builtin || (id.owner === null && python === undefined))) return taken(written, id, builtin);
     const offer = isBuiltIn ? `take the built-in "${id.name}" with --builtin (in the file: builtin = true)` : undefined;
-    if (elsewhere !== undefined) {
-      const suggestion = offer ? `${pythonToCome}; until then ${offer}` : pythonToCome;
-      return { ok: false, expected: runnable(builtIns), received: `${shown(written)}: ${elsewhere}`, suggestion };
-    }
-    return missing(written, id, builtIns, offer);
+    if (python === undefined) return missing(asked, builtIns, offer);
+    if (!offer) return python;
+    if (python.ok) return { ...python, said: `${python.said}; to ${offer}` };
+    return { ...python, suggestion: `${python.suggestion}; or ${offer}` };
   };
+}
+
+interface Asked {
+  readonly written: string;
+  readonly id: EnvironmentId;
+  readonly expected: string;
+  readonly places: EnvironmentPlaces;
+}
+
+/** A Python package of ./environments, which has to be installed before it can be loaded. */
+function packageOfProject(asked: Asked, folder: string): FoundEnvironment {
+  const { written, id, expected, places } = asked;
+  for (const environment of managedEnvironments(places.projectFolder)) {
+    const one = environment.manifest.packages.find(({ module, from }) => module === id.module && isFrom(from, folder));
+    if (one) return ofPackage(asked, environment, one);
+  }
+  const foreign = foreignPackages(places, id.module).find(({ python }) => python?.source === folder);
+  if (foreign) return ofForeignPackage(asked, foreign);
+  const received = `${shown(written)}: a Python package of this project, ${path.relative(places.projectFolder, folder)}, which is not installed`;
+  return { ok: false, expected, received, suggestion: installs(id.name), install: id.name };
+}
+
+function isFrom(from: InstalledPackage['from'], folder: string): boolean {
+  return from.kind === 'folder' && path.resolve(from.path) === path.resolve(folder);
+}
+
+/** A Python package that is installed, with no folder of the project's under this name. */
+function packageByName(asked: Asked): FoundEnvironment | undefined {
+  const { id, places } = asked;
+  for (const environment of managedEnvironments(places.projectFolder)) {
+    const one = environment.manifest.packages.find(({ module }) => module === id.module);
+    if (one) return ofPackage(asked, environment, one);
+  }
+  const [foreign] = foreignPackages(places, id.module);
+  return foreign && ofForeignPackage(asked, foreign);
+}
+
+function ofPackage(asked: Asked, environment: ManagedEnvironment, one: InstalledPackage): FoundEnvironment {
+  const { written, id, expected, places } = asked;
+  const { base, verifiers } = environment.manifest;
+  const again = (received: string, what: string): FoundEnvironment => {
+    return {
+      ok: false,
+      expected,
+      received: `${shown(written)}: ${received}`,
+      suggestion: installs(what),
+      install: what,
+    };
+  };
+  const from = fromWhere(one, places.projectFolder);
+  const what = installArgument(one, places.projectFolder);
+  if (base !== null && !existsSync(base)) return again(`its verifiers ${verifiers}, in ${base}, is gone`, what);
+  const owner = one.from.kind === 'hub' ? one.from.id.split('/', 1)[0] : null;
+  if (id.owner !== null && owner !== null && owner !== id.owner) {
+    return again(`installed is ${one.name} of ${owner}`, written);
+  }
+  if (id.version !== null && id.version !== 'latest' && id.version !== one.version) {
+    return again(`installed is version ${one.version}`, written);
+  }
+  const stale = staleness(one);
+  if (stale === 'gone') return again(`the folder it was installed from, ${from}, is gone`, what);
+  const python = resolvedPackage(environment, one);
+  const changed = stale === 'pyproject' ? `; its pyproject.toml has changed since: ${installs(what)}` : '';
+  return { ok: true, id: one.name, python, said: `${isPackage(written, one, python)}, from ${from}${changed}` };
+}
+
+function ofForeignPackage({ written, expected }: Asked, found: ForeignPackage): FoundEnvironment {
+  const { name, version, folder, verifiers, python } = found;
+  if (python)
+    return { ok: true, id: name, python, said: `${isPackage(written, found, python)}, installed in ${folder}` };
+  const known = verifiers === null ? 'without verifiers' : `with verifiers ${verifiers}`;
+  return {
+    ok: false,
+    expected,
+    received: `${shown(written)}: a Python package that is installed in ${folder}, ${name} ${version}, ${known}; Ratchet speaks with 0.3.1 and newer`,
+    suggestion: `install it for Ratchet, from its folder, its owner or the package index: npx ratchet env install PATH | OWNER/${name} | pypi:${name}==${version}`,
+  };
+}
+
+function isPackage(
+  written: string,
+  { name, version }: { name: string; version: string },
+  python: PythonEnvironmentSpec,
+): string {
+  return `environment ${written} is the Python package ${name} ${version} (verifiers ${python.verifiers}, api ${python.api})`;
+}
+
+function installs(what: string): string {
+  return `npx ratchet env install ${what} installs it`;
 }
 
 function ofProject(written: string, { version }: EnvironmentId, where: string, entry: string): FoundEnvironment {
@@ -64,17 +161,14 @@ function unlooked(version: string | null): string {
 }
 
 function missing(
-  written: string,
-  { owner, name, version }: EnvironmentId,
+  { written, id: { owner, name, version }, expected }: Asked,
   builtIns: readonly string[],
   offer: string | undefined,
 ): FoundEnvironment {
-  const expected = runnable(builtIns);
   if (owner !== null) {
-    const install = `npx ratchet env install ${written}`;
-    const suggestion = `${install} installs it (${pythonToCome})${offer === undefined ? '' : `; or ${offer}`}`;
+    const suggestion = `${installs(written)}${offer === undefined ? '' : `; or ${offer}`}`;
     const received = `${shown(written)}, of the Environments Hub, which is not installed here`;
-    return { ok: false, expected, received, suggestion, hub: written };
+    return { ok: false, expected, received, suggestion, install: written };
   }
   const near = nearestName(name, builtIns);
   const suggestion =
@@ -100,35 +194,12 @@ function ownFolder(projectFolder: string, module: string): string | undefined {
   return folder;
 }
 
-/** What a Python environment has under this name: an environment is a package that needs verifiers. */
-function installed(places: EnvironmentPlaces, module: string): string | undefined {
+/** In virtual environments that others made, nearest first. */
+function foreignPackages(places: EnvironmentPlaces, module: string): ForeignPackage[] {
   const active = process.env['VIRTUAL_ENV'];
   const environments = places.pythonEnvironments ?? [
     path.join(places.projectFolder, '.venv'),
-    ...(active === undefined ? [] : [active]),
+    ...(active === undefined || active === '' ? [] : [active]),
   ];
-  for (const folder of environments.flatMap(sitePackages)) {
-    const about = namesIn(folder).find((name) => name.startsWith(`${module}-`) && name.endsWith('.dist-info'));
-    if (about === undefined) continue;
-    const metadata = path.join(folder, about, 'METADATA');
-    const needsVerifiers = existsSync(metadata) && /^Requires-Dist: verifiers\b/im.test(readFileSync(metadata, 'utf8'));
-    const version = about.slice(module.length + 1, -'.dist-info'.length);
-    if (needsVerifiers) return `a Python package that is installed, ${module} ${version}`;
-  }
-  return undefined;
-}
-
-function sitePackages(environment: string): string[] {
-  const lib = path.join(environment, 'lib');
-  return namesIn(lib)
-    .filter((name) => name.startsWith('python'))
-    .map((name) => path.join(lib, name, 'site-packages'));
-}
-
-function namesIn(folder: string): string[] {
-  try {
-    return readdirSync(folder);
-  } catch {
-    return []; // Not there, or not ours to read: nothing is installed.
-  }
+  return environments.flatMap((environment) => foreignPackage(environment, module) ?? []);
 }

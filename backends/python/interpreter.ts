@@ -164,7 +164,9 @@ export async function runInstaller(
   }
   const ended = await new Promise<string | null>((resolve) => {
     child.once('error', (error) => resolve(error.message));
-    child.once('close', (code, signal) => resolve(code === 0 ? null : `it ended with ${signal ?? `exit code ${code}`}`));
+    child.once('close', (code, signal) =>
+      resolve(code === 0 ? null : `it ended with ${signal ?? `exit code ${code}`}`),
+    );
   });
   if (ended === null) return;
   const output = lines.join('\n');

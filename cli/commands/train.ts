@@ -53,7 +53,10 @@ export function trainingCommand(name: string, description: string): Command {
     )
     .option('--name <run>', "the run's name; default: the file's name")
     .option('--fresh', 'start over under a new name')
-    .option('--yes', 'install environments of the Environments Hub that are not here (ratchet env install)')
+    .option(
+      '--yes',
+      'install Python environments that are not here, of the project or the Environments Hub (ratchet env install)',
+    )
     .option('--dialect <name>', 'the words that the file is written in; default: as its keys show')
     .option(...dryRunOptions.dryRun)
     .option(...dryRunOptions.gpuMemory)
@@ -175,10 +178,10 @@ export async function train(
   }
 }
 
-/** Asks for what the file names and the Environments Hub may have. What is still missing then is refused as ever. */
+/** Installs the environments that the file names and that are not here. What is still missing then is refused as ever. */
 async function installMissing(file: string, options: LoadOptions): Promise<void> {
   const { missing } = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
-  const wanted = new Set(missing.flatMap(({ hub }) => hub ?? []));
+  const wanted = new Set(missing.flatMap(({ install }) => install ?? []));
   for (const environment of wanted) await installEnvironment(environment, options.projectFolder);
 }
 

@@ -12,8 +12,8 @@ export type FoundEnvironment =
       readonly expected: string;
       readonly received: string;
       readonly suggestion?: string;
-      /** What `ratchet env install` takes, where the Environments Hub may have it. */
-      readonly hub?: string;
+      /** What `ratchet env install` takes to bring it here, where that may help. */
+      readonly install?: string;
     };
 
 export interface FindOptions {

@@ -58,8 +58,8 @@ export interface ReadAs {
 
 export interface MissingEnvironment extends Problem {
   readonly id: string;
-  /** What `ratchet env install` takes; null where the Environments Hub is not where it comes from. */
-  readonly hub: string | null;
+  /** What `ratchet env install` takes; null where there is nothing to install. */
+  readonly install: string | null;
 }
 
 /** A field that is read, checked and kept, and that no part of Ratchet honours yet. */
@@ -255,9 +255,9 @@ function findEnvironments(
       if (found.said !== undefined) said.add(found.said);
       continue;
     }
-    const { expected, received, suggestion, hub = null } = found;
+    const { expected, received, suggestion, install = null } = found;
     const problem = { path, expected, received, ...(suggestion === undefined ? {} : { suggestion }) };
-    if (isOnlyLookedAt) missing.push({ ...reporter.placed(problem), id, hub });
+    if (isOnlyLookedAt) missing.push({ ...reporter.placed(problem), id, install });
     else reporter.add(problem);
   }
   return { found: resolved, said: [...said], missing };

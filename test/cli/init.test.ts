@@ -40,7 +40,7 @@ for (const kind of starterKinds) {
       const { missing } = await loadRunConfig(name, { projectFolder, isOnlyLookedAt: true });
       const isHub = kind !== 'ratchet' || name.includes('gsm8k');
       assert.deepEqual(
-        missing.map(({ hub }) => hub),
+        missing.map(({ install }) => install),
         isHub ? [`primeintellect/${path.basename(name, '.toml')}`] : [],
       );
     }

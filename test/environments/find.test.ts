@@ -39,7 +39,7 @@ test('owner/name is never the built-in of that name unless it is asked for, and 
   );
   assert.match(refused.suggestion!, /npx ratchet env install primeintellect\/reverse-text@0\.1\.4/);
   assert.match(refused.suggestion!, /built-in "reverse-text" with --builtin/);
-  assert.equal(refused.hub, 'primeintellect/reverse-text@0.1.4');
+  assert.equal(refused.install, 'primeintellect/reverse-text@0.1.4');
   const taken = find(folder, 'primeintellect/reverse-text@0.1.4', true);
   assert(taken.ok);
   assert.equal(taken.id, 'reverse-text');
@@ -122,7 +122,7 @@ test('a file that is only looked at loads, and tells what is not here', async (t
   const { spec, missing } = await loadRunConfig('run.toml', { projectFolder, isOnlyLookedAt: true });
   assert.equal(spec.environments[0]!.id, 'primeintellect/gsm8k');
   assert.deepEqual(
-    missing.map(({ file, line, path: at, hub }) => [file, line, at, hub]),
+    missing.map(({ file, line, path: at, install }) => [file, line, at, install]),
     [['run.toml', 3, 'env[0].id', 'primeintellect/gsm8k']],
   );
 });

@@ -1,0 +1,218 @@
+import { createHash } from 'node:crypto';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { z } from 'zod';
+import { RatchetError } from '../../../core/errors.ts';
+import type { PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
+import { apisOf, folderDigest, moduleCode } from './package.ts';
+import { apisOfVersion, verifiersRequirement } from './requirement.ts';
+
+/** Where a package came from: a folder (editable), the Environments Hub (its files lie in `path`, editable), the package index. */
+const From = z.discriminatedUnion('kind', [
+  z.strictObject({ kind: z.literal('folder'), path: z.string() }),
+  z.strictObject({ kind: z.literal('hub'), id: z.string(), path: z.string() }),
+  z.strictObject({ kind: z.literal('pypi'), requirement: z.string() }),
+]);
+
+const Package = z.strictObject({
+  name: z.string(),
+  module: z.string(),
+  version: z.string(),
+  from: From,
+  /** Of a local folder: `folderDigest` at its installation, and that of pyproject.toml alone. */
+  sha256: z.string().optional(),
+  pyproject: z.string().optional(),
+});
+
+/** What a virtual environment of a project holds; written by `ratchet env install`. */
+const Manifest = z.strictObject({
+  schemaVersion: z.literal(1),
+  api: z.enum(['v0', 'v1']),
+  verifiers: z.string(),
+  python: z.string(),
+  /** The environment below the cache that has verifiers, where this one is laid over it; null = it has its own. */
+  base: z.string().nullable(),
+  packages: z.array(Package),
+});
+
+export type InstalledPackage = z.infer<typeof Package>;
+export type EnvironmentManifest = z.infer<typeof Manifest>;
+
+const manifestFile = 'ratchet.json';
+
+/**
+ * Virtual environments lie in the project, not in the cache: local packages are installed editable, so what an environment does
+ * belongs to this project's files, and goes with its folder.
+ */
+export function pythonFolder(projectFolder: string): string {
+  return path.join(projectFolder, '.ratchet', 'python');
+}
+
+export interface ManagedEnvironment {
+  /** Absolute. */
+  readonly folder: string;
+  readonly manifest: EnvironmentManifest;
+}
+
+/** The virtual environments that `ratchet env install` made for a project. */
+export function managedEnvironments(projectFolder: string): ManagedEnvironment[] {
+  const root = pythonFolder(projectFolder);
+  return namesIn(root)
+    .toSorted()
+    .flatMap((name) => {
+      const folder = path.join(root, name);
+      const manifest = readManifest(folder);
+      return manifest === null ? [] : [{ folder, manifest }];
+    });
+}
+
+/** null where there is none, which is what an installation that was cut off leaves. */
+export function readManifest(folder: string): EnvironmentManifest | null {
+  const file = path.join(folder, manifestFile);
+  if (!existsSync(file)) return null;
+  try {
+    return Manifest.parse(JSON.parse(readFileSync(file, 'utf8')));
+  } catch (cause) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${file} is not what ratchet env install wrote (${cause instanceof Error ? cause.message.split('\n')[0] : String(cause)}). Remove ${folder} and install its environments again.`,
+      { cause },
+    );
+  }
+}
+
+export function manifestPath(folder: string): string {
+  return path.join(folder, manifestFile);
+}
+
+/** How the files of a local package differ from those it was installed from. */
+export type Staleness = 'none' | 'files' | 'pyproject' | 'gone';
+
+/** Files of an editable package are imported as they are; what pyproject.toml asks for is installed once. */
+export function staleness({ from, sha256, pyproject }: InstalledPackage): Staleness {
+  if (from.kind === 'pypi' || sha256 === undefined) return 'none';
+  if (!existsSync(path.join(from.path, 'pyproject.toml'))) return 'gone';
+  if (pyproject !== undefined && pyprojectDigest(from.path) !== pyproject) return 'pyproject';
+  return folderDigest(from.path) === sha256 ? 'none' : 'files';
+}
+
+/** Hex, of its text: whoever changes what a package asks for installs it again. */
+export function pyprojectDigest(folder: string): string {
+  return createHash('sha256')
+    .update(readFileSync(path.join(folder, 'pyproject.toml')))
+    .digest('hex');
+}
+
+/** What an id stands for that is a package of a managed environment. */
+export function resolvedPackage(
+  { folder, manifest }: ManagedEnvironment,
+  one: InstalledPackage,
+): PythonEnvironmentSpec {
+  const { module, version, from } = one;
+  const source = from.kind === 'pypi' ? {} : { source: from.path, sha256: folderDigest(from.path) };
+  return { module, api: manifest.api, folder, verifiers: manifest.verifiers, version, ...source };
+}
+
+/** For people. */
+export function fromWhere({ from }: InstalledPackage, projectFolder: string): string {
+  if (from.kind === 'hub') return from.id;
+  if (from.kind === 'pypi') return `pypi:${from.requirement}`;
+  return shortPath(from.path, projectFolder);
+}
+
+/** What `ratchet env install` takes to install a package once more. */
+export function installArgument(one: InstalledPackage, projectFolder: string): string {
+  const { name, module, from } = one;
+  const isOwn = from.kind === 'folder' && from.path === path.join(projectFolder, 'environments', module);
+  return isOwn ? name : fromWhere(one, projectFolder);
+}
+
+function shortPath(folder: string, projectFolder: string): string {
+  const below = path.relative(projectFolder, folder);
+  return below.startsWith('..') || path.isAbsolute(below) ? folder : `./${below}`;
+}
+
+/** A package in a virtual environment that is not ours to change: `.venv` of the project, or the one that is active. */
+export interface ForeignPackage {
+  readonly name: string;
+  readonly version: string;
+  readonly folder: string;
+  /** The version of verifiers beside it; null = there is none. */
+  readonly verifiers: string | null;
+  /** What the id stands for; null where that version of verifiers, or two possible APIs, say nothing Ratchet can go on with. */
+  readonly python: PythonEnvironmentSpec | null;
+}
+
+/** undefined where no package of that name is there that needs verifiers: unrelated ones have such names too. */
+export function foreignPackage(environment: string, module: string): ForeignPackage | undefined {
+  for (const folder of sitePackages(environment)) {
+    const about = distInfo(folder, module);
+    if (about === undefined) continue;
+    const metadata = metadataOf(path.join(folder, about));
+    const requires = verifiersRequirement(metadata.requires);
+    if (requires === null) continue;
+    const version = about.slice(module.length + 1, -'.dist-info'.length);
+    const installed = distInfo(folder, 'verifiers');
+    const verifiers = installed?.slice('verifiers-'.length, -'.dist-info'.length) ?? null;
+    const source = editableSource(path.join(folder, about));
+    const possible = verifiers === null ? [] : apisOfVersion(verifiers);
+    const wanted = apisOf(requires, moduleCode(source ?? folder, module));
+    const [api, ...others] = wanted.length === 1 && possible.length > 1 ? wanted : possible;
+    const local = source === undefined ? {} : { source, sha256: folderDigest(source) };
+    const python =
+      api === undefined || verifiers === null || others.length > 0
+        ? null
+        : { module, api, folder: environment, verifiers, version, ...local };
+    return { name: metadata.name ?? module.replaceAll('_', '-'), version, folder: environment, verifiers, python };
+  }
+  return undefined;
+}
+
+/** The version of a package in a virtual environment, as its name of a folder has it. */
+export function installedVersion(environment: string, module: string): string | undefined {
+  const about = sitePackages(environment).flatMap((folder) => distInfo(folder, module) ?? []);
+  return about[0]?.slice(module.length + 1, -'.dist-info'.length);
+}
+
+/** Where `import` looks in a virtual environment. */
+export function sitePackages(environment: string): string[] {
+  const lib = path.join(environment, 'lib');
+  return namesIn(lib)
+    .filter((name) => name.startsWith('python'))
+    .map((name) => path.join(lib, name, 'site-packages'));
+}
+
+function distInfo(folder: string, module: string): string | undefined {
+  return namesIn(folder).find((name) => name.startsWith(`${module}-`) && name.endsWith('.dist-info'));
+}
+
+/** Name and requirements of what was installed, as its wheel says them. */
+export function metadataOf(about: string): {
+  readonly name: string | null;
+  readonly version: string | null;
+  readonly requires: string[];
+} {
+  const file = path.join(about, 'METADATA');
+  const [head = ''] = existsSync(file) ? readFileSync(file, 'utf8').split('\n\n', 1) : [];
+  const field = (name: string) => new RegExp(`^${name}: *(.*)$`, 'm').exec(head)?.[1]?.trim() ?? null;
+  const requires = [...head.matchAll(/^Requires-Dist: *(.*)$/gm)].map(([, requirement]) => requirement!.trim());
+  return { name: field('Name'), version: field('Version'), requires };
+}
+
+/** The folder of a package that was installed editable. */
+function editableSource(about: string): string | undefined {
+  const file = path.join(about, 'direct_url.json');
+  if (!existsSync(file)) return undefined;
+  const Url = z.object({ url: z.string(), dir_info: z.object({ editable: z.boolean().optional() }).optional() });
+  const { url, dir_info } = Url.parse(JSON.parse(readFileSync(file, 'utf8')));
+  return dir_info?.editable === true && url.startsWith('file:') ? fileURLToPath(url) : undefined;
+}
+
+export function namesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder);
+  } catch {
+    return []; // Not there, or not ours to read: nothing is installed.
+  }
+}

@@ -1,0 +1,116 @@
+import { createHash } from 'node:crypto';
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import path from 'node:path';
+import { z } from 'zod';
+import { RatchetError } from '../../../core/errors.ts';
+import { parseToml } from '../../../core/spec/parse-toml.ts';
+import { apisThatFit, type VerifiersApi, verifiersRequirement } from './requirement.ts';
+
+/** A Python package as its files tell, without running any of them. */
+export interface PackageSource {
+  readonly folder: string;
+  /** As `name` in pyproject.toml has it. */
+  readonly name: string;
+  /** What is imported: the name with underscores. */
+  readonly module: string;
+  /** null where pyproject.toml leaves it to the build. */
+  readonly version: string | null;
+  /** What it asks of verifiers, see `verifiersRequirement`; null = nothing. */
+  readonly requires: string | null;
+}
+
+const PyProject = z.object({
+  project: z.object({
+    name: z.string().min(1),
+    version: z.string().optional(),
+    dependencies: z.array(z.string()).default([]),
+  }),
+});
+
+/** Reads `pyproject.toml` of a folder; throws ConfigInvalid with what is missing in it. */
+export function readPackage(folder: string): PackageSource {
+  const file = path.join(folder, 'pyproject.toml');
+  const refuse = (received: string, cause?: unknown): RatchetError =>
+    new RatchetError('ConfigInvalid', `${file}: expected a Python package with [project] name, ${received}`, { cause });
+  let text: string;
+  try {
+    text = readFileSync(file, 'utf8');
+  } catch (cause) {
+    const code = (cause as NodeJS.ErrnoException).code;
+    throw refuse(
+      code === 'ENOENT' || code === 'ENOTDIR' ? 'there is no such file' : `it cannot be read (${code})`,
+      cause,
+    );
+  }
+  const { table, problem } = parseToml(text, file);
+  if (problem) throw refuse(`received ${problem.received} in line ${problem.line}`);
+  const parsed = PyProject.safeParse(table);
+  if (!parsed.success) {
+    const { path: at = [], message = '' } = parsed.error.issues[0] ?? {};
+    throw refuse(`received none that will do: ${at.join('.')}: ${message}`);
+  }
+  const { name, version = null, dependencies } = parsed.data.project;
+  return { folder, name, module: moduleOf(name), version, requires: verifiersRequirement(dependencies) };
+}
+
+/** `wiki-search` → `wiki_search`: verifiers imports an environment by its id, with underscores. */
+export function moduleOf(name: string): string {
+  return name.replaceAll(/[-.]/g, '_');
+}
+
+/** Whether two names are of one package: `Wiki_Search`, `wiki-search`. */
+export function isSameName(a: string, b: string): boolean {
+  const plain = (name: string) => name.toLowerCase().replaceAll(/[-_.]+/g, '-');
+  return plain(a) === plain(b);
+}
+
+/**
+ * The APIs that a package may be written for: those whose version of verifiers its requirement lets through, and where both are, those
+ * that its own code looks like. One = decided.
+ */
+export function apisOf(requires: string, code: string | null): VerifiersApi[] {
+  const fit = apisThatFit(requires);
+  if (fit.length < 2 || code === null) return fit;
+  const isV0 = /^(?:async\s+)?def\s+load_environment\b|^from\s.*\bimport\b.*\bload_environment\b/m.test(code);
+  const isV1 = /\bverifiers\.v1\b|\bTaskset\b/.test(code);
+  if (isV0 === isV1) return fit;
+  return isV0 ? ['v0'] : ['v1'];
+}
+
+/** The text of the file that importing a module runs first; null where it is not to be found in this folder. */
+export function moduleCode(folder: string, module: string): string | null {
+  const places = ['', 'src'].flatMap((below) => [`${module}.py`, `${module}/__init__.py`].map((file) => path.join(folder, below, file))); // prettier-ignore
+  const file = places.find((place) => existsSync(place));
+  return file === undefined ? null : readFileSync(file, 'utf8');
+}
+
+/** Made by tools: what lies here is no part of what a package does. */
+const madeFolders: ReadonlySet<string> = new Set(['__pycache__', 'build', 'dist', 'node_modules', 'outputs', 'venv']);
+/** A package with more files counts the first of them; larger files count by their size, so that a look stays short. */
+const filesMax = 5_000;
+const hashedBytesMax = 16 * 2 ** 20;
+
+/** sha256, hex, over the names and contents of a package's files; without dot files and what tools make. */
+export function folderDigest(folder: string): string {
+  const digest = createHash('sha256');
+  for (const file of filesIn(folder, '').slice(0, filesMax)) {
+    const place = path.join(folder, file);
+    const { size } = statSync(place);
+    const content = size > hashedBytesMax ? '' : createHash('sha256').update(readFileSync(place)).digest('hex');
+    digest.update(`${JSON.stringify([file, size, content])}\n`);
+  }
+  return digest.digest('hex');
+}
+
+/** Relative, in the order of their names. Links are not followed. */
+function filesIn(root: string, below: string): string[] {
+  const entries = readdirSync(path.join(root, below), { withFileTypes: true });
+  return entries
+    .filter(({ name }) => !name.startsWith('.') && !madeFolders.has(name) && !name.endsWith('.egg-info'))
+    .toSorted((a, b) => (a.name < b.name ? -1 : 1))
+    .flatMap((entry) => {
+      const file = path.posix.join(below, entry.name);
+      if (entry.isDirectory()) return filesIn(root, file);
+      return entry.isFile() ? [file] : [];
+    });
+}

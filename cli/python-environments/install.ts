@@ -1,0 +1,270 @@
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { listEnvironments } from '../../backends/environments/load.ts';
+import {
+  type InstalledPackage,
+  installedVersion,
+  managedEnvironments,
+  pyprojectDigest,
+} from '../../backends/environments/packages/installed.ts';
+import {
+  apisOf,
+  folderDigest,
+  isSameName,
+  moduleCode,
+  readPackage,
+} from '../../backends/environments/packages/package.ts';
+import { type ImportFailure, type Probe, probeModule } from '../../backends/environments/packages/probe.ts';
+import { type VerifiersApi, verifiersVersions } from '../../backends/environments/packages/requirement.ts';
+import { findPython, InstallerFailed, pythonForVerifiers, pythonIn } from '../../backends/python/interpreter.ts';
+import { RatchetError } from '../../core/errors.ts';
+import {
+  alone,
+  ensureEnvironmentPython,
+  type EnvironmentPython,
+  forgetPackage,
+  installInto,
+  recordPackage,
+  uninstallFrom,
+} from '../../workers/environment-python.ts';
+import { fetchFromHub, fetchFromIndex } from './fetch-package.ts';
+import { type InstallSource, readInstallSource } from './install-source.ts';
+
+export interface InstallOptions {
+  readonly projectFolder: string;
+  readonly log: (line: string) => void;
+  /** Which API the package is written for, where it does not say so itself. */
+  readonly api?: VerifiersApi | undefined;
+  /** Packages that do not go together lie in sets of their own. */
+  readonly set?: string | undefined;
+  /** Asks the person who typed the command; missing = nobody is there. */
+  readonly ask?: ((question: string) => Promise<string>) | undefined;
+}
+
+/** What became of an installation. */
+export type Installed =
+  | {
+      readonly done: true;
+      readonly package: InstalledPackage;
+      readonly api: VerifiersApi;
+      readonly verifiers: string;
+      /** Of the virtual environment. */
+      readonly folder: string;
+    }
+  /** Nothing was installed, and what to do was said. */
+  | { readonly done: false; readonly code: number };
+
+/**
+ * Installs an environment's package into a virtual environment of the project. Runs code of the package (its build, its import), so only
+ * where a person asked for it: by `ratchet env install` or with `--yes`. Throws where it cannot be done, with what was expected and what to do.
+ */
+export async function installEnvironment(written: string, options: InstallOptions): Promise<Installed> {
+  const { projectFolder, log } = options;
+  const source = readInstallSource(written, projectFolder);
+  if (source.kind === 'name' && !existsSync(source.folder)) return noFolder(source, log);
+  return alone(projectFolder, log, async () => {
+    const found = await look(source, options);
+    return found === null ? { done: false, code: 1 } : install(found, options);
+  });
+}
+
+function noFolder({ name, module }: InstallSource & { readonly kind: 'name' }, log: InstallOptions['log']): Installed {
+  if (listEnvironments().includes(name)) {
+    log(`${name} comes with Ratchet: there is nothing to install. Name it as id = "${name}".`);
+    return { done: false, code: 0 };
+  }
+  log(
+    [
+      `There is no folder environments/${module} here, and a bare name stands for nothing else: on the package index ${name} may be an unrelated package.`,
+      `  npx ratchet env install OWNER/${name}   from the Environments Hub`,
+      `  npx ratchet env install ./FOLDER   a Python package on this machine`,
+      `  npx ratchet env install pypi:${name}   from the package index, where you know that it is the environment you mean`,
+    ].join('\n'),
+  );
+  return { done: false, code: 1 };
+}
+
+/** A package that was looked at, and how it is installed. */
+interface Found {
+  readonly name: string;
+  readonly module: string;
+  /** null where pyproject.toml leaves it to the build. */
+  readonly version: string | null;
+  /** What it asks of verifiers; null = nothing. */
+  readonly requires: string | null;
+  readonly code: string | null;
+  readonly from: InstalledPackage['from'];
+  /** What pip is given. */
+  readonly arguments: readonly string[];
+  /** Where its requirements can be changed. */
+  readonly pyproject: string;
+}
+
+async function look(source: InstallSource, options: InstallOptions): Promise<Found | null> {
+  switch (source.kind) {
+    case 'name': {
+      const found = local({ kind: 'folder', path: source.folder });
+      return withName(found, { name: source.name, version: source.version, where: `environments/${source.module}` });
+    }
+    case 'path':
+      return local({ kind: 'folder', path: source.folder });
+    case 'pypi': {
+      const found = await fetchFromIndex(source, options);
+      const { name, version } = found;
+      const from = { kind: 'pypi', requirement: source.requirement } as const;
+      return {
+        ...found,
+        from,
+        arguments: [`${name}==${version}`],
+        pyproject: `its pyproject.toml (${name} ${version})`,
+      };
+    }
+    case 'hub': {
+      const folder = await fetchFromHub(source, options);
+      if (folder === null) return null;
+      const found = local({ kind: 'hub', id: source.id, path: folder });
+      return withName(found, { name: source.name, version: null, where: source.id });
+    }
+    default:
+      return source satisfies never;
+  }
+}
+
+function local(from: InstalledPackage['from'] & { readonly path: string }): Found {
+  const { path: folder } = from;
+  const { name, module, version, requires } = readPackage(folder);
+  const code = moduleCode(folder, module);
+  const pyproject = path.join(folder, 'pyproject.toml');
+  return { name, module, version, requires, code, from, arguments: ['-e', folder], pyproject };
+}
+
+function withName(
+  found: Found,
+  { name, version, where }: { readonly name: string; readonly version: string | null; readonly where: string },
+): Found {
+  const { pyproject } = found;
+  if (!isSameName(found.name, name)) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `An environment's id must be the name of its package: asked for was "${name}" (${where}), and ${pyproject} has name = "${found.name}". Change one of them: name = "${name}" there; or id = "${found.name}", with its files in environments/${found.module}.`,
+    );
+  }
+  if (version !== null && found.version !== null && version !== found.version)
+    throw new RatchetError('ConfigInvalid', `Asked for was version ${version}, and ${pyproject} has version = "${found.version}".`); // prettier-ignore
+  return found;
+}
+
+async function install(found: Found, options: InstallOptions): Promise<Installed> {
+  const { projectFolder, log, set = null } = options;
+  const { name, module, from, requires } = found;
+  await findPython(pythonForVerifiers); // before anything is asked for
+  const api = await apiFor(found, options);
+  const verifiers = verifiersVersions[api];
+  const wants = requires === null ? 'does not say that it needs verifiers' : `needs verifiers${requires === '' ? ' of any version' : requires}`; // prettier-ignore
+  log(`${name}${found.version === null ? '' : ` ${found.version}`} ${wants}: api ${api}, verifiers ${verifiers}`);
+  const target = await ensureEnvironmentPython({ projectFolder, api, set, log });
+  log(`installing ${name} and what it depends on into ${path.relative(projectFolder, target.folder)}`);
+  try {
+    await installInto(target, [`verifiers==${verifiers}`, ...found.arguments], { what: name, log });
+  } catch (cause) {
+    throw withAdvice(cause, found);
+  }
+  log(`importing ${module}`);
+  const wrong = whatIsWrong(await probeModule(pythonIn(target.folder), module, api), found, api);
+  if (wrong !== null) {
+    await remove(target, name);
+    throw new RatchetError('ConfigInvalid', wrong);
+  }
+  const digests =
+    from.kind === 'pypi' ? {} : { sha256: folderDigest(from.path), pyproject: pyprojectDigest(from.path) };
+  const version = installedVersion(target.folder, module) ?? found.version ?? 'unknown';
+  const one: InstalledPackage = { name, module, version, from, ...digests };
+  recordPackage(target.folder, one);
+  await removeElsewhere(projectFolder, target.folder, name);
+  return { done: true, package: one, api, verifiers, folder: target.folder };
+}
+
+async function apiFor({ name, requires, code, pyproject }: Found, { api, ask }: InstallOptions): Promise<VerifiersApi> {
+  if (api !== undefined) return api;
+  const possible = apisOf(requires ?? '', code);
+  if (possible.length === 1) return possible[0]!;
+  const { v0, v1 } = verifiersVersions;
+  if (possible.length === 0) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${name} asks for verifiers${requires}, and Ratchet speaks with ${v0} (api v0: load_environment) and ${v1} (api v1: a Taskset). If it runs with one of them, say so in ${pyproject}: "verifiers>=0.3.1,<0.4" or "verifiers>=0.4".`,
+    );
+  }
+  const unclear = `${name} lets verifiers ${v0} (api v0: load_environment) and ${v1} (api v1: a Taskset) through, and its code does not show which it is written for`;
+  const answer = ask === undefined ? '' : (await ask(`${unclear}. Which? [v0/v1] `)).trim();
+  if (answer === 'v0' || answer === 'v1') return answer;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${unclear}. Say it with --api v0 or --api v1, or in ${pyproject}: "verifiers>=0.3.1,<0.4" or "verifiers>=0.4".`,
+  );
+}
+
+/** What pip and uv say of packages that cannot be together. */
+const conflicts = /ResolutionImpossible|conflicting dependencies|No solution found/;
+
+function withAdvice(cause: unknown, { name, pyproject }: Found): unknown {
+  if (!(cause instanceof InstallerFailed)) return cause;
+  const advice = conflicts.test(cause.output)
+    ? `What it depends on does not go together. Loosen a requirement in ${pyproject}; or, where it is at odds with another environment here, give it a set of its own: --set NAME`
+    : `Nothing was recorded: correct ${pyproject}, or see that the package index can be reached, and install again.`;
+  return new RatchetError('ConfigInvalid', `${name} cannot be installed: ${cause.message}\n${advice}`, { cause });
+}
+
+function whatIsWrong(probe: Probe, found: Found, api: VerifiersApi): string | null {
+  if (!probe.ok) return cannotBeImported(probe.error, found);
+  const { module, name } = found;
+  const where = probe.file ?? module;
+  if (api === 'v0' && !probe.load_environment) {
+    return `${name} is not an environment of api v0: ${where} has no load_environment. Write def load_environment(**args) -> vf.Environment there; a v1 package is installed with --api v1.`;
+  }
+  if (api === 'v1' && probe.taskset === null) {
+    return `${name} is not an environment of api v1: ${where} exports no vf.Taskset (its class belongs in __all__). A v0 package is installed with --api v0.`;
+  }
+  return null;
+}
+
+/** The traceback, and what to do. */
+export function cannotBeImported(
+  { traceback, missing, own, place }: ImportFailure,
+  { name, module, pyproject }: Pick<Found, 'name' | 'module' | 'pyproject'>,
+): string {
+  const at = place === null ? '' : ` (${place})`;
+  const text = `${traceback.trimEnd()}\n`;
+  if (own) {
+    return `${text}${name} has no module ${module}: an environment is imported by its name. Call its file ${module}.py, or its folder ${module}/, and see that the build takes it in (${pyproject}: [tool.hatch.build] include = ["${module}.py"]).`;
+  }
+  if (missing !== null) {
+    const top = missing.split('.')[0]!;
+    return `${text}${name} imports ${missing}, which it does not depend on${at}. Add the package that has it to dependencies in ${pyproject}, and install again:\n  dependencies = [ …, "${top.replaceAll('_', '-')}" ]`;
+  }
+  return `${text}${name} cannot be imported${at}: correct its code, and install again.`;
+}
+
+async function remove(target: EnvironmentPython, name: string): Promise<void> {
+  await uninstallFrom(target, name);
+  forgetPackage(target.folder, name);
+}
+
+/** An id stands for one package: what another environment of the project has of that name is taken out of it. */
+async function removeElsewhere(projectFolder: string, folder: string, name: string): Promise<void> {
+  const { uv } = await findPython(pythonForVerifiers);
+  for (const other of managedEnvironments(projectFolder)) {
+    const has = other.manifest.packages.some((one) => isSameName(one.name, name));
+    if (has && other.folder !== folder) await remove({ ...other, uv }, name);
+  }
+}
+
+/** Takes an environment's package out of the project's virtual environments; false where none has it. */
+export async function uninstallEnvironment(name: string, { projectFolder, log }: InstallOptions): Promise<boolean> {
+  return alone(projectFolder, log, async () => {
+    const having = managedEnvironments(projectFolder).filter(({ manifest }) => manifest.packages.some((one) => isSameName(one.name, name))); // prettier-ignore
+    if (having.length === 0) return false;
+    await removeElsewhere(projectFolder, '', name);
+    return true;
+  });
+}
