@@ -1,15 +1,14 @@
 import { rolloutAttemptsMax } from '../core/limits.ts';
 import { outcomeOfFailure } from '../core/rl/failures.ts';
 import { type FailedOutcome, isOutcome, isRewardedOutcome, type Rollout } from '../core/rl/rollout.ts';
-import type { EnvironmentSpec } from '../core/spec/run-spec.ts';
-import type { Environments } from '../backends/environments/index.ts';
+import type { EnvironmentEntry, Environments } from '../backends/environments/index.ts';
 import { failedRollout, tracebackOf } from '../backends/environments/score.ts';
 import type { Environment, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
 
 export interface PlayOptions {
   readonly environments: Environments;
-  readonly entry: Pick<EnvironmentSpec, 'id' | 'args' | 'sha256'>;
+  readonly entry: EnvironmentEntry;
   readonly dataset: 'dataset' | 'evalDataset';
   readonly place: Pick<Rollout, 'group' | 'index' | 'exampleId'>;
   /** Of its group, those that are played together. */

@@ -30,6 +30,14 @@ export const wandbVariables: readonly string[] = ['WANDB_*'];
 /** Where Python's installers find packages. */
 export const environmentForPython: readonly string[] = ['PIP_*', 'UV_*', 'PYENV_*'];
 
+/**
+ * Names of further variables that environments in Python see, such as keys of judges and tools: whoever starts the workers lists
+ * them in RATCHET_PYTHON_VARIABLES, separated by commas or blanks.
+ */
+export function variablesOfEnvironments(from: Readonly<Record<string, string | undefined>>): string[] {
+  return (from['RATCHET_PYTHON_VARIABLES'] ?? '').split(/[\s,]+/).filter((name) => name !== '');
+}
+
 /** The part of `from` that `names` lets through. */
 export function selectEnvironment(
   names: readonly string[],

@@ -65,3 +65,18 @@ function exampleOf(id: number, { prompt, answer, info }: WireRow): Example {
 function isRecord(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
+
+/** A dataset that is not there; whoever looks into it is told why. */
+export function unreadable(reason: Error): Inputs {
+  const refuse = (): never => {
+    throw reason;
+  };
+  return {
+    get length() {
+      return refuse();
+    },
+    at: refuse,
+    lineAt: refuse,
+    close: () => undefined,
+  };
+}
