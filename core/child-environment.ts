@@ -38,6 +38,13 @@ export function variablesOfEnvironments(from: Readonly<Record<string, string | u
   return (from['RATCHET_PYTHON_VARIABLES'] ?? '').split(/[\s,]+/).filter((name) => name !== '');
 }
 
+/** Where datasets and models of environments in Python are kept and fetched from; a token for them is listed by who needs it. */
+export const environmentForVerifiers: readonly string[] = [
+  ...'HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE HF_ENDPOINT'.split(
+    ' ',
+  ),
+];
+
 /** The part of `from` that `names` lets through. */
 export function selectEnvironment(
   names: readonly string[],

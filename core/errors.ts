@@ -5,6 +5,8 @@
 export const errorCodes = {
   ConfigInvalid: { retryable: false },
   EnvironmentUnknown: { retryable: false },
+  EnvironmentBroken: { retryable: false },
+  EnvironmentUnavailable: { retryable: true },
   ModelUnsupported: { retryable: false },
   CheckpointDamaged: { retryable: false },
   CommitConflict: { retryable: false },

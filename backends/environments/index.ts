@@ -46,9 +46,6 @@ export const environments: Environments = createEnvironments(({ id, args, sha256
   python ? openVerifiers({ id, args, python }) : loadEnvironment(id, args, { sha256 }),
 );
 
-/** Ends the processes of environments that are not ours; nothing where there are none. */
-export { closeVerifiers as closeEnvironments } from './verifiers/open.ts';
-
 /** An environment by id and arguments; the same arguments give the same instance. */
 export function openEnvironment(entry: Entry): Promise<Environment> {
   return environments.open(entry);

@@ -8,14 +8,13 @@ import { createEnvironments } from '../../backends/environments/index.ts';
 import { scoreGroup } from '../../backends/environments/score-group.ts';
 import { scriptedPolicy } from '../../backends/environments/scripted.ts';
 import type { Environment, Policy, RolloutPlace } from '../../backends/environments/types.ts';
-import { groupScores, verifiersEnvironment } from '../../backends/environments/verifiers/environment.ts';
+import {
+  groupScores,
+  type PlayingBridge,
+  verifiersEnvironment,
+} from '../../backends/environments/verifiers/environment.ts';
 import { openInputs } from '../../backends/environments/verifiers/inputs.ts';
-import type {
-  PythonBridge,
-  RolloutRequest,
-  SampledTurn,
-  WireMessage,
-} from '../../backends/environments/verifiers/port.ts';
+import type { RolloutRequest, SampledTurn, WireMessage } from '../../backends/environments/verifiers/protocol.ts';
 import { playRollout } from '../../activities/play-rollout.ts';
 import type { PlayedPolicy } from '../../activities/sample-policy.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -26,11 +25,11 @@ type Row = Readonly<Record<string, never>>;
 
 /** What Python would do with a rollout; `live` rollouts are kept until they are released. */
 interface FakeChild {
-  play(say: Say, request: RolloutRequest): Promise<Partial<Awaited<ReturnType<PythonBridge['rollout']>>>>;
+  play(say: Say, request: RolloutRequest): Promise<Partial<Awaited<ReturnType<PlayingBridge['rollout']>>>>;
   score?: (rollouts: readonly object[]) => number[];
 }
 
-class FakeBridge implements PythonBridge {
+class FakeBridge implements PlayingBridge {
   readonly child: FakeChild;
   readonly live = new Set<string>();
   readonly scored: (readonly object[])[] = [];
@@ -40,9 +39,9 @@ class FakeBridge implements PythonBridge {
     this.child = child;
   }
 
-  async rollout(...[request, { onSample, signal }]: Parameters<PythonBridge['rollout']>) {
+  async rollout(...[request, { onSample, signal }]: Parameters<PlayingBridge['rollout']>) {
     const played = await this.child.play(
-      (messages, tools) => onSample({ messages, tools: (tools as readonly Row[]) ?? null, sampling: {}, signal }),
+      (messages, tools) => onSample({ messages, tools: (tools as readonly Row[]) ?? null, sampling: {}, signal: signal ?? new AbortController().signal }),
       request,
     );
     const live = request.keep ? `env#${++this.#number}` : null;
@@ -59,14 +58,14 @@ class FakeBridge implements PythonBridge {
     } as const;
   }
 
-  score({ rollouts }: Parameters<PythonBridge['score']>[0]) {
+  score({ rollouts }: Parameters<PlayingBridge['score']>[0]) {
     this.scored.push(rollouts);
     for (const one of rollouts) if ('live' in one && !this.live.has(String(one.live))) throw new Error('not alive');
     const rewards = this.child.score?.(rollouts) ?? rollouts.map(() => 1);
     return Promise.resolve(rewards.map((reward) => ({ reward, metrics: { right: reward } })));
   }
 
-  release({ live }: Parameters<PythonBridge['release']>[0]) {
+  release({ live }: Parameters<PlayingBridge['release']>[0]) {
     for (const one of live) this.live.delete(String(one));
     return Promise.resolve();
   }
@@ -79,7 +78,7 @@ const prompt = [
 
 async function environmentOf(
   t: TestContext,
-  bridge: PythonBridge,
+  bridge: PlayingBridge,
   loaded: { scoring?: 'stored' | 'in_place'; requires_group?: boolean } = {},
 ): Promise<Environment> {
   const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-inputs-'));
@@ -246,7 +245,7 @@ test('a group that needs its states is scored when its last rollout is there, an
   assert.equal(bridge.scored.length, 0);
   const [third, one, two] = await Promise.all([...first, play(1)]);
   assert.deepEqual(
-    [one, two, third].map(({ judged }) => judged),
+    [one!, two!, third!].map(({ judged }) => judged),
     [30, 31, 32].map((reward) => ({ reward, metrics: { right: reward } })),
   );
   assert.equal(bridge.live.size, 0);

@@ -1,7 +1,7 @@
 import { RatchetError } from '../../../core/errors.ts';
 import type { ChatMessage, MessageToolCall, ToolSchema, Turn } from '../../../core/rl/rollout.ts';
 import { readToolTurn } from '../../../engine/server/tool-calls.ts';
-import type { SampledTurn, WireMessage } from './port.ts';
+import type { SampledTurn, WireMessage } from './protocol.ts';
 
 /** A turn as it was told to Python. */
 interface Told {

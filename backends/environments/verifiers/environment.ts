@@ -8,12 +8,19 @@ import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } f
 import { Conversation } from './conversation.ts';
 import { GroupScores } from './group-scores.ts';
 import type { Inputs } from './inputs.ts';
-import type { Live, LoadedPython, PlayedRow, PythonBridge, SampledTurn, SampleWanted, Score } from './port.ts';
+import type { Bridge } from './bridge.ts';
+import type { LoadedEnvironment, PlayedRow, SampledTurn, Score, TurnRequest } from './protocol.ts';
+
+/** What of a bridge an environment that is loaded needs. */
+export type PlayingBridge = Pick<Bridge, 'rollout' | 'score' | 'release'>;
+
+/** Names a state that a child keeps alive. */
+type Live = string;
 
 /** A verifiers environment that a child of the bridge has loaded, and its datasets. */
 export interface LoadedVerifiers {
-  readonly bridge: PythonBridge;
-  readonly loaded: LoadedPython;
+  readonly bridge: PlayingBridge;
+  readonly loaded: LoadedEnvironment;
   readonly dataset: Inputs;
   readonly evalDataset: Inputs;
   /** Of the environment's own groups; the same for all that stand for this loaded one. */
@@ -65,7 +72,11 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
       return { turns, outcome, error: errorText(played), record };
     }
     if (!inPlace) return { turns, outcome, record };
-    const judged = inGroups ? await judgedWithGroup(place, played.live) : judgementOf(played.judged ?? notScored);
+    const judged = inGroups
+      ? await judgedWithGroup(place, played.live)
+      : played.judged
+        ? judgementOf(played.judged)
+        : notScored;
     return { turns, outcome, record, judged };
   }
 
@@ -108,7 +119,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
 }
 
 /** The rollouts of one loaded environment that are scored together while their states are alive. */
-export function groupScores(bridge: PythonBridge, env: string): GroupScores<Live> {
+export function groupScores(bridge: PlayingBridge, env: string): GroupScores<Live> {
   return new GroupScores(async (live) => {
     const rollouts = live.map((handle) => ({ live: handle }));
     try {
@@ -135,7 +146,7 @@ class Teller {
     this.#policy = policy;
   }
 
-  async sample({ messages: sent, tools: offered }: SampleWanted): Promise<SampledTurn> {
+  async sample({ messages: sent, tools: offered }: TurnRequest): Promise<SampledTurn> {
     this.failure = undefined;
     try {
       const { messages, heard } = this.#conversation.read(sent);
@@ -195,7 +206,7 @@ function alone(): RolloutPlace {
 
 function warningsOf(
   name: string,
-  { sampling, scoring, scoring_why: why, requires_group: inGroups }: LoadedPython,
+  { sampling, scoring, scoring_why: why, requires_group: inGroups }: LoadedEnvironment,
 ): string[] {
   const settings = Object.keys(sampling);
   return [

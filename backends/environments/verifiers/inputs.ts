@@ -3,7 +3,7 @@ import { open } from 'node:fs/promises';
 import type { Example } from '../../../core/rl/rollout.ts';
 import type { Dataset } from '../types.ts';
 import { chatMessage } from './conversation.ts';
-import type { WireMessage, WireRow } from './port.ts';
+import type { WireMessage, WireRow } from './protocol.ts';
 
 /** A dataset of a Python environment: rows in a file, read by position, so that one of any size costs 8 bytes an example. */
 export interface Inputs extends Dataset {

@@ -8,6 +8,7 @@ import { variablesOfEnvironments } from '../../../core/child-environment.ts';
 import { pythonChildrenDefault, pythonLogsKeptMs } from '../../../core/limits.ts';
 import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
 import { folderDigest } from '../packages/package.ts';
+import { processesOpen } from '../../processes-open.ts';
 import type { Environment } from '../types.ts';
 import { type Bridge, openBridge } from './bridge.ts';
 import { groupScores, type LoadedVerifiers, verifiersEnvironment } from './environment.ts';
@@ -41,21 +42,33 @@ export async function openVerifiers({ id, args, python }: PythonEntry): Promise<
   return verifiersEnvironment(id, await loading);
 }
 
-/** Ends all Python children of this process, and whatever they have open. */
-export async function closeVerifiers(): Promise<void> {
+/** Ends all Python children of this process, and what is open of them. */
+async function closeVerifiers(): Promise<void> {
   const all = [...bridges.values()].flat();
   bridges.clear();
   await Promise.all(
     all.map(async ({ bridge, loaded }) => {
       for (const loading of loaded.values()) await loading.then(closeInputs, () => undefined);
-      await bridge.then((opened) => opened.close(), () => undefined);
+      await bridge.then(
+        (opened) => opened.close(),
+        () => undefined,
+      );
     }),
   );
 }
 
-async function load({ bridge: opening }: OpenedBridge, env: string, { id, args, python }: PythonEntry): Promise<LoadedVerifiers> {
+async function load(
+  { bridge: opening }: OpenedBridge,
+  env: string,
+  { id, args, python }: PythonEntry,
+): Promise<LoadedVerifiers> {
   const bridge = await opening;
-  const loaded = await bridge.load({ env, env_id: python.module, api: python.api, args: args as Record<string, JsonValue> });
+  const loaded = await bridge.load({
+    env,
+    env_id: python.module,
+    api: python.api,
+    args: args as Record<string, JsonValue>,
+  });
   const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
   return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env) };
 }
@@ -90,6 +103,7 @@ function bridgeOf({ folder, module, sha256 }: PythonEnvironmentSpec): OpenedBrid
 }
 
 function startBridge(folder: string): Promise<Bridge> {
+  processesOpen.add(closeVerifiers);
   const python = path.join(folder, 'bin', 'python');
   const opening = openBridge({
     python,
@@ -106,7 +120,10 @@ function childrenOf(written: string | undefined): number {
   if (written === undefined || written === '') return pythonChildrenDefault;
   const count = Number(written);
   if (Number.isInteger(count) && count > 0 && count <= 256) return count;
-  throw new RatchetError('ConfigInvalid', `RATCHET_PYTHON_CHILDREN: expected a whole number from 1 to 256, received ${JSON.stringify(written)}.`);
+  throw new RatchetError(
+    'ConfigInvalid',
+    `RATCHET_PYTHON_CHILDREN: expected a whole number from 1 to 256, received ${JSON.stringify(written)}.`,
+  );
 }
 
 /** The package's files are those the config was read with: another environment under the same name would be another run. */
@@ -124,8 +141,14 @@ let opened = 0;
 
 /** Logs and large results of one bridge, in the project where that may be written to. */
 function stateFolder(): string {
-  const root = [path.join(process.cwd(), '.ratchet', 'environments'), path.join(tmpdir(), 'ratchet-environments')].find(isWritable);
-  if (root === undefined) throw new RatchetError('StoreUnavailable', `Neither .ratchet nor ${tmpdir()} can be written to; Python environments keep their logs there.`);
+  const root = [path.join(process.cwd(), '.ratchet', 'environments'), path.join(tmpdir(), 'ratchet-environments')].find(
+    isWritable,
+  );
+  if (root === undefined)
+    throw new RatchetError(
+      'StoreUnavailable',
+      `Neither .ratchet nor ${tmpdir()} can be written to; Python environments keep their logs there.`,
+    );
   sweep(root);
   return path.join(root, `${process.pid}-${(opened += 1)}`);
 }

@@ -1,0 +1,335 @@
+import { mkdir, rename, rm } from 'node:fs/promises';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { RatchetError } from '../../../core/errors.ts';
+import { environmentLoadMsMax } from '../../../core/limits.ts';
+import type { JsonValue } from '../../../core/spec/run-spec.ts';
+import { type CallOptions, ChildRefused, PythonChild, unavailable } from './child.ts';
+import { childEnvironment } from './child-environment.ts';
+import {
+  Inputs,
+  LoadedEnvironment,
+  type LoadRequest,
+  PlayedRow,
+  type Ready,
+  type RolloutRequest,
+  Score,
+  type ScoreRequest,
+  Scores,
+  type SampledTurn,
+  type TurnRequest,
+} from './protocol.ts';
+
+/** A child that ends by itself is started again after so long, twice as long each time in a row. */
+const restartMsMin = 250;
+const restartMsMax = 30_000;
+/** One that lived for this long ended of something new. */
+const healthyMs = 60_000;
+const scoreDeadlineS = 600;
+
+export interface BridgeOptions {
+  /** The interpreter of a virtual environment that has verifiers and the environments. */
+  readonly python: string;
+  /** Processes side by side, each with one event loop. */
+  readonly children?: number;
+  /** Logs, and files with results that are too large for a line. */
+  readonly folder: string;
+  /** Where the children run; relative paths of environments start here. */
+  readonly workingFolder?: string;
+  /** Where modules are looked for before those that are installed. */
+  readonly modulePaths?: readonly string[];
+  /** Names of variables that environments may see beyond the usual ones: keys of judges and of tools. */
+  readonly variables?: readonly string[];
+  readonly environment?: Readonly<NodeJS.ProcessEnv>;
+  readonly loadDeadlineS?: number;
+  /** Seconds of silence after which a child is taken to hang. */
+  readonly silentS?: number;
+  readonly log?: (line: string) => void;
+}
+
+export interface RolloutOptions {
+  /** Gives the turns that the environment wants; what it rejects with is told to the environment. */
+  readonly onSample: (wanted: TurnRequest) => Promise<SampledTurn>;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/**
+ * Environments in Python, played by children of this process. A call rejects with `EnvironmentUnavailable` when the child that
+ * worked on it has ended; the next call starts another, with the same environments loaded.
+ */
+export interface Bridge {
+  /** Starts the children and loads the environment into each. Throws `EnvironmentUnknown` and `EnvironmentBroken` with what to do. */
+  load(request: LoadRequest, signal?: AbortSignal): Promise<LoadedEnvironment>;
+  inputs(request: { readonly env: string; readonly split: 'train' | 'eval' }): Promise<Inputs>;
+  rollout(request: RolloutRequest, options: RolloutOptions): Promise<PlayedRow>;
+  /** Scores rollouts of one example together. */
+  score(request: ScoreRequest, options?: { readonly signal?: AbortSignal | undefined }): Promise<readonly Score[]>;
+  /** Lets states go that were kept alive. */
+  release(request: { readonly env: string; readonly live: readonly (string | number)[] }): Promise<void>;
+  unload(request: { readonly env: string }): Promise<void>;
+  /** Versions of the first child. */
+  about(): Promise<Ready>;
+  /** Process ids of the children that live. */
+  readonly pids: readonly number[];
+  close(): Promise<void>;
+}
+
+export async function openBridge(options: BridgeOptions): Promise<Bridge> {
+  const environment = childEnvironment(options);
+  await mkdir(options.folder, { recursive: true, mode: 0o700 });
+  return new ChildrenBridge(options, environment);
+}
+
+/** One place of the bridge: a child, and after it the next. */
+class Slot {
+  readonly #start: () => PythonChild;
+  readonly #prepare: (child: PythonChild) => Promise<void>;
+  #current: Promise<PythonChild> | null = null;
+  #failures = 0;
+  #startedAt = 0;
+  child: PythonChild | null = null;
+
+  constructor(start: () => PythonChild, prepare: (child: PythonChild) => Promise<void>) {
+    this.#start = start;
+    this.#prepare = prepare;
+  }
+
+  get busy(): number {
+    return this.child?.busy ?? 0;
+  }
+
+  /** A child that is ready for work. */
+  open(): Promise<PythonChild> {
+    this.#current ??= this.#open();
+    return this.#current;
+  }
+
+  async #open(): Promise<PythonChild> {
+    if (this.#failures > 0) await delay(Math.min(restartMsMax, restartMsMin * 2 ** (this.#failures - 1)));
+    this.#startedAt = Date.now();
+    const child = this.#start();
+    this.child = child;
+    void child.ended.then(() => this.#onEnd(child));
+    try {
+      await child.ready();
+      await this.#prepare(child);
+      return child;
+    } catch (error) {
+      this.#current = null;
+      if (!(error instanceof ChildRefused)) await child.kill('it could not be made ready');
+      else await child.close();
+      throw error;
+    }
+  }
+
+  #onEnd(child: PythonChild): void {
+    this.#failures = Date.now() - this.#startedAt > healthyMs ? 1 : this.#failures + 1;
+    if (this.child !== child) return;
+    this.child = null;
+    this.#current = null;
+  }
+}
+
+class ChildrenBridge implements Bridge {
+  readonly #options: BridgeOptions;
+  readonly #slots: readonly Slot[];
+  /** What every new child loads, by handle. */
+  readonly #loads = new Map<string, LoadRequest>();
+  /** Where rollouts of a group are played. */
+  readonly #groups = new Map<string, Slot>();
+  /** Which child keeps a state, and what it calls it. */
+  readonly #live = new Map<string, { readonly child: PythonChild; readonly name: string }>();
+  #starts = 0;
+  #isClosed = false;
+
+  constructor(options: BridgeOptions, environment: Record<string, string>) {
+    this.#options = options;
+    const { python, folder, children = 1, workingFolder = process.cwd(), silentS, log = () => {} } = options;
+    this.#slots = Array.from({ length: children }, (_, i) => {
+      const logFile = path.join(folder, `environments-${i}.log`);
+      const start = (): PythonChild => {
+        if (this.#isClosed) throw unavailable('The bridge to verifiers environments is closed.');
+        const spillFolder = path.join(folder, `spill-${process.pid}-${(this.#starts += 1)}`);
+        const child = new PythonChild({
+          python,
+          environment,
+          folder: workingFolder,
+          spillFolder,
+          logFile,
+          ...(silentS === undefined ? {} : { silentTicks: silentS }),
+        });
+        void child.ended.then(async (why) => {
+          if (!this.#isClosed) log(why.message);
+          this.#forget(child);
+          await rm(spillFolder, { recursive: true, force: true });
+        });
+        return child;
+      };
+      return new Slot(start, (child) => this.#loadAll(child));
+    });
+  }
+
+  get pids(): readonly number[] {
+    return this.#slots.flatMap(({ child }) => (child?.pid === undefined ? [] : [child.pid]));
+  }
+
+  async about(): Promise<Ready> {
+    return (await this.#slots[0]!.open()).ready();
+  }
+
+  async load(request: LoadRequest, signal?: AbortSignal): Promise<LoadedEnvironment> {
+    const [first, ...others] = this.#slots;
+    const known = this.#loads.has(request.env);
+    try {
+      const child = await first!.open();
+      const loaded = LoadedEnvironment.parse(await child.call('load', request, this.#loadOptions(signal)));
+      if (known) return loaded;
+      this.#loads.set(request.env, request);
+      await Promise.all(
+        others.map(async (slot) => {
+          const isOpen = slot.child !== null;
+          const other = await slot.open(); // one that starts now loads it with the others
+          if (isOpen) await other.call('load', request, this.#loadOptions(signal));
+        }),
+      );
+      return loaded;
+    } catch (error) {
+      if (!known) this.#loads.delete(request.env);
+      throw asLoadError(error, request);
+    }
+  }
+
+  async inputs({ env, split }: { readonly env: string; readonly split: 'train' | 'eval' }): Promise<Inputs> {
+    // The first child's alone: datasets that are drawn at random differ from process to process.
+    const result = await this.#ask(this.#slots[0]!, 'inputs', { env, split }, this.#loadOptions());
+    const inputs = Inputs.parse(result);
+    const file = path.join(this.#options.folder, path.basename(inputs.file));
+    await rename(inputs.file, file);
+    return { ...inputs, file };
+  }
+
+  async rollout(request: RolloutRequest, { onSample, signal }: RolloutOptions): Promise<PlayedRow> {
+    const { group, deadline_s: deadlineS, ...args } = request;
+    const slot = this.#slotFor(group);
+    const child = await this.#open(slot, signal);
+    const result = await this.#call(child, 'rollout', args, { onSample, signal, deadlineS });
+    const played = PlayedRow.parse(result);
+    if (played.live === null) return played;
+    const live = `${child.pid}/${played.live}`;
+    this.#live.set(live, { child, name: played.live });
+    return { ...played, live };
+  }
+
+  async score(
+    request: ScoreRequest,
+    options: { readonly signal?: AbortSignal | undefined } = {},
+  ): Promise<readonly Score[]> {
+    const { env, rollouts, deadline_s: deadlineS = scoreDeadlineS } = request;
+    const holders = new Set<PythonChild>();
+    const named = rollouts.map((rollout) => {
+      if ('row' in rollout) return rollout;
+      const { child, name } = this.#holderOf(rollout.live);
+      holders.add(child);
+      return { live: name };
+    });
+    if (holders.size > 1)
+      throw new Error('Rollouts that are scored together must be played by one child: give them one group.');
+    const [holder] = holders;
+    const child = holder ?? (await this.#open(this.#slotFor(undefined), options.signal));
+    const result = await this.#call(child, 'score', { env, rollouts: named }, { ...options, deadlineS });
+    return Scores.parse(result).scores;
+  }
+
+  async release({ env, live }: { readonly env: string; readonly live: readonly (string | number)[] }): Promise<void> {
+    const byChild = new Map<PythonChild, string[]>();
+    for (const handle of live) {
+      const held = this.#live.get(String(handle));
+      if (!held) continue; // released, or gone with its child
+      this.#live.delete(String(handle));
+      byChild.set(held.child, [...(byChild.get(held.child) ?? []), held.name]);
+    }
+    await Promise.all([...byChild].map(([child, names]) => this.#call(child, 'release', { env, live: names })));
+  }
+
+  async unload({ env }: { readonly env: string }): Promise<void> {
+    this.#loads.delete(env);
+    const children = this.#slots.flatMap(({ child }) => (child ? [child] : []));
+    await Promise.all(children.map((child) => this.#call(child, 'unload', { env })));
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await Promise.all(this.#slots.map(({ child }) => child?.close()));
+  }
+
+  #loadOptions(signal?: AbortSignal): CallOptions {
+    return { signal, deadlineS: this.#options.loadDeadlineS ?? environmentLoadMsMax / 1000 };
+  }
+
+  async #loadAll(child: PythonChild): Promise<void> {
+    for (const request of this.#loads.values()) await child.call('load', request, this.#loadOptions());
+  }
+
+  #slotFor(group: string | undefined): Slot {
+    const known = group === undefined ? undefined : this.#groups.get(group);
+    if (known) return known;
+    const slot = this.#slots.reduce((least, other) => (other.busy < least.busy ? other : least));
+    if (group !== undefined) {
+      this.#groups.set(group, slot);
+      if (this.#groups.size > groupsKept) this.#groups.delete(this.#groups.keys().next().value!);
+    }
+    return slot;
+  }
+
+  #holderOf(live: string | number): { readonly child: PythonChild; readonly name: string } {
+    const held = this.#live.get(String(live));
+    if (held?.child.isAlive) return held;
+    throw unavailable('A rollout cannot be scored: the Python process that kept its state has ended.');
+  }
+
+  async #open(slot: Slot, signal?: AbortSignal): Promise<PythonChild> {
+    signal?.throwIfAborted();
+    try {
+      return await slot.open();
+    } catch (error) {
+      throw error instanceof ChildRefused
+        ? unavailable(`A new Python process could not be made ready. ${error.message}`)
+        : error;
+    }
+  }
+
+  async #ask(slot: Slot, op: string, args: object, options: CallOptions = {}): Promise<JsonValue> {
+    return this.#call(await this.#open(slot, options.signal), op, args, options);
+  }
+
+  async #call(child: PythonChild, op: string, args: object, options: CallOptions = {}): Promise<JsonValue> {
+    try {
+      return await child.call(op, args, options);
+    } catch (error) {
+      throw error instanceof ChildRefused ? asRatchetError(error) : error;
+    }
+  }
+
+  #forget(child: PythonChild): void {
+    for (const [live, held] of this.#live) if (held.child === child) this.#live.delete(live);
+  }
+}
+
+/** Groups whose place is remembered: as many as can be at work, and more. */
+const groupsKept = 16_384;
+
+function asLoadError(error: unknown, { env_id: id }: LoadRequest): unknown {
+  if (!(error instanceof ChildRefused)) return error;
+  const { type, message, fix, traceback, retryable } = error.error;
+  const code = type === 'EnvironmentUnknown' ? type : retryable ? 'EnvironmentUnavailable' : 'EnvironmentBroken';
+  const isKnown = fix !== undefined;
+  const text = isKnown ? `${message}. To mend it: ${fix}.` : `${id} could not be loaded: ${type}: ${message}`;
+  return new RatchetError(code, isKnown || traceback === '' ? text : `${text}\n${traceback.trim()}`, { cause: error });
+}
+
+function asRatchetError(refused: ChildRefused): RatchetError {
+  const { type, retryable, traceback } = refused.error;
+  const passes = retryable || type === 'Deadline' || type === 'Cancelled' || type === 'NotLive' || type === 'NotLoaded';
+  const text = traceback === '' ? refused.message : `${refused.message}\n${traceback.trim()}`;
+  return new RatchetError(passes ? 'EnvironmentUnavailable' : 'EnvironmentBroken', text, { cause: refused });
+}

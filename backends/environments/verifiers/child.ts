@@ -1,0 +1,365 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { closeSync, copyFileSync, fstatSync, mkdirSync, openSync, readSync, truncateSync } from 'node:fs';
+import { readFile, rm } from 'node:fs/promises';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { RatchetError } from '../../../core/errors.ts';
+import type { JsonValue } from '../../../core/spec/run-spec.ts';
+import { LineReader } from './line-reader.ts';
+import {
+  protocolVersion,
+  readLine,
+  type Event,
+  type Ready,
+  type Reply,
+  type SampledTurn,
+  type TurnRequest,
+  type WireError,
+} from './protocol.ts';
+
+/** Importing verifiers takes seconds, on a cold disk tens of them. */
+const startMsMax = 180_000;
+/** A loop that turns says so every second. */
+const silentTicksMax = 30;
+const tickMs = 1_000;
+/** How long a child that is asked to cancel, or whose deadline has passed, may take to say that it did. */
+const cancelGraceMs = 10_000;
+const closeGraceMs = 8_000;
+const logBytesMax = 8 * 1024 * 1024;
+const logTailChars = 1_500;
+/** A result above a megabyte comes as a file; a wish for a turn may carry pictures. */
+const lineBytesMax = 64 * 1024 * 1024;
+
+export interface ChildOptions {
+  readonly python: string;
+  /** All that it sees of our environment. */
+  readonly environment: Readonly<Record<string, string>>;
+  readonly folder: string;
+  /** Results that are too large for a line lie here until they are read. */
+  readonly spillFolder: string;
+  /** What it writes to stderr, and environments print. Bounded: what was before lies beside it, as `.1`. */
+  readonly logFile: string;
+  /** Ticks of a second without a word after which it is taken to hang. */
+  readonly silentTicks?: number;
+}
+
+export interface CallOptions {
+  readonly signal?: AbortSignal | undefined;
+  readonly deadlineS?: number | undefined;
+  readonly onSample?: (wanted: TurnRequest) => Promise<SampledTurn>;
+}
+
+interface Call {
+  readonly op: string;
+  readonly onSample: CallOptions['onSample'];
+  readonly samples: Map<number, AbortController>;
+  readonly settle: (outcome: { readonly reply: Reply } | { readonly error: unknown }) => void;
+}
+
+/** One Python process that plays environments. It is not started again by itself: when it ends, every call fails. */
+export class PythonChild {
+  /** Resolves when it has ended, with why. */
+  readonly ended: Promise<RatchetError>;
+  readonly #options: ChildOptions;
+  readonly #process: ChildProcess;
+  readonly #calls = new Map<number, Call>();
+  readonly #ready: Promise<Ready>;
+  #tellReady: (ready: Ready) => void = () => {};
+  #end: (error: RatchetError) => void = () => {};
+  #endedWith: RatchetError | null = null;
+  #why = '';
+  #nextId = 1;
+  #unsent: string[] = [];
+  #silentTicks = 0;
+  #loading = 0;
+
+  constructor(options: ChildOptions) {
+    this.#options = options;
+    this.ended = new Promise((resolve) => (this.#end = resolve));
+    this.#ready = new Promise((resolve) => (this.#tellReady = resolve));
+    mkdirSync(path.dirname(options.logFile), { recursive: true });
+    mkdirSync(options.spillFolder, { recursive: true, mode: 0o700 });
+    const log = openSync(options.logFile, 'a', 0o600);
+    // A group of its own: what environments have started ends with it.
+    this.#process = spawn(options.python, ['-P', '-m', 'ratchet_bridge', '--spill', options.spillFolder], {
+      cwd: options.folder,
+      env: options.environment,
+      stdio: ['pipe', 'pipe', log],
+      detached: true,
+    });
+    closeSync(log);
+    this.#process.stdin!.on('error', () => {}); // it has ended, which is heard below
+    const lines = new LineReader(lineBytesMax, (line) => this.#hear(line));
+    this.#process.stdout!.on('data', (chunk: Buffer) => this.#read(lines, chunk));
+    this.#process.on('error', (error) => this.#onEnd(error.message));
+    this.#process.on('close', (code, signal) => this.#onEnd(signal ? `signal ${signal}` : `exit status ${code}`));
+    const ticker = setInterval(() => this.#tick(), tickMs);
+    void this.ended.then(() => clearInterval(ticker));
+  }
+
+  get pid(): number | undefined {
+    return this.#process.pid;
+  }
+
+  /** Requests that it works on. */
+  get busy(): number {
+    return this.#calls.size;
+  }
+
+  get isAlive(): boolean {
+    return this.#endedWith === null && this.#why === '';
+  }
+
+  /** What it is, once it has started. Throws `EnvironmentUnavailable` where it ended before. */
+  async ready(): Promise<Ready> {
+    const late = new AbortController();
+    const tooLate = delay(startMsMax, null, { signal: late.signal }).catch(() => null);
+    try {
+      const ready = await Promise.race([this.#ready, this.ended, tooLate]);
+      if (ready instanceof RatchetError) throw ready;
+      if (ready === null) throw await this.kill(`it was not ready after ${startMsMax / 1000} s`);
+      if (ready.protocol === protocolVersion) return ready;
+      throw await this.kill(`it speaks protocol ${ready.protocol}, not ${protocolVersion}`);
+    } finally {
+      late.abort();
+    }
+  }
+
+  /**
+   * Asks for one operation. Rejects with the signal's reason once the child has stopped working on it, with
+   * `EnvironmentUnavailable` when the child ends or the deadline passes, and with `ChildRefused` for what the child refuses.
+   */
+  async call(op: string, args: object, options: CallOptions = {}): Promise<JsonValue> {
+    const { signal, deadlineS, onSample } = options;
+    signal?.throwIfAborted();
+    if (this.#endedWith) throw this.#endedWith;
+    const id = this.#nextId++;
+    const stopped = new AbortController();
+    const isLoad = op === 'load';
+    if (isLoad) this.#loading += 1;
+    try {
+      const reply = await new Promise<Reply>((resolve, reject) => {
+        const settle: Call['settle'] = (outcome) =>
+          'reply' in outcome ? resolve(outcome.reply) : reject(outcome.error as Error);
+        const call: Call = { op, onSample, samples: new Map(), settle };
+        this.#calls.set(id, call);
+        this.#stopInTime(id, call, { signal, deadlineS, stopped: stopped.signal, isLoad });
+        this.#send({ id, op, ...args, ...(deadlineS === undefined ? {} : { deadline_s: deadlineS }) });
+      });
+      if (reply.ok) return reply.spilled === undefined ? (reply.result ?? null) : await readSpilled(reply.spilled);
+      if (signal?.aborted) throw signal.reason;
+      throw new ChildRefused(op, reply.error ?? { type: 'Unknown', message: '', retryable: false, traceback: '' });
+    } finally {
+      stopped.abort();
+      if (isLoad) this.#loading -= 1;
+      const call = this.#calls.get(id);
+      this.#calls.delete(id);
+      for (const sample of call?.samples.values() ?? []) sample.abort(new Error('the rollout is over'));
+    }
+  }
+
+  /** Lets environments close what they opened, then ends it. */
+  async close(): Promise<void> {
+    this.#why ||= 'it was closed';
+    this.#process.stdin?.end();
+    const closed = new AbortController();
+    const grace = delay(closeGraceMs, null, { signal: closed.signal }).catch(() => null);
+    await Promise.race([this.ended, grace]);
+    closed.abort();
+    await this.kill('it was closed');
+  }
+
+  /** At once, with all that it has started. */
+  async kill(why: string): Promise<RatchetError> {
+    this.#why ||= why;
+    this.#killGroup();
+    return this.ended;
+  }
+
+  /** Cancels a call whose signal is aborted or whose deadline has passed, and gives up on a child that does not. */
+  #stopInTime(
+    id: number,
+    call: Call,
+    {
+      signal,
+      deadlineS,
+      stopped,
+      isLoad,
+    }: { signal: AbortSignal | undefined; deadlineS: number | undefined; stopped: AbortSignal; isLoad: boolean },
+  ): void {
+    const giveUp = (error: unknown): void => {
+      if (isLoad)
+        void this.kill('loading an environment was given up'); // its loop does not turn meanwhile
+      else this.#send({ id: this.#nextId++, op: 'cancel', target: id });
+      const timer = setTimeout(() => call.settle({ error }), isLoad ? 0 : cancelGraceMs);
+      stopped.addEventListener('abort', () => clearTimeout(timer));
+    };
+    const onAbort = (): void => giveUp(signal?.reason);
+    signal?.addEventListener('abort', onAbort, { once: true });
+    stopped.addEventListener('abort', () => signal?.removeEventListener('abort', onAbort));
+    if (deadlineS === undefined) return;
+    // The child keeps the deadline itself; this is for one that cannot.
+    const grace = isLoad ? 0 : cancelGraceMs;
+    const timer = setTimeout(
+      () => giveUp(unavailable(`${call.op} was not done after ${deadlineS} s`)),
+      deadlineS * 1000 + grace,
+    );
+    stopped.addEventListener('abort', () => clearTimeout(timer));
+  }
+
+  #read(lines: LineReader, chunk: Buffer): void {
+    this.#silentTicks = 0;
+    try {
+      lines.add(chunk);
+    } catch (error) {
+      void this.kill(`it said what is not in the protocol: ${(error as Error).message.slice(0, 300)}`);
+    }
+  }
+
+  #hear(line: string): void {
+    const said = readLine(line);
+    if ('event' in said) this.#onEvent(said);
+    else if (said.id !== null) this.#calls.get(said.id)?.settle({ reply: said });
+  }
+
+  #onEvent(event: Event): void {
+    if (event.event === 'ready') this.#tellReady(event);
+    else if (event.event === 'unwanted') {
+      this.#calls
+        .get(event.request)
+        ?.samples.get(event.sample)
+        ?.abort(new Error('the environment no longer waits for it'));
+    } else if (event.event === 'sample') void this.#sample(event);
+  }
+
+  /** Never rejects: what fails is told to the child. */
+  async #sample({ sample, request, messages, tools, sampling }: Extract<Event, { event: 'sample' }>): Promise<void> {
+    const call = this.#calls.get(request);
+    const onSample = call?.onSample;
+    if (!call || !onSample) {
+      this.#send({ sample, ok: false, error: { type: 'cancelled', message: 'nobody plays this rollout any more' } });
+      return;
+    }
+    const unwanted = new AbortController();
+    call.samples.set(sample, unwanted);
+    try {
+      const turn = await onSample({ messages, tools, sampling, signal: unwanted.signal });
+      this.#send({ sample, ok: true, turn });
+    } catch (error) {
+      this.#send({ sample, ok: false, error: { type: kindOf(error), message: messageOf(error) } });
+    } finally {
+      call.samples.delete(sample);
+    }
+  }
+
+  #send(message: object): void {
+    if (this.#unsent.length === 0) setImmediate(() => this.#flush());
+    this.#unsent.push(JSON.stringify(message));
+  }
+
+  /** What one turn of our loop has to say is one write. */
+  #flush(): void {
+    const lines = this.#unsent;
+    this.#unsent = [];
+    const stdin = this.#process.stdin;
+    if (stdin?.writable) stdin.write(`${lines.join('\n')}\n`);
+  }
+
+  /** A tick late is not a silent child: only ticks at which our own loop turned and nothing had come are counted. */
+  #tick(): void {
+    boundLog(this.#options.logFile);
+    if (this.#loading > 0) this.#silentTicks = 0; // bounded by the load's deadline
+    this.#silentTicks += 1;
+    const { silentTicks = silentTicksMax } = this.#options;
+    if (this.#silentTicks > silentTicks) void this.kill(`its event loop has hung for ${silentTicks} s`);
+  }
+
+  #onEnd(how: string): void {
+    if (this.#endedWith) return;
+    this.#killGroup(); // what it has started
+    const { logFile } = this.#options;
+    const tail = tailOf(logFile);
+    const atWork = [...this.#calls.values()].map(({ op }) => op);
+    const counted =
+      atWork.length === 0 ? '' : ` while it worked on ${atWork.length} request(s) (${[...new Set(atWork)].join(', ')})`;
+    const ended = this.#why === '' ? `ended by itself (${how})` : `was ended, because ${this.#why}`;
+    const error = unavailable(
+      `The Python process of the verifiers environments ${ended}${counted}. Its log is ${logFile}${tail === '' ? '' : `, and ends with:\n${tail}`}`,
+    );
+    this.#endedWith = error;
+    for (const call of this.#calls.values()) call.settle({ error });
+    this.#end(error);
+  }
+
+  #killGroup(): void {
+    const { pid } = this.#process;
+    if (pid === undefined) return;
+    try {
+      process.kill(-pid, 'SIGKILL');
+    } catch {
+      this.#process.kill('SIGKILL'); // it has left its group, or is gone
+    }
+  }
+}
+
+/** The child did not do what it was asked for; `error` is what it said. */
+export class ChildRefused extends Error {
+  readonly error: WireError;
+
+  constructor(op: string, error: WireError) {
+    super([`${op}: ${error.type}: ${error.message}`, error.fix].filter(Boolean).join('\n'));
+    this.name = 'ChildRefused';
+    this.error = error;
+  }
+}
+
+export function unavailable(message: string): RatchetError {
+  return new RatchetError('EnvironmentUnavailable', message);
+}
+
+async function readSpilled(file: string): Promise<JsonValue> {
+  try {
+    return JSON.parse(await readFile(file, 'utf8')) as JsonValue;
+  } finally {
+    await rm(file, { force: true });
+  }
+}
+
+/** What the child makes of a turn that does not come: an environment goes on after a prompt that is too long, as verifiers has it. */
+function kindOf(error: unknown): 'overlong_prompt' | 'cancelled' | 'unavailable' | 'rejected' {
+  if (error instanceof Error && error.name === 'AbortError') return 'cancelled';
+  if (!(error instanceof RatchetError)) return 'unavailable';
+  if (error.code === 'PromptTooLong') return 'overlong_prompt';
+  return error.isRetryable ? 'unavailable' : 'rejected';
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** The file stays the one that the child writes to: its beginning moves aside. */
+function boundLog(file: string): void {
+  try {
+    const descriptor = openSync(file, 'r');
+    const { size } = fstatSync(descriptor);
+    closeSync(descriptor);
+    if (size <= logBytesMax) return;
+    copyFileSync(file, `${file}.1`);
+    truncateSync(file, 0);
+  } catch {
+    // Someone removed it; the child writes on where nobody reads.
+  }
+}
+
+function tailOf(file: string): string {
+  try {
+    const descriptor = openSync(file, 'r');
+    const { size } = fstatSync(descriptor);
+    const bytes = Buffer.alloc(Math.min(size, 4 * logTailChars));
+    readSync(descriptor, bytes, 0, bytes.length, size - bytes.length);
+    closeSync(descriptor);
+    return bytes.toString('utf8').slice(-logTailChars).trim();
+  } catch {
+    return '';
+  }
+}

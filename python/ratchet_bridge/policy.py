@@ -1,0 +1,63 @@
+"""The policy over the pipe: whoever plays a rollout asks the parent for a turn and waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+from .wire import Message, Wire
+
+
+class TurnFailed(Exception):
+    """The parent has no turn. `kind` is `overlong_prompt`, `cancelled`, `unavailable` or `rejected`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Policy:
+    """Turns that were asked for, by number, each with the rollout's task that waits for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wire: Wire) -> None:
+        self._loop = loop
+        self._wire = wire
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+
+    async def sample(
+        self, request: object, messages: list[Any], tools: list[Any] | None, sampling: dict[str, Any]
+    ) -> Message:
+        """One turn for the rollout of `request`; messages and tools as OpenAI's API has them. Raises `TurnFailed`."""
+        number = next(self._numbers)
+        future: asyncio.Future[Message] = self._loop.create_future()
+        self._waiting[number] = future
+        try:
+            self._wire.send(
+                {
+                    "event": "sample",
+                    "sample": number,
+                    "request": request,
+                    "messages": messages,
+                    "tools": tools,
+                    "sampling": sampling,
+                }
+            )
+            return await future
+        except asyncio.CancelledError:
+            self._wire.send({"event": "unwanted", "sample": number, "request": request})
+            raise
+        finally:
+            del self._waiting[number]
+
+    def answer(self, message: Message) -> None:
+        """What the parent says about a turn; one that nobody waits for any more is dropped."""
+        future = self._waiting.get(message["sample"])
+        if future is None or future.done():
+            return
+        if message.get("ok") is True and isinstance(message.get("turn"), dict):
+            future.set_result(message["turn"])
+            return
+        error = message.get("error") or {}
+        future.set_exception(TurnFailed(str(error.get("type", "unavailable")), str(error.get("message", "no turn"))))
