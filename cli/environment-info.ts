@@ -8,6 +8,7 @@ import { randomStream } from '../core/random.ts';
 import { whereItFailed } from '../core/rl/failures.ts';
 import type { ChatMessage, Example, ScoredRollout, ToolSchema } from '../core/rl/rollout.ts';
 import type { JsonValue } from '../core/spec/run-spec.ts';
+import { table } from './table.ts';
 import { toldWhenSlow } from './told-when-slow.ts';
 
 export interface InfoOptions {
@@ -95,15 +96,6 @@ function argumentRow({ name, defaultValue, kind }: ArgumentHelp): string[] {
 function toolRow({ function: { name, description, parameters } }: ToolSchema): string[] {
   const properties = Object.keys(parameters['properties'] ?? {});
   return [`${name}(${properties.join(', ')})`, description.split('\n')[0]!];
-}
-
-/** Rows under one heading, their columns aligned; nothing where there are none. */
-function table(heading: string, rows: readonly (readonly string[])[]): string[] {
-  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
-  return rows.map((row, i) => {
-    const cells = row.map((cell, column) => (column === row.length - 1 ? cell : cell.padEnd(widths[column]!)));
-    return `  ${(i === 0 ? heading : '').padEnd(13)} ${cells.join('  ')}`.trimEnd();
-  });
 }
 
 function round(value: number): string {

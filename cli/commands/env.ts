@@ -1,19 +1,42 @@
 import { existsSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
+import { createInterface } from 'node:readline/promises';
 import { Command } from 'commander';
 import { environmentFinder } from '../../backends/environments/find.ts';
 import { importEnvironment, listEnvironments } from '../../backends/environments/load.ts';
+import type { VerifiersApi } from '../../backends/environments/packages/requirement.ts';
 import { RatchetError } from '../../core/errors.ts';
+import type { FoundEnvironment } from '../../core/spec/find-environment.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { environmentInfo } from '../environment-info.ts';
-import { installEnvironment } from '../install-environment.ts';
 import { withoutControls } from '../plain-text.ts';
+import { checkPythonEnvironment } from '../python-environments/check.ts';
+import { pythonEnvironmentInfo } from '../python-environments/info.ts';
+import { type Installed, installEnvironment, uninstallEnvironment } from '../python-environments/install.ts';
+import { listOwnFiles, listPackages, packageLines } from '../python-environments/list.ts';
+import { writePythonEnvironment } from '../python-environments/write.ts';
 
 const init = new Command('init')
   .description('write a small environment that works, and a run file that trains on it, into this folder')
   .argument('<name>', 'small letters, digits, dashes: the files are called NAME.ts and NAME.toml')
-  .action(async (name: string) => {
+  .option('--python', 'a package of verifiers in ./environments/NAME, in place of NAME.ts')
+  .action(async (name: string, { python = false }: { python?: boolean }) => {
+    if (python) {
+      const files = await writePythonEnvironment(name, process.cwd());
+      process.stdout.write(
+        [
+          `wrote ${files.join(', ')}`,
+          `  npx ratchet env install ${name}   into a virtual environment of this project, with verifiers`,
+          `  npx ratchet env info ${name}      what it is`,
+          `  npx ratchet env check ${name}     whether it fits the verifiers that is installed, with a rollout played`,
+          `  npx ratchet check ${name}.toml    everything that is wrong with the run file`,
+          `  npx ratchet train ${name}.toml    trains on it`,
+          '',
+        ].join('\n'),
+      );
+      return;
+    }
     await writeEnvironment(name, process.cwd());
     process.stdout.write(
       [
@@ -26,33 +49,117 @@ const init = new Command('init')
     );
   });
 
-const list = new Command('list').description('name the environments that come with Ratchet').action(async () => {
-  const lines = await Promise.all(listEnvironments().map(listLine));
-  process.stdout.write(`${lines.join('\n')}\n`);
-});
+const list = new Command('list')
+  .description('name the environments that come with Ratchet, those of this project, and the Python packages')
+  .option('--json', 'as one JSON object')
+  .action(async ({ json = false }: { json?: boolean }) => {
+    const projectFolder = process.cwd();
+    const [files, packages] = [listOwnFiles(projectFolder), listPackages(projectFolder)];
+    if (json) return print(JSON.stringify({ builtIn: listEnvironments(), files, packages }, null, 2));
+    const builtIn = await Promise.all(listEnvironments().map(listLine));
+    const own = files.length === 0 ? [] : ['', 'TypeScript, of this project:', ...files.map((file) => `  ${file}`)];
+    const python = packages.length === 0 ? [] : ['', 'Python:', ...packageLines(packages).map((line) => `  ${line}`)];
+    return print([...builtIn, ...own, ...python].join('\n'));
+  });
 
 const info = new Command('info')
   .description('say what an environment is: examples, arguments, rewards, tools, and an example played and scored')
-  .argument('<name|file>', 'an id as in [[env]], or a file such as ./my-env.ts, whose code is run')
+  .argument('<name|file>', 'an id as in [[env]], or a file such as ./my-env.ts; its code is run')
   .option('-a, --args <json>', 'its arguments, as in --args \'{"max_turns": 5}\'', '{}')
   .option('-e, --example <number>', 'which one to show, from 0', '0')
   .option('--held-out', 'show one of the held-out examples')
   .option('--builtin', 'for OWNER/NAME: the built-in environment of that name')
-  .action(async (given: string, options: { args: string; example: string; heldOut?: boolean; builtin?: boolean }) => {
-    const text = await environmentInfo(foundId(asId(given), options.builtin ?? false), readArgs(options.args), {
-      example: readIndex(options.example),
-      heldOut: options.heldOut ?? false,
-    });
-    process.stdout.write(`${withoutControls(text)}\n`);
+  .option('--pass-env <names>', 'Python: variables it may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN', '')
+  .action(async (given: string, options: InfoFlags) => {
+    const found = foundId(asId(given), options.builtin ?? false);
+    const args = readArgs(options.args);
+    const shown = { example: readIndex(options.example), heldOut: options.heldOut ?? false };
+    const text = found.python
+      ? await pythonEnvironmentInfo(
+          { id: found.id, python: found.python, args, passEnvironment: namesOf(options.passEnv) },
+          shown,
+        )
+      : await environmentInfo(found.id, args, shown);
+    print(withoutControls(text));
   });
 
+interface InfoFlags {
+  readonly args: string;
+  readonly example: string;
+  readonly heldOut?: boolean;
+  readonly builtin?: boolean;
+  readonly passEnv: string;
+}
+
+const installHelp = `
+NAME              the folder ./environments/NAME (with _ for -), and nothing else
+./FOLDER          a Python package on this machine, by its path
+OWNER/NAME[@V]    of the Environments Hub, fetched by the prime CLI
+pypi:NAME[==V]    of the package index; on it, some environments' names belong to unrelated packages, so it has to be written
+
+Packages go into a virtual environment of this project, .ratchet/python/<api>-<verifiers>: made with uv where it is found, else
+with python3 -m venv. Python from 3.11, before 3.14; RATCHET_PYTHON names one. Folders are installed editable.
+`;
+
 const install = new Command('install')
+  .description('install a Python environment (verifiers) into a virtual environment of this project')
+  .argument('<environment>', 'NAME, ./FOLDER, OWNER/NAME, OWNER/NAME@VERSION, pypi:PACKAGE or pypi:PACKAGE==VERSION')
+  .option('--api <v0|v1>', 'where the package does not show it: v0 has load_environment, v1 a Taskset')
+  .option('--set <name>', 'a virtual environment of its own, for packages that do not go together with the others')
+  .option('--json', 'as one JSON object; progress goes to stderr')
+  .addHelpText('after', installHelp)
+  .action(async (environment: string, { api, set, json = false }: { api?: string; set?: string; json?: boolean }) => {
+    const log = (line: string) => void (json ? process.stderr : process.stdout).write(`${line}\n`);
+    const isPerson = process.stdin.isTTY && process.stdout.isTTY && !json;
+    const options = { projectFolder: process.cwd(), log, api: readApi(api), set: readSet(set) };
+    const installed = await installEnvironment(environment, { ...options, ask: isPerson ? ask : undefined });
+    if (json) print(JSON.stringify(installed, null, 2));
+    if (!installed.done) {
+      process.exitCode = installed.code;
+      return;
+    }
+    if (!json) print(saysInstalled(installed, process.cwd()));
+  });
+
+const uninstall = new Command('uninstall')
+  .description("take a Python environment's package out of this project's virtual environments")
+  .argument('<name>', 'as env list has it')
+  .action(async (name: string) => {
+    const log = (line: string) => void process.stdout.write(`${line}\n`);
+    const isGone = await uninstallEnvironment(name, { projectFolder: process.cwd(), log });
+    log(
+      isGone
+        ? `uninstalled ${name}; what it had brought along stays`
+        : `${name} is not installed here; env list names what is`,
+    );
+    if (!isGone) process.exitCode = 1;
+  });
+
+const check = new Command('check')
   .description(
-    'install an environment of the Environments Hub, or a Python package of ./environments, with the prime CLI',
+    'load a Python environment, hold its methods against the installed verifiers, and play a rollout with answers that are made up',
   )
-  .argument('<environment>', 'OWNER/NAME, OWNER/NAME@VERSION, or the NAME of a folder of ./environments')
-  .action(async (environment: string) => {
-    process.exitCode = await installEnvironment(environment, process.cwd());
+  .argument('<name>', 'an id as in [[env]]; its code is run')
+  .option('-a, --args <json>', 'its arguments', '{}')
+  .option('--pass-env <names>', 'variables it may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN', '')
+  .option('--json', 'as one JSON object: ok, findings')
+  .action(async (given: string, options: { args: string; passEnv: string; json?: boolean }) => {
+    const found = foundId(given, false);
+    if (!found.python) {
+      throw new RatchetError(
+        'ConfigInvalid',
+        `${given} is no Python environment; to look at it: npx ratchet env info ${given}`,
+      );
+    }
+    const asked = {
+      id: found.id,
+      python: found.python,
+      args: readArgs(options.args),
+      passEnvironment: namesOf(options.passEnv),
+    };
+    const { ok, lines, findings } = await checkPythonEnvironment(asked);
+    print(options.json ? JSON.stringify({ ok, findings }, null, 2) : withoutControls(lines.join('\n')));
+    if (!ok) process.exitCode = 1;
   });
 
 export const envCommand = new Command('env')
@@ -60,10 +167,57 @@ export const envCommand = new Command('env')
   .addCommand(init)
   .addCommand(list)
   .addCommand(info)
-  .addCommand(install);
+  .addCommand(install)
+  .addCommand(uninstall)
+  .addCommand(check);
+
+function print(text: string): void {
+  process.stdout.write(`${text}\n`);
+}
+
+function saysInstalled(installed: Installed & { readonly done: true }, projectFolder: string): string {
+  const { package: one, api, verifiers, folder } = installed;
+  const { name, version, from } = one;
+  const editable = from.kind === 'pypi' ? '' : '; its files are used where they lie, so changes count at once';
+  return [
+    `installed ${name} ${version} (${api}, verifiers ${verifiers}) in ${path.relative(projectFolder, folder)}${editable}`,
+    `  npx ratchet env info ${name}    what it is`,
+    `  npx ratchet env check ${name}   whether it fits this verifiers, with a rollout played`,
+    `  in a run file: [[env]] id = "${name}"`,
+  ].join('\n');
+}
+
+async function ask(question: string): Promise<string> {
+  const terminal = createInterface({ input: process.stdin, output: process.stdout });
+  try {
+    return await terminal.question(question);
+  } finally {
+    terminal.close();
+  }
+}
+
+function readApi(api: string | undefined): VerifiersApi | undefined {
+  if (api === undefined || api === 'v0' || api === 'v1') return api;
+  throw new RatchetError('ConfigInvalid', `--api: expected v0 or v1, received ${JSON.stringify(api)}`);
+}
+
+function readSet(set: string | undefined): string | undefined {
+  if (set === undefined || /^[a-z][a-z0-9-]{0,30}$/.test(set)) return set;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `--set: expected small letters, digits and dashes, received ${JSON.stringify(set)}`,
+  );
+}
+
+function namesOf(text: string): string[] {
+  return text
+    .split(',')
+    .map((name) => name.trim())
+    .filter((name) => name !== '');
+}
 
 /** What an id stands for in this folder; a refusal where it stands for nothing that can be loaded. */
-function foundId(id: string, builtin: boolean): string {
+function foundId(id: string, builtin: boolean): FoundEnvironment & { readonly ok: true } {
   const found = environmentFinder({ projectFolder: process.cwd() })(id, { builtin });
   if (!found.ok) {
     const { expected, received, suggestion } = found;
@@ -71,7 +225,7 @@ function foundId(id: string, builtin: boolean): string {
     throw new RatchetError('EnvironmentUnknown', `expected ${expected}; received ${received}${instead}`);
   }
   if (found.said !== undefined) process.stderr.write(`${found.said}\n`);
-  return found.id;
+  return found;
 }
 
 /** What a new environment is made of: a run that works as it is. */

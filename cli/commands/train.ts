@@ -21,7 +21,7 @@ import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
 import { notYetLine } from '../describe-run-file.ts';
 import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
-import { installEnvironment } from '../install-environment.ts';
+import { installEnvironment } from '../python-environments/install.ts';
 import { refuseOtherKind } from '../other-kinds.ts';
 import { readAsLines } from '../read-as.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
@@ -182,7 +182,9 @@ export async function train(
 async function installMissing(file: string, options: LoadOptions): Promise<void> {
   const { missing } = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
   const wanted = new Set(missing.flatMap(({ install }) => install ?? []));
-  for (const environment of wanted) await installEnvironment(environment, options.projectFolder);
+  const log = (line: string) => void process.stdout.write(`${line}\n`);
+  for (const environment of wanted)
+    await installEnvironment(environment, { projectFolder: options.projectFolder, log });
 }
 
 type Teller = Pick<Clock, 'say' | 'part'>;

@@ -16,7 +16,7 @@ from verifiers.envs.singleturn_env import SingleTurnEnv
 from verifiers.errors import EmptyModelResponseError, InfraError, ToolError
 from verifiers.utils.env_utils import env_module_name
 
-from . import fast, rows, rubrics
+from . import check, fast, rows, rubrics
 from .failures import Refused, chain_of, describe, explain_load, is_outside
 from .policy import Policy
 from .v0_client import PipeClient, TurnUnavailable, to_openai_tool
@@ -35,8 +35,9 @@ UNSET = (("n", 1), ("extra_body", {}))
 class V0Environment:
     """One loaded environment. Rollouts that are kept alive for scoring lie in `live` until they are released."""
 
-    def __init__(self, handle: str, env: Any, policy: Policy, wire: Wire, scoring: str | None) -> None:
+    def __init__(self, handle: str, module: str, env: Any, policy: Policy, wire: Wire, scoring: str | None) -> None:
         self.handle = handle
+        self.module = module
         self.env = env
         self._policy = policy
         self._wire = wire
@@ -184,6 +185,9 @@ class V0Environment:
                 await leaf.rubric.cleanup(state)
         return {}
 
+    async def check(self) -> Message:
+        return check.check(self.env, self.module)
+
     async def unload(self) -> Message:
         await self.release(list(self._live))
         for leaf in rubrics.leaves_of(self.env):
@@ -229,7 +233,7 @@ def load(message: Message, policy: Policy, wire: Wire) -> V0Environment:
         if explained is error:
             raise
         raise explained from explained.__cause__
-    return V0Environment(str(message["env"]), env, policy, wire, message.get("scoring"))
+    return V0Environment(str(message["env"]), module_name, env, policy, wire, message.get("scoring"))
 
 
 def route_to_leaf(env: Any, given: Message) -> tuple[Any, Message, tuple[str, ...]]:

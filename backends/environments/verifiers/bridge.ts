@@ -7,6 +7,7 @@ import type { JsonValue } from '../../../core/spec/run-spec.ts';
 import { type CallOptions, ChildRefused, PythonChild, unavailable } from './child.ts';
 import { childEnvironment } from './child-environment.ts';
 import {
+  Checked,
   Inputs,
   LoadedEnvironment,
   type LoadRequest,
@@ -66,6 +67,8 @@ export interface Bridge {
   score(request: ScoreRequest, options?: { readonly signal?: AbortSignal | undefined }): Promise<readonly Score[]>;
   /** Lets states go that were kept alive. */
   release(request: { readonly env: string; readonly live: readonly (string | number)[] }): Promise<void>;
+  /** How a loaded environment is declared, and where its code does not fit the installed verifiers (v0). */
+  check(request: { readonly env: string }): Promise<Checked>;
   unload(request: { readonly env: string }): Promise<void>;
   /** Versions of the first child. */
   about(): Promise<Ready>;
@@ -249,6 +252,10 @@ class ChildrenBridge implements Bridge {
       byChild.set(held.child, [...(byChild.get(held.child) ?? []), held.name]);
     }
     await Promise.all([...byChild].map(([child, names]) => this.#call(child, 'release', { env, live: names })));
+  }
+
+  async check(request: { readonly env: string }): Promise<Checked> {
+    return Checked.parse(await this.#ask(this.#slotFor(undefined), 'check', request));
   }
 
   async unload({ env }: { readonly env: string }): Promise<void> {

@@ -206,3 +206,23 @@ export interface ScoreRequest {
 }
 
 export const Scores = z.object({ scores: z.array(Score) });
+
+/** Something about an environment's code that is wrong, or will be. */
+export const CodeFinding = z.object({
+  severity: z.enum(['error', 'warning']),
+  /** file:line */
+  place: z.string().nullable(),
+  says: z.string(),
+  fix: z.string(),
+});
+export type CodeFinding = z.infer<typeof CodeFinding>;
+
+/** What the code of a loaded environment says of itself (`check.py`). */
+export const Checked = z.object({
+  /** Of `load_environment`: defaults as JSON, null where one has to be given. */
+  arguments: z.array(z.object({ name: z.string(), default: z.string().nullable(), annotation: z.string().nullable() })),
+  doc: z.string().nullable(),
+  /** Methods that do not fit the installed verifiers. */
+  findings: z.array(CodeFinding),
+});
+export type Checked = z.infer<typeof Checked>;

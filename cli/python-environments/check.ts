@@ -1,0 +1,164 @@
+import path from 'node:path';
+import type {
+  CodeFinding,
+  LoadedEnvironment,
+  PlayedRow,
+  SampledTurn,
+  Score,
+  TurnRequest,
+  WireError,
+  WireTool,
+} from '../../backends/environments/verifiers/protocol.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { type AskedEnvironment, type OpenedEnvironment, withPythonEnvironment } from './opened.ts';
+
+export interface EnvironmentReport {
+  /** No finding is an error. */
+  readonly ok: boolean;
+  readonly findings: readonly CodeFinding[];
+  /** For people. */
+  readonly lines: readonly string[];
+}
+
+/** Turns of answers that are made up after which a rollout is broken off. */
+const turnsMax = 16;
+const rolloutDeadlineS = 120;
+
+/**
+ * Loads a Python environment, holds the methods it overrides against those of the installed verifiers, and plays and scores one rollout with
+ * answers that are made up: it is the code that is tried, not the task.
+ */
+export async function checkPythonEnvironment(asked: AskedEnvironment): Promise<EnvironmentReport> {
+  const { id, python } = asked;
+  const title = `${id} ${python.version} with verifiers ${python.verifiers}, api ${python.api}`;
+  const said: string[] = [];
+  const findings: CodeFinding[] = [];
+  try {
+    await withPythonEnvironment(asked, async (opened) => {
+      const { loaded, rows } = opened;
+      const [train, heldOut] = [await rows('train'), await rows('eval')];
+      said.push(`✓ loads: ${loaded.class}, ${train.length} examples to train on, ${heldOut.length} to evaluate on`);
+      findings.push(...looksWrong(loaded, train.length));
+      if (loaded.api === 'v0') findings.push(...(await opened.bridge.check({ env: opened.env })).findings);
+      if (loaded.api === 'v0' && train[0] !== undefined) {
+        const played = await tryOut(opened, train[0], python.source ?? python.module);
+        said.push(...played.said);
+        findings.push(...played.findings);
+      }
+    });
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    findings.push(ofLoading(error, asked));
+  }
+  const ok = findings.every(({ severity }) => severity !== 'error');
+  return { ok, findings, lines: [title, ...said.map((line) => `  ${line}`), ...findings.flatMap(findingLines)] };
+}
+
+function findingLines({ severity, place, says, fix }: CodeFinding): string[] {
+  const [first = '', ...rest] = says.split('\n');
+  const at = place === null ? '' : `${relative(place)}  `;
+  return [`  ${severity === 'error' ? '✗' : '!'} ${at}${first}`, ...rest.map((line) => `    ${line}`), ...(fix === '' ? [] : [`    → ${fix}`])]; // prettier-ignore
+}
+
+function relative(place: string): string {
+  const short = path.relative(process.cwd(), place);
+  return short.startsWith('..') ? place : short;
+}
+
+function looksWrong({ reward_names: names, weights }: LoadedEnvironment, examples: number): CodeFinding[] {
+  const finding = (says: string, fix: string): CodeFinding => ({ severity: 'error', place: null, says, fix });
+  return [
+    ...(examples > 0 ? [] : [finding('it has no examples to train on', 'give it a dataset with at least one row')]),
+    ...(names.some((_, i) => weights[i] !== 0)
+      ? []
+      : [finding('no reward function has a weight, so every reward is 0', 'vf.Rubric(funcs=[…], weights=[1.0])')]),
+  ];
+}
+
+function ofLoading(error: RatchetError, { python }: AskedEnvironment): CodeFinding {
+  const [says = '', fix = ''] = error.message.split('. To mend it: ');
+  const place = placeIn(error.message, python.source ?? python.module);
+  return { severity: 'error', place, says: `it does not load: ${says}`, fix };
+}
+
+interface Tried {
+  readonly said: readonly string[];
+  readonly findings: readonly CodeFinding[];
+}
+
+async function tryOut({ bridge, loaded, env }: OpenedEnvironment, input: string, source: string): Promise<Tried> {
+  let turns = 0;
+  const over = new AbortController();
+  const onSample = (wanted: TurnRequest): Promise<SampledTurn> => {
+    turns += 1;
+    if (turns > turnsMax) over.abort();
+    return Promise.resolve(madeUp(wanted, turns));
+  };
+  const request = { env, input, model: 'made-up', sampling: {}, with_tokens: false, deadline_s: rolloutDeadlineS };
+  let played: PlayedRow;
+  try {
+    played = await bridge.rollout({ ...request, score: false, keep: false }, { onSample, signal: over.signal });
+  } catch (error) {
+    if (over.signal.aborted) return { said: [`– a rollout was broken off after ${turnsMax} turns of made-up answers: nothing ends it before`], findings: [] }; // prettier-ignore
+    if (!(error instanceof RatchetError)) throw error;
+    return { said: [], findings: [failed('its rollout failed', error.message, source)] };
+  }
+  const { outcome, error } = played;
+  if (error !== null && outcome !== 'policy_failure') return { said: [], findings: [failed('its rollout failed', textOf(error), source)] }; // prettier-ignore
+  const judged = played.judged ?? (await scored(bridge, env, played));
+  if (judged === null) return { said: [`✓ plays: ${outcome} after ${turns} turns of made-up answers`], findings: [] };
+  if ('error' in judged) return { said: [], findings: [failed('its rollout could not be scored', textOf(judged.error), source)] }; // prettier-ignore
+  const metrics = Object.entries(judged.metrics).map(([name, value]) => `${name} ${value}`);
+  const how = loaded.scoring === 'stored' ? 'from its stored row' : 'where it was played';
+  const many = turns === 1 ? 'one made-up answer' : `${turns} turns of made-up answers`;
+  return {
+    said: [`✓ plays: ${outcome} after ${many}; scored ${how}: reward ${judged.reward} (${metrics.join(', ')})`],
+    findings: [],
+  };
+}
+
+async function scored(bridge: OpenedEnvironment['bridge'], env: string, played: PlayedRow): Promise<Score | null> {
+  const rollout = played.live === null ? { row: played.row } : { live: played.live };
+  const [score = null] = await bridge.score({ env, rollouts: [rollout] });
+  return score;
+}
+
+function failed(what: string, text: string, source: string): CodeFinding {
+  return { severity: 'error', place: placeIn(text, source), says: `${what}: ${text}`, fix: '' };
+}
+
+function textOf({ type, message, traceback }: WireError): string {
+  return `${type}: ${message}${traceback === '' ? '' : `\n${traceback.trim()}`}`;
+}
+
+/** The innermost place of a traceback that is in the package: file:line. `source`: its folder, or its module. */
+function placeIn(traceback: string, source: string): string | null {
+  const frames = [...traceback.matchAll(/File "([^"]+)", line (\d+)/g)];
+  const own = frames.filter(([, file = '']) => file.startsWith(source + path.sep) || file.includes(`/${source}.py`) || file.includes(`/${source}/`)); // prettier-ignore
+  const [, file, line] = own.at(-1) ?? [];
+  return file === undefined ? null : `${file}:${line}`;
+}
+
+/** The first answer calls the first tool, if there is one; the others are a text. */
+function madeUp({ tools }: TurnRequest, turn: number): SampledTurn {
+  const usage = { prompt_tokens: 1, completion_tokens: 1 };
+  const [tool] = tools ?? [];
+  if (tool && turn === 1) {
+    const call = { id: 'call_1', ...madeUpCall(tool) };
+    return { content: null, tool_calls: [call], finish_reason: 'tool_calls', usage, tokens: null };
+  }
+  return { content: 'A made-up answer.', tool_calls: [], finish_reason: 'stop', usage, tokens: null };
+}
+
+function madeUpCall(tool: WireTool): { readonly name: string; readonly arguments: string } {
+  const { name = '', parameters } = (tool['function'] ?? {}) as { name?: string; parameters?: Parameters };
+  const given = Object.entries(parameters?.properties ?? {}).map(([key, { type }]) => [key, values[type ?? ''] ?? 'x']);
+  return { name, arguments: JSON.stringify(Object.fromEntries(given)) };
+}
+
+interface Parameters {
+  readonly properties?: Readonly<Record<string, { readonly type?: string }>>;
+}
+
+/** By JSON schema's types; a text for all others. */
+const values: Readonly<Record<string, unknown>> = { integer: 1, number: 1, boolean: true, array: [], object: {} };

@@ -1,0 +1,48 @@
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { type Bridge, openBridge } from '../../backends/environments/verifiers/bridge.ts';
+import type { LoadedEnvironment, WireRow } from '../../backends/environments/verifiers/protocol.ts';
+import { pythonIn } from '../../backends/python/interpreter.ts';
+import type { JsonValue, PythonEnvironmentSpec } from '../../core/spec/run-spec.ts';
+import { toldWhenSlow } from '../told-when-slow.ts';
+
+/** A Python environment that a command looks at. */
+export interface AskedEnvironment {
+  readonly id: string;
+  readonly python: PythonEnvironmentSpec;
+  readonly args: Readonly<Record<string, JsonValue>>;
+  /** Names of variables that it may see beside the usual ones. */
+  readonly passEnvironment: readonly string[];
+}
+
+export interface OpenedEnvironment {
+  readonly bridge: Bridge;
+  readonly loaded: LoadedEnvironment;
+  /** The handle in calls of the bridge. */
+  readonly env: string;
+  /** Rows of its examples, each a line of JSON. */
+  rows(split: 'train' | 'eval'): Promise<readonly string[]>;
+}
+
+/** Loads an environment into a Python process of its own, which ends with the work. */
+export async function withPythonEnvironment<T>(
+  { id, python, args, passEnvironment }: AskedEnvironment,
+  work: (opened: OpenedEnvironment) => Promise<T>,
+): Promise<T> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-env-'));
+  const bridge = await openBridge({ python: pythonIn(python.folder), folder, variables: passEnvironment });
+  try {
+    const request = { env: id, env_id: python.module, api: python.api, args };
+    const config = python.api === 'v0' ? {} : { config: { taskset: { id: python.module, ...args } } satisfies WireRow };
+    const loaded = await toldWhenSlow(id, () => bridge.load({ ...request, ...config }));
+    const rows = async (split: 'train' | 'eval') => {
+      const { file } = await bridge.inputs({ env: id, split });
+      return (await readFile(file, 'utf8')).split('\n').filter((line) => line !== '');
+    };
+    return await work({ bridge, loaded, env: id, rows });
+  } finally {
+    await bridge.close();
+    await rm(folder, { recursive: true, force: true });
+  }
+}
