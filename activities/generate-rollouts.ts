@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { setMaxListeners } from 'node:events';
 import { layout } from '../core/layout.ts';
 import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce } from '../core/rl/chunks.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
@@ -104,6 +105,7 @@ async function generate(
   );
   const missing = wanted.filter(({ place }) => !journal.has(place));
   const brokenOff = new AbortController();
+  setMaxListeners(0, brokenOff.signal); // whoever waits for its group listens
   const together = groupsPlayed(missing, brokenOff.signal);
   const adopted = wanted.length - missing.length;
 

@@ -33,7 +33,8 @@ export function resultRow(rollout: ScoredRollout, { example, record, tools, plac
 }
 
 /** Columns that are there for scoring alone. */
-function withoutState({ scoring_state: _, trajectory: __, ...row }: RolloutRow): RolloutRow {
+function withoutState(record: RolloutRow): RolloutRow {
+  const { scoring_state: _, trajectory: __, ...row } = record;
   return row;
 }
 

@@ -41,7 +41,13 @@ class FakeBridge implements PlayingBridge {
 
   async rollout(...[request, { onSample, signal }]: Parameters<PlayingBridge['rollout']>) {
     const played = await this.child.play(
-      (messages, tools) => onSample({ messages, tools: (tools as readonly Row[]) ?? null, sampling: {}, signal: signal ?? new AbortController().signal }),
+      (messages, tools) =>
+        onSample({
+          messages,
+          tools: (tools as readonly Row[]) ?? null,
+          sampling: {},
+          signal: signal ?? new AbortController().signal,
+        }),
       request,
     );
     const live = request.keep ? `env#${++this.#number}` : null;
@@ -245,7 +251,7 @@ test('a group that needs its states is scored when its last rollout is there, an
   assert.equal(bridge.scored.length, 0);
   const [third, one, two] = await Promise.all([...first, play(1)]);
   assert.deepEqual(
-    [one!, two!, third!].map(({ judged }) => judged),
+    [one?.judged, two?.judged, third?.judged],
     [30, 31, 32].map((reward) => ({ reward, metrics: { right: reward } })),
   );
   assert.equal(bridge.live.size, 0);

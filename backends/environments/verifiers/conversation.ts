@@ -112,7 +112,15 @@ function textOf(content: WireMessage['content']): string {
 /** verifiers keeps calls flat, OpenAI's API has them in `function`. */
 function toolCall(call: Readonly<Record<string, unknown>>): MessageToolCall {
   const called = (call['function'] ?? call) as Readonly<Record<string, unknown>>;
-  const { name, arguments: given } = called;
-  const text = typeof given === 'string' ? given : JSON.stringify(given ?? {});
-  return { id: String(call['id'] ?? ''), type: 'function', function: { name: String(name), arguments: text } };
+  const { arguments: given } = called;
+  const written = typeof given === 'string' ? given : JSON.stringify(given ?? {});
+  return {
+    id: stringOf(call['id']),
+    type: 'function',
+    function: { name: stringOf(called['name']), arguments: written },
+  };
+}
+
+function stringOf(value: unknown): string {
+  return typeof value === 'string' ? value : '';
 }

@@ -6,7 +6,7 @@ import type { RolloutPlace } from '../types.ts';
 interface Waiting<Live> {
   readonly live: Live;
   readonly resolve: (judgement: Judgement) => void;
-  readonly reject: (reason: unknown) => void;
+  readonly reject: (reason: Error) => void;
 }
 
 interface Group<Live> {
@@ -33,11 +33,11 @@ export class GroupScores<Live> {
     const group = this.#groupOf(place);
     return new Promise<Judgement>((resolve, reject) => {
       const stop = (): void => {
-        const reason = place.signal.aborted ? (place.signal.reason as Error) : brokenOff();
+        const reason: unknown = place.signal.aborted ? place.signal.reason : brokenOff();
         if (group.waiting.get(place.index)?.live === live) group.waiting.delete(place.index);
         this.#forgetEmpty(place.group, group);
         settled();
-        reject(reason);
+        reject(reason as Error);
       };
       const signals = [place.signal, ...(place.brokenOff ? [place.brokenOff] : [])];
       const settled = (): void => signals.forEach((signal) => signal.removeEventListener('abort', stop));
@@ -45,7 +45,7 @@ export class GroupScores<Live> {
       group.waiting.set(place.index, {
         live,
         resolve: (judgement) => (settled(), resolve(judgement)),
-        reject: (reason) => (settled(), reject(reason as Error)),
+        reject: (reason) => (settled(), reject(reason)),
       });
       if (signals.some(({ aborted }) => aborted)) stop();
       else void this.#scoreComplete(place, group);
@@ -71,7 +71,7 @@ export class GroupScores<Live> {
       );
     } catch (error) {
       if (group.gone.size > 0) this.#groups.set(name, { waiting: new Map(), gone: group.gone });
-      for (const { reject } of members) reject(error);
+      for (const { reject } of members) reject(error as Error);
     }
   }
 

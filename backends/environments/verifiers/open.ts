@@ -67,7 +67,7 @@ async function load(
     env,
     env_id: python.module,
     api: python.api,
-    args: args as Record<string, JsonValue>,
+    args,
   });
   const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
   return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env) };
