@@ -3,6 +3,7 @@ import { RatchetError } from '../../../core/errors.ts';
 import { judgeAttemptsMax, judgeRetryMs } from '../../../core/limits.ts';
 import type { Example, Judgement, Outcome, Rollout, RolloutRow, ToolSchema } from '../../../core/rl/rollout.ts';
 import { outcomeOfFailure } from '../../../core/rl/failures.ts';
+import { secretValues, withoutSecrets } from '../../../core/spec/secrets.ts';
 import { tracebackOf } from '../score.ts';
 import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } from '../types.ts';
 import { Conversation } from './conversation.ts';
@@ -69,7 +70,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
     }
     if (outcome === 'infra_failure' || outcome === 'overlong_prompt') {
       await letGo(played.live);
-      return { turns, outcome, error: errorText(played), record };
+      return { turns, outcome, error: errorText(played), record: withoutSecretsIn(record) };
     }
     if (!inPlace) return { turns, outcome, record };
     const judged = inGroups
@@ -182,6 +183,11 @@ function textOf(error: unknown): string {
   const words = [type, message].filter((part) => typeof part === 'string').join(': ');
   const known = [traceback, words, chain].find((part) => typeof part === 'string' && part !== '');
   return tracebackOf(known ?? JSON.stringify(error));
+}
+
+/** What a failing library says may hold a key. */
+function withoutSecretsIn(row: RolloutRow): RolloutRow {
+  return JSON.parse(withoutSecrets(JSON.stringify(row), secretValues(process.env))) as RolloutRow;
 }
 
 /** What becomes of a child is the rollout's own misfortune, to be played again: it is no reason to stop the others. */

@@ -32,28 +32,33 @@ const bridges = new Map<string, OpenedBridge[]>();
  * one, in a new child where the one before is gone.
  */
 export async function openVerifiers({ id, args, python }: PythonEntry): Promise<Environment> {
-  requireSameFiles(python);
   const opened = bridgeOf(python);
   const key = `${python.module}-${createHash('sha256').update(JSON.stringify(args)).digest('hex').slice(0, 12)}`;
   const known = opened.loaded.get(key);
   const loading = known ?? load(opened, key, { id, args, python });
   opened.loaded.set(key, loading);
-  loading.catch(() => opened.loaded.get(key) === loading && opened.loaded.delete(key));
+  loading.catch(() => {
+    opened.loaded.delete(key); // whoever asks again tries again
+    if (opened.loaded.size === 0) void forget(python.folder, opened);
+  });
   return verifiersEnvironment(id, await loading);
 }
 
 /** Ends all Python children of this process, and what is open of them. */
 async function closeVerifiers(): Promise<void> {
-  const all = [...bridges.values()].flat();
-  bridges.clear();
-  await Promise.all(
-    all.map(async ({ bridge, loaded }) => {
-      for (const loading of loaded.values()) await loading.then(closeInputs, () => undefined);
-      await bridge.then(
-        (opened) => opened.close(),
-        () => undefined,
-      );
-    }),
+  const all = [...bridges].flatMap(([folder, known]) => known.map((opened) => forget(folder, opened)));
+  await Promise.all(all);
+}
+
+/** Ends the children of one bridge; what a mended package is loaded into is another. */
+async function forget(folder: string, gone: OpenedBridge): Promise<void> {
+  const left = (bridges.get(folder) ?? []).filter((opened) => opened !== gone);
+  if (left.length > 0) bridges.set(folder, left);
+  else bridges.delete(folder);
+  for (const loading of gone.loaded.values()) await loading.then(closeInputs, () => undefined);
+  await gone.bridge.then(
+    (bridge) => bridge.close(),
+    () => undefined,
   );
 }
 
@@ -62,6 +67,7 @@ async function load(
   env: string,
   { id, args, python }: PythonEntry,
 ): Promise<LoadedVerifiers> {
+  requireSameFiles(python);
   const bridge = await opening;
   const loaded = await bridge.load({
     env,
