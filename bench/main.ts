@@ -6,6 +6,7 @@ import { engineTrain } from './engine-train.ts';
 import { faults } from './faults.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
+import { rolloutsVerifiers } from './rollouts-verifiers.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
 import { statusLatency } from './status-latency.ts';
@@ -30,6 +31,7 @@ for (const command of [
   longRun,
   faults,
   s3Upload,
+  rolloutsVerifiers,
   view,
   statusLatency,
   configs,

@@ -38,8 +38,8 @@ def to_row(state: Any) -> dict[str, Any]:
     return state_to_output(state)
 
 
-def scoring_state(state: Any) -> str:
-    """The text that goes into a row's `scoring_state`. Raises `NotKept`."""
+def scoring_state(state: Any, route: tuple[str, ...]) -> str:
+    """The text that goes into a row's `scoring_state`; `route` leads to the member of a group. Raises `NotKept`."""
     given = state["input"]
     if state.get("task") is not given:
         raise NotKept("its input carries a task of its own")
@@ -50,6 +50,8 @@ def scoring_state(state: Any) -> str:
         "info": kept_values({"info": state.get("info")}, frozenset())["info"],
         "steps": steps_of(state),
     }
+    if route:
+        kept["route"] = route
     if (final := state.get("final_env_response")) is not None:
         kept["final"] = serialize_messages_for_output(final)
     return to_line(kept).decode()
@@ -105,9 +107,8 @@ def judged(row: dict[str, Any] | None) -> dict[str, Any] | None:
     return json.loads(text).get("judged") if isinstance(text, str) and text.startswith('{"judged"') else None
 
 
-def restore(state: Any, row: dict[str, Any]) -> None:
+def restore(state: Any, row: dict[str, Any], kept: dict[str, Any]) -> None:
     """Puts into a fresh state of the row's input what the rollout had come to."""
-    kept = json.loads(row[COLUMN])
     state["completion"] = normalize_messages(revive_all(row.get("completion") or []))
     conversation = [*state["prompt"], *state["completion"]]
     for key, value in {**kept["flags"], **kept["columns"]}.items():
@@ -117,9 +118,8 @@ def restore(state: Any, row: dict[str, Any]) -> None:
     state["trajectory"] = [restore_step(step, conversation, state["trajectory_id"]) for step in kept["steps"]]
 
 
-def input_of(row: dict[str, Any]) -> dict[str, Any]:
+def input_of(row: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
     """The dataset's row that the rollout began with, as its environment left it."""
-    kept = json.loads(row[COLUMN])
     given: dict[str, Any] = {**kept["input"], "prompt": revive_all(row["prompt"]), "example_id": row["example_id"]}
     given["answer"] = row.get("answer", "")
     if kept["info"] is not None:

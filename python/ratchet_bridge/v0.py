@@ -96,7 +96,7 @@ class V0Environment:
 
     async def _finish(self, leaf: Any, state: Any, route: tuple[str, ...], message: Message) -> Message:
         outcome, error = outcome_of(state)
-        kept, why = self._kept(state)
+        kept, why = self._kept(state, route)
         live, judged = None, None
         if outcome in ("infra_failure", "overlong_prompt"):
             pass  # says nothing about the policy: no reward
@@ -123,12 +123,12 @@ class V0Environment:
             "live": live,
         }
 
-    def _kept(self, state: Any) -> tuple[str | None, str | None]:
+    def _kept(self, state: Any, route: tuple[str, ...]) -> tuple[str | None, str | None]:
         """What goes into the row for scoring it later, or why nothing does."""
         if self._why is not None:
             return None, self._why
         try:
-            return rows.scoring_state(state), None
+            return rows.scoring_state(state, route), None
         except (rows.NotKept, RecursionError) as not_kept:
             logger.warning("a rollout was scored at once: %s", not_kept)
             return None, str(not_kept)
@@ -153,9 +153,13 @@ class V0Environment:
         row = rollout.get("row") or {}
         if rows.COLUMN not in row:
             raise Refused("NotScorable", f"the row of example {row.get('example_id')} was not kept for scoring")
-        leaf, given, _ = route_to_leaf(self.env, rows.input_of(row))
-        state = await leaf.init_state(given, PipeClient(self._policy, None, "policy", False), "policy", {})
-        rows.restore(state, row)
+        kept = json.loads(row[rows.COLUMN])
+        leaf = self.env
+        for name in kept.get("route", ()):
+            leaf = leaf.get_env_for_name(name)
+        client = PipeClient(self._policy, None, "policy", False)
+        state = await leaf.init_state(rows.input_of(row, kept), client, "policy", {})
+        rows.restore(state, row, kept)
         return leaf, state
 
     async def _score_states(self, states: list[tuple[Any, Any]]) -> list[Message]:

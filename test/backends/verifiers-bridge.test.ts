@@ -57,7 +57,9 @@ function turn(said: Partial<SampledTurn>): SampledTurn {
   return { content: null, tool_calls: [], finish_reason: 'stop', usage, tokens: null, ...said };
 }
 
-const text = (content: string): Says => () => ({ content });
+const text =
+  (content: string): Says =>
+  () => ({ content });
 
 async function lines(bridge: Bridge, env: string): Promise<string[]> {
   const { file } = await bridge.inputs({ env, split: 'train' });
@@ -142,7 +144,7 @@ describe('a verifiers environment in its child', { skip: installed.why }, () => 
       ...(await bridge.score({ env, rollouts: [{ row: played.row }] })),
       ...(await bridge.score({ env, rollouts: [{ live: live.live! }] })),
     ];
-    const metrics = { solved_reward: 1, tries: 3, turns: 3, heard: 59, spoken: 9, num_turns: 3 };
+    const metrics = { solved_reward: 1, tries: 3, turns: 3, heard: 58, spoken: 9, num_turns: 3 };
     assert.deepEqual(fromRow, { reward: 1, metrics });
     assert.deepEqual(fromState, fromRow);
     await bridge.release({ env, live: [live.live!] });
@@ -283,7 +285,9 @@ describe('what goes wrong in an environment', { skip: installed.why }, () => {
   });
 
   test('a turn that could not be sampled says nothing about the policy', async () => {
-    const { played } = await failing({}, () => Promise.reject(new RatchetError('InferenceUnavailable', 'connection reset')));
+    const { played } = await failing({}, () =>
+      Promise.reject(new RatchetError('InferenceUnavailable', 'connection reset')),
+    );
     assert.deepEqual(
       [played.outcome, played.error?.type, played.error?.retryable],
       ['infra_failure', 'unavailable', true],
@@ -482,27 +486,47 @@ describe('a child that ends', { skip: installed.why }, () => {
     const { env, inputs } = await loaded(bridge, 'toy_single');
     const { pids } = bridge;
     assert.equal(pids.length, 2);
-    assert.deepEqual(outcomes(await Promise.all(inputs.map((input) => play(bridge, env, input, text('x'))))), Array(16).fill('ok'));
+    assert.deepEqual(
+      outcomes(await Promise.all(inputs.map((input) => play(bridge, env, input, text('x'))))),
+      Array(16).fill('ok'),
+    );
     await bridge.close();
     for (const pid of pids) assert.throws(() => process.kill(pid, 0), { code: 'ESRCH' });
-    assert.deepEqual((await readdir(bridge.folder)).filter((name) => name.startsWith('spill')), []);
+    assert.deepEqual(
+      (await readdir(bridge.folder)).filter((name) => name.startsWith('spill')),
+      [],
+    );
   });
 });
 
 describe('what a child sees of our environment', { skip: installed.why }, () => {
   test('is what everyone may see, and the names that the config lists', async () => {
-    const secrets = { AWS_SECRET_ACCESS_KEY: 's', TEMPORAL_API_KEY: 's', WANDB_API_KEY: 's', JUDGE_KEY: 'j', OTHER_KEY: 'o' };
+    const secrets = {
+      AWS_SECRET_ACCESS_KEY: 's',
+      TEMPORAL_API_KEY: 's',
+      WANDB_API_KEY: 's',
+      JUDGE_KEY: 'j',
+      OTHER_KEY: 'o',
+    };
     const bridge = await open({ environment: { ...process.env, ...secrets }, variables: ['JUDGE_KEY'] });
     await bridge.about();
     if (!existsSync(`/proc/${bridge.pids[0]}/environ`)) return;
-    const seen = (await readFile(`/proc/${bridge.pids[0]}/environ`, 'utf8')).split('\0').map((pair) => pair.split('=')[0]);
+    const seen = (await readFile(`/proc/${bridge.pids[0]}/environ`, 'utf8'))
+      .split('\0')
+      .map((pair) => pair.split('=')[0]);
     assert(seen.includes('JUDGE_KEY') && seen.includes('PATH'));
-    assert.deepEqual(seen.filter((name) => /AWS|TEMPORAL|WANDB|OTHER|RATCHET/.test(name!)), []);
+    assert.deepEqual(
+      seen.filter((name) => /AWS|TEMPORAL|WANDB|OTHER|RATCHET/.test(name!)),
+      [],
+    );
   });
 
   test('never is a credential of the store or of Temporal', async () => {
     for (const name of ['AWS_SECRET_ACCESS_KEY', 'TEMPORAL_API_KEY', 'RATCHET_PAYLOAD_KEY', 'AWS_*']) {
-      await assert.rejects(open({ variables: [name] }), { code: 'ConfigInvalid', message: new RegExp(`do not get ${name.replace('*', '\\*')}`) });
+      await assert.rejects(open({ variables: [name] }), {
+        code: 'ConfigInvalid',
+        message: new RegExp(`do not get ${name.replace('*', '\\*')}`),
+      });
     }
   });
 });

@@ -142,6 +142,7 @@ class ChildrenBridge implements Bridge {
   readonly #groups = new Map<string, Slot>();
   /** Which child keeps a state, and what it calls it. */
   readonly #live = new Map<string, { readonly child: PythonChild; readonly name: string }>();
+  readonly #cleanups = new Set<Promise<void>>();
   #starts = 0;
   #isClosed = false;
 
@@ -161,11 +162,13 @@ class ChildrenBridge implements Bridge {
           logFile,
           ...(silentS === undefined ? {} : { silentTicks: silentS }),
         });
-        void child.ended.then(async (why) => {
+        const cleaned = child.ended.then(async (why) => {
           if (!this.#isClosed) log(why.message);
           this.#forget(child);
           await rm(spillFolder, { recursive: true, force: true });
+          this.#cleanups.delete(cleaned);
         });
+        this.#cleanups.add(cleaned);
         return child;
       };
       return new Slot(start, (child) => this.#loadAll(child));
@@ -267,6 +270,7 @@ class ChildrenBridge implements Bridge {
   async close(): Promise<void> {
     this.#isClosed = true;
     await Promise.all(this.#slots.map(({ child }) => child?.close()));
+    await Promise.all(this.#cleanups);
   }
 
   #loadOptions(signal?: AbortSignal): CallOptions {

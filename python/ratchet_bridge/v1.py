@@ -1,0 +1,224 @@
+"""Environments of verifiers' v1 API (0.4): a taskset, its agents, and episodes as rows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from typing import Any
+
+from verifiers.v1.clients import ModelContext
+from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.types import SamplingConfig
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+from . import v1_client
+from .failures import Refused, describe, explain_load
+from .policy import Policy
+from .v1_client import ADDRESS, config_for, initial_messages
+from .wire import Message, Wire, to_line
+
+#: An endless taskset is cut off here: a dataset has a length.
+TASKS_MAX = 1_000_000
+
+
+class V1Environment:
+    """One loaded environment, with what it serves to its agents while it is loaded."""
+
+    def __init__(self, handle: str, env: Any, stack: contextlib.AsyncExitStack, wire: Wire) -> None:
+        self.handle = handle
+        self.env = env
+        self._stack = stack
+        self._wire = wire
+
+    def describe(self) -> Message:
+        task = next(iter(self.env.taskset), None)
+        rewards = [] if task is None else [(fn.__name__, float(getattr(fn, "_vf_weight", 1.0))) for fn in task.hooks("reward")]
+        metrics = [] if task is None else [(fn.__name__, 0.0) for fn in task.hooks("metric")]
+        agents = agent_config_fields(self.env.config)
+        return {
+            "env": self.handle,
+            "api": "v1",
+            "class": type(self.env).__name__,
+            "requires_group": False,
+            "provides_advantages": False,
+            "reward_names": [name for name, _ in [*rewards, *metrics]],
+            "weights": [weight for _, weight in [*rewards, *metrics]],
+            "system_prompt": None if task is None else task.data.system_prompt,
+            "tools": None,
+            "max_turns": next((config.max_turns for config in agents.values()), None),
+            "sampling": {},
+            "scoring": "in_place",
+            "scoring_why": "an episode's rewards may look at the place where its agent worked",
+            "is_single_turn": False,
+        }
+
+    def inputs(self, split: str) -> Message:
+        """A taskset has one list of tasks; which of them are for evaluation is the config's choice."""
+        path = self._wire.new_file("jsonl")
+        total = 0
+        with path.open("wb") as file:
+            for task in itertools.islice(self.env.taskset, TASKS_MAX):
+                data = task.data
+                row = {
+                    "prompt": initial_messages(data.system_prompt, data.prompt),
+                    "example_id": total,
+                    "answer": str(getattr(data, "answer", "") or ""),
+                    "task": data.model_dump(mode="json", exclude_none=True),
+                }
+                file.write(to_line(row) + b"\n")
+                total += 1
+        return {"total": total, "file": str(path), "changed_columns": []}
+
+    async def rollout(self, request: object, message: Message) -> Message:
+        """An episode, as the row of the agent that is trained."""
+        started = time.time()
+        given = message["input"]
+        row = json.loads(given) if isinstance(given, str) else given
+        try:
+            episode = await self._play(request, row["task"], message)
+        except Exception as error:
+            return no_episode(error, row, started)
+        return to_result(episode, row)
+
+    async def episode(self, request: object, message: Message) -> Message:
+        """An episode whole, as verifiers' traces.jsonl has it."""
+        episode = await self._play(request, message["task"], message)
+        return {"episode": episode.model_dump(mode="json", exclude_none=True)}
+
+    async def _play(self, request: object, data: Message, message: Message) -> Any:
+        kind = type(self.env.taskset).task_type()
+        task = kind(kind.data_type().model_validate(data), self.env.config.taskset.task)
+        context = ModelContext(
+            client=config_for(request),
+            model=str(message.get("model") or "policy"),
+            sampling=SamplingConfig(**(message.get("sampling") or {})),
+        )
+        (slot,) = self.env.slots(task)
+        return await self.env.run_slot(slot, context)
+
+    async def unload(self) -> Message:
+        await self._stack.aclose()
+        return {}
+
+
+def load(message: Message, loop: asyncio.AbstractEventLoop, policy: Policy, wire: Wire) -> V1Environment:
+    env_id = str(message["env_id"])
+    v1_client.install(policy)
+    config = dict(message.get("config") or {})
+    config["taskset"] = {"id": env_id, **(config.get("taskset") or {})}
+    if message.get("args"):
+        config["taskset"].update(message["args"])
+    try:
+        env = load_environment(resolve_env_config(config))
+    except Exception as error:
+        module = env_id.rsplit("/", 1)[-1].split("@", 1)[0].replace("-", "_").lower()
+        explained = explain_load(error, env_id, module, "")
+        if explained is error:
+            raise
+        raise explained from explained.__cause__
+    stack = contextlib.AsyncExitStack()
+    loop.run_until_complete(stack.enter_async_context(env.serving()))
+    return V1Environment(str(message["env"]), env, stack, wire)
+
+
+def to_result(episode: Any, given: Message) -> Message:
+    """The trace that is trained, in the shape of a row of the older API's results.jsonl."""
+    trace = next((trace for trace in episode.traces if is_trained(trace)), None)
+    if trace is None:
+        text = "; ".join(error.message for error in episode.errors) or "no agent of it samples the policy"
+        return no_episode(Refused("NoTrace", f"the episode has no trace to train on: {text}"), given, time.time())
+    outcome, error = outcome_of(episode, trace)
+    messages = [v1_client.message_to_wire(message) for message in trace.messages]
+    prompt = given["prompt"]
+    judged = judged_of(trace) if outcome in ("ok", "truncated", "policy_failure") else None
+    usage = trace.usage
+    reward = judged.get("reward") if judged else None
+    metrics = (judged or {}).get("metrics") or {}
+    row = {
+        "example_id": given["example_id"],
+        "prompt": prompt,
+        "completion": messages[len(prompt) :],
+        "answer": given.get("answer", ""),
+        "info": {"task": given["task"], "trace": trace.id, "traces": len(episode.traces)},
+        "reward": reward,
+        "metrics": metrics,
+        **metrics,
+        "error": None if error is None else {"error": error["type"], "message": error["message"]},
+        "timing": trace.timing.model_dump(mode="json"),
+        "is_completed": trace.is_completed,
+        "is_truncated": trace.is_truncated,
+        "stop_condition": trace.stop_condition,
+        "token_usage": {
+            "input_tokens": float(usage.input_tokens if usage else 0),
+            "output_tokens": float(usage.completion_tokens if usage else 0),
+        },
+    }
+    return {
+        "row": row,
+        "outcome": outcome,
+        "error": error,
+        "scorable": False,
+        "scoring_why": "an episode is scored when it ends",
+        "judged": judged,
+        "live": None,
+    }
+
+
+def is_trained(trace: Any) -> bool:
+    client = trace.agent.config.client
+    return trace.agent.trainable and client is not None and client.base_url.startswith(ADDRESS)
+
+
+def outcome_of(episode: Any, trace: Any) -> tuple[str, Message | None]:
+    said = [*trace.errors, *episode.errors]
+    if trace.ok and episode.ok:
+        return ("truncated" if trace.is_truncated or trace.is_timeout else "ok"), None
+    last = said[-1] if said else None
+    error = {
+        "type": last.type if last else "Unknown",
+        "message": last.message if last else "the episode did not end well",
+        "retryable": bool(last and last.type in ("ProviderError", "SandboxError", "TunnelError", "InterceptionError")),
+        "traceback": (last.traceback or "") if last else "",
+    }
+    if any("context length exceeded" in failure.message for failure in said):
+        return ("overlong_prompt" if trace.num_turns == 0 else "truncated"), error
+    return "infra_failure", error
+
+
+def judged_of(trace: Any) -> Message:
+    unscored = [name for name, reward in trace.rewards.items() if reward is None]
+    if unscored:
+        return {"error": describe(Refused("NotScored", f"no score came of {', '.join(unscored)}"))}
+    scores = {name: reward.score for name, reward in trace.rewards.items()}
+    metrics = {**scores, **{name: value for name, value in trace.metrics.items() if value is not None}}
+    if not all(value - value == 0 for value in [trace.reward, *metrics.values()]):
+        return {"error": describe(Refused("NotFinite", f"a reward must be a finite number, but {trace.reward} came, of {metrics}"))}
+    return {"reward": float(trace.reward), "metrics": metrics}
+
+
+def no_episode(error: Exception, given: Message, started: float) -> Message:
+    described = describe(error)
+    row = {
+        "example_id": given.get("example_id"),
+        "prompt": given.get("prompt"),
+        "completion": None,
+        "reward": None,
+        "error": {"error": described["type"], "message": described["message"]},
+        "timing": {"start_time": started, "total": time.time() - started},
+        "is_completed": False,
+        "is_truncated": False,
+        "stop_condition": None,
+        "metrics": {},
+    }
+    return {
+        "row": row,
+        "outcome": "infra_failure",
+        "error": described,
+        "scorable": False,
+        "scoring_why": None,
+        "judged": None,
+        "live": None,
+    }

@@ -1,0 +1,216 @@
+"""verifiers' client port (v1, 0.4) over the pipe, and its chat loop without a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+from multidict import CIMultiDict
+from verifiers.v1.clients import Client, TrainClientConfig
+from verifiers.v1.dialects import DIALECTS
+from verifiers.v1.dialects.chat import ChatDialect, message_to_wire
+from verifiers.v1.errors import ProviderError
+from verifiers.v1.harnesses.null.harness import NullHarness
+from verifiers.v1.harnesses.utils.compaction import CONTEXT_OVERFLOW_MARKERS
+from verifiers.v1.interception.server import InterceptionServer
+from verifiers.v1.runtimes import ProgramResult
+from verifiers.v1.types import Response
+
+from .policy import Policy, TurnFailed
+from .wire import Message
+
+#: Before the number of a request, in the address that a rollout's model calls are sent to: nothing listens there.
+ADDRESS = "http://ratchet.invalid/"
+
+#: What a program makes of it: a status of 5xx may be asked again, one of 4xx not.
+STATUS = {"overlong_prompt": 400, "rejected": 422, "cancelled": 499, "unavailable": 503}
+
+chat_dialect = next(dialect for dialect in DIALECTS if isinstance(dialect, ChatDialect))
+verifiers_client = InterceptionServer._client
+verifiers_register = InterceptionServer.register
+verifiers_setup = NullHarness.setup
+verifiers_launch = NullHarness.launch
+
+#: Which server a rollout's calls go to, by the secret that its program was given.
+servers: WeakValueDictionary[str, InterceptionServer] = WeakValueDictionary()
+#: Set once: there is one pipe.
+policies: list[Policy] = []
+
+
+def config_for(request: object) -> TrainClientConfig:
+    """
+    The endpoint of one request's model calls. As a client for training, whose answers are whole: verifiers makes a stream of
+    them for programs that want one.
+    """
+    return TrainClientConfig(base_url=f"{ADDRESS}{request}", api_key_var="RATCHET_NO_KEY")
+
+
+class PipeClient(Client):
+    """The client of one rollout."""
+
+    def __init__(self, policy: Policy, request: int) -> None:
+        self._policy = policy
+        self._request = request
+
+    async def get_response(
+        self,
+        dialect: Any,
+        body: dict[str, Any],
+        sampling: Any,
+        session_id: str | None = None,
+        turn: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        if not isinstance(dialect, ChatDialect):
+            raise ProviderError(
+                f"only chat completions are sampled here, but the harness speaks {type(dialect).__name__}", status_code=400
+            )
+        if turn is not None:
+            messages, tools = turn.prompt, turn.tools
+        else:
+            asked = dialect.parse_request(body)
+            messages, tools = asked.messages, asked.tools
+        try:
+            said = await self._policy.sample(
+                self._request,
+                [message_to_wire(message) for message in messages],
+                [tool_to_wire(tool) for tool in tools] if tools else None,
+                sampling.model_dump(exclude_none=True),
+            )
+        except TurnFailed as failed:
+            text = f"context length exceeded: {failed}" if failed.kind == "overlong_prompt" else f"{failed.kind}: {failed}"
+            raise ProviderError(text, status_code=STATUS.get(failed.kind, 503)) from failed
+        raw = to_completion(said, str(body.get("model", "")))
+        response = dialect.parse_response(dialect.validate_response(raw))
+        response.raw = raw
+        return response
+
+
+def tool_to_wire(tool: Any) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def to_completion(turn: Message, model: str) -> dict[str, Any]:
+    """A turn as a chat completion of OpenAI's API."""
+    usage = turn.get("usage") or {}
+    prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    message: dict[str, Any] = {"role": "assistant", "content": turn.get("content")}
+    if turn.get("reasoning_content"):
+        message["reasoning_content"] = turn["reasoning_content"]
+    if calls := turn.get("tool_calls"):
+        message["tool_calls"] = [
+            {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
+            for call in calls
+        ]
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": turn.get("finish_reason"), "logprobs": None}],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion},
+    }
+
+
+class LocalRequest(dict[Any, Any]):
+    """As much of an HTTP request as verifiers' interception looks at, without HTTP."""
+
+    def __init__(self, body: bytes, secret: str) -> None:
+        super().__init__()
+        self.headers = CIMultiDict({"Authorization": f"Bearer {secret}"})
+        self.path = "/v1/chat/completions"
+        self._read_bytes: bytes | None = body
+
+    async def read(self) -> bytes:
+        return self._read_bytes or b""
+
+
+def client(self: InterceptionServer, config: Any) -> Client:
+    if not config.base_url.startswith(ADDRESS):
+        return verifiers_client(self, config)
+    return PipeClient(policies[0], int(config.base_url.removeprefix(ADDRESS)))
+
+
+def register(self: InterceptionServer, session: Any) -> tuple[str, str]:
+    model_secret, state_secret = verifiers_register(self, session)
+    servers[model_secret] = self
+    return model_secret, state_secret
+
+
+async def setup(self: NullHarness, runtime: Any) -> None:
+    """Its program is prepared when one is launched; mostly none is."""
+
+
+async def launch(
+    self: NullHarness,
+    ctx: Any,
+    trace: Any,
+    runtime: Any,
+    endpoint: str,
+    secret: str,
+    mcp_urls: dict[str, str],
+    data: Any,
+    tool_interception_url: str | None = None,
+) -> ProgramResult:
+    """
+    The chat loop, here. verifiers' contract is that every model call goes through the interception, not that a process makes
+    it. Where there are tools the program is launched: it speaks with their servers.
+    """
+    server = servers.get(secret)
+    if mcp_urls or tool_interception_url or server is None:
+        await verifiers_setup(self, runtime)
+        return await verifiers_launch(
+            self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, tool_interception_url=tool_interception_url
+        )
+    messages = initial_messages(*self.resolve_prompt(data))
+    while True:
+        status, answer = await ask(server, secret, {"model": ctx.model, "messages": messages})
+        if status >= 400:
+            return ended_by(status, answer)
+        message = answer["choices"][0]["message"]
+        messages.append({key: value for key, value in message.items() if value is not None})
+        if not message.get("tool_calls"):
+            return ProgramResult(exit_code=0, stdout="", stderr="")
+        for call in message["tool_calls"]:  # it has none to call, and is told so, as by the program
+            name = call["function"]["name"]
+            unknown = f"error: unknown tool {name!r}"
+            messages.append({"role": "tool", "tool_call_id": call["id"], "name": name, "content": unknown})
+
+
+def initial_messages(system_prompt: str | None, prompt: Any) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    if isinstance(prompt, str):
+        return [*messages, {"role": "user", "content": prompt}]
+    return [*messages, *(message_to_wire(message) for message in prompt or [])]
+
+
+async def ask(server: InterceptionServer, secret: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """One model call through the interception, in a task of its own: verifiers cancels what is at work when a rollout ends."""
+    handle = server._handler_for(chat_dialect)
+    request = LocalRequest(json.dumps(body).encode(), secret)
+    response = await asyncio.create_task(handle(request))
+    return response.status, json.loads(response.body)
+
+
+def ended_by(status: int, answer: dict[str, Any]) -> ProgramResult:
+    """A conversation that outgrew the model ends a run; anything else fails it, and the rollout knows the cause."""
+    text = json.dumps(answer)
+    is_overflow = status in (400, 413) and any(marker in text.casefold() for marker in CONTEXT_OVERFLOW_MARKERS)
+    return ProgramResult(exit_code=0 if is_overflow else 1, stdout="", stderr="" if is_overflow else text)
+
+
+def install(policy: Policy) -> None:
+    if not policies:
+        InterceptionServer._client = client
+        InterceptionServer.register = register
+        NullHarness.setup = setup
+        NullHarness.launch = launch
+    policies[:] = [policy]
