@@ -14,7 +14,12 @@ import {
   verifiersEnvironment,
 } from '../../backends/environments/verifiers/environment.ts';
 import { openInputs } from '../../backends/environments/verifiers/inputs.ts';
-import type { RolloutRequest, SampledTurn, WireMessage } from '../../backends/environments/verifiers/protocol.ts';
+import type {
+  LoadedEnvironment,
+  RolloutRequest,
+  SampledTurn,
+  WireMessage,
+} from '../../backends/environments/verifiers/protocol.ts';
 import { playRollout } from '../../activities/play-rollout.ts';
 import type { PlayedPolicy } from '../../activities/sample-policy.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -85,7 +90,7 @@ const prompt = [
 async function environmentOf(
   t: TestContext,
   bridge: PlayingBridge,
-  loaded: { scoring?: 'stored' | 'in_place'; requires_group?: boolean } = {},
+  loaded: Partial<LoadedEnvironment> = {},
 ): Promise<Environment> {
   const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-inputs-'));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
@@ -203,6 +208,20 @@ const place = (over: Partial<RolloutPlace> = {}): RolloutPlace => ({
   dataset: 'dataset',
   signal: new AbortController().signal,
   ...over,
+});
+
+test('who starts a run is told what this environment does otherwise than they may think', async (t) => {
+  const bridge = new FakeBridge({ play: () => Promise.resolve({}) });
+  const environment = await environmentOf(t, bridge, {
+    scoring: 'in_place',
+    scoring_why: 'it has a sandbox',
+    sampling: { stop: ['x'] },
+  });
+  const [sampling, scoring, heldOut, ...more] = environment.warnings!;
+  assert.match(sampling!, /sets stop .*no effect/);
+  assert.match(scoring!, /in place.*\(it has a sandbox\): rollouts/);
+  assert.match(heldOut!, /no held-out examples/);
+  assert.deepEqual(more, []);
 });
 
 test('rows in the store are scored a group at once, those that failed left out', async (t) => {

@@ -104,7 +104,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
     scoring: loaded.scoring,
     isDeterministic: false,
     isSingleTurn: loaded.is_single_turn,
-    warnings: warningsOf(name, loaded),
+    warnings: warningsOf(name, loadedVerifiers),
     ...(loaded.tools === null ? {} : { tools: loaded.tools as unknown as readonly ToolSchema[] }),
     rollout,
     withdraw: (place) => inGroups && groups.withdraw(place),
@@ -210,10 +210,8 @@ function alone(): RolloutPlace {
   return { group: 'alone', index: 0, size: 1, dataset: 'dataset', signal: new AbortController().signal };
 }
 
-function warningsOf(
-  name: string,
-  { sampling, scoring, scoring_why: why, requires_group: inGroups }: LoadedEnvironment,
-): string[] {
+function warningsOf(name: string, { loaded, dataset, evalDataset }: LoadedVerifiers): string[] {
+  const { sampling, scoring, scoring_why: why, requires_group: inGroups } = loaded;
   const settings = Object.keys(sampling);
   return [
     ...(settings.length === 0
@@ -224,5 +222,14 @@ function warningsOf(
       : [
           `${name} is scored in place, in the process that plays it${why ? ` (${why})` : ''}: ${inGroups ? 'groups' : 'rollouts'} that were not scored when it dies are played again.`,
         ]),
+    ...(isSame(dataset, evalDataset)
+      ? [`${name} has no held-out examples: it is evaluated on those that it is trained on.`]
+      : []),
   ];
+}
+
+/** verifiers gives the examples to train on where there are none for evaluations; the ends of a list tell it apart well enough. */
+function isSame(dataset: Inputs, evalDataset: Inputs): boolean {
+  if (dataset.isMissing || evalDataset.isMissing || dataset.length !== evalDataset.length) return false;
+  return [0, dataset.length - 1].every((i) => dataset.length === 0 || dataset.lineAt(i) === evalDataset.lineAt(i));
 }

@@ -9,6 +9,8 @@ import type { WireMessage, WireRow } from './protocol.ts';
 export interface Inputs extends Dataset {
   /** What a rollout begins with, as verifiers wrote it: JSON, with what JavaScript's numbers do not keep. */
   lineAt(index: number): string;
+  /** True where there is none, and whoever looks into it is told why. */
+  readonly isMissing: boolean;
   close(): void;
 }
 
@@ -27,6 +29,7 @@ export async function openInputs(file: string): Promise<Inputs> {
   };
   return {
     length: ends.length,
+    isMissing: false,
     lineAt,
     at: (index) => exampleOf(index, JSON.parse(lineAt(index)) as WireRow),
     close: () => closeSync(descriptor),
@@ -75,6 +78,7 @@ export function unreadable(reason: Error): Inputs {
     get length() {
       return refuse();
     },
+    isMissing: true,
     at: refuse,
     lineAt: refuse,
     close: () => undefined,
