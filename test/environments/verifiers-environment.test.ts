@@ -4,6 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
+import { whyNoDemonstrations } from '../../backends/environments/demonstrations.ts';
 import { createEnvironments } from '../../backends/environments/index.ts';
 import { scoreGroup } from '../../backends/environments/score-group.ts';
 import { scriptedPolicy } from '../../backends/environments/scripted.ts';
@@ -222,6 +223,16 @@ test('who starts a run is told what this environment does otherwise than they ma
   assert.match(scoring!, /in place.*\(it has a sandbox\): rollouts/);
   assert.match(heldOut!, /no held-out examples/);
   assert.deepEqual(more, []);
+});
+
+test('a warm-up on environments that demonstrate nothing is refused, unless it has rows of its own', async (t) => {
+  const environment = await environmentOf(t, new FakeBridge({ play: () => Promise.resolve({}) }));
+  const sft = { data: null, steps: 10, batchSize: 4, learningRate: 1e-3, warmupSteps: 0, minRatio: 0 };
+  assert.match(whyNoDemonstrations({ sft }, [environment])!.received, /none of toy/);
+  const data = { path: 'rows.jsonl', sha256: '00' };
+  assert.equal(whyNoDemonstrations({ sft: { ...sft, data } }, [environment]), null);
+  assert.equal(whyNoDemonstrations({ sft }, [environment, { name: 'words', demonstrate: () => 'ab' }]), null);
+  assert.equal(whyNoDemonstrations({ sft: null }, [environment]), null);
 });
 
 test('rows in the store are scored a group at once, those that failed left out', async (t) => {
