@@ -39,11 +39,10 @@ export function variablesOfEnvironments(from: Readonly<Record<string, string | u
 }
 
 /** Where datasets and models of environments in Python are kept and fetched from; a token for them is listed by who needs it. */
-export const environmentForVerifiers: readonly string[] = [
-  ...'HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE HF_ENDPOINT'.split(
+export const environmentForVerifiers: readonly string[] =
+  'HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE HF_ENDPOINT'.split(
     ' ',
-  ),
-];
+  );
 
 /** The part of `from` that `names` lets through. */
 export function selectEnvironment(

@@ -133,7 +133,7 @@ def to_result(episode: Any, given: Message) -> Message:
     outcome, error = outcome_of(episode, trace)
     messages = [v1_client.message_to_wire(message) for message in trace.messages]
     prompt = given["prompt"]
-    judged = judged_of(trace) if outcome in ("ok", "truncated", "policy_failure") else None
+    judged = judged_of(trace) if outcome in ("ok", "truncated") else None
     usage = trace.usage
     reward = judged.get("reward") if judged else None
     metrics = (judged or {}).get("metrics") or {}
@@ -174,9 +174,9 @@ def is_trained(trace: Any) -> bool:
 
 def outcome_of(episode: Any, trace: Any) -> tuple[str, Message | None]:
     said = [*trace.errors, *episode.errors]
-    if trace.ok and episode.ok:
-        return ("truncated" if trace.is_truncated or trace.is_timeout else "ok"), None
     last = said[-1] if said else None
+    if (trace.ok and episode.ok) or failed_in_scoring(last):
+        return ("truncated" if trace.is_truncated or trace.is_timeout else "ok"), None
     error = {
         "type": last.type if last else "Unknown",
         "message": last.message if last else "the episode did not end well",
@@ -188,7 +188,15 @@ def outcome_of(episode: Any, trace: Any) -> tuple[str, Message | None]:
     return "infra_failure", error
 
 
+def failed_in_scoring(error: Any) -> bool:
+    """The rollout itself went well then, and may be what a reward function cannot take."""
+    return error is not None and error.type == "TaskError" and " scoring: " in error.message
+
+
 def judged_of(trace: Any) -> Message:
+    if failed_in_scoring(trace.last_error):
+        error = trace.last_error
+        return {"error": {"type": error.type, "message": error.message, "traceback": error.traceback or ""}}
     unscored = [name for name, reward in trace.rewards.items() if reward is None]
     if unscored:
         return {"error": describe(Refused("NotScored", f"no score came of {', '.join(unscored)}"))}

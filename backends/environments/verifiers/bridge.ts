@@ -14,7 +14,7 @@ import {
   PlayedRow,
   type Ready,
   type RolloutRequest,
-  Score,
+  type Score,
   type ScoreRequest,
   Scores,
   type SampledTurn,
@@ -269,7 +269,7 @@ class ChildrenBridge implements Bridge {
 
   async close(): Promise<void> {
     this.#isClosed = true;
-    await Promise.all(this.#slots.map(({ child }) => child?.close()));
+    await Promise.all(this.#slots.flatMap(({ child }) => (child ? [child.close()] : [])));
     await Promise.all(this.#cleanups);
   }
 

@@ -140,7 +140,7 @@ export class PythonChild {
     try {
       const reply = await new Promise<Reply>((resolve, reject) => {
         const settle: Call['settle'] = (outcome) =>
-          'reply' in outcome ? resolve(outcome.reply) : reject(outcome.error as Error);
+          'reply' in outcome ? resolve(outcome.reply) : reject(outcome.error);
         const call: Call = { op, onSample, samples: new Map(), settle };
         this.#calls.set(id, call);
         this.#stopInTime(id, call, { signal, deadlineS, stopped: stopped.signal, isLoad });

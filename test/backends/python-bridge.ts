@@ -1,0 +1,105 @@
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { openBridge, type Bridge, type BridgeOptions } from '../../backends/environments/verifiers/bridge.ts';
+import type {
+  LoadedEnvironment,
+  LoadRequest,
+  PlayedRow,
+  RolloutRequest,
+  SampledTurn,
+  TurnRequest,
+} from '../../backends/environments/verifiers/protocol.ts';
+import { ensurePython } from '../../workers/python-environment.ts';
+
+const modulePaths = [fileURLToPath(new URL('../data/verifiers', import.meta.url))];
+
+export interface Installed {
+  readonly python: string;
+  /** Why there is none: no Python, or no package index. */
+  readonly why: string | false;
+}
+
+/** The real package that a requirements file in `python/` pins, as a run would have it. */
+export async function installVerifiers(file: string): Promise<Installed> {
+  const requirements = fileURLToPath(new URL(`../../python/${file}`, import.meta.url));
+  const log = (line: string): void => void process.stderr.write(`${line}\n`);
+  return ensurePython({ name: 'verifiers', requirements, log }).then(
+    (python) => ({ python, why: false as const }),
+    (error: Error) => ({ python: '', why: `verifiers cannot be installed here: ${error.message}` }),
+  );
+}
+
+export type TestBridge = Bridge & { readonly folder: string };
+
+/** Bridges of one test file, closed after it. `shared` is one for all tests that leave their child alive: importing verifiers takes seconds. */
+export function bridgesOf({ python }: Installed): {
+  readonly open: (options?: Partial<BridgeOptions>) => Promise<TestBridge>;
+  readonly shared: () => Promise<TestBridge>;
+} {
+  const opened: TestBridge[] = [];
+  const open = async (options: Partial<BridgeOptions> = {}): Promise<TestBridge> => {
+    const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-bridge-'));
+    const environment = { ...process.env, HF_HUB_OFFLINE: '1' };
+    const bridge = await openBridge({ python, folder, modulePaths, environment, ...options }).catch(async (error) => {
+      await rm(folder, { recursive: true });
+      throw error;
+    });
+    const held = Object.assign(bridge, { folder });
+    opened.push(held);
+    return held;
+  };
+  after(async () => {
+    await Promise.all(opened.map((bridge) => bridge.close()));
+    await Promise.all(opened.map(({ folder }) => rm(folder, { recursive: true, force: true })));
+  });
+  let common: Promise<TestBridge> | null = null;
+  return { open, shared: () => (common ??= open()) };
+}
+
+export type Says = (wanted: TurnRequest) => Partial<SampledTurn> | Promise<Partial<SampledTurn>>;
+
+export const text =
+  (content: string): Says =>
+  () => ({ content });
+
+function turn(said: Partial<SampledTurn>): SampledTurn {
+  const usage = { prompt_tokens: 5, completion_tokens: 3 };
+  return { content: null, tool_calls: [], finish_reason: 'stop', usage, tokens: null, ...said };
+}
+
+export async function play(
+  bridge: Bridge,
+  env: string,
+  input: string,
+  says: Says,
+  more: Partial<RolloutRequest> & { readonly signal?: AbortSignal } = {},
+): Promise<PlayedRow> {
+  const { signal, ...request } = more;
+  return bridge.rollout(
+    { env, input, model: 'm', sampling: { max_tokens: 9 }, score: false, keep: false, with_tokens: false, ...request },
+    { onSample: async (wanted) => turn(await says(wanted)), signal },
+  );
+}
+
+export interface Loaded {
+  readonly env: string;
+  readonly about: LoadedEnvironment;
+  /** Lines of its training inputs. */
+  readonly inputs: readonly string[];
+}
+
+/** Loads `env_id` under a handle of its own. */
+export async function loaded(
+  bridge: Bridge,
+  envId: string,
+  args: Record<string, string | number | boolean> = {},
+  more: Partial<LoadRequest> = {},
+): Promise<Loaded> {
+  const env = `${envId}:${JSON.stringify(args)}`;
+  const about = await bridge.load({ env, env_id: envId, args, ...more });
+  const { file } = await bridge.inputs({ env, split: 'train' });
+  return { env, about, inputs: (await readFile(file, 'utf8')).trim().split('\n') };
+}

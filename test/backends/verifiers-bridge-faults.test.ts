@@ -1,0 +1,265 @@
+import assert from 'node:assert/strict';
+import { readdir, readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { describe, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { TurnRequest } from '../../backends/environments/verifiers/protocol.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { bridgesOf, installVerifiers, loaded, play, text, type Says } from './python-bridge.ts';
+
+const installed = await installVerifiers('verifiers-requirements.txt');
+const { open, shared } = bridgesOf(installed);
+
+describe('what goes wrong in an environment', { skip: installed.why }, () => {
+  const failing = async (args: Record<string, string>, says: Says = text('x')) => {
+    const bridge = await shared();
+    const { env, inputs } = await loaded(bridge, 'toy_faulty', args);
+    return { bridge, env, input: inputs[0]!, played: await play(bridge, env, inputs[0]!, says) };
+  };
+
+  test('an exception is a failure of infrastructure with its traceback', async () => {
+    const { played } = await failing({ how: 'raise' });
+    assert.deepEqual([played.outcome, played.error?.type, played.row['reward']], ['infra_failure', 'KeyError', null]);
+    assert.match(played.error!.traceback, /go_wrong/);
+  });
+
+  test('an error of its sandbox is a failure of infrastructure', async () => {
+    const { played } = await failing({ how: 'error' });
+    assert.deepEqual([played.outcome, played.error?.type], ['infra_failure', 'SandboxError']);
+  });
+
+  test('a turn that says nothing is a failure of the policy', async () => {
+    const { played } = await failing({}, text(''));
+    assert.deepEqual([played.outcome, played.error?.type], ['policy_failure', 'EmptyModelResponseError']);
+  });
+
+  test('a turn cut off by its length is truncated', async () => {
+    const { played } = await failing({}, () => ({ content: 'and then', finish_reason: 'length' }));
+    assert.equal(played.outcome, 'truncated');
+  });
+
+  test('a first prompt that is too long is told apart from a later one', async () => {
+    const tooLong = new RatchetError('PromptTooLong', 'it has 9 tokens, at most 8');
+    const { bridge, played } = await failing({}, () => Promise.reject(tooLong));
+    assert.equal(played.outcome, 'overlong_prompt');
+    const { env, inputs } = await loaded(bridge, 'toy_faulty', { max_turns: 3 });
+    let turns = 0;
+    const later = await play(bridge, env, inputs[0]!, () => {
+      turns += 1;
+      return turns < 2 ? { content: 'x' } : Promise.reject(tooLong);
+    });
+    assert.deepEqual([later.outcome, later.row['stop_condition']], ['truncated', 'prompt_too_long']);
+  });
+
+  test('a turn that could not be sampled says nothing about the policy', async () => {
+    const { played } = await failing({}, () =>
+      Promise.reject(new RatchetError('InferenceUnavailable', 'connection reset')),
+    );
+    assert.deepEqual(
+      [played.outcome, played.error?.type, played.error?.retryable],
+      ['infra_failure', 'unavailable', true],
+    );
+    const refused = new RatchetError('InferenceRejected', 'no such model');
+    const { played: rejected } = await failing({}, () => Promise.reject(refused));
+    assert.deepEqual([rejected.outcome, rejected.error?.type], ['infra_failure', 'rejected']);
+  });
+
+  test('a reward function whose judge does not answer has no reward; one that stumbles gives 0, as verifiers has it', async () => {
+    const outside = await failing({ reward: 'outside' });
+    const [noScore] = await outside.bridge.score({ env: outside.env, rollouts: [{ row: outside.played.row }] });
+    assert.match((noScore as { error: { message: string } }).error.message, /the judge does not answer/);
+    const inside = await failing({ reward: 'inside' });
+    const [zero] = await inside.bridge.score({ env: inside.env, rollouts: [{ row: inside.played.row }] });
+    assert.deepEqual(zero, { reward: 0, metrics: { said: 0, num_turns: 1 } });
+    const nan = await failing({ reward: 'nan' });
+    const [none] = await nan.bridge.score({ env: nan.env, rollouts: [{ row: nan.played.row }] });
+    assert.equal((none as { error: { type: string } }).error.type, 'NotFinite');
+  });
+
+  test('what it prints is in the log, and disturbs nothing', async () => {
+    const { bridge, played } = await failing({ how: 'print' });
+    assert.equal(played.outcome, 'ok');
+    const log = await readFile(path.join((await shared()).folder, 'environments-0.log'), 'utf8');
+    assert.match(log, /printed by the environment/);
+    assert.match(log, /printed by a process of its/);
+    assert.deepEqual(Object.keys(await bridge.about()).includes('verifiers'), true);
+  });
+
+  test('a row of megabytes comes through a file, which is removed', async () => {
+    const { bridge, played } = await failing({ how: 'large' });
+    assert((played.row['scoring_state'] as string).length > 3_000_000);
+    const spill = (await readdir(bridge.folder)).find((name) => name.startsWith('spill-'))!;
+    assert.deepEqual(await readdir(path.join(bridge.folder, spill)), []);
+    const [score] = await bridge.score({
+      env: `toy_faulty:${JSON.stringify({ how: 'large' })}`,
+      rollouts: [{ row: played.row }],
+    });
+    assert.deepEqual(score, { reward: 1, metrics: { said: 1, num_turns: 1 } });
+  });
+
+  test('half a surrogate pair passes', async () => {
+    const { played } = await failing({ how: 'surrogate' });
+    assert.equal(played.outcome, 'ok');
+  });
+
+  test('a rollout that hangs is cancelled, and the environment is told', async () => {
+    const bridge = await shared();
+    const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'sleep' });
+    const cancel = new AbortController();
+    const playing = play(bridge, env, inputs[0]!, text('x'), { signal: cancel.signal });
+    await delay(200);
+    const reason = new Error('no longer wanted');
+    cancel.abort(reason);
+    await assert.rejects(playing, (error) => error === reason);
+  });
+
+  test('a turn that is being sampled when its rollout is cancelled is no longer wanted', async () => {
+    const bridge = await shared();
+    const { env, inputs } = await loaded(bridge, 'toy_single');
+    const cancel = new AbortController();
+    let told = '';
+    const playing = play(
+      bridge,
+      env,
+      inputs[0]!,
+      ({ signal }) =>
+        new Promise((_, reject) => {
+          signal.addEventListener('abort', () => {
+            told = (signal.reason as Error).message;
+            reject(signal.reason as Error);
+          });
+          cancel.abort(new Error('enough'));
+        }),
+      { signal: cancel.signal },
+    );
+    await assert.rejects(playing, /enough/);
+    assert.match(told, /no longer waits/);
+  });
+
+  test('a deadline ends what takes too long', async () => {
+    const bridge = await shared();
+    const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'sleep' });
+    await assert.rejects(play(bridge, env, inputs[0]!, text('x'), { deadline_s: 0.3 }), {
+      code: 'EnvironmentUnavailable',
+      message: /rollout was not done after 0\.3 s/,
+    });
+  });
+
+  test('a rollout that will not be cancelled is left alone, and the child goes on', async () => {
+    const bridge = await shared();
+    const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'stubborn' });
+    await assert.rejects(play(bridge, env, inputs[0]!, text('x'), { signal: AbortSignal.timeout(100) }), /timeout/i);
+    const { env: other, inputs: its } = await loaded(bridge, 'toy_single');
+    assert.equal((await play(bridge, other, its[0]!, text('x'))).outcome, 'ok');
+  });
+});
+
+describe('an environment that cannot be loaded', { skip: installed.why }, () => {
+  const refused = async (envId: string, args: Record<string, string | number>): Promise<RatchetError> => {
+    const bridge = await shared();
+    const error: unknown = await bridge.load({ env: 'x', env_id: envId, args }).catch((reason: unknown) => reason);
+    assert(error instanceof RatchetError);
+    return error;
+  };
+
+  test('since there is none of its name', async () => {
+    const error = await refused('someone/toy-singel', {});
+    assert.equal(error.code, 'EnvironmentUnknown');
+    assert.match(error.message, /no module toy_singel\. There is toy_single\./);
+  });
+
+  test('since a package is missing', async () => {
+    const error = await refused('toy_faulty', { how: 'import' });
+    assert.equal(error.code, 'EnvironmentBroken');
+    assert.match(error.message, /imports no_such_package.*pyproject\.toml/);
+  });
+
+  test('since a variable is not set', async () => {
+    assert.match((await refused('toy_faulty', { how: 'keys' })).message, /TOY_JUDGE_KEY.*list the names in the config/);
+  });
+
+  test('since its arguments are not what it takes', async () => {
+    assert.match((await refused('toy_single', { m: 3 })).message, /'m'.*takes \(n: int = 16, group: bool = False\)/);
+  });
+
+  test('since it throws: with its traceback', async () => {
+    const error = await refused('toy_faulty', { how: 'load' });
+    assert.equal(error.code, 'EnvironmentBroken');
+    assert.match(error.message, /ZeroDivisionError: while it was loaded[^]*toy_faulty\.py/);
+  });
+
+  test('since it ends the process: with the end of the log', async () => {
+    const bridge = await open();
+    const load = (how: string) => bridge.load({ env: 'x', env_id: 'toy_faulty', args: { how } });
+    await assert.rejects(load('exit-at-load'), {
+      code: 'EnvironmentUnavailable',
+      message: /ended by itself \(exit status 3\) while it worked on 1 request\(s\) \(load\)/,
+    });
+    assert.equal((await load('loop-at-load')).class, 'FaultyEnv');
+  });
+});
+
+describe('a child that ends', { skip: installed.why }, () => {
+  test('takes with it what was at work, as a failure of infrastructure; the next call works', async () => {
+    const bridge = await open();
+    const { env, inputs } = await loaded(bridge, 'toy_single');
+    const asked = new Set<TurnRequest>();
+    const playing = Array.from({ length: 20 }, () =>
+      play(bridge, env, inputs[0]!, (wanted) => {
+        asked.add(wanted);
+        return new Promise(() => {});
+      }).catch((error: unknown) => error),
+    );
+    while (asked.size < 20) await delay(10);
+    process.kill(bridge.pids[0]!, 'SIGKILL');
+    for (const error of await Promise.all(playing)) {
+      assert(error instanceof RatchetError && error.code === 'EnvironmentUnavailable', String(error));
+      assert.match(error.message, /signal SIGKILL\) while it worked on 20 request\(s\) \(rollout\)/);
+    }
+    assert.equal((await play(bridge, env, inputs[0]!, text('x'))).outcome, 'ok');
+  });
+
+  test('by os._exit in a rollout does so, too', async () => {
+    const bridge = await open();
+    const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'exit' });
+    await assert.rejects(play(bridge, env, inputs[0]!, text('x')), {
+      code: 'EnvironmentUnavailable',
+      message: /exit status 7/,
+    });
+    const { env: other, inputs: its } = await loaded(bridge, 'toy_single');
+    assert.equal((await play(bridge, other, its[0]!, text('x'))).outcome, 'ok');
+  });
+
+  test('does so when its loop hangs: it is ended for its silence', async () => {
+    const bridge = await open({ silentS: 3 });
+    const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'block' });
+    await assert.rejects(play(bridge, env, inputs[0]!, text('x')), {
+      code: 'EnvironmentUnavailable',
+      message: /its event loop has hung for 3 s/,
+    });
+  });
+
+  test('loses the states that it kept', async () => {
+    const bridge = await open();
+    const { env, inputs } = await loaded(bridge, 'toy_single', { group: true });
+    const { live } = await play(bridge, env, inputs[0]!, text('x'), { keep: true });
+    process.kill(bridge.pids[0]!, 'SIGKILL');
+    while (bridge.pids.length > 0) await delay(10);
+    await assert.rejects(bridge.score({ env, rollouts: [{ live: live! }] }), { code: 'EnvironmentUnavailable' });
+  });
+
+  test('because the bridge is closed leaves no process and no file but its log', async () => {
+    const bridge = await open({ children: 2 });
+    const { env, inputs } = await loaded(bridge, 'toy_single');
+    const { pids } = bridge;
+    assert.equal(pids.length, 2);
+    const played = await Promise.all(inputs.map((input) => play(bridge, env, input, text('x'))));
+    assert(played.every(({ outcome }) => outcome === 'ok'));
+    await bridge.close();
+    for (const pid of pids) assert.throws(() => process.kill(pid, 0), { code: 'ESRCH' });
+    assert.deepEqual(
+      (await readdir(bridge.folder)).filter((name) => name.startsWith('spill')),
+      [],
+    );
+  });
+});

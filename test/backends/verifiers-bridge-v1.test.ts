@@ -1,0 +1,123 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { describe, test } from 'node:test';
+import { promisify } from 'node:util';
+import { RatchetError } from '../../core/errors.ts';
+import {
+  bridgesOf,
+  installVerifiers,
+  loaded,
+  play,
+  text,
+  type Loaded,
+  type Says,
+  type TestBridge,
+} from './python-bridge.ts';
+
+const installed = await installVerifiers('verifiers-v1-requirements.txt');
+const { shared } = bridgesOf(installed);
+
+const agent = { harness: { id: 'null' }, runtime: { type: 'subprocess' } };
+const toy = async (): Promise<Loaded & { readonly bridge: TestBridge }> => {
+  const bridge = await shared();
+  return { bridge, ...(await loaded(bridge, 'toy-v1', {}, { api: 'v1', config: { agent } })) };
+};
+
+describe('an environment of the v1 API', { skip: installed.why }, () => {
+  test('says what it is', async () => {
+    const { bridge, about, inputs } = await toy();
+    assert.deepEqual((await bridge.about()).apis, ['v1']);
+    assert.deepEqual([about.api, about.class, about.scoring], ['v1', 'SingleAgentEnv', 'in_place']);
+    assert.deepEqual(
+      [about.reward_names, about.weights],
+      [
+        ['exact', 'characters'],
+        [1, 0],
+      ],
+    );
+    assert.equal(inputs.length, 16);
+    assert.deepEqual((JSON.parse(inputs[1]!) as { prompt: unknown }).prompt, [
+      { role: 'system', content: 'Answer within <answer> tags.' },
+      { role: 'user', content: 'Spell word1 backwards.' },
+    ]);
+  });
+
+  test('is played with our turns, without a process for each rollout, and scored', async () => {
+    const { bridge, env, inputs } = await toy();
+    let asked: unknown = null;
+    const children = new Set<string>();
+    const says: Says = async ({ messages, sampling }) => {
+      asked = { messages, sampling };
+      const listed = await promisify(execFile)('ps', ['-o', 'args=', '--ppid', String(bridge.pids[0])]).catch(
+        () => null,
+      );
+      if (listed) children.add(listed.stdout.trim());
+      return { content: '<answer>1drow</answer>' };
+    };
+    const played = await play(bridge, env, inputs[1]!, says, { score: true });
+    assert.deepEqual(asked, {
+      messages: [
+        { role: 'system', content: 'Answer within <answer> tags.' },
+        { role: 'user', content: 'Spell word1 backwards.' },
+      ],
+      sampling: { max_tokens: 9 },
+    });
+    assert.deepEqual(
+      [...children].filter((child) => child !== ''),
+      [],
+    );
+    assert.equal(played.outcome, 'ok');
+    assert.deepEqual(played.judged, { reward: 1, metrics: { exact: 1, characters: 22 } });
+    assert.deepEqual(played.row['completion'], [{ role: 'assistant', content: '<answer>1drow</answer>' }]);
+    assert.deepEqual([played.row['reward'], played.row['example_id']], [1, 1]);
+  });
+
+  test('plays many at once', async () => {
+    const { bridge, env, inputs } = await toy();
+    const played = await Promise.all(
+      inputs.map((input, i) => play(bridge, env, input, text(`<answer>${i}drow</answer>`), { score: true })),
+    );
+    const rewards = played.map(({ judged }) => (judged as { reward: number }).reward);
+    assert.deepEqual(
+      rewards,
+      inputs.map((_, i) => (i < 10 || i === 11 ? 1 : 0)),
+    );
+  });
+
+  test('has no reward where its scoring throws', async () => {
+    const { bridge, env, inputs } = await toy();
+    const played = await play(bridge, env, inputs[0]!, text('stumble'), { score: true });
+    assert.deepEqual([played.outcome, played.row['reward']], ['ok', null]);
+    assert.match((played.judged as { error: { message: string } }).error.message, /no answer in it/);
+  });
+
+  test('says nothing about the policy where a turn could not be sampled, and stops at a prompt that is too long', async () => {
+    const { bridge, env, inputs } = await toy();
+    const fails =
+      (code: 'InferenceUnavailable' | 'PromptTooLong'): Says =>
+      () =>
+        Promise.reject(new RatchetError(code, 'from the test'));
+    const down = await play(bridge, env, inputs[0]!, fails('InferenceUnavailable'), { score: true });
+    assert.deepEqual([down.outcome, down.error?.type], ['infra_failure', 'ProviderError']);
+    const tooLong = await play(bridge, env, inputs[0]!, fails('PromptTooLong'), { score: true });
+    assert.equal(tooLong.outcome, 'overlong_prompt');
+  });
+
+  test('is cancelled while a turn is being sampled', async () => {
+    const { bridge, env, inputs } = await toy();
+    const cancel = new AbortController();
+    const says: Says = () => {
+      cancel.abort(new Error('enough'));
+      return new Promise(() => {});
+    };
+    await assert.rejects(play(bridge, env, inputs[0]!, says, { signal: cancel.signal }), /enough/);
+  });
+
+  test('that is not there is refused by name', async () => {
+    const bridge = await shared();
+    await assert.rejects(bridge.load({ env: 'x', env_id: 'toy-v2', api: 'v1', config: { agent } }), {
+      code: 'EnvironmentUnknown',
+      message: /no module toy_v2\. There is toy_v1/,
+    });
+  });
+});
