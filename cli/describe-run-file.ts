@@ -2,7 +2,7 @@ import type { Obstacle, RunFileReport } from '../backends/configs/examine-run-fi
 import { showStoreUri } from '../backends/store/store-uri.ts';
 import type { Advice, NotYet, ReadAs } from '../core/spec/parse-run-config.ts';
 import { formatPlace, formatProblems } from '../core/spec/problems.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { PythonEnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { alternativeLine } from './read-as.ts';
 
 /** A report on a run file as people read it: what is wrong with it, else what it is, and then what else there is to say. */
@@ -61,14 +61,14 @@ function adviceLines({ value, range, why, source, ...place }: Advice): string[] 
 function summary(spec: RunSpec, { model, environments }: RunFileReport): string[] {
   const size = model ? `, ${millions(model.parameterCount)} parameters` : '';
   const names = [
-    ...spec.environments.map(({ name, id }) => ['environment   ', name, id] as const),
-    ...(spec.eval?.environments ?? []).map(({ name, id }) => ['eval          ', name, id] as const),
+    ...spec.environments.map((entry) => ['environment   ', entry] as const),
+    ...(spec.eval?.environments ?? []).map((entry) => ['eval          ', entry] as const),
   ];
   return [
     `  model         ${spec.model}${size}`,
     ...names.map(
-      ([label, name, id]) =>
-        `  ${label}${name}${id === name ? '' : ` (${id})`}${environments.has(name) ? '' : ', not here'}`,
+      ([label, { name, id, python }]) =>
+        `  ${label}${name}${id === name ? '' : ` (${id})`}${python ? packageOf(python) : environments.has(name) ? '' : ', not here'}`,
     ),
     spec.maxSteps === 0
       ? '  each step     none: supervised training alone'
@@ -78,6 +78,10 @@ function summary(spec: RunSpec, { model, environments }: RunFileReport): string[
     `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}${spec.sft.data ? ` from ${spec.sft.data.path}` : ''}` : 'none'}`,
     `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
   ];
+}
+
+function packageOf({ version, verifiers, api }: PythonEnvironmentSpec): string {
+  return `, a Python package, version ${version} (verifiers ${verifiers}, api ${api})`;
 }
 
 function sampledBy(inference: RunSpec['inference']): string {
@@ -96,12 +100,15 @@ function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, adapte
 }
 
 function lossLine({ loss, advantage }: RunSpec): string {
-  const { type, clipLow, clipHigh, maskLow, maskHigh } = loss;
+  const { type, clipLow, clipHigh, maskLow, maskHigh, klTau } = loss;
+  const moved = `, tokens whose probability moved from −${maskLow} to ${maskHigh ?? '∞'}, ${klTau} · (ln ρ)²`;
   const bounds = {
     cispo: `, ratio ≤ ${clipHigh}`,
     grpo: `, ratio from ${clipLow} to ${clipHigh}`,
     importance_sampling:
       maskLow === 0 && maskHigh === null ? '' : `, tokens of a ratio from ${maskLow} to ${maskHigh ?? '∞'}`,
+    dppo: moved,
+    ipo: moved,
     custom: '',
   };
   const code = loss.import ? ` ${loss.import.path}` : '';

@@ -20,6 +20,7 @@ import {
   pythonVariables,
   runInstaller,
 } from '../backends/python/interpreter.ts';
+import { RatchetError } from '../core/errors.ts';
 import { buildAlone } from './go-build.ts';
 import { sayEvery } from './long-wait.ts';
 import { ensurePython, installCommand } from './python-environment.ts';
@@ -62,6 +63,12 @@ export async function ensureEnvironmentPython(request: EnvironmentPythonRequest)
   const folder = path.join(pythonFolder(projectFolder), `${set === null ? '' : `${set}-`}${api}-${verifiers}`);
   const found = await findPython(pythonForVerifiers, environment);
   const there = usable(folder);
+  if (there && there.base === null && !found.uv) {
+    throw new RatchetError(
+      'ServerUnavailable',
+      `${folder} was made with uv, which is not on PATH now. Install uv (https://docs.astral.sh/uv), or remove that folder and install its environments again.`,
+    );
+  }
   if (there) return { folder, manifest: there, uv: found.uv };
   rmSync(folder, { recursive: true, force: true }); // cut off when it was made, or laid over what is gone
   mkdirSync(path.dirname(folder), { recursive: true });

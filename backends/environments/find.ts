@@ -173,7 +173,7 @@ function missing(
   const near = nearestName(name, builtIns);
   const suggestion =
     near === undefined
-      ? `name a file, "./${name}.ts"; or, where it is of the Environments Hub, its owner as well: npx ratchet env install OWNER/${name}${version === null ? '' : `@${version}`}`
+      ? `name a file, "./${name}.ts"; or install its Python package: npx ratchet env install ./FOLDER, or of the Environments Hub OWNER/${name}${version === null ? '' : `@${version}`}`
       : `did you mean "${near}"?`;
   return { ok: false, expected, received: `${shown(written)}, which is not here`, suggestion };
 }

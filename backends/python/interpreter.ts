@@ -1,4 +1,5 @@
 import { execFile, spawn } from 'node:child_process';
+import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
 import { environmentForAll, environmentForPython, selectEnvironment } from '../../core/child-environment.ts';
@@ -172,5 +173,5 @@ export async function runInstaller(
   const output = lines.join('\n');
   const errors = lines.filter((line) => /^\s*(error|×|╰)/i.test(line) || line.includes('ERROR:'));
   const said = (errors.length > 0 ? errors : lines).slice(-4).join('\n  ').trim() || ended;
-  throw new InstallerFailed(`${command} ${args.slice(0, 3).join(' ')} failed: ${said}`, output);
+  throw new InstallerFailed(`${path.basename(command)} ${args.slice(0, 3).join(' ')} failed: ${said}`, output);
 }

@@ -5,6 +5,8 @@ import { createRequire } from 'node:module';
 import os from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
+import { findPython, pythonForVerifiers } from '../../backends/python/interpreter.ts';
+import { RatchetError } from '../../core/errors.ts';
 import { findOnPath, ensureTemporalCli, placesOnThisMachine } from '../../workers/temporal-cli.ts';
 
 /** One line of `ratchet doctor`. */
@@ -73,15 +75,31 @@ export async function checkPython(): Promise<Check[]> {
           says: 'not found; [wandb], math-python and verifiers environments need it',
           fix: 'install Python 3.11 or newer',
         },
+    await checkPythonForVerifiers(),
     uv
       ? { name: 'uv', state: 'ok', says: uv }
       : {
           name: 'uv',
           state: 'warn',
-          says: 'not found; only [wandb] and verifiers environments use it',
-          fix: 'https://docs.astral.sh/uv, or use pip in an environment of your own',
+          says: 'not found; [wandb] and verifiers environments install with python3 -m venv and pip',
+          fix: 'https://docs.astral.sh/uv installs faster, and gets a Python where none will do',
         },
   ];
+}
+
+/** Whether `ratchet env install` could make a virtual environment; makes none. */
+async function checkPythonForVerifiers(): Promise<Check> {
+  const name = 'Python (verifiers)';
+  try {
+    const { command, version, uv } = await findPython(pythonForVerifiers);
+    const says = command === version ? `uv gets one, ${version}` : `${command} ${version}`;
+    return { name, state: 'ok', says: `${says}; environments are made with ${uv ? 'uv' : 'venv and pip'}` };
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    const fix =
+      'Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python@3.12; or uv; or RATCHET_PYTHON';
+    return { name, state: 'warn', says: error.message.split('. ')[0]!, fix };
+  }
 }
 
 /** Room where runs are kept, and for temporary files and the spool. */

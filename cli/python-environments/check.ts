@@ -40,7 +40,7 @@ export async function checkPythonEnvironment(asked: AskedEnvironment): Promise<E
       said.push(`✓ loads: ${loaded.class}, ${train.length} examples to train on, ${heldOut.length} to evaluate on`);
       findings.push(...looksWrong(loaded, train.length));
       if (loaded.api === 'v0') findings.push(...(await opened.bridge.check({ env: opened.env })).findings);
-      if (loaded.api === 'v0' && train[0] !== undefined) {
+      if (train[0] !== undefined) {
         const played = await tryOut(opened, train[0], python.source ?? python.module);
         said.push(...played.said);
         findings.push(...played.findings);
@@ -105,7 +105,7 @@ async function tryOut({ bridge, loaded, env }: OpenedEnvironment, input: string,
   }
   const { outcome, error } = played;
   if (error !== null && outcome !== 'policy_failure') return { said: [], findings: [failed('its rollout failed', textOf(error), source)] }; // prettier-ignore
-  const judged = played.judged ?? (await scored(bridge, env, played));
+  const judged = played.judged ?? (loaded.api === 'v0' ? await scored(bridge, env, played) : null);
   if (judged === null) return { said: [`✓ plays: ${outcome} after ${turns} turns of made-up answers`], findings: [] };
   if ('error' in judged) return { said: [], findings: [failed('its rollout could not be scored', textOf(judged.error), source)] }; // prettier-ignore
   const metrics = Object.entries(judged.metrics).map(([name, value]) => `${name} ${value}`);

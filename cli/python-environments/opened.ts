@@ -2,7 +2,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { type Bridge, openBridge } from '../../backends/environments/verifiers/bridge.ts';
-import type { LoadedEnvironment, WireRow } from '../../backends/environments/verifiers/protocol.ts';
+import type { LoadedEnvironment } from '../../backends/environments/verifiers/protocol.ts';
 import { pythonIn } from '../../backends/python/interpreter.ts';
 import type { JsonValue, PythonEnvironmentSpec } from '../../core/spec/run-spec.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
@@ -33,9 +33,7 @@ export async function withPythonEnvironment<T>(
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-env-'));
   const bridge = await openBridge({ python: pythonIn(python.folder), folder, variables: passEnvironment });
   try {
-    const request = { env: id, env_id: python.module, api: python.api, args };
-    const config = python.api === 'v0' ? {} : { config: { taskset: { id: python.module, ...args } } satisfies WireRow };
-    const loaded = await toldWhenSlow(id, () => bridge.load({ ...request, ...config }));
+    const loaded = await toldWhenSlow(id, () => bridge.load({ env: id, env_id: id, api: python.api, args }));
     const rows = async (split: 'train' | 'eval') => {
       const { file } = await bridge.inputs({ env: id, split });
       return (await readFile(file, 'utf8')).split('\n').filter((line) => line !== '');

@@ -93,11 +93,11 @@ def compare(kind: type, name: str, method: Any, parent: Any) -> Iterator[dict[st
         yield finding("warning", f"is never called: {base} has no {name}", parentless_fix(name, base))
         return
     wanted = f"`{'async ' if inspect.iscoroutinefunction(parent) else ''}def {name}{signature_of(parent)}`"
-    for problem in mismatches(method, parent):
+    for severity, problem in mismatches(method, parent):
         fix = f"declare it as its parent does: {wanted}"
         if name == "is_completed":
             fix = "remove it, and write the condition as a method with @vf.stop: async def done(self, state) -> bool"
-        yield finding("error", problem, fix)
+        yield finding(severity, problem, fix)
     if name == "is_completed":
         yield finding(
             "warning",
@@ -120,12 +120,12 @@ def parentless_fix(name: str, base: str) -> str:
     return "remove it"
 
 
-def mismatches(method: Any, parent: Any) -> Iterator[str]:
-    """Why a call that fits the parent would not fit the method."""
+def mismatches(method: Any, parent: Any) -> Iterator[tuple[str, str]]:
+    """Why a call that fits the parent would not fit the method, or may not one day."""
     if inspect.iscoroutinefunction(parent) and not inspect.iscoroutinefunction(method):
-        yield "is a plain function where its parent's is async: verifiers awaits what it returns"
+        yield "error", "is a plain function where its parent's is async: verifiers awaits what it returns"
     if inspect.iscoroutinefunction(method) and not inspect.iscoroutinefunction(parent):
-        yield "is async where its parent's is a plain function: verifiers does not await it"
+        yield "error", "is async where its parent's is a plain function: verifiers does not await it"
     ours, theirs = parameters_of(method), parameters_of(parent)
     ours_by_position = positional(ours)
     takes_more = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in ours)
@@ -133,14 +133,14 @@ def mismatches(method: Any, parent: Any) -> Iterator[str]:
     expected = [parameter.name for parameter in positional(theirs)]
     given = [parameter.name for parameter in ours_by_position]
     if given[: len(expected)] != expected and not (takes_more and expected[: len(given)] == given):
-        yield f"takes ({', '.join(given)}) where verifiers gives ({', '.join(expected)})"
+        yield "error", f"takes ({', '.join(given)}) where verifiers gives ({', '.join(expected)})"
         return
     required = [parameter.name for parameter in ours_by_position[len(expected) :] if parameter.default is parameter.empty]
     required += [p.name for p in ours if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if required:
-        yield f"needs {', '.join(required)}, which verifiers does not give"
+        yield "error", f"needs {', '.join(required)}, which verifiers does not give"
     if not takes_named and any(parameter.kind is parameter.VAR_KEYWORD for parameter in theirs):
-        yield "does not take **kwargs, which its parent does"
+        yield "warning", "does not take **kwargs, which its parent does"
 
 
 def parameters_of(method: Any) -> list[inspect.Parameter]:
@@ -204,8 +204,16 @@ def failure(error: BaseException, module: str) -> dict[str, Any]:
     else:
         inside = [frame for frame in traceback.extract_tb(error.__traceback__) if is_within(frame.filename, module)]
         place = f"{inside[-1].filename}:{inside[-1].lineno}" if inside else None
-    text = "".join(traceback.format_exception(error))[-4000:]
+    text = "".join(traceback.format_exception(error.with_traceback(outside_importlib(error.__traceback__))))[-4000:]
     return {"type": type(error).__name__, "message": str(error), "traceback": text, "missing": missing, "own": missing == module, "place": place}
+
+
+def outside_importlib(trace: Any) -> Any:
+    """A traceback from the first frame on that is not the import machinery's, or this file's."""
+    first = trace
+    while first is not None and (first.tb_frame.f_code.co_filename == __file__ or "importlib" in first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    return first or trace
 
 
 def is_within(file: str, module: str) -> bool:

@@ -11,11 +11,13 @@ import { randomStream } from '../../core/random.ts';
 import { canSandbox, missingSandbox } from './sandbox-here.ts';
 
 const projectFolder = fileURLToPath(new URL('../../', import.meta.url));
+/** Python packages that are installed first: `test/cli/env-python.test.ts` tries the template. */
+const isOfPackage = (file: string): boolean => /^(?:verifiers|own-environment\/python)\//.test(file);
 const configs = readdirSync(path.join(projectFolder, 'configs'), { recursive: true, encoding: 'utf8' })
-  .filter((file) => file.endsWith('.toml') && !/(^|\/)endpoints\.toml$/.test(file))
+  .filter((file) => file.endsWith('.toml') && !/(^|\/)(?:endpoints|pyproject)\.toml$/.test(file))
   .sort();
 
-for (const file of configs) {
+for (const file of configs.filter((name) => !isOfPackage(name))) {
   const skip = file.includes('math-python') && !(await canSandbox()) ? missingSandbox : false;
   test(`configs/${file} loads, and a rollout of each of its environments is played and scored`, { skip }, async () => {
     const { spec } = await loadRunConfig(path.join('configs', file), { projectFolder });
@@ -39,6 +41,18 @@ for (const file of configs) {
         assert.ok(said.reward! >= nonsense.reward!, `demonstration ${said.reward}, nonsense ${nonsense.reward}`);
       }
     }
+  });
+}
+
+for (const file of configs.filter((name) => name.startsWith('verifiers/'))) {
+  test(`configs/${file} loads but for its package, which is not installed here`, async () => {
+    const { spec, missing, problems } = await loadRunConfig(file, {
+      projectFolder: path.join(projectFolder, 'configs'),
+      isOnlyLookedAt: true,
+    });
+    await checkModel(spec);
+    assert.deepEqual(problems, []);
+    assert.deepEqual(new Set(missing.map(({ id }) => id)), new Set(spec.environments.map(({ id }) => id)));
   });
 }
 

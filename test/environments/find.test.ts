@@ -5,18 +5,25 @@ import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { environmentFinder } from '../../backends/environments/find.ts';
 import { builtInEnvironmentsFolder } from '../../backends/environments/load.ts';
+import type { InstalledPackage } from '../../backends/environments/packages/installed.ts';
+import { apisOf, folderDigest } from '../../backends/environments/packages/package.ts';
+import { verifiersRequirement } from '../../backends/environments/packages/requirement.ts';
+import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { describeRunFile } from '../../cli/describe-run-file.ts';
 import type { FoundEnvironment } from '../../core/spec/find-environment.ts';
 
 /** A project folder with these files in it. */
 function project(t: TestContext, files: Readonly<Record<string, string>> = {}): string {
   const folder = realpathSync(mkdtempSync(path.join(tmpdir(), 'ratchet-find-')));
   t.after(() => rmSync(folder, { recursive: true }));
-  for (const [name, text] of Object.entries(files)) {
-    mkdirSync(path.dirname(path.join(folder, name)), { recursive: true });
-    writeFileSync(path.join(folder, name), text);
-  }
+  for (const [name, text] of Object.entries(files)) write(folder, name, text);
   return folder;
+}
+
+function write(folder: string, name: string, text: string): void {
+  mkdirSync(path.dirname(path.join(folder, name)), { recursive: true });
+  writeFileSync(path.join(folder, name), text);
 }
 
 function find(projectFolder: string, id: string, builtin = false): FoundEnvironment {
@@ -62,23 +69,152 @@ test('the project’s own folder comes first: what is TypeScript there is loaded
   }
 });
 
-test('a Python package of the project is found, and refused until such can be run; the built-in is offered', (t) => {
-  const folder = project(t, { 'environments/wiki_search/pyproject.toml': '' });
+const run = (id: string, more = ''): string =>
+  `model = "preset:x"\n${more}[[env]]\nid = "${id}"\n[eval]\ninterval = 5\n`;
+
+const pyproject = (name: string): string => `[project]\nname = "${name}"\nversion = "0.1.0"\n`;
+
+/** What `ratchet env install` leaves of one package. */
+function manifest(one: Partial<InstalledPackage> & { name: string }, base: string | null = null): string {
+  const module = one.name.replaceAll('-', '_');
+  const from = { kind: 'folder', path: '' } as const;
+  const packages = [{ module, version: '0.1.0', from, ...one }];
+  return JSON.stringify({ schemaVersion: 1, api: 'v0', verifiers: '0.3.1', python: '3.12.1', base, packages });
+}
+
+test('a Python package of the project that is not installed is refused with the command; the built-in is offered', (t) => {
+  const folder = project(t, { 'environments/wiki_search/pyproject.toml': pyproject('wiki-search') });
   const found = find(folder, 'wiki-search');
   assert(!found.ok);
-  assert.match(found.received, /a Python package of this project, environments\/wiki_search/);
-  assert.match(found.suggestion!, /still to come.*--builtin/);
+  assert.match(found.received, /a Python package of this project, environments\/wiki_search, which is not installed/);
+  assert.match(found.suggestion!, /^npx ratchet env install wiki-search installs it; or .*--builtin/);
+  assert.equal(found.install, 'wiki-search');
   assert.deepEqual(find(folder, 'wiki-search', true).ok, true);
 });
 
-test('an installed package is an environment only if it needs verifiers: others have such names too', (t) => {
-  const about = '.venv/lib/python3.12/site-packages/wordle-1.2.dist-info/METADATA';
+test('an installed package of the project is what its id stands for, with all that loading it takes', (t) => {
+  const folder = project(t, { 'environments/my_env/pyproject.toml': pyproject('my-env') });
+  const source = path.join(folder, 'environments/my_env');
+  const installed = { name: 'my-env', from: { kind: 'folder', path: source }, sha256: folderDigest(source) } as const;
+  const place = path.join(folder, '.ratchet/python/v0-0.3.1');
+  write(folder, '.ratchet/python/v0-0.3.1/ratchet.json', manifest(installed));
+  for (const id of ['my-env', 'my_env']) {
+    const found = find(folder, id);
+    assert(found.ok, id);
+    assert.equal(found.id, 'my-env');
+    assert.deepEqual(found.python, {
+      module: 'my_env',
+      api: 'v0',
+      folder: place,
+      verifiers: '0.3.1',
+      version: '0.1.0',
+      source,
+      sha256: folderDigest(source),
+    });
+    assert.match(
+      found.said!,
+      /the Python package my-env 0\.1\.0 \(verifiers 0\.3\.1, api v0\), from \.\/environments\/my_env$/,
+    );
+  }
+  write(folder, 'environments/my_env/my_env.py', 'x = 1\n');
+  const changed = find(folder, 'my-env');
+  assert(changed.ok && changed.python?.sha256 !== installed.sha256, 'the files as they are now');
+});
+
+test('a package whose pyproject.toml has changed says so, and one whose verifiers is gone is to be installed again', (t) => {
+  const folder = project(t, { 'environments/my_env/pyproject.toml': pyproject('my-env') });
+  const from = { kind: 'folder', path: path.join(folder, 'environments/my_env') } as const;
+  const one = { name: 'my-env', from, sha256: 'before', pyproject: 'before' };
+  write(folder, '.ratchet/python/v0-0.3.1/ratchet.json', manifest(one));
+  const found = find(folder, 'my-env');
+  assert(found.ok);
+  assert.match(found.said!, /its pyproject\.toml has changed since: npx ratchet env install my-env/);
+  write(folder, '.ratchet/python/v0-0.3.1/ratchet.json', manifest(one, path.join(folder, 'gone/bin/python')));
+  const refused = find(folder, 'my-env');
+  assert(!refused.ok);
+  assert.match(refused.received, /its verifiers 0\.3\.1, in .*gone\/bin\/python, is gone/);
+  assert.equal(refused.install, 'my-env');
+});
+
+test('a package of the Hub is found by its id, and never in place of one of another owner or version', (t) => {
+  const folder = project(t, { 'hub/pyproject.toml': pyproject('gsm8k') });
+  const from = { kind: 'hub', id: 'primeintellect/gsm8k', path: path.join(folder, 'hub') } as const;
+  write(folder, '.ratchet/python/v0-0.3.1/ratchet.json', manifest({ name: 'gsm8k', from, version: '0.1.4' }));
+  for (const id of ['gsm8k', 'primeintellect/gsm8k', 'primeintellect/gsm8k@0.1.4', 'primeintellect/gsm8k@latest'])
+    assert(find(folder, id).ok, id);
+  for (const [id, why] of [
+    ['someone/gsm8k', /installed is gsm8k of primeintellect/],
+    ['primeintellect/gsm8k@0.1.5', /installed is version 0\.1\.4/],
+  ] as const) {
+    const refused = find(folder, id);
+    assert(!refused.ok);
+    assert.match(refused.received, why);
+    assert.equal(refused.install, id);
+  }
+});
+
+test('a package in a virtual environment of one’s own is an environment only if it needs verifiers: others have such names too', (t) => {
+  const site = '.venv/lib/python3.12/site-packages';
+  const about = `${site}/wordle-1.2.dist-info/METADATA`;
   const unrelated = project(t, { [about]: 'Name: wordle\nRequires-Dist: requests\n' });
   assert.deepEqual(find(unrelated, 'wordle'), { ok: true, id: 'wordle' });
-  const environment = project(t, { [about]: 'Name: wordle\nRequires-Dist: verifiers>=0.1\n' });
-  const found = find(environment, 'someone/wordle');
-  assert(!found.ok);
-  assert.match(found.received, /a Python package that is installed, wordle 1\.2/);
+  const old = project(t, {
+    [about]: 'Name: wordle\nRequires-Dist: verifiers>=0.1\n',
+    [`${site}/verifiers-0.1.14.dist-info/METADATA`]: 'Name: verifiers\n',
+  });
+  const refused = find(old, 'someone/wordle');
+  assert(!refused.ok);
+  assert.match(refused.received, /wordle 1\.2, with verifiers 0\.1\.14; Ratchet speaks with 0\.3\.1 and newer/);
+  const environment = project(t, {
+    [about]: 'Name: wordle\nRequires-Dist: verifiers<0.4,>=0.3\n',
+    [`${site}/verifiers-0.3.1.dist-info/METADATA`]: 'Name: verifiers\n',
+  });
+  const found = find(environment, 'wordle');
+  assert(found.ok);
+  const { module, api, folder, verifiers, version } = found.python!;
+  assert.deepEqual([module, api, folder, verifiers, version], ['wordle', 'v0', path.join(environment, '.venv'), '0.3.1', '1.2']); // prettier-ignore
+  assert.match(found.said!, /; to take the built-in "wordle" with --builtin/);
+});
+
+test('which API a package is written for is what its requirement lets through, and else what its code shows', () => {
+  const v0 = 'import verifiers as vf\n\ndef load_environment(n: int = 3):\n    ...\n';
+  const v1 = 'import verifiers.v1 as vf\n__all__ = ["Toy"]\nclass Toy(vf.Taskset): ...\n';
+  for (const [dependency, code, apis] of [
+    ['verifiers>=0.3.1,<0.4', null, ['v0']],
+    ['verifiers[rl] ~=0.3.0', null, ['v0']],
+    ['verifiers >= 0.4', null, ['v1']],
+    ['verifiers==0.4.*; python_version >= "3.11"', null, ['v1']],
+    ['verifiers>=0.1.9.post2', null, ['v0', 'v1']],
+    ['verifiers>=0.1.5', v0, ['v0']],
+    ['verifiers', v1, ['v1']],
+    ['verifiers', v0 + v1, ['v0', 'v1']],
+    ['verifiers @ git+https://example.org/x', v0, ['v0']],
+    ['verifiers (<0.2,>=0.1)', v0, []],
+    ['verifiers!=0.3.1,<0.4', null, []],
+  ] as const) {
+    assert.deepEqual(apisOf(verifiersRequirement(['requests', dependency])!, code), apis, dependency);
+  }
+  assert.equal(verifiersRequirement(['verifiers-rl>=0.1', 'my-verifiers']), null);
+});
+
+test('a run file’s Python package goes into the spec, for training and evaluation, and is read without importing it', async (t) => {
+  const source = 'environments/my_env';
+  const projectFolder = project(t, {
+    [`${source}/pyproject.toml`]: pyproject('my-env'),
+    [`${source}/my_env.py`]: 'raise SystemExit("imported")',
+    'run.toml': run('my-env').replace('preset:x', 'preset:chars-0.4m'),
+  });
+  const missing = await loadRunConfig('run.toml', { projectFolder, isOnlyLookedAt: true });
+  assert.deepEqual(missing.missing.map(({ install }) => install), ['my-env']); // prettier-ignore
+  const from = { kind: 'folder', path: path.join(projectFolder, source) } as const;
+  write(projectFolder, '.ratchet/python/v0-0.3.1/ratchet.json', manifest({ name: 'my-env', from }));
+  const report = await examineRunFile('run.toml', { projectFolder });
+  const { spec } = report.loaded!;
+  for (const entry of [...spec.environments, ...spec.eval!.environments]) {
+    assert.equal(entry.id, 'my-env');
+    assert.equal(entry.python?.source, from.path);
+  }
+  assert.match(describeRunFile(report).join('\n'), /environment {3}my-env, a Python package, version 0\.1\.0 \(verifiers 0\.3\.1, api v0\)/); // prettier-ignore
 });
 
 test('the environments of Ratchet itself are no project’s own', () => {
@@ -88,9 +224,6 @@ test('the environments of Ratchet itself are no project’s own', () => {
 test('an id that would leave the folder is no id', (t) => {
   for (const id of ['../wordle', 'a/b/c', '..', '', 'wordle/', '-x']) assert(!find(project(t), id).ok, id);
 });
-
-const run = (id: string, more = ''): string =>
-  `model = "preset:x"\n${more}[[env]]\nid = "${id}"\n[eval]\ninterval = 5\n`;
 
 test('a run with an environment of the Hub is refused with its line, and loads with the built-in where the file or the command line asks', async (t) => {
   const projectFolder = project(t, {

@@ -1,0 +1,18 @@
+"""Tasks that reasoning-gym makes up and judges, as verifiers plays them. Nothing is fetched."""
+
+import verifiers as vf
+from verifiers.envs.integrations.reasoninggym_env import DEFAULT_SYSTEM_PROMPT, ReasoningGymEnv
+
+
+def load_environment(
+    gym: str | list = "arc_1d",
+    num_train_examples: int = 2000,
+    num_eval_examples: int = 200,
+    seed: int = 0,
+    think: bool = True,
+) -> vf.Environment:
+    """`gym`: a task's name, or a list of names and of {name, weight, config}. `think = false`: the answer alone, no tags."""
+    settings = {"num_train_examples": num_train_examples, "num_eval_examples": num_eval_examples, "seed": seed}
+    if think:
+        return ReasoningGymEnv(gym, system_prompt=DEFAULT_SYSTEM_PROMPT, **settings)
+    return ReasoningGymEnv(gym, system_prompt="", parser=vf.Parser(), **settings)
