@@ -130,6 +130,7 @@ test(
       ['assistant', 'user', 'assistant'],
     );
     assert.equal(contest.reward, contest['longest_wins']);
+    assert.equal(readByVerifiers('undisturbed', 'results/evals'), all.length + trained.length);
     const evaluated = rowsOf('undisturbed', 'evals', (name) => name === 'step_5');
     assert.equal(evaluated.length, 4 * 2);
   },
@@ -197,6 +198,20 @@ interface Row {
   readonly metrics: Readonly<Record<string, number>>;
   readonly completion: readonly { readonly role: string }[];
   readonly [column: string]: unknown;
+}
+
+/** How many rows verifiers itself finds below a folder of `ENV--RUN/ID`, each with what it needs to go on with it. */
+function readByVerifiers(name: string, below: string): number {
+  const code = `
+import sys, pathlib
+from verifiers.utils.path_utils import is_valid_eval_results_path
+from verifiers.utils.save_utils import load_outputs
+ids = [place for env in pathlib.Path(sys.argv[1]).iterdir() for place in env.iterdir()]
+assert all(is_valid_eval_results_path(place) for place in ids)
+print(sum(len(load_outputs(place)) for place in ids))`;
+  const python = path.join(project.folder, '.ratchet/python/v0-0.3.1/bin/python');
+  const root = path.join(project.folder, 'outputs', name, below);
+  return Number(execFileSync(python, ['-c', code, root], { encoding: 'utf8' }));
 }
 
 /** The rows of the folders `ENV--RUN/ID` whose id is wanted; each has its metadata. */

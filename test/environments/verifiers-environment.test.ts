@@ -14,6 +14,7 @@ import {
   type PlayingBridge,
   verifiersEnvironment,
 } from '../../backends/environments/verifiers/environment.ts';
+import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
 import { openInputs } from '../../backends/environments/verifiers/inputs.ts';
 import type {
   LoadedEnvironment,
@@ -24,6 +25,7 @@ import type {
 import { playRollout } from '../../activities/play-rollout.ts';
 import type { PlayedPolicy } from '../../activities/sample-policy.ts';
 import { RatchetError } from '../../core/errors.ts';
+import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
 import type { ChatMessage, Rollout, Turn } from '../../core/rl/rollout.ts';
 
 type Say = (messages: readonly WireMessage[], tools?: readonly object[]) => Promise<SampledTurn>;
@@ -223,6 +225,26 @@ test('who starts a run is told what this environment does otherwise than they ma
   assert.match(scoring!, /in place.*\(it has a sandbox\): rollouts/);
   assert.match(heldOut!, /no held-out examples/);
   assert.deepEqual(more, []);
+});
+
+test('arguments of a v0 environment are its load_environment’s; of a v1 one the taskset’s, with an agent on this machine', () => {
+  const python = { module: 'toy', folder: '/venv', verifiers: '0.3.1', version: '1' };
+  const request = (api: 'v0' | 'v1', args: EnvironmentSpec['args']) =>
+    loadRequest('toy-1', { args, python: { ...python, api } });
+  const common = { env: 'toy-1', env_id: 'toy' };
+  assert.deepEqual(request('v0', { n: 3, agent: 'x' }), { ...common, api: 'v0', args: { n: 3, agent: 'x' } });
+  const runtime = { type: 'subprocess' };
+  assert.deepEqual(request('v1', { n: 3 }), {
+    ...common,
+    api: 'v1',
+    args: { n: 3 },
+    config: { taskset: {}, agent: { harness: { id: 'null' }, runtime } },
+  });
+  const docker = { runtime: { type: 'docker' } };
+  assert.deepEqual(request('v1', { taskset: { n: 4 }, agent: docker }).config, {
+    taskset: { n: 4 },
+    agent: { harness: { id: 'null' }, ...docker },
+  });
 });
 
 test('a warm-up on environments that demonstrate nothing is refused, unless it has rows of its own', async (t) => {

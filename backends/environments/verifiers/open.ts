@@ -12,6 +12,7 @@ import { processesOpen } from '../../processes-open.ts';
 import type { Environment } from '../types.ts';
 import { type Bridge, openBridge } from './bridge.ts';
 import { groupScores, type LoadedVerifiers, verifiersEnvironment } from './environment.ts';
+import { loadRequest } from './load-request.ts';
 import { type Inputs, openInputs, unreadable } from './inputs.ts';
 
 type PythonEntry = Pick<EnvironmentSpec, 'id' | 'args'> & { readonly python: PythonEnvironmentSpec };
@@ -69,12 +70,7 @@ async function load(
 ): Promise<LoadedVerifiers> {
   requireSameFiles(python);
   const bridge = await opening;
-  const loaded = await bridge.load({
-    env,
-    env_id: python.module,
-    api: python.api,
-    args,
-  });
+  const loaded = await bridge.load(loadRequest(env, { python, args }));
   const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
   return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env) };
 }
