@@ -1,6 +1,6 @@
 import type { TrainSample } from '../core/rl/batch.ts';
-import type { ChatMessage, ToolSchema } from '../core/rl/rollout.ts';
-import type { ChatTokenizer } from '../engine/index.ts';
+import type { ChatMessage } from '../core/rl/rollout.ts';
+import type { ChatOptions, ChatTokenizer } from '../engine/index.ts';
 import type { Demonstration } from '../backends/environments/types.ts';
 
 /**
@@ -11,16 +11,17 @@ export function demonstrationRows(
   tokenizer: ChatTokenizer,
   prompt: readonly ChatMessage[],
   demonstration: Demonstration,
-  tools?: readonly ToolSchema[],
+  /** As the policy's own prompts are rendered. */
+  options: ChatOptions = {},
 ): TrainSample[] {
   const said = typeof demonstration === 'string' ? [assistant(demonstration)] : demonstration;
   const conversation = [...prompt, ...said];
   const rows: { tokenIds: number[]; lossMask: number[] }[] = [];
   for (const [position, { role }] of conversation.entries()) {
     if (role !== 'assistant' || position < prompt.length) continue;
-    const before = tokenizer.renderChat(conversation.slice(0, position), { tools });
+    const before = tokenizer.renderChat(conversation.slice(0, position), options);
     const upTo = conversation.slice(0, position + 1);
-    const through = tokenizer.encode(tokenizer.renderChatText(upTo, { tools, addGenerationPrompt: false }));
+    const through = tokenizer.encode(tokenizer.renderChatText(upTo, { ...options, addGenerationPrompt: false }));
     const open = rows.at(-1);
     const known = open && startsWith(through, open.tokenIds) ? open.lossMask : [];
     const lossMask = through.map((_, i) => known[i] ?? (i >= before.length ? 1 : 0));

@@ -21,6 +21,7 @@ import { samplePolicy, turnSeed } from './sample-policy.ts';
 import { resultsOf } from './results.ts';
 import { requireCommit, servedPolicy, specOf, storeOf } from './run-access.ts';
 import { Standstill } from './standstill.ts';
+import { policyTokenizer } from './stored-template.ts';
 
 export interface EvaluationSummary {
   readonly environment: string;
@@ -82,7 +83,7 @@ async function evaluateOne(
   const environment = await environments.open(entry);
   const served = await servedPolicy(run, policy);
   const inference = dependencies.inference(spec);
-  const tokenizer = await dependencies.tokenizer(served.folder);
+  const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
   const { evalDataset } = environment;
   const count = entry.numExamples < 0 ? evalDataset.length : Math.min(entry.numExamples, evalDataset.length);
 

@@ -6,6 +6,7 @@ import {
   type DifficultyBounds,
 } from '../core/rl/difficulty.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
+import { leavesNothing } from '../core/rl/filters.ts';
 import { countFailures, type RoundFailures } from '../core/rl/failures.ts';
 import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
@@ -85,6 +86,7 @@ function rewardsOf({ rollouts }: ScoredGroup): (number | null)[] {
 function endStateOf(group: ScoredGroup, filter: DifficultyBounds): EndState | null {
   const broken = group.rollouts.find(({ reward }) => reward === null);
   if (broken) return `failed:${broken.outcome}`;
+  if (leavesNothing(group)) return 'filtered:rollout_filters';
   const verdict = judgeGroup(rewardsOf(group), filter);
   return verdict.kept ? null : `filtered:${verdict.reason}`;
 }

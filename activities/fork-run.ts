@@ -13,6 +13,7 @@ import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
 import type { SpecSource } from './open-run.ts';
 import { currentLineage, type LineagePlace, readHead, requireCommit, type RunPlace, storeOf } from './run-access.ts';
+import { storedTemplate } from './stored-template.ts';
 
 /** The settings a run last went on with, and what they were read from; null where that was not written down. */
 export async function storedSpec(
@@ -34,7 +35,13 @@ export async function storedSpec(
 /** What a checkpoint was made with and cannot be gone on from without. */
 const boundToCheckpoint = ['model', 'lora', 'sft'] as const satisfies readonly (keyof RunSpec)[];
 /** What stored groups were sampled with: with others, they are left behind. */
-const boundToGroups = ['rolloutsPerExample', 'sampling', 'advantage'] as const satisfies readonly (keyof RunSpec)[];
+const boundToGroups = [
+  'rolloutsPerExample',
+  'sampling',
+  'advantage',
+  'zeroTruncated',
+  'rolloutFilters',
+] as const satisfies readonly (keyof RunSpec)[];
 
 export interface ForkedRun {
   readonly commit: StepCommit;
@@ -66,6 +73,9 @@ export async function forkRun(input: {
   const bytes = encodeJson(spec);
   const ref = await target.put(layout.spec(sha256(bytes)), bytes);
   await target.put(layout.source(ref.key), encodeJson(source));
+
+  const template = await storedTemplate(from, before);
+  if (template !== null) await target.put(layout.chatTemplate(), Buffer.from(template));
 
   const found = await requireCommit(holder, step);
   const copy = new Copy(storeOf(from), target);
@@ -131,6 +141,8 @@ function refuseOtherCheckpoint(before: RunSpec, after: RunSpec): void {
   const changed: string[] = boundToCheckpoint
     .filter((key) => !isDeepStrictEqual(before[key], after[key]))
     .map((key) => `  ${key}: was ${JSON.stringify(before[key])}, now ${JSON.stringify(after[key])}`);
+  const [template, other] = [before, after].map(({ chatTemplate }) => chatTemplate?.sha256 ?? null);
+  if (template !== other) changed.push(`  chatTemplate: was sha256 ${template}, now ${other} (null = the model's own)`);
   for (const { name, id, args } of after.environments) {
     const then = before.environments.find((environment) => environment.name === name);
     if (then && !isDeepStrictEqual([then.id, then.args], [id, args])) {

@@ -6,7 +6,6 @@ import type { LostWork } from '../core/rl/lost-work.ts';
 import type { GroupLease, Rollout, UnfinishedRollout } from '../core/rl/rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import type { ChatTokenizer } from '../engine/index.ts';
 import { environments as allEnvironments, type Environments } from '../backends/environments/index.ts';
 import { failedRollout } from '../backends/environments/score.ts';
 import type { RolloutPlace } from '../backends/environments/types.ts';
@@ -21,6 +20,7 @@ import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
 import { samplePolicy, turnSeed } from './sample-policy.ts';
 import { GenerationSitting, type NotReady, type SittingProgress } from './generation-sitting.ts';
 import { lostIn } from './work-under-way.ts';
+import { type OpenTokenizer, policyTokenizer } from './stored-template.ts';
 
 export interface GenerateInput {
   readonly run: RunHandle;
@@ -53,7 +53,7 @@ export interface GeneratedChunk {
 
 export interface GenerateDependencies {
   readonly inference: (spec: RunSpec) => Inference;
-  readonly tokenizer: (folder: string) => Promise<ChatTokenizer>;
+  readonly tokenizer: OpenTokenizer;
   readonly environments?: Environments;
 }
 
@@ -267,7 +267,7 @@ async function openPlayers(
   const { journal, sitting, signal } = around;
   const spec = await specOf(run);
   const inference = sitting.watch(dependencies.inference(spec));
-  const tokenizer = await dependencies.tokenizer(served.folder);
+  const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
   const { sampling } = spec;
@@ -291,6 +291,7 @@ async function openPlayers(
               served,
               sampling,
               signal,
+              promptTokensMax: spec.maxPromptTokens,
               ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
               onTurn(turn, position) {
                 sitting.work.sampled(pieceOf(place), turn.tokenIds.length);

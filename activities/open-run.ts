@@ -104,6 +104,7 @@ const identity = [
   'environments',
   'sft',
   'sampling',
+  'chatTemplate',
   'advantage',
   'lora',
 ] as const satisfies readonly (keyof RunSpec)[];
@@ -122,7 +123,8 @@ function identityOf(spec: RunSpec): Identity {
   const environments = spec.environments.map(({ id, sha256, name, args, weight }) => {
     return { id: sha256 === undefined ? id : '', name, args, weight };
   });
-  return { ...spec, environments, advantage, sft, lossCode: spec.loss.import?.sha256 ?? null };
+  const chatTemplate = spec.chatTemplate && { ...spec.chatTemplate, path: null };
+  return { ...spec, environments, advantage, sft, chatTemplate, lossCode: spec.loss.import?.sha256 ?? null };
 }
 
 export const createOpenRun =
@@ -181,6 +183,8 @@ interface Settings {
   readonly warnings: readonly string[];
   /** The rows of `[sft] data`, unless they are stored. */
   readonly sftRows: Uint8Array | null;
+  /** The text of `[tokenizer] chat_template`, unless it is stored. */
+  readonly chatTemplate: string | null;
   /** `[ckpt] resume_step` */
   readonly resumeStep: number | null;
 }
@@ -189,7 +193,10 @@ async function readSettings(
   { projectFolder }: OpenRunDependencies,
   { config, over = [], dialect, overrides = {}, run, takesOver }: Exclude<TrainRunInput, string>,
 ): Promise<Settings> {
-  if (takesOver?.handle) return { spec: await specOf(takesOver.handle), warnings: [], sftRows: null, resumeStep: null };
+  if (takesOver?.handle) {
+    const spec = await specOf(takesOver.handle);
+    return { spec, warnings: [], sftRows: null, chatTemplate: null, resumeStep: null };
+  }
   const options = { projectFolder, over, overrides, reachesStore: true, ...(dialect === undefined ? {} : { dialect }) };
   return loadRunConfig(config, { ...options, ...(run === undefined ? {} : { run }) });
 }
@@ -198,14 +205,16 @@ async function readSettings(
 async function recordSettings(
   { projectFolder }: OpenRunDependencies,
   { config, over = [], dialect, overrides = {} }: Exclude<TrainRunInput, string>,
-  { spec, sftRows }: Settings,
+  { spec, sftRows, chatTemplate }: Settings,
 ): Promise<{ readonly ref: ObjectRef; readonly changed: readonly string[] }> {
   const store = openRunStore(spec.store.uri, spec.name);
   const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
   const recorded = decodeJson<{ spec: unknown }>(first.bytes, store.uri + layout.run());
   const begun = RunSpec.parse(recorded.spec);
   refuseOtherIdentity(spec, begun, store.uri);
-  if (sftRows) await store.put(layout.sftData(), sftRows); // they are what the identity says
+  // They are what the identity says.
+  if (sftRows) await store.put(layout.sftData(), sftRows);
+  if (chatTemplate !== null) await store.put(layout.chatTemplate(), Buffer.from(chatTemplate));
   const bytes = encodeJson(spec);
   const ref = await store.put(layout.spec(sha256(bytes)), bytes);
   const source: SpecSource = {

@@ -5,7 +5,8 @@ import { decodeRanges } from '../core/rl/ledger.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { environmentReward, stepMetrics } from '../core/rl/metrics.ts';
 import { poolMetrics } from '../core/rl/pools.ts';
-import { packSamples } from '../core/rl/pack.ts';
+import { allFlags, filterMetrics } from '../core/rl/filters.ts';
+import { advantagesOf, packSamples, type SetAside } from '../core/rl/pack.ts';
 import type { AdvantageFunction, AdvantageKind } from '../core/rl/advantage.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
@@ -63,7 +64,8 @@ export async function packBatch(input: {
   );
   const trained = sources.flatMap(({ ordinals, groups }) => groups.filter(({ ordinal }) => ordinals.has(ordinal)));
   const finished = (await Promise.all(input.scored.map((ref) => readRows<ScoredGroup>(run, ref)))).flat();
-  const { batch, stats } = packSamples(trained, { advantage: await advantageOf(spec) });
+  const advantage = await advantageOf(spec);
+  const { batch, stats, setAside } = packSamples(trained, { ...spec, advantage });
   const filter = input.widened === true ? widenedBounds() : spec.filter;
   const { curriculum, datasets } = input;
   const pools = curriculum && datasets ? await poolFigures(run, spec, curriculum, datasets) : {};
@@ -71,6 +73,8 @@ export async function packBatch(input: {
     ...stepMetrics({ step, finished, trained, filter, environments: spec.environments.map(({ name }) => name) }),
     ...pools,
     ...(input.widened === true ? { 'filter/widened': 1 } : {}),
+    ...flagMetrics({ finished, trained, spec, advantage }),
+    ...cutMetrics(finished, spec, setAside),
     'batch/rows': stats.rows,
     [trainedTokens]: stats.trainedTokens,
     'batch/signal_tokens': stats.signalTokens,
@@ -101,6 +105,44 @@ export async function packBatch(input: {
     metrics: Object.fromEntries(
       [...headline, ...Object.keys(pools)].flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : [])),
     ),
+  };
+}
+
+/** Of rollout filters, over all that has a reward. A custom advantage is asked for the groups of the batch alone. */
+function flagMetrics({
+  finished,
+  trained,
+  spec: { rolloutFilters: filters },
+  advantage,
+}: {
+  readonly finished: readonly ScoredGroup[];
+  readonly trained: readonly ScoredGroup[];
+  readonly spec: RunSpec;
+  readonly advantage: AdvantageKind | AdvantageFunction;
+}): Record<string, number> {
+  if (filters.pre.length + filters.post.length === 0) return {};
+  const inBatch = new Set(trained.map(({ ordinal }) => ordinal));
+  const flagged = finished.flatMap((group) => {
+    const isAsked = typeof advantage === 'string' || inBatch.has(group.ordinal);
+    const advantages = advantagesOf(group, isAsked ? advantage : 'centered');
+    return group.rollouts.flatMap((rollout, i) =>
+      rollout.reward === null ? [] : [{ flags: allFlags(rollout, { advantage: advantages[i]!, filters }) }],
+    );
+  });
+  return filterMetrics(flagged, filters);
+}
+
+/** What was cut, where the config says what becomes of it. */
+function cutMetrics(
+  finished: readonly ScoredGroup[],
+  { seqLen, overlongRows, maskTruncated, zeroTruncated }: RunSpec,
+  setAside: SetAside,
+): Record<string, number> {
+  const zeroed = finished.flatMap(({ rollouts }) => rollouts.filter((one) => one.rewardBeforeCut !== undefined));
+  return {
+    ...(seqLen === null ? {} : { 'batch/overlong_rows': setAside.overlongRows }),
+    ...(maskTruncated || overlongRows === 'mask' ? { 'batch/masked_rollouts': setAside.maskedRollouts } : {}),
+    ...(zeroTruncated ? { 'rollout/zeroed': zeroed.length } : {}),
   };
 }
 

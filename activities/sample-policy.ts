@@ -1,7 +1,8 @@
+import { RatchetError } from '../core/errors.ts';
 import { hash32 } from '../core/random.ts';
-import type { Turn } from '../core/rl/rollout.ts';
+import type { ChatMessage, Turn } from '../core/rl/rollout.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import { type ChatTokenizer, readToolCalls } from '../engine/index.ts';
+import { type ChatTokenizer, ConversationPrompts, readToolCalls } from '../engine/index.ts';
 import type { Policy, SampleOptions } from '../backends/environments/types.ts';
 import type { Inference, Sample, ServedPolicy } from '../backends/inference/index.ts';
 
@@ -11,6 +12,8 @@ export interface SamplePolicyOptions {
   readonly served: ServedPolicy;
   readonly sampling: RunSpec['sampling'];
   readonly signal?: AbortSignal;
+  /** Tokens of the longest first prompt; null or missing = what the server takes. */
+  readonly promptTokensMax?: number | null;
   /** Turns that this rollout finished before; each is given again instead of sampled, while the prompts agree. */
   readonly recorded?: readonly Turn[];
   /** Told every turn that was sampled, and its position in the rollout. */
@@ -25,9 +28,14 @@ export interface PlayedPolicy extends Policy {
   readonly failure: unknown;
 }
 
-/** The model as an environment sees it: messages in, one turn out, every random number keyed by the turn's place. */
+/**
+ * The model as an environment sees it: messages in, one turn out, every random number keyed by the turn's place. A prompt that
+ * goes on from an earlier turn begins with the very tokens of that turn.
+ */
 export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
-  const { inference, tokenizer, served, sampling, signal, recorded = [], onTurn } = options;
+  const { inference, tokenizer, served, signal, recorded = [], onTurn } = options;
+  const { templateArguments, ...sampling } = options.sampling;
+  const prompts = new ConversationPrompts(tokenizer);
   const turns: Turn[] = [];
   let asked = 0;
   let isOnRecord = true;
@@ -41,15 +49,19 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
       failure = undefined;
       const position = asked++;
       try {
-        const promptTokenIds = tokenizer.renderChat(messages, { tools });
+        const prompt = prompts.render(messages, { tools, templateArguments });
+        const promptTokenIds = prompt.tokenIds;
+        if (position === 0) requireShort(tokenizer, { messages, templateArguments }, options.promptTokensMax ?? null);
         const known = recorded[position];
         isOnRecord &&= known !== undefined && isSame(known.promptTokenIds, promptTokenIds);
         if (isOnRecord && known !== undefined) {
           turns[position] = known;
+          prompts.said(prompt, known.tokenIds);
           return known;
         }
         const seed = seedOfTurn(position);
         const sample = await inference.sample({ ...sampling, policy: served, promptTokenIds, seed, signal });
+        requireTokens(sample);
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
         const toolCalls = tools === undefined ? [] : readToolCalls(text);
@@ -61,6 +73,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
           policyStep: served.version.step,
         };
         turns[position] = turn;
+        prompts.said(prompt, turn.tokenIds);
         onTurn?.(turn, position);
         return turn;
       } catch (error) {
@@ -69,6 +82,27 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
       }
     },
   };
+}
+
+/** As verifiers' trainers measure it: the example's prompt, without the tools that may be called. */
+function requireShort(
+  tokenizer: ChatTokenizer,
+  { messages, templateArguments }: { messages: readonly ChatMessage[]; templateArguments: Record<string, unknown> },
+  tokensMax: number | null,
+): void {
+  if (tokensMax === null) return;
+  const { length } = tokenizer.renderChat(messages, { templateArguments });
+  if (length <= tokensMax) return;
+  throw new RatchetError('PromptTooLong', `The prompt has ${length} tokens; max_prompt_len is ${tokensMax}.`);
+}
+
+/** Text is never tokenized again to be trained on, or to go on from. */
+function requireTokens({ tokenIds }: Partial<Sample>): void {
+  if (Array.isArray(tokenIds) && tokenIds.length > 0) return;
+  throw new RatchetError(
+    'InferenceRejected',
+    'The inference server gave no token ids for what it sampled. Expected the ids of every token with their log probabilities (vLLM: return_token_ids); without them nothing of it can be trained on.',
+  );
 }
 
 /** A stop text ends a turn and is not part of what was said, as with vLLM. */

@@ -2,6 +2,7 @@ import { layout } from '../core/layout.ts';
 import { groupsJudgedAtOnce } from '../core/limits.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { Rollout, ScoredGroup } from '../core/rl/rollout.ts';
+import { needsVocabulary, settleRollout } from '../core/rl/settle-rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { environments as allEnvironments, type Environments } from '../backends/environments/index.ts';
 import { scoreGroup } from '../backends/environments/score-group.ts';
@@ -12,6 +13,7 @@ import { lastProgress, withHeartbeat } from './heartbeat.ts';
 import { mapAtOnce } from './map-at-once.ts';
 import { storeRoundResults, withoutRecord } from './results.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
+import { vocabularySizeOf } from './vocabulary.ts';
 import { lostIn, type WorkProgress, WorkUnderWay } from './work-under-way.ts';
 
 export interface ScoreInput {
@@ -21,7 +23,7 @@ export interface ScoreInput {
 }
 
 /**
- * The rubric over stored rollouts: it needs nothing of the processes that generated them. Whoever scores first decides: a
+ * The rubric over stored rollouts, and filters of single ones: it needs nothing of the processes that generated them. Whoever scores first decides: a
  * retry returns what is stored.
  */
 export const createScoreRollouts =
@@ -36,7 +38,7 @@ export const createScoreRollouts =
       const key = `${layout.round(run.lineage, round.step, round.first, round.last)}scored.jsonl`;
       const store = storeOf(run);
       const spec = await specOf(run);
-      const { leases } = await readJson<LeasedGroups>(run, round.leases);
+      const { leases, policy } = await readJson<LeasedGroups>(run, round.leases);
       const played = await playedGroups(run, finished);
       const names = [...new Set(leases.map(({ environment }) => environment))];
       const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
@@ -57,6 +59,7 @@ export const createScoreRollouts =
       }
       work.begin('all of it');
       const timeoutMs = spec.generationTimeoutS * 1000;
+      const vocabularySize = needsVocabulary(spec) ? await vocabularySizeOf(run, policy) : 0;
       const groups = await forEach((name, environment) => {
         const atOnce = environment.judge ? groupsJudgedAtOnce : 1;
         const onScored = ({ group, index }: Rollout) => work.finish(`${group}/${index}`);
@@ -66,7 +69,8 @@ export const createScoreRollouts =
           const members = (played.get(lease.ordinal) ?? []).toSorted((a, b) => a.index - b.index);
           const around = { timeoutMs, dataset: 'dataset', onScored, signal } as const;
           const scored = await scoreGroup(environment, example, members, around);
-          return { ...lease, rollouts: scored.map(withoutRecord) };
+          const settled = scored.map((rollout) => settleRollout(withoutRecord(rollout), spec, vocabularySize));
+          return { ...lease, rollouts: settled };
         });
       });
       const inOrder = groups.flat().sort((a, b) => a.ordinal - b.ordinal);

@@ -5,11 +5,14 @@ import { permutation } from '../core/random.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
 import type { DataRef, RunSpec } from '../core/spec/run-spec.ts';
-import type { ChatTokenizer } from '../engine/index.ts';
+import type { ChatOptions, ChatTokenizer } from '../engine/index.ts';
 import type { SftRow } from '../backends/configs/sft-data.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { decodeRows } from '../backends/store/objects.ts';
 import { storeOf } from './run-access.ts';
+
+/** Variables of the chat template, as the policy's own prompts have them. */
+type TemplateUse = Pick<ChatOptions, 'templateArguments'>;
 
 /** Rows that are turned into tokens before heartbeats and others get their turn. */
 const rowsAtOnce = 64;
@@ -30,7 +33,7 @@ export async function drawData(
   };
   return (step) =>
     Array.from({ length: batchSize }, (_, row) => rowAt((step - 1) * batchSize + row)).flatMap((row) =>
-      samplesOf(row, tokenizer),
+      samplesOf(row, tokenizer, spec.sampling),
     );
 }
 
@@ -38,11 +41,11 @@ export async function drawData(
 export async function checkData(
   run: RunHandle,
   data: DataRef,
-  model: { readonly tokenizer: ChatTokenizer; readonly positionsMax: number },
+  model: { readonly tokenizer: ChatTokenizer; readonly positionsMax: number } & TemplateUse,
 ): Promise<void> {
   for (const [index, row] of (await storedRows(run, data)).entries()) {
     if (index % rowsAtOnce === 0) await letOthers();
-    const longest = Math.max(...samplesIn(row, index, model.tokenizer).map(({ tokenIds }) => tokenIds.length));
+    const longest = Math.max(...samplesIn(row, index, model).map(({ tokenIds }) => tokenIds.length));
     if (longest > model.positionsMax) {
       throw new RatchetError(
         'ConfigInvalid',
@@ -52,9 +55,13 @@ export async function checkData(
   }
 }
 
-function samplesIn(row: SftRow, index: number, tokenizer: ChatTokenizer): TrainSample[] {
+function samplesIn(
+  row: SftRow,
+  index: number,
+  model: { readonly tokenizer: ChatTokenizer } & TemplateUse,
+): TrainSample[] {
   try {
-    return samplesOf(row, tokenizer);
+    return samplesOf(row, model.tokenizer, model);
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new RatchetError('ConfigInvalid', `sft.data: row ${index + 1} cannot be learned: ${reason}`, { cause });
@@ -76,10 +83,14 @@ async function storedRows(run: RunHandle, data: DataRef): Promise<SftRow[]> {
  * in the loss, up to the token that ends them. One sample, or one for each answer where the chat template writes earlier
  * turns differently once later ones follow.
  */
-export function samplesOf({ messages, from }: SftRow, tokenizer: ChatTokenizer): TrainSample[] {
+export function samplesOf(
+  { messages, from }: SftRow,
+  tokenizer: ChatTokenizer,
+  { templateArguments }: TemplateUse = {},
+): TrainSample[] {
   const answers = messages.flatMap(({ role }, i) => (role === 'assistant' && i >= from ? [i] : []));
   const until = (count: number, addGenerationPrompt: boolean): string =>
-    tokenizer.renderChatText(messages.slice(0, count), { addGenerationPrompt });
+    tokenizer.renderChatText(messages.slice(0, count), { addGenerationPrompt, templateArguments });
   const whole = until(messages.length, false);
   const parts: { readonly text: string; readonly isAnswer: boolean }[] = [];
   let at = '';
@@ -88,7 +99,9 @@ export function samplesOf({ messages, from }: SftRow, tokenizer: ChatTokenizer):
     const continues = before.startsWith(at) && after.startsWith(before) && whole.startsWith(after);
     if (!continues && answers.length === 1) throw new Error('its chat template does not continue the prompt it gives');
     if (!continues)
-      return answers.flatMap((n) => samplesOf({ messages: messages.slice(0, n + 1), from: n }, tokenizer));
+      return answers.flatMap((n) =>
+        samplesOf({ messages: messages.slice(0, n + 1), from: n }, tokenizer, { templateArguments }),
+      );
     parts.push(
       { text: before.slice(at.length), isAnswer: false },
       { text: after.slice(before.length), isAnswer: true },

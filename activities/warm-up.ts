@@ -10,7 +10,7 @@ import { drawByWeight } from '../core/rl/curriculum.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import { type ChatTokenizer, openModel, saveModelFolder } from '../engine/index.ts';
+import { type ChatTokenizer, openModel, saveModelFolder, withChatTemplate } from '../engine/index.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { demonstrationRows } from './demonstration-rows.ts';
@@ -19,6 +19,7 @@ import { withHeartbeat } from './heartbeat.ts';
 import { storeFolder } from './policy-trainer.ts';
 import { specOf, storeOf } from './run-access.ts';
 import { checkData, drawData } from './sft-rows.ts';
+import { type OpenTokenizer, policyTokenizer, storedTemplate } from './stored-template.ts';
 import type { TrainDependencies } from './train-step.ts';
 import { goingOn } from './trainer-claims.ts';
 
@@ -37,7 +38,7 @@ export interface WarmUpState {
  */
 export const createWarmUp = (
   { trainer, seat }: Pick<TrainDependencies, 'trainer' | 'seat'>,
-  openTokenizer: (folder: string) => Promise<ChatTokenizer>,
+  openTokenizer: OpenTokenizer,
 ) => {
   const failures = new EngineFailures();
   return async (input: {
@@ -75,7 +76,7 @@ export const createWarmUp = (
             `${start.policy.weights} in ${storeOf(run).uri} holds other weights than warm-up step ${start.step} left there. Start over with --fresh.`,
           );
         }
-        const tokenizer = await openTokenizer(folder);
+        const tokenizer = await policyTokenizer(run, spec, { folder, open: openTokenizer });
         const draw = spec.sft?.data ? await drawData(run, spec, tokenizer) : await demonstrations(spec, tokenizer);
         let { loss } = start;
         let samples = await draw(start.step + 1);
@@ -115,10 +116,14 @@ export const createWarmUp = (
 };
 
 async function makeBase(run: RunHandle, spec: RunSpec, isLast: boolean): Promise<WarmUpState> {
-  const model = await openModel(spec.model, { seed: spec.seed });
+  const opened = await openModel(spec.model, { seed: spec.seed });
+  const template = await storedTemplate(run, spec);
+  // With the weights, every later version has it: whoever serves or fetches one renders as it was trained.
+  const model = template === null ? opened : withChatTemplate(opened, template);
   if (spec.sft?.data) {
     const { tokenizer, config } = model;
-    await checkData(run, spec.sft.data, { tokenizer, positionsMax: config.positionsMax });
+    const { templateArguments } = spec.sampling;
+    await checkData(run, spec.sft.data, { tokenizer, positionsMax: config.positionsMax, templateArguments });
   }
   const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(0);
   const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
@@ -164,7 +169,8 @@ async function demonstrations(
     const { environment } = drawByWeight(able, uniform(...place, 'environment'));
     const example = environment.dataset.at(Math.floor(uniform(...place, 'example') * environment.dataset.length));
     const demonstration = await environment.demonstrate!(example, randomStream(...place));
-    return demonstrationRows(tokenizer, example.prompt, demonstration, environment.tools);
+    const { templateArguments } = spec.sampling;
+    return demonstrationRows(tokenizer, example.prompt, demonstration, { tools: environment.tools, templateArguments });
   };
   return async (step) => {
     const drawn = Array.from({ length: spec.sft!.batchSize }, (_, row) => draw(step, row));

@@ -56,6 +56,8 @@ export const layout = {
     `${results(lineage, environment, run)}step_${step}.trained.${digest.slice(0, 8)}/`,
   /** The rows of `[sft] data`. */
   sftData: () => 'sft/data.jsonl',
+  /** The text of `[tokenizer] chat_template`. */
+  chatTemplate: () => 'chat_template.jinja',
   metrics: () => 'metrics.jsonl',
   /** In which order the rows of metrics were handed on, one row's key a line: a row keeps its number whatever becomes of the file. */
   metricsOrder: () => 'sinks/order.jsonl',

@@ -71,6 +71,9 @@ export const engineFailuresMax = 3;
 /** A file of supervised rows is held in memory, as text and as rows. */
 export const sftDataBytesMax = 256 * 1024 * 1024;
 
+/** A chat template is read into memory and stored with the run; those of models have a few thousand characters. */
+export const chatTemplateBytesMax = 1024 * 1024;
+
 /** Supervised warm-up steps in one activity: what a killed trainer loses at most. */
 export const warmUpStepsPerSegment = 50;
 

@@ -8,6 +8,7 @@ export {
   loadParameters,
   type ModelFolder,
   saveModelFolder,
+  withChatTemplate,
 } from './model/model-folder.ts';
 export { writeAtOnce } from './model/write-at-once.ts';
 export { type AdapterDescription, describeAdapter, relativeBase, saveAdapterFolder } from './model/adapter-folder.ts';
@@ -26,6 +27,7 @@ export { Parameters } from './model/parameters.ts';
 export { createPreset, openModel } from './model/presets.ts';
 export type { SessionOptions } from './onnx/session.ts';
 export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';
+export { ConversationPrompts } from './model/conversation-prompts.ts';
 export { loadTokenizer } from './model/load-tokenizer.ts';
 export type { ChatOptions, TemplateMessage, TemplateToolCall } from './model/chat-template.ts';
 export { Detokenizer } from './model/detokenizer.ts';

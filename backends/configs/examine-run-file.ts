@@ -8,6 +8,7 @@ import { whyNoDemonstrations } from '../environments/demonstrations.ts';
 import { openEnvironment } from '../environments/index.ts';
 import type { Environment } from '../environments/types.ts';
 import { checkModel, type ModelSize } from './check-model.ts';
+import { checkTemplate } from './check-template.ts';
 import { type LoadedConfig, loadRunConfig, type LoadOptions } from './load-run-config.ts';
 
 /** What keeps a run from being trained here, though its file is right. */
@@ -71,17 +72,33 @@ export async function examineRunFile(
   const trained = spec.environments.flatMap(({ name }) => opened.get(name) ?? []);
   const noWarmUp = trained.length === spec.environments.length ? whyNoDemonstrations(spec, trained) : null;
   if (noWarmUp) problems.push({ ...loaded.placeOf(['sft']), ...noWarmUp });
+  const template = await findingsOfTemplate(loaded, { opened, isModelHere: model !== null });
+  obstacles.push(...template.obstacles.map(templateObstacle));
   const warnings = [...opened.values()].flatMap((environment) => environment.warnings ?? []);
   const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
   return {
     ...report,
-    warnings: [...new Set([...loaded.warnings, ...warnings])],
+    warnings: [...new Set([...loaded.warnings, ...warnings, ...template.warnings])],
     problems: problems.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0)),
     obstacles,
     loaded: problems.length === 0 ? loaded : null,
     model,
     environments: opened,
   };
+}
+
+/** A run that goes on has a template that is not read here; what is wrong with the file is told already. */
+async function findingsOfTemplate(
+  { spec, chatTemplate, problems }: LoadedConfig,
+  { opened, isModelHere }: { readonly opened: ReadonlyMap<string, Environment>; readonly isModelHere: boolean },
+): ReturnType<typeof checkTemplate> {
+  const isUnread = spec.chatTemplate !== null && chatTemplate === null;
+  if (!isModelHere || isUnread || problems.length > 0) return { obstacles: [], warnings: [] };
+  return checkTemplate({ spec, ...(chatTemplate === null ? {} : { chatTemplate }) }, opened);
+}
+
+function templateObstacle(says: string): Obstacle {
+  return { about: 'model', says, remedies: ['name a template that takes these messages: [tokenizer] chat_template'] };
 }
 
 /** Environments of training and evaluation by name; what is said of one that appears twice is said once. */

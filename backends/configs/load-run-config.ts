@@ -1,9 +1,7 @@
 import { existsSync } from 'node:fs';
 import { access, readFile, realpath } from 'node:fs/promises';
 import path from 'node:path';
-import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import { layout } from '../../core/layout.ts';
 import { isEnvironmentFile, isHubId } from '../../core/names.ts';
 import { isTableAlone } from '../../core/spec/layers.ts';
 import {
@@ -15,11 +13,12 @@ import {
 } from '../../core/spec/parse-run-config.ts';
 import type { KeyPath } from '../../core/spec/positions.ts';
 import { ConfigProblems, type Place, type Problem } from '../../core/spec/problems.ts';
-import { type CodeRef, DataRef, type RunSpec } from '../../core/spec/run-spec.ts';
+import type { ChatTemplateSpec, CodeRef, DataRef, RunSpec } from '../../core/spec/run-spec.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { sha256 } from '../store/file-store.ts';
-import { openRunStore, resolveStoreUri } from '../store/index.ts';
-import { decodeJson } from '../store/objects.ts';
+import { resolveStoreUri } from '../store/index.ts';
+import { begunWith } from './begun-run.ts';
+import { readChatTemplate } from './chat-template.ts';
 import { Refused } from './refused.ts';
 import { readSftData } from './sft-data.ts';
 
@@ -63,6 +62,8 @@ export interface LoadedConfig {
   readonly resumeStep: number | null;
   /** The rows of `[sft] data` as a run stores them; null where there are none, or the run that is there has its own. */
   readonly sftRows: Uint8Array | null;
+  /** The text of `[tokenizer] chat_template`; null where there is none, or the run that is there has its own. */
+  readonly chatTemplate: string | null;
 }
 
 /** A TOML file as a run spec with every path made absolute. Throws `ConfigProblems` (ConfigInvalid) naming all problems at once. */
@@ -104,9 +105,9 @@ export async function loadRunConfig(
   };
   const code = await readCodeOf(spec, folder, tried);
   const environments = await readEnvironments(spec, folder, tried);
-  const data = await tried([['sft', 'data']], () =>
-    readData({ ...spec, store }, { folder, projectFolder, reachesStore }),
-  );
+  const around = { folder, projectFolder, reachesStore };
+  const data = await tried([['sft', 'data']], () => readData({ ...spec, store }, around));
+  const template = await tried([['tokenizer', 'chat_template']], () => readTemplate({ ...spec, store }, around));
   if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
   const files = new Map(
     [...environments.trained, ...environments.evaluated].flatMap(({ id, sha256 }) =>
@@ -119,6 +120,7 @@ export async function loadRunConfig(
       environments: environments.trained,
       eval: spec.eval && { ...spec.eval, environments: environments.evaluated },
       sft: spec.sft && { ...spec.sft, data: data?.ref ?? null },
+      chatTemplate: template?.ref ?? null,
       loss: { ...spec.loss, import: code.loss },
       advantage: code.advantage === null ? spec.advantage : { import: code.advantage },
       trainer: withCode(spec.trainer, code.trainer),
@@ -134,9 +136,10 @@ export async function loadRunConfig(
     placeOf: parsed.placeOf,
     problems: [...problems.values()],
     sftRows: data?.rows ?? null,
+    chatTemplate: template?.text ?? null,
     warnings: [
       ...parsed.warnings,
-      ...(data?.warning === undefined ? [] : [data.warning]),
+      ...[data, template].flatMap((read) => read?.warning ?? []),
       ...[...Object.values(code).filter((ref) => ref !== null), ...files.values()].map(runsCode),
     ],
   };
@@ -189,6 +192,38 @@ async function readEnvironments(
   };
 }
 
+/** Where files that a run keeps are looked for, and whether the run may be looked at wherever it lies. */
+type Around = Required<Pick<LoadOptions, 'projectFolder' | 'reachesStore'>> & { readonly folder: string };
+
+interface LoadedTemplate {
+  readonly ref: ChatTemplateSpec;
+  readonly text: string | null;
+  readonly warning?: string;
+}
+
+/** `[tokenizer] chat_template`: as it is now, or, where the run has begun with another one, that. */
+async function readTemplate(
+  spec: RunSpec,
+  { folder, projectFolder, reachesStore }: Around,
+): Promise<LoadedTemplate | null> {
+  const written = spec.chatTemplate?.path;
+  if (written == null) return null;
+  const mayLook = reachesStore || spec.store.uri.startsWith('file:');
+  const begun = mayLook ? ((await begunWith(spec))?.chatTemplate ?? null) : null;
+  const goesOn = (what: string): LoadedTemplate => ({
+    ref: begun!,
+    text: null,
+    warning: `[tokenizer] chat_template ${what} since this run began; it goes on with the template it has. To begin with the other one: --fresh.`,
+  });
+  try {
+    const found = await readChatTemplate(written, (file) => resolvePath(file, folder, projectFolder));
+    return begun && begun.sha256 !== found.ref.sha256 ? goesOn('has changed') : found;
+  } catch (error) {
+    if (begun && error instanceof Refused) return goesOn('has become unreadable');
+    throw error;
+  }
+}
+
 interface LoadedData {
   readonly ref: DataRef;
   readonly rows: Uint8Array | null;
@@ -196,18 +231,11 @@ interface LoadedData {
 }
 
 /** `[sft] data`: as it is now, or, where the run has begun with other rows, those. */
-async function readData(
-  spec: RunSpec,
-  {
-    folder,
-    projectFolder,
-    reachesStore,
-  }: Required<Pick<LoadOptions, 'projectFolder' | 'reachesStore'>> & { folder: string },
-): Promise<LoadedData | null> {
+async function readData(spec: RunSpec, { folder, projectFolder, reachesStore }: Around): Promise<LoadedData | null> {
   const written = spec.sft?.data?.path;
   if (written === undefined) return null;
   const file = resolvePath(written, folder, projectFolder);
-  const begun = reachesStore || spec.store.uri.startsWith('file:') ? await dataBegunWith(spec) : null;
+  const begun = reachesStore || spec.store.uri.startsWith('file:') ? ((await begunWith(spec))?.data ?? null) : null;
   const goesOn = (what: string): LoadedData => ({
     ref: begun!,
     rows: null,
@@ -223,13 +251,6 @@ async function readData(
   const digest = sha256(found.bytes);
   if (begun && begun.sha256 !== digest) return goesOn('has changed');
   return { ref: begun ?? { path: file, sha256: digest }, rows: found.bytes };
-}
-
-const Begun = z.looseObject({ spec: z.looseObject({ sft: z.looseObject({ data: DataRef.nullish() }).nullish() }) });
-
-async function dataBegunWith({ store, name }: RunSpec): Promise<DataRef | null> {
-  const recorded = await openRunStore(store.uri, name).read(layout.run());
-  return (recorded && Begun.parse(decodeJson(recorded, layout.run())).spec.sft?.data) ?? null;
 }
 
 function withCode<Spec extends { readonly kind: string }>(spec: Spec, code: CodeRef | null): Spec {

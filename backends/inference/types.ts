@@ -9,7 +9,7 @@ export interface ServedPolicy {
 }
 
 /** What changes the distribution, or the end of a turn, beyond the temperature; nothing where left out. */
-export type SamplingModifiers = Partial<Omit<SamplingSpec, 'maxTokens' | 'temperature' | 'seed'>>;
+export type SamplingModifiers = Partial<Omit<SamplingSpec, 'maxTokens' | 'temperature' | 'seed' | 'templateArguments'>>;
 
 export interface SampleRequest extends SamplingModifiers {
   readonly policy: ServedPolicy;

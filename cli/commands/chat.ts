@@ -5,8 +5,9 @@ import type { ChatMessage } from '../../core/rl/rollout.ts';
 import { storedSpec } from '../../activities/fork-run.ts';
 import { lineageOfStep, headStep } from '../run-records.ts';
 import { requireCommit, storeOf } from '../../activities/run-access.ts';
+import { storedTemplate } from '../../activities/stored-template.ts';
 import { weightsFolder } from '../../backends/store/weights-folder.ts';
-import { Detokenizer, loadModelFolder, type ModelFolder, Sampler } from '../../engine/index.ts';
+import { Detokenizer, loadModelFolder, type ModelFolder, Sampler, withChatTemplate } from '../../engine/index.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
 import { withoutControls } from '../plain-text.ts';
 import { storeOption } from '../store-option.ts';
@@ -28,7 +29,9 @@ export const chatCommand = new Command('chat')
     const place = await findRunFolder(run, options.store);
     const step = options.step === undefined ? await headStep(place) : readStep(options.step);
     const { spec } = await storedSpec(place);
-    const model = await openVersion(place, step);
+    const opened = await openVersion(place, step);
+    const template = await storedTemplate(place, spec);
+    const model = template === null ? opened : withChatTemplate(opened, template);
     const sampler = await Sampler.open(model.config, { threads: whole('--threads', options.threads, 1) });
     try {
       const conversation = new Conversation(model, sampler, {
@@ -39,6 +42,7 @@ export const chatCommand = new Command('chat')
         minP: number('--min-p', options.minP, spec.sampling.minP),
         maxTokens: whole('--max-tokens', options.maxTokens, spec.sampling.maxTokens),
         stop: spec.sampling.stop,
+        templateArguments: spec.sampling.templateArguments,
         seed: whole('--seed', options.seed, 0),
       });
       if (process.stdin.isTTY) await talk(conversation, `${run} v${step}`);
@@ -69,6 +73,7 @@ interface Sampling {
   readonly minP: number;
   readonly maxTokens: number;
   readonly stop: readonly string[];
+  readonly templateArguments: Readonly<Record<string, unknown>>;
   readonly seed: number;
 }
 
@@ -125,7 +130,7 @@ class Conversation {
   /** Streams the answer to `print`. One that is aborted is kept as far as it came; one that is refused is not asked again. */
   async say(text: string, print: (piece: string) => void, signal: AbortSignal): Promise<'stop' | 'length' | 'aborted'> {
     const { tokenizer, parameters, config } = this.#model;
-    const { stop, system: _, ...sampling } = this.#sampling;
+    const { stop, system: _, templateArguments: __, ...sampling } = this.#sampling;
     const asked: ChatMessage[] = [...this.#messages, { role: 'user', content: text }];
     const promptTokenIds = this.#prompt(asked);
     const detokenizer = new Detokenizer(tokenizer);
@@ -166,7 +171,7 @@ class Conversation {
   #prompt(messages: readonly ChatMessage[]): readonly number[] {
     const { tokenizer, config } = this.#model;
     const ids = tokenizer.canRenderChat
-      ? tokenizer.renderChat(messages)
+      ? tokenizer.renderChat(messages, { templateArguments: this.#sampling.templateArguments })
       : tokenizer.encode(messages.map(({ content }) => content).join('\n'));
     if (ids.length < config.positionsMax) return ids;
     throw new RatchetError(

@@ -1,3 +1,4 @@
+import { filterMetricDefinitions } from './filters.ts';
 import { failedOutcomes } from './rollout.ts';
 
 /**
@@ -94,6 +95,13 @@ export const metricSections: readonly {
         meaning: 'the same as `train/agg/all/num_output_tokens/mean`',
         source: 'rollouts',
       },
+      {
+        name: 'rollout/zeroed',
+        unit: 'rollouts',
+        meaning: 'rollouts that were cut and have the reward 0 for it',
+        source: 'rollouts',
+        when: '`zero_truncated_completions`',
+      },
       ...overRollouts('train/agg/all', 'rollouts'),
       ...solved('train/agg/all'),
     ],
@@ -187,6 +195,7 @@ export const metricSections: readonly {
         source: 'rollouts',
         when: '`on_starvation = "widen"` acted',
       },
+      ...filterMetricDefinitions,
       { name: 'batch/groups', unit: 'groups', meaning: 'groups in the batch', source: 'batch' },
       {
         name: 'batch/rollouts',
@@ -206,6 +215,20 @@ export const metricSections: readonly {
         unit: 'tokens',
         meaning: 'those of them whose advantage is not 0',
         source: 'batch',
+      },
+      {
+        name: 'batch/overlong_rows',
+        unit: '1',
+        meaning: 'rows of it that were longer than `seq_len`; `overlong_rows` says what became of them',
+        source: 'batch',
+        when: '`seq_len`',
+      },
+      {
+        name: 'batch/masked_rollouts',
+        unit: 'rollouts',
+        meaning: 'rollouts of its groups that carry no loss because they were cut or have a row that is too long',
+        source: 'batch',
+        when: '`mask_truncated_completions`, or `overlong_rows = "mask"`',
       },
       {
         name: 'off_policy/mean',

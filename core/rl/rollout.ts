@@ -1,4 +1,4 @@
-import type { JsonValue } from '../spec/run-spec.ts';
+import type { JsonValue, RolloutFilterSpec } from '../spec/run-spec.ts';
 
 /** The words of the domain: example, turn, rollout, group. Shapes are plain data, as they lie in the store. */
 
@@ -134,9 +134,21 @@ export type Judgement =
 /** A reward belongs to an outcome of the policy's own; the type knows no failed rollout with a number. */
 export type ScoredRollout = RewardedRollout | FailedRollout;
 
+/** What a filter of rollouts found. One that is enforced takes the rollout's loss away. */
+export interface RolloutFlag {
+  /** Before a batch is filled, or once it is full. */
+  readonly slot: 'pre' | 'post';
+  readonly name: RolloutFilterSpec['type'];
+  readonly isEnforced: boolean;
+}
+
 interface Judged extends Rollout {
   /** Every reward function by name, unweighted. */
   readonly metrics: Readonly<Record<string, number>>;
+  /** Of filters that look at tokens; absent where none of them matched. */
+  readonly flags?: readonly RolloutFlag[];
+  /** Its rubric gave this; its reward is 0 because it was cut (`zero_truncated_completions`). Absent where it was not. */
+  readonly rewardBeforeCut?: number;
 }
 
 export interface RewardedRollout extends Judged {

@@ -65,11 +65,17 @@ interface Goal {
 interface Comparison {
   readonly lost: string[];
   readonly problems: string[];
-  /** What the other dialect adds by its defaults where the file says nothing, among fields that nothing honours yet. */
+  /** What the other dialect adds by its defaults where the file says nothing: lengths, and fields that nothing honours yet. */
   readonly brought: string[];
   /** How many values are others. */
   readonly differing: number;
 }
+
+/** Lengths that other dialects always have, and we only where they are written. */
+const limitNames = [
+  ['seqLen', 'seq_len'],
+  ['maxPromptTokens', 'max_prompt_len'],
+] as const;
 
 /** What is read when the table is read as the other dialect, beside what is meant. */
 function compared(table: Table, { file, to, spec, resumeStep }: Goal): Comparison {
@@ -79,9 +85,14 @@ function compared(table: Table, { file, to, spec, resumeStep }: Goal): Compariso
     return { lost: [], problems, brought: [], differing: 0 };
   }
   const { spec: found, resumeStep: step } = again;
-  const brought = Object.entries(found.later).filter(([path]) => spec.later[path] === undefined);
+  const limits = limitNames.filter(([key]) => spec[key] === null && found[key] !== null);
+  const brought = [
+    ...limits.map(([key, name]) => [name, found[key]] as const),
+    ...Object.entries(found.later).filter(([path]) => spec.later[path] === undefined),
+  ];
+  const without = Object.fromEntries(limits.map(([key]) => [key, null]));
   const later = Object.fromEntries(Object.entries(found.later).filter(([path]) => spec.later[path] !== undefined));
-  const differences = changed({ ...spec, resumeStep }, { ...found, later, resumeStep: step });
+  const differences = changed({ ...spec, resumeStep }, { ...found, ...without, later, resumeStep: step });
   return {
     lost: differences.map(({ line }) => line),
     problems: [],

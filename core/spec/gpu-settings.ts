@@ -21,7 +21,7 @@ export interface GpuSettings {
   readonly gpuMemoryUtilization: { readonly value: number; readonly path: KeyPath } | null;
 }
 
-export function gpuSettingsOf({ later }: Pick<RunSpec, 'later'>): GpuSettings {
+export function gpuSettingsOf({ later, seqLen }: Pick<RunSpec, 'later' | 'seqLen'>): GpuSettings {
   const number = (path: string): number | null => numberOf(later[path]);
   const server = isTable(later['inference.vllm']) ? later['inference.vllm'] : {};
   const share = numberOf(server['gpu_memory_utilization']);
@@ -29,7 +29,7 @@ export function gpuSettingsOf({ later }: Pick<RunSpec, 'later'>): GpuSettings {
   return {
     trainerGpus: number('trainer.gpus'),
     inferenceGpus: number('inference.gpus'),
-    seqLen: number('seq_len'),
+    seqLen,
     checkpointEvery: number('trainer.ac_freq') ?? (isCheckpointed ? 1 : null),
     cpuOffload: later['trainer.fsdp_cpu_offload'] === true,
     optimizerOffload: later['trainer.optim_cpu_offload'] === true,

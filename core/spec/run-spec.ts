@@ -80,6 +80,8 @@ export const SamplingSpec = z.strictObject({
   minTokens: z.int().min(0).default(0),
   /** Texts that end a turn. */
   stop: z.array(z.string().min(1)).default([]),
+  /** Further variables of the chat template, as vLLM's chat_template_kwargs: `enable_thinking`, `reasoning_effort`. */
+  templateArguments: args.default({}),
   /** Keys the random numbers of training rollouts in place of the run's seed; null = the run's seed. */
   seed: z.int().min(0).nullable().default(null),
 });
@@ -113,6 +115,46 @@ export const DifficultyFilterSpec = z.strictObject({
   onlineDifficultyFiltering: z.boolean(),
   /** When sampling rounds keep too little: pause with a report, or first keep every group that has any variance. */
   onStarvation: z.enum(['pause', 'widen']).default('pause'),
+});
+
+/**
+ * A filter that looks at single rollouts, in prime-rl's words. `enforce` takes the loss of what it flags away; without it
+ * flagged rollouts are only counted.
+ *
+ *     gibberish       a token with an id > tokenIdThreshold and a logprob < −ln(vocabulary) − logprobOffset
+ *     repetition      `window` sampled tokens in a row with a probability > probThreshold
+ *     zero_advantage  an advantage of exactly 0
+ */
+export const RolloutFilterSpec = z.discriminatedUnion('type', [
+  z.strictObject({
+    type: z.literal('gibberish'),
+    enforce: z.boolean(),
+    tokenIdThreshold: z.int().min(0),
+    logprobOffset: z.number().min(0),
+  }),
+  z.strictObject({
+    type: z.literal('repetition'),
+    enforce: z.boolean(),
+    window: positive,
+    probThreshold: z.number().min(0).max(1),
+  }),
+  z.strictObject({ type: z.literal('zero_advantage'), enforce: z.boolean() }),
+]);
+
+/** In each slot the first filter that matches flags a rollout. */
+export const RolloutFiltersSpec = z.strictObject({
+  /** Before a batch is filled: a group of which they leave nothing is dropped and another one takes its place. */
+  pre: z.array(RolloutFilterSpec).default([]),
+  /** Once the batch is full: it is trained with what they leave. */
+  post: z.array(RolloutFilterSpec).default([]),
+});
+
+/** A chat template in place of the model's own: the SHA-256 of its text, which lies with the run and with its weights. */
+export const ChatTemplateSpec = z.strictObject({
+  /** The file it was read from, absolute; null = it stood in the config. Until it was read, what was written. */
+  path: z.string().min(1).nullable(),
+  /** Hex, of the text; null until it was read. */
+  sha256: z.string().nullable(),
 });
 
 /** When the run pauses instead of training on what infrastructure left over. */
@@ -302,6 +344,24 @@ export const RunSpec = z.strictObject({
   /** null = all weights are trained. The warm-up always trains all of them: what it ends with is the adapters' base. */
   lora: LoraSpec.nullable().default(null),
   sampling: SamplingSpec,
+  /** null = the model's own. */
+  chatTemplate: ChatTemplateSpec.nullable().default(null),
+  /** A first prompt that is longer is not sampled: its rollout is an `overlong_prompt`. null = what the server takes. */
+  maxPromptTokens: positive.nullable().default(null),
+  /**
+   * interleaved: turns that extend each other's tokens exactly are one row, a broken prefix begins another; branching: each
+   * turn is a row. The same tokens are trained either way; branching computes shared beginnings once for every turn.
+   */
+  trajectoryStrategy: z.enum(['interleaved', 'branching']).default('interleaved'),
+  /** Rollouts that were cut (a turn at its limit, a row at seqLen) carry no loss; they count in their group's baseline. */
+  maskTruncated: z.boolean().default(false),
+  /** Rollouts that were cut have the reward 0, whatever their rubric gave. */
+  zeroTruncated: z.boolean().default(false),
+  /** Tokens of the longest row that is trained; null = any. */
+  seqLen: positive.nullable().default(null),
+  /** A longer row: its first seqLen tokens are trained, or none of its rollout (mask), or none of the row (drop). Counted. */
+  overlongRows: z.enum(['truncate', 'mask', 'drop']).default('truncate'),
+  rolloutFilters: RolloutFiltersSpec.prefault({}),
   /** None only where there is no step to collect rollouts for. */
   environments: z.array(EnvironmentSpec),
   eval: EvalSpec.nullable(),
@@ -325,7 +385,7 @@ export const RunSpec = z.strictObject({
   inference: InferenceSpec,
   /** Where the run folders lie: `file:` URI of a folder, or `s3://bucket/prefix/?endpoint=…&region=…&path_style=true&sse=…&kms_key_id=…`. */
   store: z.strictObject({ uri: z.string().min(1) }),
-  /** What the config asks for and no part of Ratchet does yet, by path in our own words: `seq_len`, `env[0].version`. */
+  /** What the config asks for and no part of Ratchet does yet, by path in our own words: `tasks_per_minute`, `env[0].version`. */
   later: args.default({}),
 });
 
@@ -336,6 +396,8 @@ export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
 export type SamplingSpec = z.infer<typeof SamplingSpec>;
 export type EvalSpec = z.infer<typeof EvalSpec>;
 export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;
+export type RolloutFilterSpec = z.infer<typeof RolloutFilterSpec>;
+export type ChatTemplateSpec = z.infer<typeof ChatTemplateSpec>;
 export type BreakerSpec = z.infer<typeof BreakerSpec>;
 export type KlSpec = z.infer<typeof KlSpec>;
 export type CheckpointSpec = z.infer<typeof CheckpointSpec>;

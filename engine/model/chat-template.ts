@@ -99,7 +99,12 @@ function namedTemplates(stated: z.infer<typeof TokenizerConfig>['chat_template']
 }
 
 function compiled(template: string | undefined): Template | null {
-  return template === undefined ? null : new Template(template);
+  return template === undefined ? null : compileTemplate(template);
+}
+
+/** Throws where the text is no template of Jinja. */
+export function compileTemplate(template: string): Template {
+  return new Template(template);
 }
 
 function specialTokens(rawConfig: Record<string, unknown>): Record<string, string> {

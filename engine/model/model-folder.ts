@@ -42,6 +42,8 @@ export interface LoadOptions {
   readonly loadBase?: (folder: string) => Promise<Parameters>;
 }
 
+const templateFile = 'chat_template.jinja';
+const toolTemplateFile = 'additional_chat_templates/tool_use.jinja';
 const GenerationConfig = z.looseObject({ eos_token_id: z.union([z.int(), z.array(z.int())]).nullish() });
 
 /** A folder with a PEFT adapter gives its base with the adapter merged into it, and the base's text files. */
@@ -61,6 +63,19 @@ export async function loadParameters(folder: string, options: LoadOptions = {}):
 /** Makes a model from its text files and weights that are in memory. */
 export function assembleModel(files: TextFiles, parameters: Parameters): ModelFolder {
   return { ...describeModel(files, 'the model'), parameters };
+}
+
+/** The model with another chat template in place of all it has, as its saved folder will have it. */
+export function withChatTemplate(model: ModelFolder, template: string): ModelFolder {
+  const { [toolTemplateFile]: _, ...kept } = model.files;
+  const config = z.record(z.string(), z.unknown()).parse(JSON.parse(kept['tokenizer_config.json'] ?? '{}'));
+  const files: TextFiles = {
+    ...kept,
+    // Readers that know no file of its own look here.
+    'tokenizer_config.json': `${JSON.stringify({ ...config, chat_template: template }, null, 2)}\n`,
+    [templateFile]: template,
+  };
+  return { ...describeModel(files, 'the model'), parameters: model.parameters };
 }
 
 /**
@@ -125,8 +140,8 @@ async function readModelFiles(folder: string, options: LoadOptions): Promise<Tex
 }
 
 function describeModel(files: TextFiles, where: string): Pick<ModelFolder, 'config' | 'tokenizer' | 'files'> {
-  const chatTemplate = files['chat_template.jinja'];
-  const toolTemplate = files['additional_chat_templates/tool_use.jinja'];
+  const chatTemplate = files[templateFile];
+  const toolTemplate = files[toolTemplateFile];
   const tokenizer = new ChatTokenizer(
     {
       tokenizer: files['tokenizer.json'] ?? '',

@@ -24,7 +24,9 @@ export class ChatTokenizer {
   readonly #templates: ChatTemplates;
   readonly #specialTokenIds: ReadonlySet<number>;
   /** The rollouts of a group ask for the same prompt; a template takes longer than a map. */
-  readonly #rendered = new Map<string, number[]>();
+  readonly #rendered = new Map<string, { text: string; tokenIds: number[] }>();
+  /** Texts of added tokens, special or not: a text is cut before and after each of them, whatever is around it. */
+  readonly #addedTokens: readonly string[];
 
   constructor(files: TokenizerFiles, where: string) {
     const tokenizer = parseObject(files.tokenizer, `${where}/tokenizer.json`);
@@ -36,6 +38,9 @@ export class ChatTokenizer {
       throw badTokenizer(where, String(cause), cause);
     }
     this.#specialTokenIds = specialTokenIds(this.#tokenizer, rawConfig);
+    this.#addedTokens = [...this.#tokenizer.get_added_tokens_decoder().values()].flatMap(({ content, single_word }) =>
+      single_word || content === '' ? [] : [content],
+    );
   }
 
   /** Special tokens written in the text are recognised; those that begin or end every text are added only if asked for. */
@@ -66,19 +71,30 @@ export class ChatTokenizer {
     return text === '' ? (this.#tokenizer.id_to_token(tokenId) ?? '') : text;
   }
 
+  /** Whether a text begins with a token that ends the one before it wherever it stands. */
+  beginsWithAddedToken(text: string): boolean {
+    return this.#addedTokens.some((token) => text.startsWith(token));
+  }
+
   get canRenderChat(): boolean {
     return this.#templates.isThere;
   }
 
   /** The prompt after which the assistant's next message is sampled. */
   renderChat(messages: readonly TemplateMessage[], options: ChatOptions = {}): number[] {
+    return this.renderPrompt(messages, options).tokenIds;
+  }
+
+  /** The same, with its text. */
+  renderPrompt(messages: readonly TemplateMessage[], options: ChatOptions = {}): { text: string; tokenIds: number[] } {
     const key = JSON.stringify([messages, options.tools ?? null, options.templateArguments ?? null]);
     const known = this.#rendered.get(key);
     if (known) return known;
-    const tokenIds = this.encode(this.renderChatText(messages, { ...options, addGenerationPrompt: true }));
-    this.#rendered.set(key, tokenIds);
+    const text = this.renderChatText(messages, { ...options, addGenerationPrompt: true });
+    const prompt = { text, tokenIds: this.encode(text) };
+    this.#rendered.set(key, prompt);
     if (this.#rendered.size > renderedMax) this.#rendered.delete(this.#rendered.keys().next().value!);
-    return tokenIds;
+    return prompt;
   }
 
   /** The conversation as the model's chat template writes it, as transformers' apply_chat_template(tokenize=False). */

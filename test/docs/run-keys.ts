@@ -16,7 +16,7 @@ interface Key {
 }
 
 /** Tables that are lists: `[[env]]`. */
-const lists = new Set(['env', 'eval.env']);
+const lists = new Set(['env', 'eval.env', 'pre_batch_filters', 'post_batch_filters']);
 
 export function keysOfRunFiles(): Key[] {
   const tables = tablesOf(RatchetConfig);

@@ -51,6 +51,7 @@ const requestFields: readonly string[] = [
   'min_tokens',
   'stop',
   'seed',
+  'chat_template_kwargs',
 ];
 
 /**

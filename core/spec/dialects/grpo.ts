@@ -92,6 +92,7 @@ export const grpo: Dialect = {
     seed: 42,
     seq_len: seqLenUsual,
     mask_truncated_completions: true,
+    max_prompt_len: 512,
     sampling: { temperature: 1 },
     kl_penalty: { beta: 0.001, ref_sync_steps: 100, ref_mixup_alpha: 0.5 },
     checkpoints: { interval: 500, keep_last: -1 },

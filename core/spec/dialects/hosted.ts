@@ -46,10 +46,7 @@ const shared: Readonly<Record<string, Field>> = {
   cluster_name: ignored('there is no cluster to choose', text()),
   env_file: ignored(secretsElsewhere, texts()),
   env_files: ignored(secretsElsewhere, texts()),
-  trajectory_strategy: ignored(
-    'Hosted Training ignores it too; turns that only append to the conversation are one row, others rows of their own',
-    choice('interleaved', 'branching'),
-  ),
+  trajectory_strategy: becomes('trajectory_strategy', choice('interleaved', 'branching')),
   run_config: refused('settings of the hosted trainer; write what they mean in our words below [ratchet]'),
   'infrastructure.compute_size': ignored('it runs on the machines that its workers run on', text()),
   'env[].id': together('`env[].id`, with its version', environmentId()),
@@ -120,14 +117,8 @@ const newer: Readonly<Record<string, Field>> = {
   loss: together('refused unless "rl"', choice('rl', 'sft', 'opd')),
   teacher: refused('distillation from a teacher; for supervised steps on rows of yours see [ratchet.sft]'),
   max_inflight_rollouts: together('`oversampling_factor`: so many ÷ batch_size, at least 1', whole(1)),
-  pre_batch_filters: together(
-    'nothing where it is zero_advantage, which is always on, else `pre_batch_filters`',
-    filters(),
-  ),
-  post_batch_filters: together(
-    'nothing where it is zero_advantage, which is always on, else `post_batch_filters`',
-    filters(),
-  ),
+  pre_batch_filters: becomes('pre_batch_filters', filters()),
+  post_batch_filters: becomes('post_batch_filters', filters()),
   'tailscale.enabled': ignored('workers reach what their machines reach', flag()),
   'tailscale.auth_key': ignored('workers reach what their machines reach', text()),
   'tailscale.hostname_prefix': ignored('workers reach what their machines reach', text()),
@@ -135,8 +126,8 @@ const newer: Readonly<Record<string, Field>> = {
   ...laterOf('env[]', ofEnvironment),
   'env[].group_size': later('env[].group_size'),
   'env[].ratio': becomes('env[].weight', positive()),
-  'sampling.enable_thinking': later('sampling.enable_thinking'),
-  'sampling.reasoning_effort': later('sampling.reasoning_effort'),
+  'sampling.enable_thinking': becomes('sampling.enable_thinking', flag()),
+  'sampling.reasoning_effort': becomes('sampling.reasoning_effort', choice('minimal', 'low', 'medium', 'high')),
   'eval.skip_first_step': becomes('eval.skip_first_step', flag()),
   'eval.sampling.max_tokens': becomes('eval.sampling.max_tokens', whole(1)),
   'eval.sampling.temperature': becomes('eval.sampling.temperature', atLeastZero()),
@@ -144,8 +135,11 @@ const newer: Readonly<Record<string, Field>> = {
     'its known parameters those of `[eval.sampling]`, the rest `eval.sampling.extra_body`',
     args(),
   ),
-  'eval.sampling.enable_thinking': later('eval.sampling.enable_thinking'),
-  'eval.sampling.reasoning_effort': later('eval.sampling.reasoning_effort'),
+  'eval.sampling.enable_thinking': becomes('eval.sampling.enable_thinking', flag()),
+  'eval.sampling.reasoning_effort': becomes(
+    'eval.sampling.reasoning_effort',
+    choice('minimal', 'low', 'medium', 'high'),
+  ),
   'eval.env[].taskset': together('`eval.env[].id` and `eval.env[].args`', args()),
   ...laterOf('eval.env[]', [...ofEnvironment, 'ratio']),
   'eval.env[].group_size': becomes('eval.env[].rollouts_per_example', whole(1)),
@@ -293,7 +287,6 @@ function newerTogether(written: Table, own: Own): void {
   }
   for (const path of [['sampling'], ['eval', 'sampling']]) onlyOneSwitch(written, own, path);
   setInflight(written, own);
-  for (const slot of ['pre_batch_filters', 'post_batch_filters']) setFilters(written, own, slot);
   own.warn(
     'the loss leaves out tokens whose probability moved by more than 0.2 in the direction of their advantage (dppo), which is prime-rl’s default; Hosted Training of this version does not say by how much',
   );
@@ -318,22 +311,6 @@ function setInflight(written: Table, own: Own): void {
   own.set(['oversampling_factor'], Math.max(1, inflight / batch), from);
   if (inflight < batch) {
     own.warn(`max_inflight_rollouts = ${inflight}: a batch of ${batch} is sampled at once here, never less`);
-  }
-}
-
-function setFilters(written: Table, own: Own, slot: string): void {
-  const filters = written[slot];
-  if (!Array.isArray(filters)) return;
-  const others = filters.filter((filter) => isTable(filter) && filter['type'] !== 'zero_advantage');
-  if (others.length > 0) own.set([slot], others, [slot]);
-  for (const [i, filter] of filters.entries()) {
-    if (!isTable(filter) || filter['type'] !== 'zero_advantage') continue;
-    const isOn = filter['enforce'] !== false;
-    own.warn(
-      isOn
-        ? `${slot}[${i}] is always on here: groups without any advantage are dropped before they fill a batch`
-        : `${slot}[${i}]: groups without any advantage are dropped here all the same`,
-    );
   }
 }
 

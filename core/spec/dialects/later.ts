@@ -17,9 +17,6 @@ const later = (feature: string) => (schema: z.ZodType, meaning: string) => ({ sc
 const onGpus = later('trainers and servers on GPUs');
 const verifiers = later('verifiers environments');
 const schedules = later('temperature schedules');
-
-const templates = later('switches of chat templates');
-const filters = later('filters of rollouts');
 const validation = later('validation batches');
 
 /** Of an environment, of [[env]] and [[eval.env]] alike. */
@@ -38,29 +35,20 @@ const environmentFields: Readonly<Record<string, LaterField>> = {
 };
 
 const hostedFields: Readonly<Record<string, LaterField>> = {
-  mask_truncated_completions: filters(flag(), 'whether rollouts that were cut at their limit carry no loss'),
   max_concurrent: verifiers(whole(1), 'rollouts that are played at once, at most'),
-  max_prompt_len: onGpus(whole(1), 'tokens of the longest prompt that is trained on'),
-  post_batch_filters: filters(filterList(), 'rollouts that are kept out of a batch that is full'),
-  pre_batch_filters: filters(filterList(), 'rollouts that are dropped before they fill a batch'),
-  zero_truncated_completions: filters(flag(), 'whether rollouts that were cut at their limit have no reward'),
   'env[].group_size': verifiers(whole(1), 'rollouts of one of its examples'),
   ...under('env[]', environmentFields),
   'eval.env[].interval': verifiers(whole(1), 'steps between its evaluations'),
   'eval.env[].ratio': verifiers(positive(), 'its share'),
   ...under('eval.env[]', environmentFields),
-  'eval.sampling.enable_thinking': templates(flag(), 'whether the model thinks aloud'),
   'eval.sampling.extra_body': onGpus(args(), 'further fields of a request'),
-  'eval.sampling.reasoning_effort': templates(choice('minimal', 'low', 'medium', 'high'), 'how long the model thinks'),
   'inference.gpus': onGpus(whole(0), 'GPUs that sample'),
   'inference.vllm': onGpus(args(), 'arguments of vLLM’s server'),
   'kl_penalty.ref_mixup_alpha': later('references that are mixed')(
     atLeastZero(),
     'share of the policy in the renewed reference; until then it is renewed as a whole, which is 1',
   ),
-  'sampling.enable_thinking': templates(flag(), 'whether the model thinks aloud'),
   'sampling.extra_body': onGpus(args(), 'further fields of a request'),
-  'sampling.reasoning_effort': templates(choice('minimal', 'low', 'medium', 'high'), 'how long the model thinks'),
   'sampling.temp_scheduler.end_temperature': schedules(positive(), 'at its end'),
   'sampling.temp_scheduler.start_temperature': schedules(positive(), 'at its beginning'),
   'sampling.temp_scheduler.total_steps': schedules(whole(1), 'how many steps it takes; else all'),
@@ -73,7 +61,6 @@ const hostedFields: Readonly<Record<string, LaterField>> = {
 };
 
 const primeRlFields: Readonly<Record<string, LaterField>> = {
-  chat_template: onGpus(text(), 'the chat template in place of the model’s own'),
   tasks_per_minute: verifiers(whole(1), 'examples that may be begun in a minute'),
   'env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
   'eval.env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
@@ -97,14 +84,9 @@ const primeRlFields: Readonly<Record<string, LaterField>> = {
 };
 
 export const laterFields: Readonly<Record<string, LaterField>> = {
-  seq_len: onGpus(whole(1), 'tokens of the longest row that is trained on'),
   ...hostedFields,
   ...primeRlFields,
 };
-
-function filterList(): z.ZodType {
-  return args().array().meta({ expected: 'a list of tables with a type' });
-}
 
 function under(table: string, fields: Readonly<Record<string, LaterField>>): Record<string, LaterField> {
   return Object.fromEntries(Object.entries(fields).map(([key, field]) => [`${table}.${key}`, field]));

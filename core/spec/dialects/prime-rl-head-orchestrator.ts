@@ -207,7 +207,8 @@ export const orchestrator: Fields = {
   'advantage.length_weighted_baseline': gone(flag()),
   'advantage.length_shaping_alpha': { ...refused('advantages that count lengths'), isNullable: true },
   'advantage.length_penalty': { ...refused('advantages that count lengths'), isNullable: true },
-  filters: becomes('pre_batch_filters', filters()),
+  // v0.5: what it flagged lost its loss and filled the batch all the same.
+  filters: becomes('post_batch_filters', filters()),
   pre_batch_filters: becomes('pre_batch_filters', filters()),
   post_batch_filters: becomes('post_batch_filters', filters()),
   training_mode: together('refused unless "rl"', choice('rl', 'opd', 'sft')),
@@ -226,10 +227,7 @@ export const orchestrator: Fields = {
   max_env_worker_restarts: processes(z.int().min(-1).meta({ expected: 'an integer ≥ 0, or -1' })),
   mask_env_responses: together('refused where it is off', flag()),
   reload_weights_on_start: ignored(why.broadcast, flag()),
-  trajectory_strategy: ignored(
-    'turns that only append are trained as one row, others as rows of their own; the same tokens are trained either way',
-    choice('interleaved', 'branching'),
-  ),
+  trajectory_strategy: becomes('trajectory_strategy', choice('interleaved', 'branching'), { usual: 'interleaved' }),
   seed: becomes('seed', whole(0), { usual: '42', isNullable: true }),
   bench: gone(flag()),
 };

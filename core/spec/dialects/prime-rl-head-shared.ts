@@ -59,7 +59,7 @@ export const monitors: Fields = {
 export const tokenizer: Fields = nullable({
   'tokenizer.name': together('a warning where it is not the model’s', text()),
   'tokenizer.trust_remote_code': becomes('trainer.trust_remote_code', flag()),
-  'tokenizer.chat_template': becomes('chat_template', text()),
+  'tokenizer.chat_template': becomes('tokenizer.chat_template', text()),
 });
 export const broadcast: Fields = {
   'weight_broadcast.type': ignored(why.broadcast, choice('filesystem', 'nccl', 'nixl')),

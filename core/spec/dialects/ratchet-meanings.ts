@@ -22,7 +22,37 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     warmup_steps: 'another place for `[trainer] warmup_steps`',
     gradient_accumulation_steps: 'a batch is one optimizer step; see `[trainer] micro_batch_size`',
     builtin: 'takes the built-in environment for `owner/name`, if there is one of that name; `--builtin`',
+    trajectory_strategy:
+      'how turns become rows: `interleaved` joins turns that extend each other’s tokens exactly, `branching` gives each turn a row; the same tokens are trained',
+    mask_truncated_completions:
+      'whether rollouts that were cut (a turn at its limit, a row at `seq_len`) carry no loss; they count in their group’s mean',
+    zero_truncated_completions: 'whether rollouts that were cut have the reward 0',
+    seq_len: 'tokens of the longest row that is trained; any when missing',
+    overlong_rows:
+      'what becomes of a longer row, which is counted: its first tokens are trained, or none of its rollout (`mask`), or none of the row (`drop`)',
+    max_prompt_len: 'tokens of the longest first prompt; the rollout of a longer one is an `overlong_prompt`',
     lora_alpha: 'another place for `[lora] alpha`; asks for LoRA',
+  },
+  pre_batch_filters: {
+    type: 'rare tokens nobody would say, a text that goes in circles, or a rollout without an advantage',
+    enforce:
+      'whether what it flags loses its loss; else it is counted only. True for `zero_advantage` where it is not written. A group of which nothing is left makes room for another one',
+    token_id_threshold: 'of gibberish: a token with a higher id (100000 when missing) …',
+    logprob_offset: '… and a log probability below −ln(vocabulary) less this (2 when missing)',
+    window: 'of repetition: so many sampled tokens in a row (3000 when missing) …',
+    prob_threshold: '… each with a higher probability than this (0.99 when missing)',
+  },
+  post_batch_filters: {
+    type: 'the same, for a batch that is full: what is flagged and enforced has no loss, and nothing takes its place',
+    enforce: 'the same',
+    token_id_threshold: 'the same',
+    logprob_offset: 'the same',
+    window: 'the same',
+    prob_threshold: 'the same',
+  },
+  tokenizer: {
+    chat_template:
+      'a Jinja chat template in place of the model’s own: its text, or a file (from the config’s folder if it begins with a dot). For prompts, training and supervised rows alike; stored with the run and its weights',
   },
   lora: {
     enabled: '`false` trains all weights though the table is there',
@@ -55,6 +85,9 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     min_tokens: 'a turn does not end before',
     stop: 'texts that end a turn',
     seed: 'keys the random numbers of training rollouts; the run’s seed when missing',
+    enable_thinking: 'variable of the chat template of that name: whether the model thinks aloud',
+    reasoning_effort: 'variable of the chat template of that name: how long the model thinks',
+    chat_template_kwargs: 'further variables of the chat template',
   },
   eval: {
     interval: 'steps between evaluations; the first is of v0, the last of the last version',
@@ -74,6 +107,9 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     frequency_penalty: 'the same',
     min_tokens: 'the same',
     stop: 'the same',
+    enable_thinking: 'the same',
+    reasoning_effort: 'the same',
+    chat_template_kwargs: 'the same',
   },
   'eval.env': {
     id: 'an environment to evaluate on; without such tables, those that are trained on',

@@ -1,4 +1,5 @@
 import type { RatchetConfig } from './ratchet.ts';
+import { rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
 import { evalSampling, writtenPools } from './ratchet-run-spec.ts';
 
 /** Something that only shows when two fields are looked at together. */
@@ -26,6 +27,7 @@ export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
     ...samplingRelations(config),
     ...evalRelations(config),
     ...storeRelations(config),
+    ...rolloutRelations(config),
     ...duplicateNames(config.env, ['env']),
     ...duplicateNames(config.eval?.env ?? [], ['eval', 'env']),
   ];
@@ -421,5 +423,5 @@ export function ratchetWarnings(config: RatchetConfig): string[] {
   if (kl_penalty?.enabled === true && kl_penalty.target_kl !== undefined && kl_penalty.beta === 0) {
     warnings.push('kl_penalty.beta is 0 and stays 0 whatever kl_penalty.target_kl says: doubling 0 gives 0.');
   }
-  return warnings;
+  return [...warnings, ...rolloutWarnings(config)];
 }

@@ -7,6 +7,7 @@ import type {
   KlSpec,
   ModuleSpec,
   PoolSpec,
+  RolloutFilterSpec,
   RunSpec,
 } from '../run-spec.ts';
 import { defaultLoraAlpha, defaultLoraRank, type evalEnvironment, type RatchetConfig, loraModules } from './ratchet.ts';
@@ -46,6 +47,18 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
     microBatchSize: trainer.micro_batch_size ?? null,
     lora: loraSpec(config),
     sampling: samplingSpec(sampling),
+    chatTemplate:
+      config.tokenizer.chat_template === undefined ? null : { path: config.tokenizer.chat_template, sha256: null },
+    maxPromptTokens: config.max_prompt_len ?? null,
+    trajectoryStrategy: config.trajectory_strategy,
+    maskTruncated: config.mask_truncated_completions,
+    zeroTruncated: config.zero_truncated_completions,
+    seqLen: config.seq_len ?? null,
+    overlongRows: config.overlong_rows,
+    rolloutFilters: {
+      pre: config.pre_batch_filters.map(filterOfRollouts),
+      post: config.post_batch_filters.map(filterOfRollouts),
+    },
     environments,
     eval: evalSpec(config, environments),
     filter: filterSpec(config),
@@ -151,8 +164,34 @@ function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
     frequencyPenalty: sampling.frequency_penalty ?? 0,
     minTokens: sampling.min_tokens ?? 0,
     stop: sampling.stop ?? [],
+    templateArguments: templateArguments(sampling),
     seed: sampling.seed ?? null,
   };
+}
+
+/** Two of them have names of their own, as in Hosted Training. */
+function templateArguments({
+  enable_thinking,
+  reasoning_effort,
+  chat_template_kwargs = {},
+}: WrittenSampling): RunSpec['sampling']['templateArguments'] {
+  return {
+    ...chat_template_kwargs,
+    ...(enable_thinking === undefined ? {} : { enable_thinking }),
+    ...(reasoning_effort === undefined ? {} : { reasoning_effort }),
+  };
+}
+
+/** prime-rl's defaults (v0.5 to v0.7): filters that look at tokens only count unless told otherwise. */
+function filterOfRollouts(written: RatchetConfig['pre_batch_filters'][number]): RolloutFilterSpec {
+  const { type, enforce = type === 'zero_advantage' } = written;
+  if (type === 'gibberish') {
+    const { token_id_threshold: tokenIdThreshold = 100_000, logprob_offset: logprobOffset = 2 } = written;
+    return { type, enforce, tokenIdThreshold, logprobOffset };
+  }
+  if (type === 'zero_advantage') return { type, enforce };
+  const { window = 3_000, prob_threshold: probThreshold = 0.99 } = written;
+  return { type, enforce, window, probThreshold };
 }
 
 /** prime-rl's, of the losses that are its own. */

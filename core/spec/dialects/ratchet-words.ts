@@ -13,7 +13,6 @@ export const knownUnsupported: Readonly<Record<string, string>> = {
   run_config: 'hosted overrides',
   tailscale: 'hosted networking',
   teacher: 'distillation from a teacher',
-  trajectory_strategy: 'turns that only append to the conversation are always trained as one row',
   'buffer.env_ratios': 'ratios in one list; give each [[env]] a weight',
   'buffer.seed': 'a seed of its own; the run has one `seed`',
   'buffer.skip_verification': 'rollouts without scoring',

@@ -86,6 +86,28 @@ export const loraModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj',
 export const defaultLoraRank = 16;
 export const defaultLoraAlpha = 32;
 
+/** Variables of the chat template; `chat_template_kwargs` takes any, the others are names for two of them. */
+const templateFields = {
+  enable_thinking: flag().optional(),
+  reasoning_effort: choice('minimal', 'low', 'medium', 'high').optional(),
+  chat_template_kwargs: args().optional(),
+};
+
+/** A filter of rollouts; which of its fields belong to which type: ratchet-relations.ts. */
+const rolloutFilter = z.strictObject({
+  type: choice('gibberish', 'repetition', 'zero_advantage'),
+  enforce: flag().optional(),
+  token_id_threshold: whole(0).optional(),
+  logprob_offset: atLeastZero().optional(),
+  window: whole(1).optional(),
+  prob_threshold: fraction().optional(),
+});
+const rolloutFilters = () =>
+  z
+    .array(rolloutFilter)
+    .meta({ expected: 'a list of tables, each with type = "gibberish", "repetition" or "zero_advantage"' })
+    .default([]);
+
 const lossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'custom'] as const;
 const advantageTypes = ['centered', 'std_normalized', 'custom'] as const;
 /** Code of the user's: a path from the config's folder if it begins with a dot. */
@@ -129,6 +151,15 @@ export const RatchetConfig = z.strictObject({
       expected: '1: a batch is one optimizer step; [trainer] micro_batch_size says how many rows are computed at once',
     })
     .default(1),
+  trajectory_strategy: choice('interleaved', 'branching').default('interleaved'),
+  mask_truncated_completions: flag().default(false),
+  zero_truncated_completions: flag().default(false),
+  seq_len: whole(1).optional(),
+  overlong_rows: choice('truncate', 'mask', 'drop').default('truncate'),
+  max_prompt_len: whole(1).optional(),
+  pre_batch_filters: rolloutFilters(),
+  post_batch_filters: rolloutFilters(),
+  tokenizer: z.strictObject({ chat_template: text().optional() }).prefault({}),
   /** Another name for [lora] alpha. */
   lora_alpha: positive().optional(),
   lora: z
@@ -151,6 +182,7 @@ export const RatchetConfig = z.strictObject({
       ...modifierFields,
       /** Keys the random numbers of training rollouts; the run's seed when missing. */
       seed: whole(0).optional(),
+      ...templateFields,
       temp_scheduler: z.strictObject(later('sampling.temp_scheduler')).optional(),
       ...later('sampling'),
     })
@@ -169,6 +201,7 @@ export const RatchetConfig = z.strictObject({
           max_tokens: whole(1).optional(),
           temperature: positive().optional(),
           ...modifierFields,
+          ...templateFields,
           ...later('eval.sampling'),
         })
         .optional(),

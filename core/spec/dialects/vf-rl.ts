@@ -66,6 +66,7 @@ export const vfRl: Dialect = {
     learning_rate: 1e-5,
     seed: 42,
     seq_len: 2048,
+    max_prompt_len: 512,
     lora: { r: 8, alpha: 32 },
     sampling: { temperature: 1 },
     checkpoints: { interval: 50, keep_last: -1 },

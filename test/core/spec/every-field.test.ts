@@ -101,6 +101,7 @@ function candidates(schema: z.ZodType): unknown[] {
     16,
     5000,
     'other/name',
+    'gibberish',
     'other',
     'mine',
     './rows.jsonl',
@@ -135,7 +136,7 @@ function fieldsOf(dialect: Dialect): [string, z.ZodType][] {
     );
   }
   const tables = tablesOf(dialect.schema);
-  const lists = new Set(['env', 'eval.env']);
+  const lists = new Set(['env', 'eval.env', 'pre_batch_filters', 'post_batch_filters']);
   return [...tables].flatMap(([table, keys]) =>
     keys
       .filter((key) => !tables.has(table === '' ? key : `${table}.${key}`))
@@ -168,7 +169,11 @@ function withField(base: Table, field: string, value: unknown): Table {
     setAt(
       table,
       at.slice(0, list + 1),
-      field.endsWith('].id') || field.includes('taskset') ? {} : { id: 'owner/other' },
+      field.includes('_filters[]')
+        ? { type: /token_id|logprob/.test(field) ? 'gibberish' : 'repetition' }
+        : field.endsWith('].id') || field.includes('taskset')
+          ? {}
+          : { id: 'owner/other' },
     );
   setAt(table, at, value);
   return field.endsWith('.taskset') ? without(table, field.replace('taskset', 'id')) : table;

@@ -85,12 +85,31 @@ describe('Hosted Training', () => {
     assert.match(twice.expected, /temperature in one of the two places/);
   });
 
-  test('a filter that is always on is said to be, others wait', () => {
-    const { spec, warnings } = accept(
-      `${minimal}[[pre_batch_filters]]\ntype = "zero_advantage"\n[[pre_batch_filters]]\ntype = "repetition"\nwindow = 100\n`,
+  test('filters of rollouts are as prime-rl has them, in the slot where they stand', () => {
+    const { spec } = accept(
+      `${minimal}[[pre_batch_filters]]\ntype = "zero_advantage"\n[[pre_batch_filters]]\ntype = "repetition"\nwindow = 100\n[[post_batch_filters]]\ntype = "gibberish"\nenforce = true\n`,
     );
-    assert.match(warnings.join(), /pre_batch_filters\[0\] is always on here/);
-    assert.deepEqual(spec.later, { pre_batch_filters: [{ type: 'repetition', window: 100 }] });
+    assert.deepEqual(spec.rolloutFilters, {
+      pre: [
+        { type: 'zero_advantage', enforce: true },
+        { type: 'repetition', enforce: false, window: 100, probThreshold: 0.99 },
+      ],
+      post: [{ type: 'gibberish', enforce: true, tokenIdThreshold: 100_000, logprobOffset: 2 }],
+    });
+    const misplaced = only(`${minimal}[[pre_batch_filters]]\ntype = "gibberish"\nwindow = 3\n`);
+    assert.deepEqual(
+      [misplaced.path, misplaced.expected, misplaced.received],
+      ['pre_batch_filters[0].window', 'nothing, or type = "repetition" beside it', '3 for type = "gibberish"'],
+    );
+  });
+
+  test('a trajectory strategy is honoured, and switches of the chat template are its variables', () => {
+    const { spec, notYet } = accept(
+      `trajectory_strategy = "branching"\n${minimal}[sampling]\nenable_thinking = false\n`,
+    );
+    assert.equal(spec.trajectoryStrategy, 'branching');
+    assert.deepEqual(spec.sampling.templateArguments, { enable_thinking: false });
+    assert.deepEqual(notYet, []);
   });
 
   test('what trains something else is refused where it is written', () => {

@@ -56,7 +56,6 @@ rollouts_per_example = 8
         ['run.toml', 11, 'inference.model.tool_call_parser', 'hermes'],
         ['run.toml', 12, 'inference.model.max_model_len', 4096],
         ['run.toml', 2, 'inference_gpu_ids', [0, 1, 2]],
-        ['run.toml', null, 'seq_len', 2048],
       ],
     );
   });
@@ -78,7 +77,6 @@ gpus = 2
     assert.deepEqual(
       parsed.notYet.map(({ line, path, value }) => [line, path, value]),
       [
-        [null, 'seq_len', 2048],
         [5, 'inference.gpus', 1],
         [6, 'inference.tool_call_parser', 'hermes'],
         [8, 'inference.args.enforce_eager', true],

@@ -126,6 +126,7 @@ describe('what is trained and how', () => {
       frequencyPenalty: 0,
       minTokens: 2,
       stop: ['.'],
+      templateArguments: {},
       seed: 4,
     };
     assert.deepEqual(spec.sampling, expected);

@@ -30,7 +30,11 @@ describe('vf-rl', () => {
     );
     assert.deepEqual([spec.lora?.r, spec.lora?.alpha, spec.learningRate, spec.seed], [8, 32, 1e-5, 42]);
     assert.equal(spec.sampling.maxTokens, 2048);
-    assert.deepEqual(spec.later, { seq_len: 2048, 'inference.gpus': 1, 'trainer.gpus': 2 });
+    assert.deepEqual(
+      [spec.seqLen, spec.maxPromptTokens, spec.maskTruncated, spec.zeroTruncated],
+      [2048, 512, false, false],
+    );
+    assert.deepEqual(spec.later, { 'inference.gpus': 1, 'trainer.gpus': 2 });
   });
 
   test('its loss, its adapters and its schedule are what the arguments say', () => {

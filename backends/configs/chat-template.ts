@@ -1,0 +1,48 @@
+import { readFile } from 'node:fs/promises';
+import { chatTemplateBytesMax } from '../../core/limits.ts';
+import type { ChatTemplateSpec } from '../../core/spec/run-spec.ts';
+import { compileTemplate } from '../../engine/model/chat-template.ts';
+import { sha256 } from '../store/file-store.ts';
+import { Refused } from './refused.ts';
+
+/** A chat template as a run keeps it, and its text. */
+export interface ReadTemplate {
+  readonly ref: ChatTemplateSpec;
+  readonly text: string;
+}
+
+const expected = 'a Jinja chat template: its text, or a file with it';
+
+/** Reads `[tokenizer] chat_template`: the text of a template, or the file that has it. Templates that are none are refused. */
+export async function readChatTemplate(written: string, resolve: (file: string) => string): Promise<ReadTemplate> {
+  const path = isTemplateText(written) ? null : resolve(written);
+  const text = path === null ? written : await readTemplateFile(path);
+  try {
+    compileTemplate(text);
+  } catch (cause) {
+    throw new Refused({ expected, received: `${path ?? 'a text'} that is none: ${String(cause)}` }, cause);
+  }
+  return { ref: { path, sha256: sha256(Buffer.from(text)) }, text };
+}
+
+/** A template has something to fill in; the name of a file has not. */
+function isTemplateText(written: string): boolean {
+  return /\{[{%]/.test(written);
+}
+
+async function readTemplateFile(file: string): Promise<string> {
+  let text: string;
+  try {
+    text = await readFile(file, 'utf8');
+  } catch (cause) {
+    const reason = (cause as NodeJS.ErrnoException).code;
+    const what = reason === 'ENOENT' ? 'there is no such file' : `it cannot be read (${reason})`;
+    throw new Refused({ expected, received: `${what}: ${file} (a text of a template has {{ or {% in it)` }, cause);
+  }
+  if (!isTemplateText(text)) throw new Refused({ expected, received: `${file}, which has neither {{ nor {% in it` });
+  if (text.length <= chatTemplateBytesMax) return text;
+  throw new Refused({
+    expected,
+    received: `${file} with ${text.length} characters, more than ${chatTemplateBytesMax}`,
+  });
+}

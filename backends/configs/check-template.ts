@@ -1,0 +1,120 @@
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { type ChatOptions, ChatTemplates, type TemplateMessage } from '../../engine/model/chat-template.ts';
+import { presetFiles } from '../../engine/model/preset-files.ts';
+import { readTextFiles, type TextFiles } from '../../engine/model/text-files.ts';
+import type { Environment } from '../environments/types.ts';
+
+/** A run as far as its chat template matters. `chatTemplate`: the text of its own; undefined = that of the model. */
+interface TemplateUse {
+  readonly spec: Pick<RunSpec, 'model' | 'sampling' | 'trajectoryStrategy'>;
+  readonly chatTemplate?: string;
+}
+
+/** What is to be said of a chat template: one keeps a run from its first prompt, or only costs compute. */
+export interface TemplateFindings {
+  readonly obstacles: readonly string[];
+  readonly warnings: readonly string[];
+}
+
+const nothing: TemplateFindings = { obstacles: [], warnings: [] };
+
+/**
+ * Writes two turns of a conversation with the chat template, as each environment would have them, and looks whether the
+ * second goes on from the first: then turns share a row. A model that is not here is not looked at.
+ */
+export async function checkTemplate(
+  { spec, chatTemplate }: TemplateUse,
+  environments: ReadonlyMap<string, Pick<Environment, 'isSingleTurn' | 'tools'>>,
+): Promise<TemplateFindings> {
+  const files = await filesOf(spec.model);
+  const config = files && parsedObject(files['tokenizer_config.json']);
+  if (files === null || config === null) return nothing;
+  const templates = new ChatTemplates(config, chatTemplate === undefined ? ownTemplates(files) : { chatTemplate });
+  if (!templates.isThere) {
+    return { ...nothing, obstacles: [`${spec.model} has no chat template, so no prompt can be written for it.`] };
+  }
+  const findings = [...environments].map(([name, environment]) =>
+    findingsFor(templates, spec, { name, ...environment }),
+  );
+  return {
+    obstacles: [...new Set(findings.flatMap(({ obstacles }) => obstacles))],
+    warnings: [...new Set(findings.flatMap(({ warnings }) => warnings))],
+  };
+}
+
+function findingsFor(
+  templates: ChatTemplates,
+  { sampling, trajectoryStrategy }: TemplateUse['spec'],
+  { name, isSingleTurn = false, tools }: Pick<Environment, 'name' | 'isSingleTurn' | 'tools'>,
+): TemplateFindings {
+  const options = { ...(tools && { tools }), templateArguments: sampling.templateArguments };
+  try {
+    write(templates, [question], options);
+    if (isSingleTurn) return nothing;
+    return { ...nothing, warnings: rowWarnings(templates, options, { name, trajectoryStrategy }) };
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    return { ...nothing, obstacles: [`${name}: ${error.message}`] };
+  }
+}
+
+function rowWarnings(
+  templates: ChatTemplates,
+  options: ChatOptions,
+  { name, trajectoryStrategy }: { readonly name: string } & Pick<RunSpec, 'trajectoryStrategy'>,
+): string[] {
+  const isJoined = trajectoryStrategy === 'interleaved';
+  const cost = `each turn of ${name} becomes a row of its own, as with trajectory_strategy = "branching": the same tokens are trained, and what turns share is computed once for each of them`;
+  if (!goesOn(templates, options, answer)) {
+    return isJoined ? [`the chat template writes earlier turns otherwise once a later one follows, so ${cost}`] : [];
+  }
+  if (!goesOn(templates, options, `<think>\nhm\n</think>\n\n${answer}`)) {
+    if (!isJoined) return [];
+    return [
+      `the chat template takes the reasoning out of earlier turns: where the model thinks aloud (<think>…</think>), ${cost}`,
+    ];
+  }
+  if (isJoined) return [];
+  return [
+    `trajectory_strategy = "branching" computes what turns of ${name} share once for each of them; this chat template leaves the past as it is, so "interleaved" trains the same tokens with less`,
+  ];
+}
+
+const question: TemplateMessage = { role: 'user', content: 'a question' };
+const answer = 'an answer';
+
+/** Whether the second prompt begins with the first and what was said. */
+function goesOn(templates: ChatTemplates, options: ChatOptions, said: string): boolean {
+  const heard: TemplateMessage = { role: options.tools ? 'tool' : 'user', content: 'what is said to it' };
+  const first = write(templates, [question], options);
+  const second = write(templates, [question, { role: 'assistant', content: said }, heard], options);
+  return second.startsWith(first + said);
+}
+
+function write(templates: ChatTemplates, messages: readonly TemplateMessage[], options: ChatOptions): string {
+  return templates.render(messages, { ...options, addGenerationPrompt: true });
+}
+
+async function filesOf(model: string): Promise<TextFiles | null> {
+  if (model.startsWith('preset:')) return presetFiles(model);
+  return path.isAbsolute(model) ? readTextFiles(model) : null;
+}
+
+function ownTemplates(files: TextFiles): { chatTemplate?: string; toolTemplate?: string } {
+  const [chatTemplate, toolTemplate] = [
+    files['chat_template.jinja'],
+    files['additional_chat_templates/tool_use.jinja'],
+  ];
+  return { ...(chatTemplate !== undefined && { chatTemplate }), ...(toolTemplate !== undefined && { toolTemplate }) };
+}
+
+function parsedObject(text: string | undefined): Record<string, unknown> | null {
+  try {
+    const parsed: unknown = JSON.parse(text ?? 'null');
+    return typeof parsed === 'object' ? (parsed as Record<string, unknown> | null) : null;
+  } catch {
+    return null; // whoever opens the tokenizer says so
+  }
+}

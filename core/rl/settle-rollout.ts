@@ -1,0 +1,29 @@
+import type { RunSpec } from '../spec/run-spec.ts';
+import { tokenFlags } from './filters.ts';
+import type { ScoredRollout } from './rollout.ts';
+import { isCut, missingTokens } from './trajectories.ts';
+
+export type SettleSettings = Pick<RunSpec, 'zeroTruncated' | 'trajectoryStrategy' | 'seqLen' | 'rolloutFilters'>;
+
+/**
+ * What training makes of a rollout that has its rewards. Without the token ids of its turns it is `rejected`, which is no
+ * reward: its group is dropped and the cause counted. One that was cut gets the reward 0 where the config says so, as
+ * verifiers' trainer does it; its metrics stay. Filters that look at tokens leave their flags.
+ */
+export function settleRollout(rollout: ScoredRollout, settings: SettleSettings, vocabularySize: number): ScoredRollout {
+  if (rollout.reward === null) return rollout;
+  const missing = missingTokens(rollout);
+  if (missing !== null) return { ...rollout, outcome: 'rejected', reward: null, error: missing };
+  const flags = tokenFlags(rollout, settings.rolloutFilters, vocabularySize);
+  const isZeroed = settings.zeroTruncated && isCut(rollout, settings);
+  return {
+    ...rollout,
+    ...(isZeroed ? { reward: 0, rewardBeforeCut: rollout.reward } : {}),
+    ...(flags.length === 0 ? {} : { flags }),
+  };
+}
+
+/** Whether a filter needs to know how many tokens the model has. */
+export function needsVocabulary({ rolloutFilters: { pre, post } }: Pick<RunSpec, 'rolloutFilters'>): boolean {
+  return [...pre, ...post].some(({ type }) => type === 'gibberish');
+}

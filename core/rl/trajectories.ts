@@ -1,0 +1,137 @@
+import type { RunSpec } from '../spec/run-spec.ts';
+import type { TrainSample } from './batch.ts';
+import type { Rollout, Turn } from './rollout.ts';
+
+/** From the turns of a rollout to token rows: exactly what the server saw and sampled, never a text tokenized again. */
+
+/** What a config says of it; see RunSpec. */
+export type TrajectorySettings = Pick<RunSpec, 'trajectoryStrategy' | 'maskTruncated' | 'seqLen' | 'overlongRows'>;
+
+/** Every token of every turn, once. */
+export const usualTrajectories: TrajectorySettings = {
+  trajectoryStrategy: 'interleaved',
+  maskTruncated: false,
+  seqLen: null,
+  overlongRows: 'truncate',
+};
+
+/** A row before it has an advantage. */
+export type TokenRow = Omit<TrainSample, 'advantages'>;
+
+export interface RolloutRows {
+  /** Only those in which a token counts in the loss. */
+  readonly rows: readonly TokenRow[];
+  /** Rows that were longer than `seqLen`, whatever was done with them. */
+  readonly overlongRows: number;
+  /** Whether the rollout carries no loss because it was cut, or has a row that is too long. */
+  readonly isMasked: boolean;
+}
+
+/** The rows of one rollout that are trained. */
+export function rowsOfRollout(
+  rollout: Pick<Rollout, 'turns' | 'outcome'>,
+  settings: TrajectorySettings = usualTrajectories,
+): RolloutRows {
+  const { seqLen, overlongRows: remedy, maskTruncated } = settings;
+  const all = trajectoryRows(rollout.turns, settings.trajectoryStrategy);
+  const isOverlong = ({ tokenIds }: TokenRow): boolean => seqLen !== null && tokenIds.length > seqLen;
+  const overlongRows = all.filter(isOverlong).length;
+  const isCut = rollout.outcome === 'truncated' || overlongRows > 0;
+  const isMasked = (maskTruncated && isCut) || (remedy === 'mask' && overlongRows > 0);
+  if (isMasked) return { rows: [], overlongRows, isMasked };
+  const fitting = remedy === 'drop' ? all.filter((row) => !isOverlong(row)) : all;
+  const rows = seqLen === null ? fitting : fitting.map((row) => (isOverlong(row) ? firstTokens(row, seqLen) : row));
+  return { rows: rows.filter(({ lossMask }) => lossMask.includes(1)), overlongRows, isMasked };
+}
+
+/** Whether a rollout was cut: a turn of it at its limit, or a row of it at `seqLen`, as verifiers counts it. */
+export function isCut(
+  rollout: Pick<Rollout, 'turns' | 'outcome'>,
+  { trajectoryStrategy, seqLen }: Pick<TrajectorySettings, 'trajectoryStrategy' | 'seqLen'>,
+): boolean {
+  if (rollout.outcome === 'truncated') return true;
+  if (seqLen === null) return false;
+  return trajectoryRows(rollout.turns, trajectoryStrategy).some(({ tokenIds }) => tokenIds.length > seqLen);
+}
+
+/**
+ * interleaved: turns that only append (turn k+1's prompt begins with all of turn k's tokens, prompt and sampled) share one
+ * row with several trained spans; a turn that rewrites the past, as templates that strip reasoning do, begins a row of its
+ * own. branching: each turn is a row. Either way every sampled token counts once, and nothing else does.
+ */
+export function trajectoryRows(turns: readonly Turn[], strategy: TrajectorySettings['trajectoryStrategy']): TokenRow[] {
+  const rows: GrowingRow[] = [];
+  for (const turn of turns) {
+    const open = strategy === 'interleaved' ? rows.at(-1) : undefined;
+    if (open !== undefined && startsWith(turn.promptTokenIds, open.tokenIds)) extend(open, turn);
+    else rows.push(extend(emptyRow(), turn));
+  }
+  return rows.map(finish);
+}
+
+/** Why a rollout cannot be trained on: what its server sampled is not known token by token. Null where all is known. */
+export function missingTokens({ turns }: Pick<Rollout, 'turns'>): string | null {
+  for (const [i, { text, tokenIds, promptTokenIds }] of (turns as readonly Partial<Turn>[]).entries()) {
+    const isSampled = Array.isArray(tokenIds) && (tokenIds.length > 0 || text === undefined || text === '');
+    if (isSampled && Array.isArray(promptTokenIds)) continue;
+    const what = isSampled ? 'the token ids of its prompt' : 'the token ids that were sampled';
+    return `Turn ${i + 1} came without ${what}. Text is never tokenized again to train on it: the inference server has to answer with token ids (vLLM: return_token_ids).`;
+  }
+  return null;
+}
+
+interface GrowingRow {
+  readonly tokenIds: number[];
+  readonly lossMask: number[];
+  readonly behaviorLogprobs: number[];
+  readonly samplingLogprobs: number[];
+}
+
+function emptyRow(): GrowingRow {
+  return { tokenIds: [], lossMask: [], behaviorLogprobs: [], samplingLogprobs: [] };
+}
+
+/** Sampling logprobs are kept where they say something of their own. */
+function finish({ samplingLogprobs, ...row }: GrowingRow): TokenRow {
+  const isOwn = samplingLogprobs.some((logprob, t) => logprob !== row.behaviorLogprobs[t]);
+  return isOwn ? { ...row, samplingLogprobs } : row;
+}
+
+/** Appends what the turn adds to a row: the rest of its prompt, then what was sampled. */
+function extend(row: GrowingRow, turn: Turn): GrowingRow {
+  for (const tokenId of turn.promptTokenIds.slice(row.tokenIds.length)) append(row, { ...context, tokenId });
+  for (const [i, tokenId] of turn.tokenIds.entries()) {
+    // The first token of a row has nothing before it, so no model gives it a probability.
+    const logprob = turn.logprobs[i]!;
+    const samplingLogprob = turn.samplingLogprobs?.[i] ?? logprob;
+    if (row.tokenIds.length === 0) append(row, { ...context, tokenId });
+    else append(row, { tokenId, mask: 1, logprob, samplingLogprob });
+  }
+  return row;
+}
+
+/** Of a token that was given, not sampled. */
+const context = { mask: 0, logprob: 0, samplingLogprob: 0 } as const;
+
+function append(
+  row: GrowingRow,
+  token: { tokenId: number; mask: 0 | 1; logprob: number; samplingLogprob: number },
+): void {
+  row.tokenIds.push(token.tokenId);
+  row.lossMask.push(token.mask);
+  row.behaviorLogprobs.push(token.logprob);
+  row.samplingLogprobs.push(token.samplingLogprob);
+}
+
+function firstTokens({ tokenIds, lossMask, behaviorLogprobs, samplingLogprobs }: TokenRow, count: number): TokenRow {
+  return {
+    tokenIds: tokenIds.slice(0, count),
+    lossMask: lossMask.slice(0, count),
+    behaviorLogprobs: behaviorLogprobs.slice(0, count),
+    ...(samplingLogprobs === undefined ? {} : { samplingLogprobs: samplingLogprobs.slice(0, count) }),
+  };
+}
+
+function startsWith(tokens: readonly number[], prefix: readonly number[]): boolean {
+  return prefix.length <= tokens.length && prefix.every((token, i) => token === tokens[i]);
+}
