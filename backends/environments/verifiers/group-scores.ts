@@ -37,7 +37,7 @@ export class GroupScores<Live> {
         if (group.waiting.get(place.index)?.live === live) group.waiting.delete(place.index);
         this.#forgetEmpty(place.group, group);
         settled();
-        reject(reason as Error);
+        reject(reason);
       };
       const signals = [place.signal, ...(place.brokenOff ? [place.brokenOff] : [])];
       const settled = (): void => signals.forEach((signal) => signal.removeEventListener('abort', stop));

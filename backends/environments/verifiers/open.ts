@@ -6,7 +6,7 @@ import path from 'node:path';
 import { RatchetError } from '../../../core/errors.ts';
 import { variablesOfEnvironments } from '../../../core/child-environment.ts';
 import { pythonChildrenDefault, pythonLogsKeptMs } from '../../../core/limits.ts';
-import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
+import type { EnvironmentSpec, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
 import { folderDigest } from '../packages/package.ts';
 import { processesOpen } from '../../processes-open.ts';
 import type { Environment } from '../types.ts';
