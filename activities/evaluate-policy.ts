@@ -1,20 +1,24 @@
+import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { layout } from '../core/layout.ts';
 import { generateSittingsMax } from '../core/limits.ts';
 import { countOutcomes, describeFailures } from '../core/rl/failures.ts';
 import { rolloutMetrics } from '../core/rl/metrics.ts';
-import type { ScoredRollout } from '../core/rl/rollout.ts';
+import { resultRow, resultsMetadata } from '../core/rl/results.ts';
+import type { Rollout, ScoredRollout } from '../core/rl/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { environments as allEnvironments } from '../backends/environments/index.ts';
 import type { Environment } from '../backends/environments/types.ts';
-import { failedRollout, scoreRollout } from '../backends/environments/score.ts';
+import { failedRollout } from '../backends/environments/score.ts';
+import { scoreGroup } from '../backends/environments/score-group.ts';
 import { appendMetrics } from '../backends/metrics/jsonl.ts';
 import { decodeJson, encodeJson, putRows } from '../backends/store/objects.ts';
 import type { GenerateDependencies } from './generate-rollouts.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { playRollout } from './play-rollout.ts';
 import { samplePolicy, turnSeed } from './sample-policy.ts';
+import { resultsOf } from './results.ts';
 import { requireCommit, servedPolicy, specOf, storeOf } from './run-access.ts';
 import { Standstill } from './standstill.ts';
 import { policyTokenizer } from './stored-template.ts';
@@ -72,7 +76,8 @@ async function evaluateOne(
   const store = storeOf(run);
   const prefix = layout.evaluation(run.lineage, entry.name, run.name, policy.step);
   const stored = await store.read(`${prefix}metadata.json`);
-  if (stored) return decodeJson<EvaluationSummary>(stored, `${prefix}metadata.json`);
+  if (stored) return summaryIn(decodeJson<EvaluationSummary>(stored, `${prefix}metadata.json`));
+  const startedAt = performance.now();
 
   const { environments = allEnvironments } = dependencies;
   const environment = await environments.open(entry);
@@ -86,20 +91,19 @@ async function evaluateOne(
   const usual = spec.eval?.sampling ?? spec.sampling;
   const playAll = async (temperature: number, rolloutsPerExample: number): Promise<ScoredRollout[]> => {
     const sampling = { ...usual, temperature };
-    const places = Array.from({ length: count * rolloutsPerExample }, (_, i) => ({
-      exampleId: i % count,
-      index: Math.floor(i / count),
-    }));
     const standstill = new Standstill(generateSittingsMax * generationTimeoutS * 1000);
-    const stop = AbortSignal.any([signal, standstill.signal]);
+    const over = new AbortController();
+    const stop = AbortSignal.any([signal, standstill.signal, over.signal]);
     setMaxListeners(0, stop); // every rollout listens
-    const play = async ({ exampleId, index }: (typeof places)[number]): Promise<ScoredRollout> => {
+    const pass = randomUUID();
+    const play = async (exampleId: number, index: number): Promise<Rollout> => {
       const place = { group: 0, index, exampleId };
       const playing = playRollout({
         environments,
         entry,
         dataset: 'evalDataset',
         place,
+        together: { group: `${pass}/${exampleId}`, size: rolloutsPerExample },
         signal: stop,
         // Not keyed by the step: the same random numbers at every evaluation make the curve smoother.
         openPolicy: () =>
@@ -111,20 +115,37 @@ async function evaluateOne(
         if (signal.aborted || !standstill.isOver) throw reason;
         return failedRollout({ ...place, turns: [] }, 'timeout', gaveUp(generationTimeoutS));
       });
-      const timeoutMs = generationTimeoutS * 1000;
-      const scored = await scoreRollout(environment, evalDataset.at(exampleId), rollout, { timeoutMs });
       standstill.moved();
-      return scored;
+      return rollout;
+    };
+    const scoring = {
+      timeoutMs: generationTimeoutS * 1000,
+      dataset: 'evalDataset',
+      onScored: () => standstill.moved(),
+      signal: stop,
+    } as const;
+    const playExample = async (_: unknown, exampleId: number): Promise<ScoredRollout[]> => {
+      const playing = Array.from({ length: rolloutsPerExample }, (_, index) => play(exampleId, index));
+      const example = evalDataset.at(exampleId);
+      if (environment.judge) return scoreGroup(environment, example, await Promise.all(playing), scoring);
+      const each = playing.map(async (rollout) => scoreGroup(environment, example, [await rollout], scoring));
+      return (await Promise.all(each)).flat();
     };
     try {
-      return await Promise.all(places.map(play));
+      return (await Promise.all(Array.from({ length: count }, playExample))).flat();
     } finally {
       standstill.end();
+      over.abort(); // of others, where one failed
     }
   };
   const sampled = await playAll(usual.temperature, entry.rolloutsPerExample);
   const greedy = await playAll(0, 1);
-  await putRows(store, `${prefix}results.jsonl`, sampled);
+  const rows = sampled.map((rollout) => {
+    const example = evalDataset.at(rollout.exampleId);
+    const { record } = rollout;
+    return resultRow(rollout, { example, record, tools: environment.tools, place: { step: policy.step } });
+  });
+  await putRows(store, `${prefix}results.jsonl`, rows);
   const summary: EvaluationSummary = {
     environment: entry.name,
     step: policy.step,
@@ -147,8 +168,27 @@ async function evaluateOne(
       : { [`eval/${entry.name}/greedy/metrics/exact_match`]: summary.greedy.exact }),
   });
   // Last: an evaluation whose summary is there is not done again, and its metrics row must not be missing then.
-  await store.put(`${prefix}metadata.json`, encodeJson(summary));
+  const { rolloutsPerExample } = entry;
+  const seconds = (performance.now() - startedAt) / 1000;
+  const about = resultsOf(spec, entry, environment, { sampling: usual, rolloutsPerExample, seconds });
+  const groups = Array.from({ length: count }, (_, i) =>
+    sampled.slice(i * rolloutsPerExample, (i + 1) * rolloutsPerExample),
+  );
+  await store.put(`${prefix}metadata.json`, encodeJson({ ...resultsMetadata(groups, about), ...summary }));
   return summary;
+}
+
+/** Beside it in the file lies what verifiers says of an evaluation. */
+function summaryIn({
+  environment,
+  step,
+  rollouts,
+  sampled,
+  greedy,
+  failures,
+  says,
+}: EvaluationSummary): EvaluationSummary {
+  return { environment, step, rollouts, sampled, greedy, ...(failures ? { failures } : {}), says };
 }
 
 function gaveUp(generationTimeoutS: number): string {

@@ -1,7 +1,7 @@
 import { RatchetError } from '../core/errors.ts';
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import { layout } from '../core/layout.ts';
+import { layout, roundOf } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { ObjectRef, PolicyVersion, RunState, StepCommit } from '../core/rl/run-state.ts';
@@ -88,7 +88,13 @@ export async function forkRun(input: {
     commit.optimizer &&
     (await copy.object(commit.optimizer, `${layout.checkpoint(firstLineage, step)}optimizer.safetensors`));
   const keepsGroups = boundToGroups.every((key) => isDeepStrictEqual(before[key], spec[key]));
-  if (keepsGroups) for (const { scored } of commit.state.surplus) await copy.object(scored, scored.key);
+  if (keepsGroups) {
+    for (const { scored } of commit.state.surplus) {
+      await copy.object(scored, scored.key);
+      for (const { name } of spec.environments)
+        await copy.results(scored.key, name, { from: from.name, to: spec.name });
+    }
+  }
 
   const { pools } = commit.state.curriculum;
   if (pools) await copy.object(pools, pools.key);
@@ -194,6 +200,23 @@ class Copy {
   async object(ref: ObjectRef, key: string): Promise<ObjectRef> {
     await this.#to.put(key, await this.#from.get(ref));
     return { ...ref, key };
+  }
+
+  /** What people read of a round, where it lies there. */
+  async results(
+    scored: string,
+    environment: string,
+    runs: { readonly from: string; readonly to: string },
+  ): Promise<void> {
+    const round = roundOf(scored);
+    if (round === null) return;
+    const [source, target] = [runs.from, runs.to].map((run) =>
+      layout.resultsOfRound(round.lineage, round, environment, run),
+    ) as [string, string];
+    for (const name of ['results.jsonl', 'metadata.json']) {
+      const bytes = await this.#from.read(source + name);
+      if (bytes) await this.#to.put(target + name, bytes);
+    }
   }
 
   async folder(prefix: string, target: string): Promise<void> {

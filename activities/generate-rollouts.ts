@@ -1,3 +1,5 @@
+import { randomUUID } from 'node:crypto';
+import { setMaxListeners } from 'node:events';
 import { layout } from '../core/layout.ts';
 import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce } from '../core/rl/chunks.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
@@ -6,6 +8,7 @@ import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { environments as allEnvironments, type Environments } from '../backends/environments/index.ts';
 import { failedRollout } from '../backends/environments/score.ts';
+import type { RolloutPlace } from '../backends/environments/types.ts';
 import type { Inference, ServedPolicy } from '../backends/inference/index.ts';
 import type { Store } from '../backends/store/index.ts';
 import { countRows, decodeJson, encodeJson, encodeRows, putRows } from '../backends/store/objects.ts';
@@ -101,13 +104,18 @@ async function generate(
     Array.from({ length: spec.rolloutsPerExample }, (_, index) => placeIn(lease, index)),
   );
   const missing = wanted.filter(({ place }) => !journal.has(place));
+  const brokenOff = new AbortController();
+  setMaxListeners(0, brokenOff.signal); // whoever waits for its group listens
+  const together = groupsPlayed(missing, brokenOff.signal);
   const adopted = wanted.length - missing.length;
 
   const flushing = setInterval(() => void journal.flush().catch(() => undefined), partIntervalMs); // close() tries again
   try {
-    const playing = eachInTurn(missing, rolloutsAtOnce(chunk, spec.environments), signal, async ({ lease, place }) => {
+    // Never fewer than a group: an environment may score its rollouts in place, when the last of them is there.
+    const atOnce = Math.max(rolloutsAtOnce(chunk, spec.environments), spec.rolloutsPerExample);
+    const playing = eachInTurn(missing, { atOnce, stop: signal, brokenOff }, async ({ lease, place }) => {
       sitting.work.begin(pieceOf(place));
-      journal.add(await players.play(lease, place));
+      journal.add(await players.play(lease, place, together(place)));
       sitting.work.finish(pieceOf(place));
     });
     say(); // a worker may die before the next heartbeat
@@ -144,6 +152,19 @@ function pieceOf({ group, index }: Place): string {
   return `${group}/${index}`;
 }
 
+type Together = Pick<RolloutPlace, 'group' | 'size' | 'brokenOff'>;
+
+/** Which of what is to be played belongs together; named so that two attempts in one process share nothing. */
+function groupsPlayed(
+  missing: readonly { readonly place: Place }[],
+  brokenOff: AbortSignal,
+): (place: Place) => Together {
+  const attempt = randomUUID();
+  const sizes = new Map<number, number>();
+  for (const { place } of missing) sizes.set(place.group, (sizes.get(place.group) ?? 0) + 1);
+  return ({ group }) => ({ group: `${attempt}/${group}`, size: sizes.get(group) ?? 0, brokenOff });
+}
+
 function endOf(cancelled: AbortSignal, deadline: AbortSignal): SittingEnd {
   if (cancelled.aborted) return isShutdown(cancelled) ? 'shutdown' : 'cancelled';
   if (!deadline.aborted) throw new Error('a chunk ended early, and nobody asked it to');
@@ -151,20 +172,26 @@ function endOf(cancelled: AbortSignal, deadline: AbortSignal): SittingEnd {
 }
 
 /**
- * Begins one after another, so many at once. When one fails no other is begun, but those under way are waited for, so that
- * nothing finished is lost with it. Stopping is no failure.
+ * Begins one after another, so many at once. When one fails no other is begun, `brokenOff` tells of it, and those under way are
+ * waited for, so that nothing finished is lost with it. Stopping is no failure.
  */
 async function eachInTurn<T>(
   items: readonly T[],
-  atOnce: number,
-  stop: AbortSignal,
+  {
+    atOnce,
+    stop,
+    brokenOff,
+  }: { readonly atOnce: number; readonly stop: AbortSignal; readonly brokenOff: AbortController },
   work: (item: T) => Promise<void>,
 ): Promise<void> {
   const failures: unknown[] = [];
   const rest = items.values();
   const lane = async (): Promise<void> => {
     for (const item of rest) {
-      await work(item).catch((reason: unknown) => failures.push(reason));
+      await work(item).catch((reason: unknown) => {
+        failures.push(reason);
+        brokenOff.abort();
+      });
       if (failures.length > 0 || stop.aborted) return;
     }
   };
@@ -236,7 +263,7 @@ async function openPlayers(
   run: RunHandle,
   served: ServedPolicy,
   around: { readonly journal: RolloutJournal; readonly sitting: GenerationSitting; readonly signal: AbortSignal },
-): Promise<{ play(lease: GroupLease, place: Place): Promise<Rollout> }> {
+): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
   const { journal, sitting, signal } = around;
   const spec = await specOf(run);
   const inference = sitting.watch(dependencies.inference(spec));
@@ -245,13 +272,14 @@ async function openPlayers(
   const { environments = allEnvironments } = dependencies;
   const { sampling } = spec;
   return {
-    play(lease, place) {
+    play(lease, place, together) {
       const { group, index } = place;
       return playRollout({
         environments,
         entry: entries.get(lease.environment)!,
         dataset: 'dataset',
         place,
+        together,
         signal,
         openPolicy({ isDeterministic, isSingleTurn = false }) {
           sitting.work.begin(pieceOf(place));

@@ -8,6 +8,7 @@ import { withoutResume } from '../core/spec/resume-words.ts';
 import { type EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
 import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
+import { whyNoDemonstrations } from '../backends/environments/demonstrations.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
@@ -300,10 +301,8 @@ async function isStored(store: Store, { weights, file }: PolicyVersion): Promise
 }
 
 /** Settings without those that say where to go on from: they are for one start, not for the run. */
-async function openDatasets({
-  environments,
-  eval: evaluation,
-}: RunSpec): Promise<Pick<OpenedRun, 'datasets' | 'warnings'>> {
+async function openDatasets(spec: RunSpec): Promise<Pick<OpenedRun, 'datasets' | 'warnings'>> {
+  const { environments, eval: evaluation } = spec;
   const warnings = new Set<string>();
   const open = async (entry: Parameters<typeof openEnvironment>[0]) => {
     const environment = await openEnvironment(entry);
@@ -314,11 +313,16 @@ async function openDatasets({
     if ((await open(entry)).evalDataset.length === 0) throw withoutExamples(entry, 'held-out examples');
   }
   const datasets = [];
+  const opened = [];
   for (const entry of environments) {
-    const datasetLength = (await open(entry)).dataset.length;
+    const environment = await open(entry);
+    opened.push(environment);
+    const datasetLength = environment.dataset.length;
     if (datasetLength === 0) throw withoutExamples(entry, 'examples');
     datasets.push({ name: entry.name, weight: entry.weight, datasetLength });
   }
+  const noWarmUp = whyNoDemonstrations(spec, opened);
+  if (noWarmUp) throw new RatchetError('ConfigInvalid', `[sft]: expected ${noWarmUp.expected}; ${noWarmUp.received}.`);
   return { datasets, warnings: [...warnings] };
 }
 

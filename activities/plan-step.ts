@@ -19,6 +19,7 @@ import { sha256 } from '../backends/store/file-store.ts';
 import type { LeaseInput } from './lease-groups.ts';
 import { refuseBehind } from './lineages.ts';
 import { poolsOf } from './pools.ts';
+import { storeBatchResults } from './results.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 
 /** Tokens that count in the loss; `batch/signal_tokens` are those of them whose advantage is not 0. */
@@ -56,11 +57,12 @@ export async function packBatch(input: {
   const { run, step } = input;
   const spec = await specOf(run);
   const store = storeOf(run);
-  const trained: ScoredGroup[] = [];
-  for (const source of input.trained) {
-    const wanted = new Set(decodeRanges(source.ordinals));
-    trained.push(...(await readRows<ScoredGroup>(run, source.scored)).filter(({ ordinal }) => wanted.has(ordinal)));
-  }
+  const sources = await Promise.all(
+    input.trained.map(async ({ scored, ordinals }) => {
+      return { scored, ordinals: new Set(decodeRanges(ordinals)), groups: await readRows<ScoredGroup>(run, scored) };
+    }),
+  );
+  const trained = sources.flatMap(({ ordinals, groups }) => groups.filter(({ ordinal }) => ordinals.has(ordinal)));
   const finished = (await Promise.all(input.scored.map((ref) => readRows<ScoredGroup>(run, ref)))).flat();
   const advantage = await advantageOf(spec);
   const { batch, stats, setAside } = packSamples(trained, { ...spec, advantage });
@@ -81,6 +83,7 @@ export async function packBatch(input: {
   const bytes = encodeRows(batch.samples);
   const digest = sha256(bytes);
   const stored = await store.put(layout.batch(run.lineage, step, digest), bytes);
+  await storeBatchResults(run, step, digest, sources);
   const packed = await putJson(store, layout.packed(run.lineage, step, digest), {
     batch: { ...stored, count: batch.samples.length },
     metrics,

@@ -1,17 +1,18 @@
 import { rolloutAttemptsMax } from '../core/limits.ts';
 import { outcomeOfFailure } from '../core/rl/failures.ts';
-import { isRewardedOutcome, type FailedOutcome, type Outcome, type Rollout } from '../core/rl/rollout.ts';
-import type { EnvironmentSpec } from '../core/spec/run-spec.ts';
-import type { Environments } from '../backends/environments/index.ts';
+import { type FailedOutcome, isOutcome, isRewardedOutcome, type Rollout } from '../core/rl/rollout.ts';
+import type { EnvironmentEntry, Environments } from '../backends/environments/index.ts';
 import { failedRollout, tracebackOf } from '../backends/environments/score.ts';
-import type { Environment, RolloutRecord } from '../backends/environments/types.ts';
+import type { Environment, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
 
 export interface PlayOptions {
   readonly environments: Environments;
-  readonly entry: Pick<EnvironmentSpec, 'id' | 'args' | 'sha256'>;
+  readonly entry: EnvironmentEntry;
   readonly dataset: 'dataset' | 'evalDataset';
   readonly place: Pick<Rollout, 'group' | 'index' | 'exampleId'>;
+  /** Of its group, those that are played together. */
+  readonly together: Pick<RolloutPlace, 'group' | 'size' | 'brokenOff'>;
   readonly openPolicy: (environment: Environment) => PlayedPolicy;
   readonly signal: AbortSignal;
 }
@@ -25,32 +26,59 @@ const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected'];
  * soon as it is raised, also while the environment hangs.
  */
 export async function playRollout(options: PlayOptions): Promise<Rollout> {
-  const { environments, entry, dataset, place, openPolicy, signal } = options;
+  const { environments, entry, dataset, place, together, openPolicy, signal } = options;
+  const where: RolloutPlace = { ...together, index: place.index, dataset, signal };
   let environment = await environments.open(entry);
   for (let attempt = 1; ; attempt++) {
     const policy = openPolicy(environment);
     try {
-      const playing = environment.rollout(environment[dataset].at(place.exampleId), policy);
-      return { ...place, ...checked(await unlessAborted(playing, signal), environment) };
+      const playing = environment.rollout(environment[dataset].at(place.exampleId), policy, where);
+      const record = checked(await unlessAborted(playing, signal), environment);
+      const { outcome } = record;
+      if (isRewardedOutcome(outcome)) return { ...place, ...record, outcome };
+      throw new ToldFailure(outcome, record);
     } catch (error) {
       signal.throwIfAborted();
-      // The environment may have wrapped what the policy told it.
-      const outcome = outcomeOfFailure(policy.failure ?? error);
-      if (outcome === null) throw policy.failure ?? error;
-      const { turns } = policy;
-      if (outcome === 'overlong_prompt' && turns.length > 0) return { ...place, turns, outcome: 'truncated' };
+      const { turns, failure } = policy;
+      const outcome = outcomeOf(error, failure);
+      if (outcome === null) throw failure ?? error;
+      if (outcome === 'overlong_prompt' && turns.length > 0 && !environment.judge) {
+        return { ...place, turns, outcome: 'truncated' };
+      }
       if (attempt === rolloutAttemptsMax || finalOutcomes.includes(outcome)) {
-        return failedRollout({ ...place, turns }, outcome, tracebackOf(error));
+        environment.withdraw?.(where);
+        const failed = failedRollout({ ...place, turns }, outcome, tracebackOf(error));
+        return error instanceof ToldFailure ? { ...failed, ...error.kept } : failed;
       }
       environment = await environments.reopen(entry, environment);
     }
   }
 }
 
+/** A failure that the environment told apart itself, and did not throw. */
+class ToldFailure extends Error {
+  readonly outcome: FailedOutcome;
+  /** What becomes of the rollout keeps these. */
+  readonly kept: Pick<Rollout, 'turns' | 'record'>;
+
+  constructor(outcome: FailedOutcome, { turns, record, error = outcome }: RolloutRecord) {
+    super(error);
+    this.stack = error; // its own words say where it failed
+    this.outcome = outcome;
+    this.kept = { turns, ...(record ? { record } : {}) };
+  }
+}
+
+/** The environment may have wrapped what the policy told it. */
+function outcomeOf(error: unknown, failure: unknown): FailedOutcome | null {
+  if (failure !== undefined) return outcomeOfFailure(failure);
+  return error instanceof ToldFailure ? error.outcome : outcomeOfFailure(error);
+}
+
 /** What user code returns is looked at before it is believed. */
 function checked(record: RolloutRecord, { name }: Environment): RolloutRecord {
   const { turns, outcome } = (record ?? {}) as Partial<Record<keyof RolloutRecord, unknown>>;
-  if (Array.isArray(turns) && isRewardedOutcome(outcome as Outcome)) return record;
+  if (Array.isArray(turns) && isOutcome(outcome)) return record;
   throw new TypeError(
     `Environment "${name}": rollout() must give { turns, outcome } with outcome "ok", "policy_failure" or "truncated"; it gave ${(JSON.stringify(record) ?? 'nothing').slice(0, 200)}.`,
   );

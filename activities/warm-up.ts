@@ -152,14 +152,16 @@ async function demonstrations(
   spec: RunSpec,
   tokenizer: ChatTokenizer,
 ): Promise<(step: number) => Promise<TrainSample[]>> {
+  // Those of verifiers demonstrate nothing: no Python is started to be told so.
+  const own = spec.environments.filter(({ python }) => python === undefined);
   const environments = await Promise.all(
-    spec.environments.map(async (entry) => ({ ...entry, environment: await openEnvironment(entry) })),
+    own.map(async (entry) => ({ ...entry, environment: await openEnvironment(entry) })),
   );
   const able = environments.filter(({ environment }) => environment.demonstrate !== undefined);
   if (able.length === 0) {
     throw new RatchetError(
       'ConfigInvalid',
-      `[sft] asks for a warm-up, but none of the environments (${environments.map(({ name }) => name).join(', ')}) gives demonstrations. Remove [sft].`,
+      `[sft] asks for a warm-up, but none of the environments (${spec.environments.map(({ name }) => name).join(', ')}) gives demonstrations. Give it rows of your own with [sft] data, or remove [sft].`,
     );
   }
   const draw = async (step: number, row: number): Promise<TrainSample[]> => {

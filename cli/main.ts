@@ -1,5 +1,6 @@
 import { CommanderError } from 'commander';
 import { RatchetError } from '../core/errors.ts';
+import { closeProcesses } from '../backends/processes-open.ts';
 import { codeVersion } from '../workers/code-version.ts';
 import { withoutControls } from './plain-text.ts';
 import { program } from './commands.ts';
@@ -9,6 +10,8 @@ try {
   await ratchet.parseAsync(process.argv);
 } catch (error) {
   process.exitCode = report(error instanceof RatchetError ? error : await inWords(error));
+} finally {
+  await closeProcesses();
 }
 
 /** Loaded only when it is needed: the client takes a while. */

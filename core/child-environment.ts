@@ -30,6 +30,14 @@ export const wandbVariables: readonly string[] = ['WANDB_*'];
 /** Where Python's installers find packages. */
 export const environmentForPython: readonly string[] = ['PIP_*', 'UV_*', 'PYENV_*'];
 
+/**
+ * Names of further variables that environments in Python see, such as keys of judges and tools: whoever starts the workers lists
+ * them in RATCHET_PYTHON_VARIABLES, separated by commas or blanks.
+ */
+export function variablesOfEnvironments(from: Readonly<Record<string, string | undefined>>): string[] {
+  return (from['RATCHET_PYTHON_VARIABLES'] ?? '').split(/[\s,]+/).filter((name) => name !== '');
+}
+
 /** Where datasets and models of environments in Python are kept and fetched from; a token for them is listed by who needs it. */
 export const environmentForVerifiers: readonly string[] =
   'HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE HF_ENDPOINT'.split(

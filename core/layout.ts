@@ -44,6 +44,16 @@ export const layout = {
   allWarmUps: () => 'checkpoints/warm_up/',
   evaluation: (lineage: string, environment: string, model: string, step: number) =>
     `${branch(lineage)}evals/${environment}--${model.replaceAll('/', '--')}/step_${step}/`,
+  /** Rollouts as verifiers writes them (`results.jsonl`, `metadata.json`), of a round of one environment; its viewers want `evals/ENV--MODEL/ID/`. */
+  resultsOfRound: (
+    lineage: string,
+    round: Pick<RoundPlace, 'step' | 'first' | 'last'>,
+    environment: string,
+    run: string,
+  ) => `${results(lineage, environment, run)}step_${round.step}.groups_${round.first}-${round.last}/`,
+  /** The same of what a batch was made of. */
+  resultsOfBatch: (lineage: string, step: number, digest: string, environment: string, run: string) =>
+    `${results(lineage, environment, run)}step_${step}.trained.${digest.slice(0, 8)}/`,
   /** The rows of `[sft] data`. */
   sftData: () => 'sft/data.jsonl',
   /** The text of `[tokenizer] chat_template`. */
@@ -61,6 +71,26 @@ export const layout = {
   allLogs: () => 'logs/',
   log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,
 } as const;
+
+/** Which round an object below `layout.round` is of. */
+export interface RoundPlace {
+  readonly lineage: string;
+  readonly step: number;
+  readonly first: number;
+  readonly last: number;
+}
+
+/** Null for a key that is of no round. */
+export function roundOf(key: string): RoundPlace | null {
+  const match = /^(?:lineages\/([^/]+)\/)?rollouts\/step_(\d+)\/groups_(\d+)-(\d+)\//.exec(key);
+  if (!match) return null;
+  const [, lineage = firstLineage, step, first, last] = match;
+  return { lineage, step: Number(step), first: Number(first), last: Number(last) };
+}
+
+function results(lineage: string, environment: string, run: string): string {
+  return `${branch(lineage)}results/evals/${environment}--${run.replaceAll('/', '--')}/`;
+}
 
 /** The first lineage lies at the top of the run's folder, where users of other trainers look; later ones below it. */
 function branch(lineage: string): string {

@@ -1,5 +1,7 @@
 import { parseArgs } from 'node:util';
 import { setFlagsFromString } from 'node:v8';
+import { setTimeout as delay } from 'node:timers/promises';
+import { closeProcesses } from '../backends/processes-open.ts';
 import { workerRoles, type WorkerRole } from '../core/names.ts';
 import { takeCredentials } from './credentials.ts';
 import { openWorker } from './worker.ts';
@@ -11,6 +13,9 @@ import { openWorker } from './worker.ts';
  */
 // Left to itself the heap of a worker grows for minutes, to several times of what it holds, before it is first looked through.
 setFlagsFromString('--heap-growing-percent=50');
+
+/** A supervisor waits a little longer before it ends us. */
+const closeMsMax = 1_000;
 
 const { values } = parseArgs({ options: { role: { type: 'string' }, 'take-over': { type: 'boolean' } } });
 if (values.role === 'metrics') {
@@ -33,6 +38,8 @@ const worker = await openWorker({
 });
 process.stdout.write(`${values.role} worker ready\n`);
 await worker.run();
+// Python ends by itself when we do; asked to, it lets environments close what they have open.
+await Promise.race([closeProcesses(), delay(closeMsMax)]);
 process.exit(0);
 
 function isRole(role: string | undefined): role is WorkerRole {

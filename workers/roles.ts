@@ -3,7 +3,9 @@ import { fileURLToPath } from 'node:url';
 import {
   environmentForPython,
   environmentForStore,
+  environmentForVerifiers,
   temporalSecrets,
+  variablesOfEnvironments,
   wandbVariables,
 } from '../core/child-environment.ts';
 import { workerRoles, type WorkerRole } from '../core/names.ts';
@@ -54,8 +56,9 @@ export function localRoles({
       name: i === 0 ? `${role} worker` : `${role} worker ${i + 1}`,
       args: [...program('./main'), '--role', role],
       ...(role === 'orchestrator' && i === 0 ? { argsAtOwnServer: ['--take-over'], aloud: 'upgrade: ' } : {}),
-      passEnv: environmentForStore,
-      env: { RATCHET_POLICY_URL: policyUrl },
+      passEnv: [...environmentForStore, ...environmentForVerifiers, ...variablesOfEnvironments(process.env)],
+      // Who orchestrates only looks at datasets.
+      env: { RATCHET_POLICY_URL: policyUrl, ...(role === 'orchestrator' ? { RATCHET_PYTHON_CHILDREN: '1' } : {}) },
       ready: { line: `${role} worker ready` },
     })),
   );

@@ -4,6 +4,7 @@ import { isEnvironmentFile, isHubId } from '../../core/names.ts';
 import type { Advice, MissingEnvironment, NotYet, ReadAs } from '../../core/spec/parse-run-config.ts';
 import { ConfigProblems, type Problem } from '../../core/spec/problems.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { whyNoDemonstrations } from '../environments/demonstrations.ts';
 import { openEnvironment } from '../environments/index.ts';
 import type { Environment } from '../environments/types.ts';
 import { checkModel, type ModelSize } from './check-model.ts';
@@ -68,6 +69,9 @@ export async function examineRunFile(
     return null;
   });
   const opened = await openEnvironments(loaded, opening, { problems, obstacles });
+  const trained = spec.environments.flatMap(({ name }) => opened.get(name) ?? []);
+  const noWarmUp = trained.length === spec.environments.length ? whyNoDemonstrations(spec, trained) : null;
+  if (noWarmUp) problems.push({ ...loaded.placeOf(['sft']), ...noWarmUp });
   const template = await findingsOfTemplate(loaded, { opened, isModelHere: model !== null });
   obstacles.push(...template.obstacles.map(templateObstacle));
   const warnings = [...opened.values()].flatMap((environment) => environment.warnings ?? []);

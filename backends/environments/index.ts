@@ -1,10 +1,12 @@
 import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
 import { loadEnvironment } from './load.ts';
 import type { Environment } from './types.ts';
+import { openVerifiers } from './verifiers/open.ts';
 
 export type { Environment, Policy, RolloutRecord } from './types.ts';
 
-type Entry = Pick<EnvironmentSpec, 'id' | 'args' | 'sha256'>;
+export type EnvironmentEntry = Pick<EnvironmentSpec, 'id' | 'args' | 'sha256' | 'python'>;
+type Entry = EnvironmentEntry;
 
 /** How rollouts and rubrics reach environments. */
 export interface Environments {
@@ -16,7 +18,7 @@ export interface Environments {
 
 export function createEnvironments(load: (entry: Entry) => Promise<Environment>): Environments {
   const opened = new Map<string, Promise<Environment>>();
-  const keyOf = ({ id, args, sha256 }: Entry) => JSON.stringify([id, args, sha256]);
+  const keyOf = ({ id, args, sha256, python }: Entry) => JSON.stringify([id, args, sha256, python]);
   const open = (entry: Entry): Promise<Environment> => {
     const key = keyOf(entry);
     const known = opened.get(key);
@@ -40,8 +42,8 @@ export function createEnvironments(load: (entry: Entry) => Promise<Environment>)
 }
 
 /** Those of this process. */
-export const environments: Environments = createEnvironments(({ id, args, sha256 }) =>
-  loadEnvironment(id, args, { sha256 }),
+export const environments: Environments = createEnvironments(({ id, args, sha256, python }) =>
+  python ? openVerifiers({ id, args, python }) : loadEnvironment(id, args, { sha256 }),
 );
 
 /** An environment by id and arguments; the same arguments give the same instance. */

@@ -15,7 +15,7 @@ export async function scoreRollout(
   environment: Pick<Environment, 'rubric' | 'stateAfter'>,
   example: Example,
   rollout: Rollout,
-  { timeoutMs = Infinity }: { readonly timeoutMs?: number } = {},
+  { timeoutMs = Infinity }: ScoreOptions = {},
 ): Promise<ScoredRollout> {
   const { outcome } = rollout;
   if (!isRewardedOutcome(outcome)) return { ...rollout, outcome, reward: null, metrics: {} };
@@ -38,6 +38,12 @@ export async function scoreRollout(
     return { ...rollout, outcome: 'judge_failure', error: error.message, reward: null, metrics };
   }
   return { ...rollout, outcome, reward, metrics };
+}
+
+export interface ScoreOptions {
+  /** Of one answer of a judge. */
+  readonly timeoutMs?: number;
+  readonly signal?: AbortSignal;
 }
 
 /** The conversation of a rollout: its prompt, then what the policy heard and said. */
@@ -76,7 +82,8 @@ async function scorePatiently(judge: RewardFunction, rollout: RewardInput, timeo
   }
 }
 
-async function inTime<T>(work: T | Promise<T>, timeoutMs: number): Promise<T> {
+/** Throws when the answer takes longer. */
+export async function inTime<T>(work: T | Promise<T>, timeoutMs: number): Promise<T> {
   if (!(work instanceof Promise) || timeoutMs === Infinity) return work;
   const over = new AbortController();
   const late = delay(timeoutMs, undefined, { signal: over.signal }).then(() => {

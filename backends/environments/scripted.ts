@@ -1,7 +1,8 @@
+import { randomUUID } from 'node:crypto';
 import type { ChatMessage, Example, Rollout, ScoredRollout, Turn } from '../../core/rl/rollout.ts';
 import { readToolCalls } from '../../engine/server/tool-calls.ts';
-import { scoreRollout } from './score.ts';
-import type { Environment, Policy } from './types.ts';
+import { scoreGroup } from './score-group.ts';
+import type { Environment, Policy, RolloutPlace } from './types.ts';
 
 /** A policy that says what it is told to, without a model: for looking at an environment, and for its tests. */
 export function scriptedPolicy(say: (messages: readonly ChatMessage[], turn: number) => string): Policy {
@@ -24,10 +25,17 @@ export function scriptedPolicy(say: (messages: readonly ChatMessage[], turn: num
 }
 
 /** Plays one example through with a policy and scores it: what a run does with it, without a model or a store. */
-export async function playAndScore(environment: Environment, example: Example, policy: Policy): Promise<ScoredRollout> {
-  const record = await environment.rollout(example, policy);
+export async function playAndScore(
+  environment: Environment,
+  example: Example,
+  policy: Policy,
+  dataset: RolloutPlace['dataset'] = 'dataset',
+): Promise<ScoredRollout> {
+  const place = { group: randomUUID(), index: 0, size: 1, dataset, signal: new AbortController().signal };
+  const record = await environment.rollout(example, policy, place);
   const rollout: Rollout = { group: 0, index: 0, exampleId: example.id, ...record };
-  return scoreRollout(environment, example, rollout);
+  const [scored] = await scoreGroup(environment, example, [rollout], { dataset });
+  return scored!;
 }
 
 /** The policy that says what the environment itself demonstrates; null where it demonstrates nothing. */

@@ -1,4 +1,13 @@
-import type { ChatMessage, Example, ToolSchema, Turn } from '../../core/rl/rollout.ts';
+import type {
+  ChatMessage,
+  Example,
+  Judgement,
+  Outcome,
+  Rollout,
+  RolloutRow,
+  ToolSchema,
+  Turn,
+} from '../../core/rl/rollout.ts';
 
 /**
  * The environment port: a dataset, how a rollout goes, and a rubric. Built-in environments and a user's own module
@@ -19,7 +28,19 @@ export interface Environment {
   /** What the policy may call in every turn; told to the model by its chat template. */
   readonly tools?: readonly ToolSchema[];
   /** Plays one example through; asks the policy for every turn. Throwing means infrastructure, never a bad answer. */
-  rollout(example: Example, policy: Policy): Promise<RolloutRecord>;
+  rollout(example: Example, policy: Policy, place?: RolloutPlace): Promise<RolloutRecord>;
+  /**
+   * Says that a rollout of this group will not come any more, for environments that score a group in place: those that wait
+   * for it are scored without it.
+   */
+  withdraw?(place: RolloutPlace): void;
+  /**
+   * Scores rollouts of one example together, in place of `rubric`, whose functions then only say names and weights. One judgement each, in
+   * order. All have an outcome that carries a reward. Asked again where it throws, or where a judgement is an error.
+   */
+  judge?(example: Example, rollouts: readonly Rollout[], options: JudgeOptions): Promise<readonly Judgement[]>;
+  /** Of one with `judge`: over what lies in the store, or while the rollout's state is alive (`RolloutRecord.judged`). */
+  readonly scoring?: 'stored' | 'in_place';
   /**
    * What the environment knew at the end of a rollout, made again from its turns alone: reward functions see it as `state`.
    * Throwing is a `judge_failure`.
@@ -54,10 +75,38 @@ export interface SampleOptions {
   readonly tools?: readonly ToolSchema[];
 }
 
+/** Where a rollout belongs, and how long it is wanted. */
+export interface RolloutPlace {
+  /** The same for the rollouts of a group that are played together, and for no others in this process. */
+  readonly group: string;
+  /** Position in the group, from 0. */
+  readonly index: number;
+  /** How many of the group are played together: a retry plays only those that are missing. */
+  readonly size: number;
+  /** Which dataset the example is of. */
+  readonly dataset: 'dataset' | 'evalDataset';
+  /** Raised when nobody waits for it any more. */
+  readonly signal: AbortSignal;
+  /** Raised when no further rollout of the group is begun: what waits for others of its group waits in vain. */
+  readonly brokenOff?: AbortSignal;
+}
+
+export interface JudgeOptions {
+  readonly dataset: RolloutPlace['dataset'];
+  readonly signal?: AbortSignal;
+}
+
 export interface RolloutRecord {
   readonly turns: readonly Turn[];
-  /** `truncated` when a turn ended by length, `policy_failure` when the policy broke the rules, else `ok`. */
-  readonly outcome: 'ok' | 'policy_failure' | 'truncated';
+  /**
+   * `truncated` when a turn ended by length, `policy_failure` when the policy broke the rules, else `ok`. Another one where
+   * the environment itself tells failures apart; it is treated as one that was thrown.
+   */
+  readonly outcome: Outcome;
+  /** Of an outcome without a reward: why. */
+  readonly error?: string;
+  readonly record?: RolloutRow;
+  readonly judged?: Judgement;
 }
 
 /** Weighted reward functions over a finished rollout. Scores stored rollouts, so it needs nothing live. */

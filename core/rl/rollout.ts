@@ -1,10 +1,22 @@
-import type { RolloutFilterSpec } from '../spec/run-spec.ts';
+import type { JsonValue, RolloutFilterSpec } from '../spec/run-spec.ts';
 
 /** The words of the domain: example, turn, rollout, group. Shapes are plain data, as they lie in the store. */
 
 export interface ChatMessage {
   readonly role: 'system' | 'user' | 'assistant' | 'tool';
   readonly content: string;
+  /** Of the assistant, where the content does not say them already; the chat template writes them. */
+  readonly tool_calls?: readonly MessageToolCall[];
+  /** Of a tool: which call it answers, and which tool it is, where the environment says so. */
+  readonly tool_call_id?: string;
+  readonly name?: string;
+}
+
+/** A call of a tool in a message, as OpenAI's API has it. */
+export interface MessageToolCall {
+  readonly id: string;
+  readonly type: 'function';
+  readonly function: ToolCall;
 }
 
 /** A tool that the model called. */
@@ -84,6 +96,10 @@ export function isRewardedOutcome(outcome: Outcome): outcome is RewardedOutcome 
   return (rewardedOutcomes as readonly Outcome[]).includes(outcome);
 }
 
+export function isOutcome(value: unknown): value is Outcome {
+  return ([...rewardedOutcomes, ...failedOutcomes] as readonly unknown[]).includes(value);
+}
+
 /** One sampled trajectory, before its rubric has looked at it. */
 export interface Rollout {
   /** The group's ordinal in its lineage. */
@@ -96,7 +112,24 @@ export interface Rollout {
   readonly outcome: Outcome;
   /** What went wrong, with the traceback where there is one; bounded, without secrets. */
   readonly error?: string;
+  /** What the environment needs to score it and the turns do not say: of a verifiers environment, its row of `results.jsonl`. */
+  readonly record?: RolloutRow;
+  /** By an environment that scores in place, while the rollout's state was alive. */
+  readonly judged?: Judgement;
 }
+
+/** A row of verifiers' `results.jsonl`: plain JSON, its names are verifiers' own. */
+export type RolloutRow = Readonly<Record<string, JsonValue>>;
+
+/** What an environment that scores by itself says of one rollout; `error` = it could not, and there is no reward. */
+export type Judgement =
+  | {
+      /** Finite; higher is better. */
+      readonly reward: number;
+      /** Every reward function by name, unweighted; finite. */
+      readonly metrics: Readonly<Record<string, number>>;
+    }
+  | { readonly error: string };
 
 /** A reward belongs to an outcome of the policy's own; the type knows no failed rollout with a number. */
 export type ScoredRollout = RewardedRollout | FailedRollout;

@@ -79,10 +79,19 @@ export class ToolCallReader {
   }
 }
 
+/** A whole text as OpenAI's API tells it: its calls in order, and what was said beside them. */
+export function readToolTurn(text: string): { readonly content: string; readonly toolCalls: ToolCall[] } {
+  const reader = new ToolCallReader();
+  const said = [...reader.push(text), ...reader.finish()];
+  return {
+    content: said.map((part) => ('content' in part ? part.content : '')).join(''),
+    toolCalls: said.flatMap((part) => ('toolCall' in part ? [part.toolCall] : [])),
+  };
+}
+
 /** The calls in a whole text, in order. */
 export function readToolCalls(text: string): ToolCall[] {
-  const reader = new ToolCallReader();
-  return [...reader.push(text), ...reader.finish()].flatMap((said) => ('toolCall' in said ? [said.toolCall] : []));
+  return readToolTurn(text).toolCalls;
 }
 
 function contentOf(text: string): Said[] {

@@ -1,0 +1,83 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { judgeAttemptsMax, judgeRetryMs } from '../../core/limits.ts';
+import { type Example, isRewardedOutcome, type Judgement, type Rollout } from '../../core/rl/rollout.ts';
+import type { RewardedOutcome, ScoredRollout } from '../../core/rl/rollout.ts';
+import { type ScoreOptions, inTime, scoreRollout, tracebackOf } from './score.ts';
+import type { Environment, JudgeOptions } from './types.ts';
+
+/** What of an environment it takes to score its rollouts. */
+export type Scoring = Pick<Environment, 'rubric' | 'stateAfter' | 'judge'>;
+
+/**
+ * Scores the stored rollouts of one example: each by itself with the rubric, or all that carry a reward together where the
+ * environment judges by itself. What was judged in place keeps its judgement. `onScored` is told each as soon as it is known.
+ */
+export async function scoreGroup(
+  environment: Scoring,
+  example: Example,
+  rollouts: readonly Rollout[],
+  options: ScoreOptions & Pick<JudgeOptions, 'dataset'> & { readonly onScored?: (rollout: ScoredRollout) => void },
+): Promise<ScoredRollout[]> {
+  const { onScored = () => undefined } = options;
+  const { judge } = environment;
+  const together = judge ? rollouts.filter((one) => isRewardedOutcome(one.outcome) && !one.judged) : [];
+  const judgements = judge && together.length > 0 ? await judgePatiently({ judge }, example, together, options) : [];
+  const judged = new Map(together.map((rollout, i) => [rollout, judgements[i]]));
+  return Promise.all(
+    rollouts.map(async (rollout) => {
+      const judgement = rollout.judged ?? judged.get(rollout);
+      const scored = judgement
+        ? withJudgement(rollout, judgement)
+        : await scoreRollout(environment, example, rollout, options);
+      onScored(scored);
+      return scored;
+    }),
+  );
+}
+
+function withJudgement(rollout: Rollout, judgement: Judgement): ScoredRollout {
+  const { outcome } = rollout;
+  if (!isRewardedOutcome(outcome)) return { ...rollout, outcome, reward: null, metrics: {} };
+  return rewarded(rollout, outcome, judgement);
+}
+
+function rewarded(rollout: Rollout, outcome: RewardedOutcome, judgement: Judgement): ScoredRollout {
+  const wrong = whyWrong(judgement);
+  if (wrong !== null) return { ...rollout, outcome: 'judge_failure', error: wrong, reward: null, metrics: {} };
+  const { reward, metrics } = judgement as Exclude<Judgement, { error: string }>;
+  return { ...rollout, outcome, reward, metrics };
+}
+
+/** What an environment says is looked at before it is believed; null = nothing is wrong with it. */
+function whyWrong(judgement: Judgement | undefined): string | null {
+  if (judgement === undefined) return 'The environment gave no judgement of this rollout.';
+  if ('error' in judgement) return judgement.error;
+  const { reward, metrics } = judgement;
+  const numbers = Object.entries({ ...metrics, reward });
+  const strange = numbers.find(([, value]) => typeof value !== 'number' || !Number.isFinite(value));
+  return strange ? `${strange[0]}: expected a finite number, received ${String(strange[1])}` : null;
+}
+
+/** Asked again, longer and longer apart, while it throws or any of what it says is an error. */
+async function judgePatiently(
+  { judge }: Required<Pick<Environment, 'judge'>>,
+  example: Example,
+  rollouts: readonly Rollout[],
+  { timeoutMs = Infinity, dataset, signal }: ScoreOptions & JudgeOptions,
+): Promise<readonly Judgement[]> {
+  for (let attempt = 1; ; attempt++) {
+    const late = AbortSignal.any([
+      ...(signal ? [signal] : []),
+      ...(timeoutMs === Infinity ? [] : [AbortSignal.timeout(timeoutMs)]),
+    ]);
+    const judgements = await inTime(judge(example, rollouts, { dataset, signal: late }), timeoutMs).catch(
+      (error: unknown): Judgement[] => {
+        signal?.throwIfAborted();
+        return rollouts.map(() => ({ error: `The environment could not score it: ${tracebackOf(error)}` }));
+      },
+    );
+    const isGood = rollouts.every((_, i) => whyWrong(judgements[i]) === null);
+    if (isGood || attempt === judgeAttemptsMax) return judgements;
+    await delay(judgeRetryMs * 2 ** (attempt - 1), undefined, { signal });
+  }
+}

@@ -1,0 +1,126 @@
+import { RatchetError } from '../../../core/errors.ts';
+import type { ChatMessage, MessageToolCall, ToolSchema, Turn } from '../../../core/rl/rollout.ts';
+import { readToolTurn } from '../../../engine/server/tool-calls.ts';
+import type { SampledTurn, WireMessage } from './protocol.ts';
+
+/** A turn as it was told to Python. */
+interface Told {
+  readonly text: string;
+  readonly content: string;
+  readonly callIds: readonly string[];
+}
+
+/**
+ * One rollout's conversation on both sides of the pipe. Python has what the model said as OpenAI's API tells it, content and calls
+ * apart, and sends it back with the next messages; the model gets the text that it wrote, so that the next prompt begins as the
+ * one before went on. What the environment changed in a message stays changed.
+ */
+export class Conversation {
+  readonly turns: Turn[] = [];
+  readonly #prompt: readonly ChatMessage[];
+  readonly #told: Told[] = [];
+
+  constructor(prompt: readonly ChatMessage[]) {
+    this.#prompt = prompt;
+  }
+
+  /** The messages for the model's next turn; `heard` = those that came since its last one. */
+  read(sent: readonly WireMessage[]): { readonly messages: ChatMessage[]; readonly heard: ChatMessage[] } {
+    const received = sent.map(chatMessage);
+    const given = commonLength(received, this.#prompt);
+    let next = 0;
+    let lastSaid = -1;
+    const messages = received.map((message, i) => {
+      if (message.role !== 'assistant' || i < given) return message;
+      const at = this.#told.findIndex((told, k) => k >= next && isSaid(message, told));
+      if (at < 0) return message;
+      [next, lastSaid] = [at + 1, i];
+      return { role: 'assistant' as const, content: this.#told[at]!.text };
+    });
+    return { messages, heard: messages.slice(lastSaid < 0 ? given : lastSaid + 1) };
+  }
+
+  /** Keeps a turn, and tells it as Python has it; ids of calls are unique in the rollout. */
+  add(turn: Turn, heard: readonly ChatMessage[], tools: readonly ToolSchema[] | undefined): SampledTurn {
+    const position = this.turns.length;
+    this.turns.push(heard.length === 0 ? turn : { ...turn, heard });
+    const { content, toolCalls } = tools ? readToolTurn(turn.text) : { content: turn.text, toolCalls: [] };
+    const calls = toolCalls.map((call, i) => ({ id: `call_${position}_${i}`, ...call }));
+    this.#told.push({ text: turn.text, content, callIds: calls.map(({ id }) => id) });
+    return {
+      content: content === '' && calls.length > 0 ? null : content,
+      tool_calls: calls,
+      finish_reason: turn.finishReason === 'length' ? 'length' : calls.length > 0 ? 'tool_calls' : 'stop',
+      usage: { prompt_tokens: turn.promptTokenIds.length, completion_tokens: turn.tokenIds.length },
+      tokens: null,
+    };
+  }
+}
+
+function isSaid({ content, tool_calls: calls = [] }: ChatMessage, told: Told): boolean {
+  return (
+    content === told.content &&
+    calls.length === told.callIds.length &&
+    calls.every(({ id }, i) => id === told.callIds[i])
+  );
+}
+
+function commonLength(a: readonly ChatMessage[], b: readonly ChatMessage[]): number {
+  const differs = a.findIndex((message, i) => {
+    const other = b[i];
+    return other === undefined || message.role !== other.role || message.content !== other.content;
+  });
+  return differs < 0 ? a.length : differs;
+}
+
+/** A message of OpenAI's API as the chat template takes it: text alone, `null` as no text. */
+export function chatMessage(message: WireMessage): ChatMessage {
+  const { tool_calls: calls, tool_call_id: answers, name } = message;
+  return {
+    role: roleOf(message.role),
+    content: textOf(message.content),
+    ...(calls == null || calls.length === 0 ? {} : { tool_calls: calls.map(toolCall) }),
+    ...(answers == null ? {} : { tool_call_id: answers }),
+    ...(name == null ? {} : { name }),
+  };
+}
+
+function roleOf(role: string): ChatMessage['role'] {
+  if (role === 'system' || role === 'user' || role === 'assistant' || role === 'tool') return role;
+  if (role === 'developer') return 'system';
+  throw new RatchetError(
+    'Unsupported',
+    `A message of the environment has the role ${JSON.stringify(role)}; expected system, user, assistant or tool.`,
+  );
+}
+
+/** Images and sound are for models that we do not serve. */
+function textOf(content: WireMessage['content']): string {
+  if (content == null) return '';
+  if (typeof content === 'string') return content;
+  return content
+    .map((part) => {
+      if (part['type'] === 'text' && typeof part['text'] === 'string') return part['text'];
+      throw new RatchetError(
+        'Unsupported',
+        `A message of the environment has a part of the type ${JSON.stringify(part['type'])}; only text reaches the model.`,
+      );
+    })
+    .join('');
+}
+
+/** verifiers keeps calls flat, OpenAI's API has them in `function`. */
+function toolCall(call: Readonly<Record<string, unknown>>): MessageToolCall {
+  const called = (call['function'] ?? call) as Readonly<Record<string, unknown>>;
+  const { arguments: given } = called;
+  const written = typeof given === 'string' ? given : JSON.stringify(given ?? {});
+  return {
+    id: stringOf(call['id']),
+    type: 'function',
+    function: { name: stringOf(called['name']), arguments: written },
+  };
+}
+
+function stringOf(value: unknown): string {
+  return typeof value === 'string' ? value : '';
+}

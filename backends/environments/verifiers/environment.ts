@@ -1,0 +1,235 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { RatchetError } from '../../../core/errors.ts';
+import { judgeAttemptsMax, judgeRetryMs } from '../../../core/limits.ts';
+import type { Example, Judgement, Outcome, Rollout, RolloutRow, ToolSchema } from '../../../core/rl/rollout.ts';
+import { outcomeOfFailure } from '../../../core/rl/failures.ts';
+import { secretValues, withoutSecrets } from '../../../core/spec/secrets.ts';
+import { tracebackOf } from '../score.ts';
+import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } from '../types.ts';
+import { Conversation } from './conversation.ts';
+import { GroupScores } from './group-scores.ts';
+import type { Inputs } from './inputs.ts';
+import type { Bridge } from './bridge.ts';
+import type { LoadedEnvironment, PlayedRow, SampledTurn, Score, TurnRequest } from './protocol.ts';
+
+/** What of a bridge an environment that is loaded needs. */
+export type PlayingBridge = Pick<Bridge, 'rollout' | 'score' | 'release'>;
+
+/** Names a state that a child keeps alive. */
+type Live = string;
+
+/** A verifiers environment that a child of the bridge has loaded, and its datasets. */
+export interface LoadedVerifiers {
+  readonly bridge: PlayingBridge;
+  readonly loaded: LoadedEnvironment;
+  readonly dataset: Inputs;
+  readonly evalDataset: Inputs;
+  /** Of the environment's own groups; the same for all that stand for this loaded one. */
+  readonly groups: GroupScores<Live>;
+}
+
+/** What the environment calls the model. */
+const modelName = 'policy';
+
+/**
+ * A verifiers environment as Ratchet plays it: Python says what is said to the model and scores, and every turn of the model
+ * is sampled here, as for environments in TypeScript. The same turns need not lead to the same rollout, so unfinished
+ * ones begin anew.
+ */
+export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifiers): Environment {
+  const { bridge, loaded, dataset, evalDataset, groups } = loadedVerifiers;
+  const inPlace = loaded.scoring === 'in_place';
+  const inGroups = inPlace && loaded.requires_group;
+
+  async function rollout(example: Example, policy: Policy, place = alone()): Promise<RolloutRecord> {
+    const conversation = new Conversation(example.prompt);
+    const teller = new Teller(conversation, policy);
+    const input = (place.dataset === 'dataset' ? dataset : evalDataset).lineAt(example.id);
+    const playing = bridge.rollout(
+      {
+        env: loaded.env,
+        input,
+        model: modelName,
+        sampling: {},
+        score: inPlace && !inGroups,
+        keep: inGroups,
+        with_tokens: false,
+        ...(inGroups ? { group: place.group } : {}),
+      },
+      { onSample: (wanted) => teller.sample(wanted), signal: place.signal },
+    );
+    const played = await playing.catch((reason: unknown) => {
+      throw asInfrastructure(reason);
+    });
+    const { turns } = conversation;
+    const outcome = outcomeOf(played, turns.length);
+    const record: RolloutRow = played.row;
+    if (teller.failure !== undefined && outcomeOfFailure(teller.failure) !== 'overlong_prompt') {
+      await letGo(played.live);
+      throw teller.failure; // whatever the environment made of it, the policy did not say it
+    }
+    if (outcome === 'infra_failure' || outcome === 'overlong_prompt') {
+      await letGo(played.live);
+      return { turns, outcome, error: errorText(played), record: withoutSecretsIn(record) };
+    }
+    if (!inPlace) return { turns, outcome, record };
+    const judged = inGroups
+      ? await judgedWithGroup(place, played.live)
+      : played.judged
+        ? judgementOf(played.judged)
+        : notScored;
+    return { turns, outcome, record, judged };
+  }
+
+  async function judgedWithGroup(place: RolloutPlace, live: Live | null): Promise<Judgement> {
+    if (live === null) throw new Error(`The child of ${name} kept no state of the rollout, which its group needs.`);
+    try {
+      return await groups.wait(place, live);
+    } catch (error) {
+      await letGo(live);
+      throw place.signal.aborted || place.brokenOff?.aborted ? error : asInfrastructure(error);
+    }
+  }
+
+  /** Best effort: a child that is gone keeps nothing. */
+  async function letGo(live: Live | null): Promise<void> {
+    if (live !== null) await bridge.release({ env: loaded.env, live: [live] }).catch(() => undefined);
+  }
+
+  return {
+    name,
+    dataset,
+    evalDataset,
+    rubric: { functions: loaded.reward_names.map((reward, i) => namedOnly(reward, loaded.weights[i] ?? 1)) },
+    scoring: loaded.scoring,
+    isDeterministic: false,
+    isSingleTurn: loaded.is_single_turn,
+    warnings: warningsOf(name, loadedVerifiers),
+    ...(loaded.tools === null ? {} : { tools: loaded.tools as unknown as readonly ToolSchema[] }),
+    rollout,
+    withdraw: (place) => inGroups && groups.withdraw(place),
+    async judge(_: Example, rollouts: readonly Rollout[], { signal }: JudgeOptions): Promise<readonly Judgement[]> {
+      if (inPlace) return rollouts.map(() => ({ error: `${name} scores in place, and this rollout was not scored.` }));
+      const rows = rollouts.map(({ record }) => {
+        if (record) return { row: record };
+        throw new Error(`A rollout of ${name} lies in the store without the row that it is scored from.`);
+      });
+      return (await bridge.score({ env: loaded.env, rollouts: rows }, { signal })).map(judgementOf);
+    },
+  };
+}
+
+/** The rollouts of one loaded environment that are scored together while their states are alive. */
+export function groupScores(bridge: PlayingBridge, env: string): GroupScores<Live> {
+  return new GroupScores(async (live) => {
+    const rollouts = live.map((handle) => ({ live: handle }));
+    try {
+      for (let attempt = 1; ; attempt++) {
+        const judgements = (await bridge.score({ env, rollouts })).map(judgementOf);
+        const isGood = judgements.every((judgement) => !('error' in judgement));
+        if (isGood || attempt === judgeAttemptsMax) return judgements;
+        await delay(judgeRetryMs * 2 ** (attempt - 1));
+      }
+    } finally {
+      await bridge.release({ env, live }).catch(() => undefined);
+    }
+  });
+}
+
+/** Gives the child its turns, and remembers why the last one that it asked for did not come. */
+class Teller {
+  failure: unknown = undefined;
+  readonly #conversation: Conversation;
+  readonly #policy: Policy;
+
+  constructor(conversation: Conversation, policy: Policy) {
+    this.#conversation = conversation;
+    this.#policy = policy;
+  }
+
+  async sample({ messages: sent, tools: offered }: TurnRequest): Promise<SampledTurn> {
+    this.failure = undefined;
+    try {
+      const { messages, heard } = this.#conversation.read(sent);
+      const tools = offered === null ? undefined : (offered as unknown as readonly ToolSchema[]);
+      const turn = await this.#policy.sample(messages, tools && { tools });
+      return this.#conversation.add(turn, heard, tools);
+    } catch (error) {
+      this.failure = error;
+      throw error;
+    }
+  }
+}
+
+/** A prompt that outgrew the model ends a rollout that had begun; the first one never reaches it. */
+function outcomeOf({ outcome }: PlayedRow, turns: number): Outcome {
+  return outcome === 'overlong_prompt' && turns > 0 ? 'truncated' : outcome;
+}
+
+const notScored = { error: 'The child did not score it.' };
+
+function judgementOf(score: Score): Judgement {
+  return 'error' in score ? { error: textOf(score.error) } : score;
+}
+
+function errorText({ error, row }: PlayedRow): string {
+  return textOf(error ?? row['error'] ?? 'The environment gave no reason.');
+}
+
+/** A failure as the child tells it: its traceback, or else its words. */
+function textOf(error: unknown): string {
+  if (typeof error === 'string') return error;
+  const { traceback, message, type, error_chain_str: chain } = error as Partial<Record<string, unknown>>;
+  const words = [type, message].filter((part) => typeof part === 'string').join(': ');
+  const known = [traceback, words, chain].find((part) => typeof part === 'string' && part !== '');
+  return tracebackOf(known ?? JSON.stringify(error));
+}
+
+/** What a failing library says may hold a key. */
+function withoutSecretsIn(row: RolloutRow): RolloutRow {
+  return JSON.parse(withoutSecrets(JSON.stringify(row), secretValues(process.env))) as RolloutRow;
+}
+
+/** What becomes of a child is the rollout's own misfortune, to be played again: it is no reason to stop the others. */
+function asInfrastructure(reason: unknown): unknown {
+  if (!(reason instanceof RatchetError)) return reason;
+  return new Error(reason.message, { cause: reason });
+}
+
+function namedOnly(name: string, weight: number) {
+  return {
+    name,
+    weight,
+    score(): never {
+      throw new Error(`${name} is scored in Python, with the others of its rubric.`);
+    },
+  };
+}
+
+function alone(): RolloutPlace {
+  return { group: 'alone', index: 0, size: 1, dataset: 'dataset', signal: new AbortController().signal };
+}
+
+function warningsOf(name: string, { loaded, dataset, evalDataset }: LoadedVerifiers): string[] {
+  const { sampling, scoring, scoring_why: why, requires_group: inGroups } = loaded;
+  const settings = Object.keys(sampling);
+  return [
+    ...(settings.length === 0
+      ? []
+      : [`${name} sets ${settings.join(', ')} for sampling, which has no effect: the run's [sampling] decides.`]),
+    ...(scoring === 'stored'
+      ? []
+      : [
+          `${name} is scored in place, in the process that plays it${why ? ` (${why})` : ''}: ${inGroups ? 'groups' : 'rollouts'} that were not scored when it dies are played again.`,
+        ]),
+    ...(isSame(dataset, evalDataset)
+      ? [`${name} has no held-out examples: it is evaluated on those that it is trained on.`]
+      : []),
+  ];
+}
+
+/** verifiers gives the examples to train on where there are none for evaluations; the ends of a list tell it apart well enough. */
+function isSame(dataset: Inputs, evalDataset: Inputs): boolean {
+  if (dataset.isMissing || evalDataset.isMissing || dataset.length !== evalDataset.length) return false;
+  return [0, dataset.length - 1].every((i) => dataset.length === 0 || dataset.lineAt(i) === evalDataset.lineAt(i));
+}

@@ -1,0 +1,92 @@
+import { RatchetError } from '../../../core/errors.ts';
+import type { Judgement } from '../../../core/rl/rollout.ts';
+import type { RolloutPlace } from '../types.ts';
+
+/** A rollout that is played, and waits for the others of its group. */
+interface Waiting<Live> {
+  readonly live: Live;
+  readonly resolve: (judgement: Judgement) => void;
+  readonly reject: (reason: Error) => void;
+}
+
+interface Group<Live> {
+  readonly waiting: Map<number, Waiting<Live>>;
+  /** Places whose rollout will not come. */
+  readonly gone: Set<number>;
+}
+
+/**
+ * Brings the rollouts of a group together whose states live in one child: when the last of them is there, all are scored at
+ * once. What is scored apart from its group would be another reward.
+ */
+export class GroupScores<Live> {
+  readonly #groups = new Map<string, Group<Live>>();
+  readonly #score: (members: readonly Live[]) => Promise<readonly Judgement[]>;
+
+  /** `score` gives one judgement for each, in order; what it throws is thrown at all of them. */
+  constructor(score: (members: readonly Live[]) => Promise<readonly Judgement[]>) {
+    this.#score = score;
+  }
+
+  /** The judgement of this rollout, once its group is complete. Rejects when the place's signals say that it will not be. */
+  wait(place: RolloutPlace, live: Live): Promise<Judgement> {
+    const group = this.#groupOf(place);
+    return new Promise<Judgement>((resolve, reject) => {
+      const stop = (): void => {
+        const reason: unknown = place.signal.aborted ? place.signal.reason : brokenOff();
+        if (group.waiting.get(place.index)?.live === live) group.waiting.delete(place.index);
+        this.#forgetEmpty(place.group, group);
+        settled();
+        reject(reason);
+      };
+      const signals = [place.signal, ...(place.brokenOff ? [place.brokenOff] : [])];
+      const settled = (): void => signals.forEach((signal) => signal.removeEventListener('abort', stop));
+      for (const signal of signals) signal.addEventListener('abort', stop, { once: true });
+      group.waiting.set(place.index, {
+        live,
+        resolve: (judgement) => (settled(), resolve(judgement)),
+        reject: (reason) => (settled(), reject(reason)),
+      });
+      if (signals.some(({ aborted }) => aborted)) stop();
+      else void this.#scoreComplete(place, group);
+    });
+  }
+
+  /** The rollout of this place will not come: the others are scored without it. */
+  withdraw(place: RolloutPlace): void {
+    const group = this.#groupOf(place);
+    group.gone.add(place.index);
+    void this.#scoreComplete(place, group);
+  }
+
+  async #scoreComplete({ group: name, size }: RolloutPlace, group: Group<Live>): Promise<void> {
+    if (group.waiting.size + group.gone.size < size) return;
+    this.#groups.delete(name); // those that are played again after a failure wait anew
+    const members = [...group.waiting].toSorted(([a], [b]) => a - b).map(([, waiting]) => waiting);
+    if (members.length === 0) return;
+    try {
+      const judgements = await this.#score(members.map(({ live }) => live));
+      members.forEach(({ resolve }, i) =>
+        resolve(judgements[i] ?? { error: 'The environment gave no judgement of this rollout.' }),
+      );
+    } catch (error) {
+      if (group.gone.size > 0) this.#groups.set(name, { waiting: new Map(), gone: group.gone });
+      for (const { reject } of members) reject(error as Error);
+    }
+  }
+
+  #groupOf({ group: name }: RolloutPlace): Group<Live> {
+    const known = this.#groups.get(name) ?? { waiting: new Map(), gone: new Set() };
+    this.#groups.set(name, known);
+    return known;
+  }
+
+  #forgetEmpty(name: string, group: Group<Live>): void {
+    if (group.waiting.size === 0 && this.#groups.get(name) === group) this.#groups.delete(name);
+  }
+}
+
+/** Nothing is wrong with this rollout: it is played again with its group. */
+function brokenOff(): RatchetError {
+  return new RatchetError('ServerUnavailable', 'Others of its group could not be played, and its reward needs them.');
+}

@@ -1,0 +1,86 @@
+import { closeSync, openSync, readSync } from 'node:fs';
+import { open } from 'node:fs/promises';
+import type { Example } from '../../../core/rl/rollout.ts';
+import type { Dataset } from '../types.ts';
+import { chatMessage } from './conversation.ts';
+import type { WireMessage, WireRow } from './protocol.ts';
+
+/** A dataset of a Python environment: rows in a file, read by position, so that one of any size costs 8 bytes an example. */
+export interface Inputs extends Dataset {
+  /** What a rollout begins with, as verifiers wrote it: JSON, with what JavaScript's numbers do not keep. */
+  lineAt(index: number): string;
+  /** True where there is none, and whoever looks into it is told why. */
+  readonly isMissing: boolean;
+  close(): void;
+}
+
+const newline = 0x0a;
+
+/** Opens a file of JSON lines that nobody changes any more; it stays readable when it is removed. */
+export async function openInputs(file: string): Promise<Inputs> {
+  const ends = await lineEnds(file);
+  const descriptor = openSync(file, 'r');
+  const lineAt = (index: number): string => {
+    if (!(index in ends)) throw new RangeError(`Example ${index} of a dataset of ${ends.length}.`);
+    const start = index === 0 ? 0 : ends[index - 1]! + 1;
+    const bytes = Buffer.alloc(ends[index]! - start);
+    readSync(descriptor, bytes, 0, bytes.length, start);
+    return bytes.toString('utf8');
+  };
+  return {
+    length: ends.length,
+    isMissing: false,
+    lineAt,
+    at: (index) => exampleOf(index, JSON.parse(lineAt(index)) as WireRow),
+    close: () => closeSync(descriptor),
+  };
+}
+
+/** Where each line ends; a last line without an end was torn, and is none. */
+async function lineEnds(file: string): Promise<Float64Array> {
+  const ends: number[] = [];
+  const handle = await open(file, 'r');
+  try {
+    const chunk = Buffer.alloc(1 << 20);
+    for (let at = 0; ;) {
+      const { bytesRead } = await handle.read(chunk, 0, chunk.length, at);
+      if (bytesRead === 0) return Float64Array.from(ends);
+      const read = chunk.subarray(0, bytesRead);
+      for (let i = read.indexOf(newline); i >= 0; i = read.indexOf(newline, i + 1)) ends.push(at + i);
+      at += bytesRead;
+    }
+  } finally {
+    await handle.close();
+  }
+}
+
+function exampleOf(id: number, { prompt, answer, info }: WireRow): Example {
+  const messages = Array.isArray(prompt) ? (prompt as unknown as WireMessage[]).map(chatMessage) : [];
+  const details = isRecord(info) ? { info } : {};
+  return {
+    id,
+    prompt: typeof prompt === 'string' ? [{ role: 'user', content: prompt }] : messages,
+    answer: typeof answer === 'string' ? answer : answer == null ? '' : JSON.stringify(answer),
+    ...details,
+  };
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** A dataset that is not there; whoever looks into it is told why. */
+export function unreadable(reason: Error): Inputs {
+  const refuse = (): never => {
+    throw reason;
+  };
+  return {
+    get length() {
+      return refuse();
+    },
+    isMissing: true,
+    at: refuse,
+    lineAt: refuse,
+    close: () => undefined,
+  };
+}

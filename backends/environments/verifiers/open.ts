@@ -1,0 +1,185 @@
+import { createHash } from 'node:crypto';
+import { accessSync, constants, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { RatchetError } from '../../../core/errors.ts';
+import { variablesOfEnvironments } from '../../../core/child-environment.ts';
+import { pythonChildrenDefault, pythonLogsKeptMs } from '../../../core/limits.ts';
+import type { EnvironmentSpec, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
+import { folderDigest } from '../packages/package.ts';
+import { processesOpen } from '../../processes-open.ts';
+import type { Environment } from '../types.ts';
+import { type Bridge, openBridge } from './bridge.ts';
+import { groupScores, type LoadedVerifiers, verifiersEnvironment } from './environment.ts';
+import { loadRequest } from './load-request.ts';
+import { type Inputs, openInputs, unreadable } from './inputs.ts';
+
+type PythonEntry = Pick<EnvironmentSpec, 'id' | 'args'> & { readonly python: PythonEnvironmentSpec };
+
+/** Children of one virtual environment, and the packages they have imported, by the digest of their files. */
+interface OpenedBridge {
+  readonly bridge: Promise<Bridge>;
+  readonly modules: Map<string, string | undefined>;
+  /** By module and arguments. */
+  readonly loaded: Map<string, Promise<LoadedVerifiers>>;
+}
+
+/** Of this process, by virtual environment, the newest last: Python does not import a module anew. */
+const bridges = new Map<string, OpenedBridge[]>();
+
+/**
+ * A verifiers environment that a config's id was resolved to, in a Python child of this process. Opened once more it is the same
+ * one, in a new child where the one before is gone.
+ */
+export async function openVerifiers({ id, args, python }: PythonEntry): Promise<Environment> {
+  const opened = bridgeOf(python);
+  const key = `${python.module}-${createHash('sha256').update(JSON.stringify(args)).digest('hex').slice(0, 12)}`;
+  const known = opened.loaded.get(key);
+  const loading = known ?? load(opened, key, { id, args, python });
+  opened.loaded.set(key, loading);
+  loading.catch(() => {
+    opened.loaded.delete(key); // whoever asks again tries again
+    if (opened.loaded.size === 0) void forget(python.folder, opened);
+  });
+  return verifiersEnvironment(id, await loading);
+}
+
+/** Ends all Python children of this process, and what is open of them. */
+async function closeVerifiers(): Promise<void> {
+  const all = [...bridges].flatMap(([folder, known]) => known.map((opened) => forget(folder, opened)));
+  await Promise.all(all);
+}
+
+/** Ends the children of one bridge; what a mended package is loaded into is another. */
+async function forget(folder: string, gone: OpenedBridge): Promise<void> {
+  const left = (bridges.get(folder) ?? []).filter((opened) => opened !== gone);
+  if (left.length > 0) bridges.set(folder, left);
+  else bridges.delete(folder);
+  for (const loading of gone.loaded.values()) await loading.then(closeInputs, () => undefined);
+  await gone.bridge.then(
+    (bridge) => bridge.close(),
+    () => undefined,
+  );
+}
+
+async function load(
+  { bridge: opening }: OpenedBridge,
+  env: string,
+  { id, args, python }: PythonEntry,
+): Promise<LoadedVerifiers> {
+  requireSameFiles(python);
+  const bridge = await opening;
+  const loaded = await bridge.load(loadRequest(env, { python, args }));
+  const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
+  return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env) };
+}
+
+/** One that it does not have is missed by whoever needs it: environments for evaluations alone have nothing to train on. */
+async function inputsOf(bridge: Bridge, id: string, env: string, split: 'train' | 'eval'): Promise<Inputs> {
+  try {
+    const { file } = await bridge.inputs({ env, split });
+    const inputs = await openInputs(file);
+    await rm(file); // what is open stays readable
+    return inputs;
+  } catch (cause) {
+    if (!(cause instanceof RatchetError && cause.code === 'EnvironmentBroken')) throw cause;
+    const what = split === 'train' ? 'dataset to train on' : 'dataset to evaluate on';
+    return unreadable(new RatchetError('ConfigInvalid', `${id} has no ${what}: ${cause.message}`, { cause }));
+  }
+}
+
+function closeInputs({ dataset, evalDataset }: LoadedVerifiers): void {
+  dataset.close();
+  evalDataset.close();
+}
+
+function bridgeOf({ folder, module, sha256 }: PythonEnvironmentSpec): OpenedBridge {
+  const known = bridges.get(folder) ?? [];
+  bridges.set(folder, known);
+  const fitting = known.findLast(({ modules }) => !modules.has(module) || modules.get(module) === sha256);
+  const opened = fitting ?? { bridge: startBridge(folder), modules: new Map(), loaded: new Map() };
+  if (!fitting) known.push(opened);
+  opened.modules.set(module, sha256);
+  return opened;
+}
+
+function startBridge(folder: string): Promise<Bridge> {
+  processesOpen.add(closeVerifiers);
+  const python = path.join(folder, 'bin', 'python');
+  const opening = openBridge({
+    python,
+    children: childrenOf(process.env['RATCHET_PYTHON_CHILDREN']),
+    folder: stateFolder(),
+    variables: variablesOfEnvironments(process.env),
+    log: (line) => process.stderr.write(`${line}\n`),
+  });
+  opening.catch(() => undefined); // whoever loads into it is told
+  return opening;
+}
+
+function childrenOf(written: string | undefined): number {
+  if (written === undefined || written === '') return pythonChildrenDefault;
+  const count = Number(written);
+  if (Number.isInteger(count) && count > 0 && count <= 256) return count;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `RATCHET_PYTHON_CHILDREN: expected a whole number from 1 to 256, received ${JSON.stringify(written)}.`,
+  );
+}
+
+/** The package's files are those the config was read with: another environment under the same name would be another run. */
+function requireSameFiles({ source, sha256, module }: PythonEnvironmentSpec): void {
+  if (source === undefined || sha256 === undefined) return;
+  const found = folderDigest(source);
+  if (found === sha256) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `The files of ${module} in ${source} were changed while its run goes on: expected sha256 ${sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…. Put them back, or train the run's file again (ratchet train), which goes on with the environment as it is then.`,
+  );
+}
+
+let opened = 0;
+
+/** Logs and large results of one bridge, in the project where that may be written to. */
+function stateFolder(): string {
+  const root = [path.join(process.cwd(), '.ratchet', 'environments'), path.join(tmpdir(), 'ratchet-environments')].find(
+    isWritable,
+  );
+  if (root === undefined)
+    throw new RatchetError(
+      'StoreUnavailable',
+      `Neither .ratchet nor ${tmpdir()} can be written to; Python environments keep their logs there.`,
+    );
+  sweep(root);
+  return path.join(root, `${process.pid}-${(opened += 1)}`);
+}
+
+function isWritable(folder: string): boolean {
+  try {
+    mkdirSync(folder, { recursive: true, mode: 0o700 });
+    accessSync(folder, constants.W_OK);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Removes what processes left that are gone, a day after they wrote there last. */
+function sweep(root: string): void {
+  for (const name of readdirSync(root)) {
+    const pid = Number.parseInt(name, 10);
+    const folder = path.join(root, name);
+    if (Number.isNaN(pid) || isAlive(pid) || Date.now() - statSync(folder).mtimeMs < pythonLogsKeptMs) continue;
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
+}

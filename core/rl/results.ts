@@ -1,0 +1,211 @@
+import type { JsonValue } from '../spec/run-spec.ts';
+import type { ChatMessage, Example, RolloutRow, ScoredRollout, ToolSchema, Turn } from './rollout.ts';
+
+/**
+ * Rollouts as verifiers writes them, `results.jsonl` and `metadata.json` of one evaluation, for its viewers and for whoever reads such
+ * files already. The shapes are those of verifiers 0.3.1 (`state_to_output`, `build_metadata`).
+ */
+
+export interface ResultContext {
+  readonly example: Example;
+  /** As the environment wrote it, where it writes rows. */
+  readonly record?: RolloutRow | undefined;
+  readonly tools?: readonly ToolSchema[] | undefined;
+  /** What verifiers has no name for goes under one key, `ratchet`. */
+  readonly place: Readonly<Record<string, JsonValue>>;
+}
+
+/** One row: what was said as text, what it was given for it, and no tokens. A rollout that failed has no reward: null. */
+export function resultRow(rollout: ScoredRollout, { example, record, tools, place }: ResultContext): RolloutRow {
+  const { reward, metrics, outcome, turns } = rollout;
+  const isFailed = reward === null;
+  return {
+    ...(record ? withoutState(record) : rowOf(example, rollout, tools)),
+    reward,
+    ...(isFailed ? errorColumns(rollout, record) : { error: null }),
+    is_completed: !isFailed,
+    is_truncated: outcome === 'truncated' || record?.['is_truncated'] === true,
+    metrics,
+    ...metrics, // flattened as well, as verifiers does
+    token_usage: tokenUsage(turns),
+    ratchet: { ...place, index: rollout.index, outcome },
+  };
+}
+
+/** Columns that are there for scoring alone. */
+function withoutState(record: RolloutRow): RolloutRow {
+  const { scoring_state: _, trajectory: __, ...row } = record;
+  return row;
+}
+
+function rowOf(
+  example: Example,
+  { turns, outcome, reward }: ScoredRollout,
+  tools: readonly ToolSchema[] = [],
+): RolloutRow {
+  return {
+    example_id: example.id,
+    prompt: example.prompt.map(messageRow),
+    completion: turns.flatMap((turn) => [...(turn.heard ?? []).map(messageRow), said(turn)]),
+    ...(example.answer === '' ? {} : { answer: example.answer }),
+    ...(example.info === undefined ? {} : { info: example.info as RolloutRow }),
+    reward,
+    error: null,
+    timing: unmeasured,
+    is_completed: true,
+    is_truncated: false,
+    stop_condition: reward === null ? 'has_error' : outcome === 'ok' ? 'completed' : outcome,
+    metrics: {},
+    tool_defs: tools.map(({ function: { name, description, parameters } }) => ({
+      name,
+      description,
+      parameters: parameters as RolloutRow,
+    })),
+  };
+}
+
+function messageRow(message: ChatMessage): { [key: string]: JsonValue } {
+  const { tool_calls: calls, ...rest } = message;
+  return {
+    ...rest,
+    ...(calls ? { tool_calls: calls.map((call) => callText({ id: call.id, ...call.function })) } : {}),
+  };
+}
+
+/** The text as the model wrote it, calls of tools included; they stand apart as well, as texts of JSON. */
+function said({ text, toolCalls = [] }: Turn): { [key: string]: JsonValue } {
+  const calls = toolCalls.map((call, i) => callText({ id: `call_${i}`, ...call }));
+  return { role: 'assistant', content: text, ...(calls.length === 0 ? {} : { tool_calls: calls }) };
+}
+
+function callText(call: { readonly id: string; readonly name: string; readonly arguments: string }): string {
+  return JSON.stringify(call);
+}
+
+function errorColumns({ outcome, error = outcome }: ScoredRollout, record: RolloutRow | undefined): RolloutRow {
+  if (record?.['error'] != null) return {};
+  const message = error.split('\n')[0]!;
+  return {
+    error: {
+      error: outcome,
+      message,
+      error_chain_repr: `${outcome}(${JSON.stringify(message)})`,
+      error_chain_str: error,
+    },
+    error_chain: `${outcome}(${JSON.stringify(message)})`,
+    long_error_chain: error,
+  };
+}
+
+/** As `compute_context_token_metrics`: all that was sampled, and what else stood in the last turn's context. */
+function tokenUsage(turns: readonly Turn[]): { [key: string]: JsonValue } {
+  const output = sum(turns.map(({ tokenIds }) => tokenIds.length));
+  const last = turns.at(-1);
+  const context = last ? last.promptTokenIds.length + last.tokenIds.length : 0;
+  return {
+    input_tokens: sum(turns.map(({ promptTokenIds }) => promptTokenIds.length)),
+    output_tokens: output,
+    final_input_tokens: Math.max(0, context - output),
+    final_output_tokens: output,
+  };
+}
+
+const span = { start: 0, end: 0, duration: 0 };
+/** What verifiers writes where nothing was measured: a rollout is played beside thousands, in parts, also after a crash. */
+const unmeasured: { [key: string]: JsonValue } = {
+  start_time: 0,
+  setup: span,
+  generation: span,
+  scoring: span,
+  model: { spans: [], duration: 0 },
+  env: { spans: [], duration: 0 },
+  total: 0,
+  overhead: 0,
+};
+
+export interface ResultsOf {
+  readonly environment: string;
+  readonly args: Readonly<Record<string, JsonValue>>;
+  /** Which policy: the run's name, as in the folder's. */
+  readonly model: string;
+  readonly baseUrl: string;
+  readonly rolloutsPerExample: number;
+  readonly sampling: Readonly<Record<string, JsonValue>>;
+  /** Of verifiers and of the environment's package; empty where it is written in TypeScript. */
+  readonly versions?: { readonly verifiers: string; readonly environment: string | null };
+  readonly tools?: readonly ToolSchema[] | undefined;
+  readonly seconds?: number;
+}
+
+/** Reward from which verifiers counts a rollout as right. */
+const passThreshold = 0.5;
+
+/** `metadata.json` over groups of rollouts of one example each. */
+export function resultsMetadata(groups: readonly (readonly ScoredRollout[])[], of: ResultsOf): RolloutRow {
+  const rollouts = groups.flat();
+  const rewarded = rollouts.flatMap(({ reward }) => (reward === null ? [] : [reward]));
+  const passed = groups
+    .filter((group) => group.length === of.rolloutsPerExample)
+    .map((group) => group.filter(({ reward }) => reward !== null && reward >= passThreshold).length);
+  const usage = rollouts.map(({ turns }) => tokenUsage(turns));
+  const names = [...new Set(rollouts.flatMap(({ metrics }) => Object.keys(metrics)))].sort();
+  return {
+    env_id: of.environment,
+    env_args: of.args,
+    model: of.model,
+    base_url: of.baseUrl,
+    num_examples: groups.length,
+    rollouts_per_example: of.rolloutsPerExample,
+    sampling_args: of.sampling,
+    time: of.seconds ?? 0,
+    avg_reward: mean(rewarded),
+    avg_metrics: Object.fromEntries(
+      names.map((name) => [name, mean(rollouts.flatMap(({ metrics }) => metrics[name] ?? []))]),
+    ),
+    avg_error: mean(rollouts.map(({ reward }) => Number(reward === null))),
+    pass_at_k: passes(passed, of.rolloutsPerExample, (n, right, k) => 1 - choose(n - right, k) / choose(n, k)),
+    pass_all_k: passes(passed, of.rolloutsPerExample, (n, right, k) => choose(right, k) / choose(n, k)),
+    pass_threshold: passThreshold,
+    usage: Object.fromEntries(
+      Object.keys(tokenUsage([])).map((key) => [key, mean(usage.map((one) => one[key] as number))]),
+    ),
+    version_info: {
+      vf_version: of.versions?.verifiers ?? '',
+      vf_commit: null,
+      env_version: of.versions?.environment ?? null,
+      env_commit: null,
+    },
+    state_columns: [],
+    tools: (of.tools ?? []).map(({ function: { name, description, parameters } }) => ({
+      name,
+      description,
+      parameters: parameters as RolloutRow,
+    })),
+  };
+}
+
+/** For k = 1, 2, 4, … up to n, the mean over examples; none for a single rollout of each. */
+function passes(
+  right: readonly number[],
+  n: number,
+  estimate: (n: number, right: number, k: number) => number,
+): { [k: string]: number } {
+  if (n < 2 || right.length === 0) return {};
+  const powers = Array.from({ length: Math.floor(Math.log2(n)) + 1 }, (_, i) => 2 ** i);
+  return Object.fromEntries(powers.map((k) => [String(k), mean(right.map((count) => estimate(n, count, k)))]));
+}
+
+/** n over k; 0 where k > n. */
+function choose(n: number, k: number): number {
+  let result = 1;
+  for (let i = 0; i < k; i++) result *= (n - i) / (i + 1);
+  return Math.max(0, result);
+}
+
+function mean(values: readonly number[]): number {
+  return values.length === 0 ? 0 : sum(values) / values.length;
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}

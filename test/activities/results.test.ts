@@ -1,0 +1,67 @@
+/** Rollouts as verifiers writes them, beside what training reads: of a round, of a batch, of a fork's groups. */
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+import { layout } from '../../core/layout.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import { decodeJson, decodeRows } from '../../backends/store/objects.ts';
+import type { Store } from '../../backends/store/index.ts';
+import { act, commitFirst, datasets, makeRun, openRoles, planNext, WordsInference } from './runs.ts';
+
+type Row = Readonly<Record<string, unknown>> & { readonly ratchet: { readonly group: number } };
+
+async function readResults(store: Store, prefix: string) {
+  const rows = decodeRows<Row>((await store.read(`${prefix}results.jsonl`))!);
+  return { rows, metadata: decodeJson<Record<string, unknown>>((await store.read(`${prefix}metadata.json`))!) };
+}
+
+async function scoredRound(t: TestContext) {
+  const own = await makeRun(t);
+  const roles = openRoles(new WordsInference());
+  const { state } = await commitFirst(own, roles);
+  const { run, store } = own;
+  const { policy, curriculum } = state;
+  const { round } = await roles.leaseGroups({ run, count: 2, datasets, step: 1, policy, curriculum });
+  const { finished: played } = await act(roles.generateRollouts, { run, round, chunk: { index: 0, count: 1 } });
+  const finished = [played];
+  const { scored } = await act(roles.scoreRollouts, { run, round, finished });
+  return { run, store, roles, round, finished, scored };
+}
+
+describe('results as verifiers writes them', () => {
+  test('a scored round leaves one row for each rollout, with what the model said and was given for it', async (t) => {
+    const { run, store, round, scored } = await scoredRound(t);
+    const { rows, metadata } = await readResults(store, layout.resultsOfRound('main', round, 'reverse-text', run.name));
+    const groups = decodeRows<ScoredGroup>((await store.read(scored.key))!);
+    assert.deepEqual(
+      rows.map(({ ratchet, reward }) => [ratchet.group, reward]),
+      groups.flatMap(({ ordinal, rollouts }) => rollouts.map(({ reward }) => [ordinal, reward])),
+    );
+    assert.deepEqual([metadata['env_id'], metadata['model']], ['reverse-text', run.name]);
+    assert.equal(metadata['num_examples'], groups.length);
+    // Training reads none of this: what it reads holds no rows of environments.
+    assert.ok(groups.every(({ rollouts }) => rollouts.every((rollout) => !('record' in rollout))));
+  });
+
+  test('a worker that dies after scoring has its results written by the retry, the same', async (t) => {
+    const { run, store, roles, round, finished } = await scoredRound(t);
+    const prefix = layout.resultsOfRound('main', round, 'reverse-text', run.name);
+    const before = await store.read(`${prefix}results.jsonl`);
+    await store.removeAll(prefix);
+    await act(roles.scoreRollouts, { run, round, finished });
+    assert.deepEqual(await store.read(`${prefix}results.jsonl`), before);
+    assert.ok(await store.read(`${prefix}metadata.json`));
+  });
+
+  test('a batch leaves the rows of those groups that are in it', async (t) => {
+    const own = await makeRun(t);
+    const { store } = own;
+    const roles = openRoles(new WordsInference());
+    await planNext(own, roles, await commitFirst(own, roles));
+    const keys = await store.list('results/');
+    const prefix = keys.find((key) => key.includes('step_1.trained.'))!.replace(/[^/]*$/, '');
+    const trained = await readResults(store, prefix);
+    const round = keys.find((key) => key.includes('step_1.groups_'))!.replace(/[^/]*$/, '');
+    assert.deepEqual(trained.rows, (await readResults(store, round)).rows);
+    assert.equal(trained.metadata['env_id'], 'reverse-text');
+  });
+});

@@ -1,0 +1,434 @@
+/** A verifiers environment over a bridge that is a few lines of TypeScript: what crosses the pipe, and what becomes of it. */
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { whyNoDemonstrations } from '../../backends/environments/demonstrations.ts';
+import { createEnvironments } from '../../backends/environments/index.ts';
+import { scoreGroup } from '../../backends/environments/score-group.ts';
+import { scriptedPolicy } from '../../backends/environments/scripted.ts';
+import type { Environment, Policy, RolloutPlace } from '../../backends/environments/types.ts';
+import {
+  groupScores,
+  type PlayingBridge,
+  verifiersEnvironment,
+} from '../../backends/environments/verifiers/environment.ts';
+import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
+import { openInputs } from '../../backends/environments/verifiers/inputs.ts';
+import type {
+  LoadedEnvironment,
+  RolloutRequest,
+  SampledTurn,
+  WireMessage,
+} from '../../backends/environments/verifiers/protocol.ts';
+import { playRollout } from '../../activities/play-rollout.ts';
+import type { PlayedPolicy } from '../../activities/sample-policy.ts';
+import { RatchetError } from '../../core/errors.ts';
+import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
+import type { ChatMessage, Rollout, Turn } from '../../core/rl/rollout.ts';
+
+type Say = (messages: readonly WireMessage[], tools?: readonly object[]) => Promise<SampledTurn>;
+type Row = Readonly<Record<string, never>>;
+
+/** What Python would do with a rollout; `live` rollouts are kept until they are released. */
+interface FakeChild {
+  play(say: Say, request: RolloutRequest): Promise<Partial<Awaited<ReturnType<PlayingBridge['rollout']>>>>;
+  score?: (rollouts: readonly object[]) => number[];
+}
+
+class FakeBridge implements PlayingBridge {
+  readonly child: FakeChild;
+  readonly live = new Set<string>();
+  readonly scored: (readonly object[])[] = [];
+  #number = 0;
+
+  constructor(child: FakeChild) {
+    this.child = child;
+  }
+
+  async rollout(...[request, { onSample, signal }]: Parameters<PlayingBridge['rollout']>) {
+    const played = await this.child.play(
+      (messages, tools) =>
+        onSample({
+          messages,
+          tools: (tools as readonly Row[]) ?? null,
+          sampling: {},
+          signal: signal ?? new AbortController().signal,
+        }),
+      request,
+    );
+    const live = request.keep ? `env#${++this.#number}` : null;
+    if (live) this.live.add(live);
+    return {
+      row: {},
+      outcome: 'ok',
+      error: null,
+      judged: null,
+      scorable: true,
+      scoring_why: null,
+      ...played,
+      live,
+    } as const;
+  }
+
+  score({ rollouts }: Parameters<PlayingBridge['score']>[0]) {
+    this.scored.push(rollouts);
+    for (const one of rollouts) if ('live' in one && !this.live.has(String(one.live))) throw new Error('not alive');
+    const rewards = this.child.score?.(rollouts) ?? rollouts.map(() => 1);
+    return Promise.resolve(rewards.map((reward) => ({ reward, metrics: { right: reward } })));
+  }
+
+  release({ live }: Parameters<PlayingBridge['release']>[0]) {
+    for (const one of live) this.live.delete(String(one));
+    return Promise.resolve();
+  }
+}
+
+const prompt = [
+  { role: 'system', content: 'Be short.' },
+  { role: 'user', content: 'Say ab.' },
+] as const;
+
+async function environmentOf(
+  t: TestContext,
+  bridge: PlayingBridge,
+  loaded: Partial<LoadedEnvironment> = {},
+): Promise<Environment> {
+  const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-inputs-'));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const file = path.join(folder, 'rows.jsonl');
+  const rows = [0, 1, 2].map((example_id) => ({ prompt, example_id, answer: `a${example_id}`, info: { n: 1.5 } }));
+  writeFileSync(file, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+  const inputs = await openInputs(file);
+  t.after(() => inputs.close());
+  return verifiersEnvironment('toy', {
+    bridge,
+    dataset: inputs,
+    evalDataset: inputs,
+    groups: groupScores(bridge, 'toy'),
+    loaded: {
+      env: 'toy',
+      api: 'v0',
+      class: 'MultiTurnEnv',
+      requires_group: false,
+      provides_advantages: false,
+      reward_names: ['right'],
+      weights: [1],
+      system_prompt: null,
+      tools: null,
+      max_turns: 4,
+      sampling: {},
+      scoring: 'stored',
+      scoring_why: null,
+      is_single_turn: false,
+      ...loaded,
+    },
+  });
+}
+
+/** Remembers what the model was given. */
+function listening(say: string[]): Policy & { readonly heard: (readonly ChatMessage[])[] } {
+  const policy = scriptedPolicy((_, turn) => say[turn] ?? '');
+  const heard: (readonly ChatMessage[])[] = [];
+  return { heard, sample: (messages, options) => (heard.push(messages), policy.sample(messages, options)) };
+}
+
+test('examples are read by position, and a rollout begins with the line that verifiers wrote', async (t) => {
+  let input: unknown;
+  const bridge = new FakeBridge({
+    async play(say, request) {
+      ({ input } = request);
+      await say(prompt);
+      return {};
+    },
+  });
+  const environment = await environmentOf(t, bridge);
+  assert.equal(environment.dataset.length, 3);
+  const example = environment.dataset.at(1);
+  assert.deepEqual(example, { id: 1, prompt, answer: 'a1', info: { n: 1.5 } });
+  assert.throws(() => environment.dataset.at(3), RangeError);
+  await environment.rollout(example, listening(['ab']));
+  assert.match(String(input), /^\{.*"example_id":1,.*\}$/);
+});
+
+test('what the model said goes back to it as it wrote it, though Python has calls of tools apart', async (t) => {
+  const call = '<tool_call>\n{"name": "look", "arguments": {"at": "x"}}\n</tool_call>';
+  const tools = [{ type: 'function', function: { name: 'look', description: '', parameters: {} } }];
+  let told: SampledTurn | undefined;
+  const bridge = new FakeBridge({
+    async play(say) {
+      told = await say(prompt, tools);
+      const said = { role: 'assistant', content: told.content, tool_calls: told.tool_calls };
+      const answer = { role: 'tool', content: 'nothing', tool_call_id: told.tool_calls[0]!.id };
+      await say([...prompt, said, answer], tools);
+      return { row: { example_id: 0 } };
+    },
+  });
+  const environment = await environmentOf(t, bridge);
+  const policy = listening([`Let me look.\n${call}`, 'Nothing.']);
+  const { turns, outcome, record } = await environment.rollout(environment.dataset.at(0), policy);
+  assert.deepEqual(
+    [told!.content, told!.finish_reason, told!.tool_calls],
+    ['Let me look.', 'tool_calls', [{ id: 'call_0_0', name: 'look', arguments: '{"at":"x"}' }]],
+  );
+  const heard = [{ role: 'tool', content: 'nothing', tool_call_id: 'call_0_0' }];
+  assert.deepEqual(policy.heard[1], [...prompt, { role: 'assistant', content: `Let me look.\n${call}` }, ...heard]);
+  assert.deepEqual(
+    turns.map((turn) => turn.heard),
+    [undefined, heard],
+  );
+  assert.deepEqual([outcome, record], ['ok', { example_id: 0 }]);
+});
+
+test('what the environment changed in a message stays changed, and a message of its own is no turn', async (t) => {
+  const bridge = new FakeBridge({
+    async play(say) {
+      await say(prompt);
+      await say([
+        ...prompt,
+        { role: 'assistant', content: 'shortened' },
+        { role: 'user', content: [{ type: 'text', text: 'Go on.' }] },
+      ]);
+      return {};
+    },
+  });
+  const environment = await environmentOf(t, bridge);
+  const policy = listening(['<think>long</think>ab', 'cd']);
+  const { turns } = await environment.rollout(environment.dataset.at(0), policy);
+  const added = [
+    { role: 'assistant', content: 'shortened' },
+    { role: 'user', content: 'Go on.' },
+  ];
+  assert.deepEqual(policy.heard[1], [...prompt, ...added]);
+  assert.deepEqual(turns[1]!.heard, added);
+});
+
+const place = (over: Partial<RolloutPlace> = {}): RolloutPlace => ({
+  group: 'g',
+  index: 0,
+  size: 1,
+  dataset: 'dataset',
+  signal: new AbortController().signal,
+  ...over,
+});
+
+test('who starts a run is told what this environment does otherwise than they may think', async (t) => {
+  const bridge = new FakeBridge({ play: () => Promise.resolve({}) });
+  const environment = await environmentOf(t, bridge, {
+    scoring: 'in_place',
+    scoring_why: 'it has a sandbox',
+    sampling: { stop: ['x'] },
+  });
+  const [sampling, scoring, heldOut, ...more] = environment.warnings!;
+  assert.match(sampling!, /sets stop .*no effect/);
+  assert.match(scoring!, /in place.*\(it has a sandbox\): rollouts/);
+  assert.match(heldOut!, /no held-out examples/);
+  assert.deepEqual(more, []);
+});
+
+test('arguments of a v0 environment are its load_environment’s; of a v1 one the taskset’s, with an agent on this machine', () => {
+  const python = { module: 'toy', folder: '/venv', verifiers: '0.3.1', version: '1' };
+  const request = (api: 'v0' | 'v1', args: EnvironmentSpec['args']) =>
+    loadRequest('toy-1', { args, python: { ...python, api } });
+  const common = { env: 'toy-1', env_id: 'toy' };
+  assert.deepEqual(request('v0', { n: 3, agent: 'x' }), { ...common, api: 'v0', args: { n: 3, agent: 'x' } });
+  const runtime = { type: 'subprocess' };
+  assert.deepEqual(request('v1', { n: 3 }), {
+    ...common,
+    api: 'v1',
+    args: { n: 3 },
+    config: { taskset: {}, agent: { harness: { id: 'null' }, runtime } },
+  });
+  const docker = { runtime: { type: 'docker' } };
+  assert.deepEqual(request('v1', { taskset: { n: 4 }, agent: docker }).config, {
+    taskset: { n: 4 },
+    agent: { harness: { id: 'null' }, ...docker },
+  });
+});
+
+test('a warm-up on environments that demonstrate nothing is refused, unless it has rows of its own', async (t) => {
+  const environment = await environmentOf(t, new FakeBridge({ play: () => Promise.resolve({}) }));
+  const sft = { data: null, steps: 10, batchSize: 4, learningRate: 1e-3, warmupSteps: 0, minRatio: 0 };
+  assert.match(whyNoDemonstrations({ sft }, [environment])!.received, /none of toy/);
+  const data = { path: 'rows.jsonl', sha256: '00' };
+  assert.equal(whyNoDemonstrations({ sft: { ...sft, data } }, [environment]), null);
+  assert.equal(whyNoDemonstrations({ sft }, [environment, { name: 'words', demonstrate: () => 'ab' }]), null);
+  assert.equal(whyNoDemonstrations({ sft: null }, [environment]), null);
+});
+
+test('rows in the store are scored a group at once, those that failed left out', async (t) => {
+  const bridge = new FakeBridge({
+    play: () => Promise.resolve({}),
+    score: (rollouts) => rollouts.map((_, i) => i),
+  });
+  const environment = await environmentOf(t, bridge);
+  const rollout = (index: number, more: Partial<Rollout> = {}): Rollout => {
+    return { group: 1, index, exampleId: 0, turns: [], outcome: 'ok', record: { index }, ...more };
+  };
+  const failed = rollout(1, { outcome: 'infra_failure', error: 'gone' });
+  const group = [rollout(0), failed, rollout(2)];
+  const scored = await scoreGroup(environment, environment.dataset.at(0), group, { dataset: 'dataset' });
+  assert.deepEqual(bridge.scored, [[{ row: { index: 0 } }, { row: { index: 2 } }]]);
+  assert.deepEqual(
+    scored.map(({ outcome, reward, metrics }) => [outcome, reward, metrics]),
+    [
+      ['ok', 0, { right: 0 }],
+      ['infra_failure', null, {}],
+      ['ok', 1, { right: 1 }],
+    ],
+  );
+});
+
+test('a reward that is no number is asked for again, and is no reward in the end', async (t) => {
+  const bridge = new FakeBridge({ play: () => Promise.resolve({}), score: () => [Number.NaN] });
+  const environment = await environmentOf(t, bridge);
+  const rollout: Rollout = { group: 1, index: 0, exampleId: 0, turns: [], outcome: 'ok', record: {} };
+  const [scored] = await scoreGroup(environment, environment.dataset.at(0), [rollout], { dataset: 'dataset' });
+  assert.equal(bridge.scored.length, 3);
+  assert.equal(scored!.outcome, 'judge_failure');
+  assert.match(scored!.error!, /expected a finite number, received NaN/);
+});
+
+test('a group that needs its states is scored when its last rollout is there, and its states are let go', async (t) => {
+  const bridge = new FakeBridge({
+    play: async (say) => (await say(prompt), {}),
+    score: (rollouts) => rollouts.map((_, i) => rollouts.length * 10 + i),
+  });
+  const environment = await environmentOf(t, bridge, { scoring: 'in_place', requires_group: true });
+  const example = environment.dataset.at(0);
+  const play = (index: number) => environment.rollout(example, listening(['ab']), place({ index, size: 3 }));
+  const first = [play(2), play(0)];
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  assert.equal(bridge.scored.length, 0);
+  const [third, one, two] = await Promise.all([...first, play(1)]);
+  assert.deepEqual(
+    [one?.judged, two?.judged, third?.judged],
+    [30, 31, 32].map((reward) => ({ reward, metrics: { right: reward } })),
+  );
+  assert.equal(bridge.live.size, 0);
+});
+
+test('a rollout that does not come keeps its group from nothing: the others are scored without it', async (t) => {
+  const bridge = new FakeBridge({ play: async (say) => (await say(prompt), {}) });
+  const environment = await environmentOf(t, bridge, { scoring: 'in_place', requires_group: true });
+  const waiting = environment.rollout(environment.dataset.at(0), listening(['ab']), place({ size: 2 }));
+  environment.withdraw!(place({ index: 1, size: 2 }));
+  assert.deepEqual((await waiting).judged, { reward: 1, metrics: { right: 1 } });
+});
+
+test('when no more of its group is begun, what waits for it is given up without a verdict on the environment', async (t) => {
+  const bridge = new FakeBridge({ play: async (say) => (await say(prompt), {}) });
+  const environment = await environmentOf(t, bridge, { scoring: 'in_place', requires_group: true });
+  const broken = new AbortController();
+  const over = { size: 2, brokenOff: broken.signal };
+  const waiting = environment.rollout(environment.dataset.at(0), listening(['ab']), place(over));
+  setTimeout(() => broken.abort(), 10);
+  await assert.rejects(waiting, (error) => error instanceof RatchetError && error.isRetryable);
+  assert.equal(bridge.live.size, 0);
+});
+
+/** Through the activity's own way of playing: what is tried again, and what a failure is called. */
+function played(environment: Environment, policy: Policy, signal = new AbortController().signal) {
+  const turns: Turn[] = [];
+  let failure: unknown;
+  const watched: PlayedPolicy = {
+    turns,
+    get failure() {
+      return failure;
+    },
+    async sample(messages, options) {
+      try {
+        failure = undefined;
+        const turn = await policy.sample(messages, options);
+        turns.push(turn);
+        return turn;
+      } catch (error) {
+        failure = error;
+        throw error;
+      }
+    },
+  };
+  return playRollout({
+    environments: createEnvironments(() => Promise.resolve({ ...environment })),
+    entry: { id: 'toy', args: {} },
+    dataset: 'dataset',
+    place: { group: 1, index: 0, exampleId: 0 },
+    together: { group: 'g', size: 1 },
+    openPolicy: () => watched,
+    signal,
+  });
+}
+
+test('a child that dies is no reason to stop: its rollout is played again', async (t) => {
+  let deaths = 0;
+  const bridge = new FakeBridge({
+    async play(say) {
+      await say(prompt);
+      if (deaths++ < 2) throw new RatchetError('ServerUnavailable', 'The Python child was killed by SIGKILL.');
+      return {};
+    },
+  });
+  const rollout = await played(await environmentOf(t, bridge), listening(['ab', 'ab', 'ab']));
+  assert.deepEqual([rollout.outcome, deaths], ['ok', 3]);
+});
+
+test('a child that keeps dying makes the rollout fail, never a reward of 0', async (t) => {
+  const bridge = new FakeBridge({
+    play: () => Promise.reject(new RatchetError('ServerUnavailable', 'The Python child ended: exit status 1')),
+  });
+  const rollout = await played(await environmentOf(t, bridge), listening([]));
+  assert.equal(rollout.outcome, 'infra_failure');
+  assert.match(rollout.error!, /exit status 1/);
+});
+
+test('an environment that failed says so with its traceback, and its row is kept', async (t) => {
+  const error = { type: 'KeyError', message: "'x'", retryable: false, traceback: 'Traceback …\n  toy.py:7\nKeyError' };
+  const bridge = new FakeBridge({
+    play: async (say) => (await say(prompt), { outcome: 'infra_failure', error, row: { example_id: 0 } }),
+  });
+  const rollout = await played(await environmentOf(t, bridge), listening(['ab', 'ab', 'ab']));
+  assert.deepEqual([rollout.outcome, rollout.record], ['infra_failure', { example_id: 0 }]);
+  assert.match(rollout.error!, /toy\.py:7/);
+});
+
+test('what the inference server cannot do is told as that, whatever the environment makes of it', async (t) => {
+  const away = new RatchetError('InferenceUnavailable', 'nobody answers');
+  const bridge = new FakeBridge({
+    async play(say) {
+      await say(prompt).catch(() => undefined);
+      return { outcome: 'ok' };
+    },
+  });
+  const environment = await environmentOf(t, bridge);
+  await assert.rejects(played(environment, { sample: () => Promise.reject(away) }), away);
+});
+
+test('a prompt that outgrows the model ends a rollout that had begun as truncated, with its row', async (t) => {
+  const long = new RatchetError('PromptTooLong', 'too long');
+  const bridge = new FakeBridge({
+    async play(say) {
+      await say(prompt);
+      await say([...prompt, { role: 'user', content: 'more' }]).catch(() => undefined);
+      return { outcome: 'truncated', row: { is_truncated: true } };
+    },
+  });
+  let asked = 0;
+  const policy = scriptedPolicy(() => 'ab');
+  const environment = await environmentOf(t, bridge);
+  const rollout = await played(environment, {
+    sample: (messages) => (asked++ === 0 ? policy.sample(messages) : Promise.reject(long)),
+  });
+  assert.deepEqual([rollout.outcome, rollout.record, rollout.turns.length], ['truncated', { is_truncated: true }, 1]);
+});
+
+test('an image has no way to the model, and that is said rather than played on', async (t) => {
+  const bridge = new FakeBridge({
+    async play(say) {
+      await say([{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }]);
+      return {};
+    },
+  });
+  const environment = await environmentOf(t, bridge);
+  await assert.rejects(environment.rollout(environment.dataset.at(0), listening(['ab'])), /image_url.*only text/);
+});
