@@ -3,7 +3,7 @@ import type { Turn } from '../core/rl/rollout.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { type ChatTokenizer, readToolCalls } from '../engine/index.ts';
 import type { Policy, SampleOptions } from '../backends/environments/types.ts';
-import type { Inference, Sample, ServedPolicy } from '../backends/inference/index.ts';
+import type { Inference, Sample, SamplePlace, ServedPolicy } from '../backends/inference/index.ts';
 
 export interface SamplePolicyOptions {
   readonly inference: Pick<Inference, 'sample'>;
@@ -11,6 +11,8 @@ export interface SamplePolicyOptions {
   readonly served: ServedPolicy;
   readonly sampling: RunSpec['sampling'];
   readonly signal?: AbortSignal;
+  /** Whose turns these are, for servers that keep what belongs together. */
+  readonly place?: SamplePlace;
   /** Turns that this rollout finished before; each is given again instead of sampled, while the prompts agree. */
   readonly recorded?: readonly Turn[];
   /** Told every turn that was sampled, and its position in the rollout. */
@@ -27,7 +29,7 @@ export interface PlayedPolicy extends Policy {
 
 /** The model as an environment sees it: messages in, one turn out, every random number keyed by the turn's place. */
 export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
-  const { inference, tokenizer, served, sampling, signal, recorded = [], onTurn } = options;
+  const { inference, tokenizer, served, sampling, signal, place, recorded = [], onTurn } = options;
   const turns: Turn[] = [];
   let asked = 0;
   let isOnRecord = true;
@@ -49,7 +51,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
           return known;
         }
         const seed = seedOfTurn(position);
-        const sample = await inference.sample({ ...sampling, policy: served, promptTokenIds, seed, signal });
+        const sample = await inference.sample({ ...sampling, ...place, policy: served, promptTokenIds, seed, signal });
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
         const toolCalls = tools === undefined ? [] : readToolCalls(text);
@@ -69,6 +71,12 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
       }
     },
   };
+}
+
+/** The names of a rollout and its group, as servers and their headers may have them. */
+export function samplePlace(group: readonly (string | number)[], index: number): SamplePlace {
+  const name = group.map((word) => encodeURIComponent(word)).join('/');
+  return { session: `${name}/${index}`, group: name };
 }
 
 /** A stop text ends a turn and is not part of what was said, as with vLLM. */

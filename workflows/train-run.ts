@@ -1,4 +1,5 @@
 import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
+import { namedServers } from '../core/inference-servers.ts';
 import { canaryDifferenceMax, historyEventsMax, refusedAttemptsMax } from '../core/limits.ts';
 import { versionName } from '../core/names.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
@@ -274,7 +275,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   async function broadcastWeights(policy: PolicyVersion): Promise<void> {
-    const servers = (spec.inference.kind === 'embedded' ? spec.inference.url : null) ?? 'the policy servers';
+    const servers = namedServers(spec.inference) ?? 'the policy servers';
     const summary = `${versionName(policy)} to ${servers}`;
     const { canaryDifference } = await desk.waitFor(
       `broadcast ${summary}`,

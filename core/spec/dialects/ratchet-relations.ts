@@ -1,4 +1,5 @@
 import type { RatchetConfig } from './ratchet.ts';
+import { inferenceRelations } from './inference-relations.ts';
 import { evalSampling, writtenPools } from './ratchet-run-spec.ts';
 
 /** Something that only shows when two fields are looked at together. */
@@ -22,6 +23,7 @@ export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
     ...lossRelations(config),
     ...advantageRelations(config),
     ...moduleRelations(config),
+    ...inferenceRelations(config),
     ...loraRelations(config),
     ...samplingRelations(config),
     ...evalRelations(config),
