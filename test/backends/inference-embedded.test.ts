@@ -206,7 +206,8 @@ describe('sampling from the policy server', () => {
     await delay(250);
     const { calls } = await fakeServer(t, {}, port);
     assert.deepEqual((await sampling).tokenIds, [2, 1]);
-    assert.deepEqual(routes(calls), ['/v1/completions', '/update_weights', '/v1/completions']);
+    // It has missed what was broadcast: it is brought to the version before it is asked for it.
+    assert.deepEqual(routes(calls), ['/update_weights', '/v1/completions']);
   });
 
   for (const status of [500, 503, 429]) {
