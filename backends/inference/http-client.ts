@@ -1,6 +1,6 @@
 import { Agent as HttpAgent, request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
-import { onAbort } from './on-abort.ts';
+import { onAbort } from '../../core/on-abort.ts';
 
 /** What is asked of a server in one request. */
 export interface HttpCall {
@@ -41,15 +41,21 @@ const answerBytesMax = 256 * 1024 * 1024;
  * package.
  */
 export class HttpClient {
-  readonly #base: URL;
   readonly #agent: HttpAgent;
   readonly #send: typeof httpRequest;
+  readonly #place: { readonly hostname: string; readonly port: string };
+  /** Of all routes. */
+  readonly #path: string;
 
   constructor(root: string) {
-    this.#base = new URL(root);
-    const isSecure = this.#base.protocol === 'https:';
-    this.#agent = new (isSecure ? HttpsAgent : HttpAgent)({ keepAlive: true, scheduling: 'lifo' });
+    const { protocol, hostname, port, pathname } = new URL(root);
+    const isSecure = protocol === 'https:';
+    // As many connections are kept as there were requests at once; the server closes those that it is tired of.
+    const keeping = { keepAlive: true, maxFreeSockets: Infinity };
+    this.#agent = new (isSecure ? HttpsAgent : HttpAgent)(keeping);
     this.#send = isSecure ? httpsRequest : httpRequest;
+    this.#place = { hostname: hostname.replace(/^\[|\]$/g, ''), port };
+    this.#path = pathname.replace(/\/+$/, '');
   }
 
   /** Throws {@link NoAnswer}, or the signal's reason as soon as it is raised; any status is an answer. */
@@ -57,16 +63,14 @@ export class HttpClient {
     const { signal, timeoutMs } = call;
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
-      const body = call.body === undefined ? null : Buffer.from(JSON.stringify(call.body));
-      const { hostname, port, pathname } = this.#base;
+      const body = call.body === undefined ? null : JSON.stringify(call.body);
       const outgoing = this.#send({
         agent: this.#agent,
         method: call.method,
-        hostname: hostname.replace(/^\[|\]$/g, ''),
-        port,
-        path: pathname.replace(/\/+$/, '') + call.route,
+        ...this.#place,
+        path: this.#path + call.route,
         headers: {
-          ...(body === null ? {} : { 'content-type': 'application/json', 'content-length': body.byteLength }),
+          ...(body === null ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
           ...call.headers,
         },
       });

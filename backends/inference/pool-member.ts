@@ -119,9 +119,9 @@ export class PoolMember {
     this.#brought.add(policy.name);
   }
 
-  /** A server that was not there when a version was broadcast has it before it is asked for it. */
-  async catchUp(policy: ServedPolicy): Promise<void> {
-    if (this.#hasMissedVersions && !this.#brought.has(policy.name)) await this.bring(policy);
+  /** Whether it was not there when this version was broadcast: it has to be brought to it before it is asked for it. */
+  hasMissed(policy: ServedPolicy): boolean {
+    return this.#hasMissedVersions && !this.#brought.has(policy.name);
   }
 
   #probeLater(): void {

@@ -16,6 +16,8 @@ import { type Admission, Turnstile } from './turnstile.ts';
 export interface PoolOptions extends ServerOptions {
   /** Prompts in flight at one server, at most; others wait their turn. */
   readonly maxConcurrent: number;
+  /** How long one waits for servers of which none answers. */
+  readonly patienceMs?: number;
   /** Told when a server is put aside, is back, joins or leaves. */
   readonly say?: ((line: string) => void) | undefined;
 }
@@ -64,6 +66,7 @@ const busyMs = 1_000;
 export class ServerPool {
   readonly #options: PoolOptions;
   readonly #say: (line: string) => void;
+  readonly #patienceMs: number;
   readonly #turnstile: Turnstile<Ticket, PoolMember>;
   readonly #sessions = new Sticky<PoolMember>(stickySessionsMax);
   readonly #groups = new Sticky<PoolMember>(stickySessionsMax);
@@ -75,6 +78,7 @@ export class ServerPool {
   constructor(addresses: readonly ServerAddress[], options: PoolOptions) {
     this.#options = options;
     this.#say = options.say ?? (() => undefined);
+    this.#patienceMs = options.patienceMs ?? inferencePatienceMs;
     this.#turnstile = new Turnstile(
       (ticket, taken) => this.#admit(ticket, taken),
       (ticket, waitedMs) => this.#whyInVain(ticket, waitedMs),
@@ -121,7 +125,9 @@ export class ServerPool {
     const { size = 1, signal } = call;
     const trouble = new Trouble();
     for (;;) {
-      const member = await this.#enter(call, trouble);
+      if (signal?.aborted) throw trouble.last?.error ?? (signal.reason as Error);
+      const ticket = { ...call, not: trouble.notThere };
+      const member = this.#turnstile.enterNow(ticket) ?? (await this.#wait(ticket, trouble));
       try {
         const result = await work(member);
         this.#answeredAt = performance.now();
@@ -158,13 +164,11 @@ export class ServerPool {
     });
   }
 
-  async #enter(call: PoolCall, { failures, last }: Trouble): Promise<PoolMember> {
+  async #wait(ticket: Ticket, { last }: Trouble): Promise<PoolMember> {
     try {
-      // A connection that broke says little about the server, which knows the rollout: it is asked once more.
-      const not = failures > 1 && last ? last.member : null;
-      return await this.#turnstile.pass({ ...call, not }, call.signal);
+      return await this.#turnstile.wait(ticket, ticket.signal);
     } catch (error) {
-      if (call.signal?.aborted && last) throw last.error; // why it was not answered tells more
+      if (ticket.signal?.aborted && last) throw last.error; // why it was not answered tells more
       throw error;
     }
   }
@@ -212,7 +216,7 @@ export class ServerPool {
   /** Whether to leave it to whoever called: this request fails whoever is asked, or nobody answers anybody. */
   #isHopeless({ failures, since }: Trouble): boolean {
     if (failures >= failuresMax) return true;
-    return performance.now() - since > inferencePatienceMs && this.#answeredAt < since;
+    return performance.now() - since > this.#patienceMs && this.#answeredAt < since;
   }
 
   /** Before asking again; not at all the first time, or where another server may be asked. */
@@ -229,7 +233,7 @@ export class ServerPool {
     const isBetterElsewhere = this.#members.some((member) => member !== to && member.isOpen);
     if (isOnlyThere && to && (to.hasLeft || (to.away !== null && isBetterElsewhere))) return this.#nobody([to]);
     const awayForMs = Math.min(...this.#members.map((member) => member.awayForMs));
-    return Math.min(waitedMs, awayForMs) > inferencePatienceMs ? this.#nobody(this.#members) : null;
+    return Math.min(waitedMs, awayForMs) > this.#patienceMs ? this.#nobody(this.#members) : null;
   }
 
   #nobody(members: readonly PoolMember[]): RatchetError {
@@ -251,6 +255,11 @@ class Trouble {
   /** When the first of them came. */
   since = Number.POSITIVE_INFINITY;
   last: { readonly member: PoolMember; readonly error: RatchetError } | null = null;
+
+  /** A connection that broke says little about the server, which knows the rollout: it is asked once more. */
+  get notThere(): PoolMember | null {
+    return this.failures > 1 && this.last ? this.last.member : null;
+  }
 
   add(member: PoolMember, error: RatchetError): void {
     this.last = { member, error };

@@ -1,5 +1,5 @@
 import type { RatchetError } from '../../core/errors.ts';
-import { onAbort } from './on-abort.ts';
+import { onAbort } from '../../core/on-abort.ts';
 
 /** Where someone has entered, or what it waits for; null = there is no place for anyone. */
 export type Admission<Place> = { readonly entered: Place } | { readonly waitsFor: Place | null };
@@ -40,13 +40,16 @@ export class Turnstile<Ticket, Place> {
     this.#whyInVain = whyInVain;
   }
 
+  /** Without waiting: where someone has entered; null where others wait, or there is no room. */
+  enterNow(ticket: Ticket): Place | null {
+    if (this.#queue.length > 0) return null;
+    const admission = this.#admit(ticket, nobody);
+    return 'entered' in admission ? admission.entered : null;
+  }
+
   /** Throws the signal's reason as soon as it is raised, and what says that waiting is in vain. */
-  async pass(ticket: Ticket, signal: AbortSignal | undefined): Promise<Place> {
+  async wait(ticket: Ticket, signal: AbortSignal | undefined): Promise<Place> {
     signal?.throwIfAborted();
-    if (this.#queue.length === 0) {
-      const admission = this.#admit(ticket, nobody);
-      if ('entered' in admission) return admission.entered;
-    }
     return new Promise<Place>((resolve, reject) => {
       const settle = (done: () => void): void => {
         forget();
@@ -98,7 +101,7 @@ export class Turnstile<Ticket, Place> {
         stay.push(waiting);
       }
     }
-    this.#queue = [...stay, ...this.#queue.slice(i)];
+    if (stay.length < i) this.#queue = stay.concat(this.#queue.slice(i));
     this.#restIfEmpty();
   }
 

@@ -6,7 +6,7 @@ import type { ScoreRequest, ServedPolicy } from './types.ts';
 /** Servers and the versions they hold: what every adapter that speaks to a pool has in common. */
 
 /** Asks a server that is to hold a version. One that does not is brought to it, and asked again. */
-export async function askFor<T>(
+export function askFor<T>(
   pool: ServerPool,
   policy: ServedPolicy,
   call: PoolCall,
@@ -15,7 +15,7 @@ export async function askFor<T>(
   return pool.use(call, async (member) => {
     const { root, address } = member.server;
     if (address.model !== null) return ask(member, address.model);
-    await member.catchUp(policy);
+    if (member.hasMissed(policy)) await member.bring(policy);
     try {
       return await ask(member, policy.name);
     } catch (error) {
