@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { GeneratedChunk } from '../activities/index.ts';
 import { readRows } from '../activities/run-access.ts';
-import { openInference, type Inference } from '../backends/inference/index.ts';
+import { openInference } from '../backends/inference/index.ts';
 import { initialCurriculum } from '../core/rl/curriculum.ts';
 import type { Rollout } from '../core/rl/rollout.ts';
 import { InferenceSpec } from '../core/spec/run-spec.ts';
@@ -140,7 +140,7 @@ async function play(
     }
     return { rounds: played, dropped: (await mock.counts()).dropped };
   } finally {
-    (inference as Inference).close?.();
+    inference.close?.();
     await mock.close();
     await rm(folder, { recursive: true, force: true });
   }

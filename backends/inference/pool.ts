@@ -141,7 +141,7 @@ export class ServerPool {
         }
         trouble.add(member, error);
         noteFailure(member, error);
-        if (this.#isHopeless(trouble)) throw error;
+        if (this.#isHopeless(trouble)) throw this.#whyHopeless(error);
       } finally {
         member.exit(size);
         this.#turnstile.stir();
@@ -178,7 +178,7 @@ export class ServerPool {
     const member = this.#best(ticket, (one) => one.inFlight);
     if (member === null) {
       const isForOne = ticket.isOnlyThere === true && ticket.to != null;
-      return { waitsFor: isForOne ? ticket.to! : null };
+      return { waitsFor: isForOne ? ticket.to : null };
     }
     if (taken.has(member) || !member.hasRoomFor(size)) {
       const isFull = this.#members.every((one) => one === member || taken.has(one) || !one.isOpen);
@@ -217,6 +217,11 @@ export class ServerPool {
   #isHopeless({ failures, since }: Trouble): boolean {
     if (failures >= failuresMax) return true;
     return performance.now() - since > this.#patienceMs && this.#answeredAt < since;
+  }
+
+  #whyHopeless(error: RatchetError): RatchetError {
+    const isOneOfMany = this.#members.length > 1 && this.#members.every(({ away }) => away !== null);
+    return isOneOfMany ? this.#nobody(this.#members) : error;
   }
 
   /** Before asking again; not at all the first time, or where another server may be asked. */

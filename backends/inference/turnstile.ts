@@ -59,7 +59,7 @@ export class Turnstile<Ticket, Place> {
         ticket,
         since: performance.now(),
         resolve: (place) => settle(() => resolve(place)),
-        reject: (error) => settle(() => reject(error as Error)),
+        reject: (error) => settle(() => reject(error)),
         isGone: false,
       };
       const forget = onAbort(signal, () => {
