@@ -67,3 +67,13 @@ export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
   const urls = spec.url === null ? [defaultUrl] : [spec.url].flat();
   return urls.map((url) => ({ url, apiKeyVar, headers, headersFromEnv, model: null }));
 }
+
+/** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */
+export function keyVariables(spec: InferenceSpec): string[] {
+  if (spec.kind === 'module') return [];
+  const named = serversOf(spec, '').flatMap(({ apiKeyVar, headersFromEnv }) => [
+    ...(apiKeyVar === null ? [] : [apiKeyVar]),
+    ...Object.values(headersFromEnv),
+  ]);
+  return [...new Set(named)];
+}

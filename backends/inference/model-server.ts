@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
+import { withoutSecrets } from '../../core/spec/secrets.ts';
 import { type HttpAnswer, type HttpCall, HttpClient, NoAnswer } from './http-client.ts';
 import type { ServedPolicy } from './types.ts';
 
@@ -162,8 +163,7 @@ export class ModelServer {
   #refusal(route: string, answer: HttpAnswer): RatchetError {
     const { apiKeyVar, headersFromEnv } = this.address;
     const secrets = [apiKeyVar, ...Object.values(headersFromEnv)].flatMap((name) => (name && process.env[name]) || []);
-    const text = secrets.reduce((said, secret) => said.replaceAll(secret, '***'), answer.text);
-    return refusalOf(`${this.root}${route}`, { ...answer, text });
+    return refusalOf(`${this.root}${route}`, { ...answer, text: withoutSecrets(answer.text, secrets) });
   }
 
   #variable(name: string): string {

@@ -320,7 +320,7 @@ describe('keys', () => {
       reply(response, 401, { error: { message: `no such key: ${headers.authorization}` } });
     const inference = open(t, [server], { apiKeyVar: variable, headers: { 'x-team': 'blue' } });
     await assert.rejects(inference.sample(ask(1)), (error: Error) => {
-      coded('InferenceRejected', 'no such key: Bearer ***')(error);
+      coded('InferenceRejected', 'no such key: Bearer [secret]')(error);
       assert(!`${error.message}${error.stack}${String(error.cause)}`.includes('planted'));
       return true;
     });
