@@ -1,6 +1,5 @@
 import type { DryRun, EmbeddedMemory, GpuMemory } from '../backends/configs/dry-run.ts';
-import { isHubId } from '../core/names.ts';
-import { namedServers } from '../core/inference-servers.ts';
+import { isHubId, namedServers } from '../core/names.ts';
 import { gpuSettingsOf } from '../core/spec/gpu-settings.ts';
 import type { MemoryPlan } from '../core/spec/memory-plan.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';

@@ -1,6 +1,6 @@
 import type { Obstacle, RunFileReport } from '../backends/configs/examine-run-file.ts';
 import { showStoreUri } from '../backends/store/store-uri.ts';
-import { namedServers } from '../core/inference-servers.ts';
+import { namedServers } from '../core/names.ts';
 import type { Advice, NotYet, ReadAs } from '../core/spec/parse-run-config.ts';
 import { formatPlace, formatProblems } from '../core/spec/problems.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';

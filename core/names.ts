@@ -1,3 +1,5 @@
+import type { InferenceSpec } from './spec/run-spec.ts';
+
 /** Names that several processes must agree on. */
 
 /** Task queues by what the machine needs: orchestration (CPU, store), rollouts (environments), training (one GPU). */
@@ -106,4 +108,14 @@ function nameOfFile(file: string): string {
     .replace(/^[^A-Za-z0-9]+/, '')
     .slice(0, 64);
   return spelt === '' || spelt === 'agg' ? 'environment' : spelt;
+}
+
+/** The servers that a run file names, for people; null where it names none. */
+export function namedServers(inference: InferenceSpec): string | null {
+  if (inference.kind === 'module') return null;
+  const { url, endpoints } = inference;
+  if (endpoints !== null) return `the servers of "${endpoints.id}" in ${endpoints.path}`;
+  if (url === null) return null;
+  const urls = [url].flat();
+  return urls.length === 1 ? `the server at ${urls[0]}` : `${urls.length} servers: ${urls.join(', ')}`;
 }

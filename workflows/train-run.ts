@@ -1,7 +1,6 @@
 import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
-import { namedServers } from '../core/inference-servers.ts';
 import { canaryDifferenceMax, historyEventsMax, refusedAttemptsMax } from '../core/limits.ts';
-import { versionName } from '../core/names.ts';
+import { namedServers, versionName } from '../core/names.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';

@@ -171,7 +171,7 @@ export class ModelServer {
     if (value !== undefined && value !== '') return value;
     throw new RatchetError(
       'ConfigInvalid',
-      `The inference server at ${this.root} asks for a key in the environment variable ${name}, which is not set in this worker. Set it where the workers are started; \`ratchet dev\` and \`ratchet train\` hand on names that begin with RATCHET_, and those of the run file they start with.`,
+      `The inference server at ${this.root} asks for a key in the environment variable ${name}, which is not set here. Set it where the workers are started: \`ratchet train\` hands on what its run file names, \`ratchet dev\` what begins with RATCHET_.`,
     );
   }
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { namedServers } from '../../../core/inference-servers.ts';
+import { namedServers } from '../../../core/names.ts';
 import { parseRunConfig } from '../../../core/spec/parse-run-config.ts';
 
 const minimal = 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n';
