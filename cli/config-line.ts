@@ -10,6 +10,7 @@ export interface OverFile {
 /** What was typed after a command that takes a run file. */
 export interface ConfigLine {
   readonly file: string;
+  /** Begins with the file itself where that is one table of a run: see `isTableAlone`. */
   readonly over: readonly OverFile[];
   readonly overrides: Record<string, string>;
 }
@@ -38,11 +39,9 @@ export function readConfigLine(words: readonly string[]): ConfigLine {
     else if (files.length === 0) files.push({ file: word });
     else throw refused('--key value, or "@ FILE" for a further run file', word);
   }
-  const [first, ...over] = files;
+  const [first, ...further] = files;
   if (!first) throw refused('a run file', 'none');
-  if (first.section !== undefined) {
-    throw refused(`a run file before those of its tables: @ run.toml --${first.section} @ ${first.file}`, first.file);
-  }
+  const over = first.section === undefined ? further : files;
   return { file: first.file, over, overrides: readOverrides(settings) };
 }
 

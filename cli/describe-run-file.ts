@@ -99,12 +99,15 @@ function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, adapte
 }
 
 function lossLine({ loss, advantage }: RunSpec): string {
-  const { type, clipLow, clipHigh, maskLow, maskHigh } = loss;
+  const { type, clipLow, clipHigh, maskLow, maskHigh, klTau } = loss;
+  const moved = `, tokens whose probability moved from −${maskLow} to ${maskHigh ?? '∞'}, ${klTau} · (ln ρ)²`;
   const bounds = {
     cispo: `, ratio ≤ ${clipHigh}`,
     grpo: `, ratio from ${clipLow} to ${clipHigh}`,
     importance_sampling:
       maskLow === 0 && maskHigh === null ? '' : `, tokens of a ratio from ${maskLow} to ${maskHigh ?? '∞'}`,
+    dppo: moved,
+    ipo: moved,
     custom: '',
   };
   const code = loss.import ? ` ${loss.import.path}` : '';

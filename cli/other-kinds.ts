@@ -2,6 +2,8 @@ import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { environmentFinder } from '../backends/environments/find.ts';
 import { RatchetError } from '../core/errors.ts';
+import type { LoadOptions } from '../backends/configs/load-run-config.ts';
+import { isTableAlone } from '../core/spec/layers.ts';
 import { environmentIdsOf, kindOf, parseConfigFile, summaryOf } from '../core/spec/parse-config-file.ts';
 import { formatProblems, type Problem } from '../core/spec/problems.ts';
 
@@ -36,10 +38,11 @@ export async function otherKind(
   {
     projectFolder,
     overrides,
-  }: { readonly projectFolder: string; readonly overrides: Readonly<Record<string, string>> },
+    over = [],
+  }: Pick<LoadOptions, 'projectFolder' | 'over'> & Required<Pick<LoadOptions, 'overrides'>>,
 ): Promise<OtherKind | null> {
   const text = await readFile(path.resolve(projectFolder, file), 'utf8').catch(() => null);
-  if (text === null || kindOf(text, file).kind === 'run') return null;
+  if (text === null || isTableAlone(file, over) || kindOf(text, file).kind === 'run') return null;
   const parsed = parseConfigFile(text, { file, overrides });
   if (parsed.kind === 'run') return null;
   if (!parsed.ok) {

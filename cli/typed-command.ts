@@ -1,3 +1,4 @@
+import { isTableAlone } from '../core/spec/layers.ts';
 import { withoutResume as settingsWithoutResume } from '../core/spec/resume-words.ts';
 import type { OverFile } from './config-line.ts';
 
@@ -25,7 +26,7 @@ export function trainAgain({ file, over = [], dialect, name, overrides }: TypedC
   });
   return [
     'npx ratchet train',
-    quote(file),
+    ...(isTableAlone(file, over) ? [] : [quote(file)]),
     ...files,
     ...named,
     ...(name === null ? [] : [`--name ${quote(name)}`]),

@@ -43,6 +43,8 @@ export class MetricsFollower {
   readonly #options: FollowerOptions;
   readonly #followed = new Map<string, Followed>();
   /** Executions that were looked at and are done with. */
+  /** What was said last of runs that cannot be followed. */
+  readonly #complaints = new Map<string, string>();
   readonly #past = new Set<string>();
   readonly #working = new Set<Promise<void>>();
 
@@ -79,7 +81,7 @@ export class MetricsFollower {
     for await (const found of client.workflow.list({
       query: "WorkflowType='trainRun' AND ExecutionStatus='Running'",
     })) {
-      const name = await this.#follow(found.workflowId, found.runId, false);
+      const name = await this.#followOrSay(found.workflowId, found.runId, false);
       if (name !== null) running.add(name);
     }
     for (const [name, followed] of this.#followed) followed.missed = running.has(name) ? 0 : followed.missed + 1;
@@ -88,7 +90,19 @@ export class MetricsFollower {
     let count = 0;
     for await (const found of client.workflow.list({ query, pageSize: endedMax })) {
       if (++count > endedMax) break;
-      await this.#follow(found.workflowId, found.runId, true);
+      await this.#followOrSay(found.workflowId, found.runId, true);
+    }
+  }
+
+  /** One run that cannot be followed keeps no other from it. */
+  async #followOrSay(workflowId: string, executionId: string, isEnded: boolean): Promise<string | null> {
+    try {
+      return await this.#follow(workflowId, executionId, isEnded);
+    } catch (error) {
+      const reason = error instanceof Error ? error.message : String(error);
+      if (this.#complaints.get(workflowId) !== reason) this.#options.log(`${workflowId} cannot be followed: ${reason}`);
+      this.#complaints.set(workflowId, reason);
+      return null;
     }
   }
 
@@ -103,6 +117,7 @@ export class MetricsFollower {
     if (this.#followed.has(name)) return name;
     const store = openRunStore(handle.store, handle.name);
     if (isEnded) {
+      if ((await store.read(handle.spec.key)) === null) return null; // its folder was removed
       const states = Object.values(await readSinkStates(store));
       if (states.length > 0 && states.every(({ isDone }) => isDone)) return null;
     }

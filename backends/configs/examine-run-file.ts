@@ -62,7 +62,7 @@ export async function examineRunFile(
   const obstacles: Obstacle[] = [];
   const model = await checkModel(spec).catch((error: unknown) => {
     if (!(error instanceof RatchetError) || error.code !== 'ModelUnsupported') throw error;
-    if (!spec.model.startsWith('preset:')) obstacles.push(modelObstacle(spec, error));
+    if (!spec.model.startsWith('preset:')) obstacles.push(modelObstacle(spec, error, loaded.placeOf(['model']).path));
     else problems.push({ ...loaded.placeOf(['model']), expected: 'a preset that there is', received: error.message });
     return null;
   });
@@ -118,14 +118,15 @@ async function openEnvironments(
   return opened;
 }
 
-function modelObstacle({ model }: RunSpec, error: RatchetError): Obstacle {
+/** `key`: where the file names its model. */
+function modelObstacle({ model }: RunSpec, error: RatchetError, key: string): Obstacle {
   if (!isHubId(model)) return { about: 'model', says: error.message, remedies: [] };
   return {
     about: 'model',
     says: `${model} is a name on the Hugging Face Hub, and no folder here has it. Nothing is downloaded by itself.`,
     remedies: [
       `fetch it into a folder: hf download ${model} --local-dir models/${path.basename(model)}`,
-      `name that folder: model = "models/${path.basename(model)}" (on the command line: --model models/${path.basename(model)})`,
+      `name that folder: ${key} = "models/${path.basename(model)}" (on the command line: --${key} models/${path.basename(model)})`,
       'the embedded engine then trains it where its weights fit into this machine several times over; the engines for GPUs that would train it otherwise (prime-rl, Tinker or SkyRL, with vLLM to sample) are still to come',
     ],
   };

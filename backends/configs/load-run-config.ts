@@ -5,6 +5,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
 import { isEnvironmentFile, isHubId } from '../../core/names.ts';
+import { isTableAlone } from '../../core/spec/layers.ts';
 import {
   type Advice,
   type MissingEnvironment,
@@ -71,7 +72,7 @@ export async function loadRunConfig(
   { projectFolder, overrides = {}, run, dialect, over = [], reachesStore = false, isOnlyLookedAt = false }: LoadOptions,
 ): Promise<LoadedConfig> {
   const absolute = path.resolve(projectFolder, file);
-  const text = await readConfig(absolute, file);
+  const text = isTableAlone(file, over) ? '' : await readConfig(absolute, file);
   const parsed = parseRunConfig(text, {
     file,
     overrides,

@@ -8,6 +8,7 @@ import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { taskQueues } from '../../core/names.ts';
 import { type Baseline, judgeBaseline, measureBaseline } from '../../core/rl/baseline.ts';
+import { countOutcomes, describeFailures } from '../../core/rl/failures.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { startClock } from '../clock.ts';
@@ -68,6 +69,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
     'oversampling-factor': '1',
     'max-async-level': '0',
     'max-steps': '1',
+    ...(usual.wandb === null ? {} : { 'wandb.mode': 'disabled' }),
   };
   const { spec } = await loadRunConfig(file, { ...named, overrides, run });
   await checkModel(spec);
@@ -96,7 +98,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
     const lines = options.json
       ? [JSON.stringify({ run: usual.name, settings, baselines, findings }, null, 2)]
       : [
-          ...baselines.flatMap(describeBaseline),
+          ...baselines.flatMap((baseline) => [...describeBaseline(baseline), ...failuresOf(baseline, measured)]),
           ...findings.flatMap(describeFinding),
           findings.some(({ level }) => level !== 'note')
             ? `change ${file} and measure again`
@@ -184,6 +186,11 @@ function stoppedEarly(run: string, cause: unknown): RatchetError {
   return new RatchetError('Unsupported', `The run ${run}, in which the baseline was measured, stopped: ${why}`, {
     cause,
   });
+}
+
+function failuresOf({ environment }: Baseline, groups: readonly ScoredGroup[]): string[] {
+  const rollouts = groups.filter((group) => group.environment === environment).flatMap((group) => group.rollouts);
+  return describeFailures(countOutcomes(rollouts)).map((line) => `  ${line.split('\n')[0]}`);
 }
 
 function describeBaseline(baseline: Baseline): string[] {

@@ -33,8 +33,9 @@ export const checkCommand = new Command('check')
     const settings = first === -1 ? [] : typed.slice(first);
     const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
     const reports: Report[] = [];
-    for (const file of files) {
-      const { over, overrides } = readConfigLine([file, ...settings]);
+    const runs =
+      files.length === 0 ? [readConfigLine(settings)] : files.map((file) => readConfigLine([file, ...settings]));
+    for (const { file, over, overrides } of runs) {
       const load = { projectFolder: process.cwd(), over, overrides, ...dialect };
       reports.push((await otherKind(file, load)) ?? reportOf(await examineRunFile(file, load, toldWhenSlow)));
     }

@@ -26,13 +26,11 @@ async function readText(file: string): Promise<string> {
   try {
     return await readFile(path.resolve(file), 'utf8');
   } catch (cause) {
-    throw new RatchetError(
-      'ConfigInvalid',
-      `${file} cannot be read: ${String((cause as NodeJS.ErrnoException).code)}`,
-      {
-        cause,
-      },
-    );
+    const code = (cause as NodeJS.ErrnoException).code;
+    const why = code === 'ENOENT' ? 'there is no such file' : `it cannot be read (${code})`;
+    throw new RatchetError('ConfigInvalid', `${file}: expected a run file (TOML) or endpoints.py, but ${why}.`, {
+      cause,
+    });
   }
 }
 

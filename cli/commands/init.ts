@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { Command } from 'commander';
@@ -11,7 +12,8 @@ export const initCommand = new Command('init')
   .option('--lab', 'runs in the words of Hosted Training, in configs/lab')
   .option('--prime-rl', 'runs in the words of prime-rl, in configs/prime-rl')
   .option('--vf-rl', 'runs in the words of vf-rl, in configs/vf-rl')
-  .action(async (options: { lab?: boolean; primeRl?: boolean; vfRl?: boolean }) => {
+  .option('--dry-run', 'say what would be written, and write nothing')
+  .action(async (options: { lab?: boolean; primeRl?: boolean; vfRl?: boolean; dryRun?: boolean }) => {
     const asked: StarterKind[] = [
       ...(options.lab ? (['lab'] as const) : []),
       ...(options.primeRl ? (['prime-rl'] as const) : []),
@@ -20,28 +22,33 @@ export const initCommand = new Command('init')
     if (asked.length > 1) {
       throw new RatchetError('ConfigInvalid', `expected one of --lab, --prime-rl and --vf-rl, got ${asked.length}`);
     }
-    process.stdout.write(`${await initLab(asked[0] ?? 'ratchet', process.cwd())}\n`);
+    const { dryRun: isDryRun } = options;
+    process.stdout.write(`${await initLab(asked[0] ?? 'ratchet', process.cwd(), { isDryRun })}\n`);
   });
 
-/** Writes the example configs of a kind, leaves what is there, and says both and what to do next. */
-export async function initLab(kind: StarterKind, folder: string = process.cwd()): Promise<string> {
+/** Writes the example configs of a kind, leaves what is there, and says both and what to do next; a dry run says the same and writes nothing. */
+export async function initLab(
+  kind: StarterKind,
+  folder: string = process.cwd(),
+  { isDryRun = false }: { readonly isDryRun?: boolean | undefined } = {},
+): Promise<string> {
   const written: string[] = [];
   const there: string[] = [];
   for (const [name, text] of await starterFiles(kind)) {
     const file = path.join(folder, name);
-    await mkdir(path.dirname(file), { recursive: true });
-    const list = (await writeNew(file, text)) ? written : there;
-    list.push(name);
+    const isNew = isDryRun ? !existsSync(file) : await writeNew(file, text);
+    (isNew ? written : there).push(name);
   }
   return [
-    ...told('wrote', written),
-    ...told('left as it was', there),
-    ...(kind === 'ratchet' ? nextHere : nextElsewhere(kind)),
+    ...told(isDryRun ? 'would write' : 'wrote', written),
+    ...told(isDryRun ? 'would leave as it is' : 'left as it was', there),
+    ...(isDryRun ? [] : kind === 'ratchet' ? nextHere : nextElsewhere(kind)),
   ].join('\n');
 }
 
 /** Whether it was not there before. */
 async function writeNew(file: string, text: string): Promise<boolean> {
+  await mkdir(path.dirname(file), { recursive: true });
   try {
     await writeFile(file, text, { flag: 'wx' });
     return true;

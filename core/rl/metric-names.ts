@@ -249,7 +249,8 @@ export const metricSections: readonly {
       {
         name: 'clip_fraction_low',
         unit: 'share',
-        meaning: 'those below `clip_low`, in grpo, or `mask_low`, in importance_sampling; else 0',
+        meaning:
+          'those below `clip_low`, in grpo, or `mask_low`, in importance_sampling, or left out because their probability fell, in dppo and ipo; else 0',
         source: 'trainer',
       },
       {

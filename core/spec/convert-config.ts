@@ -40,13 +40,13 @@ export function convertConfig(text: string, { file, from, to }: ConvertOptions):
   const title = source.readAs.title;
   const goal: Goal = { file, to, spec: source.spec, resumeStep: source.resumeStep };
   const table = tableFor(text, source, goal);
-  const { lost, problems } = compared(table, goal);
+  const { lost, problems, brought } = compared(table, goal);
   const ownAlone = to !== ratchet && source.ours['builtin'] === true ? ['builtin: true here, unknown there'] : [];
   if (lost.length + problems.length + ownAlone.length > 0) {
     return { ok: false, from: title, lost: [...ownAlone, ...lost], problems };
   }
   const toml = `# ${file} (${title}) in the words of ${to.title}.\n\n${stringify(table)}`;
-  return { ok: true, toml, from: title, warnings: source.warnings };
+  return { ok: true, toml, from: title, warnings: [...source.warnings, ...brought] };
 }
 
 function tableFor(text: string, source: ParsedRunConfig & { readonly ok: true }, goal: Goal): Table {
@@ -65,6 +65,8 @@ interface Goal {
 interface Comparison {
   readonly lost: string[];
   readonly problems: string[];
+  /** What the other dialect adds by its defaults where the file says nothing, among fields that nothing honours yet. */
+  readonly brought: string[];
   /** How many values are others. */
   readonly differing: number;
 }
@@ -74,12 +76,18 @@ function compared(table: Table, { file, to, spec, resumeStep }: Goal): Compariso
   const again = parseRunConfig(stringify(table), { file, dialect: to });
   if (!again.ok) {
     const problems = again.problems.map(({ path, expected, received }) => `${path}: ${received}; expected ${expected}`);
-    return { lost: [], problems, differing: 0 };
+    return { lost: [], problems, brought: [], differing: 0 };
   }
   const { spec: found, resumeStep: step } = again;
-  const differences = changed({ ...spec, resumeStep }, { ...found, resumeStep: step });
-  const differing = differences.reduce((sum, { values }) => sum + values, 0);
-  return { lost: differences.map(({ line }) => line), problems: [], differing };
+  const brought = Object.entries(found.later).filter(([path]) => spec.later[path] === undefined);
+  const later = Object.fromEntries(Object.entries(found.later).filter(([path]) => spec.later[path] !== undefined));
+  const differences = changed({ ...spec, resumeStep }, { ...found, later, resumeStep: step });
+  return {
+    lost: differences.map(({ line }) => line),
+    problems: [],
+    brought: brought.map(([path, value]) => `${path} = ${shown(value)} comes with ${to.title}: its default`),
+    differing: differences.reduce((sum, { values }) => sum + values, 0),
+  };
 }
 
 interface Difference {
@@ -225,6 +233,16 @@ const sameMeaning: Readonly<Record<string, string>> = {
   'orchestrator.group_size': 'rollouts_per_example',
   'orchestrator.sampling.max_tokens': 'sampling.max_tokens',
   'orchestrator.sampling.temperature': 'sampling.temperature',
+  'orchestrator.train.sampling.max_completion_tokens': 'sampling.max_tokens',
+  'orchestrator.train.sampling.temperature': 'sampling.temperature',
+  'run.name': 'name',
+  'deployment.num_train_gpus': 'trainer.gpus',
+  'deployment.num_infer_gpus': 'inference.gpus',
+  'monitors.wandb.project': 'wandb.project',
+  'monitors.wandb.name': 'wandb.name',
+  'monitors.wandb.entity': 'wandb.entity',
+  'monitors.wandb.group': 'wandb.group',
+  'monitors.wandb.tags': 'wandb.tags',
   'trainer.optim.lr': 'learning_rate',
   'trainer.model.lora.rank': 'lora.r',
   'trainer.model.lora.alpha': 'lora.alpha',

@@ -12,6 +12,11 @@ export interface Layer {
   readonly section?: string;
 }
 
+/** Whether a first file is no run but one of its tables: it is then laid over nothing, as that table (`rl --trainer @ t.toml --orchestrator @ o.toml`). */
+export function isTableAlone(file: string, over: readonly Pick<Layer, 'file' | 'section'>[]): boolean {
+  return over[0]?.file === file && over[0].section !== undefined;
+}
+
 /** The table that a file's own tables lie in, as paths have it: dashes and underscores are the same. */
 export function sectionPath({ section }: Pick<Layer, 'section'>): readonly string[] {
   return section === undefined ? [] : section.replaceAll('-', '_').split('.');

@@ -58,8 +58,10 @@ export class Reporter {
   /** A problem of several fields: named after the first, found where one of them was written. */
   addRelation(given: readonly KeyPath[], said: Said): void {
     const paths = given.map(this.#writtenAt);
-    const written = paths.find((path) => this.#applied.isOverridden(path) || this.#positions.at(path) !== undefined);
-    this.#add(paths[0]!, said, written ?? paths[0]!);
+    // A file that was right is not to blame for what the command line says of another field.
+    const isTyped = (path: KeyPath) => this.#applied.isOverridden(path);
+    const isThere = (path: KeyPath) => this.#positions.at(path) !== undefined;
+    this.#add(paths[0]!, said, paths.find(isTyped) ?? paths.find(isThere) ?? paths[0]!);
   }
 
   fromCommandLine(path: KeyPath, expected: string, received: string, suggestion?: string): void {

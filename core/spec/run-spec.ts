@@ -205,17 +205,25 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
  *     grpo                 −min(ρ·A, clip(ρ, clipLow, clipHigh)·A)     (PPO, Schulman et al. 2017, eq. 7)
  *     importance_sampling  −ρ · A where maskLow ≤ ρ ≤ maskHigh, else 0 (verifiers' RLTrainer); the token still counts in
  *                          what the aggregation divides by
+ *     dppo                 −ρ · A, none where π − μ > maskHigh at A > 0 or π − μ < −maskLow at A ≤ 0 (probabilities, not their
+ *                          logs), + klTau · (ln ρ)² of every token (prime-rl's default since v0.5)
+ *     ipo                  the same, none where π − μ lies outside −maskLow … maskHigh, whatever A is (prime-rl's "ipo")
  *     custom               what the imported function gives
  */
 export const LossSpec = z.strictObject({
-  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'custom']),
+  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'custom']),
   /** Lower bound of the ratio ρ in grpo (1 − ε_low); cispo has none. */
   clipLow: z.number().min(0).default(0),
   /** Upper bound of the ratio ρ: 1 + ε_high in grpo. */
   clipHigh: z.number().positive(),
-  /** Of importance_sampling: a token whose ratio ρ lies outside carries no loss. 0 and null = no bound. */
+  /**
+   * Of importance_sampling: a token whose ratio ρ lies outside carries no loss. 0 and null = no bound. Of dppo and ipo: how far a
+   * token's probability may move down, and up; null = as far as it likes.
+   */
   maskLow: z.number().min(0).default(0),
   maskHigh: z.number().positive().nullable().default(null),
+  /** Of dppo and ipo. */
+  klTau: z.number().min(0).default(0),
   /**
    * token = Σ over the batch / Σ mask; sequence = mean over rows of (Σ / Σ mask of the row);
    * dr_grpo = Σ / (rows · maxTokens) (Liu et al. 2025, Understanding R1-Zero-like training).

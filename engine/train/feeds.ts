@@ -55,11 +55,11 @@ export function policyFeeds({ samples }: TrainBatch, options: TrainOptions): Los
 const unbounded = 3.4028234663852886e38;
 
 function boundFeeds(loss: TrainOptions['loss']): Record<string, Tensor> {
-  const { low, high } =
-    loss.type === 'importance_sampling'
-      ? { low: loss.maskLow, high: loss.maskHigh ?? unbounded }
-      : { low: loss.clipLow, high: loss.clipHigh };
-  return { clip_low: floatScalar(low ?? 0), clip_high: floatScalar(high) };
+  const isMasked = ['importance_sampling', 'dppo', 'ipo'].includes(loss.type);
+  const { low, high } = isMasked
+    ? { low: loss.maskLow, high: loss.maskHigh ?? unbounded }
+    : { low: loss.clipLow, high: loss.clipHigh };
+  return { clip_low: floatScalar(low ?? 0), clip_high: floatScalar(high), kl_tau: floatScalar(loss.klTau ?? 0) };
 }
 
 export function requirePolicyInputs({ samples }: TrainBatch, options: TrainOptions): void {

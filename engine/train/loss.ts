@@ -24,9 +24,11 @@ export interface LossContext {
   readonly behaviorLogprobs: Value;
   readonly advantages: Value;
   readonly mask: Value;
-  /** Scalars: the bounds of the ratio, those of the mask in importance_sampling. */
+  /** Scalars: the bounds of the ratio; those of the mask in importance_sampling, dppo and ipo. */
   readonly clipLow: Value;
   readonly clipHigh: Value;
+  /** Scalar: the weight of (ln ρ)² in dppo and ipo. */
+  readonly klTau: Value;
   /** Log probabilities under the reference policy; null when the step has none. Its KL term is added by the trainer. */
   readonly referenceLogprobs: Value | null;
   /** What a loss may be made of. */
@@ -65,7 +67,7 @@ export const lossOperators: LossOperators = {
   stopGradient,
 };
 
-export const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'custom'] as const;
+export const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'custom'] as const;
 export type PolicyLossType = (typeof policyLossTypes)[number];
 
 /** The policy gradient losses we have; their formulas stand at LossSpec. */
@@ -95,6 +97,10 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
     const kept = subtract(add(low, high), 1);
     return multiply(kept, multiply(exponential(subtract(logprobs, behaviorLogprobs)), advantages));
   },
+
+  dppo: (context) => trustRegionLoss(context, movedApart(context, 'dppo')),
+
+  ipo: (context) => trustRegionLoss(context, movedApart(context, 'ipo')),
 };
 
 /** A loss summed over this graph's tokens, with the metrics that go with it. */
@@ -129,6 +135,7 @@ export function policyLoss(
     mask: vector(graph, 'mask'),
     clipLow: graph.input('clip_low', 'float32', []),
     clipHigh: graph.input('clip_high', 'float32', []),
+    klTau: graph.input('kl_tau', 'float32', []),
     referenceLogprobs: hasReference ? vector(graph, 'reference_logprobs') : null,
     operators: lossOperators,
   };
@@ -203,11 +210,30 @@ function outsideMask(context: LossContext): { low: Value; high: Value } {
   return { low: isGreater(context.clipLow, ratio), high: isGreater(ratio, context.clipHigh) };
 }
 
+/** 1 for tokens whose probability has moved out of its bounds, downwards and upwards: in ipo any, in dppo those that their advantage pushes on. */
+function movedApart(context: LossContext, type: 'dppo' | 'ipo'): { low: Value; high: Value } {
+  const { logprobs, behaviorLogprobs, advantages, clipLow, clipHigh } = context;
+  const moved = subtract(exponential(stopGradient(logprobs)), exponential(behaviorLogprobs));
+  const [low, high] = [isGreater(negate(clipLow), moved), isGreater(moved, clipHigh)];
+  if (type === 'ipo') return { low, high };
+  const isPushedUp = isGreater(advantages, advantages.graph.scalar(0));
+  return { low: multiply(low, subtract(high.graph.scalar(1), isPushedUp)), high: multiply(high, isPushedUp) };
+}
+
+/** −ρ·A of the tokens that are kept, and τ (ln ρ)² of all. */
+function trustRegionLoss(context: LossContext, { low, high }: { low: Value; high: Value }): Value {
+  const { logprobs, behaviorLogprobs, advantages, klTau } = context;
+  const difference = subtract(logprobs, behaviorLogprobs);
+  const gain = multiply(subtract(add(low, high), 1), multiply(exponential(difference), advantages));
+  return add(gain, multiply(klTau, multiply(difference, difference)));
+}
+
 /** 1 for tokens that clipping or a mask acts on, from below and from above; null where the loss has no such clip. */
 function clippedTokens(context: LossContext, type: PolicyLossType): { low: Value | null; high: Value | null } {
   const { advantages, clipHigh } = context;
   if (type === 'cispo') return { low: null, high: isGreater(ratioOf(context), clipHigh) };
   if (type === 'importance_sampling') return outsideMask(context);
+  if (type === 'dppo' || type === 'ipo') return movedApart(context, type);
   if (type !== 'grpo') return { low: null, high: null };
   const cut = isCut(context);
   const high = isGreater(advantages, advantages.graph.scalar(0));

@@ -191,4 +191,32 @@ describe('files of other kinds and files that are laid over one another', () => 
     assert.equal(measured.code, 2);
     assert.match(measured.stderr, /missing\.toml\n {4}expected {2}a TOML file/);
   });
+
+  test('a run may be given as the files of its tables alone, as prime-rl’s are', async (t) => {
+    const model = '[model]\nname = "preset:reverse-text-0.2m"\n';
+    const { ratchet } = await project(t, {
+      't.toml': `[optim]\nlr = 2e-5\n${model}`,
+      'o.toml': `batch_size = 64\nrollouts_per_example = 8\n${model}[[env]]\nid = "reverse-text"\n`,
+    });
+    const tables = ['--trainer', '@', 't.toml', '--orchestrator', '@', 'o.toml'];
+    const { stdout, code } = await ratchet('check', ...tables);
+    assert.equal(code, 0, stdout);
+    assert.match(stdout, /t\.toml is a run named t, read as prime-rl 0\.4/);
+    const planned = await ratchet('rl', ...tables, '--dry-run');
+    assert.match(planned.stdout, /"learningRate": 0\.00002/);
+    const wrong = await ratchet('check', ...tables, '--orchestrator.batch_size', '30');
+    assert.match(wrong.stdout, /orchestrator\.batch_size\n {4}expected {2}a multiple of rollouts_per_example \(8\)/);
+  });
+
+  test('a remedy names the key of the model as the file’s dialect does', async (t) => {
+    const run = '[model]\nname = "o/m"\n[orchestrator]\nrollouts_per_example = 8\n[[orchestrator.env]]\nid = "a"\n';
+    const { ratchet } = await project(t, { 'run.toml': run });
+    const { stdout } = await ratchet('check', 'run.toml');
+    assert.match(
+      stdout,
+      /name that folder: model\.name = "models\/m" \(on the command line: --model\.name models\/m\)/,
+    );
+    const named = await ratchet('check', 'run.toml', '--model.name', 'models/m');
+    assert.equal(named.code, 0);
+  });
 });

@@ -18,6 +18,14 @@ describe('run files on the command line', () => {
       over: [{ file: 't.toml', section: 'trainer' }],
       overrides: { 'max-steps': '5' },
     },
+    '--trainer @ t.toml --orchestrator @ o.toml --max-steps 5': {
+      file: 't.toml',
+      over: [
+        { file: 't.toml', section: 'trainer' },
+        { file: 'o.toml', section: 'orchestrator' },
+      ],
+      overrides: { 'max-steps': '5' },
+    },
     '--no-wandb @ a.toml --trainer.no-ckpt': {
       file: 'a.toml',
       over: [],
@@ -35,7 +43,6 @@ describe('run files on the command line', () => {
     '@': /a run file after @, got "nothing"/,
     '@ --ckpt': /a run file after @, got "--ckpt"/,
     'a.toml b.toml': /"@ FILE" for a further run file, got "b.toml"/,
-    '--trainer @ t.toml': /a run file before those of its tables/,
     '--max-steps 5': /expected a run file/,
   };
   for (const [line, said] of Object.entries(refused)) {
@@ -56,6 +63,8 @@ describe('run files on the command line', () => {
     const line = readConfigLine(
       words.flatMap((word) => (word.startsWith('@') ? ['@', word.slice(2)] : word.split(' '))),
     );
+    const tables = readConfigLine('--trainer @ t.toml --orchestrator @ o.toml'.split(' '));
+    assert.equal(trainAgain({ ...tables, name: null }), 'npx ratchet train --trainer @ t.toml --orchestrator @ o.toml');
     const command = { ...line, dialect: 'prime-rl', name: null };
     const typed = "npx ratchet train 'my run.toml' @ b.toml --trainer @ t.toml --dialect prime-rl --no-wandb";
     assert.equal(trainAgain(withoutResume(command)), typed);

@@ -12,7 +12,8 @@ test('a file in our own words is trained without a word about them', () => {
 test('a file that could be of several systems is said to be Hosted Training, with what would differ', () => {
   const lines = linesOf('model = "Qwen/Qwen3-4B"\n[[env]]\nid = "owner/gsm8k"\n');
   assert.equal(lines[0], 'run.toml is read as Hosted Training (prime 0.9.5); its keys could be others’ as well:');
-  assert.match(lines[1]!, /\(--dialect flat\): .*learningRate: 0.0001 here, 0.000001 there/);
+  assert.match(lines[1]!, /\(--dialect hosted-0.5.61\): loss.type: "dppo" here, "importance_sampling" there/);
+  assert.match(lines[2]!, /\(--dialect flat\): .*learningRate: 0.0001 here, 0.000001 there/);
 });
 
 test('a file that only one system has is said to be its', () => {

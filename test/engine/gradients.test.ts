@@ -83,6 +83,7 @@ async function openLosses(config: typeof tinyConfig, lossCase: LossCase, paramet
     behavior_logprobs: vector(behavior),
     clip_low: floatScalar(lossCase.clipLow ?? 0),
     clip_high: floatScalar(lossCase.clipHigh),
+    kl_tau: floatScalar(0),
   };
   const lossFeeds = {
     mask: vector(mask),

@@ -36,8 +36,17 @@ interface Token {
   readonly advantage: number;
 }
 const bounds = { clipLow: 0.8, clipHigh: 1.28 };
+/** Of dppo and ipo, in probability. */
+const moves = { clipLow: 0.01, clipHigh: 0.012 };
+const klTau = 0.3;
 
-const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling', (token: Token) => Plain> = {
+function trustRegion({ logprob, behavior, advantage }: Token, isOut: (moved: number) => boolean, tau = klTau): Plain {
+  const d = logprob - behavior;
+  const gain = isOut(Math.exp(logprob) - Math.exp(behavior)) ? 0 : -Math.exp(d) * advantage;
+  return { loss: gain + tau * d * d, slope: gain + 2 * tau * d };
+}
+
+const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'ipo', (token: Token) => Plain> = {
   cispo({ logprob, behavior, advantage }) {
     const weight = Math.min(Math.exp(logprob - behavior), bounds.clipHigh) * advantage;
     return { loss: -weight * logprob, slope: -weight };
@@ -57,6 +66,9 @@ const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling', (token: Toke
     const kept = ratio >= bounds.clipLow && ratio <= bounds.clipHigh ? ratio : 0;
     return { loss: -kept * advantage, slope: -kept * advantage };
   },
+  dppo: (token) =>
+    trustRegion(token, (moved) => (token.advantage > 0 ? moved > moves.clipHigh : moved < -moves.clipLow)),
+  ipo: (token) => trustRegion(token, (moved) => moved > moves.clipHigh || moved < -moves.clipLow),
 };
 
 async function runGraph(
@@ -91,7 +103,7 @@ function requireClose(actual: ReadonlyMap<string, Float32Array>, expected: Reado
 }
 
 describe('losses agree with their formulas in double precision', () => {
-  for (const type of ['cispo', 'grpo', 'importance_sampling'] as const) {
+  for (const type of ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo'] as const) {
     for (const beta of [null, 0.5]) {
       for (const temperature of [1, 0.7]) {
         test(`${type}${beta === null ? '' : ' with KL'} at temperature ${temperature}`, async () => {
@@ -117,8 +129,9 @@ describe('losses agree with their formulas in double precision', () => {
             ...shared,
             advantages: vector(advantages),
             behavior_logprobs: vector(behavior),
-            clip_low: floatScalar(bounds.clipLow),
-            clip_high: floatScalar(bounds.clipHigh),
+            clip_low: floatScalar(boundsOf(type).clipLow),
+            clip_high: floatScalar(boundsOf(type).clipHigh),
+            kl_tau: floatScalar(klTau),
             ...(beta === null ? {} : { reference_logprobs: vector(reference), beta: floatScalar(beta) }),
           });
           const loss = plain.reduce((sum, token, i) => sum + weights[i]! * token.loss, 0) / normalizer;
@@ -133,6 +146,10 @@ describe('losses agree with their formulas in double precision', () => {
   }
 });
 
+function boundsOf(type: keyof typeof plainLosses): typeof bounds {
+  return type === 'dppo' || type === 'ipo' ? moves : bounds;
+}
+
 function requireClipMetrics(
   type: keyof typeof plainLosses,
   metrics: Record<string, number>,
@@ -140,21 +157,40 @@ function requireClipMetrics(
   behavior: Float32Array,
 ): void {
   const ratios = Array.from(logprobs, (logprob, i) => Math.exp(logprob - behavior[i]!));
+  const moved = Array.from(logprobs, (logprob, i) => Math.exp(logprob) - Math.exp(behavior[i]!));
+  const countMoved = (holds: (moved: number, advantage: number) => boolean): number =>
+    moved.filter((value, i) => holds(value, advantages[i]!)).length;
   const count = (holds: (ratio: number, advantage: number) => boolean): number =>
     ratios.filter((ratio, i) => holds(ratio, advantages[i]!)).length;
   const high = {
     cispo: count((ratio) => ratio > bounds.clipHigh),
     grpo: count((ratio, advantage) => ratio > bounds.clipHigh && advantage > 0),
     importance_sampling: count((ratio) => ratio > bounds.clipHigh),
+    dppo: countMoved((value, advantage) => value > moves.clipHigh && advantage > 0),
+    ipo: countMoved((value) => value > moves.clipHigh),
   };
   const low = {
     cispo: 0,
     grpo: count((ratio, advantage) => ratio < bounds.clipLow && advantage < 0),
     importance_sampling: count((ratio) => ratio < bounds.clipLow),
+    dppo: countMoved((value, advantage) => value < -moves.clipLow && advantage <= 0),
+    ipo: countMoved((value) => value < -moves.clipLow),
   };
   assert.deepEqual([metrics['clipFractionLow'], metrics['clipFractionHigh']], [low[type], high[type]]);
   if (type !== 'cispo') assert.ok(low[type] > 0 && high[type] > 0, 'the batch has such tokens on either side');
 }
+
+test('dppo gives what prime-rl gives for the tokens of its check vector', () => {
+  const tokens: Token[] = [
+    { logprob: -0.1, behavior: -0.7, advantage: 0.5 },
+    { logprob: -2.3, behavior: -1.2, advantage: 0.5 },
+    { logprob: -0.5, behavior: -0.55, advantage: -0.5 },
+  ];
+  const losses = tokens.map((token) =>
+    trustRegion(token, (moved) => (token.advantage > 0 ? moved > 0.2 : moved < -0.2), 0.001),
+  );
+  assert.ok(Math.abs(losses.reduce((sum, { loss }) => sum + loss, 0) - 0.36077251) < 1e-8);
+});
 
 const trainer = await EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
 after(() => trainer.close());

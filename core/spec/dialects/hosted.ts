@@ -167,8 +167,10 @@ const defaults: Table = {
   trainer: { loss: maskedImportanceSampling },
 };
 
+const defaultsSince: Table = { ...defaults, trainer: { loss: { type: 'dppo' } } };
+
 const before = { fields: { ...shared, ...older }, defaults, together: olderTogether };
-const since = { fields: { ...shared, ...newer }, defaults, together: newerTogether };
+const since = { fields: { ...shared, ...newer }, defaults: defaultsSince, together: newerTogether };
 
 export const hosted: Dialect = { ...since, name: 'hosted', title: 'Hosted Training (prime 0.9.5)' };
 export const hosted0635: Dialect = { ...since, name: 'hosted-0.6.35', title: 'Hosted Training (prime 0.6.35)' };
@@ -293,7 +295,7 @@ function newerTogether(written: Table, own: Own): void {
   setInflight(written, own);
   for (const slot of ['pre_batch_filters', 'post_batch_filters']) setFilters(written, own, slot);
   own.warn(
-    'the loss is importance sampling over tokens whose ratio is 0.125 to 8; Hosted Training of this version leaves tokens out by how much their probability moved, and does not say by how much',
+    'the loss leaves out tokens whose probability moved by more than 0.2 in the direction of their advantage (dppo), which is prime-rl’s default; Hosted Training of this version does not say by how much',
   );
 }
 

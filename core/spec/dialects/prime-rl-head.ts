@@ -40,7 +40,7 @@ export const primeRl: Dialect = {
       ac_offloading: true,
       optim_cpu_offload: true,
       weight_decay: 0.01,
-      loss: { type: 'importance_sampling' },
+      loss: { type: 'dppo' },
     },
   },
   prepare: (table) => withoutNulls(() => primeRl, primeRlHeadTables)(withSwitches(table)),
@@ -104,7 +104,7 @@ function together(written: Table, own: Own): void {
   setSampling(written, own);
   setSources(written, own);
   setServerArguments(written, own);
-  refuseOtherLosses(written, own);
+  setLoss(written, own);
   refuseOtherOptimizers(written, own);
   refuseOthers(written, own);
 }
@@ -295,24 +295,29 @@ function setServerArguments(written: Table, own: Own): void {
   }
 }
 
-/** Trust regions around the sampler's probabilities are not in the embedded engine. */
-function refuseOtherLosses(written: Table, own: Own): void {
-  const engine = 'the embedded engine computes −ρ·A per token, without bounds';
-  const usual = {
-    type: 'default',
-    dppo_mask_low: 0.2,
-    dppo_mask_high: 0.2,
-    ipo_mask_low: 0.2,
-    ipo_mask_high: 0.2,
-    ipo_threshold: 0.1,
-    adv_tau: 1,
-    kl_tau: 0.001,
-    teacher_tau: 0,
-  };
-  for (const [key, value] of Object.entries(usual)) refuseUnless(written, own, `trainer.loss.${key}`, value, engine);
-  own.warn(
-    'loss: the embedded engine computes −ρ·A per token. prime-rl also leaves out tokens whose probability has moved by more than 0.2 in the direction of the advantage, and adds 0.001 · (ln ρ)².',
-  );
+/** prime-rl's losses are ours: its default is dppo. */
+function setLoss(written: Table, own: Own): void {
+  const at = (key: string) => ['trainer', 'loss', key];
+  const type = found(written, 'trainer.loss.type');
+  const usual = { type: 'default', ipo_mask_low: 0.2, ipo_mask_high: 0.2, adv_tau: 1, teacher_tau: 0 };
+  const engine = 'the embedded engine computes the losses "default" and "ipo", of advantages as they are';
+  for (const [key, value] of Object.entries(usual)) {
+    if (key !== 'type' || type?.value !== 'ipo') refuseUnless(written, own, `trainer.loss.${key}`, value, engine);
+  }
+  if (type?.value === 'ipo') own.set(at('type'), 'ipo', at('type'));
+  for (const [key, of, to] of [
+    ['dppo_mask_low', 'default', ['mask_low']],
+    ['dppo_mask_high', 'default', ['mask_high']],
+    ['ipo_threshold', 'ipo', ['mask_low', 'mask_high']],
+  ] as const) {
+    const bound = found(written, `trainer.loss.${key}`);
+    if (!bound) continue;
+    if ((type?.value ?? 'default') === of) for (const ours of to) own.set(at(ours), bound.value, at(key));
+    else {
+      const received = `type = ${JSON.stringify(type?.value ?? 'default')}`;
+      own.refuse({ paths: [at(key), at('type')], expected: `type = "${of}" beside it`, received });
+    }
+  }
 }
 
 function refuseOthers(written: Table, own: Own): void {

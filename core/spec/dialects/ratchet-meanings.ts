@@ -147,8 +147,9 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     clip_low: 'lower bound of the ratio; grpo 0.8, others none',
     clip_high: 'upper bound of the ratio; cispo 3, grpo 1.2',
     mask_low:
-      'of importance_sampling: tokens with a smaller ratio carry no loss, and still count as tokens; none when missing',
-    mask_high: 'the same for tokens with a larger ratio',
+      'of importance_sampling: tokens with a smaller ratio carry no loss, and still count as tokens, none when missing; of dppo and ipo: tokens whose probability fell by more, 0.2 and 0.1',
+    mask_high: 'the same for tokens with a larger ratio, or whose probability rose by more',
+    kl_tau: 'of dppo and ipo: weight of (ln ρ)², 0.001',
     dr_grpo_tokens: 'of dr_grpo: what a row is divided by; `[sampling] max_tokens` when missing',
     aggregation: 'how tokens are summed',
     import: 'of type "custom": the file with the function',

@@ -241,18 +241,33 @@ function lossRelations({ trainer: { loss, clip_high } }: RatchetConfig): Relatio
   return [...problems, ...maskRelations(loss), ...importRelation(['trainer', 'loss'], loss)];
 }
 
-function maskRelations({ type, aggregation, mask_low, mask_high, dr_grpo_tokens }: WrittenLoss): RelationProblem[] {
+function maskRelations({
+  type,
+  aggregation,
+  mask_low,
+  mask_high,
+  kl_tau,
+  dr_grpo_tokens,
+}: WrittenLoss): RelationProblem[] {
+  const isTrustRegion = type === 'dppo' || type === 'ipo';
   const at = (key: string) => ['trainer', 'loss', key];
   const problems: RelationProblem[] = [];
   for (const [key, value] of Object.entries({ mask_low, mask_high })) {
-    if (value === undefined || type === 'importance_sampling') continue;
+    if (value === undefined || type === 'importance_sampling' || isTrustRegion) continue;
     problems.push({
       paths: [at(key), at('type')],
-      expected: 'type = "importance_sampling" beside it: no other loss leaves tokens out by their ratio',
+      expected: 'type = "importance_sampling", "dppo" or "ipo" beside it: no other loss leaves tokens out',
       received: `type = "${type}"`,
     });
   }
-  if (mask_low !== undefined && mask_high !== undefined && mask_low >= mask_high) {
+  if (kl_tau !== undefined && !isTrustRegion) {
+    problems.push({
+      paths: [at('kl_tau'), at('type')],
+      expected: 'type = "dppo" or "ipo" beside it; of other losses [kl_penalty] has the KL term',
+      received: `type = "${type}"`,
+    });
+  }
+  if (!isTrustRegion && mask_low !== undefined && mask_high !== undefined && mask_low >= mask_high) {
     problems.push({
       paths: [at('mask_low'), at('mask_high')],
       expected: `a number < mask_high (${mask_high}): tokens are kept when mask_low ≤ ratio ≤ mask_high`,

@@ -168,15 +168,23 @@ function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
   };
 }
 
+/** prime-rl's, of the losses that are its own. */
+const defaultMasks: Readonly<Record<string, { low: number; high: number; klTau: number }>> = {
+  dppo: { low: 0.2, high: 0.2, klTau: 1e-3 },
+  ipo: { low: 0.1, high: 0.1, klTau: 1e-3 },
+};
+
 function lossSpec({ trainer, sampling }: RatchetConfig): RunSpec['loss'] {
-  const { type, clip_low, mask_low, mask_high, aggregation, import: file } = trainer.loss;
+  const { type, clip_low, mask_low, mask_high, kl_tau, aggregation, import: file } = trainer.loss;
+  const usual = defaultMasks[type] ?? { low: 0, high: null, klTau: 0 };
   const clipHigh = trainer.loss.clip_high ?? trainer.clip_high;
   return {
     type,
     clipLow: clip_low ?? (type === 'cispo' ? 0 : defaultClip.low),
     clipHigh: clipHigh ?? (type === 'cispo' ? defaultClip.cispoHigh : defaultClip.high),
-    maskLow: mask_low ?? 0,
-    maskHigh: mask_high ?? null,
+    maskLow: mask_low ?? usual.low,
+    maskHigh: mask_high ?? usual.high,
+    klTau: kl_tau ?? usual.klTau,
     aggregation,
     maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
     import: file === undefined ? null : { path: file, sha256: null },

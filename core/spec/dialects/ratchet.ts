@@ -92,7 +92,7 @@ export const loraModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj',
 export const defaultLoraRank = 16;
 export const defaultLoraAlpha = 32;
 
-const lossTypes = ['cispo', 'grpo', 'importance_sampling', 'custom'] as const;
+const lossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'custom'] as const;
 const advantageTypes = ['centered', 'std_normalized', 'custom'] as const;
 /** Code of the user's: a path from the config's folder if it begins with a dot. */
 const codeFile = () =>
@@ -248,6 +248,7 @@ export const RatchetConfig = z.strictObject({
           clip_high: positive().optional(),
           mask_low: atLeastZero().optional(),
           mask_high: positive().optional(),
+          kl_tau: atLeastZero().optional(),
           dr_grpo_tokens: whole(1).optional(),
           aggregation: choice('token', 'sequence', 'dr_grpo').default('token'),
           import: codeFile().optional(),

@@ -4,8 +4,10 @@ import { test } from 'node:test';
 import { z } from 'zod';
 import { convertConfig } from '../../../core/spec/convert-config.ts';
 import { becomes, converted, type Dialect, ignored, together } from '../../../core/spec/dialects/dialect.ts';
+import { dialectNamed } from '../../../core/spec/dialects/index.ts';
 import { ratchet } from '../../../core/spec/dialects/ratchet-dialect.ts';
 import { parseRunConfig } from '../../../core/spec/parse-run-config.ts';
+import type { RunSpec } from '../../../core/spec/run-spec.ts';
 import { environmentId, flag, positive, text, whole } from '../../../core/spec/values.ts';
 
 /** A small system with other words, other defaults, a renamed table and a value that is written in another way. */
@@ -147,4 +149,21 @@ test('a run with arguments of a server is read as ours after it was written in o
     assert.equal(there.readAs.dialect, 'ratchet');
     assert.deepEqual(there.spec, here.spec);
   }
+});
+
+test('a run of Hosted Training is written as prime-rl reads it today; what its defaults bring is said', () => {
+  const seed = readFileSync(new URL('../../data/configs/seeds/hosted-alphabet-sort.toml', import.meta.url), 'utf8');
+  const result = convertConfig(seed, { file: 'run.toml', from: 'hosted', to: dialectNamed('prime-rl') });
+  assert(result?.ok, JSON.stringify(result));
+  assert.match(result.toml, /\[monitors\.wandb\]\nproject = "alphabet-sort"/);
+  assert.match(result.toml, /max_completion_tokens = 512/);
+  assert.ok(
+    result.warnings.includes('seq_len = 2048 comes with prime-rl 0.8.1: its default'),
+    result.warnings.join('\n'),
+  );
+  const [here, there] = [
+    meaning(seed, dialectNamed('hosted')),
+    meaning(result.toml, dialectNamed('prime-rl')),
+  ] as RunSpec[];
+  assert.deepEqual({ ...there, later: {} }, { ...here, later: {} });
 });

@@ -42,9 +42,10 @@ describe('run files that people have', () => {
     const { readAs } = accept(seeds.find(({ name }) => name.includes('hosted'))!.text, 'x.toml');
     assert.deepEqual(
       readAs.alternatives.map(({ dialect }) => dialect),
-      ['flat', 'ratchet'],
+      ['hosted-0.5.61', 'flat', 'ratchet'],
     );
-    assert.ok(readAs.alternatives[0]!.differs.includes('learningRate: 0.0001 here, 0.000001 there'));
+    assert.ok(readAs.alternatives[0]!.differs.includes('loss.type: "dppo" here, "importance_sampling" there'));
+    assert.ok(readAs.alternatives[1]!.differs.includes('learningRate: 0.0001 here, 0.000001 there'));
   });
 });
 

@@ -77,7 +77,7 @@ name = "qwen3-30b-i-alphabet-sort"
       },
     ]);
     assert.equal(warnings.length, 1);
-    assert.deepEqual([spec.lora?.r, spec.lora?.alpha, spec.loss.maskHigh], [16, 32, 8]);
+    assert.deepEqual([spec.lora?.r, spec.lora?.alpha, spec.loss.maskHigh], [16, 32, 0.2]);
   });
 
   test('what is left out has the documented defaults, and a filter that is off keeps everything', () => {

@@ -56,6 +56,24 @@ describe('which prime-rl a file is of', () => {
   });
 });
 
+describe('the loss', () => {
+  const lossOf = (settings: string) => accept(`${today}[trainer.loss]\n${settings}`).spec.loss;
+
+  test('of today is DPPO with its bounds, of 0.4 importance sampling over a mask', () => {
+    assert.equal(accept(seed).spec.loss.type, 'importance_sampling');
+    const { type, maskLow, maskHigh, klTau, aggregation } = lossOf('');
+    assert.deepEqual([type, maskLow, maskHigh, klTau, aggregation], ['dppo', 0.2, 0.2, 0.001, 'token']);
+  });
+
+  test('has the bounds that are written', () => {
+    const moved = lossOf('dppo_mask_low = 0.3\ndppo_mask_high = 0.1\nkl_tau = 0.0\n');
+    assert.deepEqual([moved.maskLow, moved.maskHigh, moved.klTau], [0.3, 0.1, 0]);
+    const ipo = lossOf('type = "ipo"\nipo_threshold = 0.05\n');
+    assert.deepEqual([ipo.type, ipo.maskLow, ipo.maskHigh, ipo.klTau], ['ipo', 0.05, 0.05, 0.001]);
+    assert.equal(lossOf('type = "ipo"\n').maskHigh, 0.1);
+  });
+});
+
 describe('older names', () => {
   test('mean what the newer ones mean, with one warning for each', () => {
     const [old, now] = [accept(before), accept(today)];
@@ -220,6 +238,12 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       `${today}[trainer.scheduler]\ntype = "linear"\nwarmup_steps = 60\ndecay_steps = 60\n`,
       'trainer.scheduler.decay_steps',
       /at most max_steps less warmup_steps/,
+    ],
+    'a loss that the engine has not': [`${today}[trainer.loss]\nadv_tau = 0.5\n`, 'trainer.loss.adv_tau', /1/],
+    'a bound of another loss': [
+      `${today}[trainer.loss]\nipo_threshold = 0.2\n`,
+      'trainer.loss.ipo_threshold',
+      /type = "ipo" beside it/,
     ],
     'evaluations of nothing': [`${today}[orchestrator.eval]\n`, 'orchestrator.eval.source', /at least one/],
   };

@@ -33,6 +33,7 @@ describe('what is trained and how', () => {
       clipHigh: 3,
       maskLow: 0,
       maskHigh: null,
+      klTau: 0,
       aggregation: 'token',
       maxTokens: 512,
       import: null,
@@ -44,6 +45,11 @@ describe('what is trained and how', () => {
     assert.deepEqual([own.clipLow, own.clipHigh, own.aggregation, own.maxTokens], [0.8, 1.28, 'dr_grpo', 512]);
     const masked = at('[trainer.loss]\ntype = "importance_sampling"\nmask_low = 0.125\nmask_high = 8\n');
     assert.deepEqual([masked.maskLow, masked.maskHigh], [0.125, 8]);
+    const [dppo, ipo] = ['dppo', 'ipo'].map((type) => at(`[trainer]\nloss = "${type}"\n`));
+    assert.deepEqual([dppo!.maskLow, dppo!.maskHigh, dppo!.klTau], [0.2, 0.2, 0.001]);
+    assert.deepEqual([ipo!.maskLow, ipo!.maskHigh, ipo!.klTau], [0.1, 0.1, 0.001]);
+    const moved = at('[trainer.loss]\ntype = "dppo"\nmask_low = 0.3\nmask_high = 0.1\nkl_tau = 0\n');
+    assert.deepEqual([moved.maskLow, moved.maskHigh, moved.klTau], [0.3, 0.1, 0]);
     const divided = at('[trainer.loss]\ntype = "grpo"\naggregation = "dr_grpo"\ndr_grpo_tokens = 2048\n');
     assert.equal(divided.maxTokens, 2048);
     const custom = at('[trainer.loss]\ntype = "custom"\nimport = "./my-loss.ts"\n');
@@ -59,7 +65,8 @@ describe('what is trained and how', () => {
     assert.match(at('type = "custom"').expected, /a file with the code/);
     assert.match(at('import = "./x.ts"').expected, /type = "custom"/);
     assert.match(at('type = "custom"\nimport = "./x.py"').expected, /a .ts or .js file/);
-    assert.match(at('mask_low = 0.5').expected, /type = "importance_sampling" beside it/);
+    assert.match(at('mask_low = 0.5').expected, /type = "importance_sampling", "dppo" or "ipo" beside it/);
+    assert.match(at('kl_tau = 0.1').expected, /type = "dppo" or "ipo" beside it; of other losses \[kl_penalty\]/);
     assert.match(at('type = "importance_sampling"\nmask_low = 2\nmask_high = 1').expected, /a number < mask_high/);
     assert.match(at('dr_grpo_tokens = 5').expected, /aggregation = "dr_grpo" beside it/);
     assert.equal(only(`${minimal}[trainer]\nloss = "ppo"\n`).path, 'trainer.loss.type');

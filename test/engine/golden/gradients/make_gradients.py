@@ -26,6 +26,9 @@ HERE = Path(__file__).parent
 MAX_TOKENS = 9  # what dr_grpo divides by
 SAMPLING_WEIGHT_MAX = 2.0  # tokens drawn from another distribution than the behaviour policy's weigh no more
 CLIP = {"cispo": (0.0, 1.1), "grpo": (0.85, 1.2), "importance_sampling": (0.0, 1e9)}
+# How far a probability may move, down and up, and what (ln ratio)^2 weighs.
+TRUST = {"dppo": (0.003, 0.004), "ipo": (0.004, 0.003)}
+KL_TAU = 0.05
 
 SHAPE = dict(
     vocab_size=13,
@@ -80,6 +83,9 @@ EVERY_LOSS = [
     case("importance_sampling"),
     case("importance_sampling", "sequence", beta=0.3),
     case("importance_sampling", "dr_grpo"),
+    case("dppo"),
+    case("dppo", "dr_grpo", beta=0.3),
+    case("ipo", "sequence"),
 ]
 # In these rows tokens were drawn from a modified distribution.
 FOLDERS_WITH_SAMPLING_LOGPROBS = ("llama", "qwen2-lora")
@@ -172,8 +178,20 @@ def is_telling(samples, log_ratios):
     return low.sum() > 0 and high.sum() > 0 and 0 < is_clipped("cispo", ratios, advantages)[1].sum() < len(ratios)
 
 
+def trust_bounds(loss, logprobs, behavior, advantages):
+    """prime-rl's losses "default" (DPPO) and "ipo": tokens whose probability has moved too far, down and up."""
+    moved = logprobs.detach().exp() - behavior.exp()
+    low, high = TRUST[loss]
+    assert all(((moved / edge - 1).abs() > 0.005).all() for edge in (-low, high)), "a token at a kink"
+    low, high = moved < -low, moved > high
+    return (low, high) if loss == "ipo" else (low & (advantages <= 0), high & (advantages > 0))
+
+
 def token_loss(loss, logprobs, behavior, advantages):
     ratio = (logprobs - behavior).exp()
+    if loss in TRUST:
+        low, high = trust_bounds(loss, logprobs, behavior, advantages)
+        return -(~(low | high)).double() * ratio * advantages + KL_TAU * (logprobs - behavior) ** 2
     low, high = CLIP[loss]
     if loss == "cispo":  # MiniMax-M1 (2025), eq. 4, without a lower clip
         return -ratio.clamp(max=high).detach() * advantages * logprobs
@@ -211,7 +229,10 @@ def run_case(model, samples, case, temperature):
                 advantages = advantages * (behavior - column("samplingLogprobs")).exp().clamp(max=SAMPLING_WEIGHT_MAX)
             difference = (logprobs - behavior).detach()
             ratio = difference.exp()
-            low, high = is_clipped(case["loss"], ratio, advantages)
+            if case["loss"] in TRUST:
+                low, high = trust_bounds(case["loss"], logprobs, behavior, advantages)
+            else:
+                low, high = is_clipped(case["loss"], ratio, advantages)
             d = column("referenceLogprobs") - logprobs
             k3 = d.exp() - d - 1  # Schulman, Approximating KL divergence (2020)
             per_token = token_loss(case["loss"], logprobs, behavior, advantages) + case["beta"] * k3
@@ -248,8 +269,11 @@ def write_cases(folder, model, gradients_of, vocabulary, generator, base=None):
         metrics = run_case(model, samples, case, temperature)
         gradients = gradients_of(model)
         metrics["gradNorm"] = float(sum((gradient**2).sum() for gradient in gradients.values()).sqrt())
-        clip_low, clip_high = CLIP.get(case["loss"], (0.0, 1.0))
+        clip_low, clip_high = {**CLIP, **TRUST}.get(case["loss"], (0.0, 1.0))
         more = dict(name=name_of(case), temperature=temperature, clipLow=clip_low, clipHigh=clip_high, maxTokens=MAX_TOKENS)
+        if case["loss"] in TRUST:
+            assert metrics["clipFractionLow"] > 0 and metrics["clipFractionHigh"] > 0, "the mask acts on some"
+            more |= dict(klTau=KL_TAU)
         expected.append({**more, **case, "metrics": metrics})
         tensors |= {f"{name_of(case)}/{name}": gradient.float().contiguous() for name, gradient in gradients.items()}
     save_file(tensors, folder / "gradients.safetensors")

@@ -15,11 +15,13 @@ export type GoldenSample = TrainSample & { readonly referenceLogprobs: readonly 
 
 export interface LossCase {
   readonly name: string;
-  readonly loss: 'sft' | 'cispo' | 'grpo' | 'importance_sampling';
+  readonly loss: 'sft' | 'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'ipo';
   readonly aggregation: 'token' | 'sequence' | 'dr_grpo';
   readonly temperature: number;
   readonly clipLow: number;
   readonly clipHigh: number;
+  /** Of dppo and ipo, whose bounds clipLow and clipHigh are. */
+  readonly klTau?: number;
   readonly maxTokens: number;
   readonly beta: number;
   /** By the names of SftMetrics and TrainMetrics. */
@@ -79,7 +81,9 @@ export async function computeCase(
   lossCase: LossCase,
   limits: { readonly microBatchRows?: number } = {},
 ): Promise<SftMetrics | TrainMetrics> {
-  const { loss: type, aggregation, clipLow, clipHigh, maxTokens, temperature, beta } = lossCase;
+  const { loss: type, aggregation, clipLow, clipHigh, klTau, maxTokens, temperature, beta } = lossCase;
+  const bounds =
+    klTau === undefined ? { clipLow, clipHigh } : { clipHigh, maskLow: clipLow, maskHigh: clipHigh, klTau };
   const { samples } = golden;
   const common = { learningRate: 0, optimizer, ...limits };
   if (type === 'sft') return (await trainer.sftStep(samples, common)).metrics;
@@ -87,7 +91,7 @@ export async function computeCase(
     { samples },
     {
       ...common,
-      loss: { type, aggregation, clipLow, clipHigh, maxTokens },
+      loss: { type, aggregation, ...bounds, maxTokens },
       temperature,
       klBeta: beta,
       ...(beta > 0 && { referenceLogprobs: samples.map(({ referenceLogprobs }) => referenceLogprobs) }),
