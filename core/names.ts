@@ -110,11 +110,16 @@ function nameOfFile(file: string): string {
   return spelt === '' || spelt === 'agg' ? 'environment' : spelt;
 }
 
+type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' }>;
+/** As a history may hold it that was begun before there were endpoints. */
+type SaidServers =
+  { readonly kind: 'module' } | (Pick<PoolSpec, 'kind' | 'url'> & Partial<Pick<PoolSpec, 'endpoints'>>);
+
 /** The servers that a run file names, for people; null where it names none. */
-export function namedServers(inference: InferenceSpec): string | null {
+export function namedServers(inference: SaidServers): string | null {
   if (inference.kind === 'module') return null;
   const { url, endpoints } = inference;
-  if (endpoints !== null) return `the servers of "${endpoints.id}" in ${endpoints.path}`;
+  if (endpoints) return `the servers of "${endpoints.id}" in ${endpoints.path}`;
   if (url === null) return null;
   const urls = [url].flat();
   return urls.length === 1 ? `the server at ${urls[0]}` : `${urls.length} servers: ${urls.join(', ')}`;
