@@ -29,7 +29,7 @@ export const createBroadcastWeights =
       const canary = bytes && decodeJson<Canary>(bytes, key);
       if (!canary || canary.digest !== policy.digest || !servers.score) return { canaryDifference: null };
       const { tokenIds, positions, logprobs } = canary;
-      const sampled = await servers.score({ policy: served, tokenIds, positions });
+      const sampled = await servers.score({ policy: served, tokenIds, positions, expected: logprobs });
       if (!sampled) return { canaryDifference: null };
       return { canaryDifference: Math.max(...logprobs.map((logprob, i) => Math.abs(logprob - sampled[i]!))) };
     });

@@ -17,7 +17,7 @@ import { decodeJson, encodeJson, putRows } from '../backends/store/objects.ts';
 import type { GenerateDependencies } from './generate-rollouts.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { playRollout } from './play-rollout.ts';
-import { samplePolicy, turnSeed } from './sample-policy.ts';
+import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
 import { resultsOf } from './results.ts';
 import { requireCommit, servedPolicy, specOf, storeOf } from './run-access.ts';
 import { Standstill } from './standstill.ts';
@@ -107,8 +107,16 @@ async function evaluateOne(
         signal: stop,
         // Not keyed by the step: the same random numbers at every evaluation make the curve smoother.
         openPolicy: () =>
-          samplePolicy({ inference, tokenizer, served, sampling, signal: stop }, (turn) =>
-            turnSeed('eval', spec.seed, entry.name, exampleId, index, turn),
+          samplePolicy(
+            {
+              inference,
+              tokenizer,
+              served,
+              sampling,
+              signal: stop,
+              place: samplePlace([served.name, 'eval', entry.name, exampleId], index),
+            },
+            (turn) => turnSeed('eval', spec.seed, entry.name, exampleId, index, turn),
           ),
       });
       const rollout = await playing.catch((reason: unknown) => {

@@ -17,7 +17,7 @@ import { isShutdown, lastProgress, withHeartbeat } from './heartbeat.ts';
 import { playRollout } from './play-rollout.ts';
 import { RolloutJournal } from './rollout-journal.ts';
 import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
-import { samplePolicy, turnSeed } from './sample-policy.ts';
+import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
 import { GenerationSitting, type NotReady, type SittingProgress } from './generation-sitting.ts';
 import { lostIn } from './work-under-way.ts';
 import { type OpenTokenizer, policyTokenizer } from './stored-template.ts';
@@ -292,6 +292,7 @@ async function openPlayers(
               sampling,
               signal,
               promptTokensMax: spec.maxPromptTokens,
+              place: samplePlace([run.name, run.lineage, group], index),
               ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
               onTurn(turn, position) {
                 sitting.work.sampled(pieceOf(place), turn.tokenIds.length);

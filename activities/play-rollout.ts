@@ -1,4 +1,5 @@
 import { rolloutAttemptsMax } from '../core/limits.ts';
+import { onAbort } from '../core/on-abort.ts';
 import { outcomeOfFailure } from '../core/rl/failures.ts';
 import { type FailedOutcome, isOutcome, isRewardedOutcome, type Rollout } from '../core/rl/rollout.ts';
 import type { EnvironmentEntry, Environments } from '../backends/environments/index.ts';
@@ -88,7 +89,7 @@ function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise((resolve, reject) => {
     const stop = (): void => reject(signal.reason as Error);
     if (signal.aborted) stop();
-    signal.addEventListener('abort', stop, { once: true });
-    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
+    const forget = onAbort(signal, stop);
+    work.then(resolve, reject).finally(forget);
   });
 }

@@ -23,7 +23,7 @@ export function resultsOf(
     environment: id,
     args,
     model: spec.name,
-    baseUrl: ('url' in inference ? inference.url : null) ?? '',
+    baseUrl: 'url' in inference ? [inference.url ?? ''].flat().join(' ') : '',
     sampling: samplingArgs(sampling),
     tools,
     ...(python ? { versions: { verifiers: python.verifiers, environment: python.version } } : {}),

@@ -4,7 +4,7 @@ import type { ChatMessage, Turn } from '../core/rl/rollout.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { type ChatTokenizer, ConversationPrompts, readToolCalls } from '../engine/index.ts';
 import type { Policy, SampleOptions } from '../backends/environments/types.ts';
-import type { Inference, Sample, ServedPolicy } from '../backends/inference/index.ts';
+import type { Inference, Sample, SamplePlace, ServedPolicy } from '../backends/inference/index.ts';
 
 export interface SamplePolicyOptions {
   readonly inference: Pick<Inference, 'sample'>;
@@ -14,6 +14,8 @@ export interface SamplePolicyOptions {
   readonly signal?: AbortSignal;
   /** Tokens of the longest first prompt; null or missing = what the server takes. */
   readonly promptTokensMax?: number | null;
+  /** Whose turns these are, for servers that keep what belongs together. */
+  readonly place?: SamplePlace;
   /** Turns that this rollout finished before; each is given again instead of sampled, while the prompts agree. */
   readonly recorded?: readonly Turn[];
   /** Told every turn that was sampled, and its position in the rollout. */
@@ -33,7 +35,7 @@ export interface PlayedPolicy extends Policy {
  * goes on from an earlier turn begins with the very tokens of that turn.
  */
 export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
-  const { inference, tokenizer, served, signal, recorded = [], onTurn } = options;
+  const { inference, tokenizer, served, signal, place, recorded = [], onTurn } = options;
   const { templateArguments, ...sampling } = options.sampling;
   const prompts = new ConversationPrompts(tokenizer);
   const turns: Turn[] = [];
@@ -60,7 +62,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
           return known;
         }
         const seed = seedOfTurn(position);
-        const sample = await inference.sample({ ...sampling, policy: served, promptTokenIds, seed, signal });
+        const sample = await inference.sample({ ...sampling, ...place, policy: served, promptTokenIds, seed, signal });
         requireTokens(sample);
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
@@ -103,6 +105,12 @@ function requireTokens({ tokenIds }: Partial<Sample>): void {
     'InferenceRejected',
     'The inference server gave no token ids for what it sampled. Expected the ids of every token with their log probabilities (vLLM: return_token_ids); without them nothing of it can be trained on.',
   );
+}
+
+/** The names of a rollout and its group, as servers and their headers may have them. */
+export function samplePlace(group: readonly (string | number)[], index: number): SamplePlace {
+  const name = group.map((word) => encodeURIComponent(word)).join('/');
+  return { session: `${name}/${index}`, group: name };
 }
 
 /** A stop text ends a turn and is not part of what was said, as with vLLM. */

@@ -6,6 +6,7 @@ import { engineTrain } from './engine-train.ts';
 import { faults } from './faults.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
+import { rolloutsNative } from './rollouts-native.ts';
 import { rolloutsVerifiers } from './rollouts-verifiers.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
@@ -35,6 +36,7 @@ for (const command of [
   view,
   statusLatency,
   configs,
+  rolloutsNative,
 ])
   bench.addCommand(command);
 

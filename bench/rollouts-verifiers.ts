@@ -25,7 +25,7 @@ import { median, round } from './statistics.ts';
 const peerProgram = fileURLToPath(new URL('peers/verifiers_generate.py', import.meta.url));
 const environments = fileURLToPath(new URL('../test/data/verifiers', import.meta.url));
 const v1PeerProgram = fileURLToPath(new URL('peers/verifiers_v1_episodes.py', import.meta.url));
-const requirements = fileURLToPath(new URL('../python/verifiers-requirements.txt', import.meta.url));
+const requirements = fileURLToPath(new URL('../python/verifiers-v0-requirements.txt', import.meta.url));
 const v1Requirements = fileURLToPath(new URL('../python/verifiers-v1-requirements.txt', import.meta.url));
 
 /**

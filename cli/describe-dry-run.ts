@@ -1,5 +1,5 @@
 import type { DryRun, EmbeddedMemory, GpuMemory } from '../backends/configs/dry-run.ts';
-import { isHubId } from '../core/names.ts';
+import { isHubId, namedServers } from '../core/names.ts';
 import { gpuSettingsOf } from '../core/spec/gpu-settings.ts';
 import type { MemoryPlan } from '../core/spec/memory-plan.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
@@ -42,11 +42,8 @@ function processes(spec: RunSpec): string[] {
   const { trainer, inference } = spec;
   const trains = trainer.kind === 'module' ? trainer.import.path : `the embedded engine on ${trainer.provider}`;
   const samples =
-    inference.kind === 'module'
-      ? inference.import.path
-      : inference.url !== null
-        ? `the server at ${inference.url}`
-        : `one policy server on ${inference.provider}`;
+    namedServers(inference) ??
+    (inference.kind === 'module' ? inference.import.path : `one policy server on ${inference.provider}`);
   const here = isHubId(spec.model)
     ? 'nothing, since the model is not here (see below)'
     : `trained by ${trains}, sampled by ${samples}`;

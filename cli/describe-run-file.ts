@@ -1,5 +1,6 @@
 import type { Obstacle, RunFileReport } from '../backends/configs/examine-run-file.ts';
 import { showStoreUri } from '../backends/store/store-uri.ts';
+import { namedServers } from '../core/names.ts';
 import type { Advice, NotYet, ReadAs } from '../core/spec/parse-run-config.ts';
 import { formatPlace, formatProblems } from '../core/spec/problems.ts';
 import type { PythonEnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
@@ -86,6 +87,8 @@ function packageOf({ version, verifiers, api }: PythonEnvironmentSpec): string {
 
 function sampledBy(inference: RunSpec['inference']): string {
   if (inference.kind === 'module') return `, sampled by ${inference.import.path}`;
+  const servers = namedServers(inference);
+  if (servers !== null) return `, sampled by ${servers}`;
   return inference.provider === 'cpu' ? '' : `, sampled on ${inference.provider}`;
 }
 

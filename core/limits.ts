@@ -108,6 +108,15 @@ export const rolloutsInFlightMax = 4_096;
 /** How long an activity goes on asking an inference server that does not answer before Temporal's retry takes over. */
 export const inferencePatienceMs = 20_000;
 
+/** Of one request to an inference server, where a run does not say: as long as generation_timeout gives a sitting. */
+export const inferenceTimeoutDefaultS = 600;
+
+/** Prompts in flight at one inference server, where a run does not say: more wait for their turn here and not there. */
+export const inferenceConcurrencyDefault = 2_048;
+
+/** Rollouts and groups whose inference server is remembered, of all runs of a worker: several times what is in flight. */
+export const stickySessionsMax = 8 * rolloutsInFlightMax;
+
 if (roundsBeforeWidening >= samplingRoundsMax) throw new Error('widening must come before the run pauses');
 if (heartbeatIntervalMs * 3 > heartbeatTimeoutDefaultS * 1000) {
   throw new Error('heartbeats must fit three times in their timeout');

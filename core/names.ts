@@ -1,3 +1,5 @@
+import type { InferenceSpec } from './spec/run-spec.ts';
+
 /** Names that several processes must agree on. */
 
 /** Task queues by what the machine needs: orchestration (CPU, store), rollouts (environments), training (one GPU). */
@@ -106,4 +108,19 @@ function nameOfFile(file: string): string {
     .replace(/^[^A-Za-z0-9]+/, '')
     .slice(0, 64);
   return spelt === '' || spelt === 'agg' ? 'environment' : spelt;
+}
+
+type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' }>;
+/** As a history may hold it that was begun before there were endpoints. */
+type SaidServers =
+  { readonly kind: 'module' } | (Pick<PoolSpec, 'kind' | 'url'> & Partial<Pick<PoolSpec, 'endpoints'>>);
+
+/** The servers that a run file names, for people; null where it names none. */
+export function namedServers(inference: SaidServers): string | null {
+  if (inference.kind === 'module') return null;
+  const { url, endpoints } = inference;
+  if (endpoints) return `the servers of "${endpoints.id}" in ${endpoints.path}`;
+  if (url === null) return null;
+  const urls = [url].flat();
+  return urls.length === 1 ? `the server at ${urls[0]}` : `${urls.length} servers: ${urls.join(', ')}`;
 }

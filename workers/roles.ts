@@ -23,6 +23,8 @@ export interface RoleOptions {
   readonly followsMetrics?: boolean;
   /** Of `/metrics`; the usual one or another when not said. */
   readonly metricsPort?: number | undefined;
+  /** Environment variables that workers see beside the usual ones: keys that a run file names. */
+  readonly workersSee?: readonly string[];
   /** Processes of a role; one where not said. */
   readonly count?: Partial<Readonly<Record<WorkerRole, number>>>;
 }
@@ -33,6 +35,7 @@ export function localRoles({
   policyPort,
   followsMetrics = true,
   metricsPort,
+  workersSee = [],
   count = {},
 }: RoleOptions): Role[] {
   const policyUrl = policyUrlAt(policyPort);
@@ -56,7 +59,12 @@ export function localRoles({
       name: i === 0 ? `${role} worker` : `${role} worker ${i + 1}`,
       args: [...program('./main'), '--role', role],
       ...(role === 'orchestrator' && i === 0 ? { argsAtOwnServer: ['--take-over'], aloud: 'upgrade: ' } : {}),
-      passEnv: [...environmentForStore, ...environmentForVerifiers, ...variablesOfEnvironments(process.env)],
+      passEnv: [
+        ...environmentForStore,
+        ...workersSee,
+        ...environmentForVerifiers,
+        ...variablesOfEnvironments(process.env),
+      ],
       // Who orchestrates only looks at datasets.
       env: { RATCHET_POLICY_URL: policyUrl, ...(role === 'orchestrator' ? { RATCHET_PYTHON_CHILDREN: '1' } : {}) },
       ready: { line: `${role} worker ready` },

@@ -125,12 +125,16 @@ function orchestratorActivities(settings: WorkerSettings, connection: NativeConn
   });
 }
 
-/** One client per server: calls of all activities of this process travel together. */
+function say(line: string): void {
+  process.stderr.write(`${line}\n`);
+}
+
+/** One pool per set of servers: calls of all activities of this process travel together. */
 function inferenceFor({ policyUrl }: WorkerSettings): (spec: RunSpec) => Inference {
   const opened = new Map<string, Inference>();
   return (spec) => {
     const key = JSON.stringify(spec.inference);
-    const known = opened.get(key) ?? openInference(spec.inference, policyUrl);
+    const known = opened.get(key) ?? openInference(spec.inference, policyUrl, say);
     opened.set(key, known);
     return known;
   };

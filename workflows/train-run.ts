@@ -1,6 +1,6 @@
 import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
 import { canaryDifferenceMax, historyEventsMax, refusedAttemptsMax } from '../core/limits.ts';
-import { versionName } from '../core/names.ts';
+import { namedServers, versionName } from '../core/names.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';
@@ -274,7 +274,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   async function broadcastWeights(policy: PolicyVersion): Promise<void> {
-    const servers = (spec.inference.kind === 'embedded' ? spec.inference.url : null) ?? 'the policy servers';
+    const servers = namedServers(spec.inference) ?? 'the policy servers';
     const summary = `${versionName(policy)} to ${servers}`;
     const { canaryDifference } = await desk.waitFor(
       `broadcast ${summary}`,

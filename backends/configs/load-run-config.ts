@@ -15,6 +15,7 @@ import type { KeyPath } from '../../core/spec/positions.ts';
 import { ConfigProblems, type Place, type Problem } from '../../core/spec/problems.ts';
 import type { ChatTemplateSpec, CodeRef, DataRef, RunSpec } from '../../core/spec/run-spec.ts';
 import { environmentFinder } from '../environments/find.ts';
+import { readEndpoints } from '../inference/endpoints-file.ts';
 import { sha256 } from '../store/file-store.ts';
 import { resolveStoreUri } from '../store/index.ts';
 import { begunWith } from './begun-run.ts';
@@ -106,6 +107,7 @@ export async function loadRunConfig(
   const code = await readCodeOf(spec, folder, tried);
   const environments = await readEnvironments(spec, folder, tried);
   const around = { folder, projectFolder, reachesStore };
+  const inference = await readServers(spec.inference, { folder, projectFolder }, tried);
   const data = await tried([['sft', 'data']], () => readData({ ...spec, store }, around));
   const template = await tried([['tokenizer', 'chat_template']], () => readTemplate({ ...spec, store }, around));
   if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
@@ -124,7 +126,7 @@ export async function loadRunConfig(
       loss: { ...spec.loss, import: code.loss },
       advantage: code.advantage === null ? spec.advantage : { import: code.advantage },
       trainer: withCode(spec.trainer, code.trainer),
-      inference: withCode(spec.inference, code.inference),
+      inference: withCode(inference, code.inference),
       model: await resolveModel(spec.model, folder, projectFolder),
       store,
     },
@@ -222,6 +224,29 @@ async function readTemplate(
     if (begun && error instanceof Refused) return goesOn('has become unreadable');
     throw error;
   }
+}
+
+/** The alias of an endpoints file: where that is, and that it will do as it is now. */
+async function readServers(
+  spec: RunSpec['inference'],
+  { folder, projectFolder }: { readonly folder: string; readonly projectFolder: string },
+  tried: Tried,
+): Promise<RunSpec['inference']> {
+  if (spec.kind === 'module' || spec.endpoints === null) return spec;
+  const endpoints = { ...spec.endpoints, path: resolvePath(spec.endpoints.path, folder, projectFolder) };
+  const names = [
+    ['inference', 'endpoints_path'],
+    ['inference', 'endpoint_id'],
+  ];
+  await tried(names, () => {
+    try {
+      return Promise.resolve(readEndpoints(endpoints));
+    } catch (error) {
+      if (!(error instanceof RatchetError)) throw error;
+      throw new Refused({ expected: 'an endpoints.toml with this alias', received: error.message }, error);
+    }
+  });
+  return { ...spec, endpoints };
 }
 
 interface LoadedData {

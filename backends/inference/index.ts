@@ -1,18 +1,79 @@
 import type { InferenceSpec } from '../../core/spec/run-spec.ts';
 import { EmbeddedInference } from './embedded.ts';
+import { readEndpoints, watchEndpoints } from './endpoints-file.ts';
+import { ModelServer, type ServerAddress } from './model-server.ts';
 import { ModuleInference } from './module.ts';
+import { OpenAiInference } from './openai.ts';
+import { ServerPool } from './pool.ts';
 import type { Inference } from './types.ts';
 
-export type { Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
+export type { ServerAddress } from './model-server.ts';
+export type {
+  ChatRequest,
+  ChatSample,
+  Inference,
+  Sample,
+  SamplePlace,
+  SampleRequest,
+  ScoreRequest,
+  ServedPolicy,
+} from './types.ts';
 
-/** `defaultUrl` is the policy server this machine's `ratchet dev` started. */
-export function openInference(spec: InferenceSpec, defaultUrl: string): Inference {
+/** `defaultUrl` is the policy server this machine's `ratchet dev` started. `say` is told what becomes of the servers. */
+export function openInference(
+  spec: InferenceSpec,
+  defaultUrl: string,
+  say: (line: string) => void = () => undefined,
+): Inference {
   switch (spec.kind) {
     case 'embedded':
-      return new EmbeddedInference(spec.url ?? defaultUrl, spec.provider);
+      return new EmbeddedInference(openPool(spec, defaultUrl, say));
+    case 'openai':
+      return new OpenAiInference(openPool(spec, defaultUrl, say));
     case 'module':
       return new ModuleInference(spec);
     default:
       return spec satisfies never;
   }
+}
+
+const lookMs = 10_000;
+
+/** Whether a server can be asked for turns. Throws what keeps it from that. */
+export async function lookAtServer(address: ServerAddress): Promise<void> {
+  const server = new ModelServer(address, { timeoutMs: lookMs, provider: 'cpu' });
+  try {
+    await server.look();
+  } finally {
+    server.close();
+  }
+}
+
+type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' }>;
+
+function openPool(spec: PoolSpec, defaultUrl: string, say: (line: string) => void): ServerPool {
+  const { endpoints, provider, maxConcurrent, timeoutS } = spec;
+  const options = { provider, maxConcurrent, timeoutMs: timeoutS * 1000, say };
+  if (endpoints === null) return new ServerPool(serversOf(spec, defaultUrl), options);
+  const pool = new ServerPool(readEndpoints(endpoints), options);
+  watchEndpoints(endpoints, (servers) => pool.setServers(servers), say);
+  return pool;
+}
+
+/** The servers that a run names, or the one of this machine; of an endpoints file as it is now. Throws `ConfigInvalid`. */
+export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
+  if (spec.endpoints !== null) return readEndpoints(spec.endpoints);
+  const { apiKeyVar, headers, headersFromEnv } = spec;
+  const urls = spec.url === null ? [defaultUrl] : [spec.url].flat();
+  return urls.map((url) => ({ url, apiKeyVar, headers, headersFromEnv, model: null }));
+}
+
+/** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */
+export function keyVariables(spec: InferenceSpec): string[] {
+  if (spec.kind === 'module') return [];
+  const named = serversOf(spec, '').flatMap(({ apiKeyVar, headersFromEnv }) => [
+    ...(apiKeyVar === null ? [] : [apiKeyVar]),
+    ...Object.values(headersFromEnv),
+  ]);
+  return [...new Set(named)];
 }

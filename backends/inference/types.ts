@@ -1,3 +1,4 @@
+import type { ChatMessage, ToolCall, ToolSchema } from '../../core/rl/rollout.ts';
 import type { PolicyVersion } from '../../core/rl/run-state.ts';
 import type { SamplingSpec } from '../../core/spec/run-spec.ts';
 
@@ -11,7 +12,15 @@ export interface ServedPolicy {
 /** What changes the distribution, or the end of a turn, beyond the temperature; nothing where left out. */
 export type SamplingModifiers = Partial<Omit<SamplingSpec, 'maxTokens' | 'temperature' | 'seed' | 'templateArguments'>>;
 
-export interface SampleRequest extends SamplingModifiers {
+/** Whose turn it is: what several servers keep together. Safe to send as a header. */
+export interface SamplePlace {
+  /** One rollout: its turns go to one server while that can be asked, which has read the conversation so far. */
+  readonly session?: string | undefined;
+  /** Its group: the rollouts of one example begin with the same tokens. */
+  readonly group?: string | undefined;
+}
+
+export interface SampleRequest extends SamplingModifiers, SamplePlace {
   readonly policy: ServedPolicy;
   readonly promptTokenIds: readonly number[];
   readonly maxTokens: number;
@@ -26,6 +35,8 @@ export interface ScoreRequest {
   readonly policy: ServedPolicy;
   readonly tokenIds: readonly number[];
   readonly positions: readonly number[];
+  /** What they should be: where there are several servers, the one that is furthest off answers. */
+  readonly expected?: readonly number[];
 }
 
 export interface Sample {
@@ -35,6 +46,33 @@ export interface Sample {
   /** The same of the distribution really drawn from; absent where it is no other. */
   readonly samplingLogprobs?: readonly number[];
   readonly finishReason: 'stop' | 'length';
+}
+
+/** One turn, asked for by its messages: the server renders them with the chat template of its own. */
+export interface ChatRequest extends SamplingModifiers, SamplePlace {
+  readonly policy: ServedPolicy;
+  readonly messages: readonly ChatMessage[];
+  readonly tools?: readonly ToolSchema[];
+  readonly maxTokens: number;
+  /** 0 = greedy. */
+  readonly temperature: number;
+  /** Missing = the server draws as it likes. */
+  readonly seed?: number;
+  /** Training needs the ids that were sampled; evaluations do without, and so may ask servers that have none. */
+  readonly tokens: 'required' | 'none';
+  readonly signal?: AbortSignal | undefined;
+}
+
+export interface ChatSample {
+  readonly text: string;
+  readonly toolCalls?: readonly ToolCall[];
+  readonly finishReason: 'stop' | 'length';
+  /** null where the server gives none, as are the two below. */
+  readonly promptTokenIds: readonly number[] | null;
+  readonly tokenIds: readonly number[] | null;
+  /** One per sampled id, as in {@link Sample}. */
+  readonly logprobs: readonly number[] | null;
+  readonly usage: { readonly promptTokens: number; readonly completionTokens: number } | null;
 }
 
 /**
@@ -47,11 +85,15 @@ export interface Inference {
    * `PromptTooLong`, of this prompt, and `InferenceRejected`.
    */
   sample(request: SampleRequest): Promise<Sample>;
+  /** The same by messages; throws `InferenceRejected` where token ids are required and the server gives none. Absent where it cannot. */
+  chat?(request: ChatRequest): Promise<ChatSample>;
   /**
    * log softmax(logits) of `tokenIds[i]` after the tokens before it, for each of `positions` (≥ 1), temperature 1; absent,
    * or null, where the server cannot say.
    */
   score?(request: ScoreRequest): Promise<readonly number[] | null>;
-  /** Idempotent; returns when every server has confirmed that it holds the version with this digest. */
+  /** Idempotent; returns when every server that can be reached has confirmed that it holds the version with this digest. */
   bringTo(policy: ServedPolicy): Promise<void>;
+  /** Nothing more is asked; what is under way may end. */
+  close?(): void;
 }

@@ -3,6 +3,7 @@ import { mkdir } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
+import { keyVariables } from '../../backends/inference/index.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
@@ -257,7 +258,7 @@ export async function openPlace(
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots, policyPort }),
+      roles: localRoles({ weightRoots, policyPort, workersSee: keyVariables(spec.inference) }),
       log: clock.say,
       signal,
       ...(cli ? { temporalCli: async () => cli } : {}),

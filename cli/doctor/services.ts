@@ -4,6 +4,7 @@ import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
+import { lookAtServer, type ServerAddress, serversOf } from '../../backends/inference/index.ts';
 import { checkStore, localRoot, showStoreUri } from '../../backends/store/index.ts';
 import { readRunningStack } from '../../workers/project-lock.ts';
 import { connect, findTemporal } from '../connection.ts';
@@ -97,8 +98,7 @@ export async function checkRunFile(
     );
   }
   checks.push(...(await checkStoreOf(spec)));
-  if (spec.inference.kind === 'embedded' && spec.inference.url !== null)
-    checks.push(await checkUrl('policy server', spec.inference.url));
+  checks.push(...(await checkServers(spec)));
   return { spec, checks };
 }
 
@@ -127,13 +127,18 @@ async function checkClockOf(url: string): Promise<Check[]> {
   }
 }
 
-async function checkUrl(name: string, url: string): Promise<Check> {
-  const health = `${url.replace(/\/+$/, '')}/health`;
-  const ask = async (): Promise<void> => {
-    const { ok, status } = await fetch(health, { signal: AbortSignal.timeout(10_000) });
-    if (!ok) throw new Error(`${health} answered ${status}`);
-  };
-  return tried(name, url, ask, 'start it, or correct [inference] url');
+/** Those that the file names; what `ratchet dev` starts needs no look. */
+async function checkServers({ inference }: RunSpec): Promise<Check[]> {
+  if (inference.kind === 'module' || (inference.url === null && inference.endpoints === null)) return [];
+  const name = 'inference server';
+  const fix = 'start it, or correct [inference]';
+  let addresses: ServerAddress[];
+  try {
+    addresses = serversOf(inference, '');
+  } catch (error) {
+    return [bad(name, error, fix)];
+  }
+  return Promise.all(addresses.map(async (address) => tried(name, address.url, () => lookAtServer(address), fix)));
 }
 
 async function tried(name: string, says: string, work: () => Promise<unknown>, fix: string): Promise<Check> {

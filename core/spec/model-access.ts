@@ -12,6 +12,12 @@ import { choice, text } from './values.ts';
 export const clientType = () => choice(...clientTypes);
 export const baseUrl = () =>
   z.url({ protocol: /^https?$/ }).meta({ expected: 'a URL such as "https://api.openai.com/v1"' });
+/** One server, or several that share the work. */
+export const serverUrls = () =>
+  z
+    .union([serverUrl(), z.array(serverUrl()).min(1)])
+    .meta({ expected: 'a URL such as "http://127.0.0.1:8000", or a list of such' });
+const serverUrl = () => z.url({ protocol: /^https?$/ }).meta({ expected: 'a URL such as "http://127.0.0.1:8000"' });
 const expectedVariable = 'the name of an environment variable such as "OPENAI_API_KEY"';
 export const variableName = () =>
   z
@@ -20,6 +26,11 @@ export const variableName = () =>
     .meta({ expected: expectedVariable });
 export const headerTable = () =>
   z.record(z.string(), z.string()).meta({ expected: 'a table of texts, by name of the header' });
+/** Header → the name of the environment variable with its value. */
+export const headersFromEnv = () =>
+  z
+    .record(z.string(), variableName())
+    .meta({ expected: 'a table of names of environment variables, by name of the header' });
 /** As on the command line: `"Name: value"`, or several. */
 export const headerList = (what: string) => {
   const line = z.string().regex(/^[^:\s]+:\s*\S/);
@@ -69,6 +80,15 @@ export function reportLiteralKey(path: KeyPath, reporter: Reporter): void {
 
 const secretHeader = /^(?:authorization|proxy-authorization|cookie|.*(?:api|auth|access)[-_]?(?:key|token).*|.*secret.*)$/i; // prettier-ignore
 
+function isSecretHeader(name: string, said: unknown): boolean {
+  return secretHeader.test(name) || (typeof said === 'string' && looksSecret(said));
+}
+
+/** The names of those that carry a key. */
+export function secretHeadersIn(headers: Readonly<Record<string, string>>): string[] {
+  return Object.entries(headers).flatMap(([name, said]) => (isSecretHeader(name, said) ? [name] : []));
+}
+
 /** Headers that carry a key have no place in a file. `path` is that of the table. */
 export function reportSecretHeaders(value: unknown, path: KeyPath, reporter: Reporter): void {
   const entries: [string | number, unknown][] = isTable(value)
@@ -76,7 +96,7 @@ export function reportSecretHeaders(value: unknown, path: KeyPath, reporter: Rep
     : (Array.isArray(value) ? value : []).map((line, i) => [i, line]);
   for (const [key, given] of entries) {
     const [name, said] = typeof key === 'string' ? [key, given] : [String(given).split(':')[0]!.trim(), given];
-    if (!secretHeader.test(name) && !(typeof said === 'string' && looksSecret(said))) continue;
+    if (!isSecretHeader(name, said)) continue;
     reporter.add({
       path: [...path, key],
       expected: 'no header with a key in it: the key of api_key_var is sent by itself',

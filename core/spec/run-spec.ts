@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { heartbeatTimeoutDefaultS } from '../limits.ts';
+import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
 
 /**
@@ -224,14 +224,38 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
   ModuleSpec,
 ]);
 
+/** An alias of an `endpoints.toml`, whose servers are asked. The file is read again when it changes. */
+const EndpointsRef = z.strictObject({
+  /** Absolute. */
+  path: z.string().min(1),
+  id: z.string().min(1),
+});
+export type EndpointsRef = z.infer<typeof EndpointsRef>;
+
+/** Servers that are asked for turns; one is a pool of one. */
+const serverPool = {
+  /** Base URLs of servers that run already; null = the policy server that `ratchet dev` started. */
+  url: z.union([z.url(), z.array(z.url()).min(1)]).nullable(),
+  /** In place of `url`. */
+  endpoints: EndpointsRef.nullable().default(null),
+  /** Name of the environment variable with the key; null = they ask for none. */
+  apiKeyVar: z.string().nullable().default(null),
+  headers: z.record(z.string(), z.string()).default({}),
+  /** Header → name of the environment variable with its value. */
+  headersFromEnv: z.record(z.string(), z.string()).default({}),
+  /** Of one request, seconds. */
+  timeoutS: z.number().positive().default(inferenceTimeoutDefaultS),
+  /** Prompts in flight at one server. */
+  maxConcurrent: positive.default(inferenceConcurrencyDefault),
+  /** Where Ratchet's policy server computes. */
+  provider: z.enum(['cpu', 'cuda']).default('cpu'),
+};
+
 export const InferenceSpec = z.discriminatedUnion('kind', [
-  z.strictObject({
-    kind: z.literal('embedded'),
-    /** Base URL of a running policy server; null = the one `ratchet dev` started. */
-    url: z.url().nullable(),
-    /** Where the policy server computes. */
-    provider: z.enum(['cpu', 'cuda']).default('cpu'),
-  }),
+  /** Ratchet's policy servers: many prompts in one request, each with a seed of its own. */
+  z.strictObject({ kind: z.literal('embedded'), ...serverPool }),
+  /** Any OpenAI-compatible servers that give token ids: a request for each turn. */
+  z.strictObject({ kind: z.literal('openai'), ...serverPool }),
   ModuleSpec,
 ]);
 

@@ -18,6 +18,9 @@ const secretShapes: readonly RegExp[] = [
 /** `api_key`, `token`, `client_secret`, but neither `max_tokens` nor `api_key_var`. */
 const secretName = /(?:^|[_-])(?:key|apikey|token|secret|password|passwd|credentials?)$/i;
 
+/** A table whose values are names of environment variables, whatever its keys are: `headers_from_env`. */
+const namesVariables = /_from_env$/;
+
 export function looksSecret(value: string): boolean {
   return secretShapes.some((shape) => shape.test(value));
 }
@@ -46,8 +49,9 @@ export function secretValues(variables: Readonly<Record<string, string | undefin
 /** Every literal secret in a parsed config, by path. */
 export function findSecrets(value: unknown, path: KeyPath = []): KeyPath[] {
   if (typeof value === 'string') {
-    const name = path.findLast((part) => typeof part === 'string') ?? '';
-    return looksSecret(value) || (secretName.test(name) && value.length > 0) ? [path] : [];
+    const [name = '', table] = path.filter((part) => typeof part === 'string').reverse();
+    const isNamed = secretName.test(name) && !(table !== undefined && namesVariables.test(table)) && value.length > 0;
+    return looksSecret(value) || isNamed ? [path] : [];
   }
   if (typeof value !== 'object' || value === null || value instanceof Date) return [];
   const entries: [string | number, unknown][] = Array.isArray(value) ? [...value.entries()] : Object.entries(value);

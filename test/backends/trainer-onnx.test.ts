@@ -3,10 +3,10 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { EmbeddedInference } from '../../backends/inference/embedded.ts';
-import type { ServedPolicy } from '../../backends/inference/index.ts';
+import { openInference, type ServedPolicy } from '../../backends/inference/index.ts';
 import { openTrainer } from '../../backends/trainer/index.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
+import { InferenceSpec } from '../../core/spec/run-spec.ts';
 import { createPreset, EngineTrainer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { optimizer, randomBatch } from '../engine/models.ts';
 
@@ -70,11 +70,13 @@ test('a policy with adapters is trained, exported beside its base, and served to
     folder: exported,
     version: { ...version, step: 1, digest: outcome.digest },
   };
-  const inference = new EmbeddedInference(server.url);
+  const inference = openInference(InferenceSpec.parse({ kind: 'embedded', url: server.url }), '');
   await inference.bringTo(policy);
   const { tokenIds } = canary[0]!;
-  const told = await inference.score({ policy, tokenIds, positions });
-  told.forEach((logprob, i) => assert.ok(Math.abs(logprob - expected[0]![positions[i]!]!) < 1e-4, 'the canary agrees'));
+  const told = await inference.score!({ policy, tokenIds, positions });
+  told!.forEach((logprob, i) =>
+    assert.ok(Math.abs(logprob - expected[0]![positions[i]!]!) < 1e-4, 'the canary agrees'),
+  );
   const promptTokenIds = model.tokenizer.renderChat([{ role: 'user', content: 'horse' }]);
   const turns = await Promise.all(
     Array.from({ length: 6 }, (_, seed) =>

@@ -18,7 +18,7 @@ import {
   type TestBridge,
 } from './python-bridge.ts';
 
-const installed = await installVerifiers('verifiers-requirements.txt');
+const installed = await installVerifiers('verifiers-v0-requirements.txt');
 const { open, shared } = bridgesOf(installed);
 
 describe('what goes wrong in an environment', { skip: installed.why }, () => {

@@ -5,7 +5,7 @@ import { describe, test } from 'node:test';
 import type { TurnRequest } from '../../backends/environments/verifiers/protocol.ts';
 import { bridgesOf, installVerifiers, loaded, play, text, type Says } from './python-bridge.ts';
 
-const installed = await installVerifiers('verifiers-requirements.txt');
+const installed = await installVerifiers('verifiers-v0-requirements.txt');
 const { open, shared } = bridgesOf(installed);
 
 describe('a verifiers environment in its child', { skip: installed.why }, () => {

@@ -66,7 +66,7 @@ const primeRlFields: Readonly<Record<string, LaterField>> = {
   'eval.env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
   'eval.env[].interval': verifiers(whole(1), 'steps between its evaluations'),
   'eval.env[].skip_first': verifiers(whole(0), 'held-out examples that are left out at the start'),
-  'inference.client': onGpus(args(), 'how a server that runs elsewhere is reached'),
+  'inference.client': onGpus(args(), 'what prime-rl says further of servers that run elsewhere'),
   'trainer.ac_freq': onGpus(whole(1), 'activations of every n-th layer are computed again instead of kept'),
   'trainer.ac_offloading': onGpus(flag(), 'whether activations wait in the memory of the CPU'),
   'trainer.attn': onGpus(text(), 'the attention kernel'),

@@ -13,8 +13,9 @@ import {
   text,
   whole,
 } from '../values.ts';
+import { headerTable, variableName } from '../model-access.ts';
 import { becomes, converted, type Field, ignored, refused, together } from './dialect.ts';
-import { anyText, gpuIds, nullable, port, scheduler, texts, under, why } from './prime-rl-words.ts';
+import { anyText, gpuIds, nullable, port, scheduler, serverBaseUrls, texts, under, why } from './prime-rl-words.ts';
 
 /** Every field of `rl`'s files in prime-rl v0.4.0 (2026-02), and those of the months before that it dropped. */
 
@@ -218,10 +219,10 @@ const evaluation: Readonly<Record<string, Field>> = {
 };
 
 const client: Readonly<Record<string, Field>> = {
-  timeout: becomes('inference.client.timeout', whole(1)),
-  base_url: becomes('inference.client.base_url', texts()),
-  api_key_var: becomes('inference.client.api_key_var', text()),
-  headers: becomes('inference.client.headers', z.record(z.string(), z.string()).meta({ expected: 'a table of texts' })),
+  timeout: becomes('inference.timeout', whole(1)),
+  base_url: serverBaseUrls,
+  api_key_var: becomes('inference.api_key_var', variableName()),
+  headers: becomes('inference.headers', headerTable()),
   skip_model_check: ignored('it is about how prime-rl starts', flag()),
   'elastic.hostname': becomes('inference.client.elastic.hostname', text()),
   'elastic.port': becomes('inference.client.elastic.port', port()),

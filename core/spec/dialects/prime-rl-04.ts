@@ -16,7 +16,7 @@ import {
   warnOfLengths,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
-import { agreed, type Found, found, hasTable, withoutNulls } from './prime-rl-words.ts';
+import { agreed, type Found, found, hasTable, setServers, withoutNulls } from './prime-rl-words.ts';
 
 /**
  * prime-rl v0.4.0 (2026-02): one file for `rl`, as its documents of that time show it. A value at the top wins over the same
@@ -67,6 +67,7 @@ function together(written: Table, own: Own): void {
   setModel(written, own);
   setLengths(written, own);
   setGpus(written, own);
+  setServers(own);
   setCheckpoints(written, own, maxSteps, shared);
   setWandb(written, own, ['wandb', 'trainer.wandb', 'orchestrator.wandb'], shared);
   setScheduler(written, own, maxSteps);

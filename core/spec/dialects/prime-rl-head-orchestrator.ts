@@ -13,6 +13,7 @@ import {
   text,
   whole,
 } from '../values.ts';
+import { headersFromEnv, headerTable, variableName } from '../model-access.ts';
 import { becomes, converted, ignored, refused, together } from './dialect.ts';
 import {
   type Fields,
@@ -32,7 +33,7 @@ import {
   envVars,
   vlm,
 } from './prime-rl-head-shared.ts';
-import { nullable, port, texts, under, why } from './prime-rl-words.ts';
+import { nullable, port, serverBaseUrls, texts, under, why } from './prime-rl-words.ts';
 import { buffer } from './prime-rl-04-fields.ts';
 
 /** `[orchestrator]` of prime-rl's files since v0.5, without its header. */
@@ -127,15 +128,15 @@ const evaluation: Fields = {
 };
 
 const client: Fields = {
-  timeout: becomes('inference.client.timeout', whole(1)),
+  timeout: becomes('inference.timeout', whole(1)),
   connect_timeout: becomes('inference.client.connect_timeout', positive()),
   wait_for_ready_timeout: processes(whole(1)),
-  base_url: becomes('inference.client.base_url', z.union([text(), texts()]).meta({ expected: 'a URL' })),
+  base_url: serverBaseUrls,
   admin_base_url: becomes('inference.client.admin_base_url', texts(), { isNullable: true }),
   router_url: becomes('inference.client.router_url', text(), { isNullable: true }),
-  api_key_var: becomes('inference.client.api_key_var', text()),
-  headers: becomes('inference.client.headers', variables()),
-  headers_from_env: becomes('inference.client.headers_from_env', variables()),
+  api_key_var: becomes('inference.api_key_var', variableName()),
+  headers: becomes('inference.headers', headerTable()),
+  headers_from_env: becomes('inference.headers_from_env', headersFromEnv()),
   extra_headers_from_state: becomes('inference.client.extra_headers_from_state', variables()),
   skip_model_check: ignored('it is about how prime-rl starts', flag()),
   dp_rank_count: processes(whole(1)),

@@ -17,7 +17,7 @@ import {
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
-import { agreed, type Found, found, hasTable, withoutNulls } from './prime-rl-words.ts';
+import { agreed, type Found, found, hasTable, setServers, withoutNulls } from './prime-rl-words.ts';
 
 /**
  * prime-rl since v0.5: today's names (0.8.1), and those that fields had before. A value at the top fills the tables below it;
@@ -94,6 +94,7 @@ function together(written: Table, own: Own): void {
   setModel(written, own);
   setLengths(written, own);
   setGpus(written, own);
+  setServers(own);
   setCheckpoints(written, own, maxSteps, shared);
   setWandb(written, own, ['monitors.wandb', 'trainer.monitors.wandb', 'orchestrator.monitors.wandb'], shared);
   setScheduler(written, own, maxSteps);

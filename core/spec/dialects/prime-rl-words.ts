@@ -1,8 +1,9 @@
 import { z } from 'zod';
 import { formatPath, type KeyPath } from '../positions.ts';
+import { serverUrls } from '../model-access.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import { atLeastZero, choice, flag, text, whole } from '../values.ts';
-import { type Dialect, type Field, type Own, together } from './dialect.ts';
+import { becomes, type Dialect, type Field, type Own, together } from './dialect.ts';
 import { aliasesOf } from './renames.ts';
 
 /** What prime-rl's dialects have in common: null as a text, tables that turn something on, and values said in several places. */
@@ -106,6 +107,14 @@ export function agreed(
     }
   }
   return first;
+}
+
+/** Servers that run elsewhere: prime-rl's are vLLM's. */
+export const serverBaseUrls: Field = becomes('inference.url', serverUrls());
+
+/** Whoever names servers means these, and not the one that we would start. */
+export function setServers(own: Own): void {
+  if (own.get(['inference', 'url']) !== undefined) own.set(['inference', 'kind'], 'openai');
 }
 
 /** Settings of prime-rl's own processes and their traffic. */

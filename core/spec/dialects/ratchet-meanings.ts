@@ -196,11 +196,19 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   },
   'trainer.ckpt': { resume_step: 'another place for `[resume] step`' },
   inference: {
-    kind: 'the embedded policy server, or an inference of your own',
+    kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, or an inference of your own',
     import: 'of kind "module": the file whose default export makes it',
     options: 'what it is called with',
-    url: 'a policy server that runs already; else the worker’s `--policy-url`',
-    provider: 'where it computes',
+    url: 'servers that run already, with or without `/v1`; else the worker’s `--policy-url`',
+    endpoint_id:
+      'in place of `url`: an alias of `endpoints_path`, all of whose servers are asked; they may join and leave while the run runs',
+    endpoints_path: '`endpoints.toml`, there on every machine with workers; `./configs/endpoints.toml` when missing',
+    api_key_var: 'the name of the environment variable with the servers’ key',
+    headers: 'sent with every request; none with a key in it',
+    headers_from_env: 'headers whose values are in environment variables, by name of the header',
+    timeout: 'seconds a request may take; then it is asked again',
+    max_concurrent: 'prompts in flight at one server; more wait for their turn',
+    provider: 'where Ratchet’s policy server computes',
   },
   store: {
     uri: 'below which the run’s folder lies',

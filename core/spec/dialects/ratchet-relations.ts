@@ -1,4 +1,5 @@
 import type { RatchetConfig } from './ratchet.ts';
+import { inferenceRelations } from './inference-relations.ts';
 import { rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
 import { evalSampling, writtenPools } from './ratchet-run-spec.ts';
 
@@ -23,6 +24,7 @@ export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
     ...lossRelations(config),
     ...advantageRelations(config),
     ...moduleRelations(config),
+    ...inferenceRelations(config),
     ...loraRelations(config),
     ...samplingRelations(config),
     ...evalRelations(config),

@@ -1,5 +1,7 @@
 import type { z } from 'zod';
 import { environmentName } from '../../names.ts';
+import { accessDefaults } from '../model-access-spec.ts';
+import { keyOf } from '../model-access.ts';
 import type {
   DifficultyFilterSpec,
   EnvironmentSpec,
@@ -121,8 +123,19 @@ function trainerSpec(trainer: RatchetConfig['trainer']): RunSpec['trainer'] {
 }
 
 function inferenceSpec(inference: RatchetConfig['inference']): RunSpec['inference'] {
-  const { kind, url = null, provider } = inference;
-  return kind === 'module' ? moduleSpec(inference) : { kind, url, provider };
+  const { kind, url = null, endpoint_id, endpoints_path = accessDefaults.endpointsPath } = inference;
+  if (kind === 'module') return moduleSpec(inference);
+  return {
+    kind,
+    url,
+    endpoints: endpoint_id === undefined ? null : { path: endpoints_path, id: endpoint_id },
+    apiKeyVar: keyOf(inference.api_key_var ?? '')?.variable ?? null,
+    headers: inference.headers,
+    headersFromEnv: inference.headers_from_env,
+    timeoutS: inference.timeout,
+    maxConcurrent: inference.max_concurrent,
+    provider: inference.provider,
+  };
 }
 
 /** The step that the config asks to go on from: −1 = the latest, null = it does not say. */

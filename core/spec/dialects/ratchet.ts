@@ -1,6 +1,12 @@
 import { z } from 'zod';
-import { heartbeatTimeoutDefaultS, poolFractionMin } from '../../limits.ts';
+import {
+  heartbeatTimeoutDefaultS,
+  inferenceConcurrencyDefault,
+  inferenceTimeoutDefaultS,
+  poolFractionMin,
+} from '../../limits.ts';
 import { runNamePattern } from '../../names.ts';
+import { headersFromEnv, headerTable, serverUrls, variableName } from '../model-access.ts';
 import {
   anyNumber,
   args,
@@ -305,13 +311,20 @@ export const RatchetConfig = z.strictObject({
     .prefault({}),
   inference: z
     .strictObject({
-      kind: choice('embedded', 'module').default('embedded'),
+      kind: choice('embedded', 'openai', 'module').default('embedded'),
       import: codeFile().optional(),
       options: z.record(z.string(), z.json()).default({}),
-      url: z
-        .url({ protocol: /^https?$/ })
-        .meta({ expected: 'a URL such as "http://127.0.0.1:8000"' })
-        .optional(),
+      /** One server, or several that share the rollouts. */
+      url: serverUrls().optional(),
+      /** In the words of evaluations: an alias, and the endpoints.toml that has it. */
+      endpoint_id: text().optional(),
+      endpoints_path: text().optional(),
+      api_key_var: variableName().optional(),
+      headers: headerTable().default({}),
+      headers_from_env: headersFromEnv().default({}),
+      /** Seconds. */
+      timeout: positive().default(inferenceTimeoutDefaultS),
+      max_concurrent: whole(1).default(inferenceConcurrencyDefault),
       provider: choice('cpu', 'cuda').default('cpu'),
       ...later('inference'),
     })

@@ -6,7 +6,7 @@ import {
   parseRunConfig,
   type Problem,
 } from '../../../core/spec/parse-run-config.ts';
-import { RunSpec } from '../../../core/spec/run-spec.ts';
+import { InferenceSpec, RunSpec } from '../../../core/spec/run-spec.ts';
 
 const minimal = 'model = "preset:x"\n[[env]]\nid = "reverse-text"\n';
 
@@ -101,11 +101,8 @@ describe('what is trained and how', () => {
       [spec.numIterations, spec.microBatchSize, spec.schedule.type, spec.trainer],
       [3, 8, 'cosine', { kind: 'onnx', threads: 1, provider: 'cuda' }],
     );
-    assert.deepEqual(accept(`${minimal}[inference]\nprovider = "cuda"\n`).spec.inference, {
-      kind: 'embedded',
-      url: null,
-      provider: 'cuda',
-    });
+    const { inference } = accept(`${minimal}[inference]\nprovider = "cuda"\n`).spec;
+    assert.deepEqual(inference, InferenceSpec.parse({ kind: 'embedded', url: null, provider: 'cuda' }));
     assert.match(only(`${minimal}[inference]\nprovider = "gpu"\n`).expected, /one of "cpu", "cuda"/);
     assert.deepEqual([accept(minimal).spec.numIterations, accept(minimal).spec.microBatchSize], [1, null]);
   });

@@ -1,0 +1,73 @@
+import { readFileSync, unwatchFile, watchFile } from 'node:fs';
+import { RatchetError } from '../../core/errors.ts';
+import type { EndpointsRef } from '../../core/spec/run-spec.ts';
+import { parseEndpoints } from '../../core/spec/parse-endpoints.ts';
+import { formatProblems } from '../../core/spec/problems.ts';
+import type { ServerAddress } from './model-server.ts';
+
+/** How often the file is looked at. */
+const lookMs = 2_000;
+
+/** The servers that an alias of an `endpoints.toml` stands for, as the file is now. Throws `ConfigInvalid`. */
+export function readEndpoints({ path, id }: EndpointsRef): ServerAddress[] {
+  const parsed = parseEndpoints(readText(path), { file: path });
+  if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
+  const { endpoints } = parsed.spec;
+  const found = endpoints.find((endpoint) => endpoint.id === id);
+  if (!found) {
+    const known = endpoints.map((endpoint) => endpoint.id).join(', ');
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${path}: expected an [[endpoint]] with endpoint_id = "${id}", found ${known}.`,
+    );
+  }
+  const strange = found.replicas.find(({ clientType }) => clientType !== null && !speaksOpenAi.has(clientType));
+  if (strange) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${path}: "${id}" has a server of type "${strange.clientType}", which gives no token ids: no run can train with it. Expected ${[...speaksOpenAi].join(', ')}.`,
+    );
+  }
+  return found.replicas.map(({ baseUrl, apiKeyVar, headers }) => {
+    // A run asks for its own versions by name, whatever model the file says.
+    return { url: baseUrl, apiKeyVar, headers, headersFromEnv: {}, model: null };
+  });
+}
+
+const speaksOpenAi: ReadonlySet<string> = new Set([
+  'openai_completions',
+  'openai_chat_completions',
+  'openai_chat_completions_token',
+  'renderer',
+]);
+
+/** Tells of every change of the file. One that cannot be read leaves things as they are, and is said. Returns how to stop. */
+export function watchEndpoints(
+  ref: EndpointsRef,
+  changed: (servers: ServerAddress[]) => void,
+  say: (line: string) => void,
+): () => void {
+  const look = (): void => {
+    try {
+      changed(readEndpoints(ref));
+    } catch (error) {
+      if (!(error instanceof RatchetError)) throw error;
+      say(`the inference servers stay as they are: ${error.message}`);
+    }
+  };
+  watchFile(ref.path, { interval: lookMs, persistent: false }, look);
+  return () => unwatchFile(ref.path, look);
+}
+
+function readText(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (cause) {
+    const reason = (cause as NodeJS.ErrnoException).code;
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${path} cannot be read (${reason}): expected an endpoints.toml with the inference servers, on every machine with workers.`,
+      { cause },
+    );
+  }
+}

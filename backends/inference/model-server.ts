@@ -1,0 +1,217 @@
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import { saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
+import { withoutSecrets } from '../../core/spec/secrets.ts';
+import { type HttpAnswer, type HttpCall, HttpClient, NoAnswer } from './http-client.ts';
+import type { ServedPolicy } from './types.ts';
+
+/** Where a server is and what it is told with every request. Keys are named, never held. */
+export interface ServerAddress {
+  /** Of its API, with or without `/v1`. */
+  readonly url: string;
+  /** Name of the environment variable with the key; null = it asks for none. */
+  readonly apiKeyVar: string | null;
+  readonly headers: Readonly<Record<string, string>>;
+  /** Header → name of the environment variable with its value. */
+  readonly headersFromEnv: Readonly<Record<string, string>>;
+  /** What it calls its model; null = the name of the policy that is asked for. */
+  readonly model: string | null;
+}
+
+export interface ServerOptions {
+  /** Of one request, from the first byte sent to the last one received. */
+  readonly timeoutMs: number;
+  /** Where it computes, told with the weights. */
+  readonly provider: 'cpu' | 'cuda';
+}
+
+/** One more thing about a request. */
+export interface PostOptions {
+  readonly signal?: AbortSignal | undefined;
+  /** One rollout's turns carry the same. */
+  readonly session?: string | undefined;
+}
+
+/** The server takes no more at the moment; not that it is sick. */
+export class ServerBusy extends RatchetError {
+  constructor(message: string, retryAfterMs: number | undefined) {
+    super('InferenceUnavailable', message, retryAfterMs === undefined ? {} : { retryAfterMs });
+  }
+}
+
+/** The request never reached the server: its connection had been closed there while nothing was asked. */
+export class ConnectionStale extends RatchetError {
+  constructor(message: string, cause: unknown) {
+    super('InferenceUnavailable', message, { cause });
+  }
+}
+
+const probeTimeoutMs = 5_000;
+/** A server that asks to be left alone for longer is asked again after this. */
+const retryAfterMaxMs = 60_000;
+
+/** One OpenAI-compatible server: its routes, and what its refusals mean. Who is asked when is the pool's. */
+export class ModelServer {
+  readonly address: ServerAddress;
+  /** Without `/v1`; what people read. */
+  readonly root: string;
+  readonly #http: HttpClient;
+  readonly #options: ServerOptions;
+  readonly #loading = new Map<string, Promise<void>>();
+
+  constructor(address: ServerAddress, options: ServerOptions) {
+    this.address = address;
+    this.root = rootOf(address.url);
+    this.#http = new HttpClient(this.root);
+    this.#options = options;
+  }
+
+  /**
+   * The JSON of an answer that went well. Throws `VersionNotHeld` when the server does not know the model, `ServerBusy`,
+   * `InferenceUnavailable`, `OutOfMemory`, `PromptTooLong` or `InferenceRejected`, with the server's own words.
+   */
+  async post(route: string, body: unknown, options: PostOptions = {}): Promise<unknown> {
+    const answer = await this.#ask('POST', route, body, options);
+    if (answer.status < 300) return parseJson(answer.text);
+    throw this.#refusal(route, answer);
+  }
+
+  /** Brings it to a version: idempotent, and once for all who ask at the same time. */
+  async load(policy: ServedPolicy): Promise<void> {
+    const { name, version, folder } = policy;
+    const known = this.#loading.get(name);
+    if (known) return known;
+    const loading = this.#load({ name, weight_dir: folder, digest: version.digest, ...this.#where() });
+    this.#loading.set(name, loading);
+    try {
+      await loading;
+    } finally {
+      this.#loading.delete(name);
+    }
+  }
+
+  /** Whether it answers at all; what it says is of no matter, unless it says itself that it cannot serve. */
+  async probe(): Promise<boolean> {
+    try {
+      return (await this.#ask('GET', '/health', undefined, { timeoutMs: probeTimeoutMs })).status < 500;
+    } catch (error) {
+      if (error instanceof RatchetError && error.isRetryable) return false;
+      throw error;
+    }
+  }
+
+  /** For people: throws why it cannot be asked, a key that is missing or refused included. */
+  async look(): Promise<void> {
+    const { timeoutMs } = this.#options;
+    const ask = async (route: string): Promise<void> => {
+      const answer = await this.#ask('GET', route, undefined, { timeoutMs });
+      if (answer.status >= 500 || answer.status === 401 || answer.status === 403) throw this.#refusal(route, answer);
+    };
+    await ask('/health');
+    await ask('/v1/models');
+  }
+
+  close(): void {
+    this.#http.close();
+  }
+
+  async #load(body: Readonly<Record<string, unknown>>): Promise<void> {
+    const route = '/update_weights';
+    const answer = await this.#ask('POST', route, body, {});
+    if (answer.status === 404 || answer.status === 405) {
+      throw new RatchetError(
+        'Unsupported',
+        `${this.root} cannot be given weights (${route} answered ${answer.status}): it goes on sampling from those it started with, so no run can train with it. Use it for evaluations; for training name Ratchet's policy servers in [inference], or none.`,
+      );
+    }
+    if (answer.status >= 300) throw this.#refusal(route, answer);
+  }
+
+  #where(): { provider?: 'cuda' } {
+    const { provider } = this.#options;
+    return provider === 'cpu' ? {} : { provider };
+  }
+
+  async #ask(
+    method: HttpCall['method'],
+    route: string,
+    body: unknown,
+    { signal, session, timeoutMs = this.#options.timeoutMs }: PostOptions & { readonly timeoutMs?: number },
+  ): Promise<HttpAnswer> {
+    const headers = { ...this.#headers(), ...(session === undefined ? {} : { 'x-session-id': session }) };
+    try {
+      return await this.#http.ask({ method, route, body, headers, signal, timeoutMs });
+    } catch (error) {
+      if (!(error instanceof NoAnswer)) throw error;
+      const message = `The inference server at ${this.root} does not answer ${route}: ${error.message}. Is it running? \`ratchet dev\` starts one; [inference] url names others.`;
+      if (error.isStale) throw new ConnectionStale(message, error);
+      throw new RatchetError('InferenceUnavailable', message, { cause: error });
+    }
+  }
+
+  /** Looked up each time, so that a worker holds no key of its own. */
+  #headers(): Record<string, string> {
+    const { apiKeyVar, headers, headersFromEnv } = this.address;
+    return {
+      ...headers,
+      ...Object.fromEntries(Object.entries(headersFromEnv).map(([name, variable]) => [name, this.#variable(variable)])),
+      ...(apiKeyVar === null ? {} : { authorization: `Bearer ${this.#variable(apiKeyVar)}` }),
+    };
+  }
+
+  /** In the server's words, without what we told it in secret: some repeat the key that they refuse. */
+  #refusal(route: string, answer: HttpAnswer): RatchetError {
+    const { apiKeyVar, headersFromEnv } = this.address;
+    const secrets = [apiKeyVar, ...Object.values(headersFromEnv)].flatMap((name) => (name && process.env[name]) || []);
+    return refusalOf(`${this.root}${route}`, { ...answer, text: withoutSecrets(answer.text, secrets) });
+  }
+
+  #variable(name: string): string {
+    const value = process.env[name];
+    if (value !== undefined && value !== '') return value;
+    throw new RatchetError(
+      'ConfigInvalid',
+      `The inference server at ${this.root} asks for a key in the environment variable ${name}, which is not set here. Set it where the workers are started: \`ratchet train\` hands on what its run file names, \`ratchet dev\` what begins with RATCHET_.`,
+    );
+  }
+}
+
+/** A base URL as people write it, without `/v1`. */
+export function rootOf(url: string): string {
+  return url.replace(/\/+$/, '').replace(/\/v1$/, '');
+}
+
+/** What a refusal means: for this prompt, for all, or for now. */
+function refusalOf(where: string, { status, headers, text }: HttpAnswer): RatchetError {
+  const message = `${where} answered ${status}: ${errorMessage(text)}`;
+  if (status === 507 || (status >= 500 && saysOutOfMemory(text))) return new RatchetError('OutOfMemory', message);
+  if (status === 409 || status === 404) return new RatchetError('VersionNotHeld', message);
+  if (status < 500 && saysOverlong(text)) return new RatchetError('PromptTooLong', message);
+  const retryAfterMs = retryAfter(headers['retry-after']);
+  if (status === 429 || (status === 503 && retryAfterMs !== undefined)) return new ServerBusy(message, retryAfterMs);
+  const isRefusal = status < 500 || status === 501; // not implemented there: asking again does not help
+  return new RatchetError(isRefusal && status !== 408 ? 'InferenceRejected' : 'InferenceUnavailable', message);
+}
+
+/** Seconds, or a date (RFC 9110, 10.2.3). */
+function retryAfter(value: string | undefined): number | undefined {
+  if (value === undefined) return undefined;
+  const ms = /^\d+(?:\.\d+)?$/.test(value.trim()) ? Number(value) * 1000 : Date.parse(value) - Date.now();
+  return Number.isNaN(ms) ? undefined : Math.min(Math.max(0, ms), retryAfterMaxMs);
+}
+
+const ErrorBody = z.object({ error: z.object({ message: z.string() }) });
+
+function errorMessage(text: string): string {
+  const parsed = ErrorBody.safeParse(parseJson(text));
+  return (parsed.success ? parsed.data.error.message : text).slice(0, 500);
+}
+
+/** What is not JSON is text as it stands. */
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return text;
+  }
+}

@@ -1,0 +1,71 @@
+import type { PoolMember } from './pool-member.ts';
+import type { ServerPool } from './pool.ts';
+import type { ChatRequest, ChatSample, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
+import { askFor, bringAll, scoreAll } from './versions.ts';
+import { chatBody, samplesIn, samplingBody, turnIn, withTokenIds } from './wire.ts';
+
+/**
+ * OpenAI-compatible servers, one request for each turn. Turns of training are token ids in, token ids out
+ * (`/v1/completions` of vLLM and of our own server); messages go to `/v1/chat/completions`, which any server has.
+ *
+ * vLLM gives logprobs before the temperature unless it is started with `--logprobs-mode processed_logprobs`: at temperature 1
+ * they are the same.
+ */
+export class OpenAiInference implements Inference {
+  readonly #pool: ServerPool;
+
+  constructor(pool: ServerPool) {
+    this.#pool = pool;
+  }
+
+  sample(request: SampleRequest): Promise<Sample> {
+    return askFor(this.#pool, request.policy, request, (member, model) => complete(member, model, request));
+  }
+
+  chat(request: ChatRequest): Promise<ChatSample> {
+    const { signal, session } = request;
+    return askFor(this.#pool, request.policy, request, async ({ server }, model) => {
+      const answer = await server.post('/v1/chat/completions', chatBody(request, model), { signal, session });
+      return turnIn(answer, request, server.root);
+    });
+  }
+
+  score(request: ScoreRequest): Promise<readonly number[]> {
+    const { policy } = request;
+    return scoreAll(this.#pool, request, async (member, model, tokenIds, position) => {
+      const prompt = { policy, promptTokenIds: tokenIds.slice(0, position), maxTokens: 1, temperature: 1, seed: 0 };
+      // One forced token: its logprob is that of the whole vocabulary all the same.
+      const sample = await complete(member, model, prompt, { allowed_token_ids: [tokenIds[position]!] });
+      return sample.logprobs[0]!;
+    });
+  }
+
+  bringTo(policy: ServedPolicy): Promise<void> {
+    return bringAll(this.#pool, policy);
+  }
+
+  close(): void {
+    this.#pool.close();
+  }
+}
+
+async function complete(
+  { server }: PoolMember,
+  model: string,
+  request: SampleRequest,
+  more: Readonly<Record<string, unknown>> = {},
+): Promise<Sample> {
+  const { promptTokenIds, seed, policy, signal, session } = request;
+  const body = {
+    model,
+    prompt: promptTokenIds,
+    ...samplingBody(request),
+    seed,
+    ...withTokenIds,
+    // Keys and values of one version are never read for another; the name says run, lineage and step.
+    cache_salt: policy.name,
+    ...more,
+  };
+  const [sample] = samplesIn(await server.post('/v1/completions', body, { signal, session }), 1, server.root);
+  return sample!;
+}

@@ -1,0 +1,141 @@
+import type { ModelServer } from './model-server.ts';
+import type { ServedPolicy } from './types.ts';
+
+interface MemberOptions {
+  readonly maxConcurrent: number;
+  readonly say: (line: string) => void;
+  /** It can be asked again, or no longer. */
+  readonly onChange: () => void;
+}
+
+/** Failures in a row after which a server is put aside. */
+const failuresBeforeEjection = 3;
+/** Between looking whether it is back, longer and longer. */
+const firstProbeMs = 100;
+const probeMsMax = 2_000;
+
+/** A server as a part of a pool: how much it does, whether it can be asked, and which versions it has missed. */
+export class PoolMember {
+  readonly server: ModelServer;
+  readonly #options: MemberOptions;
+  /** Prompts that it is asked for now. */
+  #inFlight = 0;
+  #failuresInRow = 0;
+  #away: { readonly since: string; readonly because: string; readonly at: number } | null = null;
+  /** Back, and not proven yet: one request at a time until one is answered. */
+  #isOnTrial = false;
+  #restUntil = 0;
+  #probeMs = firstProbeMs;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #hasLeft = false;
+  #hasMissedVersions: boolean;
+  #brought = new Set<string>();
+
+  /** `isLate`: others were brought to versions before it came. */
+  constructor(server: ModelServer, { isLate, ...options }: MemberOptions & { readonly isLate: boolean }) {
+    this.server = server;
+    this.#options = options;
+    this.#hasMissedVersions = isLate;
+  }
+
+  get inFlight(): number {
+    return this.#inFlight;
+  }
+
+  /** Since when, ISO time, and why nobody is sent there; null = it takes part. */
+  get away(): { readonly since: string; readonly because: string } | null {
+    return this.#away && { since: this.#away.since, because: this.#away.because };
+  }
+
+  /** 0 while it takes part. */
+  get awayForMs(): number {
+    return this.#away === null ? 0 : performance.now() - this.#away.at;
+  }
+
+  get hasLeft(): boolean {
+    return this.#hasLeft;
+  }
+
+  /** Whether it may be asked now, if it has room. */
+  get isOpen(): boolean {
+    if (this.#hasLeft || this.#away !== null || performance.now() < this.#restUntil) return false;
+    return !this.#isOnTrial || this.#inFlight === 0;
+  }
+
+  /** What is more than it takes at once goes alone. */
+  hasRoomFor(size: number): boolean {
+    return this.#inFlight === 0 || this.#inFlight + size <= this.#options.maxConcurrent;
+  }
+
+  enter(size: number): void {
+    this.#inFlight += size;
+  }
+
+  exit(size: number): void {
+    this.#inFlight -= size;
+    if (this.#hasLeft && this.#inFlight === 0) this.server.close();
+  }
+
+  answered(): void {
+    this.#failuresInRow = 0;
+    if (!this.#isOnTrial) return;
+    this.#isOnTrial = false;
+    this.#probeMs = firstProbeMs;
+    this.#options.say(`inference server ${this.server.root} is back`);
+  }
+
+  /** It did not answer, or said that it cannot. */
+  failed(because: string): void {
+    this.#failuresInRow += 1;
+    if (this.#isOnTrial || this.#failuresInRow >= failuresBeforeEjection) this.putAside(because);
+  }
+
+  /** It asked to be left alone for so long. */
+  restFor(ms: number): void {
+    this.#restUntil = Math.max(this.#restUntil, performance.now() + ms);
+    setTimeout(this.#options.onChange, ms + 1).unref();
+  }
+
+  /** Nobody is sent there until it answers a probe; then it is brought to versions before it is asked for them. */
+  putAside(because: string): void {
+    if (this.#away !== null || this.#hasLeft) return;
+    this.#away = { since: new Date().toISOString(), because, at: performance.now() };
+    this.#hasMissedVersions = true;
+    this.#brought = new Set();
+    if (!this.#isOnTrial) this.#options.say(`inference server ${this.server.root} is put aside: ${because}`);
+    this.#probeLater();
+    this.#options.onChange();
+  }
+
+  /** What it is doing it may end; nobody else is sent there. */
+  leave(): void {
+    this.#hasLeft = true;
+    clearTimeout(this.#timer);
+    if (this.#inFlight === 0) this.server.close();
+  }
+
+  async bring(policy: ServedPolicy): Promise<void> {
+    await this.server.load(policy);
+    this.#brought.add(policy.name);
+  }
+
+  /** Whether it was not there when this version was broadcast: it has to be brought to it before it is asked for it. */
+  hasMissed(policy: ServedPolicy): boolean {
+    return this.#hasMissedVersions && !this.#brought.has(policy.name);
+  }
+
+  #probeLater(): void {
+    this.#timer = setTimeout(() => void this.#probe(), this.#probeMs).unref();
+    this.#probeMs = Math.min(this.#probeMs * 2, probeMsMax);
+  }
+
+  async #probe(): Promise<void> {
+    const isBack = await this.server.probe().catch(() => false); // a key that is missing is said when it is asked
+    if (this.#hasLeft) return;
+    if (!isBack) return this.#probeLater();
+    this.#away = null;
+    this.#failuresInRow = 0;
+    this.#isOnTrial = true;
+    this.#options.onChange();
+  }
+}

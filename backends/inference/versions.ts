@@ -1,0 +1,69 @@
+import { RatchetError } from '../../core/errors.ts';
+import type { PoolMember } from './pool-member.ts';
+import type { PoolCall, ServerPool } from './pool.ts';
+import type { ScoreRequest, ServedPolicy } from './types.ts';
+
+/** Servers and the versions they hold: what every adapter that speaks to a pool has in common. */
+
+/** Asks a server that is to hold a version. One that does not is brought to it, and asked again. */
+export function askFor<T>(
+  pool: ServerPool,
+  policy: ServedPolicy,
+  call: PoolCall,
+  ask: (member: PoolMember, model: string) => Promise<T>,
+): Promise<T> {
+  return pool.use(call, async (member) => {
+    const { root, address } = member.server;
+    if (address.model !== null) return ask(member, address.model);
+    if (member.hasMissed(policy)) await member.bring(policy);
+    try {
+      return await ask(member, policy.name);
+    } catch (error) {
+      if (!(error instanceof RatchetError) || error.code !== 'VersionNotHeld') throw error;
+      await member.bring(policy);
+      throw new RatchetError('VersionNotHeld', `${root} did not hold ${policy.name}; it does now.`, { cause: error });
+    }
+  });
+}
+
+/**
+ * Brings every server to a version that can be asked now; the others catch up when they are back. One that fails is put
+ * aside, unless all do: then the first one's failure is thrown.
+ */
+export async function bringAll(pool: ServerPool, policy: ServedPolicy): Promise<void> {
+  const here = pool.members.filter(({ away }) => away === null);
+  const members = here.length > 0 ? here : pool.members;
+  if (members.length === 0) return pool.use({}, (member) => member.bring(policy));
+  const outcomes = await Promise.allSettled(
+    members.map((member) => pool.use({ to: member, isOnlyThere: true }, () => member.bring(policy))),
+  );
+  const failures = outcomes.flatMap((outcome, i) =>
+    outcome.status === 'rejected' ? [{ member: members[i]!, reason: outcome.reason as unknown }] : [],
+  );
+  if (failures.length === members.length) throw failures[0]!.reason;
+  for (const { member, reason } of failures) member.putAside(reason instanceof Error ? reason.message : String(reason));
+}
+
+/** The logprobs of a canary at every server that can be asked; of several those that are furthest off what is expected. */
+export async function scoreAll(
+  pool: ServerPool,
+  { policy, tokenIds, positions, expected }: ScoreRequest,
+  ask: (member: PoolMember, model: string, tokenIds: readonly number[], position: number) => Promise<number>,
+): Promise<readonly number[]> {
+  const score = async (to: PoolMember | null): Promise<number[]> =>
+    Promise.all(
+      positions.map((position) =>
+        askFor(pool, policy, to ? { to, isOnlyThere: true } : {}, (member, model) =>
+          ask(member, model, tokenIds, position),
+        ),
+      ),
+    );
+  const here = pool.members.filter(({ away }) => away === null);
+  if (here.length === 0) return score(null);
+  const outcomes = await Promise.allSettled(here.map(score));
+  const scores = outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? [outcome.value] : []));
+  if (scores.length === 0) throw (outcomes[0] as PromiseRejectedResult).reason;
+  if (expected === undefined) return scores[0]!;
+  const off = (logprobs: readonly number[]) => Math.max(...logprobs.map((one, i) => Math.abs(one - expected[i]!)));
+  return scores.toSorted((a, b) => off(b) - off(a))[0]!;
+}

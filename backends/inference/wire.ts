@@ -1,0 +1,146 @@
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import type { ChatRequest, ChatSample, Sample, SampleRequest, SamplingModifiers } from './types.ts';
+
+/** Bodies of requests and answers: OpenAI's, with the fields that vLLM and our own server add to them. */
+
+/** vLLM's fields; what is neutral is left to the server's defaults, which are the same. */
+export function samplingBody(
+  request: SamplingModifiers & Pick<SampleRequest, 'maxTokens' | 'temperature'>,
+): Record<string, unknown> {
+  const { topP = 1, topK = null, minP = 0, minTokens = 0, stop = [] } = request;
+  const { repetitionPenalty = 1, presencePenalty = 0, frequencyPenalty = 0 } = request;
+  return {
+    max_tokens: request.maxTokens,
+    temperature: request.temperature,
+    ...(topP === 1 ? {} : { top_p: topP }),
+    ...(topK === null ? {} : { top_k: topK }),
+    ...(minP === 0 ? {} : { min_p: minP }),
+    ...(repetitionPenalty === 1 ? {} : { repetition_penalty: repetitionPenalty }),
+    ...(presencePenalty === 0 ? {} : { presence_penalty: presencePenalty }),
+    ...(frequencyPenalty === 0 ? {} : { frequency_penalty: frequencyPenalty }),
+    ...(minTokens === 0 ? {} : { min_tokens: minTokens }),
+    ...(stop.length === 0 ? {} : { stop }),
+  };
+}
+
+/** Of `/v1/completions`: what comes back has ids and logprobs. */
+export const withTokenIds = { logprobs: 0, return_token_ids: true };
+
+/** Thousands of numbers in an answer: looked at one by one, without a schema for each. */
+const numbers = z.custom<number[]>(
+  (value) => Array.isArray(value) && value.every((number) => typeof number === 'number'),
+  'expected a list of numbers',
+);
+
+const Completions = z.object({
+  choices: z.array(
+    z.object({
+      index: z.int(),
+      finish_reason: z.string().nullish(),
+      token_ids: numbers,
+      logprobs: z.object({ token_logprobs: numbers }),
+      /** Ours, where the distribution drawn from is not that of the logprobs. */
+      sampling_logprobs: numbers.nullish(),
+    }),
+  ),
+});
+
+/** The samples of an answer of `/v1/completions`, in the order of the prompts. */
+export function samplesIn(answer: unknown, count: number, root: string): Sample[] {
+  const read = Completions.safeParse(answer);
+  if (!read.success || read.data.choices.length !== count) {
+    const received = read.success ? `${read.data.choices.length} choices` : z.prettifyError(read.error).slice(0, 500);
+    throw new RatchetError(
+      'InferenceRejected',
+      `${root}/v1/completions: expected ${count} choices with token ids and logprobs, got ${received}. Training needs the ids that were sampled: Ratchet's policy server and vLLM (return_token_ids) give them.`,
+    );
+  }
+  const inOrder = read.data.choices.toSorted((a, b) => a.index - b.index);
+  return inOrder.map((choice) => ({
+    tokenIds: choice.token_ids,
+    logprobs: choice.logprobs.token_logprobs,
+    ...(choice.sampling_logprobs ? { samplingLogprobs: choice.sampling_logprobs } : {}),
+    finishReason: finishOf(choice.finish_reason, root),
+  }));
+}
+
+/** Everything but a limit is an end of its own, unless the server gave the request up. */
+function finishOf(reason: string | null | undefined, root: string): 'stop' | 'length' {
+  if (reason === 'length') return 'length';
+  if (reason === 'stop' || reason === 'tool_calls') return 'stop';
+  if (reason === 'abort') {
+    throw new RatchetError(
+      'InferenceUnavailable',
+      `${root} gave a generation up before its end (finish_reason "abort").`,
+    );
+  }
+  throw new RatchetError(
+    'InferenceRejected',
+    `${root} ended a turn for a reason that is not known: ${String(reason)}.`,
+  );
+}
+
+/** A request to `/v1/chat/completions`. Ids are asked for only where they are needed: many servers refuse fields they do not know. */
+export function chatBody(request: ChatRequest, model: string): Record<string, unknown> {
+  const { messages, tools = [], seed, tokens } = request;
+  return {
+    model,
+    messages,
+    ...(tools.length === 0 ? {} : { tools }),
+    ...samplingBody(request),
+    ...(seed === undefined ? {} : { seed }),
+    ...(tokens === 'required' ? { logprobs: true, return_token_ids: true, cache_salt: request.policy.name } : {}),
+  };
+}
+
+const ChatCompletion = z.object({
+  choices: z
+    .array(
+      z.object({
+        finish_reason: z.string().nullish(),
+        message: z.object({
+          content: z.string().nullish(),
+          tool_calls: z.array(z.object({ function: z.object({ name: z.string(), arguments: z.string() }) })).nullish(),
+        }),
+        token_ids: numbers.nullish(),
+        logprobs: z.object({ content: z.array(z.object({ logprob: z.number() })).nullish() }).nullish(),
+      }),
+    )
+    .length(1),
+  prompt_token_ids: numbers.nullish(),
+  usage: z.object({ prompt_tokens: z.int(), completion_tokens: z.int() }).nullish(),
+});
+
+/** The turn in an answer of `/v1/chat/completions`. Throws `InferenceRejected` where ids are needed and it has none. */
+export function turnIn(answer: unknown, { tokens }: ChatRequest, root: string): ChatSample {
+  const where = `${root}/v1/chat/completions`;
+  const read = ChatCompletion.safeParse(answer);
+  if (!read.success) {
+    const received = z.prettifyError(read.error).slice(0, 500);
+    throw new RatchetError(
+      'InferenceRejected',
+      `${where}: expected a chat completion with one choice, got ${received}.`,
+    );
+  }
+  const { choices, prompt_token_ids: promptTokenIds = null, usage } = read.data;
+  const { message, finish_reason: finish, token_ids: tokenIds = null, logprobs } = choices[0]!;
+  const sampled = logprobs?.content?.map(({ logprob }) => logprob) ?? null;
+  if (tokens === 'required' && (!promptTokenIds || !tokenIds || sampled?.length !== tokenIds.length)) {
+    const missing = !promptTokenIds || !tokenIds ? 'without token ids' : 'whose logprobs are not one for each token';
+    throw new RatchetError(
+      'InferenceRejected',
+      `${where} answered ${missing}, which will do for evaluations and not for training: what is trained on are the ids that were sampled, never a guess from the text. vLLM gives them (return_token_ids), as does Ratchet's policy server.`,
+    );
+  }
+  const toolCalls = message.tool_calls?.map((call) => call.function) ?? [];
+  return {
+    text: message.content ?? '',
+    ...(toolCalls.length === 0 ? {} : { toolCalls }),
+    finishReason: finishOf(finish, root),
+    promptTokenIds,
+    tokenIds,
+    logprobs: tokenIds === null ? null : sampled,
+    usage: usage ? { promptTokens: usage.prompt_tokens, completionTokens: usage.completion_tokens } : null,
+  };
+}
