@@ -141,7 +141,7 @@ export async function uninstallFrom(
   const [command, ...args] = uv
     ? ['uv', 'pip', 'uninstall', '--quiet', '--python', python, name]
     : [python, '-m', 'pip', 'uninstall', '--quiet', '--yes', '--disable-pip-version-check', name];
-  await runInstaller(command!, args, { env: pythonVariables(environment) });
+  await runInstaller(command, args, { env: pythonVariables(environment) });
 }
 
 /** What an environment holds from now on, in place of packages of the same name. */

@@ -52,7 +52,7 @@ export async function fetchFromIndex(
       ? ['uv', 'pip', 'install', '--quiet', '--python', found.command, ...target]
       : [await ensureVerifiers('v0', { log }), '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--no-input', ...target]; // prettier-ignore
     try {
-      await runInstaller(command!, args, { env: pythonVariables(process.env) });
+      await runInstaller(command, args, { env: pythonVariables(process.env) });
     } catch (cause) {
       if (!(cause instanceof InstallerFailed)) throw cause;
       throw new RatchetError('ConfigInvalid', `The package index has no ${requirement} that installs here: ${cause.message}`, { cause }); // prettier-ignore

@@ -22,8 +22,11 @@ export interface OpenedEnvironment {
   /** The handle in calls of the bridge. */
   readonly env: string;
   /** Rows of its examples, each a line of JSON. */
-  rows(split: 'train' | 'eval'): Promise<readonly string[]>;
+  readonly rows: (split: 'train' | 'eval') => Promise<readonly string[]>;
 }
+
+/** What plays the tasks of a v1 environment here: verifiers' own default, a sandbox of Prime's, needs an account. */
+const localAgent = { harness: { id: 'null' }, runtime: { type: 'subprocess' } };
 
 /** Loads an environment into a Python process of its own, which ends with the work. */
 export async function withPythonEnvironment<T>(
@@ -33,7 +36,8 @@ export async function withPythonEnvironment<T>(
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-env-'));
   const bridge = await openBridge({ python: pythonIn(python.folder), folder, variables: passEnvironment });
   try {
-    const loaded = await toldWhenSlow(id, () => bridge.load({ env: id, env_id: id, api: python.api, args }));
+    const config = python.api === 'v1' ? { config: { agent: localAgent } } : {};
+    const loaded = await toldWhenSlow(id, () => bridge.load({ env: id, env_id: id, api: python.api, args, ...config }));
     const rows = async (split: 'train' | 'eval') => {
       const { file } = await bridge.inputs({ env: id, split });
       return (await readFile(file, 'utf8')).split('\n').filter((line) => line !== '');

@@ -197,13 +197,21 @@ describe('a package of verifiers', { skip, concurrency: false }, () => {
     assert(!managedEnvironments(project).some(({ manifest }) => manifest.packages.length > 0), 'nothing is recorded');
   });
 
-  test('whose methods do not fit the installed verifiers gets each with its line and what to do, and exit code 1', async () => {
-    write('environments/bad_turns/pyproject.toml', pyproject('bad-turns', ['verifiers<0.4']));
-    write('environments/bad_turns/bad_turns.py', badTurns);
-    assert.equal((await ratchet(project, ['env', 'install', 'bad-turns'])).code, 0);
+  test('of the Environments Hub is fetched by the prime CLI; methods that do not fit the installed verifiers are named with line and fix, and exit code 1', async (t) => {
+    write('hub/pyproject.toml', pyproject('bad-turns', ['verifiers>=0.1.5']));
+    write('hub/bad_turns.py', badTurns);
+    const bin = folder(t);
+    const prime = `#!/bin/sh\n[ "$1 $2 $3" = "env pull owner/bad-turns@0.2.0" ] && cp ${project}/hub/* "$5"\n`;
+    writeFileSync(path.join(bin, 'prime'), prime);
+    chmodSync(path.join(bin, 'prime'), 0o755);
+    const PATH = `${bin}:${process.env['PATH'] ?? ''}`;
+    const installed = await ratchet(project, ['env', 'install', 'owner/bad-turns@0.2.0', '--json'], { PATH });
+    assert.equal(installed.code, 0, installed.stderr);
+    const { package: one } = JSON.parse(installed.stdout) as { package: { name: string; from: { id?: string } } };
+    assert.deepEqual([one.name, one.from.id], ['bad-turns', 'owner/bad-turns@0.2.0']);
     const { code, stdout } = await ratchet(project, ['env', 'check', 'bad-turns']);
     assert.equal(code, 1);
-    const at = 'environments/bad_turns/bad_turns\\.py';
+    const at = '\\.ratchet/python/hub/owner--bad_turns/bad_turns\\.py';
     for (const said of [
       `✗ ${at}:6 {2}BadTurns\\.is_completed takes \\(messages, state\\) where verifiers gives \\(state\\)`,
       'write the condition as a method with @vf\\.stop',
@@ -216,22 +224,22 @@ describe('a package of verifiers', { skip, concurrency: false }, () => {
     }
   });
 
-  test('of the Environments Hub is fetched by the prime CLI, and installed by its owner’s name', async (t) => {
-    const bin = folder(t);
-    write('hub/pyproject.toml', pyproject('from-hub', ['verifiers>=0.1.5']));
-    write('hub/from_hub.py', 'def load_environment(n: int = 3): ...\n');
-    writeFileSync(
-      path.join(bin, 'prime'),
-      `#!/bin/sh\n[ "$1 $2 $3" = "env pull owner/from-hub@0.2.0" ] && cp ${project}/hub/* "$5"\n`,
+  test('of the v1 API is found out by its code, and gets a virtual environment of its own', async () => {
+    write('environments/toy_v1/pyproject.toml', pyproject('toy-v1', ['verifiers>=0.3']));
+    write('environments/toy_v1/toy_v1.py', toyTaskset);
+    const installed = await ratchet(project, ['env', 'install', 'toy-v1']);
+    assert.equal(installed.code, 0, installed.stderr);
+    assert.match(
+      installed.stdout,
+      /^installed toy-v1 0\.2\.0 \(v1, verifiers 0\.4\.0\) in \.ratchet\/python\/v1-0\.4\.0/m,
     );
-    chmodSync(path.join(bin, 'prime'), 0o755);
-    const PATH = `${bin}:${process.env['PATH'] ?? ''}`;
-    const { code, stdout, stderr } = await ratchet(project, ['env', 'install', 'owner/from-hub@0.2.0', '--json'], {
-      PATH,
-    });
-    assert.equal(code, 0, stderr);
-    const { package: one } = JSON.parse(stdout) as { package: { name: string; from: { kind: string; id: string } } };
-    assert.deepEqual([one.name, one.from.kind, one.from.id], ['from-hub', 'hub', 'owner/from-hub@0.2.0']);
+    assert.match(
+      (await ratchet(project, ['env', 'info', 'toy-v1'])).stdout,
+      /api v1, SingleAgentEnv\n {2}examples {6}8 to train on/,
+    );
+    const { code, stdout } = await ratchet(project, ['env', 'check', 'toy-v1']);
+    assert.equal(code, 0, stdout);
+    assert.match(stdout, /✓ plays: ok after one made-up answer; scored where it was played: reward 0 \(exact 0\)/);
   });
 
   test('is looked at on the index before anything of it is installed: another package of that name is refused', async () => {
@@ -262,4 +270,33 @@ class BadTurns(vf.MultiTurnEnv):
 def load_environment(n: int = 4):
     data = Dataset.from_list([{"question": f"q{i}", "answer": "a"} for i in range(n)])
     return BadTurns(dataset=data, rubric=vf.Rubric(funcs=[lambda completion: 1.0]), max_turns=3)
+`;
+
+const toyTaskset = `import verifiers.v1 as vf
+
+__all__ = ["ToyTaskset"]
+
+
+class Data(vf.TaskData):
+    answer: str
+
+
+class Toy(vf.Task[Data]):
+    @vf.stop
+    async def answered(self, trace: vf.Trace) -> bool:
+        return trace.num_turns >= 1
+
+    @vf.reward(weight=1.0)
+    async def exact(self, trace: vf.Trace) -> float:
+        return float((trace.last_reply or "") == self.data.answer)
+
+
+class Config(vf.TasksetConfig):
+    n: int = 8
+
+
+class ToyTaskset(vf.Taskset[Toy, Config]):
+    def load(self) -> list[Toy]:
+        rows = range(self.config.n)
+        return [Toy(Data(idx=i, prompt=f"Reverse: item{i}", answer=f"{i}meti"), self.config.task) for i in rows]
 `;
