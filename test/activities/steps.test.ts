@@ -399,7 +399,7 @@ describe('warming up', () => {
     const base = await act(roles.warmUp, { run: test.run, from: null });
     await assert.rejects(
       act(roles.warmUp, { run: test.run, from: base }),
-      hasCode('ConfigInvalid', 'reverse-text', 'Remove [sft]'),
+      hasCode('ConfigInvalid', 'reverse-text', 'remove [sft]'),
     );
   });
 });

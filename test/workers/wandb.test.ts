@@ -174,7 +174,10 @@ test('a run whose machine has no Python trains on, and says what is missing', as
   const sinks = new RunSinks(store, [sink], (line) => void told.push(line));
   await addSteps(store, 0, 2);
   await sinks.advance();
-  assert.match(told.join('\n'), /wandb: Python 3.9 or newer is needed, but .*no-python does not run here\. Install it/);
+  assert.match(
+    told.join('\n'),
+    /wandb: Python 3.9 or newer is needed, but .*no-python does not run here \(named by RATCHET_PYTHON\)\. Install one/,
+  );
   assert.match((await readSinkStates(store))['wandb']?.failing ?? '', /is needed/);
 });
 
