@@ -15,31 +15,31 @@ export interface LaterField {
 
 const later = (feature: string) => (schema: z.ZodType, meaning: string) => ({ schema, feature, meaning });
 const onGpus = later('trainers and servers on GPUs');
-const verifiers = later('verifiers environments');
+const ofEnvironments = later('limits, retries and agents of environments');
 const schedules = later('temperature schedules');
 const validation = later('validation batches');
 
 /** Of an environment, of [[env]] and [[eval.env]] alike. */
 const environmentFields: Readonly<Record<string, LaterField>> = {
-  harness: verifiers(args(), 'what plays its tasks (verifiers v1)'),
-  max_input_tokens: verifiers(whole(1), 'limit of a rollout'),
-  max_output_tokens: verifiers(whole(1), 'limit of a rollout'),
-  max_retries: verifiers(whole(0), 'how often a rollout that failed is played again'),
-  max_total_tokens: verifiers(whole(1), 'limit of a rollout'),
-  max_turns: verifiers(whole(1), 'limit of a rollout'),
-  multiplex: verifiers(whole(1), 'rollouts that a worker of it plays at once'),
-  pool: verifiers(args(), 'its workers'),
-  retries: verifiers(args(), 'when a rollout that failed is played again'),
-  sampling: verifiers(args(), 'lies over the sampling of all environments'),
-  timeout: verifiers(args(), 'limits of a rollout in seconds'),
+  harness: ofEnvironments(args(), 'what plays its tasks (verifiers v1)'),
+  max_input_tokens: ofEnvironments(whole(1), 'limit of a rollout'),
+  max_output_tokens: ofEnvironments(whole(1), 'limit of a rollout'),
+  max_retries: ofEnvironments(whole(0), 'how often a rollout that failed is played again'),
+  max_total_tokens: ofEnvironments(whole(1), 'limit of a rollout'),
+  max_turns: ofEnvironments(whole(1), 'limit of a rollout'),
+  multiplex: ofEnvironments(whole(1), 'rollouts that a worker of it plays at once'),
+  pool: ofEnvironments(args(), 'its workers'),
+  retries: ofEnvironments(args(), 'when a rollout that failed is played again'),
+  sampling: ofEnvironments(args(), 'lies over the sampling of all environments'),
+  timeout: ofEnvironments(args(), 'limits of a rollout in seconds'),
 };
 
 const hostedFields: Readonly<Record<string, LaterField>> = {
-  max_concurrent: verifiers(whole(1), 'rollouts that are played at once, at most'),
-  'env[].group_size': verifiers(whole(1), 'rollouts of one of its examples'),
+  max_concurrent: ofEnvironments(whole(1), 'rollouts that are played at once, at most'),
+  'env[].group_size': ofEnvironments(whole(1), 'rollouts of one of its examples'),
   ...under('env[]', environmentFields),
-  'eval.env[].interval': verifiers(whole(1), 'steps between its evaluations'),
-  'eval.env[].ratio': verifiers(positive(), 'its share'),
+  'eval.env[].interval': ofEnvironments(whole(1), 'steps between its evaluations'),
+  'eval.env[].ratio': ofEnvironments(positive(), 'its share'),
   ...under('eval.env[]', environmentFields),
   'eval.sampling.extra_body': onGpus(args(), 'further fields of a request'),
   'inference.gpus': onGpus(whole(0), 'GPUs that sample'),
@@ -61,11 +61,11 @@ const hostedFields: Readonly<Record<string, LaterField>> = {
 };
 
 const primeRlFields: Readonly<Record<string, LaterField>> = {
-  tasks_per_minute: verifiers(whole(1), 'examples that may be begun in a minute'),
-  'env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
-  'eval.env[].agent': verifiers(args(), 'the agent that solves its tasks: harness, runtime, limits'),
-  'eval.env[].interval': verifiers(whole(1), 'steps between its evaluations'),
-  'eval.env[].skip_first': verifiers(whole(0), 'held-out examples that are left out at the start'),
+  tasks_per_minute: ofEnvironments(whole(1), 'examples that may be begun in a minute'),
+  'env[].agent': ofEnvironments(args(), 'the agent that solves its tasks: harness, runtime, limits'),
+  'eval.env[].agent': ofEnvironments(args(), 'the agent that solves its tasks: harness, runtime, limits'),
+  'eval.env[].interval': ofEnvironments(whole(1), 'steps between its evaluations'),
+  'eval.env[].skip_first': ofEnvironments(whole(0), 'held-out examples that are left out at the start'),
   'inference.client': onGpus(args(), 'what prime-rl says further of servers that run elsewhere'),
   'trainer.ac_freq': onGpus(whole(1), 'activations of every n-th layer are computed again instead of kept'),
   'trainer.ac_offloading': onGpus(flag(), 'whether activations wait in the memory of the CPU'),
