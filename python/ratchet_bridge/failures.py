@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
+import time
 import traceback
 from typing import Any
+
+from .wire import Message
 
 TRACEBACK_CHARS = 4000
 
@@ -118,3 +121,29 @@ def explain_missing_module(missing: ModuleNotFoundError, env_id: str, module: st
         )
     refused.__cause__ = missing
     return refused
+
+
+def failed_rollout(error: Exception, given: Message, started: float) -> Message:
+    """A rollout that its environment threw out of: a row as verifiers has it for errors, without a reward."""
+    described = describe(error)
+    row = {
+        "example_id": given.get("example_id"),
+        "prompt": given.get("prompt"),
+        "completion": None,
+        "reward": None,
+        "error": {"error": described["type"], "message": described["message"]},
+        "timing": {"start_time": started, "total": time.time() - started},
+        "is_completed": False,
+        "is_truncated": False,
+        "stop_condition": None,
+        "metrics": {},
+    }
+    return {
+        "row": row,
+        "outcome": "infra_failure",
+        "error": described,
+        "scorable": False,
+        "scoring_why": None,
+        "judged": None,
+        "live": None,
+    }

@@ -17,7 +17,7 @@ from verifiers.errors import EmptyModelResponseError, InfraError, ToolError
 from verifiers.utils.env_utils import env_module_name
 
 from . import check, fast, rows, rubrics
-from .failures import Refused, chain_of, describe, explain_load, is_outside
+from .failures import Refused, chain_of, describe, explain_load, failed_rollout, is_outside
 from .policy import Policy
 from .v0_client import PipeClient, TurnUnavailable, to_openai_tool
 from .wire import Message, Wire, survives_json, to_line
@@ -91,7 +91,7 @@ class V0Environment:
         try:
             state = await leaf.rollout(given, client, model, sampling)
         except Exception as error:
-            return failed(error, given, started)
+            return failed_rollout(error, given, started)
         return await self._finish(leaf, state, route, message)
 
     async def _finish(self, leaf: Any, state: Any, route: tuple[str, ...], message: Message) -> Message:
@@ -269,32 +269,6 @@ def outcome_of(state: Any) -> tuple[str, Message | None]:
         isinstance(error, ToolError) and not is_outside(error) and not any(isinstance(e, InfraError) for e in chain_of(error))
     )
     return ("policy_failure" if is_policys else "infra_failure"), described
-
-
-def failed(error: Exception, given: Message, started: float) -> Message:
-    """A rollout that its environment threw out of: a row as verifiers has it for errors, without a reward."""
-    described = describe(error)
-    row = {
-        "example_id": given.get("example_id"),
-        "prompt": given.get("prompt"),
-        "completion": None,
-        "reward": None,
-        "error": {"error": described["type"], "message": described["message"]},
-        "timing": {"start_time": started, "total": time.time() - started},
-        "is_completed": False,
-        "is_truncated": False,
-        "stop_condition": None,
-        "metrics": {},
-    }
-    return {
-        "row": row,
-        "outcome": "infra_failure",
-        "error": described,
-        "scorable": False,
-        "scoring_why": None,
-        "judged": None,
-        "live": None,
-    }
 
 
 def score_of(state: Any, error: Exception | None) -> Message:

@@ -15,7 +15,7 @@ from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 from . import v1_client
-from .failures import Refused, describe, explain_load
+from .failures import Refused, describe, explain_load, failed_rollout
 from .policy import Policy
 from .v1_client import ADDRESS, config_for, initial_messages
 from .wire import Message, Wire, to_line
@@ -80,7 +80,7 @@ class V1Environment:
         try:
             episode = await self._play(request, row["task"], message)
         except Exception as error:
-            return no_episode(error, row, started)
+            return failed_rollout(error, row, started)
         return to_result(episode, row)
 
     async def episode(self, request: object, message: Message) -> Message:
@@ -129,7 +129,7 @@ def to_result(episode: Any, given: Message) -> Message:
     trace = next((trace for trace in episode.traces if is_trained(trace)), None)
     if trace is None:
         text = "; ".join(error.message for error in episode.errors) or "no agent of it samples the policy"
-        return no_episode(Refused("NoTrace", f"the episode has no trace to train on: {text}"), given, time.time())
+        return failed_rollout(Refused("NoTrace", f"the episode has no trace to train on: {text}"), given, time.time())
     outcome, error = outcome_of(episode, trace)
     messages = [v1_client.message_to_wire(message) for message in trace.messages]
     prompt = given["prompt"]
@@ -205,28 +205,3 @@ def judged_of(trace: Any) -> Message:
     if not all(value - value == 0 for value in [trace.reward, *metrics.values()]):
         return {"error": describe(Refused("NotFinite", f"a reward must be a finite number, but {trace.reward} came, of {metrics}"))}
     return {"reward": float(trace.reward), "metrics": metrics}
-
-
-def no_episode(error: Exception, given: Message, started: float) -> Message:
-    described = describe(error)
-    row = {
-        "example_id": given.get("example_id"),
-        "prompt": given.get("prompt"),
-        "completion": None,
-        "reward": None,
-        "error": {"error": described["type"], "message": described["message"]},
-        "timing": {"start_time": started, "total": time.time() - started},
-        "is_completed": False,
-        "is_truncated": False,
-        "stop_condition": None,
-        "metrics": {},
-    }
-    return {
-        "row": row,
-        "outcome": "infra_failure",
-        "error": described,
-        "scorable": False,
-        "scoring_why": None,
-        "judged": None,
-        "live": None,
-    }
