@@ -106,10 +106,13 @@ export async function loadRunConfig(
   };
   const code = await readCodeOf(spec, folder, tried);
   const environments = await readEnvironments(spec, folder, tried);
-  const around = { folder, projectFolder, reachesStore };
+  const keeps = spec.sft?.data != null || spec.chatTemplate?.path != null;
+  const mayLook = reachesStore || store.uri.startsWith('file:');
+  const begun = keeps && mayLook ? await begunWith({ ...spec, store }) : null;
+  const around = { folder, projectFolder, begun };
   const inference = await readServers(spec.inference, { folder, projectFolder }, tried);
-  const data = await tried([['sft', 'data']], () => readData({ ...spec, store }, around));
-  const template = await tried([['tokenizer', 'chat_template']], () => readTemplate({ ...spec, store }, around));
+  const data = await tried([['sft', 'data']], () => readData(spec, around));
+  const template = await tried([['tokenizer', 'chat_template']], () => readTemplate(spec, around));
   if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
   const files = new Map(
     [...environments.trained, ...environments.evaluated].flatMap(({ id, sha256 }) =>
@@ -194,8 +197,12 @@ async function readEnvironments(
   };
 }
 
-/** Where files that a run keeps are looked for, and whether the run may be looked at wherever it lies. */
-type Around = Required<Pick<LoadOptions, 'projectFolder' | 'reachesStore'>> & { readonly folder: string };
+/** Where files that a run keeps are looked for, and what the run that is there has of them. */
+interface Around {
+  readonly folder: string;
+  readonly projectFolder: string;
+  readonly begun: Awaited<ReturnType<typeof begunWith>>;
+}
 
 interface LoadedTemplate {
   readonly ref: ChatTemplateSpec;
@@ -206,12 +213,11 @@ interface LoadedTemplate {
 /** `[tokenizer] chat_template`: as it is now, or, where the run has begun with another one, that. */
 async function readTemplate(
   spec: RunSpec,
-  { folder, projectFolder, reachesStore }: Around,
+  { folder, projectFolder, begun: before }: Around,
 ): Promise<LoadedTemplate | null> {
   const written = spec.chatTemplate?.path;
   if (written == null) return null;
-  const mayLook = reachesStore || spec.store.uri.startsWith('file:');
-  const begun = mayLook ? ((await begunWith(spec))?.chatTemplate ?? null) : null;
+  const begun = before?.chatTemplate ?? null;
   const goesOn = (what: string): LoadedTemplate => ({
     ref: begun!,
     text: null,
@@ -256,11 +262,11 @@ interface LoadedData {
 }
 
 /** `[sft] data`: as it is now, or, where the run has begun with other rows, those. */
-async function readData(spec: RunSpec, { folder, projectFolder, reachesStore }: Around): Promise<LoadedData | null> {
+async function readData(spec: RunSpec, { folder, projectFolder, begun: before }: Around): Promise<LoadedData | null> {
   const written = spec.sft?.data?.path;
   if (written === undefined) return null;
   const file = resolvePath(written, folder, projectFolder);
-  const begun = reachesStore || spec.store.uri.startsWith('file:') ? ((await begunWith(spec))?.data ?? null) : null;
+  const begun = before?.data ?? null;
   const goesOn = (what: string): LoadedData => ({
     ref: begun!,
     rows: null,
