@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
+import type { Feeds, InferenceSession, PreparedRun, Tensor } from '../onnx/runtime.ts';
 import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { floats, ints, longs } from '../onnx/session.ts';
@@ -12,7 +12,7 @@ import type { Choice, Rows, TokenChooser } from './token-choice.ts';
 
 export interface DecodeSessions {
   /** Feeds of every run. */
-  readonly weights: Readonly<Record<string, Tensor>>;
+  readonly weights: Feeds;
   readonly prefill: InferenceSession;
   readonly step: InferenceSession;
   /** Names of the outputs that hold the logits. */
@@ -47,6 +47,8 @@ interface BatchParts {
   /** Begins the keys of this version's prompts. */
   readonly promptPrefix: string;
   readonly events: RowEvents;
+  /** Whether so many positions are computed on this thread rather than aside. */
+  readonly isHere: (positions: number) => boolean;
 }
 
 /** A distinct prompt with the slots of the rows that continue it. */
@@ -64,10 +66,10 @@ interface StepTensors {
   readonly pastLengths: Int32Array;
   readonly totalLength: Int32Array;
   readonly inverseTemperatures: Float32Array;
-  readonly feeds: Record<string, Tensor>;
+  readonly feeds: Feeds;
   readonly fetches: Record<string, Tensor>;
   /** Computes the probabilities alone. */
-  readonly run: () => Promise<void>;
+  readonly run: PreparedRun;
   readonly probabilities: Rows;
 }
 
@@ -147,9 +149,13 @@ export class DecodeBatch {
     const { sessions } = this.#parts;
     let logits: Rows | null = null;
     if (this.#rows.some((row) => row.chooser.needsLogits)) {
-      const output = await sessions.step.run(tensors.feeds, { ...tensors.fetches, [sessions.logits.step]: null });
+      const output = await this.#run(sessions.step, rows, tensors.feeds, {
+        ...tensors.fetches,
+        [sessions.logits.step]: null,
+      });
       logits = this.#matrix(output[sessions.logits.step]);
-    } else await tensors.run();
+    } else if (this.#parts.isHere(rows)) tensors.run.here();
+    else await tensors.run.aside();
     this.#rows.forEach(({ chooser, isDropped }, slot) => {
       if (isDropped) return;
       const choice =
@@ -206,8 +212,11 @@ export class DecodeBatch {
   async #runPrefill(groups: readonly PromptGroup[], start: number): Promise<void> {
     const { prefillCache, sessions, prompts, config } = this.#parts;
     const { feeds, fetches } = prefillCache.tensors(groups.length);
-    const output = await sessions.prefill.run(
-      { ...sessions.weights, ...feeds, ...prefillFeeds(groups, start) },
+    const prefill = prefillFeeds(groups, start);
+    const output = await this.#run(
+      sessions.prefill,
+      prefill['tokens']!.size,
+      { ...sessions.weights, ...feeds, ...prefill },
       { ...fetches, [sessions.logits.prefill]: null },
     );
     const { data } = this.#matrix(output[sessions.logits.prefill]);
@@ -219,6 +228,15 @@ export class DecodeBatch {
       this.#counts.promptTokensComputed += tokenIds.length - start;
       this.#continue(group, computed);
     });
+  }
+
+  async #run(
+    session: InferenceSession,
+    positions: number,
+    feeds: Feeds,
+    fetches: Readonly<Record<string, Tensor | null>>,
+  ): Promise<Record<string, Tensor>> {
+    return this.#parts.isHere(positions) ? session.runHere(feeds, fetches) : session.run(feeds, fetches);
   }
 
   /** First tokens of the rows that share a prompt. */

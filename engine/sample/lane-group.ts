@@ -12,6 +12,7 @@ import {
   noCounters,
 } from './decode-lane.ts';
 import type { DecodeProgram } from './decode-program.ts';
+import { WorkerLane } from './worker-lane.ts';
 
 /** A row goes where its prompt was computed unless that lane has this many rows more than another. */
 const affinityRows = 16;
@@ -45,24 +46,36 @@ interface Member {
  * stay together as far as the lanes are in balance, so that it is computed once.
  */
 export class LaneGroup implements Lane {
-  readonly #members: readonly Member[];
+  #members: readonly Member[] = [];
   /** Rows that are worth a lane. */
   readonly #rowsMin: number;
   /** Lanes that computed a prompt, by version and a hash of its tokens; the latest last. */
   readonly #lanesOfPrompt = new Map<string, Set<Member>>();
 
+  private constructor(rowsMin: number) {
+    this.#rowsMin = rowsMin;
+  }
+
   /** The memory in `options` is that of all lanes together. */
-  constructor(config: ModelConfig, count: number, { program, options, events, rowsMin }: LaneGroupParts) {
+  static async open(
+    config: ModelConfig,
+    count: number,
+    { program, options, events, rowsMin }: LaneGroupParts,
+  ): Promise<LaneGroup> {
     const share = {
+      workHereMax: options.workHereMax,
       keyValueBytesMax: laneShare(options.keyValueBytesMax, count),
       promptBytesMax: laneShare(options.promptBytesMax, count),
     };
-    this.#rowsMin = rowsMin ?? Math.ceil(laneWorkMin / parameterCount(config));
-    this.#members = Array.from({ length: count }, (_, i) => ({
-      lane: new DecodeLane(config, program, share, this.#events(i, events)),
-      rows: new Set(),
-      counters: noCounters,
-    }));
+    const group = new LaneGroup(rowsMin ?? Math.ceil(laneWorkMin / parameterCount(config)));
+    const others = await Promise.all(
+      Array.from({ length: count - 1 }, (_, i) =>
+        WorkerLane.open(config, program, { ...share, workHereMax: Infinity }, group.#events(i + 1, events)),
+      ),
+    );
+    const lanes = [new DecodeLane(config, program, share, group.#events(0, events)), ...others];
+    group.#members = lanes.map((lane) => ({ lane, rows: new Set(), counters: noCounters }));
+    return group;
   }
 
   submit(version: number, parameters: Parameters, rows: readonly NewRow[]): void {
