@@ -118,7 +118,7 @@ export class WorkerLane implements Lane {
     const isLeft = ([key, held]: [number, Held]): boolean =>
       held.pending === 0 && held.lastSubmit <= submits && !versions.includes(key);
     this.#letGo([...this.#versions].filter(isLeft).map(([key]) => key));
-    if (this.#versions.size === 0) this.#worker.unref();
+    if (this.#versions.size === 0 && !this.#death) this.#worker.unref();
     this.#events.stepped(known, counters);
   }
 
