@@ -5,8 +5,8 @@ import type { ModelConfig } from '../model/config.ts';
 import { floats, ints, longs } from '../onnx/session.ts';
 import { probabilitiesName } from './decode-graph.ts';
 import { rowLengthMax } from './admission.ts';
-import type { KeyValueCache } from './key-value-cache.ts';
-import type { ComputedPrompt, PromptCache } from './prompt-cache.ts';
+import { type KeyValueCache, rowFloats } from './key-value-cache.ts';
+import { type ComputedPrompt, type PromptCache, PromptMemory } from './prompt-cache.ts';
 import { rowsMin, type SampleRequest } from './sample-request.ts';
 import type { Choice, Rows, TokenChooser } from './token-choice.ts';
 
@@ -83,6 +83,8 @@ interface StepTensors {
 export class DecodeBatch {
   readonly #parts: BatchParts;
   readonly #rows: Row[] = [];
+  /** null = other rows since it was looked for. */
+  #longest: number | null = null;
   #tensors: StepTensors | null = null;
   readonly #counts = { sampled: 0, promptTokens: 0, promptTokensComputed: 0 };
 
@@ -105,7 +107,7 @@ export class DecodeBatch {
 
   /** The most positions any row may come to. */
   get longest(): number {
-    return longestOf(this.#rows);
+    return (this.#longest ??= longestOf(this.#rows));
   }
 
   /** What was done since the last call. */
@@ -125,6 +127,7 @@ export class DecodeBatch {
       keep: first,
     });
     for (const row of rows) this.#fillSlot(this.#rows.push(row) - 1, row.request);
+    this.#longest = null;
     const missing: PromptGroup[] = [];
     for (const group of groupPrompts(this.#rows, first, this.#parts.promptPrefix)) {
       this.#counts.promptTokens += group.tokenIds.length * group.slots.length;
@@ -177,6 +180,7 @@ export class DecodeBatch {
       const last = this.#rows.length - 1;
       if (slot < last) this.#moveSlot(last, slot);
       this.#rows.pop();
+      this.#longest = null;
     }
   }
 
@@ -220,10 +224,13 @@ export class DecodeBatch {
       { ...fetches, [sessions.logits.prefill]: null },
     );
     const { data } = this.#matrix(output[sessions.logits.prefill]);
+    const memory = new PromptMemory();
     groups.forEach((group, i) => {
       const { key, tokenIds } = group;
-      const logits = data.slice(i * config.vocabularySize, (i + 1) * config.vocabularySize);
-      const computed = { tokenIds, keysValues: prefillCache.readRow(i, tokenIds.length), logits };
+      const logits = memory.take(config.vocabularySize);
+      logits.set(data.subarray(i * config.vocabularySize, (i + 1) * config.vocabularySize));
+      const keysValues = memory.take(rowFloats(config, tokenIds.length));
+      const computed = { tokenIds, keysValues: prefillCache.readRow(i, tokenIds.length, keysValues), logits };
       prompts.set(key, computed);
       this.#counts.promptTokensComputed += tokenIds.length - start;
       this.#continue(group, computed);

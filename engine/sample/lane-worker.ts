@@ -6,7 +6,6 @@ import { InferenceSession } from '../onnx/runtime.ts';
 import type { DecodeSessions } from './decode-batch.ts';
 import { DecodeLane, type LaneEvents } from './decode-lane.ts';
 import type { FromWorker, LaneFailure, SharedVersion, ToWorker, WorkerSettings } from './lane-protocol.ts';
-import type { Choice } from './token-choice.ts';
 
 assert(parentPort, 'lane-worker.ts is the entry of a worker thread');
 const port = parentPort;
@@ -49,17 +48,15 @@ function attached({ weights, prefill, step, logits }: SharedVersion): DecodeSess
 
 /** Collects what happens in a step and posts it as one message. */
 function postedEvents(): LaneEvents {
-  let tokens: { id: number; choice: Choice }[] = [];
+  let tokens: number[] = [];
   let failures: LaneFailure[] = [];
   return {
-    token: (id, choice) => tokens.push({ id, choice }),
+    token: (id, { tokenId, logprob, samplingLogprob }) => tokens.push(id, tokenId, logprob, samplingLogprob),
     fail: (ids, error) => failures.push({ ids, ...describe(error) }),
     stepped: (ends, counters) => {
       post({
         kind: 'stepped',
-        tokens: Float64Array.from(
-          tokens.flatMap(({ id, choice }) => [id, choice.tokenId, choice.logprob, choice.samplingLogprob]),
-        ),
+        tokens: new Float64Array(tokens),
         ends,
         failures,
         counters,

@@ -110,8 +110,9 @@ export class WorkerLane implements Lane {
 
   #receive({ tokens, ends, failures, counters, submits, versions }: Stepped): void {
     for (let i = 0; i < tokens.length; i += 4) {
-      const [id, tokenId, logprob, samplingLogprob] = tokens.subarray(i, i + 4) as unknown as FourNumbers;
-      if (this.#rows.has(id)) this.#events.token(id, { tokenId, logprob, samplingLogprob });
+      const id = tokens[i]!;
+      if (!this.#rows.has(id)) continue;
+      this.#events.token(id, { tokenId: tokens[i + 1]!, logprob: tokens[i + 2]!, samplingLogprob: tokens[i + 3]! });
     }
     for (const failure of failures) this.#events.fail(this.#ended(failure.ids), failureOf(failure));
     const known = ends.filter(({ id }) => this.#rows.delete(id));
@@ -147,8 +148,6 @@ export class WorkerLane implements Lane {
     this.#worker.postMessage(message);
   }
 }
-
-type FourNumbers = readonly [number, number, number, number];
 
 function share({ weights, prefill, step, logits }: DecodeSessions): SharedVersion {
   return {
