@@ -41,9 +41,9 @@ interface Member {
 }
 
 /**
- * Several lanes that share the rows. A session computes in a thread of its own, so that their steps run at the same time,
- * each on one processor. Where a row runs does not change its bits; rows of one prompt
- * stay together as far as the lanes are in balance, so that it is computed once.
+ * Several lanes that share the rows: one on the thread that asks, each of the others on a worker thread, so that their steps
+ * and draws run at the same time, each on one processor. Where a row runs does not change its bits; rows of one prompt stay
+ * together as far as the lanes are in balance, so that it is computed once.
  */
 export class LaneGroup implements Lane {
   #members: readonly Member[] = [];

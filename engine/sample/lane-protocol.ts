@@ -37,7 +37,7 @@ export interface LaneFailure {
   readonly message: string;
 }
 
-/** What happened in one step of a version. */
+/** What happened in one step or a few. */
 export interface Stepped {
   readonly kind: 'stepped';
   /** Four numbers a token: its row's id, the token's id, its logprob and its samplingLogprob. */

@@ -46,14 +46,21 @@ function attached({ weights, prefill, step, logits }: SharedVersion): DecodeSess
   };
 }
 
-/** Collects what happens in a step and posts it as one message. */
+/** For so long sampled tokens may wait for others, unless a row ended: who reads them costs more than what they say. */
+const tokensHeldMs = 1;
+
+/** Collects what happens in one or a few steps and posts it as one message. */
 function postedEvents(): LaneEvents {
   let tokens: number[] = [];
   let failures: LaneFailure[] = [];
+  let postedAt = 0;
   return {
     token: (id, { tokenId, logprob, samplingLogprob }) => tokens.push(id, tokenId, logprob, samplingLogprob),
     fail: (ids, error) => failures.push({ ids, ...describe(error) }),
     stepped: (ends, counters) => {
+      const { versions } = lane;
+      const mayWait = ends.length === 0 && failures.length === 0 && versions.length > 0;
+      if (mayWait && performance.now() < postedAt + tokensHeldMs) return;
       post({
         kind: 'stepped',
         tokens: new Float64Array(tokens),
@@ -61,10 +68,11 @@ function postedEvents(): LaneEvents {
         failures,
         counters,
         submits,
-        versions: lane.versions,
+        versions,
       });
       tokens = [];
       failures = [];
+      postedAt = performance.now();
     },
   };
 }

@@ -112,12 +112,17 @@ export class Sampler {
       fail: (ids, error) => sampler.#fail(ids, error),
       stepped: (ends, counters) => sampler.#stepped(ends, counters),
     };
-    const lane =
-      threads === 1
-        ? new DecodeLane(config, program, laneOptions, events)
-        : await LaneGroup.open(config, threads, { program, options: laneOptions, events, rowsMin });
-    sampler = new Sampler(config, { program, lane, threads });
-    return sampler;
+    try {
+      const lane =
+        threads === 1
+          ? new DecodeLane(config, program, laneOptions, events)
+          : await LaneGroup.open(config, threads, { program, options: laneOptions, events, rowsMin });
+      sampler = new Sampler(config, { program, lane, threads });
+      return sampler;
+    } catch (error) {
+      await program.release();
+      throw error;
+    }
   }
 
   /** Results in the order of the requests. An aborted call rejects with the signal's reason; its rows leave at the next step. */
