@@ -159,9 +159,10 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
     await setImmediate();
     while (this.#tidy() && !this.#isClosed) {
       const admitted = this.#admit();
-      for (const version of this.#versions.values()) await this.#advance(version, admitted.get(version) ?? []);
-      // What ran here has kept everyone else waiting.
-      await setImmediate();
+      for (const version of this.#versions.values()) {
+        await this.#advance(version, admitted.get(version) ?? []);
+        await setImmediate(); // what ran on this thread has kept everyone else waiting
+      }
     }
     // In the same turn as the last look at the rows: one that comes later finds nobody running and starts anew.
     this.#running = null;
