@@ -18,8 +18,8 @@ import { WorkerLane } from './worker-lane.ts';
 const affinityRows = 16;
 /**
  * Rows times parameters from which a lane of its own is faster than a place in another, as each step has costs that do not
- * depend on its rows. On two idle cores, one lane's time ÷ that of two: 0.2 M parameters, 32 rows 1.0, 64 rows 1.14;
- * 0.8 M, 16 rows 1.0, 48 rows 1.1.
+ * depend on its rows. On two busy cores, one lane's time ÷ that of two, fastest batches: 0.2 M parameters, 32 rows 0.9, 64
+ * rows 1.5; 0.8 M, 16 rows 1.2, 32 rows 1.3.
  */
 const laneWorkMin = 6_000_000;
 /** Prompts whose lanes are remembered. */
