@@ -34,6 +34,30 @@ describe('what goes wrong in an environment', { skip: installed.why }, () => {
     assert.match(played.error!.traceback, /go_wrong/);
   });
 
+  test('what is no Exception of Python’s is one as well, and ends nothing but its rollout', async () => {
+    for (const [how, type] of [
+      ['sys.exit', 'SystemExit'],
+      ['panic', 'Panic'],
+      ['cancelled', 'CancelledError'],
+    ] as const) {
+      const { played } = await failing({ how });
+      assert.deepEqual([played.outcome, played.error?.type], ['infra_failure', type]);
+    }
+  });
+
+  test('a reward function that calls sys.exit, or is cancelled by itself, gives 0 as any that throws, and says so', async () => {
+    for (const [reward, said] of [
+      ['inside', /ValueError: no number/],
+      ['sys.exit', /SystemExit: the code of a model/],
+      ['cancelled', /CancelledError/],
+    ] as const) {
+      const { bridge, env, played } = await failing({ reward });
+      const [score] = await bridge.score({ env, rollouts: [{ row: played.row }] });
+      assert(score && 'reward' in score && score.reward === 0);
+      assert.match(score.raised!['said']!, said);
+    }
+  });
+
   test('an error of its sandbox is a failure of infrastructure', async () => {
     const { played } = await failing({ how: 'error' });
     assert.deepEqual([played.outcome, played.error?.type], ['infra_failure', 'SandboxError']);
@@ -81,7 +105,8 @@ describe('what goes wrong in an environment', { skip: installed.why }, () => {
     assert.match((noScore as { error: { message: string } }).error.message, /the judge does not answer/);
     const inside = await failing({ reward: 'inside' });
     const [zero] = await inside.bridge.score({ env: inside.env, rollouts: [{ row: inside.played.row }] });
-    assert.deepEqual(zero, { reward: 0, metrics: { said: 0, num_turns: 1 } });
+    assert(zero && 'reward' in zero);
+    assert.deepEqual([zero.reward, zero.metrics], [0, { said: 0, num_turns: 1 }]);
     const nan = await failing({ reward: 'nan' });
     const [none] = await nan.bridge.score({ env: nan.env, rollouts: [{ row: nan.played.row }] });
     assert.equal((none as { error: { type: string } }).error.type, 'NotFinite');
@@ -243,6 +268,14 @@ describe('a child that ends', { skip: installed.why }, () => {
     });
     const { env: other, inputs: its } = await loaded(bridge, 'toy_single');
     assert.equal((await play(bridge, other, its[0]!, text('x'))).outcome, 'ok');
+  });
+
+  test('does so at once where a process that it started left its group and holds its pipe', async () => {
+    const bridge = await fragile();
+    const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'leave-behind' });
+    const before = Date.now();
+    await assert.rejects(play(bridge, env, inputs[0]!, text('x')), { message: /ended by itself \(exit status 9\)/ });
+    assert(Date.now() - before < 15_000, 'the process that was left behind ends after 20 s');
   });
 
   test('does so when its loop hangs: it is ended for its silence', async () => {

@@ -169,7 +169,7 @@ function outcomeOf({ outcome }: PlayedRow, turns: number): Outcome {
 const notScored = { error: 'The child did not score it.' };
 
 function judgementOf(score: Score): Judgement {
-  return 'error' in score ? { error: textOf(score.error) } : score;
+  return 'error' in score ? { error: textOf(score.error) } : { reward: score.reward, metrics: score.metrics };
 }
 
 function errorText({ error, row }: PlayedRow): string {

@@ -180,7 +180,12 @@ export interface RolloutRequest {
 
 export const Score = z.union([
   z.object({ error: WireError }),
-  z.object({ reward: z.number(), metrics: z.record(z.string(), z.number()) }),
+  z.object({
+    reward: z.number(),
+    metrics: z.record(z.string(), z.number()),
+    /** Reward functions that threw, and count as 0 as verifiers has it: what they threw, by name. */
+    raised: z.record(z.string(), z.string()).optional(),
+  }),
 ]);
 export type Score = z.infer<typeof Score>;
 
