@@ -304,8 +304,9 @@ export class PythonChild {
     const counted =
       atWork.length === 0 ? '' : ` while it worked on ${atWork.length} request(s) (${[...new Set(atWork)].join(', ')})`;
     const ended = this.#why === '' ? `ended by itself (${how})` : `was ended, because ${this.#why}`;
-    const error = unavailable(
+    const error = new ChildEnded(
       `The Python process of the verifiers environments ${ended}${counted}. Its log is ${logFile}${tail === '' ? '' : `, and ends with:\n${tail}`}`,
+      atWork.length,
     );
     this.#endedWith = error;
     this.#process.stdout?.destroy();
@@ -336,6 +337,17 @@ export class ChildRefused extends Error {
     super([`${op}: ${error.type}: ${error.message}`, error.fix].filter(Boolean).join('\n'));
     this.name = 'ChildRefused';
     this.error = error;
+  }
+}
+
+/** The process is gone, with all that it worked on. */
+export class ChildEnded extends RatchetError {
+  /** Requests that it worked on. */
+  readonly atWork: number;
+
+  constructor(message: string, atWork: number) {
+    super('EnvironmentUnavailable', message);
+    this.atWork = atWork;
   }
 }
 

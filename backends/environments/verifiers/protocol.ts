@@ -176,6 +176,8 @@ export interface RolloutRequest {
   readonly deadline_s?: number;
   /** Rollouts of one are played by one child. */
   readonly group?: string;
+  /** A child died under it before: it is played apart from those of which none did. */
+  readonly isSuspect?: boolean;
 }
 
 export const Score = z.union([
