@@ -82,6 +82,8 @@ class FaultyEnv(vf.MultiTurnEnv):
         return state
 
     async def env_response(self, messages, state, **kwargs):
+        if self.how == "image":
+            return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]}]
         return [{"role": "user", "content": "Go on."}]
 
 
@@ -114,5 +116,10 @@ def load_environment(how: str = "", reward: str = "", max_turns: int = 1) -> vf.
             raise asyncio.CancelledError
         return float(len(completion))
 
-    rubric = Refusing() if reward == "method" else vf.Rubric(funcs=[said])
+    def longest(completions) -> list[float]:
+        assert len(completions) > 1, "there is nothing to compare"
+        return [1.0] * (len(completions) if reward == "compare" else 1)
+
+    compares = reward in ("compare", "too-few")
+    rubric = Refusing() if reward == "method" else vf.Rubric(funcs=[longest if compares else said])
     return FaultyEnv(how=how, dataset=Dataset.from_list(rows), rubric=rubric, max_turns=max_turns)
