@@ -14,13 +14,11 @@ import {
   type PlayingBridge,
   verifiersEnvironment,
 } from '../../backends/environments/verifiers/environment.ts';
-import { ChildEnded } from '../../backends/environments/verifiers/child.ts';
 import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
 import { openInputs } from '../../backends/environments/verifiers/inputs.ts';
 import { Suspects } from '../../backends/environments/verifiers/suspects.ts';
 import type {
   LoadedEnvironment,
-  PlayedRow,
   RolloutRequest,
   SampledTurn,
   WireMessage,
@@ -435,58 +433,4 @@ test('an image has no way to the model, and that is said rather than played on',
   });
   const environment = await environmentOf(t, bridge);
   await assert.rejects(environment.rollout(environment.dataset.at(0), listening(['ab'])), /image_url.*only text/);
-});
-
-test('an example that kills its process costs its own rollouts, and not those that were played beside it', async (t) => {
-  /** By child: what fails when that one dies. */
-  const atWork = new Map([false, true].map((isSuspect) => [isSuspect, new Set<(died: Error) => void>()]));
-  const played: PlayedRow = {
-    row: {},
-    outcome: 'ok',
-    error: null,
-    judged: null,
-    scorable: true,
-    scoring_why: null,
-    live: null,
-  };
-  const mortal: PlayingBridge = {
-    rollout: async ({ input, isSuspect = false }) => {
-      const beside = atWork.get(isSuspect)!;
-      return new Promise((resolve, reject) => {
-        beside.add(reject);
-        setTimeout(() => {
-          if (!beside.has(reject)) return; // dead already
-          if ((JSON.parse(input as string) as { example_id: number }).example_id === 2) {
-            for (const die of beside) die(new ChildEnded('it ended by itself', beside.size));
-            beside.clear();
-          }
-          beside.delete(reject);
-          resolve(played);
-        }, 5);
-      });
-    },
-    score: () => Promise.resolve([]),
-    release: () => Promise.resolve(),
-  };
-  const environment = await environmentOf(t, mortal);
-  const opens = (): Promise<Environment> => Promise.resolve(environment);
-  const { signal } = new AbortController();
-  const rollouts = Array.from({ length: 24 }, (_, i) => {
-    const place = { group: i % 3, index: Math.trunc(i / 3), exampleId: i % 3 };
-    return playRollout({
-      environments: { open: opens, reopen: opens } as unknown as ReturnType<typeof createEnvironments>,
-      entry: {} as EnvironmentSpec,
-      dataset: 'dataset',
-      place,
-      together: { group: `g${place.group}`, size: 8 },
-      openPolicy: () =>
-        Object.assign(
-          scriptedPolicy(() => 'x'),
-          { turns: [], failure: undefined },
-        ) as PlayedPolicy,
-      signal,
-    });
-  });
-  const outcomes = (await Promise.all(rollouts)).map(({ exampleId, outcome }) => `${exampleId} ${outcome}`);
-  assert.deepEqual([...new Set(outcomes)].toSorted(), ['0 ok', '1 ok', '2 infra_failure']);
 });
