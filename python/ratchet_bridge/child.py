@@ -43,7 +43,7 @@ class Child:
         self._environments: dict[str, Any] = {}
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._loads: list[Message] = []
-        self._ended = False
+        self._ended = wire.ended
         wire.on_message = self._on_message
         wire.on_refused = self._on_refused
         wire.on_end = self._on_end

@@ -5,6 +5,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 import type { TurnRequest } from '../../backends/environments/verifiers/protocol.ts';
 import { RatchetError } from '../../core/errors.ts';
 import {
@@ -321,6 +322,19 @@ describe('a child that ends', { skip: installed.why }, () => {
         await delay(100);
       }
     }
+  });
+
+  test('does so when its parent is gone before it has started', async () => {
+    const folder = (await fragile()).folder;
+    const child = spawn(installed.python, ['-P', '-m', 'ratchet_bridge', '--spill', folder], {
+      env: { ...process.env, PYTHONPATH: fileURLToPath(new URL('../../python', import.meta.url)) },
+      stdio: ['pipe', 'pipe', 'ignore'],
+    });
+    child.stdin.end();
+    const tooLate = setTimeout(() => child.kill('SIGKILL'), 60_000);
+    const [code] = (await once(child, 'exit')) as [number | null];
+    clearTimeout(tooLate);
+    assert.equal(code, 0, 'it waits for a parent that is gone');
   });
 
   test('because the bridge is closed leaves no process and no file but its log', async () => {
