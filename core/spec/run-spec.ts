@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
+import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec } from './environment-spec.ts';
 
 /**
  * A run, normalized: what every dialect is translated into. Everything has its value here, no defaults are left to
@@ -12,42 +13,15 @@ export type JsonValue = string | number | boolean | null | JsonValue[] | { [key:
 
 const args = z.record(z.string(), jsonValue);
 
-/**
- * Difficulty pools of an environment: a mean reward of a group ≥ easyThreshold makes its example easy, else one ≤
- * hardThreshold makes it hard. A fraction says how often examples of a pool are drawn, where normal ones are drawn once
- * per epoch; 0 = never again.
- */
-export const PoolSpec = z.strictObject({
-  easyThreshold: z.number().nullable(),
-  hardThreshold: z.number().nullable(),
-  easyFraction: z.number().min(0).max(1),
-  hardFraction: z.number().min(0).max(1),
-});
 /** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
 const fileSha256 = z.string().optional();
-
-/** A package of verifiers: what an environment's id was resolved to when the config was read. */
-export const PythonEnvironmentSpec = z.strictObject({
-  /** What is imported: the id with underscores. */
-  module: z.string().min(1),
-  /** `v0` has load_environment (verifiers 0.3), `v1` a Taskset (0.4 and newer). */
-  api: z.enum(['v0', 'v1']),
-  /** Absolute, of the virtual environment; its interpreter is `bin/python` in it. */
-  folder: z.string().min(1),
-  /** Versions that are installed there: of verifiers, of the package. */
-  verifiers: z.string().min(1),
-  version: z.string().min(1),
-  /** Absolute, of a local package, which is installed editable: its files are imported from there. */
-  source: z.string().optional(),
-  /** Hex, of `source`'s files as they were when the config was read (`folderDigest`). */
-  sha256: z.string().optional(),
-});
 
 export const EnvironmentSpec = z.strictObject({
   /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
   id: z.string().min(1),
   sha256: fileSha256,
   python: PythonEnvironmentSpec.optional(),
+  variables: EnvironmentVariables.optional(),
   /** Unique within the run; the id unless two entries share it. */
   name: z.string().min(1),
   args,
@@ -97,6 +71,7 @@ export const EvalSpec = z.strictObject({
       id: z.string().min(1),
       sha256: fileSha256,
       python: PythonEnvironmentSpec.optional(),
+      variables: EnvironmentVariables.optional(),
       name: z.string().min(1),
       args,
       /** −1 = all of them. */

@@ -3,8 +3,9 @@ import { RatchetError } from '../../../core/errors.ts';
 import { judgeAttemptsMax, judgeRetryMs } from '../../../core/limits.ts';
 import type { Example, Judgement, Outcome, Rollout, RolloutRow, ToolSchema } from '../../../core/rl/rollout.ts';
 import { outcomeOfFailure } from '../../../core/rl/failures.ts';
-import { secretValues, withoutSecrets } from '../../../core/spec/secrets.ts';
+import { withoutSecrets } from '../../../core/spec/secrets.ts';
 import { tracebackOf } from '../score.ts';
+import { secretsHere } from '../variables.ts';
 import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } from '../types.ts';
 import { Conversation } from './conversation.ts';
 import { GroupScores } from './group-scores.ts';
@@ -187,7 +188,7 @@ function textOf(error: unknown): string {
 
 /** What a failing library says may hold a key. */
 function withoutSecretsIn(row: RolloutRow): RolloutRow {
-  return JSON.parse(withoutSecrets(JSON.stringify(row), secretValues(process.env))) as RolloutRow;
+  return JSON.parse(withoutSecrets(JSON.stringify(row), secretsHere())) as RolloutRow;
 }
 
 /** What becomes of a child is the rollout's own misfortune, to be played again: it is no reason to stop the others. */

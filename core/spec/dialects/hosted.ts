@@ -30,8 +30,6 @@ const later = (path: string): Field => becomes(path, (laterFields[path] as { sch
 const laterOf = (table: string, keys: readonly string[]): Record<string, Field> =>
   Object.fromEntries(keys.map((key) => [`${table}.${key}`, later(`${table}.${key}`)]));
 
-const secretsElsewhere = 'secrets are environment variables where the workers run, and never in files';
-
 /** In every version. */
 const shared: Readonly<Record<string, Field>> = {
   model: becomes('model', text(), { isRequired: true }),
@@ -44,8 +42,8 @@ const shared: Readonly<Record<string, Field>> = {
   oversampling_factor: together('`oversampling_factor`, at least 1', positive()),
   checkpoint_id: refused('warm start by checkpoint id; fetch its weights into a folder and point `model` at it'),
   cluster_name: ignored('there is no cluster to choose', text()),
-  env_file: ignored(secretsElsewhere, texts()),
-  env_files: ignored(secretsElsewhere, texts()),
+  env_file: together('`env_files`, the first of them', texts()),
+  env_files: together('`env_files`', texts()),
   trajectory_strategy: becomes('trajectory_strategy', choice('interleaved', 'branching')),
   run_config: refused('settings of the hosted trainer; write what they mean in our words below [ratchet]'),
   'infrastructure.compute_size': ignored('it runs on the machines that its workers run on', text()),
@@ -173,11 +171,18 @@ export const hosted0561: Dialect = { ...before, name: 'hosted-0.5.61', title: 'H
 function sharedTogether(written: Table, own: Own): void {
   setRunName(own, written['name'], ['name']);
   setOversampling(written, own);
+  setEnvFiles(written, own);
   setExtraBody(own, written, ['sampling']);
   setEnvironments(written, own, ['env']);
   setEnvironments(written, own, ['eval', 'env']);
   if (isTable(written['eval'])) setEvaluation(written, own);
   if (valueAt(written, ['sampling', 'temp_scheduler']) !== undefined) checkTemperature(written, own);
+}
+
+function setEnvFiles(written: Table, own: Own): void {
+  const [file, files] = [written['env_file'], written['env_files']];
+  const all = [...(Array.isArray(file) ? file : []), ...(Array.isArray(files) ? files : [])];
+  if (all.length > 0) own.set(['env_files'], all, [files === undefined ? 'env_file' : 'env_files']);
 }
 
 function setOversampling(written: Table, own: Own): void {

@@ -32,6 +32,8 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
       'what becomes of a longer row, which is counted: its first tokens are trained, or none of its rollout (`mask`), or none of the row (`drop`)',
     max_prompt_len: 'tokens of the longest first prompt; the rollout of a longer one is an `overlong_prompt`',
     lora_alpha: 'another place for `[lora] alpha`; asks for LoRA',
+    env_files:
+      'files of lines `NAME=value` with keys of judges and tools, which environments in Python see; from the config’s folder, or else the project’s, on every machine with workers. Read where they are needed, never stored',
   },
   pre_batch_filters: {
     type: 'rare tokens nobody would say, a text that goes in circles, or a rollout without an advantage',
@@ -66,6 +68,8 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     name: 'its name in metrics; else the id without its owner',
     args: 'its arguments; `ratchet env info ID` lists them',
     weight: 'relative probability of drawing an example from it',
+    env_vars:
+      'names of environment variables that it sees beside the usual ones: keys of judges and tools. Each has to be set where the workers run, or in one of `env_files`',
   },
   'env.buffer': {
     easy_threshold: 'of this environment, in place of `[buffer]`',
@@ -117,6 +121,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     args: 'its arguments',
     num_examples: 'in place of `[eval] num_examples`',
     rollouts_per_example: 'in place of `[eval] rollouts_per_example`',
+    env_vars: 'as in `[[env]]`',
   },
   difficulty_filter: {
     enabled: 'whether the bounds below hold; groups whose rewards are all equal are always dropped',

@@ -247,9 +247,15 @@ function loraSpec({ lora, lora_alpha }: RatchetConfig): RunSpec['lora'] {
 }
 
 function trainEnvironments(config: RatchetConfig): EnvironmentSpec[] {
-  return withNames(config.env).map(({ id, name, args, weight, buffer }) => {
-    return { id, name, args, weight, pools: poolSpec(writtenPools(config, buffer)) };
+  return withNames(config.env).map(({ id, name, args, weight, buffer, env_vars }) => {
+    return { id, ...seenBy(config, env_vars), name, args, weight, pools: poolSpec(writtenPools(config, buffer)) };
   });
+}
+
+/** Variables that an environment sees beside the usual ones; nothing where there are none. */
+function seenBy({ env_files }: RatchetConfig, names: readonly string[] = []): Pick<EnvironmentSpec, 'variables'> {
+  if (names.length + env_files.length === 0) return {};
+  return { variables: { names: [...new Set(names)], files: env_files } };
 }
 
 type WrittenPools = NonNullable<RatchetConfig['env'][number]['buffer']>;
@@ -275,19 +281,24 @@ function evalSpec(config: RatchetConfig, trained: readonly EnvironmentSpec[]): E
   if (evaluation === undefined) return null;
   const { interval, skip_first_step, eval_base_model, num_examples, rollouts_per_example } = evaluation;
   const entries: readonly z.infer<typeof evalEnvironment>[] =
-    evaluation.env ?? trained.map(({ id, name, args }) => ({ id, name, args }));
+    evaluation.env ?? config.env.map(({ env_vars }, i) => ({ ...named(trained[i]!), env_vars }));
   return {
     interval,
     sampling: evaluation.sampling === undefined ? null : samplingSpec(evalSampling(config)),
     skipFirstStep: skip_first_step ?? (eval_base_model === undefined ? false : !eval_base_model),
     environments: withNames(entries).map((entry) => ({
       id: entry.id,
+      ...seenBy(config, entry.env_vars),
       name: entry.name,
       args: entry.args,
       numExamples: entry.num_examples ?? num_examples,
       rolloutsPerExample: entry.rollouts_per_example ?? rollouts_per_example,
     })),
   };
+}
+
+function named({ id, name, args }: EnvironmentSpec): Pick<EnvironmentSpec, 'id' | 'name' | 'args'> {
+  return { id, name, args };
 }
 
 /** Environments without a name are called after their id, and numbered when that name is taken. */

@@ -19,11 +19,13 @@ import {
   environmentLabel,
   flag,
   fraction,
+  passedVariables,
   penalty,
   positive,
   resumeStep,
   stopTexts,
   text,
+  texts,
   whole,
 } from '../values.ts';
 import { laterShape } from './later.ts';
@@ -59,6 +61,7 @@ const trainEnvironment = z.strictObject({
   weight: positive().default(1),
   /** Lies over [buffer], key by key. */
   buffer: z.strictObject(poolFields).optional(),
+  env_vars: passedVariables().optional(),
   ...later('env[]'),
 });
 
@@ -68,6 +71,7 @@ export const evalEnvironment = z.strictObject({
   args: args().default({}),
   num_examples: countOrAll('examples').optional(),
   rollouts_per_example: whole(1).optional(),
+  env_vars: passedVariables().optional(),
   ...later('eval.env[]'),
 });
 
@@ -181,6 +185,8 @@ export const RatchetConfig = z.strictObject({
   builtin: flag().default(false),
   /** At least one, unless there is nothing but [sft] data to learn from: ratchet-relations.ts. */
   env: z.array(trainEnvironment).meta({ expected: 'at least one environment: a [[env]] with an id' }).default([]),
+  /** Files with variables for environments in Python; from the config's folder, or else the project's. */
+  env_files: texts().default([]),
   sampling: z
     .strictObject({
       max_tokens: whole(1).default(512),
