@@ -100,6 +100,12 @@ export class ModelServer {
     }
   }
 
+  /** The status of an answer, whatever it is, and its JSON. Throws `InferenceUnavailable` where none comes. */
+  async get(route: string): Promise<{ readonly status: number; readonly body: unknown }> {
+    const { status, text } = await this.#ask('GET', route, undefined, {});
+    return { status, body: parseJson(text) };
+  }
+
   /** For people: throws why it cannot be asked, a key that is missing or refused included. */
   async look(): Promise<void> {
     const { timeoutMs } = this.#options;
