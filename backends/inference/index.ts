@@ -11,6 +11,7 @@ export type { ServerAddress } from './model-server.ts';
 export type {
   ChatRequest,
   ChatSample,
+  HoldOutcome,
   Inference,
   Sample,
   SamplePlace,
