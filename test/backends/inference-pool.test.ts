@@ -280,9 +280,7 @@ describe('versions that are kept', () => {
   const keeping =
     (server: FakeModelServer): FakeAnswer =>
     ({ body }, response) =>
-      server.held.has(body.name!)
-        ? reply(response, 200, {})
-        : reply(response, 409, { error: { message: 'not held' } });
+      server.held.has(body.name!) ? reply(response, 200, {}) : reply(response, 409, { error: { message: 'not held' } });
 
   test('a version is kept at every server that can; one that does not hold it is brought to it first', async (t) => {
     const all = await servers(t, 2);

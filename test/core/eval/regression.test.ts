@@ -42,10 +42,20 @@ describe('a regression', () => {
   const hard = Array.from({ length: 128 }, () => random());
 
   test('what every example lost a little of is one, however much examples differ', () => {
-    const judged = judgeRegression(version(20, hard.map((reward) => reward - 0.02)), [version(10, hard)], ['run']);
+    const judged = judgeRegression(
+      version(
+        20,
+        hard.map((reward) => reward - 0.02),
+      ),
+      [version(10, hard)],
+      ['run'],
+    );
     assert.equal(judged?.isWorse, true);
     assert.equal(judged.best.step, 10);
-    assert.match(describeRegression('words', 'v20', judged), /words fell from .* \(v10, .* with v20: -0\.020 per example/);
+    assert.match(
+      describeRegression('words', 'v20', judged),
+      /words fell from .* \(v10, .* with v20: -0\.020 per example/,
+    );
   });
 
   test('noise is none', () => {
@@ -55,8 +65,25 @@ describe('a regression', () => {
   });
 
   test('it is held against the best before it, not against the last', () => {
-    const before = [version(0, hard.map((reward) => reward - 0.4)), version(10, hard), version(20, hard.map((r) => r - 0.3))];
-    const judged = judgeRegression(version(30, hard.map((reward) => reward - 0.1)), before, ['run']);
+    const before = [
+      version(
+        0,
+        hard.map((reward) => reward - 0.4),
+      ),
+      version(10, hard),
+      version(
+        20,
+        hard.map((r) => r - 0.3),
+      ),
+    ];
+    const judged = judgeRegression(
+      version(
+        30,
+        hard.map((reward) => reward - 0.1),
+      ),
+      before,
+      ['run'],
+    );
     assert.equal(judged?.best.step, 10);
     assert.equal(judged.isWorse, true);
   });
