@@ -13,6 +13,7 @@ export type { ServerAddress } from './model-server.ts';
 export type {
   ChatRequest,
   ChatSample,
+  HoldOutcome,
   Inference,
   Sample,
   SamplePlace,

@@ -60,12 +60,26 @@ export const SamplingSpec = z.strictObject({
   seed: z.int().min(0).nullable().default(null),
 });
 
+/** Evaluations may be greedy: temperature 0. */
+const EvalSamplingSpec = SamplingSpec.extend({ temperature: z.number().min(0) });
+
+/**
+ * When evaluations are sampled. `beside` the training, where servers hold several versions; `pause`: no training rollout is
+ * sampled meanwhile; `defer`: once the last step is made.
+ */
+export const evalMoments = ['beside', 'pause', 'defer'] as const;
+/** What is done when an evaluation is worse than the best before it, beyond chance; `flag` only says so. */
+export const regressionActions = ['flag', 'pause', 'stop'] as const;
+
 export const EvalSpec = z.strictObject({
   /** Steps between evaluations; the first is at step 0 unless skipped, the last after the last step. */
   interval: positive,
   skipFirstStep: z.boolean(),
   /** null = as the training rollouts. */
-  sampling: SamplingSpec.nullable().default(null),
+  sampling: EvalSamplingSpec.nullable().default(null),
+  /** null = beside the training where servers hold several versions, else `pause`. */
+  when: z.enum(evalMoments).nullable().default(null),
+  onRegression: z.enum(regressionActions).default('flag'),
   environments: z.array(
     z.strictObject({
       id: z.string().min(1),
@@ -77,6 +91,12 @@ export const EvalSpec = z.strictObject({
       /** −1 = all of them. */
       numExamples: z.int(),
       rolloutsPerExample: positive,
+      /** Held-out examples that are left out at the start. */
+      skipFirst: z.int().min(0).default(0),
+      /** Steps between its own evaluations; null = as all of them. */
+      interval: positive.nullable().default(null),
+      /** null = as all of them. */
+      sampling: EvalSamplingSpec.nullable().default(null),
     }),
   ),
 });

@@ -59,7 +59,7 @@ export const passedVariables = () =>
     )
     .meta({
       expected:
-        'a list of names of environment variables such as ["OPENAI_API_KEY"], none of Ratchet’s own (AWS_*, TEMPORAL_*, WANDB_*, RATCHET_*)',
+        'a list of names of environment variables such as ["OPENAI_API_KEY"], none of AWS, Temporal, W&B or Ratchet',
     });
 export const environmentId = () =>
   z

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { describe } from '../reporter.ts';
+import type { KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import {
   anyNumber,
@@ -18,6 +19,7 @@ import {
 import { maskedImportanceSampling, setAsyncLevel, setExtraBody, setRunName, withVersion } from './common-words.ts';
 import { becomes, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
 import { laterFields } from './later.ts';
+import { placesOf } from './places.ts';
 
 /**
  * Hosted Training, as the configs of the prime CLI have it (its classes RLConfig and what they hold; unknown keys are
@@ -110,6 +112,20 @@ const ofEnvironment = [
 ];
 const onlyBefore = 'only Hosted Training before prime 0.6 had it: --dialect hosted-0.5.61';
 
+/** Of all evaluations, and of those of one environment. */
+function evalSampling(table: string): Record<string, Field> {
+  return {
+    [`${table}.max_tokens`]: becomes(`${table}.max_tokens`, whole(1)),
+    [`${table}.temperature`]: becomes(`${table}.temperature`, atLeastZero()),
+    [`${table}.extra_body`]: together(
+      `its known parameters those of \`[${table.replace('[]', '')}]\`, the rest \`${table}.extra_body\``,
+      args(),
+    ),
+    [`${table}.enable_thinking`]: becomes(`${table}.enable_thinking`, flag()),
+    [`${table}.reasoning_effort`]: becomes(`${table}.reasoning_effort`, choice('minimal', 'low', 'medium', 'high')),
+  };
+}
+
 /** From 0.6.35 on. */
 const newer: Readonly<Record<string, Field>> = {
   loss: together('refused unless "rl"', choice('rl', 'sft', 'opd')),
@@ -127,19 +143,10 @@ const newer: Readonly<Record<string, Field>> = {
   'sampling.enable_thinking': becomes('sampling.enable_thinking', flag()),
   'sampling.reasoning_effort': becomes('sampling.reasoning_effort', choice('minimal', 'low', 'medium', 'high')),
   'eval.skip_first_step': becomes('eval.skip_first_step', flag()),
-  'eval.sampling.max_tokens': becomes('eval.sampling.max_tokens', whole(1)),
-  'eval.sampling.temperature': becomes('eval.sampling.temperature', atLeastZero()),
-  'eval.sampling.extra_body': together(
-    'its known parameters those of `[eval.sampling]`, the rest `eval.sampling.extra_body`',
-    args(),
-  ),
-  'eval.sampling.enable_thinking': becomes('eval.sampling.enable_thinking', flag()),
-  'eval.sampling.reasoning_effort': becomes(
-    'eval.sampling.reasoning_effort',
-    choice('minimal', 'low', 'medium', 'high'),
-  ),
+  ...evalSampling('eval.sampling'),
   'eval.env[].taskset': together('`eval.env[].id` and `eval.env[].args`', args()),
-  ...laterOf('eval.env[]', [...ofEnvironment, 'ratio']),
+  ...laterOf('eval.env[]', [...ofEnvironment.filter((name) => name !== 'sampling'), 'ratio']),
+  ...evalSampling('eval.env[].sampling'),
   'eval.env[].group_size': becomes('eval.env[].rollouts_per_example', whole(1)),
   max_async_level: refused(onlyBefore),
   buffer: refused(`${onlyBefore}; later versions ignore it`),
@@ -281,7 +288,8 @@ function setRatios(written: Table, own: Own): void {
 
 function newerTogether(written: Table, own: Own): void {
   sharedTogether(written, own);
-  setExtraBody(own, written, ['eval', 'sampling']);
+  const ofEvaluations = [['eval', 'sampling'], ...placesOf('eval.env[].sampling', written)];
+  for (const path of ofEvaluations) setExtraBody(own, written, path);
   if (written['loss'] !== undefined && written['loss'] !== 'rl') {
     own.refuse({
       paths: [['loss']],
@@ -290,14 +298,14 @@ function newerTogether(written: Table, own: Own): void {
       suggestion: 'for supervised steps on rows of yours, before RL or alone, see [ratchet.sft]',
     });
   }
-  for (const path of [['sampling'], ['eval', 'sampling']]) onlyOneSwitch(written, own, path);
+  for (const path of [['sampling'], ...ofEvaluations]) onlyOneSwitch(written, own, path);
   setInflight(written, own);
   own.warn(
     'the loss leaves out tokens whose probability moved by more than 0.2 in the direction of their advantage (dppo), which is prime-rl’s default; Hosted Training of this version does not say by how much',
   );
 }
 
-function onlyOneSwitch(written: Table, own: Own, path: readonly string[]): void {
+function onlyOneSwitch(written: Table, own: Own, path: KeyPath): void {
   const both = ['enable_thinking', 'reasoning_effort'].map((key) => [...path, key]);
   if (both.some((at) => valueAt(written, at) === undefined)) return;
   own.refuse({ paths: both, expected: 'only one of enable_thinking and reasoning_effort', received: 'both' });

@@ -19,7 +19,7 @@ const ofEnvironments = later('limits, retries and agents of environments');
 const schedules = later('temperature schedules');
 const validation = later('validation batches');
 
-/** Of an environment, of [[env]] and [[eval.env]] alike. */
+/** Of an environment: of [[env]], and all but its sampling of [[eval.env]]. */
 const environmentFields: Readonly<Record<string, LaterField>> = {
   harness: ofEnvironments(args(), 'what plays its tasks (verifiers v1)'),
   max_input_tokens: ofEnvironments(whole(1), 'limit of a rollout'),
@@ -38,9 +38,9 @@ const hostedFields: Readonly<Record<string, LaterField>> = {
   max_concurrent: ofEnvironments(whole(1), 'rollouts that are played at once, at most'),
   'env[].group_size': ofEnvironments(whole(1), 'rollouts of one of its examples'),
   ...under('env[]', environmentFields),
-  'eval.env[].interval': ofEnvironments(whole(1), 'steps between its evaluations'),
   'eval.env[].ratio': ofEnvironments(positive(), 'its share'),
-  ...under('eval.env[]', environmentFields),
+  ...under('eval.env[]', withoutSampling(environmentFields)),
+  'eval.env[].sampling.extra_body': onGpus(args(), 'further fields of a request'),
   'eval.sampling.extra_body': onGpus(args(), 'further fields of a request'),
   'inference.gpus': onGpus(whole(0), 'GPUs that sample'),
   'inference.vllm': onGpus(args(), 'arguments of vLLM’s server'),
@@ -64,8 +64,6 @@ const primeRlFields: Readonly<Record<string, LaterField>> = {
   tasks_per_minute: ofEnvironments(whole(1), 'examples that may be begun in a minute'),
   'env[].agent': ofEnvironments(args(), 'the agent that solves its tasks: harness, runtime, limits'),
   'eval.env[].agent': ofEnvironments(args(), 'the agent that solves its tasks: harness, runtime, limits'),
-  'eval.env[].interval': ofEnvironments(whole(1), 'steps between its evaluations'),
-  'eval.env[].skip_first': ofEnvironments(whole(0), 'held-out examples that are left out at the start'),
   'inference.client': onGpus(args(), 'what prime-rl says further of servers that run elsewhere'),
   'trainer.ac_freq': onGpus(whole(1), 'activations of every n-th layer are computed again instead of kept'),
   'trainer.ac_offloading': onGpus(flag(), 'whether activations wait in the memory of the CPU'),
@@ -87,6 +85,11 @@ export const laterFields: Readonly<Record<string, LaterField>> = {
   ...hostedFields,
   ...primeRlFields,
 };
+
+/** An evaluation's own is honoured. */
+function withoutSampling({ sampling: _, ...rest }: typeof environmentFields): typeof environmentFields {
+  return rest;
+}
 
 function under(table: string, fields: Readonly<Record<string, LaterField>>): Record<string, LaterField> {
   return Object.fromEntries(Object.entries(fields).map(([key, field]) => [`${table}.${key}`, field]));

@@ -99,7 +99,7 @@ const evalSampling = (table: string): Fields =>
     repetition_penalty: becomes(`${table}.repetition_penalty`, atLeastZero()),
     min_tokens: becomes(`${table}.min_tokens`, whole(0)),
     seed: ignored('what is drawn is drawn from the run’s one seed', whole(0)),
-    extra_body: together('`eval.sampling`, or kept in its `extra_body`', args()),
+    extra_body: together(`\`${table}\`, or kept in its \`extra_body\``, args()),
   });
 const evaluation: Fields = {
   ...under('source[]', {
@@ -110,10 +110,7 @@ const evaluation: Fields = {
     interval: becomes('eval.env[].interval', whole(1)),
     skip_first: becomes('eval.env[].skip_first', whole(0)),
   }),
-  ...under('source[].sampling', {
-    ...evalSampling('eval.env[].sampling'),
-    extra_body: becomes('eval.env[].sampling.extra_body', args()),
-  }),
+  ...under('source[].sampling', evalSampling('eval.env[].sampling')),
   ...under('sampling', evalSampling('eval.sampling')),
   num_examples: becomes('eval.num_examples', countOrAll('examples'), { usual: '-1' }),
   group_size: becomes('eval.rollouts_per_example', whole(1), { usual: '1' }),

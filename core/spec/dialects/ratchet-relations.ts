@@ -1,3 +1,4 @@
+import type { KeyPath } from '../positions.ts';
 import type { RatchetConfig } from './ratchet.ts';
 import { inferenceRelations } from './inference-relations.ts';
 import { rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
@@ -328,11 +329,14 @@ function samplingRelations(config: RatchetConfig): RelationProblem[] {
   return [
     ...lengthRelation(['sampling'], config.sampling),
     ...(config.eval?.sampling ? lengthRelation(['eval', 'sampling'], evalSampling(config)) : []),
+    ...(config.eval?.env ?? []).flatMap(({ sampling }, i) =>
+      sampling ? lengthRelation(['eval', 'env', i, 'sampling'], evalSampling(config, sampling)) : [],
+    ),
   ];
 }
 
 function lengthRelation(
-  path: readonly string[],
+  path: KeyPath,
   { min_tokens = 0, max_tokens }: { readonly min_tokens?: number | undefined; readonly max_tokens: number },
 ): RelationProblem[] {
   if (min_tokens <= max_tokens) return [];

@@ -158,9 +158,15 @@ function storeUri({ uri, endpoint, region, path_style, sse, kms_key_id }: Ratche
 
 type WrittenSampling = RatchetConfig['sampling'];
 
-/** [sampling] with what [eval.sampling] says laid over it. */
-export function evalSampling({ sampling, eval: evaluation }: RatchetConfig): WrittenSampling {
-  const { max_tokens = sampling.max_tokens, temperature = sampling.temperature, ...more } = evaluation?.sampling ?? {};
+type WrittenEvalSampling = NonNullable<NonNullable<RatchetConfig['eval']>['sampling']>;
+
+/** [sampling] with what [eval.sampling] says laid over it, and over that what an environment says of its own. */
+export function evalSampling(
+  { sampling, eval: evaluation }: RatchetConfig,
+  own: Partial<WrittenEvalSampling> = {},
+): WrittenSampling {
+  const said = { ...evaluation?.sampling, ...own };
+  const { max_tokens = sampling.max_tokens, temperature = sampling.temperature, ...more } = said;
   return { ...sampling, ...more, max_tokens, temperature };
 }
 
@@ -285,6 +291,8 @@ function evalSpec(config: RatchetConfig, trained: readonly EnvironmentSpec[]): E
   return {
     interval,
     sampling: evaluation.sampling === undefined ? null : samplingSpec(evalSampling(config)),
+    when: evaluation.when ?? null,
+    onRegression: evaluation.on_regression,
     skipFirstStep: skip_first_step ?? (eval_base_model === undefined ? false : !eval_base_model),
     environments: withNames(entries).map((entry) => ({
       id: entry.id,
@@ -293,6 +301,9 @@ function evalSpec(config: RatchetConfig, trained: readonly EnvironmentSpec[]): E
       args: entry.args,
       numExamples: entry.num_examples ?? num_examples,
       rolloutsPerExample: entry.rollouts_per_example ?? rollouts_per_example,
+      skipFirst: entry.skip_first ?? 0,
+      interval: entry.interval ?? null,
+      sampling: entry.sampling === undefined ? null : samplingSpec(evalSampling(config, entry.sampling)),
     })),
   };
 }

@@ -6,6 +6,7 @@ import {
   poolFractionMin,
 } from '../../limits.ts';
 import { runNamePattern } from '../../names.ts';
+import { evalMoments, regressionActions } from '../run-spec.ts';
 import { headersFromEnv, headerTable, serverUrls, variableName } from '../model-access.ts';
 import {
   anyNumber,
@@ -65,16 +66,6 @@ const trainEnvironment = z.strictObject({
   ...later('env[]'),
 });
 
-export const evalEnvironment = z.strictObject({
-  id: environmentId(),
-  name: environmentLabel().optional(),
-  args: args().default({}),
-  num_examples: countOrAll('examples').optional(),
-  rollouts_per_example: whole(1).optional(),
-  env_vars: passedVariables().optional(),
-  ...later('eval.env[]'),
-});
-
 /** What changes the distribution, or the end of a turn, beyond the temperature; vLLM's meanings. Neutral when missing. */
 const modifierFields = {
   top_p: z.number().positive().max(1).meta({ expected: 'a number > 0 and ≤ 1' }).optional(),
@@ -102,6 +93,28 @@ const templateFields = {
   reasoning_effort: choice('minimal', 'low', 'medium', 'high').optional(),
   chat_template_kwargs: args().optional(),
 };
+
+/** Of evaluations, which may be greedy. */
+const evalSamplingFields = {
+  max_tokens: whole(1).optional(),
+  temperature: atLeastZero().optional(),
+  ...modifierFields,
+  ...templateFields,
+};
+
+export const evalEnvironment = z.strictObject({
+  id: environmentId(),
+  name: environmentLabel().optional(),
+  args: args().default({}),
+  num_examples: countOrAll('examples').optional(),
+  rollouts_per_example: whole(1).optional(),
+  env_vars: passedVariables().optional(),
+  skip_first: whole(0).optional(),
+  interval: whole(1).optional(),
+  /** Lies over [eval.sampling], key by key. */
+  sampling: z.strictObject({ ...evalSamplingFields, ...later('eval.env[].sampling') }).optional(),
+  ...later('eval.env[]'),
+});
 
 /** A filter of rollouts; which of its fields belong to which type: ratchet-relations.ts. */
 const rolloutFilter = z.strictObject({
@@ -208,15 +221,9 @@ export const RatchetConfig = z.strictObject({
       /** The older name of the opposite. */
       eval_base_model: flag().optional(),
       /** What is not said here is as in [sampling]. */
-      sampling: z
-        .strictObject({
-          max_tokens: whole(1).optional(),
-          temperature: positive().optional(),
-          ...modifierFields,
-          ...templateFields,
-          ...later('eval.sampling'),
-        })
-        .optional(),
+      sampling: z.strictObject({ ...evalSamplingFields, ...later('eval.sampling') }).optional(),
+      when: choice(...evalMoments).optional(),
+      on_regression: choice(...regressionActions).default('flag'),
       /** Default: the training environments. */
       env: z.array(evalEnvironment).min(1).meta({ expected: 'a list of tables: [[eval.env]]' }).optional(),
       ...later('eval'),
