@@ -103,6 +103,11 @@ export function tracebackOf(error: unknown): string {
   return withoutSecrets(text, secretsHere()).slice(0, tracebackCharsMax);
 }
 
+/** What a rollout says that reached the `timeout` of its [[env]]. */
+export function tookLonger(seconds: number): string {
+  return `Not finished after ${seconds} s, the timeout of its [[env]].`;
+}
+
 /** A rollout that its environment gave up, or that was given up. */
 export function failedRollout(
   place: Pick<Rollout, 'group' | 'index' | 'exampleId' | 'turns'>,

@@ -42,3 +42,21 @@ export const EnvironmentVariables = z.strictObject({
   files: z.array(z.string().min(1)).default([]),
 });
 export type EnvironmentVariables = z.infer<typeof EnvironmentVariables>;
+
+/** How far a rollout of an environment may go. null = no bound but the environment's own. */
+export const RolloutLimits = z.strictObject({
+  /** Turns of the policy: after the last one the rollout ends and is scored with what it has. */
+  maxTurns: z.int().positive().nullable().default(null),
+  /**
+   * Tokens, looked at between turns, so that the turn that reaches one is still whole: what the environment fed in, what the policy
+   * said, and both. What several turns share counts once.
+   */
+  maxInputTokens: z.int().positive().nullable().default(null),
+  maxOutputTokens: z.int().positive().nullable().default(null),
+  maxTotalTokens: z.int().positive().nullable().default(null),
+  /** Seconds of playing it; one that takes longer ends as `timeout`, without a reward. */
+  timeoutS: z.number().positive().nullable().default(null),
+  /** How often one that its environment spoiled is played again, each time in a fresh environment; null = twice. */
+  maxRetries: z.int().min(0).nullable().default(null),
+});
+export type RolloutLimits = z.infer<typeof RolloutLimits>;

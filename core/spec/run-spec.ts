@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
-import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec } from './environment-spec.ts';
+import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 
 /**
  * A run, normalized: what every dialect is translated into. Everything has its value here, no defaults are left to
@@ -15,21 +15,6 @@ const args = z.record(z.string(), jsonValue);
 
 /** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
 const fileSha256 = z.string().optional();
-
-export const EnvironmentSpec = z.strictObject({
-  /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
-  id: z.string().min(1),
-  sha256: fileSha256,
-  python: PythonEnvironmentSpec.optional(),
-  variables: EnvironmentVariables.optional(),
-  /** Unique within the run; the id unless two entries share it. */
-  name: z.string().min(1),
-  args,
-  /** Relative probability of drawing an example from this environment, > 0. */
-  weight: z.number().positive(),
-  /** null = all examples are drawn alike. */
-  pools: PoolSpec.nullable().default(null),
-});
 
 /**
  * How turns are sampled; vLLM's meaning and order. Behaviour logprobs are those of softmax(logits / temperature); what
@@ -60,6 +45,26 @@ export const SamplingSpec = z.strictObject({
   seed: z.int().min(0).nullable().default(null),
 });
 
+export const EnvironmentSpec = z.strictObject({
+  /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
+  id: z.string().min(1),
+  sha256: fileSha256,
+  python: PythonEnvironmentSpec.optional(),
+  variables: EnvironmentVariables.optional(),
+  limits: RolloutLimits.optional(),
+  /** Of verifiers v1: the agent that solves its tasks, such as its harness and its runtime. */
+  agent: args.optional(),
+  /** In place of the run's, whose temperature it has; missing = the run's. */
+  sampling: SamplingSpec.optional(),
+  /** Unique within the run; the id unless two entries share it. */
+  name: z.string().min(1),
+  args,
+  /** Relative probability of drawing an example from this environment, > 0. */
+  weight: z.number().positive(),
+  /** null = all examples are drawn alike. */
+  pools: PoolSpec.nullable().default(null),
+});
+
 /** Evaluations may be greedy: temperature 0. */
 const EvalSamplingSpec = SamplingSpec.extend({ temperature: z.number().min(0) });
 
@@ -86,6 +91,8 @@ export const EvalSpec = z.strictObject({
       sha256: fileSha256,
       python: PythonEnvironmentSpec.optional(),
       variables: EnvironmentVariables.optional(),
+      limits: RolloutLimits.optional(),
+      agent: args.optional(),
       name: z.string().min(1),
       args,
       /** −1 = all of them. */
@@ -392,6 +399,10 @@ export const RunSpec = z.strictObject({
   maxOffPolicySteps: z.int().min(0),
   /** Groups leased per sampling round = groups still needed × this, rounded up; bounds what is in flight. */
   oversamplingFactor: z.number().min(1),
+  /** Training rollouts that are played at once; null = as many as workers take. */
+  maxConcurrent: positive.nullable().default(null),
+  /** Examples of training that may be begun in a minute; null = as they come. */
+  tasksPerMinute: positive.nullable().default(null),
   /** Seconds of work on a sampling round's rollouts before what is unfinished is leased again. */
   generationTimeoutS: positive.default(600),
   /** A worker that has not been heard of for this long is taken to be dead. */

@@ -16,7 +16,7 @@ import { groupScores, type LoadedVerifiers, verifiersEnvironment } from './envir
 import { loadRequest } from './load-request.ts';
 import { type Inputs, openInputs, unreadable } from './inputs.ts';
 
-interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args'> {
+interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args' | 'limits' | 'agent'> {
   readonly python: PythonEnvironmentSpec;
   /** Variables that the config lists for it, with their values. */
   readonly given: Readonly<Record<string, string>>;
@@ -38,17 +38,18 @@ const bridges = new Map<string, OpenedBridge[]>();
  * A verifiers environment that a config's id was resolved to, in a Python child of this process. Opened once more it is the same
  * one, in a new child where the one before is gone.
  */
-export async function openVerifiers({ id, args, python, given }: PythonEntry): Promise<Environment> {
+export async function openVerifiers(entry: PythonEntry): Promise<Environment> {
+  const { id, args, python, given, limits, agent } = entry;
   const opened = bridgeOf(python, given);
-  const key = `${python.module}-${createHash('sha256').update(JSON.stringify(args)).digest('hex').slice(0, 12)}`;
+  const key = `${python.module}-${createHash('sha256').update(JSON.stringify([args, agent, limits?.maxTurns])).digest('hex').slice(0, 12)}`;
   const known = opened.loaded.get(key);
-  const loading = known ?? load(opened, key, { id, args, python, given });
+  const loading = known ?? load(opened, key, entry);
   opened.loaded.set(key, loading);
   loading.catch(() => {
     opened.loaded.delete(key); // whoever asks again tries again
     if (opened.loaded.size === 0) void forget(python.folder, opened);
   });
-  return verifiersEnvironment(id, await loading);
+  return verifiersEnvironment(id, await loading, limits);
 }
 
 /** Ends all Python children of this process, and what is open of them. */
@@ -72,11 +73,12 @@ async function forget(folder: string, gone: OpenedBridge): Promise<void> {
 async function load(
   { bridge: opening }: OpenedBridge,
   env: string,
-  { id, args, python }: PythonEntry,
+  { given: _, ...entry }: PythonEntry,
 ): Promise<LoadedVerifiers> {
+  const { id, python } = entry;
   requireSameFiles(python);
   const bridge = await opening;
-  const loaded = await bridge.load(loadRequest(env, { python, args }));
+  const loaded = await bridge.load(loadRequest(env, entry));
   const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
   return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env) };
 }

@@ -121,6 +121,8 @@ export interface LoadRequest {
   readonly api?: Api;
   /** Of `load_environment` (v0). */
   readonly args?: WireRow;
+  /** Turns of a rollout of it, whatever its code says (v0). One of a single turn stays that. */
+  readonly max_turns?: number;
   /** Given to `set_kwargs` (v0): `max_seq_len`, `timeout_seconds` … */
   readonly extra?: WireRow;
   /** The environment's config table (v1). */
