@@ -93,7 +93,10 @@ describe('limits that a config sets on the rollouts of an environment', () => {
   });
 
   test('one that takes longer than its timeout ends as timeout, without a reward, and is not played again', async () => {
-    const { outcome, error, turns, opened } = await play(endless(() => delay(60)), { timeoutS: 0.15 });
+    const { outcome, error, turns, opened } = await play(
+      endless(() => delay(60)),
+      { timeoutS: 0.15 },
+    );
     assert.deepEqual([outcome, opened], ['timeout', 1]);
     assert.match(error ?? '', /^Not finished after 0\.15 s, the timeout of its \[\[env\]\]/);
     assert(turns.length > 0 && turns.length < 5, 'what it had is kept');

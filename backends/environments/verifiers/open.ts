@@ -41,7 +41,10 @@ const bridges = new Map<string, OpenedBridge[]>();
 export async function openVerifiers(entry: PythonEntry): Promise<Environment> {
   const { id, args, python, given, limits, agent } = entry;
   const opened = bridgeOf(python, given);
-  const key = `${python.module}-${createHash('sha256').update(JSON.stringify([args, agent, limits?.maxTurns])).digest('hex').slice(0, 12)}`;
+  const key = `${python.module}-${createHash('sha256')
+    .update(JSON.stringify([args, agent, limits?.maxTurns]))
+    .digest('hex')
+    .slice(0, 12)}`;
   const known = opened.loaded.get(key);
   const loading = known ?? load(opened, key, entry);
   opened.loaded.set(key, loading);

@@ -99,7 +99,8 @@ const older: Readonly<Record<string, Field>> = {
 
 /** Settings of one environment that 0.6.35 brought. */
 function ofEnvironment(table: string): Record<string, Field> {
-  const processes = 'RATCHET_PYTHON_CHILDREN says how many processes of a worker play the environments of a Python package';
+  const processes =
+    'RATCHET_PYTHON_CHILDREN says how many processes of a worker play the environments of a Python package';
   return {
     [`${table}.harness`]: becomes(`${table}.agent.harness`, args()),
     [`${table}.pool`]: ignored(processes, args()),

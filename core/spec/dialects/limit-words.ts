@@ -28,7 +28,8 @@ export function setRetries(own: Own, { table, from, ours }: Limited): void {
     if (Array.isArray(value) && value.length === 0) continue;
     own.refuse({
       paths: [[...from, key]],
-      expected: 'max_retries alone: what the environment spoiled is played again, and what the model server could not do is asked for again for as long as it takes',
+      expected:
+        'max_retries alone: what the environment spoiled is played again, and what the model server could not do is asked for again for as long as it takes',
       received: JSON.stringify(value),
     });
   }
@@ -47,4 +48,10 @@ export function setAgent(own: Own, { table, from, ours }: Limited): void {
   if (retries !== undefined) setRetries(own, { table: retries as Table, from: [...from, 'retries'], ours });
 }
 
-const limits: readonly string[] = ['max_turns', 'max_input_tokens', 'max_output_tokens', 'max_total_tokens', 'max_retries'];
+const limits: readonly string[] = [
+  'max_turns',
+  'max_input_tokens',
+  'max_output_tokens',
+  'max_total_tokens',
+  'max_retries',
+];

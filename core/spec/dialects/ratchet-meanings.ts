@@ -33,7 +33,8 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     seq_len: 'tokens of the longest row that is trained; any when missing',
     overlong_rows:
       'what becomes of a longer row, which is counted: its first tokens are trained, or none of its rollout (`mask`), or none of the row (`drop`)',
-    max_prompt_len: 'tokens of the longest first prompt; the rollout of a longer one is an `overlong_prompt`',
+    max_prompt_len:
+      'tokens of the longest first prompt; the rollout of a longer one is an `overlong_prompt`, and its group is dropped: that is its example’s own, so the breaker does not count it (verifiers’ trainer leaves such examples out)',
     lora_alpha: 'another place for `[lora] alpha`; asks for LoRA',
     env_files:
       'files of lines `NAME=value` with keys of judges and tools, which environments in Python see; from the config’s folder, or else the project’s, on every machine with workers. Read where they are needed, never stored',
@@ -75,7 +76,8 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
       'names of environment variables that it sees beside the usual ones: keys of judges and tools. Each has to be set where the workers run, or in one of `env_files`',
     max_turns:
       'turns of the policy in a rollout; after the last one it ends and is scored with what it has (`truncated`; under verifiers 0.3, which calls it completed, not)',
-    max_input_tokens: 'tokens that the environment feeds into a rollout; looked at between turns, and then as `max_turns`',
+    max_input_tokens:
+      'tokens that the environment feeds into a rollout; looked at between turns, and then as `max_turns`',
     max_output_tokens: 'tokens that the policy says in a rollout; the same',
     max_total_tokens: 'both together; the same',
     timeout: 'seconds a rollout may be played; then it is a `timeout`, without a reward',

@@ -281,7 +281,9 @@ function ofEnvironment(
   return { ...seenBy(config, entry.env_vars), ...limitsOf(entry), ...(agent === undefined ? {} : { agent }) };
 }
 
-function limitsOf(entry: z.infer<typeof evalEnvironment> | RatchetConfig['env'][number]): Pick<EnvironmentSpec, 'limits'> {
+function limitsOf(
+  entry: z.infer<typeof evalEnvironment> | RatchetConfig['env'][number],
+): Pick<EnvironmentSpec, 'limits'> {
   const limits = {
     maxTurns: entry.max_turns ?? null,
     maxInputTokens: entry.max_input_tokens ?? null,
