@@ -11,7 +11,7 @@ type TurnLimits = Partial<Record<'maxTurns' | 'maxInputTokens' | 'maxOutputToken
  * The policy of an environment whose config bounds its rollouts: a turn beyond a bound is refused as a prompt that is too long
  * is, which ends the rollout as `truncated`. verifiers' own bounds hold where it has them, since environments may look at them.
  */
-export function withinLimits(policy: PlayedPolicy, { python, limits = undefined }: Limited): PlayedPolicy {
+export function withinLimits(policy: PlayedPolicy, { python, limits }: Limited): PlayedPolicy {
   const bounds: TurnLimits =
     limits === undefined || python?.api === 'v1' ? {} : python ? { ...limits, maxTurns: null } : limits;
   if (Object.values(boundsOnly(bounds)).every((bound) => bound === null)) return policy;

@@ -73,11 +73,7 @@ async function forget(folder: string, gone: OpenedBridge): Promise<void> {
   );
 }
 
-async function load(
-  { bridge: opening }: OpenedBridge,
-  env: string,
-  { given: _, ...entry }: PythonEntry,
-): Promise<LoadedVerifiers> {
+async function load({ bridge: opening }: OpenedBridge, env: string, entry: PythonEntry): Promise<LoadedVerifiers> {
   const { id, python } = entry;
   requireSameFiles(python);
   const bridge = await opening;

@@ -151,6 +151,8 @@ export const LoadedEnvironment = z.object({
   scoring: z.enum(['stored', 'in_place']),
   scoring_why: z.string().nullable(),
   is_single_turn: z.boolean(),
+  /** Hex, of the files of its module; null or missing where that has none. */
+  code: z.string().nullish(),
 });
 export type LoadedEnvironment = z.infer<typeof LoadedEnvironment>;
 

@@ -325,12 +325,13 @@ function newerTogether(written: Table, own: Own): void {
 /** Groups are compared alike: those of one batch are all of one size. */
 function setGroupSize(written: Table, own: Own): void {
   const places = placesOf('env[].group_size', written);
-  if (places.length === 0) return;
-  const environments = (written['env'] as readonly unknown[]).length;
-  const all = written['rollouts_per_example'];
   const [first] = places;
-  const size = all ?? (places.length === environments ? valueAt(written, first!) : own.get(['rollouts_per_example']));
-  if (all === undefined) own.set(['rollouts_per_example'], size, first!);
+  if (first === undefined) return;
+  const environments = valueAt(written, ['env']);
+  const isOfAll = Array.isArray(environments) && places.length === environments.length;
+  const all = written['rollouts_per_example'];
+  const size = all ?? (isOfAll ? valueAt(written, first) : own.get(['rollouts_per_example']));
+  if (all === undefined) own.set(['rollouts_per_example'], size, first);
   for (const at of places) {
     const value = valueAt(written, at);
     if (value === size) continue;

@@ -347,10 +347,12 @@ function evalSpec(config: RatchetConfig, trained: readonly EnvironmentSpec[]): E
 
 /** One that is trained on, where none is named for evaluations: with its limits and under its name, and sampled as they are. */
 function asEvaluated(
-  { weight: _, buffer: __, sampling: ___, ...entry }: RatchetConfig['env'][number],
+  trained: RatchetConfig['env'][number],
   { name }: EnvironmentSpec,
 ): z.infer<typeof evalEnvironment> {
-  return { ...entry, name };
+  const entry: Partial<RatchetConfig['env'][number]> & Pick<typeof trained, 'id' | 'args'> = { ...trained, name };
+  for (const key of ['weight', 'buffer', 'sampling'] as const) delete entry[key];
+  return entry as z.infer<typeof evalEnvironment>;
 }
 
 /** Environments without a name are called after their id, and numbered when that name is taken. */
