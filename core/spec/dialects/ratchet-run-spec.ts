@@ -352,7 +352,7 @@ function asEvaluated(
 ): z.infer<typeof evalEnvironment> {
   const entry: Partial<RatchetConfig['env'][number]> & Pick<typeof trained, 'id' | 'args'> = { ...trained, name };
   for (const key of ['weight', 'buffer', 'sampling'] as const) delete entry[key];
-  return entry as z.infer<typeof evalEnvironment>;
+  return entry;
 }
 
 /** Environments without a name are called after their id, and numbered when that name is taken. */
