@@ -15,6 +15,7 @@ import { type Bridge, openBridge } from './bridge.ts';
 import { groupScores, type LoadedVerifiers, verifiersEnvironment } from './environment.ts';
 import { loadRequest } from './load-request.ts';
 import { type Inputs, openInputs, unreadable } from './inputs.ts';
+import { Suspects } from './suspects.ts';
 
 interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args' | 'limits' | 'agent'> {
   readonly python: PythonEnvironmentSpec;
@@ -79,7 +80,7 @@ async function load({ bridge: opening }: OpenedBridge, env: string, entry: Pytho
   const bridge = await opening;
   const loaded = await bridge.load(loadRequest(env, entry));
   const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
-  return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env) };
+  return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env), suspects: new Suspects() };
 }
 
 /** One that it does not have is missed by whoever needs it: environments for evaluations alone have nothing to train on. */
