@@ -1,11 +1,16 @@
 import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
 import { loadEnvironment } from './load.ts';
 import type { Environment } from './types.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { givenVariables, variablesFor } from './variables.ts';
 import { openVerifiers } from './verifiers/open.ts';
 
 export type { Environment, Policy, RolloutRecord } from './types.ts';
 
-export type EnvironmentEntry = Pick<EnvironmentSpec, 'id' | 'args' | 'sha256' | 'python'>;
+export type EnvironmentEntry = Pick<
+  EnvironmentSpec,
+  'id' | 'args' | 'sha256' | 'python' | 'variables' | 'limits' | 'agent'
+>;
 type Entry = EnvironmentEntry;
 
 /** How rollouts and rubrics reach environments. */
@@ -18,7 +23,8 @@ export interface Environments {
 
 export function createEnvironments(load: (entry: Entry) => Promise<Environment>): Environments {
   const opened = new Map<string, Promise<Environment>>();
-  const keyOf = ({ id, args, sha256, python }: Entry) => JSON.stringify([id, args, sha256, python]);
+  const keyOf = ({ id, args, sha256, python, variables, limits, agent }: Entry) =>
+    JSON.stringify([id, args, sha256, python, variables, agent, python ? limits : null]);
   const open = (entry: Entry): Promise<Environment> => {
     const key = keyOf(entry);
     const known = opened.get(key);
@@ -42,9 +48,18 @@ export function createEnvironments(load: (entry: Entry) => Promise<Environment>)
 }
 
 /** Those of this process. */
-export const environments: Environments = createEnvironments(({ id, args, sha256, python }) =>
-  python ? openVerifiers({ id, args, python }) : loadEnvironment(id, args, { sha256 }),
-);
+export const environments: Environments = createEnvironments(async (entry) => {
+  const { id, args, sha256, python, variables, agent } = entry;
+  const { values } = givenVariables(variablesFor({ python, variables }));
+  // One in TypeScript works in this process, which has them.
+  if (agent !== undefined && python?.api !== 'v1') {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${id}: expected no agent (nor harness) beside it, which environments of verifiers v1 have; it is ${python ? 'one of v0' : 'in TypeScript'}.`,
+    );
+  }
+  return python ? openVerifiers({ ...entry, python, given: values }) : loadEnvironment(id, args, { sha256 });
+});
 
 /** An environment by id and arguments; the same arguments give the same instance. */
 export function openEnvironment(entry: Entry): Promise<Environment> {

@@ -3,8 +3,10 @@ import { mkdir } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
+import { givenVariables, variablesFor } from '../../backends/environments/variables.ts';
 import { keyVariables } from '../../backends/inference/index.ts';
 import { taskQueues } from '../../core/names.ts';
+import type { EnvironmentVariables } from '../../core/spec/environment-spec.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig, type LoadOptions } from '../../backends/configs/load-run-config.ts';
@@ -251,6 +253,7 @@ export async function openPlace(
   // Other runs may join these processes, also such whose weights are copied from S3.
   const weightRoots = [...new Set([localRoot(spec.store.uri), allCopies()])];
   for (const root of weightRoots) await mkdir(root, { recursive: true });
+  requireVariables(spec);
   const policyPort = await choosePolicyPort();
   try {
     const cli = elsewhere ? null : await findServer(clock);
@@ -258,7 +261,7 @@ export async function openPlace(
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots, policyPort, workersSee: keyVariables(spec.inference) }),
+      roles: localRoles({ weightRoots, policyPort, workersSee: variablesOf(spec) }),
       log: clock.say,
       signal,
       ...(cli ? { temporalCli: async () => cli } : {}),
@@ -268,6 +271,20 @@ export async function openPlace(
     if (signal.aborted) return null;
     throw error;
   }
+}
+
+/** Environment variables that a run file names: keys of its servers, and what its environments see. */
+function variablesOf(spec: RunSpec): string[] {
+  return [...keyVariables(spec.inference), ...listed(spec).flatMap(({ names }) => names)];
+}
+
+/** The workers that are started here see what is set here: what is missing is said before they are. Throws `ConfigInvalid`. */
+function requireVariables(spec: RunSpec): void {
+  for (const variables of listed(spec)) givenVariables(variables);
+}
+
+function listed({ environments, eval: evaluation }: RunSpec): EnvironmentVariables[] {
+  return [...environments, ...(evaluation?.environments ?? [])].map(variablesFor);
 }
 
 async function findServer(clock: Teller): Promise<TemporalCli> {

@@ -308,6 +308,42 @@ describe('versions on several servers', () => {
   });
 });
 
+describe('versions that are kept', () => {
+  /** Holds, and holds on, in the server's words. */
+  const keeping =
+    (server: FakeModelServer): FakeAnswer =>
+    ({ body }, response) =>
+      server.held.has(body.name!) ? reply(response, 200, {}) : reply(response, 409, { error: { message: 'not held' } });
+
+  test('a version is kept at every server that can; one that does not hold it is brought to it first', async (t) => {
+    const all = await servers(t, 2);
+    for (const server of all) server.answers['/hold_version'] = keeping(server);
+    all[1]!.held.clear();
+    const inference = open(t, all);
+    assert.equal(await inference.hold!(v1, 'an evaluation', 60), 'held');
+    assert.ok(all[1]!.held.has('v1'));
+    const asked = all[1]!.calls.filter(({ route }) => route === '/hold_version').map(({ body }) => body);
+    assert.deepEqual(asked.at(-1), { name: 'v1', holder: 'an evaluation', seconds: 60 });
+    await inference.release!(v1, 'an evaluation');
+  });
+
+  test('a server without such a thing holds one version, and is not brought to another for it', async (t) => {
+    const [single] = (await servers(t, 1)) as [FakeModelServer];
+    single.answers['/hold_version'] = (_, response) => reply(response, 404, { detail: 'Not Found' });
+    const inference = open(t, [single]);
+    assert.equal(await inference.hold!(policyOf('v2'), 'an evaluation', 60), 'single');
+    assert.equal(single.calls.filter(({ route }) => route === '/update_weights').length, 0);
+  });
+
+  test('where there is no room for it that is said; where nobody answers, that', async (t) => {
+    const [full] = (await servers(t, 1)) as [FakeModelServer];
+    full.answers['/hold_version'] = (_, response) => reply(response, 429, { error: { message: 'no room' } });
+    assert.equal(await open(t, [full]).hold!(v1, 'an evaluation', 60), 'full');
+    await full.stop();
+    await assert.rejects(open(t, [full]).hold!(v1, 'an evaluation', 60), coded('InferenceUnavailable', full.url));
+  });
+});
+
 describe('servers that join and leave', () => {
   test('an endpoints file is read again: who joins has the version before it is asked, who leaves is asked no more', async (t) => {
     const [first, second] = (await servers(t, 2)) as [FakeModelServer, FakeModelServer];
