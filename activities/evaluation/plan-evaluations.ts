@@ -28,13 +28,13 @@ export const createPlanEvaluations =
   (dependencies: PlanDependencies) =>
   async ({
     config,
-    overrides,
+    over,
     goOn = 'interrupted',
     request,
   }: PlanEvaluationsInput): Promise<{ inputs: EvaluationInput[]; warnings: readonly string[] }> =>
     withHeartbeat(async () => {
       const { projectFolder } = dependencies;
-      const { evaluations, warnings } = await loadEvaluationFile(config, { projectFolder, overrides });
+      const { evaluations, warnings } = await loadEvaluationFile(config, { projectFolder, over });
       if (evaluations.length > evaluationsInFileMax) {
         throw new RatchetError(
           'ConfigInvalid',

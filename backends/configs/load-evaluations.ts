@@ -18,8 +18,8 @@ import { evaluationDefaultsOf } from './evaluation-defaults.ts';
 export interface LoadEvaluationsOptions {
   /** Relative paths start here. */
   readonly projectFolder: string;
-  /** Dotted keys as on the command line. */
-  readonly overrides?: Readonly<Record<string, string>> | undefined;
+  /** Settings in the file's words, which hold over what it says. */
+  readonly over?: Readonly<Record<string, JsonValue>> | undefined;
   /** Whether a variable is set that holds a key; what it holds is nobody's business here. */
   readonly isSet?: (variable: string) => boolean;
 }
@@ -52,9 +52,9 @@ export async function loadEvaluationFile(file: string, options: LoadEvaluationsO
 export async function loadEvaluations(
   text: string,
   file: string,
-  { projectFolder, overrides, isSet = (variable) => (process.env[variable] ?? '') !== '' }: LoadEvaluationsOptions,
+  { projectFolder, over = {}, isSet = (variable) => (process.env[variable] ?? '') !== '' }: LoadEvaluationsOptions,
 ): Promise<LoadedEvaluations> {
-  const parsed = parseEvalFile(text, { file, ...(overrides === undefined ? {} : { overrides }) });
+  const parsed = parseEvalFile(text, { file, settings: over });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems);
   const problems: string[] = [];
   const warnings = [...parsed.warnings];
