@@ -1,4 +1,7 @@
 import { Command } from 'commander';
+import { compareCommand } from '../eval/compare.ts';
+import { showCommand } from '../eval/show.ts';
+import { tuiCommand } from '../eval/tui.ts';
 import { stillToCome } from '../still-to-come.ts';
 
 const today = [
@@ -43,17 +46,6 @@ const run = new Command('run')
     throw stillToCome('eval run', today);
   });
 
-const tui = new Command('tui')
-  .description('look through the results of evaluations (still to come)')
-  .argument('[folder]', 'where the results are', './outputs/evals')
-  .option('--dry-run', 'say what would be done')
-  .action(() => {
-    throw stillToCome('eval tui', [
-      'ratchet rollouts RUN shows what a policy said in a step and what it was given for it',
-      'ratchet metrics RUN shows every evaluation of a run',
-    ]);
-  });
-
 export const evalCommand = new Command('eval')
   .description('evaluate checkpoints of a run, or models on environments (still to come)')
   .option('--weights-dir <folder>', 'every checkpoint in it: outputs/weights')
@@ -67,4 +59,6 @@ export const evalCommand = new Command('eval')
     throw stillToCome('eval', [...today, 'ratchet chat RUN --step N talks to a checkpoint']);
   })
   .addCommand(run)
-  .addCommand(tui);
+  .addCommand(showCommand)
+  .addCommand(compareCommand)
+  .addCommand(tuiCommand);
