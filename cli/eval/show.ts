@@ -54,11 +54,12 @@ export function told({ found, file, figures }: ReadEvaluation) {
   };
 }
 
-async function describe(read: ReadEvaluation): Promise<string> {
+/** Without an example where nobody wants one. */
+export async function describe(read: ReadEvaluation, { hasExample = true } = {}): Promise<string> {
   const { found, figures, file } = read;
   const columns = process.stdout.isTTY ? process.stdout.columns : usualColumns;
   const sections = summarySections({ found, figures, unreadable: file.unreadable, columns });
-  const example = await file.row(exampleOf(read));
+  const example = hasExample ? await file.row(exampleOf(read)) : null;
   return [
     titleOf(found),
     ...sections.flatMap(({ heading, rows }) => rows.map((row, i) => line(i === 0 ? heading : '', row))),

@@ -209,6 +209,13 @@ export interface EvaluationFileInput {
   readonly goOn?: 'interrupted' | 'unfinished' | 'never';
 }
 
+/** Several evaluations that are read and placed already. */
+export interface EvaluationsInput {
+  readonly inputs: readonly EvaluationInput[];
+  /** What they are, for people. */
+  readonly title: string;
+}
+
 /** What people ask of a workflow `evaluate` (query `status`). */
 export interface EvaluationStatus {
   readonly environment: string;
