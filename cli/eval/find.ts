@@ -68,8 +68,7 @@ function joined(all: readonly Found[]): Found {
 }
 
 type Kind =
-  | { readonly folder: string }
-  | { readonly run: string; readonly store: string | null; readonly step: number | null };
+  { readonly folder: string } | { readonly run: string; readonly store: string | null; readonly step: number | null };
 
 async function kindOf(name: string): Promise<Kind> {
   const at = /^(.*)@(?:step_|v)?(\d+)$/.exec(name);

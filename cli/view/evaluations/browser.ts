@@ -102,7 +102,8 @@ export class Browser {
     const { shows } = this.#options;
     const size = this.#size();
     const rows = browserFrame(this.#state, this.#data, size).map((line) => written(line, size.columns, shows));
-    this.#log(rows.join('\n'));
+    // log-update 7 loses count of rows where the last of those that differ is empty.
+    this.#log(rows.map((row) => (row === '' ? ' ' : row)).join('\n'));
   }
 
   readonly #drawSoon = (): void => {

@@ -2,7 +2,7 @@ import type { ExampleDifference } from '../../../core/eval/comparison.ts';
 import { differentSettings } from '../../../core/eval/result-metadata.ts';
 import type { ResultRow } from '../../../core/eval/result-rows.ts';
 import { leftOutText, verdict } from '../../eval/compare-words.ts';
-import { change, figure, passes, rewardsText, settingText, titleOf } from '../../eval/figures.ts';
+import { change, figure, passes, passesIn, rewardsText, settingText, titleOf } from '../../eval/figures.ts';
 import { onOneLine } from '../../plain-text.ts';
 import { folded, type Line, padded } from '../lines.ts';
 import { type DocumentLine, page, plain } from './document.ts';
@@ -37,7 +37,9 @@ export function compareLines(data: BrowserData, screen: CompareScreen, columns: 
     ...titles,
     ...[...says, ...leftOutText(leftOut)].flatMap((text) => folded(text, columns - 2)).map((text) => plain(text)),
     plain(settings.length === 0 ? 'settings are the same' : 'settings that differ', 'bold'),
-    ...settings.map(({ name, values }) => threeColumns(name, settingText(values[0]!), settingText(values[1]!), columns)),
+    ...settings.map(({ name, values }) =>
+      threeColumns(name, settingText(values[0]!), settingText(values[1]!), columns),
+    ),
     plain('figures', 'bold'),
     ...figureLines(data, screen, columns),
     plain('examples: difference, rewards of A, of B', 'bold'),
@@ -48,8 +50,10 @@ export function compareLines(data: BrowserData, screen: CompareScreen, columns: 
 function figureLines(data: BrowserData, { a, b }: CompareScreen, columns: number): DocumentLine[] {
   const [inA, inB] = [data.rows(a).figures, data.rows(b).figures];
   const names = [...new Set([...Object.keys(inA.metrics), ...Object.keys(inB.metrics)])];
-  const row = (name: string, of: (figures: typeof inA) => string): DocumentLine => threeColumns(name, of(inA), of(inB), columns);
-  const passAt = (one: number): string => passes(data.evaluations[one]!.metadata.passAtK) || '–';
+  const row = (name: string, of: (figures: typeof inA) => string): DocumentLine =>
+    threeColumns(name, of(inA), of(inB), columns);
+  const passAt = (one: number): string =>
+    passes(passesIn(data.evaluations[one]!.metadata, data.rows(one).figures).passAtK) || '–';
   return [
     row('rollouts', ({ rollouts }) => String(rollouts)),
     row('failed', ({ failures }) => String(failures.reduce((sum, { count }) => sum + count, 0))),

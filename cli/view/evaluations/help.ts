@@ -19,4 +19,3 @@ const keys: readonly (readonly [string, string])[] = [
 export const helpLines: readonly DocumentLine[] = keys.map(([key, does]): DocumentLine => ({
   line: [{ text: ` ${key.padEnd(12)} `, style: 'bold' }, { text: does }],
 }));
-
