@@ -59,7 +59,7 @@ function person(t: TestContext, size: Size = { columns: 79, rows: 24 }) {
     shown,
     state: () => state,
     /** Names of keys with spaces between; `'text` is typed. Whatever is read is waited for. */
-    async keys(names: string): Promise<string> {
+    keys: async (names: string): Promise<string> => {
       for (const name of names.split(' ')) {
         await settled();
         if (name.startsWith("'")) for (const text of name.slice(1)) press({ name: text.toLowerCase(), text });
