@@ -87,6 +87,11 @@ async function kindOf(name: string): Promise<Kind> {
     if (await isRun(folder)) {
       return { run: path.basename(folder), store: pathToFileURL(path.dirname(folder)).href, step };
     }
+    // A run's name may be a folder's, too: an environment's, say.
+    const ofRun = runNamePattern.test(place) ? path.resolve('outputs', place) : null;
+    if (ofRun !== null && (await isRun(ofRun))) {
+      return { run: place, store: pathToFileURL(path.dirname(ofRun)).href, step };
+    }
     if (step === null) return { folder };
   }
   const [run, step] = at ? [at[1]!, Number(at[2])] : [name, null];

@@ -8,10 +8,12 @@ import { type Look, written } from '../lines.ts';
 import { EvaluationData } from './evaluation-data.ts';
 import { browserFrame } from './frame.ts';
 import { afterKey, type TypedKey } from './keys.ts';
-import { beginning, type BrowserState, type Size } from './state.ts';
+import { beginning, type BrowserState, lookedAgain, type Size } from './state.ts';
 
 export interface BrowseOptions {
   readonly found: Found;
+  /** Looks again. */
+  readonly find: () => Promise<Found>;
   readonly screen: Screen;
   readonly keyboard: Keyboard;
   readonly shows: Look;
@@ -35,7 +37,7 @@ export async function browse(options: BrowseOptions): Promise<void> {
 export class Browser {
   readonly #options: BrowseOptions;
   readonly #onLeave: () => void;
-  readonly #data: EvaluationData;
+  #data: EvaluationData;
   readonly #log: ReturnType<typeof createLogUpdate>;
   #state: BrowserState = beginning;
   #isOpen = false;
@@ -125,9 +127,28 @@ export class Browser {
     const next = afterKey(this.#state, { ...key, text }, this.#data, this.#size());
     if (next === 'leave') return this.#leave();
     if (next === 'suspend') return this.#suspend();
+    if (next === 'look again') return void this.#lookAgain();
     this.#state = 'copy' in next ? { ...this.#state, note: this.#copy(next.copy, next.what) } : next;
     this.#draw();
   };
+
+  async #lookAgain(): Promise<void> {
+    this.#say('looking again …');
+    try {
+      const found = await this.#options.find();
+      this.#data.close();
+      this.#data = new EvaluationData(found, this.#drawSoon);
+      this.#state = lookedAgain(this.#state);
+    } catch (error) {
+      this.#say(error instanceof Error ? error.message : String(error));
+    }
+    if (this.#isOpen) this.#draw();
+  }
+
+  #say(note: string): void {
+    this.#state = { ...this.#state, note };
+    this.#draw();
+  }
 
   /** OSC 52: the terminal puts it into its clipboard, also across ssh; whether it did, it does not say. */
   #copy(text: string, what: string): string {

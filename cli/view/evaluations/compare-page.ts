@@ -81,16 +81,26 @@ function exampleLine({ exampleId, difference, rewards, promptStart }: ExampleDif
 
 /** What both said to one example: side by side, or one below the other where there is no room. */
 export function pairPage(data: BrowserData, screen: PairScreen, columns: number, rows: number): Line[] {
-  const { a, b, cursor } = screen;
-  const shown = [a, b].map((one) => rolloutOf(data, one, screen));
-  const isBeside = columns >= 70;
-  const width = isBeside ? Math.floor((columns - 3) / 2) : columns;
-  const [left, right] = shown.map((one, i) => pairLines(one, i === 0 ? 'A' : 'B', width - 1));
-  if (!isBeside) return page([...left!, ...right!], cursor, rows);
-  const length = Math.max(left!.length, right!.length);
+  const { left, right, width } = pairOf(data, screen, columns);
+  if (width === columns) return page([...left, ...right], screen.cursor, rows);
+  const length = Math.max(left.length, right.length);
   const filled = (lines: readonly DocumentLine[]): DocumentLine[] =>
     Array.from({ length }, (_, i) => lines[i] ?? { line: [] });
-  return beside(page(filled(left!), cursor, rows), page(filled(right!), cursor, rows), width, Math.min(rows, length));
+  const [a, b] = [left, right].map((lines) => page(filled(lines), screen.cursor, rows));
+  return beside(a!, b!, width, Math.min(rows, length));
+}
+
+/** Rows that the cursor moves in. */
+export function pairLength(data: BrowserData, screen: PairScreen, columns: number): number {
+  const { left, right, width } = pairOf(data, screen, columns);
+  return width === columns ? left.length + right.length : Math.max(left.length, right.length);
+}
+
+function pairOf(data: BrowserData, screen: PairScreen, columns: number) {
+  const width = columns >= 70 ? Math.floor((columns - 3) / 2) : columns;
+  const linesOf = (evaluation: number, letter: string): DocumentLine[] =>
+    pairLines(rolloutOf(data, evaluation, screen), letter, width - 1);
+  return { left: linesOf(screen.a, 'A'), right: linesOf(screen.b, 'B'), width };
 }
 
 function rolloutOf(data: BrowserData, evaluation: number, { examples, position, rollout }: PairScreen) {

@@ -1,6 +1,6 @@
 import { titleOf } from '../../eval/figures.ts';
 import type { Key } from '../keys.ts';
-import { compareLines } from './compare-page.ts';
+import { compareLines, pairLength } from './compare-page.ts';
 import { within } from './document.ts';
 import { helpLines } from './help.ts';
 import { copiedText, nextHit, rolloutLines, shownRow } from './rollout-page.ts';
@@ -28,8 +28,8 @@ export interface TypedKey extends Key {
   readonly shift?: boolean | undefined;
 }
 
-/** What a key leads to: another state, an end, or a text for the clipboard. */
-export type Outcome = BrowserState | 'leave' | 'suspend' | { readonly copy: string; readonly what: string };
+/** What a key leads to: another state, an end, another look at what there is, or a text for the clipboard. */
+export type Outcome = BrowserState | 'leave' | 'suspend' | 'look again' | { readonly copy: string; readonly what: string };
 
 /** Characters of a search. */
 const searchMax = 200;
@@ -42,6 +42,7 @@ export function afterKey(state: BrowserState, key: TypedKey, data: BrowserData, 
   if (state.typing !== null) return typed(quiet, state.typing, key, data, size);
   const screen = top(state);
   if (name === 'q') return 'leave';
+  if (key.text === 'R') return 'look again';
   if (key.text === '?') return screen.is === 'help' ? back(quiet) : push(quiet, { is: 'help', cursor: 0 });
   if (name === 'c') return copied(screen, data, size) ?? { ...quiet, note: 'nothing to copy here' };
   if (name === 'v' && (screen.is === 'tree' || screen.is === 'run')) return compared(quiet, screen, data);
@@ -120,7 +121,7 @@ function lengthOf(screen: Screen, data: BrowserData, size: Size): number {
     case 'compare':
       return compareLines(data, screen, size.columns - 1).length;
     case 'pair':
-      return Number.MAX_SAFE_INTEGER; // two documents: the page keeps within both
+      return pairLength(data, screen, size.columns);
     case 'help':
       return helpLines.length;
     default:
