@@ -29,7 +29,8 @@ export interface TypedKey extends Key {
 }
 
 /** What a key leads to: another state, an end, another look at what there is, or a text for the clipboard. */
-export type Outcome = BrowserState | 'leave' | 'suspend' | 'look again' | { readonly copy: string; readonly what: string };
+export type Outcome =
+  BrowserState | 'leave' | 'suspend' | 'look again' | { readonly copy: string; readonly what: string };
 
 /** Characters of a search. */
 const searchMax = 200;
