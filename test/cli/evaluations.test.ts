@@ -31,6 +31,7 @@ before(async () => {
   await write('outputs/evals/toy_single--m/empty/metadata.json', '{"env_id":"toy_single"}');
   await write('half/results.jsonl', '{}\n');
   await write('other/notes.txt', '');
+  await mkdir(path.join(folder, 'words')); // a folder of a run's name is not the run
 });
 after(() => rm(folder, { recursive: true, force: true }));
 

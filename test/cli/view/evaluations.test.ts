@@ -280,4 +280,17 @@ describe('on a terminal', () => {
     for (let i = 0; i < 100 && !terminal.text().includes('no evaluation found'); i++) await delay(5);
     assert.match(terminal.text(), /^ evaluations 0\n no evaluation found\n ratchet eval run ENV makes one/);
   });
+
+  test('a bug leaves the terminal as it was, and is told then', () => {
+    const terminal = new Grid();
+    const keyboard = new SmallKeyboard();
+    const broken = { evaluations: null as unknown as [], incomplete: [] };
+    const told: unknown[] = [];
+    const shows = { hasColor: false, hasUnicode: true };
+    const find = () => Promise.resolve(broken);
+    const options = { found: broken, find, screen: terminal.screen, keyboard: keyboard.keyboard, shows };
+    new Browser(options, (bug) => told.push(bug, terminal.isOther)).open();
+    assert.ok(told[0] instanceof TypeError);
+    assert.deepEqual([told[1], terminal.isCursorShown, keyboard.isRaw], [false, true, false]);
+  });
 });
