@@ -15,6 +15,10 @@ export interface PlayOptions {
   readonly place: Pick<Rollout, 'group' | 'index' | 'exampleId'>;
   /** Of its group, those that are played together. */
   readonly together: Pick<RolloutPlace, 'group' | 'size' | 'brokenOff'>;
+  /** How often it is played in all where its environment spoils it. */
+  readonly attemptsMax?: number;
+  /** Request fields that its policy is asked with, where that is an API. */
+  readonly sampling?: RolloutPlace['sampling'];
   readonly openPolicy: (environment: Environment) => PlayedPolicy;
   readonly signal: AbortSignal;
 }
@@ -28,16 +32,17 @@ const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 
  * soon as it is raised, also while the environment hangs.
  */
 export async function playRollout(options: PlayOptions): Promise<Rollout> {
-  const { environments, entry, dataset, place, together, openPolicy, signal } = options;
+  const { environments, entry, dataset, place, together, openPolicy, signal, sampling } = options;
   const { timeoutS = null, maxRetries = null } = entry.limits ?? {};
-  const attemptsMax = maxRetries === null ? rolloutAttemptsMax : maxRetries + 1;
+  const attemptsMax = maxRetries === null ? (options.attemptsMax ?? rolloutAttemptsMax) : maxRetries + 1;
   let environment = await environments.open(entry);
   for (let attempt = 1; ; attempt++) {
     const policy = withinLimits(openPolicy(environment), entry);
     // A Python process keeps the time itself: what waits there for others of its group is done playing.
     const late = entry.python === undefined && timeoutS !== null ? lateAfter(timeoutS) : null;
     const until = late ? AbortSignal.any([signal, late.signal]) : signal;
-    const where: RolloutPlace = { ...together, index: place.index, dataset, signal: until };
+    const asked = sampling && { sampling };
+    const where: RolloutPlace = { ...together, index: place.index, dataset, signal: until, ...asked };
     try {
       const playing = environment.rollout(environment[dataset].at(place.exampleId), policy, where);
       const record = checked(await unlessAborted(playing, until), environment);

@@ -1,4 +1,4 @@
-import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue } from '../../core/spec/run-spec.ts';
 import { loadEnvironment } from './load.ts';
 import type { Environment } from './types.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -10,7 +10,10 @@ export type { Environment, Policy, RolloutRecord } from './types.ts';
 export type EnvironmentEntry = Pick<
   EnvironmentSpec,
   'id' | 'args' | 'sha256' | 'python' | 'variables' | 'limits' | 'agent'
->;
+> & {
+  /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
+  readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
+};
 type Entry = EnvironmentEntry;
 
 /** How rollouts and rubrics reach environments. */
@@ -23,8 +26,8 @@ export interface Environments {
 
 export function createEnvironments(load: (entry: Entry) => Promise<Environment>): Environments {
   const opened = new Map<string, Promise<Environment>>();
-  const keyOf = ({ id, args, sha256, python, variables, limits, agent }: Entry) =>
-    JSON.stringify([id, args, sha256, python, variables, agent, python ? limits : null]);
+  const keyOf = ({ id, args, sha256, python, variables, limits, agent, extra }: Entry) =>
+    JSON.stringify([id, args, sha256, python, variables, agent, python ? limits : null, extra]);
   const open = (entry: Entry): Promise<Environment> => {
     const key = keyOf(entry);
     const known = opened.get(key);

@@ -9,6 +9,14 @@ import { ServerPool } from './pool.ts';
 import type { Inference } from './types.ts';
 
 export type { ServerReport } from './examine-server.ts';
+export {
+  type Endpoint,
+  type EndpointOptions,
+  type EndpointRequest,
+  type EndpointServer,
+  openEndpoint,
+  sharedEndpoint,
+} from './endpoint.ts';
 export type { ServerAddress } from './model-server.ts';
 export type {
   ChatRequest,

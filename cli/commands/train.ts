@@ -111,7 +111,7 @@ export async function train(
 
   const goOn = trainAgain(command);
   const { interrupted, stop: stopListening } = whenLeft();
-  const place = await openPlace(spec, projectFolder, audience, interrupted.signal);
+  const place = await openPlace(needsOf(spec), projectFolder, audience, interrupted.signal);
   if (!place) {
     audience.say(`stopped. The run ${run} is not lost: ${goOn} goes on where it is`);
     return 130;
@@ -233,9 +233,24 @@ export interface Place {
   readonly uiUrl: string | null;
 }
 
-/** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. */
+/** What the processes must be able to reach. */
+export interface PlaceNeeds {
+  /** Where runs lie, absolute: the policy server loads their weights. */
+  readonly storeUri: string;
+  /** Environment variables that workers see beside the usual ones: keys, by name. */
+  readonly workersSee: readonly string[];
+  /** What environments see. Where workers are started here, all of it must be set here. */
+  readonly environmentsSee?: readonly EnvironmentVariables[];
+}
+
+export function needsOf(spec: RunSpec): PlaceNeeds {
+  const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
+  return { storeUri: spec.store.uri, workersSee: keyVariables(spec.inference), environmentsSee };
+}
+
+/** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */
 export async function openPlace(
-  spec: RunSpec,
+  { storeUri, workersSee, environmentsSee = [] }: PlaceNeeds,
   projectFolder: string,
   clock: Teller,
   signal: AbortSignal,
@@ -251,9 +266,9 @@ export async function openPlace(
     return { stack: null, pid: null, address: elsewhere, uiUrl: null };
   }
   // Other runs may join these processes, also such whose weights are copied from S3.
-  const weightRoots = [...new Set([localRoot(spec.store.uri), allCopies()])];
+  const weightRoots = [...new Set([localRoot(storeUri), allCopies()])];
   for (const root of weightRoots) await mkdir(root, { recursive: true });
-  requireVariables(spec);
+  for (const variables of environmentsSee) givenVariables(variables); // what is missing is said before anything starts
   const policyPort = await choosePolicyPort();
   try {
     const cli = elsewhere ? null : await findServer(clock);
@@ -261,7 +276,11 @@ export async function openPlace(
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots, policyPort, workersSee: variablesOf(spec) }),
+      roles: localRoles({
+        weightRoots,
+        policyPort,
+        workersSee: [...workersSee, ...environmentsSee.flatMap(({ names }) => names)],
+      }),
       log: clock.say,
       signal,
       ...(cli ? { temporalCli: async () => cli } : {}),
@@ -271,20 +290,6 @@ export async function openPlace(
     if (signal.aborted) return null;
     throw error;
   }
-}
-
-/** Environment variables that a run file names: keys of its servers, and what its environments see. */
-function variablesOf(spec: RunSpec): string[] {
-  return [...keyVariables(spec.inference), ...listed(spec).flatMap(({ names }) => names)];
-}
-
-/** The workers that are started here see what is set here: what is missing is said before they are. Throws `ConfigInvalid`. */
-function requireVariables(spec: RunSpec): void {
-  for (const variables of listed(spec)) givenVariables(variables);
-}
-
-function listed({ environments, eval: evaluation }: RunSpec): EnvironmentVariables[] {
-  return [...environments, ...(evaluation?.environments ?? [])].map(variablesFor);
 }
 
 async function findServer(clock: Teller): Promise<TemporalCli> {

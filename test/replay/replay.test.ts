@@ -16,14 +16,19 @@ before(async () => {
   workflowBundle = await bundleWorkflowCode({ workflowsPath, logger: new DefaultLogger('WARN') });
 });
 
-test('there are recorded histories of both async levels', () => {
-  assert.deepEqual(recorded.toSorted(), ['async-1.history.bin', 'on-policy.history.bin']);
+test('there are recorded histories of both async levels, and of evaluations', () => {
+  const names = ['async-1', 'evaluate-file', 'evaluate', 'on-policy'];
+  assert.deepEqual(
+    recorded.toSorted(),
+    names.map((name) => `${name}.history.bin`).toSorted(),
+  );
 });
 
 for (const name of recorded) {
   test(`a run recorded as ${name.replace('.history.bin', '')} replays: running runs survive this version`, async () => {
     const history = proto.temporal.api.history.v1.History.decode(readFileSync(folder + name));
-    await Worker.runReplayHistory({ workflowBundle }, history, 'recorded');
+    // Under its own id, after which children are named.
+    await Worker.runReplayHistory({ workflowBundle }, history, name.replace('.history.bin', ''));
   });
 }
 

@@ -19,11 +19,20 @@ export function loadRequest(
     args,
     agent: said = {},
     limits,
-  }: Pick<EnvironmentSpec, 'args' | 'agent' | 'limits'> & { readonly python: PythonEnvironmentSpec },
+    extra = {},
+  }: Pick<EnvironmentSpec, 'args' | 'agent' | 'limits'> & {
+    readonly python: PythonEnvironmentSpec;
+    readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
+  },
 ): LoadRequest {
   const common = { env, env_id: python.module, api: python.api };
   if (python.api === 'v0') {
-    return { ...common, args, ...(limits?.maxTurns == null ? {} : { max_turns: limits.maxTurns }) };
+    return {
+      ...common,
+      args,
+      ...(limits?.maxTurns == null ? {} : { max_turns: limits.maxTurns }),
+      ...(Object.keys(extra).length === 0 ? {} : { extra }),
+    };
   }
   const { taskset = {}, agent = {}, ...rest } = args;
   const over = { ...said, ...boundsOf(limits) };

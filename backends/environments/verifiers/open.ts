@@ -7,7 +7,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../../core/errors.ts';
 import { variablesOfEnvironments } from '../../../core/child-environment.ts';
 import { pythonChildrenDefault, pythonLogsKeptMs } from '../../../core/limits.ts';
-import type { EnvironmentSpec, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
 import { folderDigest } from '../packages/package.ts';
 import { processesOpen } from '../../processes-open.ts';
 import type { Environment } from '../types.ts';
@@ -21,6 +21,8 @@ interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args' | 'limits' | '
   readonly python: PythonEnvironmentSpec;
   /** Variables that the config lists for it, with their values. */
   readonly given: Readonly<Record<string, string>>;
+  /** For its `set_kwargs`. */
+  readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
 }
 
 /** Children of one virtual environment that see the same, and the packages they have imported, by the digest of their files. */
@@ -40,10 +42,10 @@ const bridges = new Map<string, OpenedBridge[]>();
  * one, in a new child where the one before is gone.
  */
 export async function openVerifiers(entry: PythonEntry): Promise<Environment> {
-  const { id, args, python, given, limits, agent } = entry;
+  const { id, args, python, given, limits, agent, extra = {} } = entry;
   const opened = bridgeOf(python, given);
   const key = `${python.module}-${createHash('sha256')
-    .update(JSON.stringify([args, agent, limits?.maxTurns]))
+    .update(JSON.stringify([args, agent, limits?.maxTurns, extra]))
     .digest('hex')
     .slice(0, 12)}`;
   const known = opened.loaded.get(key);

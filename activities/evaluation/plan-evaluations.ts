@@ -1,0 +1,50 @@
+import { createHash } from 'node:crypto';
+import type { EvaluationFileInput, EvaluationInput } from '../../core/eval/evaluation.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { evaluationsInFileMax } from '../../core/limits.ts';
+import { choosePlace, placeName } from '../../backends/configs/evaluation-folders.ts';
+import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
+import { withHeartbeat } from '../heartbeat.ts';
+
+export interface PlanEvaluationsInput extends EvaluationFileInput {
+  /** Who asks, `WORKFLOW_ID/EXECUTION_ID`. */
+  readonly request: string;
+}
+
+interface PlanDependencies {
+  readonly projectFolder: string;
+  readonly isWorkflowRunning: (workflowId: string) => Promise<boolean>;
+}
+
+/** Reads a file of evaluations, and decides where each one's results go: with what of it was interrupted, or anew. */
+export const createPlanEvaluations =
+  (dependencies: PlanDependencies) =>
+  async ({
+    config,
+    over,
+    goOn = 'interrupted',
+    request,
+  }: PlanEvaluationsInput): Promise<{ inputs: EvaluationInput[]; warnings: readonly string[] }> =>
+    withHeartbeat(async () => {
+      const { projectFolder } = dependencies;
+      const { evaluations, warnings } = await loadEvaluationFile(config, { projectFolder, over });
+      if (evaluations.length > evaluationsInFileMax) {
+        throw new RatchetError(
+          'ConfigInvalid',
+          `${config} has ${evaluations.length} evaluations; at most ${evaluationsInFileMax} go into one. Divide the file.`,
+        );
+      }
+      const inputs: EvaluationInput[] = [];
+      for (const [i, planned] of evaluations.entries()) {
+        const { place: results } = await choosePlace(planned, {
+          projectFolder,
+          goOn,
+          // The same again when this is asked once more.
+          newId: createHash('sha256').update(`${request}/${i}`).digest('hex').slice(0, 8),
+          taken: new Set(inputs.map((input) => placeName(input.results))),
+          isHeld: async (holder) => !request.startsWith(holder) && dependencies.isWorkflowRunning(holder),
+        });
+        inputs.push({ ...planned.input, results });
+      }
+      return { inputs, warnings };
+    });
