@@ -62,6 +62,7 @@ describe('a search', () => {
         for (let turn = 0; next(state).length > 0; turn++) {
           const outstanding = next(state).reduce((n, r) => n + (r.kind === 'evaluate' ? r.examples.length : 0), 0);
           assert(result(state).calls + outstanding <= toy.settings.maxCalls);
+          for (const { paid, reserved } of state.iterations) assert(paid <= reserved);
           state = settle(
             state,
             anyOrder(order)(next(state), turn).map((request) => answerOf(toy, request)),
