@@ -5,6 +5,7 @@ import { engineDecode } from './engine-decode.ts';
 import { engineTrain } from './engine-train.ts';
 import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
+import { gepa } from './gepa.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { rolloutsNative } from './rollouts-native.ts';
@@ -39,6 +40,7 @@ for (const command of [
   statusLatency,
   configs,
   rolloutsNative,
+  gepa,
 ])
   bench.addCommand(command);
 
