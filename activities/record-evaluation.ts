@@ -102,7 +102,7 @@ function summaryOf(
     reward: avgReward,
     exact: avgMetrics['exact_match'] ?? null,
   });
-  const failures = [...sampled.failures, ...(greedy?.failures ?? [])];
+  const failures = [...sampled.failures, ...(greedy?.failures ?? []).map((line) => `greedy: ${line}`)];
   const { says } = sampled;
   return {
     environment: sampled.environment,
@@ -111,7 +111,7 @@ function summaryOf(
     sampled: headline(sampled),
     greedy: headline(greedy ?? sampled),
     ...(Object.keys(sampled.passAtK).length === 0 ? {} : { passAtK: sampled.passAtK }),
-    ...(failures.length === 0 ? {} : { failures: [...new Set(failures)] }),
+    ...(failures.length === 0 ? {} : { failures }),
     says: {
       prompt: says?.prompt ?? '',
       completion: says?.completion ?? '',

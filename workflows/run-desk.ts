@@ -40,6 +40,7 @@ import {
   stopAfterUpdate,
   viewQuery,
   stopUpdate,
+  type NotedRegression,
   type RunEvent,
   type RunStatus,
 } from './messages.ts';
@@ -115,7 +116,7 @@ export class RunDesk {
     this.#isPausedByPerson = options.isPausedByPerson;
     this.#overrides = options.overrides;
     this.#committed = staying(options.overrides);
-    this.#figures = options.figures ?? { since: now(), latest: {}, trend: [], evals: [] };
+    this.#figures = { since: now(), latest: {}, trend: [], evals: [], regressions: {}, ...options.figures };
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
     this.#listen();
@@ -186,6 +187,24 @@ export class RunDesk {
 
   /** What is done once when a pause gets long. */
   onLongPause: () => void = () => undefined;
+
+  /** Raises or takes down the flag of an environment; in the memo it can be read without asking the run. */
+  noteRegression(environment: string, regression: NotedRegression | null): void {
+    if (regression === null && !(environment in this.#figures.regressions)) return;
+    const { [environment]: _, ...others } = this.#figures.regressions;
+    const regressions = regression === null ? others : { ...others, [environment]: regression };
+    this.#figures = { ...this.#figures, regressions };
+    upsertMemo({ [memoKeys.regression]: Object.keys(regressions).length === 0 ? null : regressions });
+  }
+
+  /** Ends the run after the step under way, for a reason of its own. */
+  stopBecause(reason: string): void {
+    if (this.isPaused) return this.tell('warning', null, `to be stopped, and it is paused: ${reason}`);
+    const last = Math.min(this.lastStep, this.#step + 1);
+    this.#overrides = { ...this.#overrides, stopAfter: last };
+    this.#noteAsked();
+    this.tell('stopping', null, `stopping after step ${last}: ${reason}`);
+  }
 
   /** Told how long the run stood still because a person had paused it. */
   onStoodStill: (seconds: number) => void = () => undefined;

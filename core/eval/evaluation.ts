@@ -64,6 +64,8 @@ export interface EvaluationInput {
   readonly model: EvaluatedModel;
   /** −1 = all held-out examples. */
   readonly numExamples: number;
+  /** Held-out examples that are left out at the start. */
+  readonly skipExamples?: number | undefined;
   readonly rolloutsPerExample: number;
   /** Keys the random numbers of a version's sampling. */
   readonly seed: number;

@@ -6,7 +6,7 @@ import { failedOutcomes } from './rollout.ts';
  * a real run's rows against it.
  */
 export interface MetricDefinition {
-  /** As it is written, with `<env>` for an environment's name, `<function>` for a reward function's, `<outcome>` for a failure. */
+  /** As it is written, with `<env>` for an environment's name, `<function>` for a reward function's, `<outcome>` for a failure, `<k>` for a number. */
   readonly name: string;
   /** 1 stands for a plain number: a ratio, a count, a reward. */
   readonly unit: 'reward' | 'share' | 'tokens' | 'rollouts' | 'groups' | 'steps' | 'seconds' | 'nats' | '1';
@@ -322,6 +322,13 @@ export const metricSections: readonly {
         meaning: 'from the end of the step before until this one’s groups were there',
         source: 'clock',
       },
+      {
+        name: 'time/wait_for_eval',
+        unit: 'seconds',
+        meaning: 'that training waited for servers which an evaluation had for itself',
+        source: 'clock',
+        when: '`[eval] when = "pause"`, or servers that hold one version; in steps that waited',
+      },
       { name: 'time/train', unit: 'seconds', meaning: 'the gradient step', source: 'clock' },
       {
         name: 'rollout/generation_time',
@@ -400,6 +407,35 @@ export const metricSections: readonly {
         source: 'evaluation',
         when: 'with `[eval]`; the environment has one',
       },
+      {
+        name: 'eval/<env>/avg@<k>',
+        unit: 'reward',
+        meaning: 'mean reward of k rollouts of each example, k being `rollouts_per_example`: `reward/mean` as prime-rl calls it',
+        source: 'evaluation',
+        when: 'with `[eval]`',
+      },
+      {
+        name: 'eval/<env>/pass@<k>',
+        unit: 'share',
+        meaning:
+          'share of examples of which one of k rollouts is right (a reward of at least 0.5), estimated without bias from all of them; for k = 1, 2, 4, … up to `rollouts_per_example`',
+        source: 'evaluation',
+        when: 'with `[eval]` and at least 2 rollouts of each example',
+      },
+      {
+        name: 'eval/<env>/vs_best/difference',
+        unit: 'reward',
+        meaning: 'mean over examples of the reward less that of the best version before it',
+        source: 'evaluation',
+        when: 'with `[eval]`, from the second evaluation on',
+      },
+      {
+        name: 'eval/<env>/vs_best/is_worse',
+        unit: '1',
+        meaning: '1 where the whole 95 % interval of that difference (paired bootstrap) lies below 0: a regression',
+        source: 'evaluation',
+        when: 'with `[eval]`, from the second evaluation on',
+      },
     ],
   },
 ];
@@ -417,6 +453,7 @@ function patternOf(name: string, environments: readonly string[]): RegExp {
     .map((part) => {
       if (part === '<env>') return anyOf(environments);
       if (part === '<function>') return '.+';
+      if (part === '<k>') return String.raw`\d+`;
       if (part === '<outcome>') return anyOf(failedOutcomes);
       return escaped(part);
     })
