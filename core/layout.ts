@@ -47,7 +47,8 @@ export const layout = {
     `${layout.evaluations(lineage, environment, model)}step_${versionNumber(step, replay)}${variant === '' ? '' : `.${variant}`}/`,
   /** All of one environment. */
   evaluations: (lineage: string, environment: string, model: string) =>
-    `${branch(lineage)}evals/${environment}--${model.replaceAll('/', '--')}/`,
+    `${layout.allEvaluations(lineage)}${environment}--${model.replaceAll('/', '--')}/`,
+  allEvaluations: (lineage: string) => `${branch(lineage)}evals/`,
   /** Rollouts as verifiers writes them (`results.jsonl`, `metadata.json`), of a round of one environment; its viewers want `evals/ENV--MODEL/ID/`. */
   resultsOfRound: (
     lineage: string,
@@ -58,6 +59,8 @@ export const layout = {
   /** The same of what a batch was made of. */
   resultsOfBatch: (lineage: string, step: number, digest: string, environment: string, run: string) =>
     `${results(lineage, environment, run)}step_${step}.trained.${digest.slice(0, 8)}/`,
+  /** Both, of all rounds and batches. */
+  allResults: (lineage: string) => `${branch(lineage)}results/evals/`,
   /** The rows of `[sft] data`. */
   sftData: () => 'sft/data.jsonl',
   /** The text of `[tokenizer] chat_template`. */
@@ -93,7 +96,7 @@ export function roundOf(key: string): RoundPlace | null {
 }
 
 function results(lineage: string, environment: string, run: string): string {
-  return `${branch(lineage)}results/evals/${environment}--${run.replaceAll('/', '--')}/`;
+  return `${layout.allResults(lineage)}${environment}--${run.replaceAll('/', '--')}/`;
 }
 
 /** Whose an object is, by its key. */
