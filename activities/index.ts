@@ -6,6 +6,8 @@ import { createEvaluateChunk } from './evaluation/evaluate-chunk.ts';
 import { createOpenEvaluation } from './evaluation/open-evaluation.ts';
 import { createPlanEvaluations } from './evaluation/plan-evaluations.ts';
 import { createCloseEvaluation, createNoteProgress } from './evaluation/write-results.ts';
+import { judgeEvaluation } from './evaluation/judge-evaluation.ts';
+import { createPlanNewest } from './evaluation/plan-newest.ts';
 import { createHoldVersion, readVersion } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterGroups } from './filter-groups.ts';
@@ -63,6 +65,8 @@ export const createOrchestratorActivities = (
   openEvaluation: createOpenEvaluation(dependencies),
   noteProgress: createNoteProgress({}),
   closeEvaluation: createCloseEvaluation({}),
+  planNewest: createPlanNewest(dependencies),
+  judgeEvaluation,
   holdVersion: createHoldVersion(dependencies.inference),
   readVersion,
   recordEvaluation: createRecordEvaluation(dependencies.inference),

@@ -1,19 +1,16 @@
-import { differencesOf } from '../core/eval/same-evaluation.ts';
-import type { EvaluationPlace, EvaluationResult, StoredEvaluation } from '../core/eval/evaluation.ts';
-import { measuredRow, rewardRow } from '../core/eval/measured-row.ts';
-import { judgeRegression, type Regression, rewardsByExample } from '../core/eval/regression.ts';
-import { layout, lineageOf, stepOf } from '../core/layout.ts';
+import type { EvaluationResult } from '../core/eval/evaluation.ts';
+import { measuredRow } from '../core/eval/measured-row.ts';
+import type { Regression } from '../core/eval/regression.ts';
+import { lineageOf } from '../core/layout.ts';
 import { measuredMetrics } from '../core/rl/metrics.ts';
-import type { RolloutRow } from '../core/rl/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import { appendMetrics, readMetrics } from '../backends/metrics/jsonl.ts';
-import { decodeJson, decodeRows } from '../backends/store/objects.ts';
+import { appendMetrics } from '../backends/metrics/jsonl.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { createReleaseVersion } from './hold-version.ts';
-import { evaluationKeys } from './evaluation/evaluation-store.ts';
-import { storeOf, stretchesOf } from './run-access.ts';
+import { regressionOf, rowsOf } from './evaluation/judge-evaluation.ts';
+import { storeOf } from './run-access.ts';
 
 export interface EvaluationSummary {
   readonly environment: string;
@@ -68,7 +65,7 @@ async function recordRow({ run, policy, sampled, greedy }: RecordInput): Promise
   const store = storeOf(run);
   const { environment, rolloutsPerExample, passAtK } = sampled;
   const rows = await rowsOf(sampled.place);
-  const regression = await regressionOf(run, policy, sampled, rows);
+  const regression = await regressionOf(run, policy, sampled);
   const own = measuredMetrics(rows.map(measuredRow));
   const summary = summaryOf(policy, sampled, greedy);
   const numbers: Record<string, number | null> = {
@@ -119,64 +116,4 @@ function summaryOf(
       reward: says?.reward ?? null,
     },
   };
-}
-
-/** The best of the versions before this one that led to it and were evaluated in the same way. */
-async function regressionOf(
-  run: RunHandle,
-  policy: PolicyVersion,
-  { environment, place }: EvaluationResult,
-  rows: readonly RolloutRow[],
-): Promise<Regression | null> {
-  const own = await storedAt(run, place.prefix);
-  const stretches = await stretchesOf(run);
-  const metrics = (await readMetrics(storeOf(run)))
-    .filter(({ lineage, step }) => {
-      const stretch = stretches.find((one) => one.lineage === lineage);
-      return stretch !== undefined && step <= stretch.upTo && step < policy.step;
-    })
-    .flatMap((row) => {
-      const reward = row[`eval/${environment}/reward/mean`];
-      return typeof reward === 'number' ? [{ step: row.step, lineage: row.lineage, reward }] : [];
-    })
-    .sort((a, b) => b.reward - a.reward || a.step - b.step);
-  for (const { lineage, step } of metrics) {
-    const prefix = await folderOf(run, lineage, environment, step);
-    const stored = prefix === null ? null : await storedAt(run, prefix);
-    if (prefix === null || stored === null || own === null || !isComparable(stored, own)) continue;
-    const best = { step, rewards: rewardsByExample((await rowsOf({ ...place, prefix })).map(rewardRow)) };
-    const evaluated = { step: policy.step, rewards: rewardsByExample(rows.map(rewardRow)) };
-    const judged = judgeRegression(evaluated, [best], [run.name, environment]);
-    if (judged !== null) return judged;
-  }
-  return null;
-}
-
-/** Whether the two differ in nothing but the version and the number of examples. */
-function isComparable(before: StoredEvaluation, now: StoredEvaluation): boolean {
-  const differences = differencesOf(before.input, now.input, { before: 0, now: 0 });
-  return differences.every((line) => line.startsWith('policy '));
-}
-
-/** Of a step, whichever replay of it was evaluated; null where its results are gone. */
-async function folderOf(run: RunHandle, lineage: string, environment: string, step: number): Promise<string | null> {
-  const all = layout.evaluations(lineage, environment, run.name);
-  const keys = await storeOf(run).list(all);
-  const folders = new Set(keys.map((key) => key.slice(0, key.indexOf('/', all.length) + 1)));
-  return [...folders].find((folder) => stepOf(folder) === step && /\/step_\d+(?:\.r\d+)?\/$/.test(folder)) ?? null;
-}
-
-async function storedAt(run: RunHandle, prefix: string): Promise<StoredEvaluation | null> {
-  const place = { store: run.store, name: run.name, prefix };
-  const attempts = evaluationKeys.attempts(place);
-  const numbers = (await storeOf(run).list(attempts)).map((key) => Number.parseInt(key.slice(attempts.length), 10));
-  if (numbers.length === 0) return null;
-  const key = evaluationKeys.attempt(place, Math.max(...numbers));
-  const bytes = await storeOf(run).read(key);
-  return bytes && decodeJson<StoredEvaluation>(bytes, key);
-}
-
-async function rowsOf(place: EvaluationPlace): Promise<RolloutRow[]> {
-  const key = evaluationKeys.results(place);
-  return decodeRows<RolloutRow>((await storeOf(place).read(key)) ?? Buffer.of(), key);
 }

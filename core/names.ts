@@ -32,6 +32,9 @@ export const trainerHeldSignalName = 'trainer-held';
 /** How an evaluation that a run asked for tells it of its end: a signal, `EvaluationNotice`. */
 export const evaluationEndedSignalName = 'evaluation-ended';
 
+/** How an evaluation on a schedule tells a run that it got worse: a signal, `FoundRegression`. */
+export const regressionFoundSignalName = 'regression-found';
+
 /**
  * What the memo of a run's workflow holds: `AskedOfRun`, the execution that an upgrade took it over from, and the evaluation that was
  * worse than the best before it, null where the newest was not.

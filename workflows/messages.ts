@@ -1,8 +1,10 @@
 import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
 import type { TrainerHeld } from '../activities/index.ts';
 import type { EvaluationNotice } from '../core/eval/evaluation.ts';
+import type { Regression } from '../core/eval/regression.ts';
+import type { EvalSpec } from '../core/spec/run-spec.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
-import { evaluationEndedSignalName, trainerHeldSignalName } from '../core/names.ts';
+import { evaluationEndedSignalName, regressionFoundSignalName, trainerHeldSignalName } from '../core/names.ts';
 
 /** What one may ask a run and tell it. The command line uses these definitions; the Temporal UI shows them by name. */
 
@@ -140,6 +142,18 @@ export const viewQuery = defineQuery<RunView, [after: number]>('view');
 
 /** From an evaluation that the run asked for: what came of it. */
 export const evaluationEndedSignal = defineSignal<[EvaluationNotice]>(evaluationEndedSignalName);
+
+/** What is to be done about an evaluation that was worse than the best before it. */
+export interface FoundRegression {
+  readonly environment: string;
+  readonly version: string;
+  readonly step: number;
+  readonly regression: Regression;
+  readonly action: EvalSpec['onRegression'];
+}
+
+/** From an evaluation on a schedule. */
+export const regressionFoundSignal = defineSignal<[FoundRegression]>(regressionFoundSignalName);
 
 /** From the GPU worker that took the run. */
 export const trainerHeldSignal = defineSignal<[TrainerHeld]>(trainerHeldSignalName);

@@ -24,7 +24,7 @@ import { opening, orchestratorFor } from './activity-options.ts';
 import { awaitedLater } from './beside.ts';
 import type { evaluate } from './evaluate.ts';
 import { evalLine, evalValues } from './lines.ts';
-import { evaluationEndedSignal } from './messages.ts';
+import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from './messages.ts';
 import type { Publishing } from './publishing.ts';
 import type { RunDesk } from './run-desk.ts';
 import type { ServerTurns } from './server-turns.ts';
@@ -80,6 +80,7 @@ export class OnlineEvals {
     this.#done = [...options.done];
     this.#when = options.spec.eval?.when ?? null;
     setHandler(evaluationEndedSignal, (notice) => void this.#notices.set(notice.workflowId, notice));
+    setHandler(regressionFoundSignal, (found) => this.#raise(found));
     // Children outlive us: those of a run that is cancelled are told so themselves.
     CancellationScope.current().cancelRequested.catch(() =>
       CancellationScope.nonCancellable(() => this.#cancel(() => true)),
@@ -303,11 +304,17 @@ export class OnlineEvals {
   }
 
   #judge(environment: string, version: string, step: number, regression: Regression | null): void {
+    if (regression?.isWorse !== true) return this.#options.desk.noteRegression(environment, null);
+    const action = this.#options.spec.eval?.onRegression ?? 'flag';
+    this.#raise({ environment, version, step, regression, action });
+  }
+
+  /** An evaluation, of the run's own or on a schedule, was worse than the best before it. */
+  #raise({ environment, version, step, regression, action }: FoundRegression): void {
     const { spec, desk } = this.#options;
-    if (regression?.isWorse !== true) return desk.noteRegression(environment, null);
     const { best, reward, difference } = regression;
     const text = describeRegression(environment, version, regression);
-    desk.noteRegression(environment, { version, step, best: `v${best.step}`, difference: difference.mean, text });
+    desk.noteRegression(environment, { version, step, best: best.name, difference: difference.mean, text });
     desk.tell('regression', step, text, {
       environment,
       reward,
@@ -317,10 +324,9 @@ export class OnlineEvals {
       low: difference.low,
       high: difference.high,
     });
-    const action = spec.eval?.onRegression ?? 'flag';
     if (this.#isLastStepMade || action === 'flag') return;
-    if (action === 'pause') desk.pause(`${text}. Resume to go on, or go back: ratchet rewind ${spec.name} ${best.step}`);
-    else desk.stopBecause(text);
+    if (action === 'stop') return desk.stopBecause(text);
+    desk.pause(`${text}. Resume to go on, or go back: ratchet rewind ${spec.name} ${best.step}`);
   }
 }
 
