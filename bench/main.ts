@@ -3,6 +3,7 @@ import { configs } from './configs.ts';
 import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
 import { engineTrain } from './engine-train.ts';
+import { evalOnline } from './eval-online.ts';
 import { faults } from './faults.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
@@ -31,6 +32,7 @@ for (const command of [
   serverFuzz,
   longRun,
   faults,
+  evalOnline,
   s3Upload,
   rolloutsVerifiers,
   view,

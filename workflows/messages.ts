@@ -42,8 +42,8 @@ export interface RunStatus {
   readonly trend: readonly StepTrend[];
   /** The newest evaluations, oldest first, `evalsKept` at most. */
   readonly evals: readonly EvalFigures[];
-  /** By environment: its newest evaluation was worse than the best before it, beyond chance. */
-  readonly regressions: Readonly<Record<string, NotedRegression>>;
+  /** By environment: its newest evaluation was worse than the best before it, beyond chance. Absent where older code answers. */
+  readonly regressions?: Readonly<Record<string, NotedRegression>>;
 }
 
 /** A flag that stays up until an evaluation of the environment is no worse than the best before it. */

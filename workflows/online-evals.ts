@@ -326,7 +326,7 @@ export class OnlineEvals {
     });
     if (this.#isLastStepMade || action === 'flag') return;
     if (action === 'stop') return desk.stopBecause(text);
-    desk.pause(`${text}. Resume to go on, or go back: ratchet rewind ${spec.name} ${best.step}`);
+    desk.pause(`${text}. Resume to go on, or go back: ratchet rewind ${spec.name} --step ${best.step}`);
   }
 }
 

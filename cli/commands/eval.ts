@@ -3,6 +3,7 @@ import { compareCommand } from '../eval/compare.ts';
 import { showCommand } from '../eval/show.ts';
 import { tuiCommand } from '../eval/tui.ts';
 import { runCommand } from '../eval/run.ts';
+import { scheduleCommand } from '../eval/schedule.ts';
 import { checkpointsCommand } from '../eval/checkpoints.ts';
 import { evaluateWeights } from '../eval/weights-folder.ts';
 
@@ -46,6 +47,7 @@ export const evalCommand: Command = new Command('eval')
     process.exitCode = await evaluateWeights({ ...rest, ...env, weightsDir, baseUrl, model });
   })
   .addCommand(checkpointsCommand)
+  .addCommand(scheduleCommand)
   .addCommand(runCommand)
   .addCommand(showCommand)
   .addCommand(compareCommand)
