@@ -4,6 +4,7 @@ import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
 import { engineTrain } from './engine-train.ts';
 import { evalOnline } from './eval-online.ts';
+import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
@@ -33,6 +34,7 @@ for (const command of [
   longRun,
   faults,
   evalOnline,
+  evalResume,
   s3Upload,
   rolloutsVerifiers,
   view,
