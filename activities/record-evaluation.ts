@@ -84,7 +84,9 @@ async function recordRow({ run, policy, sampled, greedy }: RecordInput): Promise
     step: policy.step,
     lineage: lineageOf(policy.weights),
     ...Object.fromEntries(
-      Object.entries(numbers).flatMap(([name, value]) => (value === null ? [] : [[`eval/${environment}/${name}`, value]])),
+      Object.entries(numbers).flatMap(([name, value]) =>
+        value === null ? [] : [[`eval/${environment}/${name}`, value]],
+      ),
     ),
   });
   return { summary, regression };

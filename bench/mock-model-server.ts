@@ -87,7 +87,14 @@ function seedIn(chunks: readonly Buffer[]): string {
   return /"seeds?":\[?(\d+)/.exec(Buffer.concat(chunks).toString('latin1'))?.[1] ?? '';
 }
 
-function serve({ delayMs = 0, bySeed = false, text = 'olleh', tokens = 6, dropShare = 0, port = 0 }: MockOptions): void {
+function serve({
+  delayMs = 0,
+  bySeed = false,
+  text = 'olleh',
+  tokens = 6,
+  dropShare = 0,
+  port = 0,
+}: MockOptions): void {
   const counts = { prompts: 0, requests: 0, dropped: 0 };
   const tokenIds = Array.from({ length: tokens }, (_, i) => firstTokenId + i);
   const logprobs = tokenIds.map(() => logprob);

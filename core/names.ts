@@ -36,8 +36,8 @@ export const evaluationEndedSignalName = 'evaluation-ended';
 export const regressionFoundSignalName = 'regression-found';
 
 /**
- * What the memo of a run's workflow holds: `AskedOfRun`, the execution that an upgrade took it over from, and the evaluation that was
- * worse than the best before it, null where the newest was not.
+ * What the memo of a run's workflow holds: `AskedOfRun`, the execution that an upgrade took it over from, and by environment
+ * the newest evaluations that were worse than the best before them.
  */
 export const memoKeys = { asked: 'asked', takenOverFrom: 'taken_over_from', regression: 'regression' } as const;
 

@@ -44,3 +44,14 @@ export function figuresAfter(figures: DeskFigures, { kind, step, values }: RunEv
   }
   return figures;
 }
+
+/** With an environment's flag raised, or taken down; the same figures where nothing changes. */
+export function withRegression(
+  figures: DeskFigures,
+  environment: string,
+  regression: NotedRegression | null,
+): DeskFigures {
+  const { [environment]: before, ...others } = figures.regressions;
+  if (regression === null && before === undefined) return figures;
+  return { ...figures, regressions: regression === null ? others : { ...others, [environment]: regression } };
+}

@@ -124,7 +124,7 @@ export class OnlineEvals {
   /** Waits for all of them; those that were deferred are begun now. */
   async finish(): Promise<void> {
     this.#isLastStepMade = true;
-    for (let settled = -1; settled !== this.#work.length; ) {
+    for (let settled = -1; settled !== this.#work.length;) {
       settled = this.#work.length;
       await Promise.all(this.#work);
     }

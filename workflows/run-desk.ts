@@ -7,7 +7,6 @@ import {
   upsertSearchAttributes,
   workflowInfo,
 } from '@temporalio/workflow';
-import { defineSearchAttributeKey } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
 import { memoKeys, versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
@@ -27,7 +26,7 @@ import {
   type RunHandle,
 } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import { type DeskFigures, figuresAfter } from './desk-figures.ts';
+import { type DeskFigures, figuresAfter, withRegression } from './desk-figures.ts';
 import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
@@ -44,13 +43,8 @@ import {
   type RunEvent,
   type RunStatus,
 } from './messages.ts';
+import { attributes } from './search-attributes.ts';
 import { ProgressOfSteps } from './step-progress.ts';
-
-const attributes = {
-  run: defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
-  step: defineSearchAttributeKey('RatchetStep', 'INT'),
-  reward: defineSearchAttributeKey('RatchetReward', 'DOUBLE'),
-};
 
 /** What the desk carries over continue-as-new. */
 export interface DeskState {
@@ -190,11 +184,9 @@ export class RunDesk {
 
   /** Raises or takes down the flag of an environment; in the memo it can be read without asking the run. */
   noteRegression(environment: string, regression: NotedRegression | null): void {
-    if (regression === null && !(environment in this.#figures.regressions)) return;
-    const { [environment]: _, ...others } = this.#figures.regressions;
-    const regressions = regression === null ? others : { ...others, [environment]: regression };
-    this.#figures = { ...this.#figures, regressions };
-    upsertMemo({ [memoKeys.regression]: Object.keys(regressions).length === 0 ? null : regressions });
+    const before = this.#figures;
+    this.#figures = withRegression(before, environment, regression);
+    if (this.#figures !== before) upsertMemo({ [memoKeys.regression]: this.#figures.regressions });
   }
 
   /** Ends the run after the step under way, for a reason of its own. */

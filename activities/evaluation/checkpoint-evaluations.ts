@@ -63,7 +63,9 @@ export async function planCheckpoints(
   const { chosen, missing } = selectSteps(sealed, choice);
   const evaluations = versions
     .filter(({ step }) => chosen.includes(step))
-    .flatMap((version) => (subject.kind === 'own' ? own(version, spec, subject.settings) : planned(version, spec, subject.evaluations)));
+    .flatMap((version) =>
+      subject.kind === 'own' ? own(version, spec, subject.settings) : planned(version, spec, subject.evaluations),
+    );
   return { evaluations, missing, sealed };
 }
 
@@ -71,7 +73,10 @@ export async function planCheckpoints(
 export async function newestSealed(place: RunPlace): Promise<number> {
   const newest = (await sealedFor({ ...place, lineage: await currentLineage(place) })).at(-1);
   if (newest) return newest.step;
-  throw new RatchetError('RunNotFound', `The run ${place.name} has no sealed checkpoint yet; there will be one of v0 first.`);
+  throw new RatchetError(
+    'RunNotFound',
+    `The run ${place.name} has no sealed checkpoint yet; there will be one of v0 first.`,
+  );
 }
 
 async function sealedVersions(place: RunPlace): Promise<SealedVersion[]> {

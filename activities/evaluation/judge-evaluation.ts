@@ -3,7 +3,7 @@ import type { EvaluationPlace, EvaluationResult, StoredEvaluation } from '../../
 import { rewardRow } from '../../core/eval/measured-row.ts';
 import { judgeRegression, type Regression, rewardsByExample } from '../../core/eval/regression.ts';
 import { differencesOf } from '../../core/eval/same-evaluation.ts';
-import { layout, lineageOf, stepOf } from '../../core/layout.ts';
+import { layout, stepOf } from '../../core/layout.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
 import { evaluationsIn, placeIn } from '../../backends/configs/evaluation-folders.ts';
@@ -79,7 +79,11 @@ async function judge(
   const best = known.sort((a, b) => b.reward - a.reward || a.step - b.step)[0];
   if (best === undefined) return null;
   const rewards = async (at: EvaluationPlace) => rewardsByExample((await rowsOf(at)).map(rewardRow));
-  return judgeRegression({ step, rewards: await rewards(place) }, [{ ...best, rewards: await rewards(best.place) }], key);
+  return judgeRegression(
+    { step, rewards: await rewards(place) },
+    [{ ...best, rewards: await rewards(best.place) }],
+    key,
+  );
 }
 
 /** Whether the two differ in nothing but what they may, and the number of examples. */

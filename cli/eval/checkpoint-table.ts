@@ -29,7 +29,9 @@ export function checkpointLines(
       '',
       environment,
       ...table.map((line) => `  ${line}`),
-      ...(rows.length < 2 ? [] : [`  ${drawn}  v${first.step} ${figure(first.reward)} → v${last.step} ${figure(last.reward)}`]),
+      ...(rows.length < 2
+        ? []
+        : [`  ${drawn}  v${first.step} ${figure(first.reward)} → v${last.step} ${figure(last.reward)}`]),
     ];
   });
 }

@@ -29,7 +29,16 @@ import { isRunning } from './watch-evaluation.ts';
 
 export interface CheckpointOptions extends Pick<
   EvalRunOptions,
-  'envArgs' | 'numExamples' | 'rolloutsPerExample' | 'maxTokens' | 'temperature' | 'samplingArgs' | 'maxConcurrent' | 'store' | 'json' | 'builtin'
+  | 'envArgs'
+  | 'numExamples'
+  | 'rolloutsPerExample'
+  | 'maxTokens'
+  | 'temperature'
+  | 'samplingArgs'
+  | 'maxConcurrent'
+  | 'store'
+  | 'json'
+  | 'builtin'
 > {
   readonly steps?: string;
   readonly evalBase: boolean;
@@ -64,7 +73,11 @@ function withCheckpointOptions(command: Command): Command {
   command
     .option('--steps <list>', 'these alone: 10,50,100 (default: all that are sealed)')
     .option('--no-eval-base', 'leave the base model, v0, out')
-    .addOption(new Option('--env <id>', 'what they are evaluated on, one or several (default: as [eval] of the run)').argParser(each)) // prettier-ignore
+    .addOption(
+      new Option('--env <id>', 'what they are evaluated on, one or several (default: as [eval] of the run)').argParser(
+        each,
+      ),
+    ) // prettier-ignore
     .option('-a, --env-args <json>', "the environment's arguments")
     .option('-n, --num-examples <n>', 'held-out examples, -1 = all')
     .option('-r, --rollouts-per-example <n>', 'rollouts of each')
@@ -113,20 +126,21 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
   const atOnce = options.atOnce === undefined ? undefined : readAtOnce(options.atOnce);
   return onStage({ storeUri: place.store, keys: [], teller }, async (stage) => {
     const figures = new Map<string, CheckpointFigures>();
+    const told = new Set<string>();
     const isLast = async (): Promise<boolean> => !options.watcher || !(await isRunning(stage.client, run));
-    for (let next: CheckpointPlan = plan, isOver = false; !isOver; ) {
-      isOver = await isLast();
-      const fresh = await notByTheRun(stage, next, figures, teller.say);
+    for (let next: CheckpointPlan = plan; ; next = await planCheckpoints(place, choice, subject)) {
+      const isOver = await isLast();
+      const { fresh, left } = await notByTheRun(stage, next, figures, told, teller.say);
       if (fresh.length > 0) {
         const input = { inputs: fresh.map((one) => one.input), names: fresh.map((one) => one.name), title: title(fresh.length), atOnce }; // prettier-ignore
         const results = await stage.evaluate(`${run}.eval.checkpoints`, input);
         if (results === null) return stage.interrupted.aborted ? 130 : 1;
-        for (const [i, result] of results.entries()) figures.set(fresh[i]!.name, await figuresOf(fresh[i]!.step, result));
+        for (const [i, result] of results.entries())
+          figures.set(fresh[i]!.name, await figuresOf(fresh[i]!.step, result));
       }
-      if (isOver) break;
-      await delay(5_000, undefined, { signal: stage.interrupted }).catch(() => undefined);
+      if (isOver && left === 0) break;
+      await delay(left > 0 ? 1_000 : 5_000, undefined, { signal: stage.interrupted }).catch(() => undefined);
       if (stage.interrupted.aborted) break;
-      next = await planCheckpoints(place, choice, subject);
     }
     const curves = checkpointCurves(run, [...figures.values()]);
     teller.print(checkpointLines(curves, { hasUnicode: true }).join('\n'));
@@ -134,23 +148,27 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
   });
 }
 
-/** Those that are to be evaluated now; what the run itself is evaluating comes by itself. */
+/** Those that are to be evaluated now; what the run itself is evaluating is waited for. */
 async function notByTheRun(
   { client }: EvaluationStage,
   { evaluations }: CheckpointPlan,
   known: ReadonlyMap<string, CheckpointFigures>,
+  told: Set<string>,
   say: (line: string) => void,
-): Promise<CheckpointPlan['evaluations']> {
+): Promise<{ readonly fresh: CheckpointPlan['evaluations']; readonly left: number }> {
   const fresh = [];
+  let left = 0;
   for (const evaluation of evaluations) {
     if (known.has(evaluation.name)) continue;
     if (evaluation.online !== null && (await isRunning(client, evaluation.online))) {
-      say(`v${evaluation.step} on ${evaluation.environment} is left to the run, which is evaluating it`);
+      if (!told.has(evaluation.name)) say(`v${evaluation.step} on ${evaluation.environment} is being evaluated by the run itself; it is waited for`); // prettier-ignore
+      told.add(evaluation.name);
+      left += 1;
       continue;
     }
     fresh.push(evaluation);
   }
-  return fresh;
+  return { fresh, left };
 }
 
 export async function figuresOf(step: number, result: EvaluationResult): Promise<CheckpointFigures> {
@@ -225,4 +243,3 @@ function readAtOnce(text: string): number {
   if (/^[1-9]\d{0,3}$/.test(text)) return Number(text);
   throw new RatchetError('ConfigInvalid', `--at-once: expected a number from 1, got ${JSON.stringify(text)}.`);
 }
-

@@ -3,7 +3,7 @@ import { type Client, ScheduleAlreadyRunning, ScheduleNotFoundError, type Schedu
 import { Command, Option } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { taskQueues, workflowIdPattern } from '../../core/names.ts';
-import { regressionActions } from '../../core/spec/run-spec.ts';
+import { regressionActions } from '../../core/spec/eval-words.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
 import { findRunFolder } from '../run-place.ts';
@@ -37,10 +37,17 @@ export const scheduleCommand: Command = new Command('schedule')
   .description('evaluate on a schedule what is newest of a run, or the models of a file')
   .argument('[file]', 'a TOML file with [[eval]]; with --run its models are of no matter')
   .option('--every <time>', 'as in 30m, 6h, 1d')
-  .addOption(new Option('--cron <expression>', 'minute, hour, day, month, weekday, in UTC').argParser((value: string, before: readonly string[] = []) => [...before, value])) // prettier-ignore
+  .addOption(
+    new Option('--cron <expression>', 'minute, hour, day, month, weekday, in UTC').argParser(
+      (value: string, before: readonly string[] = []) => [...before, value],
+    ),
+  ) // prettier-ignore
   .option('--run <run>', 'the run whose newest sealed checkpoint is evaluated')
   .addOption(
-    new Option('--on-regression <action>', 'when it is worse than the best before it beyond chance, what becomes of the run')
+    new Option(
+      '--on-regression <action>',
+      'when it is worse than the best before it beyond chance, what becomes of the run',
+    )
       .choices(regressionActions)
       .default('flag'),
   )
@@ -50,7 +57,11 @@ export const scheduleCommand: Command = new Command('schedule')
   .addHelpText('after', help)
   .action(create)
   .addCommand(new Command('list').description('all schedules of evaluations').action(list))
-  .addCommand(one('pause', 'begin no more until it is resumed', (client, id) => handleOf(client, id).pause('ratchet eval schedule pause'))) // prettier-ignore
+  .addCommand(
+    one('pause', 'begin no more until it is resumed', (client, id) =>
+      handleOf(client, id).pause('ratchet eval schedule pause'),
+    ),
+  ) // prettier-ignore
   .addCommand(one('resume', 'go on', (client, id) => handleOf(client, id).unpause('ratchet eval schedule resume')))
   .addCommand(one('trigger', 'evaluate once, now', (client, id) => handleOf(client, id).trigger()))
   .addCommand(one('delete', 'take it down; what was evaluated stays', (client, id) => handleOf(client, id).delete()));
@@ -58,7 +69,7 @@ export const scheduleCommand: Command = new Command('schedule')
 async function create(file: string | undefined, options: ScheduleOptions): Promise<void> {
   const { every, cron = [], run } = options;
   if (every === undefined && cron.length === 0) {
-    throw new RatchetError('ConfigInvalid', 'Say when: --every 1h, or --cron \'0 3 * * *\'.');
+    throw new RatchetError('ConfigInvalid', "Say when: --every 1h, or --cron '0 3 * * *'.");
   }
   if (file === undefined && run === undefined) {
     throw new RatchetError('ConfigInvalid', 'Say what: a file with [[eval]], --run RUN, or both.');
@@ -99,7 +110,10 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
 }
 
 /** What is wrong with the file is said now, and not in an hour. */
-async function inputOf(file: string | undefined, { run, onRegression, store }: ScheduleOptions): Promise<EvaluateNewestInput> {
+async function inputOf(
+  file: string | undefined,
+  { run, onRegression, store }: ScheduleOptions,
+): Promise<EvaluateNewestInput> {
   if (file !== undefined) {
     const over = run === undefined ? {} : { model: run, provider: 'local' };
     await loadEvaluationFile(file, { projectFolder: process.cwd(), over });
@@ -123,7 +137,8 @@ async function list(): Promise<void> {
       if (schedule.action?.workflowType !== 'evaluateNewest') continue;
       rows.push(await rowOf(client, schedule));
     }
-    if (rows.length === 0) return say('no schedules of evaluations; ratchet eval schedule FILE --every 1h --run RUN makes one');
+    if (rows.length === 0)
+      return say('no schedules of evaluations; ratchet eval schedule FILE --every 1h --run RUN makes one');
     say(rows.map(([id, what, next, last]) => `${id}  ${what}\n    next ${next} · last ${last}`).join('\n'));
   });
 }
@@ -140,13 +155,19 @@ async function rowOf(client: Client, { scheduleId, memo, state, info }: Schedule
   ];
 }
 
-async function cameOf(client: Client, { workflowId, firstExecutionRunId }: { readonly workflowId: string; readonly firstExecutionRunId: string }): Promise<string> { // prettier-ignore
+async function cameOf(
+  client: Client,
+  { workflowId, firstExecutionRunId }: { readonly workflowId: string; readonly firstExecutionRunId: string },
+): Promise<string> {
+  // prettier-ignore
   const handle = client.workflow.getHandle<typeof evaluateNewest>(workflowId, firstExecutionRunId);
   const { status } = await handle.describe().catch(() => ({ status: { name: 'UNKNOWN' as const } }));
   if (status.name !== 'COMPLETED') return status.name.toLowerCase();
   const { step, results, regressions }: EvaluatedNewest = await handle.result();
   const figures = results.map(({ environment, avgReward }) => `${environment} ${avgReward?.toFixed(3) ?? '–'}`);
-  return [...(step === null ? [] : [`v${step}`]), ...figures, ...(regressions.length > 0 ? ['REGRESSION'] : [])].join(' ');
+  return [...(step === null ? [] : [`v${step}`]), ...figures, ...(regressions.length > 0 ? ['REGRESSION'] : [])].join(
+    ' ',
+  );
 }
 
 function one(name: string, description: string, work: (client: Client, id: string) => Promise<unknown>): Command {
@@ -181,7 +202,10 @@ const units = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 export function milliseconds(option: string, text: string): number {
   const [, count, unit] = /^(\d{1,6})([smhd])$/.exec(text.trim()) ?? [];
   if (count !== undefined && Number(count) > 0) return Number(count) * units[unit as keyof typeof units];
-  throw new RatchetError('ConfigInvalid', `${option}: expected a time as in 90s, 30m, 6h or 1d; got ${JSON.stringify(text)}.`);
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${option}: expected a time as in 90s, 30m, 6h or 1d; got ${JSON.stringify(text)}.`,
+  );
 }
 
 function timeOf(time: Date): string {

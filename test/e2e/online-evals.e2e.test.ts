@@ -69,7 +69,9 @@ test('an orchestrator that is killed during an evaluation changes none of its fi
   assert.deepEqual(rows, await evalRows('whole'));
   for (const { step } of rows) {
     const results = await lines('killed', `evals/${environment}--killed/step_${String(step)}/results.jsonl`);
-    const places = results.map(({ example_id, ratchet }) => JSON.stringify([example_id, (ratchet as { index: number }).index]));
+    const places = results.map(({ example_id, ratchet }) =>
+      JSON.stringify([example_id, (ratchet as { index: number }).index]),
+    );
     assert.equal(new Set(places).size, 400);
     assert.equal(places.length, 400);
   }
@@ -101,7 +103,10 @@ test('a schedule, triggered, evaluates the newest checkpoint of a run, and is li
     });
     return stdout;
   };
-  assert.match(await ratchet('--run', 'whole', '--every', '6h'), /^eval\.whole: the newest checkpoint of whole on its \[eval\]/);
+  assert.match(
+    await ratchet('--run', 'whole', '--every', '6h'),
+    /^eval\.whole: the newest checkpoint of whole on its \[eval\]/,
+  );
   await ratchet('trigger', 'eval.whole');
   let workflowId: string | undefined;
   while (workflowId === undefined) {
