@@ -161,7 +161,7 @@ async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promi
   });
   setHandler(evaluationStatusQuery, status);
   const inputs = 'inputs' in asked ? asked.inputs : await plan(asked);
-  const { names = undefined, atOnce = evaluationsSideBySide } = 'inputs' in asked ? asked : {};
+  const { names, atOnce = evaluationsSideBySide }: Partial<EvaluationsInput> = 'inputs' in asked ? asked : {};
   const nameOf = (one: EvaluationInput, i: number) => names?.[i] ?? `${one.environment.name}.${one.results.name}`;
   parts.push(...inputs.map((one, i) => `${workflowId}.${nameOf(one, i)}`));
   setCurrentDetails(describeParts(parts, results));

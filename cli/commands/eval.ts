@@ -42,7 +42,10 @@ export const evalCommand: Command = new Command('eval')
   .addHelpText('after', help)
   .action(async (options: WeightsArguments, command: Command) => {
     const { weightsDir, 'client.baseUrl': baseUrl, 'model.name': model, 'env.id': environment, ...rest } = options;
-    if (weightsDir === undefined) return command.help();
+    if (weightsDir === undefined) {
+      command.help();
+      return;
+    }
     const env = environment === undefined ? {} : { env: environment.split(',') };
     process.exitCode = await evaluateWeights({ ...rest, ...env, weightsDir, baseUrl, model });
   })

@@ -39,7 +39,7 @@ export const scheduleCommand: Command = new Command('schedule')
   .option('--every <time>', 'as in 30m, 6h, 1d')
   .addOption(
     new Option('--cron <expression>', 'minute, hour, day, month, weekday, in UTC').argParser(
-      (value: string, before: readonly string[] = []) => [...before, value],
+      (value: string, before: readonly string[] | undefined) => [...(before ?? []), value],
     ),
   ) // prettier-ignore
   .option('--run <run>', 'the run whose newest sealed checkpoint is evaluated')

@@ -40,7 +40,7 @@ export function onlineEvaluation(
 ): { readonly workflowId: string; readonly input: EvaluationInput } {
   const isSampled = variant === 'sampled';
   const sampling = samplingOf(spec, entry);
-  const { id, name, args, sha256, python, skipFirst = 0 } = entry;
+  const { id, name, args, sha256, python, skipFirst } = entry;
   const lineage = lineageOf(policy.weights);
   const { step, replay = 0 } = policy;
   const suffix = isSampled ? '' : variant;

@@ -87,8 +87,8 @@ export const laterFields: Readonly<Record<string, LaterField>> = {
 };
 
 /** An evaluation's own is honoured. */
-function withoutSampling({ sampling: _, ...rest }: typeof environmentFields): typeof environmentFields {
-  return rest;
+function withoutSampling(fields: typeof environmentFields): typeof environmentFields {
+  return Object.fromEntries(Object.entries(fields).filter(([name]) => name !== 'sampling'));
 }
 
 function under(table: string, fields: Readonly<Record<string, LaterField>>): Record<string, LaterField> {
