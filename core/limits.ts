@@ -100,6 +100,8 @@ export const evaluationChunksAtOnce = 2;
 export const evaluationsSideBySide = 4;
 /** What a file may ask for in one go: their settings travel through one history. */
 export const evaluationsInFileMax = 200;
+/** One that another execution of its run began tells the run of its end; should it have died without a word, it is begun again after this. */
+export const evaluationLookAgainMs = 30_000;
 /** An evaluation that says nothing of it gives up what is left when no rollout has come to its end for so long. */
 export const evaluationStandstillS = 1_800;
 

@@ -3,6 +3,8 @@ import { bootstrapMean, type Interval } from './bootstrap.ts';
 /** One evaluation: the mean reward of each example, by the example's id. Examples of which no rollout has a reward are left out. */
 export interface EvaluatedVersion {
   readonly step: number;
+  /** For people; `v50` when missing. */
+  readonly name?: string | undefined;
   readonly rewards: Readonly<Record<string, number>>;
 }
 
@@ -11,7 +13,7 @@ export interface Regression {
   /** Whether it is worse beyond chance: the whole interval of the difference lies below 0. */
   readonly isWorse: boolean;
   /** The best so far. */
-  readonly best: { readonly step: number; readonly reward: number };
+  readonly best: { readonly step: number; readonly name: string; readonly reward: number };
   readonly reward: number;
   /** Of the differences, example by example; 95 %. */
   readonly difference: Interval;
@@ -38,7 +40,7 @@ export function judgeRegression(
   const difference = bootstrapMean(differences, { key: [...key, best.step, evaluated.step] });
   return {
     isWorse: difference.high < 0,
-    best: { step: best.step, reward: meanOf(best.rewards, examples) },
+    best: { step: best.step, name: best.name ?? `v${best.step}`, reward: meanOf(best.rewards, examples) },
     reward: meanOf(evaluated.rewards, examples),
     difference,
     examples: examples.length,
@@ -69,7 +71,7 @@ export function describeRegression(
   { best, reward, difference, examples }: Regression,
 ): string {
   const [low, high] = [difference.low, difference.high].map((end) => end.toFixed(3));
-  return `regression: ${environment} fell from ${best.reward.toFixed(3)} (v${best.step}, the best so far) to ${reward.toFixed(3)} with ${version}: ${difference.mean.toFixed(3)} per example, 95 % between ${low} and ${high} over ${examples} examples`;
+  return `regression: ${environment} fell from ${best.reward.toFixed(3)} (${best.name}, the best so far) to ${reward.toFixed(3)} with ${version}: ${difference.mean.toFixed(3)} per example, 95 % between ${low} and ${high} over ${examples} examples`;
 }
 
 /** The mean reward of each example of some rows of results; rollouts without a reward are left out. */

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { evalMoments, regressionActions } from './eval-words.ts';
 import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
 import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
@@ -68,14 +69,6 @@ export const EnvironmentSpec = z.strictObject({
 /** Evaluations may be greedy: temperature 0. */
 const EvalSamplingSpec = SamplingSpec.extend({ temperature: z.number().min(0) });
 
-/**
- * When evaluations are sampled. `beside` the training, where servers hold several versions; `pause`: no training rollout is
- * sampled meanwhile; `defer`: once the last step is made.
- */
-export const evalMoments = ['beside', 'pause', 'defer'] as const;
-/** What is done when an evaluation is worse than the best before it, beyond chance; `flag` only says so. */
-export const regressionActions = ['flag', 'pause', 'stop'] as const;
-
 export const EvalSpec = z.strictObject({
   /** Steps between evaluations; the first is at step 0 unless skipped, the last after the last step. */
   interval: positive,
@@ -86,23 +79,23 @@ export const EvalSpec = z.strictObject({
   when: z.enum(evalMoments).nullable().default(null),
   onRegression: z.enum(regressionActions).default('flag'),
   environments: z.array(
-    z.strictObject({
-      id: z.string().min(1),
-      sha256: fileSha256,
-      python: PythonEnvironmentSpec.optional(),
-      variables: EnvironmentVariables.optional(),
-      limits: RolloutLimits.optional(),
-      agent: args.optional(),
-      name: z.string().min(1),
-      args,
+    EnvironmentSpec.pick({
+      id: true,
+      sha256: true,
+      python: true,
+      variables: true,
+      limits: true,
+      agent: true,
+      name: true,
+      args: true,
+    }).extend({
       /** −1 = all of them. */
       numExamples: z.int(),
       rolloutsPerExample: positive,
       /** Held-out examples that are left out at the start. */
       skipFirst: z.int().min(0).default(0),
-      /** Steps between its own evaluations; null = as all of them. */
+      /** Of its own; null = as all of them. */
       interval: positive.nullable().default(null),
-      /** null = as all of them. */
       sampling: EvalSamplingSpec.nullable().default(null),
     }),
   ),

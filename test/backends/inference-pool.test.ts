@@ -5,7 +5,7 @@ import path from 'node:path';
 import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type ChatRequest, openInference } from '../../backends/inference/index.ts';
-import { RatchetError } from '../../core/errors.ts';
+import type { RatchetError } from '../../core/errors.ts';
 import { InferenceSpec } from '../../core/spec/run-spec.ts';
 import { complete, type FakeAnswer, type FakeModelServer, fakeModelServer, reply } from './fake-model-server.ts';
 import { type Fate, startProxy } from './misbehaving-proxy.ts';

@@ -7,7 +7,7 @@ import {
   rolloutRetriesMax,
 } from '../../limits.ts';
 import { runNamePattern } from '../../names.ts';
-import { evalMoments, regressionActions } from '../run-spec.ts';
+import { evalMoments, regressionActions } from '../eval-words.ts';
 import { headersFromEnv, headerTable, serverUrls, variableName } from '../model-access.ts';
 import {
   anyNumber,
