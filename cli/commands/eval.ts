@@ -11,6 +11,7 @@ const today = [
 ];
 
 export const evalCommand = new Command('eval')
+  .enablePositionalOptions() // what comes behind a command of its own is that command's
   .description('evaluate checkpoints of a run, or models on environments (still to come)')
   .option('--weights-dir <folder>', 'every checkpoint in it: outputs/weights')
   .option('--steps <list>', 'these alone: 10,50,100')
