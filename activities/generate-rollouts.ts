@@ -13,6 +13,7 @@ import type { Inference, ServedPolicy } from '../backends/inference/index.ts';
 import type { Store } from '../backends/store/index.ts';
 import { countRows, decodeJson, encodeJson, encodeRows, putRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { eachInTurn } from './each-in-turn.ts';
 import { isShutdown, lastProgress, withHeartbeat } from './heartbeat.ts';
 import { playRollout } from './play-rollout.ts';
 import { RolloutJournal } from './rollout-journal.ts';
@@ -169,34 +170,6 @@ function endOf(cancelled: AbortSignal, deadline: AbortSignal): SittingEnd {
   if (cancelled.aborted) return isShutdown(cancelled) ? 'shutdown' : 'cancelled';
   if (!deadline.aborted) throw new Error('a chunk ended early, and nobody asked it to');
   return 'deadline';
-}
-
-/**
- * Begins one after another, so many at once. When one fails no other is begun, `brokenOff` tells of it, and those under way are
- * waited for, so that nothing finished is lost with it. Stopping is no failure.
- */
-async function eachInTurn<T>(
-  items: readonly T[],
-  {
-    atOnce,
-    stop,
-    brokenOff,
-  }: { readonly atOnce: number; readonly stop: AbortSignal; readonly brokenOff: AbortController },
-  work: (item: T) => Promise<void>,
-): Promise<void> {
-  const failures: unknown[] = [];
-  const rest = items.values();
-  const lane = async (): Promise<void> => {
-    for (const item of rest) {
-      await work(item).catch((reason: unknown) => {
-        failures.push(reason);
-        brokenOff.abort();
-      });
-      if (failures.length > 0 || stop.aborted) return;
-    }
-  };
-  if (!stop.aborted) await Promise.all(Array.from({ length: Math.min(atOnce, items.length) }, lane));
-  if (failures.length > 0 && !stop.aborted) throw failures[0];
 }
 
 function timedOut(place: Place, journal: RolloutJournal, { generationTimeoutS }: RunSpec): Rollout {

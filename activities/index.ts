@@ -1,6 +1,11 @@
 import { auditRun } from './audit-run.ts';
 import { createBroadcastWeights } from './broadcast-weights.ts';
 import { createCommitStep } from './commit-step.ts';
+import type { EvaluateDependencies } from './evaluation/evaluated-policy.ts';
+import { createEvaluateChunk } from './evaluation/evaluate-chunk.ts';
+import { createOpenEvaluation } from './evaluation/open-evaluation.ts';
+import { createPlanEvaluations } from './evaluation/plan-evaluations.ts';
+import { createCloseEvaluation, createNoteProgress } from './evaluation/write-results.ts';
 import { createEvaluatePolicy } from './evaluate-policy.ts';
 import { filterGroups } from './filter-groups.ts';
 import { createGenerateRollouts, type GenerateDependencies } from './generate-rollouts.ts';
@@ -53,14 +58,19 @@ export const createOrchestratorActivities = (
   nextTrainerEpoch,
   findUnpublished,
   describeTrainers: createDescribeTrainers(dependencies.findTrainers),
+  planEvaluations: createPlanEvaluations(dependencies),
+  openEvaluation: createOpenEvaluation(dependencies),
+  noteProgress: createNoteProgress({}),
+  closeEvaluation: createCloseEvaluation({}),
 });
 export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivities>;
 
 /** Queue `ratchet-rollout`: environments and rubrics. */
-export const createRolloutActivities = (dependencies: GenerateDependencies) => ({
+export const createRolloutActivities = (dependencies: EvaluateDependencies) => ({
   generateRollouts: createGenerateRollouts(dependencies),
   scoreRollouts: createScoreRollouts(dependencies),
   evaluatePolicy: createEvaluatePolicy(dependencies),
+  evaluateChunk: createEvaluateChunk(dependencies),
 });
 export type RolloutActivities = ReturnType<typeof createRolloutActivities>;
 

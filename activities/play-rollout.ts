@@ -14,6 +14,10 @@ export interface PlayOptions {
   readonly place: Pick<Rollout, 'group' | 'index' | 'exampleId'>;
   /** Of its group, those that are played together. */
   readonly together: Pick<RolloutPlace, 'group' | 'size' | 'brokenOff'>;
+  /** How often it is played in all where its environment spoils it. */
+  readonly attemptsMax?: number;
+  /** Request fields that its policy is asked with, where that is an API. */
+  readonly sampling?: RolloutPlace['sampling'];
   readonly openPolicy: (environment: Environment) => PlayedPolicy;
   readonly signal: AbortSignal;
 }
@@ -27,8 +31,9 @@ const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected'];
  * soon as it is raised, also while the environment hangs.
  */
 export async function playRollout(options: PlayOptions): Promise<Rollout> {
-  const { environments, entry, dataset, place, together, openPolicy, signal } = options;
-  const where: RolloutPlace = { ...together, index: place.index, dataset, signal };
+  const { environments, entry, dataset, place, together, openPolicy, signal, sampling } = options;
+  const { attemptsMax = rolloutAttemptsMax } = options;
+  const where: RolloutPlace = { ...together, index: place.index, dataset, signal, ...(sampling && { sampling }) };
   let environment = await environments.open(entry);
   for (let attempt = 1; ; attempt++) {
     const policy = openPolicy(environment);
@@ -46,7 +51,7 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
       if (outcome === 'overlong_prompt' && turns.length > 0 && !environment.judge) {
         return { ...place, turns, outcome: 'truncated' };
       }
-      if (attempt === rolloutAttemptsMax || finalOutcomes.includes(outcome)) {
+      if (attempt >= attemptsMax || finalOutcomes.includes(outcome)) {
         environment.withdraw?.(where);
         const failed = failedRollout({ ...place, turns }, outcome, tracebackOf(error));
         return error instanceof ToldFailure ? { ...failed, ...error.kept } : failed;

@@ -109,6 +109,11 @@ export class RolloutJournal {
     await this.#turns.flush();
   }
 
+  /** The finished rollouts of one group. */
+  of(group: number): Rollout[] {
+    return [...this.#finished.values()].filter((rollout) => rollout.group === group);
+  }
+
   inOrder(): Rollout[] {
     return [...this.#finished.values()].sort((a, b) => a.group - b.group || a.index - b.index);
   }
@@ -128,7 +133,7 @@ export class RolloutJournal {
 }
 
 /** Rows in objects `PREFIX1.jsonl`, `PREFIX2.jsonl`, … */
-class Part<Row> {
+export class Part<Row> {
   readonly stored: readonly Row[];
   fresh: Row[] = [];
   readonly #store: Store;
@@ -156,15 +161,17 @@ class Part<Row> {
     return new Part(store, prefix, rows.flat(), numbers.at(-1) ?? 0);
   }
 
-  async flush(): Promise<void> {
+  /** Those that it stored. */
+  async flush(): Promise<readonly Row[]> {
     const rows = [...this.fresh];
-    if (rows.length === 0) return;
+    if (rows.length === 0) return rows;
     for (let isStored = false; !isStored;) {
       this.#parts += 1;
       isStored = (await this.#store.putIfAbsent(`${this.#prefix}${this.#parts}.jsonl`, encodeRows(rows))).stored;
     }
     const written = new Set(rows);
     this.fresh = this.fresh.filter((row) => !written.has(row));
+    return rows;
   }
 }
 

@@ -90,6 +90,17 @@ export const evalsKept = 20;
 /** Evaluations that one ablation may stand for: more is a slip of the keyboard, not a sweep. */
 export const evaluationsMax = 10_000;
 
+/** Activities of one evaluation: three events each fit in one history several times. */
+export const evaluationChunksMax = 200;
+/** Side by side: while one waits for its last rollouts the other has new ones to begin. */
+export const evaluationChunksAtOnce = 2;
+/** Evaluations of one file that are at work side by side. */
+export const evaluationsSideBySide = 4;
+/** What a file may ask for in one go: their settings travel through one history. */
+export const evaluationsInFileMax = 200;
+/** An evaluation that says nothing of it gives up what is left when no rollout has come to its end for so long. */
+export const evaluationStandstillS = 1_800;
+
 /** How many events a run keeps for those who attach late. */
 export const eventsKept = 200;
 

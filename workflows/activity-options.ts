@@ -6,7 +6,7 @@ import type {
   TrainActivities,
   UploadActivities,
 } from '../activities/index.ts';
-import { holdAgainMs } from '../core/limits.ts';
+import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { patiently } from './local-waits.ts';
@@ -59,6 +59,22 @@ export function orchestratorFor(spec: RunSpec) {
     retry,
   });
 }
+
+/** Of an evaluation, beside its workflow: opening reads a dataset, closing all its rows. */
+export const evaluationDesk = proxyActivities<OrchestratorActivities>({
+  taskQueue: taskQueues.orchestrator,
+  startToCloseTimeout: '30m',
+  heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
+  retry,
+});
+
+/** A chunk takes as long as its model does; one whose servers are away is asked for again until they are back. */
+export const evaluationChunks = proxyActivities<RolloutActivities>({
+  taskQueue: taskQueues.rollout,
+  startToCloseTimeout: '10000h',
+  heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
+  retry,
+});
 
 /** Needs no heartbeat: it is over in a second or its worker is dead. */
 export const opening = proxyActivities<OrchestratorActivities>({

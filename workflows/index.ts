@@ -1,1 +1,2 @@
+export { evaluate } from './evaluate.ts';
 export { trainRun } from './train-run.ts';

@@ -1,11 +1,14 @@
-import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue } from '../../core/spec/run-spec.ts';
 import { loadEnvironment } from './load.ts';
 import type { Environment } from './types.ts';
 import { openVerifiers } from './verifiers/open.ts';
 
 export type { Environment, Policy, RolloutRecord } from './types.ts';
 
-export type EnvironmentEntry = Pick<EnvironmentSpec, 'id' | 'args' | 'sha256' | 'python'>;
+export type EnvironmentEntry = Pick<EnvironmentSpec, 'id' | 'args' | 'sha256' | 'python'> & {
+  /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
+  readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
+};
 type Entry = EnvironmentEntry;
 
 /** How rollouts and rubrics reach environments. */
@@ -18,7 +21,7 @@ export interface Environments {
 
 export function createEnvironments(load: (entry: Entry) => Promise<Environment>): Environments {
   const opened = new Map<string, Promise<Environment>>();
-  const keyOf = ({ id, args, sha256, python }: Entry) => JSON.stringify([id, args, sha256, python]);
+  const keyOf = ({ id, args, sha256, python, extra }: Entry) => JSON.stringify([id, args, sha256, python, extra]);
   const open = (entry: Entry): Promise<Environment> => {
     const key = keyOf(entry);
     const known = opened.get(key);
@@ -42,8 +45,8 @@ export function createEnvironments(load: (entry: Entry) => Promise<Environment>)
 }
 
 /** Those of this process. */
-export const environments: Environments = createEnvironments(({ id, args, sha256, python }) =>
-  python ? openVerifiers({ id, args, python }) : loadEnvironment(id, args, { sha256 }),
+export const environments: Environments = createEnvironments(({ id, args, sha256, python, extra = {} }) =>
+  python ? openVerifiers({ id, args, python, extra }) : loadEnvironment(id, args, { sha256 }),
 );
 
 /** An environment by id and arguments; the same arguments give the same instance. */

@@ -8,6 +8,7 @@ import type {
   ToolSchema,
   Turn,
 } from '../../core/rl/rollout.ts';
+import type { JsonValue } from '../../core/spec/run-spec.ts';
 
 /**
  * The environment port: a dataset, how a rollout goes, and a rubric. Built-in environments and a user's own module
@@ -41,6 +42,10 @@ export interface Environment {
   judge?(example: Example, rollouts: readonly Rollout[], options: JudgeOptions): Promise<readonly Judgement[]>;
   /** Of one with `judge`: over what lies in the store, or while the rollout's state is alive (`RolloutRecord.judged`). */
   readonly scoring?: 'stored' | 'in_place';
+  /** Of one that scores in place: only whole groups, while all of their rollouts are alive. */
+  readonly scoresGroups?: boolean;
+  /** What it sets for sampling by itself, as request fields; counts where whoever plays it says nothing. */
+  readonly sampling?: Readonly<Record<string, JsonValue>>;
   /**
    * What the environment knew at the end of a rollout, made again from its turns alone: reward functions see it as `state`.
    * Throwing is a `judge_failure`.
@@ -73,6 +78,8 @@ export interface Policy {
 
 export interface SampleOptions {
   readonly tools?: readonly ToolSchema[];
+  /** Request fields, for policies behind an API (`RolloutPlace.sampling`, and what the environment made of it); others go by their own. */
+  readonly sampling?: Readonly<Record<string, JsonValue>>;
 }
 
 /** Where a rollout belongs, and how long it is wanted. */
@@ -87,6 +94,8 @@ export interface RolloutPlace {
   readonly dataset: 'dataset' | 'evalDataset';
   /** Raised when nobody waits for it any more. */
   readonly signal: AbortSignal;
+  /** Request fields that its policy is asked with, where that is an API: an environment may set further ones. */
+  readonly sampling?: Readonly<Record<string, JsonValue>>;
   /** Raised when no further rollout of the group is begun: what waits for others of its group waits in vain. */
   readonly brokenOff?: AbortSignal;
 }

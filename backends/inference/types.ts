@@ -65,6 +65,8 @@ export interface ChatRequest extends SamplingModifiers, SamplePlace {
 
 export interface ChatSample {
   readonly text: string;
+  /** What it thought before, where the server tells it apart. */
+  readonly reasoning?: string;
   readonly toolCalls?: readonly ToolCall[];
   readonly finishReason: 'stop' | 'length';
   /** null where the server gives none, as are the two below. */

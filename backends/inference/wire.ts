@@ -81,6 +81,11 @@ function finishOf(reason: string | null | undefined, root: string): 'stop' | 'le
   );
 }
 
+/** The same of an API that need not say: an answer that was filtered, or ended for no reason it gives, is an answer. */
+function endOfAnswer(reason: string | null | undefined, root: string): 'stop' | 'length' {
+  return reason == null || reason === 'content_filter' || reason === 'function_call' ? 'stop' : finishOf(reason, root);
+}
+
 /** A request to `/v1/chat/completions`. Ids are asked for only where they are needed: many servers refuse fields they do not know. */
 export function chatBody(request: ChatRequest, model: string): Record<string, unknown> {
   const { messages, tools = [], seed, tokens } = request;
@@ -101,6 +106,9 @@ const ChatCompletion = z.object({
         finish_reason: z.string().nullish(),
         message: z.object({
           content: z.string().nullish(),
+          /** What it thought, where the server tells it apart. */
+          reasoning_content: z.string().nullish(),
+          reasoning: z.string().nullish(),
           tool_calls: z.array(z.object({ function: z.object({ name: z.string(), arguments: z.string() }) })).nullish(),
         }),
         token_ids: numbers.nullish(),
@@ -113,7 +121,7 @@ const ChatCompletion = z.object({
 });
 
 /** The turn in an answer of `/v1/chat/completions`. Throws `InferenceRejected` where ids are needed and it has none. */
-export function turnIn(answer: unknown, { tokens }: ChatRequest, root: string): ChatSample {
+export function turnIn(answer: unknown, { tokens }: Pick<ChatRequest, 'tokens'>, root: string): ChatSample {
   const where = `${root}/v1/chat/completions`;
   const read = ChatCompletion.safeParse(answer);
   if (!read.success) {
@@ -134,10 +142,12 @@ export function turnIn(answer: unknown, { tokens }: ChatRequest, root: string): 
     );
   }
   const toolCalls = message.tool_calls?.map((call) => call.function) ?? [];
+  const reasoning = message.reasoning_content ?? message.reasoning ?? '';
   return {
     text: message.content ?? '',
+    ...(reasoning === '' ? {} : { reasoning }),
     ...(toolCalls.length === 0 ? {} : { toolCalls }),
-    finishReason: finishOf(finish, root),
+    finishReason: tokens === 'none' ? endOfAnswer(finish, root) : finishOf(finish, root),
     promptTokenIds,
     tokenIds,
     logprobs: tokenIds === null ? null : sampled,

@@ -1,3 +1,4 @@
+import { passAllK, passAtK, passCounts, passThreshold } from '../eval/pass-at-k.ts';
 import type { JsonValue } from '../spec/run-spec.ts';
 import type { ChatMessage, Example, RolloutRow, ScoredRollout, ToolSchema, Turn } from './rollout.ts';
 
@@ -27,7 +28,7 @@ export function resultRow(rollout: ScoredRollout, { example, record, tools, plac
     is_truncated: outcome === 'truncated' || record?.['is_truncated'] === true,
     metrics,
     ...metrics, // flattened as well, as verifiers does
-    token_usage: tokenUsage(turns),
+    ...usageColumn(turns),
     ratchet: { ...place, index: rollout.index, outcome },
   };
 }
@@ -46,7 +47,7 @@ function rowOf(
   return {
     example_id: example.id,
     prompt: example.prompt.map(messageRow),
-    completion: turns.flatMap((turn) => [...(turn.heard ?? []).map(messageRow), said(turn)]),
+    completion: turns.flatMap((turn) => [...(turn.heard ?? []).map(messageRow), saidBy(turn)]),
     ...(example.answer === '' ? {} : { answer: example.answer }),
     ...(example.info === undefined ? {} : { info: example.info as RolloutRow }),
     reward,
@@ -73,9 +74,10 @@ function messageRow(message: ChatMessage): { [key: string]: JsonValue } {
 }
 
 /** The text as the model wrote it, calls of tools included; they stand apart as well, as texts of JSON. */
-function said({ text, toolCalls = [] }: Turn): { [key: string]: JsonValue } {
+function saidBy({ text, toolCalls = [], said }: Turn): { [key: string]: JsonValue } {
   const calls = toolCalls.map((call, i) => callText({ id: `call_${i}`, ...call }));
-  return { role: 'assistant', content: text, ...(calls.length === 0 ? {} : { tool_calls: calls }) };
+  const reasoning = said?.reasoning === undefined ? {} : { reasoning_content: said.reasoning };
+  return { role: 'assistant', content: text, ...reasoning, ...(calls.length === 0 ? {} : { tool_calls: calls }) };
 }
 
 function callText(call: { readonly id: string; readonly name: string; readonly arguments: string }): string {
@@ -97,17 +99,28 @@ function errorColumns({ outcome, error = outcome }: ScoredRollout, record: Rollo
   };
 }
 
+/** Left out where the server that was asked does not count. */
+function usageColumn(turns: readonly Turn[]): RolloutRow {
+  return turns.some(({ said }) => said?.usage === null) ? {} : { token_usage: tokenUsage(turns) };
+}
+
 /** As `compute_context_token_metrics`: all that was sampled, and what else stood in the last turn's context. */
 function tokenUsage(turns: readonly Turn[]): { [key: string]: JsonValue } {
-  const output = sum(turns.map(({ tokenIds }) => tokenIds.length));
-  const last = turns.at(-1);
-  const context = last ? last.promptTokenIds.length + last.tokenIds.length : 0;
+  const counts = turns.map(tokensOf);
+  const output = sum(counts.map(({ completion }) => completion));
+  const last = counts.at(-1);
+  const context = last ? last.prompt + last.completion : 0;
   return {
-    input_tokens: sum(turns.map(({ promptTokenIds }) => promptTokenIds.length)),
+    input_tokens: sum(counts.map(({ prompt }) => prompt)),
     output_tokens: output,
     final_input_tokens: Math.max(0, context - output),
     final_output_tokens: output,
   };
+}
+
+function tokensOf({ said, promptTokenIds, tokenIds }: Turn): { prompt: number; completion: number } {
+  if (said === undefined) return { prompt: promptTokenIds.length, completion: tokenIds.length };
+  return { prompt: said.usage?.promptTokens ?? 0, completion: said.usage?.completionTokens ?? 0 };
 }
 
 const span = { start: 0, end: 0, duration: 0 };
@@ -137,9 +150,6 @@ export interface ResultsOf {
   readonly seconds?: number;
 }
 
-/** Reward from which verifiers counts a rollout as right. */
-const passThreshold = 0.5;
-
 /** `metadata.json` over groups of rollouts of one example each. */
 export function resultsMetadata(groups: readonly (readonly ScoredRollout[])[], of: ResultsOf): RolloutRow {
   const rollouts = groups.flat();
@@ -163,8 +173,8 @@ export function resultsMetadata(groups: readonly (readonly ScoredRollout[])[], o
       names.map((name) => [name, mean(rollouts.flatMap(({ metrics }) => metrics[name] ?? []))]),
     ),
     avg_error: mean(rollouts.map(({ reward }) => Number(reward === null))),
-    pass_at_k: passes(passed, of.rolloutsPerExample, (n, right, k) => 1 - choose(n - right, k) / choose(n, k)),
-    pass_all_k: passes(passed, of.rolloutsPerExample, (n, right, k) => choose(right, k) / choose(n, k)),
+    pass_at_k: passes(passed, of.rolloutsPerExample, passAtK),
+    pass_all_k: passes(passed, of.rolloutsPerExample, passAllK),
     pass_threshold: passThreshold,
     usage: Object.fromEntries(
       Object.keys(tokenUsage([])).map((key) => [key, mean(usage.map((one) => one[key] as number))]),
@@ -190,16 +200,8 @@ function passes(
   n: number,
   estimate: (n: number, right: number, k: number) => number,
 ): { [k: string]: number } {
-  if (n < 2 || right.length === 0) return {};
-  const powers = Array.from({ length: Math.floor(Math.log2(n)) + 1 }, (_, i) => 2 ** i);
-  return Object.fromEntries(powers.map((k) => [String(k), mean(right.map((count) => estimate(n, count, k)))]));
-}
-
-/** n over k; 0 where k > n. */
-function choose(n: number, k: number): number {
-  let result = 1;
-  for (let i = 0; i < k; i++) result *= (n - i) / (i + 1);
-  return Math.max(0, result);
+  if (right.length === 0) return {};
+  return Object.fromEntries(passCounts(n).map((k) => [String(k), mean(right.map((count) => estimate(n, count, k)))]));
 }
 
 function mean(values: readonly number[]): number {

@@ -60,7 +60,16 @@ export interface Turn {
   /** What the environment had said since the turn before; absent where the example's prompt is all there was. */
   readonly heard?: readonly ChatMessage[];
   readonly finishReason: 'stop' | 'length';
-  /** The step whose policy sampled this turn. */
+  /**
+   * Of a turn that an API gave for messages: it has no ids, `text` is the content alone, `toolCalls` stand beside it. Absent where the
+   * policy was asked token by token.
+   */
+  readonly said?: {
+    /** null where the server does not say. */
+    readonly usage: { readonly promptTokens: number; readonly completionTokens: number } | null;
+    readonly reasoning?: string;
+  };
+  /** The step whose policy sampled this turn; 0 where no run did. */
   readonly policyStep: number;
 }
 

@@ -6,6 +6,8 @@ import type { SampledTurn, WireMessage } from './protocol.ts';
 /** A turn as it was told to Python. */
 interface Told {
   readonly text: string;
+  /** The model takes messages as Python has them. */
+  readonly isByMessages: boolean;
   readonly content: string;
   readonly callIds: readonly string[];
 }
@@ -35,7 +37,8 @@ export class Conversation {
       const at = this.#told.findIndex((told, k) => k >= next && isSaid(message, told));
       if (at < 0) return message;
       [next, lastSaid] = [at + 1, i];
-      return { role: 'assistant' as const, content: this.#told[at]!.text };
+      const { text, isByMessages } = this.#told[at]!;
+      return isByMessages ? message : { role: 'assistant' as const, content: text };
     });
     return { messages, heard: messages.slice(lastSaid < 0 ? given : lastSaid + 1) };
   }
@@ -44,17 +47,33 @@ export class Conversation {
   add(turn: Turn, heard: readonly ChatMessage[], tools: readonly ToolSchema[] | undefined): SampledTurn {
     const position = this.turns.length;
     this.turns.push(heard.length === 0 ? turn : { ...turn, heard });
-    const { content, toolCalls } = tools ? readToolTurn(turn.text) : { content: turn.text, toolCalls: [] };
+    const { content, toolCalls } = contentOf(turn, tools);
     const calls = toolCalls.map((call, i) => ({ id: `call_${position}_${i}`, ...call }));
-    this.#told.push({ text: turn.text, content, callIds: calls.map(({ id }) => id) });
+    const isByMessages = turn.said !== undefined;
+    this.#told.push({ text: turn.text, isByMessages, content, callIds: calls.map(({ id }) => id) });
     return {
       content: content === '' && calls.length > 0 ? null : content,
+      ...(turn.said?.reasoning === undefined ? {} : { reasoning_content: turn.said.reasoning }),
       tool_calls: calls,
       finish_reason: turn.finishReason === 'length' ? 'length' : calls.length > 0 ? 'tool_calls' : 'stop',
-      usage: { prompt_tokens: turn.promptTokenIds.length, completion_tokens: turn.tokenIds.length },
+      usage: usageOf(turn),
       tokens: null,
     };
   }
+}
+
+/** What was said and what was called, apart: an API gives them so, a model writes both into one text. */
+function contentOf(
+  turn: Turn,
+  tools: readonly ToolSchema[] | undefined,
+): Pick<ReturnType<typeof readToolTurn>, 'content' | 'toolCalls'> {
+  if (turn.said !== undefined) return { content: turn.text, toolCalls: [...(turn.toolCalls ?? [])] };
+  return tools ? readToolTurn(turn.text) : { content: turn.text, toolCalls: [] };
+}
+
+function usageOf({ said, promptTokenIds, tokenIds }: Turn): SampledTurn['usage'] {
+  if (said === undefined) return { prompt_tokens: promptTokenIds.length, completion_tokens: tokenIds.length };
+  return { prompt_tokens: said.usage?.promptTokens ?? 0, completion_tokens: said.usage?.completionTokens ?? 0 };
 }
 
 function isSaid({ content, tool_calls: calls = [] }: ChatMessage, told: Told): boolean {

@@ -50,7 +50,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
         env: loaded.env,
         input,
         model: modelName,
-        sampling: {},
+        sampling: place.sampling ?? {},
         score: inPlace && !inGroups,
         keep: inGroups,
         with_tokens: false,
@@ -102,6 +102,8 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
     evalDataset,
     rubric: { functions: loaded.reward_names.map((reward, i) => namedOnly(reward, loaded.weights[i] ?? 1)) },
     scoring: loaded.scoring,
+    scoresGroups: inGroups,
+    sampling: loaded.sampling,
     isDeterministic: false,
     isSingleTurn: loaded.is_single_turn,
     warnings: warningsOf(name, loadedVerifiers),
@@ -147,12 +149,12 @@ class Teller {
     this.#policy = policy;
   }
 
-  async sample({ messages: sent, tools: offered }: TurnRequest): Promise<SampledTurn> {
+  async sample({ messages: sent, tools: offered, sampling }: TurnRequest): Promise<SampledTurn> {
     this.failure = undefined;
     try {
       const { messages, heard } = this.#conversation.read(sent);
       const tools = offered === null ? undefined : (offered as unknown as readonly ToolSchema[]);
-      const turn = await this.#policy.sample(messages, tools && { tools });
+      const turn = await this.#policy.sample(messages, { sampling, ...(tools && { tools }) });
       return this.#conversation.add(turn, heard, tools);
     } catch (error) {
       this.failure = error;

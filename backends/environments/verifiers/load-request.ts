@@ -13,10 +13,17 @@ const localAgent = { harness: { id: 'null' }, runtime: { type: 'subprocess' } };
  */
 export function loadRequest(
   env: string,
-  { python, args }: Pick<EnvironmentSpec, 'args'> & { readonly python: PythonEnvironmentSpec },
+  {
+    python,
+    args,
+    extra = {},
+  }: Pick<EnvironmentSpec, 'args'> & {
+    readonly python: PythonEnvironmentSpec;
+    readonly extra?: Readonly<Record<string, JsonValue>>;
+  },
 ): LoadRequest {
   const common = { env, env_id: python.module, api: python.api };
-  if (python.api === 'v0') return { ...common, args };
+  if (python.api === 'v0') return { ...common, args, ...(Object.keys(extra).length === 0 ? {} : { extra }) };
   const { taskset = {}, agent = {}, ...rest } = args;
   const config = { taskset, agent: isTable(agent) ? { ...localAgent, ...agent } : agent };
   return { ...common, args: rest, config };

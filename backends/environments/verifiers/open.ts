@@ -6,7 +6,7 @@ import path from 'node:path';
 import { RatchetError } from '../../../core/errors.ts';
 import { variablesOfEnvironments } from '../../../core/child-environment.ts';
 import { pythonChildrenDefault, pythonLogsKeptMs } from '../../../core/limits.ts';
-import type { EnvironmentSpec, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
 import { folderDigest } from '../packages/package.ts';
 import { processesOpen } from '../../processes-open.ts';
 import type { Environment } from '../types.ts';
@@ -15,7 +15,11 @@ import { groupScores, type LoadedVerifiers, verifiersEnvironment } from './envir
 import { loadRequest } from './load-request.ts';
 import { type Inputs, openInputs, unreadable } from './inputs.ts';
 
-type PythonEntry = Pick<EnvironmentSpec, 'id' | 'args'> & { readonly python: PythonEnvironmentSpec };
+type PythonEntry = Pick<EnvironmentSpec, 'id' | 'args'> & {
+  readonly python: PythonEnvironmentSpec;
+  /** For its `set_kwargs`. */
+  readonly extra?: Readonly<Record<string, JsonValue>>;
+};
 
 /** Children of one virtual environment, and the packages they have imported, by the digest of their files. */
 interface OpenedBridge {
@@ -32,11 +36,12 @@ const bridges = new Map<string, OpenedBridge[]>();
  * A verifiers environment that a config's id was resolved to, in a Python child of this process. Opened once more it is the same
  * one, in a new child where the one before is gone.
  */
-export async function openVerifiers({ id, args, python }: PythonEntry): Promise<Environment> {
+export async function openVerifiers({ id, args, python, extra = {} }: PythonEntry): Promise<Environment> {
   const opened = bridgeOf(python);
-  const key = `${python.module}-${createHash('sha256').update(JSON.stringify(args)).digest('hex').slice(0, 12)}`;
+  const settings = Object.keys(extra).length === 0 ? args : [args, extra];
+  const key = `${python.module}-${createHash('sha256').update(JSON.stringify(settings)).digest('hex').slice(0, 12)}`;
   const known = opened.loaded.get(key);
-  const loading = known ?? load(opened, key, { id, args, python });
+  const loading = known ?? load(opened, key, { id, args, python, extra });
   opened.loaded.set(key, loading);
   loading.catch(() => {
     opened.loaded.delete(key); // whoever asks again tries again
@@ -66,11 +71,11 @@ async function forget(folder: string, gone: OpenedBridge): Promise<void> {
 async function load(
   { bridge: opening }: OpenedBridge,
   env: string,
-  { id, args, python }: PythonEntry,
+  { id, args, python, extra = {} }: PythonEntry,
 ): Promise<LoadedVerifiers> {
   requireSameFiles(python);
   const bridge = await opening;
-  const loaded = await bridge.load(loadRequest(env, { python, args }));
+  const loaded = await bridge.load(loadRequest(env, { python, args, extra }));
   const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
   return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env) };
 }

@@ -1,0 +1,138 @@
+import { cutEvaluation } from '../../core/eval/chunks.ts';
+import type { EvaluationHandle, EvaluationInput, StoredEvaluation } from '../../core/eval/evaluation.ts';
+import { differencesOf } from '../../core/eval/same-evaluation.ts';
+import { RatchetError } from '../../core/errors.ts';
+import type { ObjectRef } from '../../core/rl/run-state.ts';
+import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
+import { showStoreUri, type Store } from '../../backends/store/index.ts';
+import { sha256 } from '../../backends/store/file-store.ts';
+import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
+import { withHeartbeat } from '../heartbeat.ts';
+import { storeOf } from '../run-access.ts';
+import { evaluationKeys } from './evaluation-store.ts';
+import { writeMetadata, writeResults } from './write-results.ts';
+
+export interface OpenEvaluationInput {
+  readonly input: EvaluationInput;
+  /** Who asks, `WORKFLOW_ID/EXECUTION_ID`: the same one asking again opens nothing anew. */
+  readonly request: string;
+}
+
+interface OpenDependencies {
+  readonly codeVersion: string;
+  readonly environments?: Environments;
+}
+
+/**
+ * Opens an evaluation, or one that lies in its folder once more: then it goes on with what is missing there, and what infrastructure took.
+ * Refuses one that is not the same. Idempotent for who asks.
+ */
+export const createOpenEvaluation =
+  ({ codeVersion, environments = allEnvironments }: OpenDependencies) =>
+  async (asked: OpenEvaluationInput): Promise<EvaluationHandle> =>
+    withHeartbeat(async () => {
+      const { input, request } = asked;
+      const store = storeOf(input.results);
+      const environment = await environments.open(input.environment);
+      const { length } = environment.evalDataset;
+      const examples = input.numExamples < 0 ? length : Math.min(input.numExamples, length);
+      if (examples === 0) throw nothingToEvaluate(input, length);
+      const { evaluation, ref } = await openAttempt(store, { input, examples, request, codeVersion });
+      const handle = handleOf(evaluation, ref, [
+        ...(environment.warnings ?? []).filter((line) => !isOfTraining(line)),
+        ...(input.numExamples > length
+          ? [`${input.environment.name} has ${length} held-out examples, not ${input.numExamples}: all are evaluated`]
+          : []),
+      ]);
+      await writeResults(handle);
+      await writeMetadata(handle, { environment, seconds: 0 });
+      return handle;
+    });
+
+/** The newest attempt where it is ours, else the next one. Of several who ask at once each gets its own. */
+async function openAttempt(
+  store: Store,
+  {
+    input,
+    examples,
+    request,
+    codeVersion,
+  }: Pick<OpenEvaluationInput, 'input' | 'request'> & { readonly examples: number; readonly codeVersion: string },
+): Promise<{ evaluation: StoredEvaluation; ref: ObjectRef }> {
+  for (;;) {
+    const before = await newestAttempt(store, input);
+    if (before?.evaluation.request === request) return before;
+    if (before) requireSame(store, before.evaluation, input, examples);
+    const { chunkExamples } = cutEvaluation({
+      examples,
+      rolloutsPerExample: input.rolloutsPerExample,
+      maxConcurrent: input.maxConcurrent,
+      chunkExamples: before?.evaluation.chunkExamples,
+    });
+    const attempt = (before?.evaluation.attempt ?? 0) + 1;
+    const evaluation: StoredEvaluation = {
+      schemaVersion: 1,
+      input,
+      examples,
+      chunkExamples,
+      attempt,
+      request,
+      openedAt: new Date().toISOString(),
+      codeVersion,
+    };
+    const key = evaluationKeys.attempt(input.results, attempt);
+    const { stored, bytes } = await store.putIfAbsent(key, encodeJson(evaluation));
+    if (stored) return { evaluation, ref: { key, sha256: sha256(bytes), bytes: bytes.byteLength } };
+  }
+}
+
+async function newestAttempt(
+  store: Store,
+  { results }: Pick<EvaluationInput, 'results'>,
+): Promise<{ evaluation: StoredEvaluation; ref: ObjectRef } | null> {
+  const prefix = evaluationKeys.attempts(results);
+  const numbers = (await store.list(prefix)).map((key) => Number.parseInt(key.slice(prefix.length), 10));
+  if (numbers.length === 0) return null;
+  const key = evaluationKeys.attempt(results, Math.max(...numbers));
+  const bytes = (await store.read(key)) ?? Buffer.of();
+  const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength };
+  return { evaluation: decodeJson<StoredEvaluation>(bytes, key), ref };
+}
+
+function requireSame(store: Store, before: StoredEvaluation, input: EvaluationInput, examples: number): void {
+  const differences = differencesOf(before.input, input, { before: before.examples, now: examples });
+  if (differences.length === 0) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `The evaluation in ${showStoreUri(store.uri)} cannot go on: ${differences.join('; ')}. Go on with the settings it was begun with, or begin another one (without --resume, or with --fresh).`,
+  );
+}
+
+function handleOf(
+  { input, examples, chunkExamples, attempt }: StoredEvaluation,
+  spec: ObjectRef,
+  warnings: readonly string[],
+): EvaluationHandle {
+  const { rolloutsPerExample, maxConcurrent } = input;
+  return {
+    place: input.results,
+    spec,
+    environment: input.environment.name,
+    model: input.model.model,
+    examples,
+    rolloutsPerExample,
+    attempt,
+    ...cutEvaluation({ examples, rolloutsPerExample, maxConcurrent, chunkExamples }),
+    warnings,
+  };
+}
+
+function nothingToEvaluate({ environment, numExamples }: EvaluationInput, length: number): RatchetError {
+  const why = length === 0 ? `${environment.name} has no held-out examples` : `num_examples is ${numExamples}`;
+  return new RatchetError('ConfigInvalid', `There is nothing to evaluate: ${why}.`);
+}
+
+/** Environments warn of what matters to a run; here its sampling does count, and examples are only looked at. */
+function isOfTraining(line: string): boolean {
+  return /the run's \[sampling\] decides|that it is trained on/.test(line);
+}

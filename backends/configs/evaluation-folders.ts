@@ -1,0 +1,110 @@
+import { randomUUID } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { readdir, readFile, stat } from 'node:fs/promises';
+import path from 'node:path';
+import type {
+  EvaluationInput,
+  EvaluationPlace,
+  EvaluationResult,
+  StoredEvaluation,
+} from '../../core/eval/evaluation.ts';
+import { identityOf } from '../../core/eval/same-evaluation.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { runNamePattern } from '../../core/names.ts';
+import type { EvaluationSpec } from '../../core/spec/eval-spec.ts';
+import { resolveStoreUri } from '../store/index.ts';
+
+/** Where evaluations lie, as verifiers has them: `outputs/evals/ENV--MODEL/ID/`, below the environment's own folder where there is one. */
+export function evaluationsFolder(
+  { environment, outputDir }: Pick<EvaluationSpec, 'environment' | 'outputDir'>,
+  model: string,
+  projectFolder: string,
+): string {
+  const module = environment.id.split('/').at(-1)!.split('@', 1)[0]!.replaceAll('-', '_');
+  const own = path.resolve(projectFolder, environment.folder, module);
+  const isOwn = /^\w+$/.test(module) && existsSync(own);
+  const base = outputDir === null ? (isOwn ? path.join(own, 'outputs') : 'outputs') : outputDir;
+  return path.resolve(projectFolder, base, 'evals', `${environment.name}--${model.replaceAll('/', '--')}`);
+}
+
+/** A new evaluation's place, or that of one that lies there. */
+export function placeIn(folder: string, id: string): EvaluationPlace {
+  return { store: resolveStoreUri(folder, folder), name: id, prefix: '' };
+}
+
+export function newEvaluationId(): string {
+  return randomUUID().slice(0, 8);
+}
+
+/** One that lies in a folder, as far as its own files tell. */
+export interface FoundEvaluation {
+  readonly id: string;
+  /** null = of verifiers' own, or damaged. */
+  readonly stored: StoredEvaluation | null;
+  /** Of its newest attempt; null = that has not come to its end. */
+  readonly summary: EvaluationResult | null;
+  readonly changedAt: number;
+}
+
+/** All of a folder, the newest first. */
+export async function evaluationsIn(folder: string): Promise<FoundEvaluation[]> {
+  const names = (await readdir(folder).catch(() => [])).filter((name) => runNamePattern.test(name));
+  const found = await Promise.all(names.map(async (id) => lookAt(folder, id)));
+  return found.filter((one) => one !== null).sort((a, b) => b.changedAt - a.changedAt);
+}
+
+async function lookAt(folder: string, id: string): Promise<FoundEvaluation | null> {
+  const own = path.join(folder, id);
+  const changedAt = await stat(path.join(own, 'metadata.json')).then(
+    ({ mtimeMs }) => mtimeMs,
+    () => 0,
+  );
+  const attempts = (await readdir(path.join(own, 'evaluation')).catch(() => []))
+    .map((name) => Number(/^attempt_(\d+)\.json$/.exec(name)?.[1] ?? 0))
+    .filter((number) => number > 0);
+  if (attempts.length === 0) return changedAt === 0 ? null : { id, stored: null, summary: null, changedAt };
+  const newest = Math.max(...attempts);
+  const read = async <T>(name: string): Promise<T | null> => {
+    const text = await readFile(path.join(own, 'evaluation', name), 'utf8').catch(() => null);
+    return text === null ? null : (JSON.parse(text) as T);
+  };
+  return {
+    id,
+    stored: await read<StoredEvaluation>(`attempt_${newest}.json`),
+    summary: await read<EvaluationResult>(`summary_${newest}.json`),
+    changedAt,
+  };
+}
+
+/** Whether it is the same evaluation, and has not come to its end: its processes were ended, or it was cancelled. */
+export function isInterrupted({ stored, summary }: FoundEvaluation, input: Omit<EvaluationInput, 'results'>): boolean {
+  return summary === null && stored !== null && isSame(stored, input);
+}
+
+/** The same, or one that has rollouts to play again, or fewer examples than are asked for now. */
+export function isUnfinished(found: FoundEvaluation, input: Omit<EvaluationInput, 'results'>): boolean {
+  const { stored, summary } = found;
+  if (stored === null || !isSame(stored, input)) return false;
+  return summary === null || summary.failed > 0 || isMore(stored, input.numExamples);
+}
+
+function isSame({ input: before }: StoredEvaluation, input: Omit<EvaluationInput, 'results'>): boolean {
+  return identityOf(before) === identityOf({ ...input, results: before.results });
+}
+
+function isMore({ examples, input }: StoredEvaluation, numExamples: number): boolean {
+  return numExamples < 0 ? input.numExamples >= 0 : numExamples > examples;
+}
+
+/** The place that `--resume PATH` names. */
+export function placeAt(written: string, projectFolder: string): EvaluationPlace {
+  const folder = path.resolve(projectFolder, written);
+  const id = path.basename(folder);
+  if (!existsSync(folder) || !runNamePattern.test(id)) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--resume ${written}: expected the folder of an evaluation (outputs/evals/ENV--MODEL/ID), ${existsSync(folder) ? 'found another one' : 'there is none'}.`,
+    );
+  }
+  return placeIn(path.dirname(folder), id);
+}

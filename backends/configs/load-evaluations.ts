@@ -1,0 +1,173 @@
+import { createHash } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import type { EvaluatedEnvironment, EvaluatedServer, EvaluationInput } from '../../core/eval/evaluation.ts';
+import { serversOfModel } from '../../core/eval/model-servers.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { evaluationStandstillS } from '../../core/limits.ts';
+import { isEnvironmentFile } from '../../core/names.ts';
+import type { EndpointsSpec } from '../../core/spec/endpoints-spec.ts';
+import { evaluationDefaults, type EvaluationSpec } from '../../core/spec/eval-spec.ts';
+import { parseEndpoints } from '../../core/spec/parse-endpoints.ts';
+import { parseEvalFile } from '../../core/spec/parse-eval-file.ts';
+import { ConfigProblems } from '../../core/spec/problems.ts';
+import type { JsonValue } from '../../core/spec/run-spec.ts';
+import { environmentFinder } from '../environments/find.ts';
+import { evaluationDefaultsOf } from './evaluation-defaults.ts';
+
+export interface LoadEvaluationsOptions {
+  /** Relative paths start here. */
+  readonly projectFolder: string;
+  /** Dotted keys as on the command line. */
+  readonly overrides?: Readonly<Record<string, string>> | undefined;
+  /** Whether a variable is set that holds a key; what it holds is nobody's business here. */
+  readonly isSet?: (variable: string) => boolean;
+}
+
+/** An evaluation that is read and resolved: all but where its results go. */
+export interface PlannedEvaluation {
+  readonly spec: EvaluationSpec;
+  readonly input: Omit<EvaluationInput, 'results'>;
+  /** How the environment was found, for people. */
+  readonly said: string | null;
+}
+
+export interface LoadedEvaluations {
+  readonly evaluations: readonly PlannedEvaluation[];
+  readonly warnings: readonly string[];
+}
+
+/** A file of evaluations. Throws `ConfigProblems` and `ConfigInvalid`, naming all problems at once. */
+export async function loadEvaluationFile(file: string, options: LoadEvaluationsOptions): Promise<LoadedEvaluations> {
+  const absolute = path.resolve(options.projectFolder, file);
+  const text = await readFile(absolute, 'utf8').catch((cause: NodeJS.ErrnoException) => {
+    const place = { file, line: null, column: null, path: '' };
+    const received = cause.code === 'ENOENT' ? `there is no such file: ${absolute}` : `it cannot be read (${cause.code}): ${absolute}`; // prettier-ignore
+    throw new ConfigProblems([{ ...place, expected: 'a TOML file with [[eval]]', received }]);
+  });
+  return loadEvaluations(text, file, options);
+}
+
+/** The same of a text; `file` appears in errors. */
+export async function loadEvaluations(
+  text: string,
+  file: string,
+  { projectFolder, overrides, isSet = (variable) => (process.env[variable] ?? '') !== '' }: LoadEvaluationsOptions,
+): Promise<LoadedEvaluations> {
+  const parsed = parseEvalFile(text, { file, ...(overrides === undefined ? {} : { overrides }) });
+  if (!parsed.ok) throw new ConfigProblems(parsed.problems);
+  const problems: string[] = [];
+  const warnings = [...parsed.warnings];
+  const registries = new Map<string, EndpointsSpec | null>();
+  const planned: PlannedEvaluation[] = [];
+  for (const spec of parsed.spec.evaluations) {
+    const { name } = spec.environment;
+    try {
+      const { environment, said } = await findEnvironment(spec, projectFolder);
+      const endpointsPath = path.resolve(projectFolder, spec.model.endpointsPath);
+      if (!registries.has(endpointsPath)) registries.set(endpointsPath, await readRegistry(endpointsPath));
+      const servers = serversOfModel(spec.model, registries.get(endpointsPath) ?? null, isSet);
+      if (!servers.ok) throw new RatchetError('ConfigInvalid', `${name}: ${servers.problem}.`);
+      warnings.push(...unheeded(spec));
+      planned.push({ spec, said, input: await inputOf(spec, environment, servers) });
+    } catch (error) {
+      if (!(error instanceof RatchetError)) throw error;
+      problems.push(error.message);
+    }
+  }
+  if (problems.length > 0) throw new RatchetError('ConfigInvalid', [...new Set(problems)].join('\n'));
+  return { evaluations: planned, warnings: [...new Set(warnings)] };
+}
+
+async function inputOf(
+  spec: EvaluationSpec,
+  environment: EvaluatedEnvironment,
+  { model, servers }: { readonly model: string; readonly servers: readonly EvaluatedServer[] },
+): Promise<Omit<EvaluationInput, 'results'>> {
+  const defaults = await evaluationDefaultsOf(environment.python);
+  const { timeoutS } = spec;
+  return {
+    environment: timeoutS === null ? environment : withTimeout(environment, timeoutS),
+    model: { kind: 'endpoint', model, servers, sampling: spec.sampling as Record<string, JsonValue> },
+    numExamples: spec.numExamples ?? defaults.numExamples ?? evaluationDefaults.numExamples,
+    rolloutsPerExample: spec.rolloutsPerExample ?? defaults.rolloutsPerExample ?? evaluationDefaults.rolloutsPerExample,
+    seed: 0,
+    shuffleSeed: spec.shuffle ? spec.shuffleSeed : null,
+    maxConcurrent: spec.maxConcurrent,
+    independentScoring: spec.independentScoring,
+    maxRetries: spec.maxRetries,
+    standstillS: Math.max(timeoutS ?? 0, evaluationStandstillS),
+    ...(spec.stateColumns.length === 0 ? {} : { stateColumns: spec.stateColumns }),
+  };
+}
+
+/** As vf-eval has it: the environment itself ends a rollout that takes longer, and scores it. */
+function withTimeout(environment: EvaluatedEnvironment, seconds: number): EvaluatedEnvironment {
+  if (environment.python === undefined) return environment;
+  return { ...environment, extra: { ...environment.extra, timeout_seconds: seconds } };
+}
+
+async function findEnvironment(
+  { environment: { id, name, args, extraKwargs, taskset, harness } }: EvaluationSpec,
+  projectFolder: string,
+): Promise<{ environment: EvaluatedEnvironment; said: string | null }> {
+  const found = environmentFinder({ projectFolder })(id, { builtin: false });
+  if (!found.ok) {
+    const hint = found.suggestion === undefined ? '' : ` ${found.suggestion}.`;
+    throw new RatchetError('ConfigInvalid', `${id}: expected ${found.expected}, received ${found.received}.${hint}`);
+  }
+  const said = found.said ?? null;
+  const named = { name, args: args as Record<string, JsonValue> };
+  const extra = extraKwargs as Record<string, JsonValue>;
+  if (found.python) {
+    const own = found.python.api === 'v1' ? v1Args(named.args, taskset, harness) : named.args;
+    const set = Object.keys(extra).length === 0 ? {} : { extra };
+    return { said, environment: { ...named, args: own, id: found.id, python: found.python, ...set } };
+  }
+  if (Object.keys(extra).length > 0) {
+    throw new RatchetError('ConfigInvalid', `${id}: extra_env_kwargs are for environments written with verifiers.`);
+  }
+  if (!isEnvironmentFile(found.id)) return { said, environment: { ...named, id: found.id } };
+  const file = path.resolve(projectFolder, found.id);
+  const sha256 = createHash('sha256')
+    .update(await readFile(file))
+    .digest('hex');
+  return { said, environment: { ...named, id: file, sha256 } };
+}
+
+function v1Args(
+  args: Record<string, JsonValue>,
+  taskset: EvaluationSpec['environment']['taskset'],
+  harness: EvaluationSpec['environment']['harness'],
+): Record<string, JsonValue> {
+  return {
+    ...args,
+    ...(taskset === null ? {} : { taskset: taskset as Record<string, JsonValue> }),
+    ...(harness === null ? {} : { agent: { harness: harness as Record<string, JsonValue> } }),
+  };
+}
+
+/** Null where there is none: aliases are a convenience. */
+async function readRegistry(file: string): Promise<EndpointsSpec | null> {
+  for (const candidate of [file, file.replace(/\.toml$/, '.py')]) {
+    const text = await readFile(candidate, 'utf8').catch(() => null);
+    if (text === null) continue;
+    const parsed = parseEndpoints(text, { file: candidate });
+    if (!parsed.ok) throw new ConfigProblems(parsed.problems);
+    return parsed.spec;
+  }
+  return null;
+}
+
+/** What is read, and has no effect here. */
+function unheeded({ hub, numWorkers, environment, model }: EvaluationSpec): string[] {
+  const { name } = environment;
+  const fromState = Object.entries(model.headersFromState).filter(
+    ([header, column]) => !(header.toLowerCase() === 'x-session-id' && column === 'trajectory_id'),
+  );
+  return [
+    ...(hub === null ? [] : [`${name}: save_to_hf_hub: nothing is uploaded; the results lie in the folder`]),
+    ...(numWorkers === null ? [] : [`${name}: num_workers has no effect: RATCHET_PYTHON_CHILDREN says how many Python processes a worker has`]), // prettier-ignore
+    ...(fromState.length === 0 ? [] : [`${name}: headers from the state (${fromState.map(([header]) => header).join(', ')}) are not sent, but X-Session-ID, which names the rollout`]), // prettier-ignore
+  ];
+}

@@ -1,0 +1,110 @@
+import { RatchetError } from '../../core/errors.ts';
+import { inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../../core/limits.ts';
+import type { JsonValue } from '../../core/spec/run-spec.ts';
+import type { ChatMessage, ToolSchema } from '../../core/rl/rollout.ts';
+import { ServerPool } from './pool.ts';
+import type { ChatSample, SamplePlace } from './types.ts';
+import { turnIn } from './wire.ts';
+
+/** A server that is asked by messages, for the model that it names itself. */
+export interface EndpointServer {
+  readonly model: string;
+  /** As people write it, with or without `/v1`. */
+  readonly baseUrl: string;
+  /** Name of the environment variable with the key; null = it asks for none. */
+  readonly apiKeyVar: string | null;
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+export interface EndpointRequest extends SamplePlace {
+  readonly messages: readonly ChatMessage[];
+  readonly tools?: readonly ToolSchema[] | undefined;
+  /** Further fields of the request, as the API names them; those that are null are left out, `extra_body` is laid open. */
+  readonly fields: Readonly<Record<string, JsonValue>>;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** Models behind an API, as evaluations ask them: what they said, without ids. */
+export interface Endpoint {
+  /** Throws `InferenceUnavailable` (ask again later), or `PromptTooLong` and `InferenceRejected`, which asking again does not help. */
+  chat(request: EndpointRequest): Promise<ChatSample>;
+  close(): void;
+}
+
+export interface EndpointOptions {
+  /** Of one request. */
+  readonly timeoutMs: number;
+  /** In flight at one server. */
+  readonly maxConcurrent: number;
+  readonly say?: ((line: string) => void) | undefined;
+}
+
+/** Any OpenAI-compatible API: one server, or replicas that share the work. */
+export function openEndpoint(servers: readonly EndpointServer[], options: EndpointOptions): Endpoint {
+  const pool = new ServerPool(
+    servers.map(({ model, baseUrl, apiKeyVar, headers }) => ({
+      url: baseUrl,
+      apiKeyVar,
+      headers,
+      headersFromEnv: {},
+      model,
+    })),
+    { ...options, provider: 'cpu' },
+  );
+  return {
+    chat: ({ messages, tools = [], fields, ...call }) =>
+      pool.use(call, async ({ server }) => {
+        const { url, model } = server.address;
+        const body = { model, messages, ...requestFields(fields), ...(tools.length === 0 ? {} : { tools }) };
+        const answer = await server.post(chatRoute(url), body, call).catch((error: unknown) => {
+          throw asRefusal(error, model, server.root);
+        });
+        return turnIn(answer, { tokens: 'none' }, server.root);
+      }),
+    close: () => pool.close(),
+  };
+}
+
+const shared = new Map<string, Endpoint>();
+
+/** The same for whoever asks these servers from this process: calls share connections, and what is known of the servers. */
+export function sharedEndpoint(servers: readonly EndpointServer[]): Endpoint {
+  const key = JSON.stringify(servers);
+  const known =
+    shared.get(key) ??
+    openEndpoint(servers, {
+      timeoutMs: inferenceTimeoutDefaultS * 1000,
+      maxConcurrent: inferenceConcurrencyDefault,
+      say: (line) => void process.stderr.write(`${line}\n`),
+    });
+  shared.set(key, known);
+  return known;
+}
+
+/** Behind the root of the server's URL. OpenAI's own paths begin with /v1; those of others are what stands in the URL. */
+function chatRoute(url: string): string {
+  const { pathname } = new URL(url);
+  const isBare = /^\/*$/.test(pathname) || /\/v1\/*$/.test(pathname);
+  return isBare ? '/v1/chat/completions' : '/chat/completions';
+}
+
+/** As verifiers sends them: the newer name of `max_tokens`, nothing that is null. */
+function requestFields({
+  extra_body: extra,
+  max_tokens: maxTokens,
+  ...fields
+}: EndpointRequest['fields']): Record<string, unknown> {
+  const named = maxTokens === undefined ? fields : { ...fields, max_completion_tokens: maxTokens };
+  const given = Object.entries(named).filter(([, value]) => value !== null);
+  return { ...Object.fromEntries(given), ...(typeof extra === 'object' && !Array.isArray(extra) ? extra : {}) };
+}
+
+/** A server that is given no versions, and does not know the model, will not know it later. */
+function asRefusal(error: unknown, model: string | null, root: string): unknown {
+  if (!(error instanceof RatchetError) || error.code !== 'VersionNotHeld') return error;
+  return new RatchetError(
+    'InferenceRejected',
+    `${root} does not know the model "${model ?? ''}", or has no chat completions: ${error.message}`,
+    { cause: error },
+  );
+}

@@ -1,0 +1,104 @@
+import type { RolloutRow, ToolSchema } from '../rl/rollout.ts';
+import type { JsonValue } from '../spec/run-spec.ts';
+import type { EvaluationInput, EvaluationTally } from './evaluation.ts';
+import { passFigures, passThreshold } from './pass-at-k.ts';
+import { averageMetrics, averageReward, averageUsage, costOf } from './tally.ts';
+
+/** What an evaluation's metadata says that its input does not. */
+export interface MetadataOf {
+  readonly input: Pick<
+    EvaluationInput,
+    'environment' | 'model' | 'rolloutsPerExample' | 'shuffleSeed' | 'prices' | 'stateColumns'
+  >;
+  /** Examples that are to be evaluated, finished or not. */
+  readonly examples: number;
+  readonly tally: EvaluationTally;
+  readonly seconds: number;
+  /** Of all its rollouts; null where they differ, or there are none. */
+  readonly tools: readonly ToolSchema[] | null;
+  /** What the environment itself sets for sampling, which counts where the evaluation says nothing. */
+  readonly environmentSampling?: Readonly<Record<string, JsonValue>> | undefined;
+}
+
+/**
+ * `metadata.json` as verifiers 0.3.1 writes it (`GenerateOutputsBuilder.build_metadata`, without `date` and `path_to_save`). Rollouts that
+ * failed through infrastructure are in `avg_error` alone, where verifiers counts them as rewards of 0.
+ */
+export function evaluationMetadata({
+  input,
+  examples,
+  tally,
+  seconds,
+  tools,
+  environmentSampling = {},
+}: MetadataOf): RolloutRow {
+  const { environment, model, rolloutsPerExample, shuffleSeed } = input;
+  const { atK, allK } = passFigures(rolloutsPerExample, tally.examplesByRight);
+  const cost = costOf(tally, input.prices);
+  const { python } = environment;
+  return {
+    env_id: python?.module === undefined ? environment.id : environmentId(environment.id),
+    env_args: environment.args,
+    model: model.model,
+    base_url: baseUrlOf(input),
+    num_examples: examples,
+    rollouts_per_example: rolloutsPerExample,
+    shuffle: shuffleSeed !== null,
+    shuffle_seed: shuffleSeed,
+    sampling_args: samplingArgs(input, environmentSampling),
+    time: seconds,
+    avg_reward: averageReward(tally) ?? 0,
+    avg_metrics: averageMetrics(tally),
+    avg_error: tally.rollouts === 0 ? 0 : tally.failed / tally.rollouts,
+    pass_at_k: atK,
+    pass_all_k: allK,
+    pass_threshold: passThreshold,
+    usage: averageUsage(tally),
+    ...(cost === null ? {} : { cost: { input_usd: cost.input, output_usd: cost.output, total_usd: cost.input + cost.output } }), // prettier-ignore
+    version_info: {
+      vf_version: python?.verifiers ?? '',
+      vf_commit: null,
+      env_version: python?.version ?? null,
+      env_commit: null,
+    },
+    state_columns: [...(input.stateColumns ?? [])],
+    tools:
+      tools === null
+        ? null
+        : tools.map(({ function: { name, description, parameters } }) => ({
+            name,
+            description,
+            parameters: parameters as RolloutRow,
+          })),
+    ...(environment.name === environment.id ? {} : { name: environment.name }),
+  };
+}
+
+/** As verifiers names it: without owner and version. */
+function environmentId(id: string): string {
+  return id.split('/').at(-1)!.split('@', 1)[0]!;
+}
+
+function baseUrlOf({ model }: MetadataOf['input']): string {
+  return model.kind === 'endpoint' ? model.servers.map(({ baseUrl }) => baseUrl).join(',') : '';
+}
+
+/** What was asked for, with what verifiers adds by itself. */
+function samplingArgs(
+  { model }: MetadataOf['input'],
+  own: Readonly<Record<string, JsonValue>>,
+): Record<string, JsonValue> {
+  const common = { n: 1, extra_body: {}, ...own, max_tokens: null };
+  if (model.kind === 'endpoint') return { ...common, ...model.sampling };
+  const { maxTokens, temperature, topP, topK, minP, seed, stop } = model.sampling;
+  const extra = { ...(topK === null ? {} : { top_k: topK }), ...(minP === 0 ? {} : { min_p: minP }) };
+  return {
+    ...common,
+    max_tokens: maxTokens,
+    temperature,
+    ...(topP === 1 ? {} : { top_p: topP }),
+    ...(seed == null ? {} : { seed }),
+    ...(stop.length === 0 ? {} : { stop: [...stop] }),
+    extra_body: extra,
+  };
+}

@@ -1,0 +1,53 @@
+import type { EvaluationInput } from './evaluation.ts';
+
+/** What must be the same for an evaluation to go on: with another value its rollouts would be of two evaluations. */
+const identity: Readonly<Record<string, (input: EvaluationInput) => unknown>> = {
+  'environment': ({ environment }) => environment.id,
+  'env_args': ({ environment }) => environment.args,
+  'extra_env_kwargs': ({ environment }) => environment.extra ?? {},
+  'model': ({ model }) => model.model,
+  'policy': ({ model }) => (model.kind === 'version' ? model.policy.digest : null),
+  'sampling_args': ({ model }) => samplingOf(model),
+  'rollouts_per_example': (input) => input.rolloutsPerExample,
+  'shuffle_seed': (input) => input.shuffleSeed,
+  'independent_scoring': (input) => input.independentScoring,
+  'seed': (input) => (input.model.kind === 'version' ? input.seed : null),
+}; // prettier-ignore
+
+/** Where two differ, each as `name: before, now`. Fewer examples than before are a difference, more are not. */
+export function differencesOf(
+  before: EvaluationInput,
+  now: EvaluationInput,
+  examples: { readonly before: number; readonly now: number },
+): string[] {
+  const differences = Object.entries(identity).flatMap(([name, read]) => {
+    const [one, other] = [canonical(read(before)), canonical(read(now))];
+    return one === other ? [] : [`${name} was ${one}, is ${other}`];
+  });
+  if (examples.now < examples.before) {
+    differences.push(`num_examples was ${examples.before}, is ${examples.now} (it may only grow)`);
+  }
+  return differences;
+}
+
+/** Two that have the same are the same evaluation, whatever their number of examples. */
+export function identityOf(input: EvaluationInput): string {
+  return canonical(Object.fromEntries(Object.entries(identity).map(([name, read]) => [name, read(input)])));
+}
+
+/** What is null is left out of a request. */
+function samplingOf(model: EvaluationInput['model']): unknown {
+  if (model.kind === 'version') return model.sampling;
+  return Object.fromEntries(Object.entries(model.sampling).filter(([, value]) => value !== null));
+}
+
+/** JSON with keys in order. */
+export function canonical(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`;
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value) ?? 'null';
+  const entries = Object.entries(value).filter(([, inner]) => inner !== undefined);
+  return `{${entries
+    .toSorted(([a], [b]) => (a < b ? -1 : 1))
+    .map(([key, inner]) => `${JSON.stringify(key)}:${canonical(inner)}`)
+    .join(',')}}`;
+}

@@ -1,0 +1,214 @@
+import {
+  ApplicationFailure,
+  CancellationScope,
+  defineQuery,
+  executeChild,
+  getExternalWorkflowHandle,
+  isCancellation,
+  ParentClosePolicy,
+  setCurrentDetails,
+  setHandler,
+  workflowInfo,
+} from '@temporalio/workflow';
+import type {
+  ChunkResult,
+  EvaluationFileInput,
+  EvaluationHandle,
+  EvaluationInput,
+  EvaluationNotice,
+  EvaluationResult,
+  EvaluationStatus,
+} from '../core/eval/evaluation.ts';
+import { passFigures } from '../core/eval/pass-at-k.ts';
+import { addTallies, averageReward, emptyTally } from '../core/eval/tally.ts';
+import { evaluationsSideBySide } from '../core/limits.ts';
+import { evaluationChunks, evaluationDesk } from './activity-options.ts';
+import { describeEvaluation, describeParts } from './evaluation-lines.ts';
+
+export const evaluationStatusQuery = defineQuery<EvaluationStatus>('status');
+
+/** What came of all evaluations that were asked for, in their order; of one, one. */
+export interface Evaluated {
+  readonly results: readonly EvaluationResult[];
+}
+
+/**
+ * Evaluates a model on an environment's held-out examples: opened, chunk after chunk, closed. Started with the path of a file it does so for
+ * each of its evaluations, in child workflows. Whatever is killed, no rollout that is in the store is sampled again.
+ */
+export async function evaluate(input: string | EvaluationFileInput | EvaluationInput): Promise<Evaluated> {
+  if (typeof input === 'string') return evaluateFile({ config: input });
+  if ('config' in input) return evaluateFile(input);
+  try {
+    const result = await evaluateOne(input);
+    await notify(input, { workflowId: workflowInfo().workflowId, result });
+    return { results: [result] };
+  } catch (error) {
+    const failed = isCancellation(error) ? 'it was cancelled' : messageOf(error);
+    await CancellationScope.nonCancellable(() => notify(input, { workflowId: workflowInfo().workflowId, failed }));
+    throw error;
+  }
+}
+
+async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
+  const { workflowId, runId } = workflowInfo();
+  const startedAt = Date.now();
+  const seconds = (): number => (Date.now() - startedAt) / 1000;
+  let phase: EvaluationStatus['phase'] = 'opening';
+  let handle: EvaluationHandle | null = null;
+  let tally = emptyTally;
+  let adopted = 0;
+  const open = new Set<number>();
+  const status = (): EvaluationStatus => ({
+    environment: input.environment.name,
+    model: input.model.model,
+    phase,
+    examples: handle?.examples ?? null,
+    rollouts: {
+      done: tally.rollouts,
+      of: handle === null ? null : handle.examples * handle.rolloutsPerExample,
+      failed: tally.failed,
+    },
+    avgReward: averageReward(tally),
+    passAtK: passFigures(input.rolloutsPerExample, tally.examplesByRight).atK,
+    waitingOn: [...open].map((chunk) => describeChunk(handle!, chunk)),
+    folder: `${input.results.store}${input.results.name}/${input.results.prefix}`,
+    warnings: handle?.warnings ?? [],
+    parts: [],
+  });
+  const tell = (next = phase): void => {
+    phase = next;
+    setCurrentDetails(describeEvaluation(status()));
+  };
+  setHandler(evaluationStatusQuery, status);
+  tell();
+
+  handle = await evaluationDesk.openEvaluation.executeWithOptions(
+    { summary: `${input.environment.name} with ${input.model.model}` },
+    [{ input, request: `${workflowId}/${runId}` }],
+  );
+  const { chunks, chunksAtOnce } = handle;
+  tell('evaluating');
+
+  let noting: Promise<void> | null = null;
+  let isNoteDue = false;
+  await sideBySide(chunks, chunksAtOnce, async (chunk) => {
+    open.add(chunk);
+    const result = await evaluateChunk(handle!, chunk);
+    open.delete(chunk);
+    tally = addTallies(tally, result.tally);
+    adopted += result.adopted;
+    tell();
+    isNoteDue = chunks > 1;
+    noting ??= noteProgress().finally(() => (noting = null));
+  });
+  await noting;
+
+  tell('closing');
+  const result = await evaluationDesk.closeEvaluation.executeWithOptions({ summary: `${tally.rollouts} rollouts` }, [
+    { handle, adopted, seconds: seconds() },
+  ]);
+  tell('finished');
+  return result;
+
+  /** One at a time, and no oftener than that: the newest figures are what counts. */
+  async function noteProgress(): Promise<void> {
+    while (isNoteDue) {
+      isNoteDue = false;
+      const summary = `${tally.rollouts} rollouts`;
+      await evaluationDesk.noteProgress.executeWithOptions({ summary }, [
+        { handle: handle!, tally, seconds: seconds() },
+      ]);
+    }
+  }
+}
+
+function evaluateChunk(handle: EvaluationHandle, chunk: number): Promise<ChunkResult> {
+  return evaluationChunks.evaluateChunk.executeWithOptions({ summary: describeChunk(handle, chunk) }, [
+    { handle, chunk },
+  ]);
+}
+
+function describeChunk({ chunkExamples, examples, rolloutsPerExample }: EvaluationHandle, chunk: number): string {
+  const from = chunk * chunkExamples;
+  const to = Math.min(examples, from + chunkExamples);
+  return `examples ${from + 1}–${to} of ${examples} × ${rolloutsPerExample}`;
+}
+
+/** Each evaluation of a file in a workflow of its own, named after this one. One that fails keeps no other from its end. */
+async function evaluateFile(file: EvaluationFileInput): Promise<Evaluated> {
+  const { workflowId, runId } = workflowInfo();
+  const parts: string[] = [];
+  const results: (EvaluationResult | null)[] = [];
+  const failures: string[] = [];
+  const status = (): EvaluationStatus => ({
+    environment: file.config,
+    model: '',
+    phase: parts.length === 0 ? 'opening' : 'evaluating',
+    examples: null,
+    rollouts: { done: results.reduce((sum, result) => sum + (result?.rollouts ?? 0), 0), of: null, failed: 0 },
+    avgReward: null,
+    passAtK: {},
+    waitingOn: parts.filter((_, i) => results[i] === undefined),
+    folder: '',
+    warnings: failures,
+    parts,
+  });
+  setHandler(evaluationStatusQuery, status);
+  const request = `${workflowId}/${runId}`;
+  const { inputs } = await evaluationDesk.planEvaluations.executeWithOptions({ summary: file.config }, [
+    { ...file, request },
+  ]);
+  parts.push(...inputs.map(({ environment, results }) => `${workflowId}.${environment.name}.${results.name}`));
+  setCurrentDetails(describeParts(parts, results));
+  await sideBySide(inputs.length, evaluationsSideBySide, async (i) => {
+    try {
+      const { results: one } = await executeChild(evaluate, {
+        args: [inputs[i]!],
+        workflowId: parts[i]!,
+        parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
+        staticSummary: `${inputs[i]!.environment.name} · ${inputs[i]!.model.model}`,
+      });
+      results[i] = one[0]!;
+    } catch (error) {
+      if (isCancellation(error)) throw error;
+      results[i] = null;
+      failures.push(`${inputs[i]!.environment.name}: ${messageOf(error)}`);
+    }
+    setCurrentDetails(describeParts(parts, results));
+  });
+  if (failures.length > 0) {
+    throw ApplicationFailure.nonRetryable(
+      `${failures.length} of ${inputs.length} evaluations failed. ${failures.join(' ')}`,
+      'EvaluationsFailed',
+    );
+  }
+  return { results: results.filter((result) => result !== null) };
+}
+
+/** So many of 0 … count−1 at once, in order. The first failure is thrown, once those under way have ended. */
+async function sideBySide(count: number, atOnce: number, work: (i: number) => Promise<void>): Promise<void> {
+  let next = 0;
+  const failures: unknown[] = [];
+  const lane = async (): Promise<void> => {
+    while (next < count && failures.length === 0) {
+      await work(next++).catch((reason: unknown) => failures.push(reason));
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(atOnce, count) }, lane));
+  if (failures.length > 0) throw failures[0];
+}
+
+/** A run that has ended meanwhile need not hear of it: its results lie in the store. */
+async function notify({ notify: whom }: EvaluationInput, notice: EvaluationNotice): Promise<void> {
+  if (whom === undefined) return;
+  await getExternalWorkflowHandle(whom.workflowId)
+    .signal(whom.signal, notice)
+    .catch(() => undefined);
+}
+
+function messageOf(error: unknown): string {
+  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+  const inner = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause;
+  return inner instanceof Error ? inner.message : String(inner);
+}
