@@ -4,6 +4,7 @@ import type {
   EvaluateRequest,
   ReflectRequest,
   SearchAnswer,
+  SearchRequest,
   SearchResult,
   SearchSettings,
   SearchState,
@@ -19,7 +20,10 @@ interface Played {
 }
 
 /** A search in the simulated world, without servers or workflow: every request is answered at once, and in its order. */
-export function searchInWorld(world: World, settings: SearchSettings): { result: SearchResult; evaluated: number } {
+export function searchInWorld(
+  world: World,
+  settings: SearchSettings,
+): { result: SearchResult; evaluated: number; rounds: number } {
   const traces = new Map<string, readonly Played[]>();
   let evaluated = 0;
   const evaluate = ({ id, texts, set, examples }: EvaluateRequest): SearchAnswer => {
@@ -37,13 +41,16 @@ export function searchInWorld(world: World, settings: SearchSettings): { result:
     const message = renderReflection(reflectionTemplate, texts[component]!, told);
     return { kind: 'text', id, text: extractText(answerReflection(world.seed, message, seed ?? 0)) };
   };
+  const answer = (request: SearchRequest): SearchAnswer =>
+    request.kind === 'evaluate' ? evaluate(request) : reflect(request);
   let state: SearchState = startSearch(settings, world.start);
-  for (let open = next(state); open.length > 0; open = next(state))
-    state = settle(
-      state,
-      open.map((request) => (request.kind === 'evaluate' ? evaluate(request) : reflect(request))),
-    );
-  return { result: result(state), evaluated };
+  // Every answer takes as long as any other, so requests are answered in waves: `rounds` of them one after the other.
+  let rounds = 0;
+  for (let open = next(state); open.length > 0; open = next(state)) {
+    state = settle(state, open.map(answer));
+    rounds += 1;
+  }
+  return { result: result(state), evaluated, rounds };
 }
 
 /** Mean score of a candidate on tasks. */

@@ -4,12 +4,12 @@ import { callsFree, callsMade } from './budget.ts';
 import { selectComponents } from './components.ts';
 import { knownEvaluation, newEvaluation } from './evaluation.ts';
 import { withoutDominated } from './fronts.ts';
-import { callsAhead } from './iteration.ts';
+import { acceptedChildren, callsAhead } from './iteration.ts';
 import { drawSubsample, findMerge, marksOf } from './merge.ts';
 import { minibatchAt } from './minibatch.ts';
 import { selectCandidate } from './select-candidate.ts';
 import { screenedAverages, screenedExamples, screenedFronts } from './standing.ts';
-import type { Iteration, SearchState } from './search-state.ts';
+import type { Candidate, Child, Iteration, SearchState } from './search-state.ts';
 
 /** Begins the next iteration if the budget lets it end. All that is drawn is keyed by the seed and its number. */
 export function beginIteration(state: SearchState): boolean {
@@ -18,15 +18,27 @@ export function beginIteration(state: SearchState): boolean {
   const { settings, candidates, begun: number } = state;
   const random = randomStream(settings.seed, 'gepa', 'candidate', number);
   const averages = screenedAverages(state);
-  const selected = selectCandidate(settings.candidateSelection, screenedFronts(state), averages, random);
-  const parent = candidates[selected]!;
-  const { components, turn } = selectComponents(settings.componentSelection, parent);
+  const validated = childInValidation(state);
+  const selected =
+    validated === null
+      ? selectCandidate(settings.candidateSelection, screenedFronts(state), averages, random)
+      : candidates.length;
+  const parent: Candidate | Child = validated ?? candidates[selected]!;
+  const texts = parent.texts!;
+  const { components, turn } = selectComponents(settings.componentSelection, { texts, turn: parent.turn });
   const known = isWorthReflecting(state, parent.minibatch) ? parent.minibatch : null;
   const before =
     known === null
       ? newEvaluation(`${number}.parent`, 'train', minibatchAt(state.drawn, sampled(state), settings.seed))
       : knownEvaluation(`${number}.parent`, known);
-  const iteration = newIteration(state, { kind: 'reflect', parents: [selected], components, before, mergeFloor: null });
+  const iteration = newIteration(state, {
+    kind: 'reflect',
+    parents: [selected],
+    texts,
+    components,
+    before,
+    mergeFloor: null,
+  });
   if (!setAside(state, iteration)) return false;
   parent.turn = turn;
   if (known === null) state.drawn += 1;
@@ -38,6 +50,14 @@ export function beginIteration(state: SearchState): boolean {
   );
   if (known === null) state.events.push({ kind: 'evaluation_start', iteration: number });
   return true;
+}
+
+/** The first child that is being validated, when there is something to learn from its minibatch. It will be the next candidate. */
+function childInValidation(state: SearchState): Child | null {
+  const [first] = state.iterations;
+  if (first?.stage !== 'validate' || first.outcome !== null) return null;
+  const child = acceptedChildren(first)[0]!;
+  return isWorthReflecting(state, child.minibatch) ? child : null;
 }
 
 /** A merge in the place of a reflection, once after each new candidate while merges are due. null: none is to be had. */
@@ -58,12 +78,21 @@ function beginMerge(state: SearchState): boolean | null {
   const iteration = newIteration(state, {
     kind: 'merge',
     parents: merge.parents,
+    texts: merge.texts,
     components: [],
     before: null,
     mergeFloor: Math.max(...sums),
   });
   const after = newEvaluation(`${number}.merge`, 'val', subsample);
-  iteration.children.push({ reflections: [], texts: merge.texts, after, validation: null, outcome: null });
+  iteration.children.push({
+    reflections: [],
+    texts: merge.texts,
+    turn: 0,
+    minibatch: null,
+    after,
+    validation: null,
+    outcome: null,
+  });
   iteration.stage = 'after';
   if (!setAside(state, iteration)) return false;
   merging.isReady = false;
@@ -78,7 +107,7 @@ function beginMerge(state: SearchState): boolean | null {
 
 function newIteration(
   state: SearchState,
-  given: Pick<Iteration, 'kind' | 'parents' | 'components' | 'before' | 'mergeFloor'>,
+  given: Pick<Iteration, 'kind' | 'parents' | 'texts' | 'components' | 'before' | 'mergeFloor'>,
 ): Iteration {
   return {
     ...given,
@@ -105,13 +134,15 @@ function setAside(state: SearchState, iteration: Iteration): boolean {
   return true;
 }
 
+/** Not where every score is as high as scores get, as far as one has seen. */
 function isWorthReflecting(
-  { settings }: SearchState,
-  minibatch: SearchState['candidates'][number]['minibatch'],
-): minibatch is NonNullable<typeof minibatch> {
+  { settings, candidates }: SearchState,
+  minibatch: Candidate['minibatch'],
+): minibatch is NonNullable<Candidate['minibatch']> {
   if (!settings.reusesMinibatch || minibatch === null) return false;
-  const perfect = settings.perfectScore ?? Infinity;
-  return minibatch.some(({ score }) => score < perfect);
+  const seen = [...candidates.flatMap(({ scores }) => scores), ...minibatch.map(({ score }) => score)];
+  const highest = settings.perfectScore ?? Math.max(...seen.map((score) => score ?? -Infinity));
+  return minibatch.some(({ score }) => score < highest);
 }
 
 function sampled({ settings }: SearchState): { size: number; minibatchSize: number } {

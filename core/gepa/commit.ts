@@ -1,9 +1,7 @@
-import { turnOfChild, isSameTexts } from './components.ts';
-import { tracesOf } from './evaluation.ts';
 import { average, withoutDominated } from './fronts.ts';
 import { acceptedChildren, mark } from './iteration.ts';
 import { screenedAverages, screenedFronts } from './standing.ts';
-import type { Candidate, Child, Evaluation, Iteration, SearchState, TraceRef } from './search-state.ts';
+import type { Candidate, Child, Evaluation, Iteration, SearchState } from './search-state.ts';
 
 /** Puts what an iteration came to into the search: its cost, its texts, its accepted candidates. In the order of their numbers. */
 export function commitIteration(state: SearchState, iteration: Iteration): void {
@@ -13,7 +11,6 @@ export function commitIteration(state: SearchState, iteration: Iteration): void 
   state.spent += paid;
   state.idle = paid === 0 ? state.idle + 1 : 0;
   if (outcome === 'finished') {
-    dropAdded(state, iteration);
     const isMerge = kind === 'merge';
     for (const child of acceptedChildren(iteration)) {
       const candidate = addChild(state, iteration, child, callsBefore);
@@ -31,18 +28,16 @@ export function commitIteration(state: SearchState, iteration: Iteration): void 
   if (state.settings.skipsTried)
     for (const { texts } of iteration.children) if (texts !== null) state.tried.push(mark(texts));
   state.sinceImprovement = Math.max(...screenedAverages(state)) > bestBefore ? 0 : state.sinceImprovement + 1;
+  if (outcome === 'given_up') leaveToParents(state, iteration);
   state.events.push({ kind: 'iteration_end', iteration: number });
 }
 
 /** Adds a validated candidate and says where. */
 export function addCandidate(
   state: SearchState,
-  found: Pick<Candidate, 'texts' | 'parents' | 'iteration' | 'callsBefore'> & {
-    readonly validation: Evaluation;
-    readonly minibatch: readonly TraceRef[] | null;
-  },
+  found: Omit<Candidate, 'scores' | 'objectives'> & { readonly validation: Evaluation },
 ): number {
-  const { texts, parents, iteration, callsBefore, validation, minibatch } = found;
+  const { texts, parents, iteration, callsBefore, turn, minibatch, validation } = found;
   const scores: (number | null)[] = Array.from({ length: state.settings.valSize }, () => null);
   const objectives: Record<string, (number | null)[]> = {};
   for (const [i, example] of validation.examples.entries()) {
@@ -52,7 +47,6 @@ export function addCandidate(
       objectives[name][example] = value;
     }
   }
-  const turn = turnOfChild(parents.map((parent) => state.candidates[parent]!));
   state.candidates.push({ texts, parents, iteration, scores, objectives, callsBefore, turn, minibatch });
   if (state.settings.skipsTried && iteration < 0) state.tried.push(mark(texts));
   const candidate = state.candidates.length - 1;
@@ -65,23 +59,23 @@ export function addCandidate(
 }
 
 function addChild(state: SearchState, iteration: Iteration, child: Child, callsBefore: number): number {
-  const { number, kind, parents } = iteration;
-  const keeps = state.settings.reusesMinibatch && kind === 'reflect';
+  const { number, parents } = iteration;
+  const { texts, turn, minibatch, validation } = child;
   return addCandidate(state, {
-    texts: child.texts!,
+    texts: texts!,
     parents,
     iteration: number,
     callsBefore,
-    validation: child.validation!,
-    minibatch: keeps ? tracesOf(child.after!) : null,
+    turn,
+    minibatch,
+    validation: validation!,
   });
 }
 
-/** What another iteration has added meanwhile is not added twice. */
-function dropAdded(state: SearchState, iteration: Iteration): void {
-  if (!state.settings.skipsTried) return;
-  for (const child of acceptedChildren(iteration))
-    if (state.candidates.some(({ texts }) => isSameTexts(texts, child.texts!))) child.outcome = 'tried';
+/** What grew from a child that could not be validated is taken to have grown from the child's parents. */
+function leaveToParents({ iterations, candidates }: SearchState, { parents }: Iteration): void {
+  for (const other of iterations)
+    if (other.parents.some((parent) => parent >= candidates.length)) other.parents = parents;
 }
 
 function countForMerging({ settings, merging }: SearchState, kind: Iteration['kind']): void {

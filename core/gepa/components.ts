@@ -23,7 +23,7 @@ export function isSameTexts(a: Texts, b: Texts): boolean {
 
 /** The text whose SHA-256 is a candidate's digest, as gepa 0.1.4 has it: pairs sorted by name, as Python writes JSON. */
 export function textToDigest(texts: Texts): string {
-  const pairs = Object.entries(texts).sort(([a], [b]) => compareByCodePoints(a, b));
+  const pairs = Object.entries(texts).sort(([a], [b]) => (a < b ? -1 : 1));
   const written = pairs.map(([name, text]) => `[${asciiJson(name)}, ${asciiJson(text)}]`);
   return `[${written.join(', ')}]`;
 }
@@ -31,13 +31,4 @@ export function textToDigest(texts: Texts): string {
 function asciiJson(text: string): string {
   const escaped = (char: string): string => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`;
   return JSON.stringify(text).replaceAll(/[\u007f-\uffff]/g, escaped);
-}
-
-function compareByCodePoints(a: string, b: string): number {
-  const [left, right] = [[...a], [...b]];
-  for (let i = 0; i < Math.min(left.length, right.length); i++) {
-    const difference = left[i]!.codePointAt(0)! - right[i]!.codePointAt(0)!;
-    if (difference !== 0) return difference;
-  }
-  return left.length - right.length;
 }

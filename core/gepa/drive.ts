@@ -2,7 +2,7 @@ import { beginIteration } from './begin-iteration.ts';
 import { callsFree, callsMade } from './budget.ts';
 import { addCandidate, commitIteration } from './commit.ts';
 import { isComplete, newEvaluation } from './evaluation.ts';
-import { advance, evaluationsOf } from './iteration.ts';
+import { advance, evaluationsOf, isJudgeable, judge } from './iteration.ts';
 import { screenedAverages, screenedExamples } from './standing.ts';
 import { metCondition } from './stop.ts';
 import { callsShort, giveUp } from './take-answer.ts';
@@ -39,7 +39,15 @@ function afterStart(state: SearchState): boolean {
     state.stopReason = 'start_not_evaluated';
     return end(state);
   }
-  addCandidate(state, { texts, parents: [], iteration: -1, callsBefore: 0, validation: evaluation, minibatch: null });
+  addCandidate(state, {
+    texts,
+    parents: [],
+    iteration: -1,
+    callsBefore: 0,
+    turn: 0,
+    minibatch: null,
+    validation: evaluation,
+  });
   state.phase = 'search';
   return true;
 }
@@ -47,12 +55,15 @@ function afterStart(state: SearchState): boolean {
 function search(state: SearchState): boolean {
   const { settings, candidates, tried, iterations } = state;
   const emit = (event: SearchEvent): void => void state.events.push(event);
-  const screened = screenedExamples(settings);
-  for (const iteration of iterations) advance(iteration, { settings, candidates, tried, screened, emit });
+  for (const iteration of iterations) advance(iteration, { settings, tried, emit });
   const [first] = iterations;
   if (first?.stage === 'done') {
     iterations.shift();
     commitIteration(state, first);
+    return true;
+  }
+  if (first !== undefined && isJudgeable(first)) {
+    judge(first, { settings, tried, emit, candidates, screened: screenedExamples(settings) });
     return true;
   }
   if (begin(state)) return true;
@@ -61,7 +72,9 @@ function search(state: SearchState): boolean {
 }
 
 function begin(state: SearchState): boolean {
-  if (state.iterations.length >= state.settings.parallel) return false;
+  const { iterations, settings } = state;
+  const looking = settings.overlapsValidation ? iterations.filter(({ stage }) => stage !== 'validate') : iterations;
+  if (looking.length >= settings.parallel) return false;
   state.stopReason ??= reasonToStop(state);
   return state.stopReason === null && beginIteration(state);
 }

@@ -6,7 +6,6 @@ import type {
   Reflection,
   ReflectRequest,
   SearchAnswer,
-  Texts,
   TraceRef,
 } from './search-state.ts';
 

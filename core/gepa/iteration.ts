@@ -1,6 +1,6 @@
 import { hash32, uniform } from '../random.ts';
 import { isAccepted, selectProposals, total } from './acceptance.ts';
-import { isSameTexts, textToDigest } from './components.ts';
+import { isSameTexts, textToDigest, turnOfChild } from './components.ts';
 import {
   evaluateRequest,
   isComplete,
@@ -23,13 +23,10 @@ import type {
   Texts,
 } from './search-state.ts';
 
-/** What an iteration may look at: the candidates that were there when it began come first in the list, and stay. */
+/** What an iteration may look at whenever its answers come. */
 export interface Around {
   readonly settings: SearchSettings;
-  readonly candidates: readonly Candidate[];
   readonly tried: readonly string[];
-  /** Validation examples that an accepted candidate is scored on. */
-  readonly screened: readonly number[];
   readonly emit: (event: SearchEvent) => void;
 }
 
@@ -62,15 +59,15 @@ function mostSelected({ kind, children }: Iteration, { proposals, proposalSelect
   return Math.min(open, proposalSelection === 'best' ? 1 : proposalSelection.top);
 }
 
-/** Goes on as far as the answers reach. */
+/** Goes on as far as its own answers reach: up to where its children are judged, and from there to its end. */
 export function advance(iteration: Iteration, around: Around): void {
-  if (iteration.outcome === 'given_up' && openRequests(iteration, around).length === 0) iteration.stage = 'done';
+  if (iteration.outcome === 'given_up' && openRequests(iteration, around.settings).length === 0)
+    iteration.stage = 'done';
   if (iteration.outcome !== null) return;
   for (let stage: string | null = null; stage !== iteration.stage;) {
     stage = iteration.stage;
     if (stage === 'before') afterParent(iteration, around);
     if (stage === 'reflect') afterReflections(iteration, around);
-    if (stage === 'after') afterChildren(iteration, around);
     if (stage === 'validate' && validations(iteration).every(isComplete)) finish(iteration, 'finished');
   }
 }
@@ -100,7 +97,15 @@ function afterParent(iteration: Iteration, { settings, emit }: Around): void {
     const reflections = components.map((component) =>
       newReflection(`${number}.reflect.${child}.${component}`, component),
     );
-    iteration.children.push({ reflections, texts: null, after: null, validation: null, outcome: null });
+    iteration.children.push({
+      reflections,
+      texts: null,
+      turn: 0,
+      minibatch: null,
+      after: null,
+      validation: null,
+      outcome: null,
+    });
     emit({ kind: 'reflective_dataset_built', iteration: number });
     emit({ kind: 'proposal_start', iteration: number });
   }
@@ -124,13 +129,13 @@ function afterReflections(iteration: Iteration, around: Around): void {
   iteration.stage = 'after';
 }
 
-function readProposal(iteration: Iteration, child: Child, { settings, candidates, tried }: Around): void {
+function readProposal(iteration: Iteration, child: Child, { settings, tried }: Around): void {
   const written = child.reflections.filter(({ text }) => text !== null);
   if (written.length === 0) {
     child.outcome = 'no_text';
     return;
   }
-  const parent = candidates[iteration.parents[0]!]!.texts;
+  const parent = iteration.texts;
   const texts = { ...parent, ...Object.fromEntries(written.map(({ component, text }) => [component, text!])) };
   child.texts = texts;
   if (settings.skipsUnchanged && isSameTexts(texts, parent)) child.outcome = 'unchanged';
@@ -151,39 +156,55 @@ export function mark(texts: Texts): string {
   return hash32('gepa', text).toString(36) + hash32(text, 'gepa').toString(36);
 }
 
-function afterChildren(iteration: Iteration, around: Around): void {
-  const { number, children, before, mergeFloor } = iteration;
+/** Whether all that a judgement needs is there. */
+export function isJudgeable({ stage, outcome, children }: Iteration): boolean {
+  return stage === 'after' && outcome === null && children.every(({ after }) => after === null || isComplete(after));
+}
+
+/**
+ * Decides which children are validated. In the order of the iterations: what is judged sees everything that was committed
+ * before it, and nothing else.
+ */
+export function judge(
+  iteration: Iteration,
+  around: Around & { readonly candidates: readonly Candidate[]; readonly screened: readonly number[] },
+): void {
+  const { number, children, kind, parents } = iteration;
+  const { settings, candidates, emit } = around;
   const open = children.filter(({ after }) => after !== null);
-  if (!open.every(({ after }) => isComplete(after!))) return;
-  for (const { after } of open)
-    around.emit({ kind: 'evaluation_end', iteration: number, sum: total(scoresOf(after!)) });
-  const { acceptance, proposalSelection } = around.settings;
-  if (mergeFloor !== null) {
-    open[0]!.outcome = total(scoresOf(open[0]!.after!)) >= mergeFloor ? null : 'rejected';
-  } else {
-    const proposals = open.map(({ after }) => ({ before: scoresOf(before!), after: scoresOf(after!) }));
-    const selected = selectProposals(proposalSelection, acceptance, proposals).map((i) => open[i]!);
-    for (const [i, child] of open.entries()) {
-      if (selected.includes(child)) continue;
-      child.outcome = isAccepted(acceptance, proposals[i]!) ? 'not_selected' : 'rejected';
-    }
-  }
-  dropRepeated(open);
+  for (const { after } of open) emit({ kind: 'evaluation_end', iteration: number, sum: total(scoresOf(after!)) });
+  turnDown(iteration, open, settings);
+  dropRepeated(open, settings.skipsTried ? candidates : []);
   iteration.paidBeforeValidation = iteration.paid;
-  iteration.stage = 'validate';
   for (const [i, child] of children.entries()) {
     if (child.outcome !== null) continue;
     child.outcome = 'accepted';
+    child.turn = turnOfChild(parents.map((parent) => candidates[parent]!));
+    child.minibatch = settings.reusesMinibatch && kind === 'reflect' ? tracesOf(child.after!) : null;
     child.validation = newEvaluation(`${number}.validation.${i}`, 'val', around.screened);
   }
+  if (acceptedChildren(iteration).length > 0) iteration.stage = 'validate';
+  else finish(iteration, 'finished');
 }
 
-function dropRepeated(open: readonly Child[]): void {
-  for (const [i, child] of open.entries()) {
-    const isRepeated = open
-      .slice(0, i)
-      .some(({ outcome, texts }) => outcome === null && isSameTexts(texts!, child.texts!));
-    if (child.outcome === null && isRepeated) child.outcome = 'tried';
+function turnDown({ before, mergeFloor }: Iteration, open: readonly Child[], settings: SearchSettings): void {
+  const { acceptance, proposalSelection } = settings;
+  if (mergeFloor !== null) {
+    for (const child of open) if (total(scoresOf(child.after!)) < mergeFloor) child.outcome = 'rejected';
+    return;
+  }
+  const proposals = open.map(({ after }) => ({ before: scoresOf(before!), after: scoresOf(after!) }));
+  const selected = selectProposals(proposalSelection, acceptance, proposals);
+  for (const [i, child] of open.entries())
+    if (!selected.includes(i)) child.outcome = isAccepted(acceptance, proposals[i]!) ? 'not_selected' : 'rejected';
+}
+
+function dropRepeated(open: readonly Child[], candidates: readonly Candidate[]): void {
+  const kept: { readonly texts: Texts | null }[] = [...candidates];
+  for (const child of open) {
+    if (child.outcome !== null) continue;
+    if (kept.some(({ texts }) => isSameTexts(texts!, child.texts!))) child.outcome = 'tried';
+    else kept.push(child);
   }
 }
 
@@ -197,13 +218,9 @@ function validations({ children }: Iteration): Evaluation[] {
 }
 
 /** What the iteration waits for. */
-export function openRequests(
-  iteration: Iteration,
-  { settings, candidates }: Pick<Around, 'settings' | 'candidates'>,
-): SearchRequest[] {
-  const { number, kind, stage, before, children, parents } = iteration;
+export function openRequests(iteration: Iteration, settings: SearchSettings): SearchRequest[] {
+  const { number, kind, stage, before, children, texts: parent } = iteration;
   const { seed, seedsReflection } = settings;
-  const parent = candidates[parents[0]!]!.texts;
   const evaluate = (purpose: EvaluateRequest['purpose'], texts: Texts | null, evaluation: Evaluation | null) =>
     evaluation === null || !evaluation.isOpen
       ? []

@@ -68,7 +68,7 @@ function renderValue(value: RecordValue, level: number): string {
     );
   }
   if (typeof value === 'object' && value !== null) return renderNamed(Object.entries(value), level);
-  return `${asPython(value as string | number | boolean | null).trim()}\n\n`;
+  return `${asPython(value).trim()}\n\n`;
 }
 
 /** As gepa writes it, so that a template of its users reads the same. */

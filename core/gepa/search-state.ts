@@ -70,8 +70,10 @@ export interface SearchSettings {
   /** Children of one parent and one minibatch, each of a reflection of its own. */
   readonly proposals: number;
   readonly proposalSelection: ProposalSelection;
-  /** Iterations under way at once; they are committed in the order in which they began. */
+  /** Iterations that look for a better text at once; they are judged and committed in the order in which they began. */
   readonly parallel: number;
+  /** While an accepted child is validated the next iteration begins, from that child, if there is something to learn from its minibatch. */
+  readonly overlapsValidation: boolean;
   /** Validation examples that an accepted candidate is scored on, the same for all; null = every one. The best gets the rest at the end, from a reserve. */
   readonly screen: number | null;
   readonly merge: MergeSettings | null;
@@ -191,6 +193,9 @@ export type ChildOutcome = 'no_text' | 'unchanged' | 'tried' | 'rejected' | 'not
 export interface Child {
   readonly reflections: Reflection[];
   texts: Texts | null;
+  /** As a candidate's, once it is accepted. */
+  turn: number;
+  minibatch: readonly TraceRef[] | null;
   /** On the minibatch; of a merge, on the subsample. */
   after: Evaluation | null;
   validation: Evaluation | null;
@@ -200,7 +205,10 @@ export interface Child {
 export interface Iteration {
   readonly number: number;
   readonly kind: 'reflect' | 'merge';
-  readonly parents: readonly number[];
+  /** Positions in `candidates`, or the ones that accepted children will have which are validated meanwhile. */
+  parents: readonly number[];
+  /** The text that is reflected on; of a merge, the merged one. */
+  readonly texts: Texts;
   readonly components: readonly string[];
   /** Calls set aside for it; `paid` never exceeds it. */
   reserved: number;

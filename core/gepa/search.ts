@@ -59,7 +59,7 @@ export function next(state: SearchState): readonly SearchRequest[] {
     case 'start':
       return single('start', -1, start.texts, start);
     case 'search':
-      return iterations.flatMap((iteration) => openRequests(iteration, { settings, candidates }));
+      return iterations.flatMap((iteration) => openRequests(iteration, settings));
     case 'final':
       return finals.flatMap((final) => single('final', begun, candidates[final.candidate]!.texts, final));
     case 'done':
