@@ -5,6 +5,7 @@ import { type FailedOutcome, isOutcome, isRewardedOutcome, type Rollout } from '
 import type { EnvironmentEntry, Environments } from '../backends/environments/index.ts';
 import { failedRollout, tracebackOf } from '../backends/environments/score.ts';
 import type { Environment, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
+import { withSystemPrompt } from '../core/rl/system-prompt.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
 
 export interface PlayOptions {
@@ -18,6 +19,8 @@ export interface PlayOptions {
   readonly attemptsMax?: number;
   /** Request fields that its policy is asked with, where that is an API. */
   readonly sampling?: RolloutPlace['sampling'];
+  /** In place of the environment's own; '' = none. */
+  readonly systemPrompt?: string | undefined;
   readonly openPolicy: (environment: Environment) => PlayedPolicy;
   readonly signal: AbortSignal;
 }
@@ -31,14 +34,22 @@ const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected'];
  * soon as it is raised, also while the environment hangs.
  */
 export async function playRollout(options: PlayOptions): Promise<Rollout> {
-  const { environments, entry, dataset, place, together, openPolicy, signal, sampling } = options;
+  const { environments, entry, dataset, place, together, openPolicy, signal, sampling, systemPrompt } = options;
   const { attemptsMax = rolloutAttemptsMax } = options;
-  const where: RolloutPlace = { ...together, index: place.index, dataset, signal, ...(sampling && { sampling }) };
+  const where: RolloutPlace = {
+    ...together,
+    index: place.index,
+    dataset,
+    signal,
+    ...(sampling && { sampling }),
+    ...(systemPrompt === undefined ? {} : { systemPrompt }),
+  };
   let environment = await environments.open(entry);
   for (let attempt = 1; ; attempt++) {
     const policy = openPolicy(environment);
     try {
-      const playing = environment.rollout(environment[dataset].at(place.exampleId), policy, where);
+      const example = withSystemPrompt(environment[dataset].at(place.exampleId), systemPrompt);
+      const playing = environment.rollout(example, policy, where);
       const record = checked(await unlessAborted(playing, signal), environment);
       const { outcome } = record;
       if (isRewardedOutcome(outcome)) return { ...place, ...record, outcome };

@@ -55,6 +55,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
         keep: inGroups,
         with_tokens: false,
         ...(inGroups ? { group: place.group } : {}),
+        ...(place.systemPrompt === undefined ? {} : { system_prompt: place.systemPrompt }),
       },
       { onSample: (wanted) => teller.sample(wanted), signal: place.signal },
     );

@@ -176,6 +176,8 @@ export interface RolloutRequest {
   readonly deadline_s?: number;
   /** Rollouts of one are played by one child. */
   readonly group?: string;
+  /** In place of the one that the input begins with; '' = none. */
+  readonly system_prompt?: string;
 }
 
 export const Score = z.union([

@@ -1,0 +1,294 @@
+import { randomUUID } from 'node:crypto';
+import type { ExampleRef, PromptSearchHandle, StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
+import { extractText, reflectionTemplate, renderReflection } from '../../core/gepa/reflection-prompt.ts';
+import type { EvaluateRequest, ReflectRequest, SearchAnswer, Texts } from '../../core/gepa/search-state.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { inferenceTimeoutDefaultS } from '../../core/limits.ts';
+import type { Rollout } from '../../core/rl/rollout.ts';
+import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
+import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
+import { scoreGroup } from '../../backends/environments/score-group.ts';
+import { tracebackOf } from '../../backends/environments/score.ts';
+import { sharedEndpoint } from '../../backends/inference/index.ts';
+import type { Store } from '../../backends/store/index.ts';
+import { decodeJson, decodeRows, encodeJson } from '../../backends/store/objects.ts';
+import type { EvaluateDependencies } from '../evaluation/evaluated-policy.ts';
+import { playRollout } from '../play-rollout.ts';
+import { storeOf } from '../run-access.ts';
+import { Gate } from './gate.ts';
+import { type OpenPolicy, openPromptPlayer } from './prompt-player.ts';
+import { recordOf } from './record-of.ts';
+import {
+  lost,
+  type PlayedRow,
+  type RequestRow,
+  type ScoredRow,
+  searchKeys,
+  SearchTexts,
+  storedSearch,
+  type StoredReflection,
+} from './search-store.ts';
+import { StoredRows, whenStoreTakesIt } from './stored-rows.ts';
+
+/** A rollout that is not scored after so long is stored without its score meanwhile: a judge may take its time, or fail. */
+const scoringGraceMs = 25;
+
+/** What requests of a search cost by now, in this activity. */
+export interface RequestAccount {
+  /** Answers, rollouts and reflections, that lay in the store. */
+  adopted: number;
+  failed: number;
+  firstFailure: string | null;
+}
+
+/**
+ * A search in the hands of one activity: it answers requests. Whatever comes of a rollout or a reflection lies in the store, under the
+ * request's own id, before its answer is given; asked once more, what lies there is the answer.
+ */
+export class OpenedSearch {
+  readonly account: RequestAccount = { adopted: 0, failed: 0, firstFailure: null };
+  readonly #handle: PromptSearchHandle;
+  readonly #stored: StoredPromptSearch;
+  readonly #store: Store;
+  readonly #texts: SearchTexts;
+  readonly #environments: Environments;
+  readonly #endpoint: NonNullable<EvaluateDependencies['endpoint']>;
+  readonly #players: readonly OpenPolicy[];
+  readonly #gate: Gate;
+  readonly #signal: AbortSignal;
+  /** Rows of requests whose traces are asked for. */
+  readonly #traces = new Map<string, Promise<readonly ScoredRow[]>>();
+  readonly #attempt = randomUUID();
+
+  private constructor(
+    dependencies: EvaluateDependencies,
+    opened: { readonly handle: PromptSearchHandle; readonly stored: StoredPromptSearch; readonly signal: AbortSignal },
+    players: readonly OpenPolicy[],
+  ) {
+    const { environments = allEnvironments, endpoint = sharedEndpoint } = dependencies;
+    const { handle, stored, signal } = opened;
+    this.#handle = handle;
+    this.#stored = stored;
+    this.#store = storeOf(handle.place);
+    this.#texts = new SearchTexts(this.#store, handle.place);
+    this.#environments = environments;
+    this.#endpoint = endpoint;
+    this.#players = players;
+    this.#gate = Gate.shared(`${handle.place.store}${handle.place.name}`, stored.input.maxConcurrent);
+    this.#signal = signal;
+  }
+
+  static async open(
+    dependencies: EvaluateDependencies,
+    handle: PromptSearchHandle,
+    signal: AbortSignal,
+  ): Promise<OpenedSearch> {
+    const stored = await storedSearch(handle);
+    const { input } = stored;
+    const players = await Promise.all(
+      input.environments.map((environment) => openPromptPlayer(dependencies, { input, environment, signal })),
+    );
+    return new OpenedSearch(dependencies, { handle, stored, signal }, players);
+  }
+
+  /** Scores of a request, in the order of its examples. Each was a metric call, however it ended. */
+  async evaluate({ id, texts, set, examples, keepsTraces, purpose }: EvaluateRequest): Promise<SearchAnswer> {
+    const refs = examples.map((position) => this.#stored[set][position]!);
+    const rows = await this.score({ id, texts, examples: refs, keepsTraces });
+    if (purpose === 'start') refuseIfAllAre(rows);
+    const scores = rows.map(({ reward }) => reward);
+    if (this.#handle.settings.frontier === 'instance') return { kind: 'scores', id, scores, paid: rows.length };
+    const objectives = rows.map(({ reward, metrics }) => (reward === null ? null : metrics));
+    return { kind: 'scores', id, scores, objectives, paid: rows.length };
+  }
+
+  /** Plays and scores examples under some texts. `id` names what is asked: asked once more, what lies in the store is not played again. */
+  async score(asked: Asked): Promise<readonly ScoredRow[]> {
+    const { id, texts, examples, keepsTraces } = asked;
+    const prefix = searchKeys.request(this.#handle.place, id);
+    const rows = await StoredRows.open<RequestRow>(this.#store, prefix, this.#signal);
+    const known = bestRows(rows.before);
+    const prompt = Object.values(await this.#texts.all(texts)).join('\n\n');
+    const scored = await allOrFirstFailure(
+      examples.map(async (example, index): Promise<ScoredRow> => {
+        const before = known.get(index);
+        if (before === undefined || !isScored(before))
+          return this.#gate.through(() => this.#row({ asked, index, example, prompt, rows, before }));
+        this.account.adopted += 1;
+        return before;
+      }),
+    );
+    for (const row of scored) this.#count(row);
+    if (keepsTraces) this.#traces.set(id, Promise.resolve(scored));
+    return scored;
+  }
+
+  /** A new text for one component. What the model refuses is an answer without one; a server that is away is thrown. */
+  async reflect(request: ReflectRequest): Promise<SearchAnswer> {
+    const { id, seed } = request;
+    const { place } = this.#handle;
+    const { reflection } = this.#stored.input;
+    const key = searchKeys.reflection(place, id);
+    const known = await this.#store.read(key);
+    if (known !== null) this.account.adopted += 1;
+    try {
+      const given = known === null ? await this.#ask(request) : decodeJson<StoredReflection>(known, key);
+      if (given.text === null) return { kind: 'text', id, text: null };
+      return { kind: 'text', id, text: await this.#texts.put(given.text) };
+    } catch (error) {
+      if (!(error instanceof RatchetError) || error.isRetryable || error.code === 'CheckpointDamaged') throw error;
+      this.#note(`${reflection.model} could not reflect${seed === null ? '' : ` (seed ${seed})`}: ${error.message}`);
+      if (error.code === 'InferenceRejected' && request.iteration === 0) throw error; // it is the request, the key or the model
+      return { kind: 'failed', id, paid: 0 };
+    }
+  }
+
+  async #ask(request: ReflectRequest): Promise<StoredReflection> {
+    const { id, component, texts, records, seed } = request;
+    const { place } = this.#handle;
+    const { servers, fields } = this.#stored.input.reflection;
+    const told = await Promise.all(
+      records.map(async ({ request: from, index }) => (await this.#tracesOf(from))[index]?.record ?? {}),
+    );
+    const current = await this.#texts.get(texts[component]!);
+    const content = renderReflection(reflectionTemplate, current, told);
+    const said = await this.#endpoint(servers).chat({
+      messages: [{ role: 'user', content }],
+      fields: { ...fields, ...(seed === null ? {} : { seed }) },
+      signal: this.#signal,
+      session: `${place.name}/${id}`,
+    });
+    const text = extractText(said.text);
+    const given: StoredReflection = { answer: said.text, text: text === '' ? null : text, usage: said.usage };
+    // Of two attempts that asked the first decides.
+    let stored: Uint8Array = encodeJson(given);
+    await whenStoreTakesIt(async () => {
+      stored = (await this.#store.putIfAbsent(searchKeys.reflection(place, id), encodeJson(given))).bytes;
+    }, this.#signal);
+    return decodeJson<StoredReflection>(stored);
+  }
+
+  async #tracesOf(id: string): Promise<readonly ScoredRow[]> {
+    const known = this.#traces.get(id);
+    if (known !== undefined) return known;
+    const reading = this.#readTraces(id);
+    this.#traces.set(id, reading);
+    return reading;
+  }
+
+  async #readTraces(id: string): Promise<readonly ScoredRow[]> {
+    const prefix = searchKeys.request(this.#handle.place, id);
+    const keys = (await this.#store.list(prefix)).filter((key) => /\/part_\d+\.jsonl$/.test(key));
+    if (keys.length === 0) throw lost(this.#store.uri, prefix);
+    const rows: ScoredRow[] = [];
+    for (const key of keys) {
+      for (const row of decodeRows<RequestRow>((await this.#store.read(key)) ?? Buffer.of(), key))
+        if (isScored(row)) rows[row.index] ??= row;
+    }
+    return rows;
+  }
+
+  /** Plays and scores one example, or scores what was played. */
+  async #row(of: AskedRow): Promise<ScoredRow> {
+    const { index, rows, before, example } = of;
+    const [at, dataset, exampleId] = example;
+    const rollout = before !== undefined && !isScored(before) ? before.rollout : await this.#play(of);
+    const environment = await this.#environments.open(this.#stored.input.environments[at]!);
+    const shown = withSystemPrompt(environment[dataset].at(exampleId), of.prompt);
+    const isStoredAlready = before !== undefined;
+    const around = { timeoutMs: inferenceTimeoutDefaultS * 1000, dataset, signal: this.#signal } as const;
+    const scoring = scoreGroup(environment, shown, [rollout], around);
+    const slow = setTimeout(() => {
+      if (!isStoredAlready) void rows.add({ index, rollout } satisfies PlayedRow).catch(() => undefined); // its score follows
+    }, scoringGraceMs);
+    const [scored] = await scoring.finally(() => clearTimeout(slow));
+    const { outcome, reward, metrics, error } = scored!;
+    const { stateColumns } = this.#stored.input;
+    const row: ScoredRow = {
+      index,
+      example,
+      outcome,
+      reward,
+      metrics,
+      ...(error === undefined ? {} : { error }),
+      ...(of.asked.keepsTraces ? { record: recordOf(scored!, shown, stateColumns) } : {}),
+    };
+    await rows.add(row);
+    return row;
+  }
+
+  async #play({ asked, index, example, prompt }: AskedRow): Promise<Rollout> {
+    const [at, dataset, exampleId] = example;
+    const place = { group: index, index: 0, exampleId };
+    const entry = this.#stored.input.environments[at]!;
+    return playRollout({
+      environments: this.#environments,
+      entry,
+      dataset,
+      place,
+      together: { group: `${this.#attempt}/${asked.id}/${index}`, size: 1 },
+      attemptsMax: 1, // the search itself asks again, and counts it
+      systemPrompt: prompt,
+      signal: this.#signal,
+      ...this.#players[at]!(place, `${asked.id}/${index}`),
+    });
+  }
+
+  #count({ outcome, reward, error }: ScoredRow): void {
+    if (reward !== null) return;
+    this.account.failed += 1;
+    this.#note(`${outcome}: ${error ?? 'no reason was given'}`);
+  }
+
+  #note(failure: string): void {
+    this.account.firstFailure ??= tracebackOf(failure).split('\n')[0]!.slice(0, 300);
+  }
+}
+
+/** Examples that are to be scored under some texts. */
+export interface Asked {
+  readonly id: string;
+  readonly texts: Texts;
+  readonly examples: readonly ExampleRef[];
+  /** Whether a reflection may ask for what was said. */
+  readonly keepsTraces: boolean;
+}
+
+interface AskedRow {
+  readonly asked: Asked;
+  readonly index: number;
+  readonly example: ExampleRef;
+  readonly prompt: string;
+  readonly rows: StoredRows<RequestRow>;
+  /** What an earlier attempt had of it. */
+  readonly before: RequestRow | undefined;
+}
+
+function isScored(row: RequestRow): row is ScoredRow {
+  return 'reward' in row;
+}
+
+/** One for each index: the first that has a score, else the first. */
+function bestRows(rows: readonly RequestRow[]): Map<number, RequestRow> {
+  const best = new Map<number, RequestRow>();
+  for (const row of rows) {
+    const known = best.get(row.index);
+    if (known === undefined || (!isScored(known) && isScored(row))) best.set(row.index, row);
+  }
+  return best;
+}
+
+/** What goes on is waited for, so that nothing of it is lost; then the first failure is thrown. */
+async function allOrFirstFailure<T>(work: readonly Promise<T>[]): Promise<T[]> {
+  const ended = await Promise.allSettled(work);
+  const failed = ended.find((one) => one.status === 'rejected');
+  if (failed !== undefined) throw failed.reason;
+  return ended.map((one) => (one as PromiseFulfilledResult<T>).value);
+}
+
+/** A model's server that refuses the very first prompts refuses all. */
+function refuseIfAllAre(rows: readonly ScoredRow[]): void {
+  if (!rows.every(({ outcome }) => outcome === 'rejected')) return;
+  const said = (rows[0]?.error ?? '').split('\n')[0]!.replace(/^(?:Error|InferenceRejected): /, '');
+  throw new RatchetError('InferenceRejected', `The model's server refuses every request: ${said}`);
+}
