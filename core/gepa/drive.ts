@@ -56,6 +56,7 @@ function search(state: SearchState): boolean {
   const { settings, candidates, tried, iterations } = state;
   const emit = (event: SearchEvent): void => void state.events.push(event);
   for (const iteration of iterations) advance(iteration, { settings, tried, emit });
+  if (begin(state)) return true; // after one judgement or commit and before the next, so that nothing depends on how many can be done at once
   const [first] = iterations;
   if (first?.stage === 'done') {
     iterations.shift();
@@ -66,8 +67,7 @@ function search(state: SearchState): boolean {
     judge(first, { settings, tried, emit, candidates, screened: screenedExamples(settings) });
     return true;
   }
-  if (begin(state)) return true;
-  if (first !== undefined) return askAgain(state);
+  if (first !== undefined) return askForMore(state);
   return beginFinals(state);
 }
 
@@ -88,10 +88,11 @@ function reasonToStop(state: SearchState): SearchState['stopReason'] {
 }
 
 /** The iteration that is to be committed next may take more calls than were set aside for it: some were paid for nothing. */
-function askAgain(state: SearchState): boolean {
+function askForMore(state: SearchState): boolean {
   const first = state.iterations[0]!;
-  const waiting = evaluationsOf(first).filter((evaluation) => !evaluation.isOpen && !isComplete(evaluation));
-  if (waiting.length === 0 || first.outcome !== null) return false;
+  const evaluations = evaluationsOf(first);
+  const waiting = evaluations.filter((evaluation) => !isComplete(evaluation));
+  if (waiting.length === 0 || first.outcome !== null || evaluations.some(({ isOpen }) => isOpen)) return false;
   const short = callsShort(state, first);
   if (short > callsFree(state)) giveUp(state, first);
   else {

@@ -1,6 +1,5 @@
 import { permutation } from '../random.ts';
 import { average, type Fronts, frontsOf } from './fronts.ts';
-import { highest } from './select-candidate.ts';
 import type { SearchSettings, SearchState } from './search-state.ts';
 
 /** Validation examples that every candidate is scored on, ascending. */
@@ -27,11 +26,23 @@ export function screenedFronts({ settings, candidates }: SearchState): Fronts {
 }
 
 /**
- * Position of the best candidate: the highest average among those that were scored on every validation example; before
- * there are such, among all. Of equals the first.
+ * Position of the best candidate: among those that were scored on every validation example; before there are such, among
+ * all by what all were scored on.
  */
 export function bestOf(state: SearchState): number {
-  const isWhole = state.candidates.map(({ scores }) => scores.every((score) => score !== null));
-  if (!isWhole.includes(true)) return highest(screenedAverages(state));
-  return highest(state.candidates.map(({ scores }, i) => (isWhole[i] ? average(scores) : -Infinity)));
+  const scores = state.candidates.map((candidate) => candidate.scores);
+  const isWhole = scores.map((own) => own.every((score) => score !== null));
+  if (isWhole.includes(true)) return bestByAverage(scores.map((own, i) => (isWhole[i] ? own : [])));
+  const screened = screenedExamples(state.settings);
+  return bestByAverage(scores.map((own) => screened.map((example) => own[example] ?? null)));
+}
+
+/** Position of the highest average; of equals the one that was scored on more, then the first. */
+export function bestByAverage(scores: readonly (readonly (number | null)[])[]): number {
+  const averages = scores.map(average);
+  const coverage = scores.map((own) => own.filter((score) => score !== null).length);
+  return scores.reduce((best, _, i) => {
+    const isBetter = averages[i]! > averages[best]!;
+    return isBetter || (averages[i] === averages[best] && coverage[i]! > coverage[best]!) ? i : best;
+  }, 0);
 }

@@ -51,18 +51,31 @@ function takeSingle(state: SearchState, single: SingleEvaluation, answer: Search
       evaluation.isOpen = true;
     }
   }
-  if (!evaluation.isOpen) single.reserved = 0;
+  // What the last ones leave over is not given to others: that would depend on who came first.
+  if (!evaluation.isOpen && single === state.start) single.reserved = 0;
 }
 
-/** What did not come is asked for at once where its calls are set aside; else when the iteration is the next to be committed. */
 function takeOfIteration(state: SearchState, iteration: Iteration, evaluation: Evaluation, answer: SearchAnswer): void {
   const paid = fill(evaluation, answer);
   iteration.paid += paid;
   tellBudget(state, paid);
-  if (isComplete(evaluation) || iteration.outcome !== null) return;
-  if (evaluation.attempt >= state.settings.attemptsMax) return giveUp(state, iteration);
-  evaluation.attempt += 1;
-  evaluation.isOpen = state.settings.overshoots || callsShort(state, iteration) <= 0;
+  const evaluations = evaluationsOf(iteration);
+  if (iteration.outcome === null && !evaluations.some(({ isOpen }) => isOpen)) askAgain(state, iteration);
+}
+
+/**
+ * What did not come is asked for when all has been answered: at once where its calls are set aside already, else when the
+ * iteration is the next to be committed (`askForMore`).
+ */
+function askAgain(state: SearchState, iteration: Iteration): void {
+  const { settings } = state;
+  const incomplete = evaluationsOf(iteration).filter((evaluation) => !isComplete(evaluation));
+  if (incomplete.some(({ attempt }) => attempt >= settings.attemptsMax)) return giveUp(state, iteration);
+  const isOpen = settings.overshoots || callsShort(state, iteration) <= 0;
+  for (const evaluation of incomplete) {
+    evaluation.attempt += 1;
+    evaluation.isOpen = isOpen;
+  }
 }
 
 function takeText(state: SearchState, iteration: Iteration, reflection: Reflection, answer: SearchAnswer): void {
