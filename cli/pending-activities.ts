@@ -16,6 +16,8 @@ export interface PendingActivity {
   readonly lastFailure: string | null;
   /** Rollouts it says it has finished; null when it says nothing of the kind. */
   readonly done: number | null;
+  /** What its newest heartbeat carries. */
+  readonly said?: unknown;
 }
 
 /** Null when the server is silent. */
@@ -35,6 +37,7 @@ export async function pendingActivities(handle: WorkflowHandle, timeoutMs: numbe
             nextAt: nextMs > Date.now() ? new Date(nextMs).toISOString() : null,
             lastFailure: failure?.message ?? null,
             done: doneIn(said),
+            said,
           };
         },
       ),

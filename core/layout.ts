@@ -43,7 +43,8 @@ export const layout = {
   warmUp: (step: number) => `checkpoints/warm_up/step_${step}/`,
   allWarmUps: () => 'checkpoints/warm_up/',
   evaluation: (lineage: string, environment: string, model: string, step: number) =>
-    `${branch(lineage)}evals/${environment}--${model.replaceAll('/', '--')}/step_${step}/`,
+    `${layout.allEvaluations(lineage)}${environment}--${model.replaceAll('/', '--')}/step_${step}/`,
+  allEvaluations: (lineage: string) => `${branch(lineage)}evals/`,
   /** Rollouts as verifiers writes them (`results.jsonl`, `metadata.json`), of a round of one environment; its viewers want `evals/ENV--MODEL/ID/`. */
   resultsOfRound: (
     lineage: string,
@@ -54,6 +55,8 @@ export const layout = {
   /** The same of what a batch was made of. */
   resultsOfBatch: (lineage: string, step: number, digest: string, environment: string, run: string) =>
     `${results(lineage, environment, run)}step_${step}.trained.${digest.slice(0, 8)}/`,
+  /** Both, of all rounds and batches. */
+  allResults: (lineage: string) => `${branch(lineage)}results/evals/`,
   /** The rows of `[sft] data`. */
   sftData: () => 'sft/data.jsonl',
   /** The text of `[tokenizer] chat_template`. */
@@ -89,7 +92,7 @@ export function roundOf(key: string): RoundPlace | null {
 }
 
 function results(lineage: string, environment: string, run: string): string {
-  return `${branch(lineage)}results/evals/${environment}--${run.replaceAll('/', '--')}/`;
+  return `${layout.allResults(lineage)}${environment}--${run.replaceAll('/', '--')}/`;
 }
 
 /** The first lineage lies at the top of the run's folder, where users of other trainers look; later ones below it. */

@@ -17,6 +17,7 @@ import type {
   EvaluationInput,
   EvaluationNotice,
   EvaluationResult,
+  EvaluationsInput,
   EvaluationStatus,
 } from '../core/eval/evaluation.ts';
 import { passFigures } from '../core/eval/pass-at-k.ts';
@@ -36,9 +37,11 @@ export interface Evaluated {
  * Evaluates a model on an environment's held-out examples: opened, chunk after chunk, closed. Started with the path of a file it does so for
  * each of its evaluations, in child workflows. Whatever is killed, no rollout that is in the store is sampled again.
  */
-export async function evaluate(input: string | EvaluationFileInput | EvaluationInput): Promise<Evaluated> {
-  if (typeof input === 'string') return evaluateFile({ config: input });
-  if ('config' in input) return evaluateFile(input);
+export async function evaluate(
+  input: string | EvaluationFileInput | EvaluationsInput | EvaluationInput,
+): Promise<Evaluated> {
+  if (typeof input === 'string') return evaluateAll({ config: input });
+  if ('config' in input || 'inputs' in input) return evaluateAll(input);
   try {
     const result = await evaluateOne(input);
     await notify(input, { workflowId: workflowInfo().workflowId, result });
@@ -136,13 +139,14 @@ function describeChunk({ chunkExamples, examples, rolloutsPerExample }: Evaluati
 }
 
 /** Each evaluation of a file in a workflow of its own, named after this one. One that fails keeps no other from its end. */
-async function evaluateFile(file: EvaluationFileInput): Promise<Evaluated> {
-  const { workflowId, runId } = workflowInfo();
+async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promise<Evaluated> {
+  const { workflowId } = workflowInfo();
+  const title = 'config' in asked ? asked.config : asked.title;
   const parts: string[] = [];
   const results: (EvaluationResult | null)[] = [];
   const failures: string[] = [];
   const status = (): EvaluationStatus => ({
-    environment: file.config,
+    environment: title,
     model: '',
     phase: parts.length === 0 ? 'opening' : 'evaluating',
     examples: null,
@@ -155,10 +159,7 @@ async function evaluateFile(file: EvaluationFileInput): Promise<Evaluated> {
     parts,
   });
   setHandler(evaluationStatusQuery, status);
-  const request = `${workflowId}/${runId}`;
-  const { inputs } = await evaluationDesk.planEvaluations.executeWithOptions({ summary: file.config }, [
-    { ...file, request },
-  ]);
+  const inputs = 'inputs' in asked ? asked.inputs : await plan(asked);
   parts.push(...inputs.map(({ environment, results }) => `${workflowId}.${environment.name}.${results.name}`));
   setCurrentDetails(describeParts(parts, results));
   await sideBySide(inputs.length, evaluationsSideBySide, async (i) => {
@@ -184,6 +185,12 @@ async function evaluateFile(file: EvaluationFileInput): Promise<Evaluated> {
     );
   }
   return { results: results.filter((result) => result !== null) };
+}
+
+async function plan(file: EvaluationFileInput): Promise<readonly EvaluationInput[]> {
+  const { workflowId, runId } = workflowInfo();
+  const asked = { ...file, request: `${workflowId}/${runId}` };
+  return (await evaluationDesk.planEvaluations.executeWithOptions({ summary: file.config }, [asked])).inputs;
 }
 
 /** So many of 0 … count−1 at once, in order. The first failure is thrown, once those under way have ended. */

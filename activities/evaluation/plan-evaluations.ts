@@ -2,15 +2,8 @@ import { createHash } from 'node:crypto';
 import type { EvaluationFileInput, EvaluationInput } from '../../core/eval/evaluation.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { evaluationsInFileMax } from '../../core/limits.ts';
-import {
-  evaluationsFolder,
-  evaluationsIn,
-  isInterrupted,
-  isUnfinished,
-  placeAt,
-  placeIn,
-} from '../../backends/configs/evaluation-folders.ts';
-import { loadEvaluationFile, type PlannedEvaluation } from '../../backends/configs/load-evaluations.ts';
+import { choosePlace, placeName } from '../../backends/configs/evaluation-folders.ts';
+import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import { withHeartbeat } from '../heartbeat.ts';
 
 export interface PlanEvaluationsInput extends EvaluationFileInput {
@@ -28,13 +21,13 @@ export const createPlanEvaluations =
   (dependencies: PlanDependencies) =>
   async ({
     config,
-    overrides,
+    over,
     goOn = 'interrupted',
     request,
   }: PlanEvaluationsInput): Promise<{ inputs: EvaluationInput[]; warnings: readonly string[] }> =>
     withHeartbeat(async () => {
       const { projectFolder } = dependencies;
-      const { evaluations, warnings } = await loadEvaluationFile(config, { projectFolder, overrides });
+      const { evaluations, warnings } = await loadEvaluationFile(config, { projectFolder, over });
       if (evaluations.length > evaluationsInFileMax) {
         throw new RatchetError(
           'ConfigInvalid',
@@ -43,30 +36,15 @@ export const createPlanEvaluations =
       }
       const inputs: EvaluationInput[] = [];
       for (const [i, planned] of evaluations.entries()) {
-        const taken = new Set(inputs.map(({ results }) => `${results.store}${results.name}`));
-        inputs.push(await withPlace(dependencies, planned, { goOn, request: `${request}/${i}`, taken }));
+        const { place: results } = await choosePlace(planned, {
+          projectFolder,
+          goOn,
+          // The same again when this is asked once more.
+          newId: createHash('sha256').update(`${request}/${i}`).digest('hex').slice(0, 8),
+          taken: new Set(inputs.map((input) => placeName(input.results))),
+          isHeld: async (holder) => !request.startsWith(holder) && dependencies.isWorkflowRunning(holder),
+        });
+        inputs.push({ ...planned.input, results });
       }
       return { inputs, warnings };
     });
-
-async function withPlace(
-  { projectFolder, isWorkflowRunning }: PlanDependencies,
-  { spec, input }: PlannedEvaluation,
-  asked: { readonly goOn: NonNullable<EvaluationFileInput['goOn']>; readonly request: string; readonly taken: ReadonlySet<string> }, // prettier-ignore
-): Promise<EvaluationInput> {
-  if (spec.resume !== null && spec.resume !== 'newest') {
-    return { ...input, results: placeAt(spec.resume.path, projectFolder) };
-  }
-  const folder = evaluationsFolder(spec, input.model.model, projectFolder);
-  const own = createHash('sha256').update(asked.request).digest('hex').slice(0, 8);
-  const goOn = spec.resume === 'newest' ? 'unfinished' : asked.goOn;
-  const fits = goOn === 'unfinished' ? isUnfinished : isInterrupted;
-  for (const found of goOn === 'never' ? [] : await evaluationsIn(folder)) {
-    const results = placeIn(folder, found.id);
-    if (!fits(found, input) || asked.taken.has(`${results.store}${results.name}`)) continue;
-    const holder = found.stored!.request.split('/', 1)[0]!;
-    if (!asked.request.startsWith(`${holder}/`) && (await isWorkflowRunning(holder))) continue; // it is at work on it
-    return { ...input, results };
-  }
-  return { ...input, results: placeIn(folder, own) };
-}

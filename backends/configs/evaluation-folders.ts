@@ -3,6 +3,7 @@ import { existsSync } from 'node:fs';
 import { readdir, readFile, stat } from 'node:fs/promises';
 import path from 'node:path';
 import type {
+  EvaluationFileInput,
   EvaluationInput,
   EvaluationPlace,
   EvaluationResult,
@@ -25,6 +26,42 @@ export function evaluationsFolder(
   const isOwn = /^\w+$/.test(module) && existsSync(own);
   const base = outputDir === null ? (isOwn ? path.join(own, 'outputs') : 'outputs') : outputDir;
   return path.resolve(projectFolder, base, 'evals', `${environment.name}--${model.replaceAll('/', '--')}`);
+}
+
+/** How a planned evaluation comes to its place. */
+export interface Placing {
+  readonly projectFolder: string;
+  /** Which of those that lie there it may go on with. */
+  readonly goOn: NonNullable<EvaluationFileInput['goOn']>;
+  /** Of a new one. */
+  readonly newId: string;
+  /** Folders of others of the same file. */
+  readonly taken: ReadonlySet<string>;
+  /** Whether this workflow is at work on it, and is not the one that asks. */
+  readonly isHeld: (workflowId: string) => Promise<boolean>;
+}
+
+/** Where results go: to an evaluation that lies there and is not finished, or anew. */
+export async function choosePlace(
+  { spec, input }: { readonly spec: EvaluationSpec; readonly input: Omit<EvaluationInput, 'results'> },
+  { projectFolder, goOn: asked, newId, taken, isHeld }: Placing,
+): Promise<{ readonly place: EvaluationPlace; readonly goesOn: boolean }> {
+  const { resume } = spec;
+  if (resume !== null && resume !== 'newest') return { place: placeAt(resume.path, projectFolder), goesOn: true };
+  const folder = evaluationsFolder(spec, input.model.model, projectFolder);
+  const goOn = resume === 'newest' ? 'unfinished' : asked;
+  const fits = goOn === 'unfinished' ? isUnfinished : isInterrupted;
+  for (const found of goOn === 'never' ? [] : await evaluationsIn(folder)) {
+    const place = placeIn(folder, found.id);
+    if (!fits(found, input) || taken.has(placeName(place))) continue;
+    if (await isHeld(found.stored!.request.split('/', 1)[0]!)) continue;
+    return { place, goesOn: true };
+  }
+  return { place: placeIn(folder, newId), goesOn: false };
+}
+
+export function placeName({ store, name, prefix }: EvaluationPlace): string {
+  return `${store}${name}/${prefix}`;
 }
 
 /** A new evaluation's place, or that of one that lies there. */

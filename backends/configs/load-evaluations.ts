@@ -18,8 +18,10 @@ import { evaluationDefaultsOf } from './evaluation-defaults.ts';
 export interface LoadEvaluationsOptions {
   /** Relative paths start here. */
   readonly projectFolder: string;
-  /** Dotted keys as on the command line. */
-  readonly overrides?: Readonly<Record<string, string>> | undefined;
+  /** Settings in the file's words, which hold over what it says. */
+  readonly over?: Readonly<Record<string, JsonValue>> | undefined;
+  /** Whether `owner/name` may be the built-in environment of that name. */
+  readonly builtin?: boolean | undefined;
   /** Whether a variable is set that holds a key; what it holds is nobody's business here. */
   readonly isSet?: (variable: string) => boolean;
 }
@@ -52,9 +54,9 @@ export async function loadEvaluationFile(file: string, options: LoadEvaluationsO
 export async function loadEvaluations(
   text: string,
   file: string,
-  { projectFolder, overrides, isSet = (variable) => (process.env[variable] ?? '') !== '' }: LoadEvaluationsOptions,
+  { projectFolder, over = {}, builtin = false, isSet = (variable) => (process.env[variable] ?? '') !== '' }: LoadEvaluationsOptions,
 ): Promise<LoadedEvaluations> {
-  const parsed = parseEvalFile(text, { file, ...(overrides === undefined ? {} : { overrides }) });
+  const parsed = parseEvalFile(text, { file, settings: over });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems);
   const problems: string[] = [];
   const warnings = [...parsed.warnings];
@@ -63,7 +65,7 @@ export async function loadEvaluations(
   for (const spec of parsed.spec.evaluations) {
     const { name } = spec.environment;
     try {
-      const { environment, said } = await findEvaluatedEnvironment(spec, projectFolder);
+      const { environment, said } = await findEvaluatedEnvironment(spec, { projectFolder, builtin });
       const endpointsPath = path.resolve(projectFolder, spec.model.endpointsPath);
       if (!registries.has(endpointsPath)) registries.set(endpointsPath, await readRegistry(endpointsPath));
       const servers = serversOfModel(spec.model, registries.get(endpointsPath) ?? null, isSet);
@@ -110,9 +112,9 @@ function withTimeout(environment: EvaluatedEnvironment, seconds: number): Evalua
 /** An environment as people write it, found and named as evaluations know it. Throws `ConfigInvalid`. */
 export async function findEvaluatedEnvironment(
   { environment: { id, name, args, extraKwargs, taskset, harness } }: Pick<EvaluationSpec, 'environment'>,
-  projectFolder: string,
+  { projectFolder, builtin }: { readonly projectFolder: string; readonly builtin: boolean },
 ): Promise<{ environment: EvaluatedEnvironment; said: string | null }> {
-  const found = environmentFinder({ projectFolder })(id, { builtin: false });
+  const found = environmentFinder({ projectFolder })(id, { builtin });
   if (!found.ok) {
     const hint = found.suggestion === undefined ? '' : ` ${found.suggestion}.`;
     throw new RatchetError('ConfigInvalid', `${id}: expected ${found.expected}, received ${found.received}.${hint}`);

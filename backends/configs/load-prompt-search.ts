@@ -18,6 +18,8 @@ export interface LoadPromptSearchOptions {
   readonly overrides?: Readonly<Record<string, string>> | undefined;
   /** A budget too small to try much is meant. */
   readonly isSmallBudgetMeant?: boolean | undefined;
+  /** OWNER/NAME is the environment NAME that comes with Ratchet. */
+  readonly builtin?: boolean | undefined;
   /** Whether a variable is set that holds a key; what it holds is nobody's business here. */
   readonly isSet?: (variable: string) => boolean;
 }
@@ -49,7 +51,7 @@ export async function loadPromptSearchFile(
 export async function loadPromptSearch(
   text: string,
   file: string,
-  { projectFolder, overrides, isSmallBudgetMeant = false, isSet = isInEnvironment }: LoadPromptSearchOptions,
+  { projectFolder, overrides, isSmallBudgetMeant = false, builtin = false, isSet = isInEnvironment }: LoadPromptSearchOptions,
 ): Promise<PlannedPromptSearch> {
   const parsed = parseGepaFile(text, { file, ...(overrides === undefined ? {} : { overrides }) });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems);
@@ -64,7 +66,7 @@ export async function loadPromptSearch(
   const found = await Promise.all(
     spec.environments.map(({ id, name, args, extraKwargs }) => {
       const environment = { id, name, args, extraKwargs, folder: spec.environmentsFolder, taskset: null, harness: null };
-      return findEvaluatedEnvironment({ environment }, projectFolder);
+      return findEvaluatedEnvironment({ environment }, { projectFolder, builtin });
     }),
   );
   const { model, servers } = serversOf(spec.model);

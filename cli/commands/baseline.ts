@@ -18,7 +18,7 @@ import { describeFinding } from '../findings.ts';
 import { readCount } from '../read-count.ts';
 import { rootMessage } from '../root-message.ts';
 import { scoredGroups } from '../run-records.ts';
-import { openPlace } from './train.ts';
+import { needsOf, openPlace } from './train.ts';
 
 export const baselineCommand = new Command('baseline')
   .description(
@@ -78,7 +78,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
   const interrupted = new AbortController();
   const onSignal = (): void => interrupted.abort();
   process.on('SIGINT', onSignal).on('SIGTERM', onSignal);
-  const stage = await openPlace(spec, projectFolder, log, interrupted.signal);
+  const stage = await openPlace(needsOf(spec), projectFolder, log, interrupted.signal);
   if (!stage) return 130;
   const { client, close } = await connect(temporalOf(stage, stage.address));
   const place = { name: run, store: spec.store.uri };

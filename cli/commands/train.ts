@@ -109,7 +109,7 @@ export async function train(
 
   const goOn = trainAgain(command);
   const { interrupted, stop: stopListening } = whenLeft();
-  const place = await openPlace(spec, projectFolder, audience, interrupted.signal);
+  const place = await openPlace(needsOf(spec), projectFolder, audience, interrupted.signal);
   if (!place) {
     audience.say(`stopped. The run ${run} is not lost: ${goOn} goes on where it is`);
     return 130;
@@ -231,9 +231,21 @@ export interface Place {
   readonly uiUrl: string | null;
 }
 
+/** What the processes must be able to reach. */
+export interface PlaceNeeds {
+  /** Where runs lie, absolute: the policy server loads their weights. */
+  readonly storeUri: string;
+  /** Environment variables that workers see beside the usual ones: keys, by name. */
+  readonly workersSee: readonly string[];
+}
+
+export function needsOf({ store, inference }: RunSpec): PlaceNeeds {
+  return { storeUri: store.uri, workersSee: keyVariables(inference) };
+}
+
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. */
 export async function openPlace(
-  spec: RunSpec,
+  { storeUri, workersSee }: PlaceNeeds,
   projectFolder: string,
   clock: Teller,
   signal: AbortSignal,
@@ -249,7 +261,7 @@ export async function openPlace(
     return { stack: null, pid: null, address: elsewhere, uiUrl: null };
   }
   // Other runs may join these processes, also such whose weights are copied from S3.
-  const weightRoots = [...new Set([localRoot(spec.store.uri), allCopies()])];
+  const weightRoots = [...new Set([localRoot(storeUri), allCopies()])];
   for (const root of weightRoots) await mkdir(root, { recursive: true });
   const policyPort = await choosePolicyPort();
   try {
@@ -258,7 +270,7 @@ export async function openPlace(
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots, policyPort, workersSee: keyVariables(spec.inference) }),
+      roles: localRoles({ weightRoots, policyPort, workersSee }),
       log: clock.say,
       signal,
       ...(cli ? { temporalCli: async () => cli } : {}),

@@ -46,15 +46,19 @@ export function folded(text: string, columns: number): string[] {
 function foldedLine(line: string, width: number): string[] {
   const rows: string[] = [];
   let rest = line;
-  while (widthOf(rest) > width) {
-    const piece = sliceAnsi(rest, 0, width);
+  for (;;) {
+    // No more than a row can need is measured: a line may be as long as what a model says.
+    const near = rest.slice(0, 8 * width);
+    const piece = printableAscii.test(near) ? near.slice(0, width) : sliceAnsi(near, 0, width);
+    if (piece.length >= rest.length) return [...rows, rest];
     const lastSpace = piece.lastIndexOf(' ');
     const end = Math.max(1, rest[piece.length] === ' ' || lastSpace <= 0 ? piece.length : lastSpace);
     rows.push(rest.slice(0, end).trimEnd());
     rest = rest.slice(end).trimStart();
   }
-  return [...rows, rest];
 }
+
+const printableAscii = /^[ -~]*$/;
 
 /** A row as it is written: cut to the terminal's width, never wrapped. */
 export function written(line: Line, columns: number, { hasColor, hasUnicode }: Look): string {
@@ -90,6 +94,11 @@ const ascii: Readonly<Record<string, string>> = {
   '✗': 'X',
   '⏎': '\\n',
   '▸': '>',
+  '▾': 'v',
+  '│': '|',
+  '“': '"',
+  '”': '"',
+  '≥': '>=',
   '▁': '_',
   '▂': '.',
   '▃': '-',

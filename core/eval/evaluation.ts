@@ -200,13 +200,20 @@ export type EvaluationNotice =
 /** A file of evaluations, as `[[eval]]` has them; relative paths start in the project's folder. */
 export interface EvaluationFileInput {
   readonly config: string;
-  /** Dotted keys as on the command line, values as typed; they hold over the file's. */
-  readonly overrides?: Readonly<Record<string, string>>;
+  /** Settings in the file's words (`num_examples`), which hold for each of its evaluations over what it says. */
+  readonly over?: Readonly<Record<string, JsonValue>>;
   /**
    * Which evaluations that lie there already it goes on with: those that were interrupted (where not said), those with anything left to do,
    * or none.
    */
   readonly goOn?: 'interrupted' | 'unfinished' | 'never';
+}
+
+/** Several evaluations that are read and placed already. */
+export interface EvaluationsInput {
+  readonly inputs: readonly EvaluationInput[];
+  /** What they are, for people. */
+  readonly title: string;
 }
 
 /** What people ask of a workflow `evaluate` (query `status`). */

@@ -71,7 +71,7 @@ const swept = Object.fromEntries(
   }),
 );
 
-const evalEntry = z.object(entry).partial().strict();
+export const evalEntry = z.object(entry).partial().strict();
 export type EvalEntry = z.infer<typeof evalEntry>;
 
 export const EvalFile = z.strictObject({

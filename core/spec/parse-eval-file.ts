@@ -1,6 +1,6 @@
 import { evaluationsMax } from '../limits.ts';
 import { withNames } from './dialects/ratchet-run-spec.ts';
-import { type EvalEntry, EvalFile, evalIgnored, evalSynonyms, sweptTables } from './eval-file.ts';
+import { type EvalEntry, evalEntry, EvalFile, evalIgnored, evalSynonyms, sweptTables } from './eval-file.ts';
 import { evaluationDefaults, EvalRunSpec, type EvaluationSpec } from './eval-spec.ts';
 import { headersFrom, reportSecretHeaders } from './model-access.ts';
 import { accessDefaults, type ModelAccessSpec } from './model-access-spec.ts';
@@ -16,11 +16,16 @@ export type ParsedEvalFile =
   | { readonly ok: true; readonly spec: EvalRunSpec; readonly warnings: string[] }
   | { readonly ok: false; readonly problems: Problem[] };
 
+export interface EvalFileOptions extends FileOptions {
+  /** Settings of the command line, in the file's words: they hold for each evaluation, whatever the file says. */
+  readonly settings?: Table;
+}
+
 /**
  * Reads a file of evaluations: what stands at its top holds for each `[[eval]]` that does not say otherwise, an `[[ablation]]` is
  * one evaluation for each combination of what it sweeps. Tells everything that is wrong with it at once.
  */
-export function parseEvalFile(text: string, options: FileOptions): ParsedEvalFile {
+export function parseEvalFile(text: string, { settings = {}, ...options }: EvalFileOptions): ParsedEvalFile {
   const read = readFile(text, options, { schema: EvalFile, synonyms: evalSynonyms });
   if (!read.ok) return read;
   const { table, written, reporter } = read;
@@ -31,12 +36,40 @@ export function parseEvalFile(text: string, options: FileOptions): ParsedEvalFil
     reportSecretHeaders(entry['headers'], [...path, 'headers'], reporter);
     reportSecretHeaders(entry['header'], [...path, 'header'], reporter);
   }
+  const typed = readOver(settings, reporter);
   if (reporter.problems.length > 0) return { ok: false, problems: reporter.inOrder() };
-  const evaluations = withNames(combined.map((entry) => ({ ...entry, id: idOf(entry)! }))).map(evaluationOf);
+  const entries = combined.map((entry) => overruled(entry, typed));
+  const evaluations = withNames(entries.map((entry) => ({ ...entry, id: idOf(entry)! }))).map(evaluationOf);
   return { ok: true, spec: EvalRunSpec.parse({ schemaVersion: 1, evaluations }), warnings: warningsOf(written) };
 }
 
 type Entry = EvalEntry & { readonly [key: string]: unknown };
+
+function readOver(settings: Table, reporter: Reporter): Entry {
+  const read = evalEntry.safeParse(settings);
+  if (read.success) return readSampling(read.data, [], reporter);
+  for (const { path, message } of read.error.issues) {
+    reporter.add({ path: path as KeyPath, expected: message, received: 'what the command line says' });
+  }
+  return {};
+}
+
+/** What was typed holds; tables are laid over those of the file key by key. */
+function overruled(entry: Entry, { sampling, max_tokens, temperature, args, env_args, extra_env_kwargs, ...typed }: Entry): Entry {
+  const own = samplingOf({
+    ...(max_tokens === undefined ? {} : { max_tokens }),
+    ...(temperature === undefined ? {} : { temperature }),
+    ...(sampling === undefined ? {} : { sampling }),
+  });
+  const { max_tokens: _, temperature: __, ...rest } = entry;
+  const laid = overlaid(rest, typed, new Set(Object.keys(typed)));
+  return {
+    ...laid,
+    sampling: mergedSampling(samplingOf(entry), own),
+    args: { ...entry.args, ...env_args, ...args },
+    extra_env_kwargs: { ...entry.extra_env_kwargs, ...extra_env_kwargs },
+  } as Entry;
+}
 
 /** Every evaluation of the file, with what holds for all of them. Relations between fields are reported here. */
 function combine({ eval: evals = [], ablation: ablations = [], ...globals }: EvalFile, reporter: Reporter): Entry[] {

@@ -6,10 +6,12 @@ import { startPolicyServer, type PolicyServerOptions } from './policy-server.ts'
 
 const usage =
   'policy server: --allow-root DIR (repeatable) [--host 127.0.0.1] [--port 0] [--threads 1] [--provider cpu|cuda] ' +
-  '[--max-versions 8] [--api-key-env NAME]';
+  '[--max-versions 8] [--api-key-env NAME] [--load NAME=FOLDER (repeatable): held from the start]';
 
 try {
-  const server = await startPolicyServer(readOptions(process.argv.slice(2)));
+  const args = process.argv.slice(2);
+  const server = await startPolicyServer(readOptions(args));
+  for (const model of parseOptions(args).load) await load(server.url, model, parseOptions(args)['api-key-env']);
   console.log(`policy server listening on ${server.url}`);
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     process.once(signal, () => void server.close().finally(() => process.exit(0)));
@@ -50,12 +52,26 @@ function parseOptions(args: readonly string[]) {
         'allow-root': { type: 'string', multiple: true, default: [] },
         'max-versions': { type: 'string', default: String(policyVersionsHeld) },
         'api-key-env': { type: 'string' },
+        'load': { type: 'string', multiple: true, default: [] },
         help: { type: 'boolean', default: false },
       },
     }).values;
   } catch (cause) {
     throw new RatchetError('ConfigInvalid', `${(cause as Error).message}\n${usage}`, { cause });
   }
+}
+
+/** As a client would: who is asked before is asked for what it holds. */
+async function load(url: string, model: string, keyVariable: string | undefined): Promise<void> {
+  const at = model.indexOf('=');
+  if (at < 1) throw new RatchetError('ConfigInvalid', `--load: expected NAME=FOLDER, got "${model}".\n${usage}`);
+  const key = readApiKey(keyVariable);
+  const answer = await fetch(`${url}/update_weights`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', ...(key === undefined ? {} : { authorization: `Bearer ${key}` }) },
+    body: JSON.stringify({ name: model.slice(0, at), weight_dir: model.slice(at + 1) }),
+  });
+  if (!answer.ok) throw new RatchetError('ModelUnsupported', `--load ${model}: ${await answer.text()}`);
 }
 
 function readApiKey(name: string | undefined): string | undefined {

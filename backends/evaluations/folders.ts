@@ -1,0 +1,109 @@
+import { readdir, readFile, stat } from 'node:fs/promises';
+import path from 'node:path';
+import { readMetadata } from '../../core/eval/result-metadata.ts';
+import { metadataOfConfig } from './episodes.ts';
+import { type Found, type FoundEvaluation, namesIn } from './evaluation.ts';
+
+/** Evaluations that lie in folders: of `vf-eval`, `prime eval run`, `ratchet eval run`, and verifiers' v1. */
+
+/** How far below a folder evaluations are looked for: `environments/ENV/outputs/evals/ENV--MODEL/ID` and one more. */
+const depthMax = 7;
+/** Never looked into. */
+const skipped = new Set(['node_modules', '.git', '.venv', '.ratchet', '__pycache__', 'weights', 'rollouts', 'staged', 'batches']);
+
+/** Where verifiers and Ratchet put evaluations, below a project's folder. */
+export async function usualFolders(project: string): Promise<string[]> {
+  const environments = await foldersIn(path.join(project, 'environments'));
+  const below = environments.map((name) => path.join(project, 'environments', name, 'outputs'));
+  return [path.join(project, 'outputs'), ...below];
+}
+
+/** All evaluations in a folder and below it, the newest first. Runs' folders are left to `runEvaluations`. */
+export async function findEvaluations(folder: string, shownFrom = process.cwd()): Promise<Found> {
+  const found: FoundEvaluation[] = [];
+  const incomplete: Found['incomplete'][number][] = [];
+  const changed = new Map<FoundEvaluation, number>();
+  const visit = async (place: string, depth: number): Promise<void> => {
+    const entries = await readdir(place, { withFileTypes: true }).catch(() => []);
+    const names = new Set(entries.filter((entry) => !entry.isDirectory()).map(({ name }) => name));
+    if (depth > 0 && names.has('run.json')) return;
+    const opened = await openFolder(place, names, shownFrom);
+    if (typeof opened === 'string') incomplete.push({ where: shown(place, shownFrom), why: opened });
+    else if (opened !== null) {
+      found.push(opened);
+      changed.set(opened, (await stat(path.join(place, opened.file))).mtimeMs);
+    }
+    if (opened !== null || depth === depthMax) return;
+    const folders = entries.filter((entry) => entry.isDirectory() && !skipped.has(entry.name));
+    await Promise.all(folders.map(({ name }) => visit(path.join(place, name), depth + 1)));
+  };
+  await visit(folder, 0);
+  return {
+    evaluations: found.sort((a, b) => changed.get(b)! - changed.get(a)! || a.where.localeCompare(b.where)),
+    incomplete: incomplete.sort((a, b) => a.where.localeCompare(b.where)),
+  };
+}
+
+type FolderEvaluation = FoundEvaluation & { readonly file: string };
+
+/** Null: no evaluation; a text: one of which something is missing. */
+async function openFolder(
+  folder: string,
+  names: ReadonlySet<string>,
+  shownFrom: string,
+): Promise<FolderEvaluation | string | null> {
+  if (names.has('traces.jsonl')) return openEpisodes(folder, shownFrom);
+  const [hasRows, hasMetadata] = [names.has('results.jsonl'), names.has('metadata.json')];
+  if (!hasRows && !(hasMetadata && path.basename(path.dirname(folder)).includes('--'))) return null;
+  if (!hasRows) return 'metadata.json without results.jsonl';
+  if (!hasMetadata) return 'results.jsonl without metadata.json';
+  const metadata = readMetadata(await readJson(path.join(folder, 'metadata.json')));
+  if (metadata === null) return 'metadata.json is not a JSON object';
+  const named = namesIn(path.basename(path.dirname(folder)));
+  return {
+    environment: metadata.environment || named.environment || '?',
+    model: metadata.model || named.model || '?',
+    id: path.basename(folder),
+    where: shown(folder, shownFrom),
+    metadata,
+    step: metadata.step,
+    of: 'evaluation',
+    file: 'results.jsonl',
+    rows: () => Promise.resolve(path.join(folder, 'results.jsonl')),
+  };
+}
+
+async function openEpisodes(folder: string, shownFrom: string): Promise<FolderEvaluation | string> {
+  const metadata = readMetadata(metadataOfConfig(await readJson(path.join(folder, 'configs/resolved/eval.json'))));
+  if (metadata === null) return 'traces.jsonl without configs/resolved/eval.json';
+  const named = namesIn(path.basename(folder));
+  return {
+    environment: metadata.environment || named.environment || '?',
+    model: metadata.model || '?',
+    id: path.basename(folder).split('--').at(-1)!,
+    where: shown(folder, shownFrom),
+    metadata,
+    step: null,
+    of: 'evaluation',
+    file: 'traces.jsonl',
+    rows: () => Promise.resolve(path.join(folder, 'traces.jsonl')),
+  };
+}
+
+async function readJson(file: string): Promise<unknown> {
+  try {
+    return JSON.parse(await readFile(file, 'utf8')) as unknown;
+  } catch {
+    return null; // not there, or not JSON: the caller says so
+  }
+}
+
+async function foldersIn(folder: string): Promise<string[]> {
+  const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
+  return entries.filter((entry) => entry.isDirectory()).map(({ name }) => name);
+}
+
+function shown(folder: string, from: string): string {
+  const relative = path.relative(from, folder);
+  return relative === '' ? '.' : relative.startsWith('..') ? folder : relative;
+}

@@ -1,0 +1,179 @@
+import { hash } from 'node:crypto';
+import { type FileHandle, open } from 'node:fs/promises';
+import { factsOf, isRow, promptIdentity, readRow, type ResultRow, type RowFacts } from '../../core/eval/result-rows.ts';
+import { isEpisode, rowOfEpisode } from './episodes.ts';
+
+/** A row as it is kept: what lists and sums need of it, and where the rest lies. */
+export interface IndexedRow extends RowFacts {
+  /** Of the prompt's roles and words. */
+  readonly promptDigest: string;
+  readonly offset: number;
+  readonly bytes: number;
+}
+
+export interface ReadProgress {
+  readonly bytesRead: number;
+  readonly bytesTotal: number;
+}
+
+/** How much is read at once; between two pieces whoever draws the screen has a turn. */
+const pieceBytes = 4 * 1024 * 1024;
+/** A line that does not end is no row: it would have to be held whole. */
+const lineBytesMax = 256 * 1024 * 1024;
+
+/**
+ * `results.jsonl` or `traces.jsonl`: its facts are held, its texts stay where they are until somebody looks at a row. Lines that
+ * are no rows (torn by a crash, or of something else) are counted and passed over.
+ */
+export class ResultFile {
+  readonly file: string;
+  readonly rows: IndexedRow[] = [];
+  /** Lines that are no rows. */
+  unreadable = 0;
+
+  constructor(file: string) {
+    this.file = file;
+  }
+
+  /** Reads all lines from the beginning. Rows can be used as they come; `onRows` is told of each piece. */
+  async read(onRows: (progress: ReadProgress) => void = () => undefined, signal?: AbortSignal): Promise<this> {
+    const handle = await open(this.file);
+    try {
+      const { size } = await handle.stat();
+      const lines = new Lines((line, offset) => this.#add(line, offset));
+      const piece = Buffer.allocUnsafe(pieceBytes);
+      for (let at = 0; ; ) {
+        signal?.throwIfAborted();
+        const { bytesRead } = await handle.read(piece, 0, pieceBytes, at);
+        if (bytesRead === 0) break;
+        lines.push(piece.subarray(0, bytesRead));
+        at += bytesRead;
+        onRows({ bytesRead: at, bytesTotal: Math.max(at, size) });
+      }
+      lines.end();
+      this.unreadable += lines.tooLong;
+      return this;
+    } finally {
+      await handle.close();
+    }
+  }
+
+  /** All of a row; null where the file is no longer what was read. */
+  async row(index: number): Promise<ResultRow | null> {
+    const { offset, bytes } = this.rows[index]!;
+    let handle: FileHandle | null = null;
+    try {
+      handle = await open(this.file);
+      const line = Buffer.allocUnsafe(bytes);
+      const { bytesRead } = await handle.read(line, 0, bytes, offset);
+      const row = bytesRead === bytes ? rowIn(line) : null;
+      return row && readRow(row);
+    } finally {
+      await handle?.close();
+    }
+  }
+
+  /** Adds to `found` the numbers of those rows in whose texts the words are, upper and lower case alike. */
+  async search(
+    words: string,
+    found: Set<number>,
+    onProgress: (progress: number) => void = () => undefined,
+    signal?: AbortSignal,
+  ): Promise<void> {
+    const wanted = words.toLowerCase();
+    const handle = await open(this.file);
+    try {
+      for (let from = 0; from < this.rows.length; ) {
+        signal?.throwIfAborted();
+        const { offset } = this.rows[from]!;
+        let to = from + 1;
+        while (to < this.rows.length && endOf(this.rows[to]!) - offset <= pieceBytes) to += 1;
+        const piece = Buffer.allocUnsafe(endOf(this.rows[to - 1]!) - offset);
+        await handle.read(piece, 0, piece.length, offset);
+        for (; from < to; from++) {
+          const row = this.rows[from]!;
+          const value = rowIn(piece.subarray(row.offset - offset, endOf(row) - offset));
+          if (value !== null && textsOf(readRow(value)).some((text) => text.toLowerCase().includes(wanted))) found.add(from);
+        }
+        onProgress(from / this.rows.length);
+      }
+    } finally {
+      await handle.close();
+    }
+    if (this.rows.length === 0) onProgress(1);
+  }
+
+  #add(line: Buffer, offset: number): void {
+    const row = rowIn(line);
+    if (row === null) {
+      if (line.length > 0) this.unreadable += 1;
+      return;
+    }
+    const promptDigest = hash('sha256', promptIdentity(row), 'base64').slice(0, 22);
+    this.rows.push({ ...factsOf(row), promptDigest, offset, bytes: line.length });
+  }
+}
+
+function endOf({ offset, bytes }: IndexedRow): number {
+  return offset + bytes;
+}
+
+/** What a person reads of a row. */
+function textsOf({ prompt, completion, answer, error }: ResultRow): string[] {
+  const messages = [...prompt, ...completion].flatMap(({ text, reasoning, calls }) => [
+    text,
+    reasoning,
+    ...calls.map(({ name, arguments: args }) => `${name} ${args}`),
+  ]);
+  return [...messages, answer ?? '', error?.message ?? ''];
+}
+
+function rowIn(line: Buffer): { readonly [key: string]: unknown } | null {
+  try {
+    const value: unknown = JSON.parse(line.toString('utf8'));
+    return isEpisode(value) ? rowOfEpisode(value) : isRow(value) ? value : null;
+  } catch {
+    return null; // counted
+  }
+}
+
+/** Lines out of pieces; one that is longer than a row may be is dropped. */
+class Lines {
+  readonly #take: (line: Buffer, offset: number) => void;
+  #begun: Buffer[] = [];
+  #begunBytes = 0;
+  /** Of what comes next. */
+  #offset = 0;
+  tooLong = 0;
+
+  constructor(take: (line: Buffer, offset: number) => void) {
+    this.#take = take;
+  }
+
+  push(piece: Buffer): void {
+    let from = 0;
+    for (let end = piece.indexOf(0x0a); end >= 0; end = piece.indexOf(0x0a, from)) {
+      this.#finish(piece.subarray(from, end));
+      this.#offset += 1;
+      from = end + 1;
+    }
+    const rest = piece.subarray(from);
+    this.#begunBytes += rest.length;
+    // A copy: the piece is read into again.
+    if (this.#begunBytes <= lineBytesMax) this.#begun.push(Buffer.from(rest));
+    else this.#begun = [];
+  }
+
+  /** A last line without an end may be whole. */
+  end(): void {
+    if (this.#begunBytes > 0) this.#finish(Buffer.alloc(0));
+  }
+
+  #finish(last: Buffer): void {
+    const bytes = this.#begunBytes + last.length;
+    if (bytes > lineBytesMax) this.tooLong += 1;
+    else this.#take(this.#begun.length === 0 ? last : Buffer.concat([...this.#begun, last]), this.#offset);
+    this.#offset += bytes;
+    [this.#begun, this.#begunBytes] = [[], 0];
+  }
+}

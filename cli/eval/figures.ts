@@ -1,0 +1,111 @@
+import type { JsonValue } from '../../core/spec/run-spec.ts';
+import type { ExampleDifference } from '../../core/eval/comparison.ts';
+import type { Bin } from '../../core/eval/distribution.ts';
+import type { ResultMetadata } from '../../core/eval/result-metadata.ts';
+import type { EvaluationFigures, NumberSummary } from '../../core/eval/summary.ts';
+import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
+import { onOneLine } from '../plain-text.ts';
+
+/** Figures of evaluations as texts, for whatever shows them. */
+
+/** At most three digits after the point; – for nothing. */
+export function figure(value: number | null | undefined): string {
+  if (value == null) return '–';
+  if (Number.isInteger(value)) return String(value);
+  const size = Math.abs(value);
+  return size < 0.0005 || size >= 1e6 ? value.toExponential(1) : value.toFixed(3);
+}
+
+/** With its sign. */
+export function change(value: number): string {
+  return `${value > 0 ? '+' : ''}${figure(value)}`;
+}
+
+/** A count with its noun: `1 row`, `2 rows`. */
+export function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`;
+}
+
+/** `ENV · MODEL · ID`. */
+export function titleOf({ environment, model, id }: Pick<FoundEvaluation, 'environment' | 'model' | 'id'>): string {
+  return onOneLine(`${environment} · ${model} · ${id}`);
+}
+
+/** Each bin's range, its count, and a bar of at most so many columns. */
+export function histogram(bins: readonly Bin[], columns: number): { range: string; bar: string; count: number }[] {
+  const most = Math.max(1, ...bins.map(({ count }) => count));
+  const edge = (value: number): string => String(Number(value.toPrecision(3)));
+  const ranges = bins.map(({ from, to }) => (from === to ? figure(from) : `${edge(from)} – ${edge(to)}`));
+  const widest = Math.max(0, ...ranges.map(({ length }) => length));
+  return bins.map(({ count }, i) => ({
+    range: ranges[i]!.padStart(widest),
+    bar: count === 0 ? '' : '█'.repeat(Math.max(1, Math.round((count / most) * Math.max(1, columns)))),
+    count,
+  }));
+}
+
+/** Name, count, mean, least, greatest of each metric, under a row of headings; empty where there are none. */
+export function metricRows(metrics: Readonly<Record<string, NumberSummary>>): string[][] {
+  const rows = Object.entries(metrics).map(([name, { count, mean, min, max }]) => [
+    onOneLine(name),
+    String(count),
+    figure(mean),
+    figure(min),
+    figure(max),
+  ]);
+  return rows.length === 0 ? [] : [['', 'count', 'avg', 'min', 'max'], ...rows];
+}
+
+/** Columns of equal width: the first to the left, figures to the right. */
+export function aligned(rows: readonly (readonly string[])[]): string[] {
+  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
+  return rows.map((row) =>
+    row
+      .map((cell, column) => (column === 0 ? cell.padEnd(widths[0]!) : cell.padStart(widths[column]!)))
+      .join('  ')
+      .trimEnd(),
+  );
+}
+
+/** `1 0.500 · 2 0.833`; empty where the evaluation has one rollout of each example. */
+export function passes(at: Readonly<Record<string, number>>): string {
+  return Object.entries(at)
+    .map(([k, value]) => `${k}: ${figure(value)}`)
+    .join('  ');
+}
+
+/** The mean, over what it goes, and what metadata.json says where that is another. */
+export function rewardText({ reward, failures }: EvaluationFigures, { avgReward }: ResultMetadata): string {
+  const failed = failures.reduce((sum, { count }) => sum + count, 0);
+  if (reward === null) return failed > 0 ? 'none: every rollout failed' : 'none in its rows';
+  const over = `mean of ${counted(reward.count, 'rollout')}, ${figure(reward.min)} to ${figure(reward.max)}`;
+  // Half of the last digit that is shown.
+  const differs = avgReward !== null && Math.abs(avgReward - reward.mean) > 5e-4;
+  const why = failed > 0 ? `, which counts ${failed} failed` : '';
+  return `${figure(reward.mean)}  ${over}${differs ? ` (metadata.json: ${figure(avgReward)}${why})` : ''}`;
+}
+
+/** Tokens of a rollout, and dollars. */
+export function usageText({ usage: { input, output } }: EvaluationFigures, { cost }: ResultMetadata): string {
+  const parts = [
+    ...(input ? [`${round(input.mean)} input`] : []),
+    ...(output ? [`${round(output.mean)} output tokens per rollout`] : []),
+    ...(output ? [`${Math.round(output.mean * output.count)} sampled in all`] : []),
+    ...(cost === null ? [] : [`$${cost.toFixed(4)}`]),
+  ];
+  return parts.join(', ');
+}
+
+function round(value: number): number {
+  return Math.round(value * 10) / 10;
+}
+
+/** `0 1 1`, one for each rollout. */
+export function rewardsText(rewards: ExampleDifference['rewards'][number]): string {
+  return rewards.map((reward) => String(Number(reward.toFixed(2)))).join(' ');
+}
+
+/** A setting's value in one line. */
+export function settingText(value: JsonValue): string {
+  return onOneLine(value === null ? '–' : typeof value === 'string' ? value : JSON.stringify(value));
+}

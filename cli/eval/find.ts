@@ -1,0 +1,161 @@
+import { readdir, stat } from 'node:fs/promises';
+import path from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { RatchetError } from '../../core/errors.ts';
+import { firstLineage, runNamePattern } from '../../core/names.ts';
+import { begunLineages, type RunPlace, storeOf } from '../../activities/run-access.ts';
+import type { Found, FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
+import { findEvaluations, usualFolders } from '../../backends/evaluations/folders.ts';
+import { runEvaluations, type RunEvaluation } from '../../backends/evaluations/run-evaluations.ts';
+import { findRunFolder } from '../run-place.ts';
+import { lineageOfStep } from '../run-records.ts';
+
+export interface Wanted {
+  /** Where runs lie, as in `--store`. */
+  readonly store?: string | undefined;
+  /** Of this environment alone. */
+  readonly env?: string | undefined;
+}
+
+/**
+ * What `PATH|RUN[@step]` names: the evaluations in and below a folder, or those of one version of a run, which is the newest
+ * that was evaluated unless a step is given. Refused where there is none, with what was expected and what lies there.
+ */
+export async function namedEvaluations(name: string, wanted: Wanted): Promise<FoundEvaluation[]> {
+  const kind = await kindOf(name);
+  const found = 'run' in kind ? await ofRun(kind, wanted) : await ofFolder(kind.folder);
+  if (wanted.env === undefined) return found;
+  const chosen = found.filter(({ environment }) => environment === wanted.env);
+  if (chosen.length > 0) return chosen;
+  const environments = [...new Set(found.map(({ environment }) => environment))].join(', ');
+  throw new RatchetError('ConfigInvalid', `--env ${wanted.env}: ${name} was evaluated on ${environments}.`);
+}
+
+/** Everything there is to look through: in a folder, of a run, or where evaluations usually are. */
+export async function allEvaluations(name: string | undefined, { store }: Wanted): Promise<Found> {
+  if (name === undefined) return usualEvaluations();
+  const kind = await kindOf(name);
+  if ('run' in kind) {
+    const place = await runPlace(kind, store);
+    const found = await evaluationsOf(place);
+    if (kind.step === null) return found;
+    return { ...found, evaluations: found.evaluations.filter(({ step }) => step === kind.step) };
+  }
+  return withRuns(await findEvaluations(kind.folder), kind.folder);
+}
+
+async function usualEvaluations(): Promise<Found> {
+  const folders = await usualFolders(process.cwd());
+  const all = await Promise.all(folders.map(async (folder) => withRuns(await findEvaluations(folder), folder)));
+  return joined(all);
+}
+
+/** With the evaluations of the runs whose folders lie in this one. */
+async function withRuns(found: Found, folder: string): Promise<Found> {
+  const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
+  const names = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name);
+  const runs: string[] = [];
+  for (const name of names) if (runNamePattern.test(name) && (await isRun(path.join(folder, name)))) runs.push(name);
+  const store = pathToFileURL(folder).href;
+  return joined([found, ...(await Promise.all(runs.map((name) => evaluationsOf({ name, store }))))]);
+}
+
+function joined(all: readonly Found[]): Found {
+  return {
+    evaluations: all.flatMap(({ evaluations }) => evaluations),
+    incomplete: all.flatMap(({ incomplete }) => incomplete),
+  };
+}
+
+type Kind =
+  | { readonly folder: string }
+  | { readonly run: string; readonly store: string | null; readonly step: number | null };
+
+async function kindOf(name: string): Promise<Kind> {
+  const at = /^(.*)@(?:step_|v)?(\d+)$/.exec(name);
+  for (const [place, step] of [[name, null], ...(at ? [[at[1]!, Number(at[2])] as const] : [])] as const) {
+    const folder = path.resolve(place);
+    const found = await stat(folder).catch(() => null);
+    if (!found) continue;
+    if (found.isFile()) {
+      if (/^(results\.jsonl|metadata\.json|traces\.jsonl)$/.test(path.basename(folder)))
+        return { folder: path.dirname(folder) };
+      throw new RatchetError(
+        'ConfigInvalid',
+        `${place} is a file. Expected the folder of an evaluation (results.jsonl and metadata.json), or a run.`,
+      );
+    }
+    if (await isRun(folder)) {
+      return { run: path.basename(folder), store: pathToFileURL(path.dirname(folder)).href, step };
+    }
+    if (step === null) return { folder };
+  }
+  const [run, step] = at ? [at[1]!, Number(at[2])] : [name, null];
+  if (runNamePattern.test(run)) return { run, store: null, step };
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${name} is not there. Expected a folder of an evaluation (outputs/evals/ENV--MODEL/ID), or a run with or without a step (my-run, my-run@20).`,
+  );
+}
+
+async function isRun(folder: string): Promise<boolean> {
+  return (await stat(path.join(folder, 'run.json')).catch(() => null))?.isFile() ?? false;
+}
+
+async function runPlace({ run, store: known }: { run: string; store: string | null }, store: string | undefined) {
+  if (known !== null) return { name: run, store: known };
+  return findRunFolder(run, store).catch((error: unknown) => {
+    if (!(error instanceof RatchetError) || error.code !== 'RunNotFound') throw error;
+    throw new RatchetError('RunNotFound', `${run} is no folder here, and no run: ${error.message}`, { cause: error });
+  });
+}
+
+/** Of all its lineages, what was sampled for training included. */
+async function evaluationsOf(place: RunPlace): Promise<Found<RunEvaluation>> {
+  const lineages = [firstLineage, ...(await begunLineages(place)).map(({ lineage }) => lineage)];
+  return runEvaluations(storeOf(place), lineages, { training: true });
+}
+
+async function ofRun(kind: { run: string; store: string | null; step: number | null }, { store }: Wanted) {
+  const place = await runPlace(kind, store);
+  const all = await evaluationsOf(place);
+  const evaluations = all.evaluations.filter(({ of }) => of === 'evaluation');
+  const current = await onItsWay(place, evaluations);
+  const steps = [...new Set(evaluations.map(({ step }) => step))].sort((a, b) => a - b);
+  const step = kind.step ?? current.at(-1)?.step ?? steps.at(-1);
+  const there = steps.length === 0 ? 'no evaluation has ended' : `steps ${steps.join(', ')} were evaluated`;
+  const from = current.filter((one) => one.step === step);
+  const chosen = from.length > 0 ? from : evaluations.filter((one) => one.step === step);
+  if (chosen.length > 0) return chosen;
+  const wanted = kind.step === null ? 'an evaluation' : `an evaluation of step ${kind.step}`;
+  throw new RatchetError(
+    'RunNotFound',
+    `Expected ${wanted} of run ${place.name}; in ${storeOf(place).uri} ${there}. [eval] in a run file evaluates while it trains.`,
+  );
+}
+
+/** Those of the lineages that led to where the run stands. */
+async function onItsWay(place: RunPlace, evaluations: readonly RunEvaluation[]): Promise<RunEvaluation[]> {
+  if (evaluations.every(({ lineage }) => lineage === evaluations[0]!.lineage)) return [...evaluations];
+  const lineages = new Map<number, string>();
+  for (const { step } of evaluations) {
+    if (!lineages.has(step)) lineages.set(step, await lineageOfStep(place, step));
+  }
+  return evaluations.filter(({ step, lineage }) => lineage === lineages.get(step));
+}
+
+async function ofFolder(folder: string): Promise<FoundEvaluation[]> {
+  const { evaluations, incomplete } = await findEvaluations(folder);
+  if (evaluations.length > 0) return [...evaluations];
+  const here = (await readdir(folder)).sort();
+  const lies =
+    incomplete.length > 0
+      ? incomplete.map(({ where, why }) => `${where} has ${why}`).join('; ')
+      : here.length === 0
+        ? 'it is empty'
+        : `there is ${here.slice(0, 8).join(', ')}${here.length > 8 ? ', …' : ''}`;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${path.relative(process.cwd(), folder) || '.'} holds no evaluation. Expected results.jsonl and metadata.json (or traces.jsonl and configs/resolved/eval.json) in it or below it; ${lies}.`,
+  );
+}

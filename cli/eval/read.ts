@@ -1,0 +1,26 @@
+import { stat } from 'node:fs/promises';
+import { RatchetError } from '../../core/errors.ts';
+import type { EvaluationFigures } from '../../core/eval/summary.ts';
+import { summarize } from '../../core/eval/summary.ts';
+import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
+import { ResultFile } from '../../backends/evaluations/result-file.ts';
+
+/** An evaluation whose rows have been read. */
+export interface ReadEvaluation {
+  readonly found: FoundEvaluation;
+  readonly file: ResultFile;
+  readonly figures: EvaluationFigures;
+}
+
+/** Refused without rows: nothing could be said of it. */
+export async function readEvaluation(found: FoundEvaluation): Promise<ReadEvaluation> {
+  const name = await found.rows();
+  const file = await new ResultFile(name).read();
+  if (file.rows.length > 0) return { found, file, figures: summarize(file.rows) };
+  const { size } = await stat(name);
+  const holds = size === 0 ? 'it is empty' : `it holds ${file.unreadable} lines that are no rows`;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${found.where}: expected rows in ${name.split('/').at(-1)!}; ${holds}. An evaluation writes them as its groups end.`,
+  );
+}

@@ -1,0 +1,247 @@
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Client } from '@temporalio/client';
+import type { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import type { EvaluationInput, EvaluationsInput } from '../../core/eval/evaluation.ts';
+import { taskQueues } from '../../core/names.ts';
+import type { JsonValue } from '../../core/spec/run-spec.ts';
+import { choosePlace, evaluationsIn, newEvaluationId, placeName } from '../../backends/configs/evaluation-folders.ts';
+import {
+  type LoadedEvaluations,
+  loadEvaluationFile,
+  loadEvaluations,
+  type PlannedEvaluation,
+} from '../../backends/configs/load-evaluations.ts';
+import { resolveStoreUri } from '../../backends/store/index.ts';
+import { readRunningStack } from '../../workers/project-lock.ts';
+import type { evaluate } from '../../workflows/evaluate.ts';
+import { openPlace } from '../commands/train.ts';
+import { connect, temporalOf } from '../connection.ts';
+import { watchStack, whenLeft } from '../watch-run.ts';
+import { evaluationTeller } from './teller.ts';
+import { describePlan } from './plan-lines.ts';
+import { folderOfVersion, isModelFolder, type ServedModel, serveModel, versionOfRun } from './local-model.ts';
+import { evalRunCommand, type EvalRunOptions, settingsOf } from './run-options.ts';
+import { isRunning, watchEvaluation } from './watch-evaluation.ts';
+
+const help = `
+Examples:
+  ratchet eval run reverse-text -m gpt-4.1-mini -p openai -n 20     an API; its key is in OPENAI_API_KEY
+  ratchet eval run reverse-text -m my-model -b http://localhost:8000/v1
+  ratchet eval run configs/eval/suite.toml                          every [[eval]] and [[ablation]] of a file
+  ratchet eval run reverse-text --run my-run --step 50              a checkpoint of a run
+  ratchet eval run reverse-text -m ./models/small                   a folder with a model: it is served meanwhile
+
+What is finished is never sampled again. The same command goes on with an evaluation that was interrupted; --resume also with one
+that has failed rollouts or wants more examples. Without -b and -p the model is looked for in the endpoints file, else it is asked at
+Prime Inference if PRIME_API_KEY is set. Beside a file, options hold for each of its evaluations.
+`;
+
+/** `ratchet eval run`. */
+export const runCommand: Command = evalRunCommand()
+  .addHelpText('after', help)
+  .action(async (what: string, options: EvalRunOptions) => {
+    process.exitCode = await run(what, options);
+  });
+
+/** What is evaluated, ready to be handed to a workflow. */
+interface Prepared {
+  readonly workflowId: string;
+  readonly summary: string;
+  readonly input: EvaluationInput | EvaluationsInput;
+  readonly goesOn: boolean;
+}
+
+async function run(what: string, options: EvalRunOptions): Promise<number> {
+  const projectFolder = process.cwd();
+  const teller = evaluationTeller(options);
+  const settings = settingsOf(options);
+  const loaded = await load(what, withoutModel(settings, options), options, projectFolder);
+  for (const line of loaded.warnings) teller.say(`warning: ${line}`);
+  for (const { said } of loaded.evaluations) if (said !== null) teller.say(said);
+  if (options.dryRun) {
+    for (const line of describePlan(loaded.evaluations)) teller.say(line);
+    return 0;
+  }
+  const keys = keysOf(loaded);
+  await requireKeys(keys, projectFolder);
+  const { interrupted, stop: stopListening } = whenLeft();
+  const served = await serve(options, settings, loaded, { projectFolder, log: teller.say });
+  const storeUri = resolveStoreUri(options.store ?? 'file:outputs', projectFolder);
+  const needs = { storeUri, workersSee: keys };
+  const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
+  if (!stage) {
+    await served?.stop();
+    return 130;
+  }
+  const { client, close } = await connect(temporalOf(stage, stage.address));
+  const watched = watchStack(projectFolder, stage.pid);
+  try {
+    const evaluations = served === null ? loaded.evaluations : loaded.evaluations.map((one) => askedAt(one, served));
+    const prepared = await prepare(what, evaluations, { options, projectFolder, client });
+    const handle = await client.workflow.start<typeof evaluate>('evaluate', {
+      workflowId: prepared.workflowId,
+      taskQueue: taskQueues.orchestrator,
+      args: [prepared.input],
+      // A server that this command started is another one each time.
+      workflowIdConflictPolicy: served === null ? 'USE_EXISTING' : 'TERMINATE_EXISTING',
+      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+      workflowTaskTimeout: '5s',
+      staticSummary: prepared.summary,
+    });
+    if (prepared.goesOn) teller.say('goes on where it was interrupted');
+    if (stage.uiUrl) teller.say(`Temporal UI  ${stage.uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}`); // prettier-ignore
+    return await watchEvaluation(handle, {
+      teller,
+      hasOwnStack: stage.stack !== null,
+      endsWithUs: served !== null,
+      interrupted: interrupted.signal,
+      gone: watched.gone,
+      abbreviated: options.abbreviatedSummary === true,
+    });
+  } finally {
+    watched.stop();
+    stopListening();
+    await close();
+    await stage.stack?.stop();
+    await served?.stop();
+  }
+}
+
+/** A file, or one or several environments by their ids. */
+async function load(
+  what: string,
+  over: Record<string, JsonValue>,
+  options: EvalRunOptions,
+  projectFolder: string,
+): Promise<LoadedEvaluations> {
+  const reading = { projectFolder, over, builtin: options.builtin === true };
+  if (isFile(what)) return loadEvaluationFile(what, reading);
+  const ids = what.split(',').map((id) => id.trim()).filter((id) => id !== ''); // prettier-ignore
+  const text = ids.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
+  const loaded = await loadEvaluations(text, 'command line', reading);
+  if (options.run === undefined) return loaded;
+  const fields = (loaded.evaluations[0]!.input.model as { sampling: Record<string, JsonValue> }).sampling;
+  const model = await versionOfRun(options.run, { step: options.step, store: options.store, sampling: fields });
+  if (options.serve !== undefined) return withModel(loaded, ({ input }) => ({ ...input, model: servedLater(input, model.model) })); // prettier-ignore
+  return withModel(loaded, ({ input }) => ({ ...input, model }));
+}
+
+function isFile(what: string): boolean {
+  return what.endsWith('.toml');
+}
+
+function withModel(
+  { evaluations, warnings }: LoadedEvaluations,
+  change: (one: PlannedEvaluation) => PlannedEvaluation['input'],
+): LoadedEvaluations {
+  return { warnings, evaluations: evaluations.map((one) => ({ ...one, input: change(one) })) };
+}
+
+function servedLater(input: PlannedEvaluation['input'], model: string): EvaluationInput['model'] {
+  return { ...(input.model as Extract<EvaluationInput['model'], { kind: 'endpoint' }>), model, servers: [] };
+}
+
+/** A model of this machine is asked at a server that does not run yet, a run's at its own: neither is looked for among APIs. */
+function withoutModel(settings: Record<string, JsonValue>, options: EvalRunOptions): Record<string, JsonValue> {
+  const isLocal = options.run !== undefined || localFolder(options) !== null;
+  if (!isLocal) return settings;
+  if (settings['api_base_url'] !== undefined || settings['provider'] !== undefined) {
+    throw new RatchetError('ConfigInvalid', `${options.run === undefined ? 'a folder with a model' : '--run'} is evaluated on servers of this machine: -b and -p name others. Leave one of them out.`); // prettier-ignore
+  }
+  const name = localFolder(options) ?? options.run!;
+  return { ...settings, model: path.basename(path.resolve(name)), provider: 'local' };
+}
+
+/** The folder that is to be served: of `--serve FOLDER`, or of `-m FOLDER` where nobody else is named. */
+function localFolder({ serve, model, apiBaseUrl, provider }: EvalRunOptions): string | null {
+  if (typeof serve === 'string') return serve;
+  const isNamed = apiBaseUrl !== undefined || provider !== undefined;
+  return !isNamed && model !== undefined && isModelFolder(model) ? model : null;
+}
+
+async function serve(
+  options: EvalRunOptions,
+  settings: Record<string, JsonValue>,
+  loaded: LoadedEvaluations,
+  around: { readonly projectFolder: string; readonly log: (line: string) => void },
+): Promise<ServedModel | null> {
+  const name = loaded.evaluations[0]!.input.model.model;
+  if (options.run !== undefined) {
+    if (options.serve === undefined) return null;
+    const version = await versionOfRun(options.run, { step: options.step, store: options.store, sampling: {} });
+    return serveModel(await folderOfVersion(version), name, around);
+  }
+  const folder = localFolder(options);
+  if (folder !== null) return serveModel(folder, name, around);
+  if (options.serve === undefined) return null;
+  const said = settings['model'] === undefined ? '' : `, and -m ${String(settings['model'])} is none`;
+  throw new RatchetError('ConfigInvalid', `--serve: expected a folder with a model (config.json and safetensors)${said}; or --run RUN with --step N.`); // prettier-ignore
+}
+
+function askedAt(one: PlannedEvaluation, { url, model }: ServedModel): PlannedEvaluation {
+  const { model: before } = one.input;
+  if (before.kind !== 'endpoint') return one;
+  const servers = [{ model, baseUrl: url, apiKeyVar: null, headers: {} }];
+  return { ...one, input: { ...one.input, model: { ...before, model, servers } } };
+}
+
+function keysOf({ evaluations }: LoadedEvaluations): string[] {
+  const servers = evaluations.flatMap(({ input: { model } }) => (model.kind === 'endpoint' ? model.servers : []));
+  return [...new Set(servers.flatMap(({ apiKeyVar }) => apiKeyVar ?? []))];
+}
+
+/** Workers that run elsewhere, or were started by another command, have an environment of their own. */
+async function requireKeys(keys: readonly string[], projectFolder: string): Promise<void> {
+  const missing = keys.filter((name) => (process.env[name] ?? '') === '');
+  if (missing.length === 0) return;
+  const isOurs = !process.env['TEMPORAL_ADDRESS'] && (await readRunningStack(projectFolder)) === null;
+  if (!isOurs) return;
+  throw new RatchetError('ConfigInvalid', `The model's server asks for a key in the environment variable ${missing.join(', ')}, which is not set here. Set it, or name another with -k.`); // prettier-ignore
+}
+
+/** Each evaluation at its place; several under one workflow. */
+async function prepare(
+  what: string,
+  planned: readonly PlannedEvaluation[],
+  around: { readonly options: EvalRunOptions; readonly projectFolder: string; readonly client: Client },
+): Promise<Prepared> {
+  const { options, projectFolder, client } = around;
+  const goOn = options.fresh ? 'never' : options.resume === undefined ? 'interrupted' : 'unfinished';
+  const stem = path
+    .basename(what, '.toml')
+    .replaceAll(/[^\w.-]+/g, '-')
+    .slice(0, 100);
+  const together = `eval.${stem}${options.fresh ? `.${newEvaluationId()}` : ''}`;
+  const inputs: EvaluationInput[] = [];
+  let goesOn = false;
+  for (const one of planned) {
+    const chosen = await choosePlace(one, {
+      projectFolder,
+      goOn,
+      newId: newEvaluationId(),
+      taken: new Set(inputs.map(({ results }) => placeName(results))),
+      isHeld: async (holder) => planned.length > 1 && !holder.startsWith(together) && isRunning(client, holder),
+    });
+    goesOn ||= chosen.goesOn;
+    inputs.push({ ...one.input, results: chosen.place });
+  }
+  const [first] = inputs as [EvaluationInput];
+  if (inputs.length > 1) {
+    const title = `${inputs.length} evaluations of ${what}`;
+    return { workflowId: together, summary: title, input: { inputs, title }, goesOn };
+  }
+  const { environment, model, results } = first;
+  const own = `eval.${environment.name}.${model.model.replaceAll(/[^\w.@-]+/g, '-')}.${results.name}`;
+  const holder = await holderOf(first, client);
+  return { workflowId: holder ?? own, summary: `${environment.name} · ${model.model}`, input: first, goesOn };
+}
+
+/** The workflow that is at work on it, whatever its name: it is attached to. */
+async function holderOf({ results }: EvaluationInput, client: Client): Promise<string | null> {
+  const folder = fileURLToPath(results.store);
+  const found = (await evaluationsIn(folder)).find(({ id }) => id === results.name);
+  const holder = found?.stored?.request.split('/', 1)[0];
+  return holder !== undefined && (await isRunning(client, holder)) ? holder : null;
+}

@@ -1,0 +1,100 @@
+import { Command } from 'commander';
+import type { ResultMessage, ResultRow } from '../../core/eval/result-rows.ts';
+import { onOneLine } from '../plain-text.ts';
+import { storeOption } from '../store-option.ts';
+import { figure, titleOf } from './figures.ts';
+import { namedEvaluations } from './find.ts';
+import { readEvaluation, type ReadEvaluation } from './read.ts';
+import { summarySections } from './summary-lines.ts';
+
+/** Where nobody says how wide the screen is. */
+const usualColumns = 100;
+/** Characters of an example's prompt and answer. */
+const exampleChars = 300;
+
+export const showCommand = new Command('show')
+  .description(
+    'what evaluations came to: reward and its distribution, metrics, pass@k, usage, failures by cause, an example',
+  )
+  .argument('<path|run[@step]...>', "folders (verifiers' own, too), or versions of runs: my-run, my-run@20")
+  .option('--env <name>', 'of this environment alone')
+  .option('--json', 'a JSON array, one object for each evaluation')
+  .option(...storeOption)
+  .action(async (names: string[], options: ShowOptions) => {
+    const found = [];
+    for (const name of names) found.push(...(await namedEvaluations(name, options)));
+    const shown = [];
+    for (const one of found) shown.push(await readEvaluation(one));
+    process.stdout.write(
+      options.json
+        ? `${JSON.stringify(shown.map(told), null, 2)}\n`
+        : `${(await Promise.all(shown.map((one) => describe(one)))).join('\n\n')}\n`,
+    );
+  });
+
+interface ShowOptions {
+  readonly env?: string;
+  readonly json?: boolean;
+  readonly store?: string;
+}
+
+/** `--json`: one of these for each evaluation. */
+export function told({ found, file, figures }: ReadEvaluation) {
+  const { environment, model, id, where, step, metadata } = found;
+  const { settings, passAtK, passAllK, passThreshold, avgReward, seconds, cost } = metadata;
+  return {
+    environment,
+    model,
+    id,
+    where,
+    step,
+    ...figures,
+    unreadable: file.unreadable,
+    metadata: { avgReward, passAtK, passAllK, passThreshold, seconds, cost, settings },
+  };
+}
+
+/** Without an example where nobody wants one. */
+export async function describe(read: ReadEvaluation, { hasExample = true } = {}): Promise<string> {
+  const { found, figures, file } = read;
+  const columns = process.stdout.isTTY ? process.stdout.columns : usualColumns;
+  const sections = summarySections({ found, figures, unreadable: file.unreadable, columns });
+  const example = hasExample ? await file.row(exampleOf(read)) : null;
+  return [
+    titleOf(found),
+    ...sections.flatMap(({ heading, rows }) => rows.map((row, i) => line(i === 0 ? heading : '', row))),
+    ...(example ? exampleLines(example) : []),
+  ].join('\n');
+}
+
+/** The first that was answered. */
+function exampleOf({ file: { rows } }: ReadEvaluation): number {
+  return Math.max(
+    0,
+    rows.findIndex(({ error }) => error === null),
+  );
+}
+
+function exampleLines({ exampleId, prompt, completion, reward, answer, error }: ResultRow): string[] {
+  const said = completion.map(messageText).filter((text) => text !== '');
+  return [
+    line('example', `#${exampleId}, reward ${figure(reward)}`),
+    line('', `> ${short(prompt.at(-1)?.text ?? '')}`),
+    ...said.map((text) => line('', `< ${short(text)}`)),
+    ...(answer === null ? [] : [line('', `= ${short(answer)}`)]),
+    ...(error === null ? [] : [line('', `! ${short(error.message)}`)]),
+  ];
+}
+
+function messageText({ text, calls }: ResultMessage): string {
+  return [text, ...calls.map(({ name, arguments: args }) => `${name}(${args})`)].filter((part) => part !== '').join(' ');
+}
+
+function short(text: string): string {
+  const plain = onOneLine(text);
+  return plain.length <= exampleChars ? plain : `${plain.slice(0, exampleChars)}…`;
+}
+
+function line(heading: string, text: string): string {
+  return `  ${heading.padEnd(13)} ${text}`.trimEnd();
+}

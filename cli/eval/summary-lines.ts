@@ -1,0 +1,60 @@
+import type { EvaluationFigures } from '../../core/eval/summary.ts';
+import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
+import { onOneLine } from '../plain-text.ts';
+import { aligned, counted, histogram, metricRows, passes, rewardText, settingText, usageText } from './figures.ts';
+
+/** One part of a summary: a heading and its rows. */
+export interface Section {
+  readonly heading: string;
+  readonly rows: readonly string[];
+}
+
+export interface Summarized {
+  readonly found: Pick<FoundEvaluation, 'metadata' | 'where'>;
+  readonly figures: EvaluationFigures;
+  readonly unreadable: number;
+  /** Of what it is drawn in. */
+  readonly columns: number;
+}
+
+/** What an evaluation comes to, part by part; parts of which nothing is known are left out. */
+export function summarySections({ found, figures, unreadable, columns }: Summarized): Section[] {
+  const { metadata, where } = found;
+  const { rollouts, examples, distribution, metrics, truncated, failures } = figures;
+  const bars = histogram(distribution, Math.min(40, columns - 34));
+  const expected = metadata.numExamples === null ? '' : ` of ${metadata.numExamples}`;
+  const all: Section[] = [
+    { heading: 'lies in', rows: [onOneLine(where)] },
+    {
+      heading: 'rollouts',
+      rows: [
+        `${rollouts} of ${counted(examples, 'example')}${examples === metadata.numExamples ? '' : expected}` +
+          (truncated > 0 ? `, ${truncated} truncated` : '') +
+          (unreadable > 0 ? `; ${counted(unreadable, 'line')} unreadable (torn), left out` : ''),
+      ],
+    },
+    { heading: 'reward', rows: [rewardText(figures, metadata)] },
+    {
+      heading: 'distribution',
+      rows: bars.map(({ range, bar, count }) => `${range}  ${String(count).padStart(6)}  ${bar}`.trimEnd()),
+    },
+    { heading: 'metrics', rows: aligned(metricRows(metrics)) },
+    {
+      heading: 'pass@k',
+      rows: [
+        passes(metadata.passAtK) && `any  ${passes(metadata.passAtK)}   (reward ≥ ${metadata.passThreshold})`,
+        passes(metadata.passAllK) && `all  ${passes(metadata.passAllK)}`,
+      ].filter((row) => row !== ''),
+    },
+    { heading: 'usage', rows: [usageText(figures, metadata)].filter((row) => row !== '') },
+    {
+      heading: 'failures',
+      rows: failures.map(({ cause, count, message }) => onOneLine(`${count} × ${cause}: ${message}`)),
+    },
+    {
+      heading: 'settings',
+      rows: Object.entries(metadata.settings).map(([name, value]) => `${onOneLine(name)} = ${settingText(value)}`),
+    },
+  ];
+  return all.filter(({ rows }) => rows.length > 0);
+}

@@ -1,0 +1,25 @@
+import { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import { looksOf } from '../audience.ts';
+import { storeOption } from '../store-option.ts';
+import { allEvaluations } from './find.ts';
+
+export const tuiCommand = new Command('tui')
+  .description('look through evaluations: environments, models, runs, rollouts; two of them side by side')
+  .argument(
+    '[folder|run]',
+    "default: ./outputs/evals, ./environments/*/outputs/evals, and the runs in ./outputs; verifiers' own folders, too",
+  )
+  .option(...storeOption)
+  .action(async (name: string | undefined, options: { readonly store?: string }) => {
+    if (!process.stdin.isTTY || !process.stdout.isTTY) {
+      throw new RatchetError(
+        'ConfigInvalid',
+        `ratchet eval tui needs a terminal. Without one: ratchet eval show ${name ?? 'outputs/evals'}, with --json for programs.`,
+      );
+    }
+    const found = await allEvaluations(name, options);
+    // Only who looks through evaluations waits for it to be loaded.
+    const { browse } = await import('../view/evaluations/browser.ts');
+    await browse({ found, screen: process.stdout, keyboard: process.stdin, shows: looksOf(process.env) });
+  });

@@ -1,0 +1,48 @@
+import type { Line, Span } from '../lines.ts';
+
+/** A row of something that is longer than the screen; `target`: what Enter on it is about. */
+export interface DocumentLine {
+  readonly line: Line;
+  readonly target?: string;
+}
+
+export function plain(text: string, style?: Span['style']): DocumentLine {
+  return { line: [{ text, ...(style ? { style } : {}) }] };
+}
+
+/** As many rows as fit, around the cursor's, which is marked. */
+export function page(lines: readonly DocumentLine[], cursor: number, rows: number): Line[] {
+  const at = within(cursor, lines.length);
+  const first = Math.max(0, Math.min(at - Math.floor(rows / 2), lines.length - rows));
+  return lines
+    .slice(first, first + rows)
+    .map(({ line }, i): Line => [first + i === at ? { text: '▸', style: 'cyan' } : { text: ' ' }, ...line]);
+}
+
+export function within(at: number, count: number): number {
+  return Math.max(0, Math.min(count - 1, at));
+}
+
+/** The line with what is searched for marked, wherever it stands in one of its pieces. */
+export function highlighted(line: Line, words: string): Line {
+  if (words === '') return line;
+  const wanted = words.toLowerCase();
+  return line.flatMap(({ text, style }): Span[] => {
+    const spans: Span[] = [];
+    const lower = text.toLowerCase();
+    // Where lower case has another length (İ) places would not agree.
+    if (lower.length !== text.length) return [{ text, ...(style ? { style } : {}) }];
+    let from = 0;
+    for (let at = lower.indexOf(wanted); at >= 0; at = lower.indexOf(wanted, from)) {
+      if (at > from) spans.push({ text: text.slice(from, at), ...(style ? { style } : {}) });
+      spans.push({ text: text.slice(at, at + wanted.length), style: 'inverse' });
+      from = at + wanted.length;
+    }
+    if (from < text.length) spans.push({ text: text.slice(from), ...(style ? { style } : {}) });
+    return spans;
+  });
+}
+
+export function textOfLine(line: Line): string {
+  return line.map(({ text }) => text).join('');
+}

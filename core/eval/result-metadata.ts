@@ -1,0 +1,92 @@
+import type { JsonValue } from '../spec/run-spec.ts';
+
+/** `metadata.json` of an evaluation, as verifiers and Ratchet write it; what is missing is null or empty. */
+export interface ResultMetadata {
+  readonly environment: string;
+  readonly model: string;
+  readonly numExamples: number | null;
+  readonly rolloutsPerExample: number | null;
+  /** Reward from which a rollout counts as right. */
+  readonly passThreshold: number;
+  /** As its writer counted: over all rows, those of failed rollouts with the reward they were given. */
+  readonly avgReward: number | null;
+  readonly passAtK: Readonly<Record<string, number>>;
+  readonly passAllK: Readonly<Record<string, number>>;
+  readonly seconds: number | null;
+  /** In dollars. */
+  readonly cost: number | null;
+  /** Policy version, of a run's own evaluations. */
+  readonly step: number | null;
+  /** All that somebody chose, by a name with dots: `sampling_args.temperature`. Sorted by name. */
+  readonly settings: Readonly<Record<string, JsonValue>>;
+}
+
+/** What verifiers takes where nothing is said. */
+const passThresholdUsual = 0.5;
+
+/** Those that say what was evaluated and how, in the order in which they are shown. */
+const settingNames = [
+  'env_id',
+  'env_args',
+  'model',
+  'base_url',
+  'num_examples',
+  'rollouts_per_example',
+  'shuffle',
+  'shuffle_seed',
+  'sampling_args',
+  'pass_threshold',
+  'version_info',
+];
+
+/** Null where it is no object. */
+export function readMetadata(value: unknown): ResultMetadata | null {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return null;
+  const metadata = value as Readonly<Record<string, JsonValue>>;
+  const number = (name: string): number | null => (typeof metadata[name] === 'number' ? metadata[name] : null);
+  const text = (name: string): string => (typeof metadata[name] === 'string' ? metadata[name] : '');
+  const cost = metadata['cost'];
+  return {
+    environment: text('env_id'),
+    model: text('model'),
+    numExamples: number('num_examples'),
+    rolloutsPerExample: number('rollouts_per_example'),
+    passThreshold: number('pass_threshold') ?? passThresholdUsual,
+    avgReward: number('avg_reward'),
+    passAtK: numbersOf(metadata['pass_at_k']),
+    passAllK: numbersOf(metadata['pass_all_k']),
+    seconds: number('time'),
+    cost: typeof cost === 'number' ? cost : (numbersOf(cost)['total_usd'] ?? null),
+    step: number('step'),
+    settings: Object.fromEntries(settingNames.flatMap((name) => flat(name, metadata[name]))),
+  };
+}
+
+/** An object's leaves under dotted names; empty objects and nulls are left out: nobody chose them. */
+function flat(name: string, value: JsonValue | undefined): [string, JsonValue][] {
+  if (value == null || value === '') return [];
+  if (typeof value !== 'object' || Array.isArray(value)) return [[name, value]];
+  return Object.keys(value)
+    .sort()
+    .flatMap((key) => flat(`${name}.${key}`, value[key]));
+}
+
+function numbersOf(value: JsonValue | undefined): Record<string, number> {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return {};
+  return Object.fromEntries(
+    Object.entries(value).filter((entry): entry is [string, number] => typeof entry[1] === 'number'),
+  );
+}
+
+/** A setting that is not the same everywhere; `values` in the order of what is compared, null where it is not set. */
+export interface SettingDifference {
+  readonly name: string;
+  readonly values: readonly (JsonValue | null)[];
+}
+
+export function differentSettings(all: readonly Pick<ResultMetadata, 'settings'>[]): SettingDifference[] {
+  const names = [...new Set(all.flatMap(({ settings }) => Object.keys(settings)))];
+  return names
+    .map((name) => ({ name, values: all.map(({ settings }) => settings[name] ?? null) }))
+    .filter(({ values }) => new Set(values.map((value) => JSON.stringify(value))).size > 1);
+}

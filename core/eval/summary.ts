@@ -1,0 +1,101 @@
+import { type Bin, distribution } from './distribution.ts';
+import type { RowFacts } from './result-rows.ts';
+
+/** What an evaluation comes to, counted from its rows. */
+export interface EvaluationFigures {
+  readonly rollouts: number;
+  readonly examples: number;
+  /** Of rollouts that have a reward. Null where none has. */
+  readonly reward: NumberSummary | null;
+  readonly distribution: readonly Bin[];
+  readonly metrics: Readonly<Record<string, NumberSummary>>;
+  readonly usage: { readonly input: NumberSummary | null; readonly output: NumberSummary | null };
+  readonly truncated: number;
+  /** Failed rollouts by cause, the most frequent first, each with a message that one of them has. */
+  readonly failures: readonly { readonly cause: string; readonly count: number; readonly message: string }[];
+}
+
+export interface NumberSummary {
+  readonly count: number;
+  readonly mean: number;
+  readonly min: number;
+  readonly max: number;
+}
+
+/** Counts rows as they come; `figures` may be asked at any time. */
+export class Summing {
+  readonly #rewards: number[] = [];
+  readonly #metrics = new Map<string, Tally>();
+  readonly #input = new Tally();
+  readonly #output = new Tally();
+  readonly #examples = new Set<string>();
+  readonly #failures = new Map<string, { count: number; message: string }>();
+  #rollouts = 0;
+  #truncated = 0;
+
+  add({ exampleId, reward, error, metrics, inputTokens, outputTokens, isTruncated }: RowFacts): void {
+    this.#rollouts += 1;
+    this.#examples.add(exampleId);
+    if (isTruncated) this.#truncated += 1;
+    if (inputTokens !== null) this.#input.add(inputTokens);
+    if (outputTokens !== null) this.#output.add(outputTokens);
+    if (error !== null) {
+      const known = this.#failures.get(error.cause);
+      this.#failures.set(error.cause, { count: (known?.count ?? 0) + 1, message: known?.message ?? error.message });
+      return; // its metrics are of something that did not happen
+    }
+    if (reward !== null) this.#rewards.push(reward);
+    for (const name in metrics) {
+      let tally = this.#metrics.get(name);
+      if (!tally) this.#metrics.set(name, (tally = new Tally()));
+      tally.add(metrics[name]!);
+    }
+  }
+
+  figures(): EvaluationFigures {
+    return {
+      rollouts: this.#rollouts,
+      examples: this.#examples.size,
+      reward: summaryOf(this.#rewards),
+      distribution: distribution(this.#rewards),
+      metrics: Object.fromEntries([...this.#metrics].map(([name, tally]) => [name, tally.summary()!])),
+      usage: { input: this.#input.summary(), output: this.#output.summary() },
+      truncated: this.#truncated,
+      failures: [...this.#failures]
+        .map(([cause, { count, message }]) => ({ cause, count, message }))
+        .sort((a, b) => b.count - a.count || a.cause.localeCompare(b.cause)),
+    };
+  }
+}
+
+export function summarize(rows: readonly RowFacts[]): EvaluationFigures {
+  const summing = new Summing();
+  for (const row of rows) summing.add(row);
+  return summing.figures();
+}
+
+/** Null of no values. */
+export function summaryOf(values: readonly number[]): NumberSummary | null {
+  const tally = new Tally();
+  for (const value of values) tally.add(value);
+  return tally.summary();
+}
+
+class Tally {
+  #count = 0;
+  #sum = 0;
+  #min = Number.POSITIVE_INFINITY;
+  #max = Number.NEGATIVE_INFINITY;
+
+  add(value: number): void {
+    this.#count += 1;
+    this.#sum += value;
+    this.#min = Math.min(this.#min, value);
+    this.#max = Math.max(this.#max, value);
+  }
+
+  summary(): NumberSummary | null {
+    if (this.#count === 0) return null;
+    return { count: this.#count, mean: this.#sum / this.#count, min: this.#min, max: this.#max };
+  }
+}

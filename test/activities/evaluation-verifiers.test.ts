@@ -1,0 +1,98 @@
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { readdir } from 'node:fs/promises';
+import path from 'node:path';
+import { after, test } from 'node:test';
+import { promisify } from 'node:util';
+import { closeProcesses } from '../../backends/processes-open.ts';
+import type { ContentServer } from '../../bench/content-server.ts';
+import type { EvaluationInput } from '../../core/eval/evaluation.ts';
+import type { JsonValue } from '../../core/spec/run-spec.ts';
+import { installVerifiers, modulePaths } from '../backends/python-bridge.ts';
+import { evaluateAll, evaluationFolder, evaluationId, inputFor, metadataIn, rowsIn, serve } from './evaluation-runs.ts';
+
+/** The real package: its own vf-eval and ours, on the same environment, against servers that answer the same. */
+const installed = await installVerifiers('verifiers-v0-requirements.txt');
+const { why: skip } = installed;
+const run = promisify(execFile);
+process.env['PYTHONPATH'] = modulePaths.join(path.delimiter);
+after(() => closeProcesses());
+
+interface Asked {
+  readonly env: string;
+  readonly args?: Record<string, JsonValue>;
+  readonly examples: number;
+  readonly rollouts: number;
+  readonly flags?: readonly string[];
+  readonly over?: Partial<EvaluationInput>;
+}
+
+/** One that is often right, and calls nothing. */
+const answer = ({ content, times }: { content: string; times: number }): string => {
+  const word = /Spell (\S+) backwards/.exec(content)?.[1];
+  if (word === undefined) return `my guess is ${content.length}`;
+  const right = [...word].reverse().join('');
+  return (word.length + word.charCodeAt(word.length - 1) + times) % 3 === 0 ? 'no idea' : `<answer>${right}</answer>`;
+};
+
+async function ofVerifiers(folder: string, { url }: ContentServer, { env, args = {}, examples, rollouts, flags = [] }: Asked): Promise<string> { // prettier-ignore
+  const line = [env, '-m', 'mock', '-b', `${url}/v1`, '-k', 'MOCK_KEY', '-a', JSON.stringify(args)];
+  const counts = ['-n', String(examples), '-r', String(rollouts), '-T', '0', '-t', '32', '-s', '-d', '-c', '1'];
+  const options = { cwd: folder, env: { ...process.env, MOCK_KEY: 'none', HF_HUB_OFFLINE: '1' } };
+  const { python } = installed;
+  const main = 'from verifiers.legacy.scripts.eval import main; main()';
+  await run(python, ['-c', main, ...line, ...counts, '--disable-env-server', ...flags], options);
+  const runs = path.join(folder, 'outputs', 'evals', `${env}--mock`);
+  return path.join(runs, (await readdir(runs))[0]!);
+}
+
+const venv = path.dirname(path.dirname(installed.python));
+
+function ours(folder: string, server: ContentServer, { env, args = {}, examples, rollouts, over }: Asked): EvaluationInput { // prettier-ignore
+  const python = { module: env.replaceAll('-', '_'), api: 'v0' as const, folder: venv, verifiers: '0.3.1', version: '' };
+  return inputFor(folder, server, {
+    environment: { id: env, name: env, args, python },
+    numExamples: examples,
+    rolloutsPerExample: rollouts,
+    maxConcurrent: 1,
+    ...over,
+  });
+}
+
+/** Sums in another order differ in their last bit. */
+function rounded(value: unknown): unknown {
+  return JSON.parse(JSON.stringify(value, (_, inner: unknown) => typeof inner === 'number' ? Number(inner.toPrecision(13)) : inner)); // prettier-ignore
+}
+
+/** What cannot be the same: when, where, and by which code. */
+const notCompared = ['time', 'base_url', 'version_info'];
+
+for (const asked of [
+  { env: 'toy_single', examples: 5, rollouts: 4 },
+  { env: 'toy_single', args: { group: true }, examples: 4, rollouts: 3 },
+  { env: 'toy_single', examples: 3, rollouts: 2, flags: ['-i'], over: { independentScoring: true } },
+  { env: 'toy_single', examples: 2, rollouts: 1 },
+  { env: 'toy_multi', examples: 4, rollouts: 2 },
+] satisfies Asked[]) {
+  const named = `${asked.env}${'args' in asked ? ' with a reward over the group' : ''}${'flags' in asked ? ', scored one by one' : ''}`;
+  test(`metadata and rewards are those of vf-eval 0.3.1, field by field: ${named}, ${asked.examples} × ${asked.rollouts}`, { skip }, async (t) => {
+    const [theirsAt, oursAt] = [await evaluationFolder(t), await evaluationFolder(t)];
+    const theirs = await ofVerifiers(theirsAt, await serve(t, { answer, varies: 'count' }), asked);
+    await evaluateAll(ours(oursAt, await serve(t, { answer, varies: 'count' }), asked));
+    const own = path.join(oursAt, evaluationId);
+    const [expected, received] = [await metadataIn(theirs), await metadataIn(own)];
+    for (const key of notCompared) {
+      assert.ok(key in received, key);
+      delete expected[key];
+      delete received[key];
+    }
+    assert.deepEqual(rounded(received), rounded(expected));
+    const facts = (row: Record<string, unknown>) => [row['example_id'], row['reward'], row['metrics'], row['token_usage'], row['completion']]; // prettier-ignore
+    const byExample = (rows: Record<string, unknown>[]) => rows.map(facts).sort((a, b) => JSON.stringify(a) < JSON.stringify(b) ? -1 : 1); // prettier-ignore
+    assert.deepEqual(rounded(byExample(await rowsIn(own))), rounded(byExample(await rowsIn(theirs))));
+    const columns = (rows: Record<string, unknown>[]) => new Set(rows.flatMap((row) => Object.keys(row)));
+    const known = columns(await rowsIn(own));
+    const missing = [...columns(await rowsIn(theirs))].filter((name) => !known.has(name));
+    assert.deepEqual(missing, []);
+  });
+}
