@@ -71,11 +71,11 @@ export async function optimizePrompt(
     const before = state.candidates.length;
     const scope = new CancellationScope();
     sitting = scope;
-    const { waitingOn, calls, maxCalls } = desk.status();
+    const { waitingOn, calls, maxCalls, told: begunAt } = desk.status();
     const summary = `${calls} of ${maxCalls} calls: ${waitingOn.join(', ')}`.slice(0, 200);
     try {
       const { answers, ...account } = await scope.run(() =>
-        promptSittings.holdSitting.executeWithOptions({ summary }, [{ handle, state }]),
+        promptSittings.holdSitting.executeWithOptions({ summary }, [{ handle, state, begunAt }]),
       );
       for (const batch of answers) {
         state = settle(state, batch);

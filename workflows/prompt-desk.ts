@@ -117,7 +117,7 @@ export class PromptDesk {
   }
 
   status(): PromptSearchStatus {
-    const { givenUp, failed, firstFailure } = this.#told;
+    const { givenUp, failed, firstFailure, sequence: told } = this.#told;
     const figures = this.#state === null ? nothingYet : figuresOf(this.#state);
     const names = this.#handle ?? this.#known;
     return {
@@ -131,6 +131,7 @@ export class PromptDesk {
       givenUp,
       failed,
       firstFailure,
+      told,
     };
   }
 

@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { figuresOf, tellings } from '../../core/gepa/figures.ts';
 import type { Comparison, PromptSearchEvent, PromptSearchHandle, SearchFigures, Sitting, SittingInput } from '../../core/gepa/prompt-search.ts'; // prettier-ignore
@@ -15,6 +16,8 @@ export interface SittingProgress {
   /** The newest things that happened in it, with the numbers that its workflow will give them counted from its beginning. */
   readonly told: readonly (Pick<PromptSearchEvent, 'kind' | 'text' | 'values'> & { readonly number: number })[];
   readonly failed: number;
+  /** Events that were told before it. */
+  readonly begunAt: number;
 }
 
 const toldInHeartbeats = 8;
@@ -26,16 +29,17 @@ const toldInHeartbeats = 8;
  */
 export const createHoldSitting =
   (dependencies: EvaluateDependencies) =>
-  async ({ handle, state }: SittingInput): Promise<Sitting> => {
+  async ({ handle, state, begunAt }: SittingInput): Promise<Sitting> => {
     let sitting: OpenSitting | null = null;
     return withHeartbeat(
       async (cancelled) => {
         const broken = new AbortController();
+        setMaxListeners(0, broken.signal); // every rollout listens
         const search = await OpenedSearch.open(dependencies, handle, broken.signal);
         sitting = new OpenSitting(search, state);
         return sitting.finish(cancelled, broken);
       },
-      () => sitting?.progress(),
+      () => sitting && { ...sitting.progress(), begunAt },
     );
   };
 
@@ -56,7 +60,7 @@ class OpenSitting {
     this.#state = state;
   }
 
-  progress(): SittingProgress {
+  progress(): Omit<SittingProgress, 'begunAt'> {
     return {
       figures: figuresOf(this.#state),
       told: this.#told.slice(-toldInHeartbeats),

@@ -98,6 +98,8 @@ export interface PromptSearchHandle {
 export interface SittingInput {
   readonly handle: PromptSearchHandle;
   readonly state: SearchState;
+  /** Events that were told before it. */
+  readonly begunAt: number;
 }
 
 /** What a sitting gives: the search after it is what its workflow makes of the answers. */
@@ -146,6 +148,8 @@ export interface PromptSearchStatus extends SearchFigures {
   readonly givenUp: number;
   readonly failed: number;
   readonly firstFailure: string | null;
+  /** Events told so far. */
+  readonly told: number;
 }
 
 /** One thing that happened, for people and programs. */

@@ -136,7 +136,7 @@ export function gepaMetadata(of: GepaMetadataOf): RolloutRow {
 
 /** Who came from whom: candidates below their first parent, two spaces deeper each. */
 export function candidateTree(
-  candidates: readonly Pick<ToldCandidate, 'parents' | 'scores'>[],
+  candidates: readonly { readonly parents: readonly number[]; readonly scores: readonly (number | null)[] }[],
   best: number,
 ): { readonly candidate: number; readonly depth: number; readonly line: string }[] {
   const children = (parent: number | undefined): number[] =>
