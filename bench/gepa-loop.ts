@@ -1,3 +1,4 @@
+import type { ExampleRef } from '../core/gepa/prompt-search.ts';
 import { extractText, reflectionTemplate, renderReflection } from '../core/gepa/reflection-prompt.ts';
 import { next, result, settle, startSearch } from '../core/gepa/search.ts';
 import type {
@@ -61,4 +62,13 @@ export function scoreOn(world: World, texts: Texts, tasks: readonly Task[]): num
 function play(world: World, texts: Texts, task: Task): Played {
   const answer = answerTask(world.seed, Object.values(texts).join('\n\n'), task.input);
   return { task, answer, ...judge(task, answer, world.rules) };
+}
+
+/** The same world with its examples as a search draws them: what it calls 0 is what was drawn first. */
+export function withExamples(
+  world: World,
+  { train, val }: { readonly train: readonly ExampleRef[]; readonly val: readonly ExampleRef[] },
+): World {
+  const pick = (tasks: readonly Task[], refs: readonly ExampleRef[]) => refs.map(([, , example]) => tasks[example]!);
+  return { ...world, train: pick(world.train, train), val: pick(world.val, val) };
 }

@@ -15,6 +15,10 @@ export interface GepaServer {
   /** With `/v1`. */
   readonly url: string;
   stats(): Promise<GepaStats>;
+  /** From its n-th request on it answers nobody, until it is told to. */
+  holdFrom(request: number): void;
+  /** Answers what it held, and everybody from now on. */
+  goOn(): void;
   close(): Promise<void>;
 }
 
@@ -27,6 +31,8 @@ export interface GepaStats {
   readonly distinct_reflect: number;
   /** Whose asker was gone before the answer came. */
   readonly cut_off: number;
+  /** Answers that wait for `goOn`. */
+  readonly held: number;
   readonly rejected: number;
   readonly inflight: number;
   readonly max_inflight: number;
@@ -48,6 +54,8 @@ export async function startGepaServer({ latencyMs = 0, flaky = 0 }: GepaServerOp
   return {
     url,
     stats: async () => (await (await fetch(new URL('/stats', url))).json()) as GepaStats,
+    holdFrom: (request) => void child.send({ holdFrom: request }),
+    goOn: () => void child.send({ holdFrom: null }),
     close: async () => {
       if (child.exitCode !== null || child.signalCode !== null) return;
       const ended = once(child, 'exit');
@@ -74,6 +82,12 @@ function serve({ port, latencyMs, flaky }: { port: number; latencyMs: number; fl
     else process.stdout.write(`${url}\n`);
   });
   process.on('disconnect', () => process.exit(0));
+  let holdFrom = Infinity;
+  const held: (() => void)[] = [];
+  process.on('message', (said: { readonly holdFrom: number | null }) => {
+    holdFrom = said.holdFrom ?? Infinity;
+    if (said.holdFrom === null) for (const answerNow of held.splice(0)) answerNow();
+  });
 
   async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     if (request.method === 'GET' && request.url === '/stats') return send(response, 200, statsNow());
@@ -105,21 +119,24 @@ function serve({ port, latencyMs, flaky }: { port: number; latencyMs: number; fl
     stats.max_inflight = Math.max(stats.max_inflight, stats.inflight);
     const of = (role: string) => body.messages.filter((one) => one.role === role).map(({ content }) => content).join('\n'); // prettier-ignore
     const content = kind === 'task' ? answerTask(seed, of('system'), of('user')) : answerReflection(seed, of('user'), body.seed ?? 0); // prettier-ignore
-    setTimeout(() => {
+    const isHeld = stats.task + stats.reflect >= holdFrom;
+    const say = (): void => {
       stats.inflight -= 1;
-      if (response.destroyed || response.socket?.destroyed === true) {
+      if (response.destroyed || response.socket === null) {
         stats.cut_off += 1;
         return;
       }
       const choice = { index: 0, finish_reason: 'stop', message: { role: 'assistant', content } };
       const usage = { prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 };
       send(response, 200, { id: 'sim', object: 'chat.completion', created: 0, model: body.model, choices: [choice], usage });
-    }, latencyMs);
+    };
+    if (isHeld) held.push(say);
+    else setTimeout(say, latencyMs);
   }
 
   function statsNow(): GepaStats {
     const count = (kind: string): number => [...distinct.values()].filter((one) => one === kind).length;
-    return { ...stats, distinct_task: count('task'), distinct_reflect: count('reflect') };
+    return { ...stats, held: held.length, distinct_task: count('task'), distinct_reflect: count('reflect') };
   }
 }
 

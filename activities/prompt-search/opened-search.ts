@@ -132,9 +132,8 @@ export class OpenedSearch {
     const known = await this.#store.read(key);
     if (known !== null) this.account.adopted += 1;
     try {
-      const given = known === null ? await this.#ask(request) : decodeJson<StoredReflection>(known, key);
-      if (given.text === null) return { kind: 'text', id, text: null };
-      return { kind: 'text', id, text: await this.#texts.put(given.text) };
+      const given = known === null ? await this.#askAndStore(request, key) : decodeJson<StoredReflection>(known, key);
+      return { kind: 'text', id, text: given.text === null ? null : await this.#putText(given.text) };
     } catch (error) {
       if (!(error instanceof RatchetError) || error.isRetryable || error.code === 'CheckpointDamaged') throw error;
       this.#note(`${reflection.model} could not reflect${seed === null ? '' : ` (seed ${seed})`}: ${error.message}`);
@@ -159,13 +158,27 @@ export class OpenedSearch {
       session: `${place.name}/${id}`,
     });
     const text = extractText(said.text);
-    const given: StoredReflection = { answer: said.text, text: text === '' ? null : text, usage: said.usage };
-    // Of two attempts that asked the first decides.
+    return { answer: said.text, text: text === '' ? null : text, usage: said.usage };
+  }
+
+  /** Of two attempts that asked the first decides. */
+  async #askAndStore(request: ReflectRequest, key: string): Promise<StoredReflection> {
+    const given = await this.#ask(request);
     let stored: Uint8Array = encodeJson(given);
-    await whenStoreTakesIt(async () => {
-      stored = (await this.#store.putIfAbsent(searchKeys.reflection(place, id), encodeJson(given))).bytes;
+    const storing = whenStoreTakesIt(async () => {
+      stored = (await this.#store.putIfAbsent(key, encodeJson(given))).bytes;
     }, this.#signal);
-    return decodeJson<StoredReflection>(stored);
+    // Beside each other: whoever finds an answer stores its text again, where that is not there.
+    await Promise.all([storing, given.text === null ? null : this.#putText(given.text)]);
+    return decodeJson<StoredReflection>(stored, key);
+  }
+
+  async #putText(text: string): Promise<string> {
+    let name = '';
+    await whenStoreTakesIt(async () => {
+      name = await this.#texts.put(text);
+    }, this.#signal);
+    return name;
   }
 
   async #tracesOf(id: string): Promise<readonly ScoredRow[]> {

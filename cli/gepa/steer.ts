@@ -1,5 +1,5 @@
 import { Command } from 'commander';
-import { type Client, WorkflowUpdateFailedError } from '@temporalio/client';
+import { type Client, type WorkflowHandle, WorkflowUpdateFailedError } from '@temporalio/client';
 import { RatchetError } from '../../core/errors.ts';
 import { readCount } from '../read-count.ts';
 import { rootMessage } from '../root-message.ts';
@@ -8,7 +8,7 @@ import { withTemporal } from '../with-temporal.ts';
 export const stopCommand = new Command('stop')
   .description('end a search: what is under way is finished, and the best prompt is validated')
   .argument('<search>', 'its id, or its workflow: gepa.ENV.ID')
-  .action(async (search: string) => say(await withTemporal((client) => update(client, search, 'stop', []))));
+  .action(async (search: string) => say(await withTemporal((client) => update(client, search, (handle) => handle.executeUpdate<string, []>('stop')))));
 
 export const raiseCommand = new Command('raise')
   .description('give a search that goes on more calls')
@@ -16,13 +16,18 @@ export const raiseCommand = new Command('raise')
   .argument('<calls>', 'calls in all')
   .action(async (search: string, calls: string) => {
     const maxCalls = readCount('calls', calls);
-    say(await withTemporal((client) => update(client, search, 'raise-budget', [maxCalls])));
+    const raise = (handle: WorkflowHandle) => handle.executeUpdate<string, [number]>('raise-budget', { args: [maxCalls] });
+    say(await withTemporal((client) => update(client, search, raise)));
   });
 
-async function update(client: Client, search: string, name: string, args: number[]): Promise<string> {
+async function update(
+  client: Client,
+  search: string,
+  ask: (handle: WorkflowHandle) => Promise<string>,
+): Promise<string> {
   const handle = client.workflow.getHandle(await findSearch(client, search));
   try {
-    return await handle.executeUpdate<string, number[]>(name, { args });
+    return await ask(handle);
   } catch (error) {
     if (!(error instanceof WorkflowUpdateFailedError)) throw error;
     throw new RatchetError('Unsupported', rootMessage(error), { cause: error });

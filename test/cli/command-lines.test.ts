@@ -96,7 +96,6 @@ describe('a command line whose feature is still to come is known, and says so', 
     'eval tui',
     'eval --client.base-url http://localhost:8007/v1 --weights-dir outputs/weights --env.id my-env',
     'eval --weights-dir outputs/weights --steps 10,50,100 --no-eval-base',
-    'gepa run wiki-search --model m --reflection-model n --max-calls 9 --state-columns tool_calls reasoning_trace',
   ];
   for (const line of lines) {
     test(`ratchet ${line}`, async () => {
