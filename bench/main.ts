@@ -4,6 +4,7 @@ import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
 import { engineTrain } from './engine-train.ts';
 import { faults } from './faults.ts';
+import { gepa } from './gepa.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { rolloutsNative } from './rollouts-native.ts';
@@ -37,6 +38,7 @@ for (const command of [
   statusLatency,
   configs,
   rolloutsNative,
+  gepa,
 ])
   bench.addCommand(command);
 

@@ -45,7 +45,7 @@ export function defaultSettings(options: SearchOptions): SearchSettings {
     skipsTried: true,
     reusesMinibatch: true,
     seedsReflection: true,
-    proposals: Math.min(6, Math.max(2, Math.floor(options.maxCalls / 80))),
+    proposals: Math.min(5, Math.max(2, Math.floor(options.maxCalls / 100))),
     proposalSelection: 'best',
     overlapsValidation: true,
     ...options,
