@@ -48,15 +48,15 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'environments: write one of your own, list them, look at one',
       load: async () => (await import('./commands/env.ts')).envCommand,
     },
-    gepa: {
-      line: "look for a better system prompt; within a budget, durably",
-      load: async () => (await import('./commands/gepa.ts')).gepaCommand,
-    },
   },
-  'Still to come:': {
+  'Evaluate, improve prompts:': {
     eval: {
       line: 'evaluate models and checkpoints; results in the terminal',
       load: async () => (await import('./commands/eval.ts')).evalCommand,
+    },
+    gepa: {
+      line: 'look for a better system prompt, within a budget',
+      load: async () => (await import('./commands/gepa.ts')).gepaCommand,
     },
   },
   'Watch:': {

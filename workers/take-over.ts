@@ -6,6 +6,7 @@ import type proto from '@temporalio/proto';
 import type { OpenedRun, TakenOver, TrainRunInput } from '../activities/index.ts';
 import { memoKeys } from '../core/names.ts';
 import type { AskedOfRun, RunHandle } from '../core/rl/run-state.ts';
+import { takeOverEvaluations } from './take-over-evaluations.ts';
 import type { ContinuedRun } from '../workflows/run-start.ts';
 
 type HistoryEvent = proto.temporal.api.history.v1.IHistoryEvent;
@@ -44,6 +45,9 @@ async function lookOnce({ client, version, say }: TakeOverOptions): Promise<void
         // One run must not keep the others from going on.
         say(`upgrade: run ${workflowId} was begun by other code and could not be taken over: ${messageOf(error)}`);
       }
+    }
+    for (const evaluation of await takeOverEvaluations(client, version, versionOf)) {
+      say(`upgrade: ${evaluation} goes on with what it has finished, under the new code`);
     }
   } catch (error) {
     say(`upgrade: whether there are runs of other code could not be found out: ${messageOf(error)}`);

@@ -223,7 +223,7 @@ class ChunkWork {
     if (isRewardedOutcome(rollout.outcome) && isJudged) return journal.add(rollout);
     if (isRewardedOutcome(rollout.outcome)) return failures.add(rollout); // counted when it is scored
     this.#failed += 1;
-    const isFirst = journal.size().rollouts === 0 && this.#scored.size === 0;
+    const isFirst = journal.size().rollouts === 0 && this.progress().rewarded === 0;
     if (rollout.outcome === 'rejected' && isFirst) {
       this.#refused ??= rollout;
       if (this.#failed >= Math.min(refusedMax, this.progress().of)) throw refusedAll(this.#refused);

@@ -4,11 +4,13 @@ import { differencesOf } from '../../core/eval/same-evaluation.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
+import type { Environment } from '../../backends/environments/types.ts';
 import { showStoreUri, type Store } from '../../backends/store/index.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
 import { withHeartbeat } from '../heartbeat.ts';
 import { storeOf } from '../run-access.ts';
+import { adoptTheirs, differencesFromTheirs } from './adopt-results.ts';
 import { evaluationKeys } from './evaluation-store.ts';
 import { writeMetadata, writeResults } from './write-results.ts';
 
@@ -37,7 +39,7 @@ export const createOpenEvaluation =
       const { length } = environment.evalDataset;
       const examples = input.numExamples < 0 ? length : Math.min(input.numExamples, length);
       if (examples === 0) throw nothingToEvaluate(input, length);
-      const { evaluation, ref } = await openAttempt(store, { input, examples, request, codeVersion });
+      const { evaluation, ref } = await openAttempt(store, environment, { input, examples, request, codeVersion });
       const handle = handleOf(evaluation, ref, [
         ...(environment.warnings ?? []).filter((line) => !isOfTraining(line)),
         ...(input.numExamples > length
@@ -52,6 +54,7 @@ export const createOpenEvaluation =
 /** The newest attempt where it is ours, else the next one. Of several who ask at once each gets its own. */
 async function openAttempt(
   store: Store,
+  environment: Environment,
   {
     input,
     examples,
@@ -62,7 +65,9 @@ async function openAttempt(
   for (;;) {
     const before = await newestAttempt(store, input);
     if (before?.evaluation.request === request) return before;
-    if (before) requireSame(store, before.evaluation, input, examples);
+    const theirs = before === null ? await differencesFromTheirs(store, input, examples) : null;
+    if (before) requireSame(store, differencesOf(before.evaluation.input, input, { before: before.evaluation.examples, now: examples })); // prettier-ignore
+    else if (theirs !== null) requireSame(store, theirs);
     const { chunkExamples } = cutEvaluation({
       examples,
       rolloutsPerExample: input.rolloutsPerExample,
@@ -80,6 +85,7 @@ async function openAttempt(
       openedAt: new Date().toISOString(),
       codeVersion,
     };
+    if (theirs !== null) await adoptTheirs(store, input, environment, { chunkExamples, examples });
     const key = evaluationKeys.attempt(input.results, attempt);
     const { stored, bytes } = await store.putIfAbsent(key, encodeJson(evaluation));
     if (stored) return { evaluation, ref: { key, sha256: sha256(bytes), bytes: bytes.byteLength } };
@@ -99,8 +105,7 @@ async function newestAttempt(
   return { evaluation: decodeJson<StoredEvaluation>(bytes, key), ref };
 }
 
-function requireSame(store: Store, before: StoredEvaluation, input: EvaluationInput, examples: number): void {
-  const differences = differencesOf(before.input, input, { before: before.examples, now: examples });
+function requireSame(store: Store, differences: readonly string[]): void {
   if (differences.length === 0) return;
   throw new RatchetError(
     'ConfigInvalid',

@@ -10,8 +10,10 @@ import type {
   StoredEvaluation,
 } from '../../core/eval/evaluation.ts';
 import { identityOf } from '../../core/eval/same-evaluation.ts';
+import { differencesFromMetadata, goodRowsByExample } from '../../core/eval/verifiers-results.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
+import type { RolloutRow } from '../../core/rl/rollout.ts';
 import type { EvaluationSpec } from '../../core/spec/eval-spec.ts';
 import { resolveStoreUri } from '../store/index.ts';
 
@@ -54,7 +56,8 @@ export async function choosePlace(
   for (const found of goOn === 'never' ? [] : await evaluationsIn(folder)) {
     const place = placeIn(folder, found.id);
     if (!fits(found, input) || taken.has(placeName(place))) continue;
-    if (await isHeld(found.stored!.request.split('/', 1)[0]!)) continue;
+    const holder = found.stored?.request.split('/', 1)[0];
+    if (holder !== undefined && (await isHeld(holder))) continue;
     return { place, goesOn: true };
   }
   return { place: placeIn(folder, newId), goesOn: false };
@@ -80,6 +83,10 @@ export interface FoundEvaluation {
   readonly stored: StoredEvaluation | null;
   /** Of its newest attempt; null = that has not come to its end. */
   readonly summary: EvaluationResult | null;
+  /** What metadata.json says; null where there is none. */
+  readonly metadata: RolloutRow | null;
+  /** Of verifiers' own: rollouts that are finished, and did not fail. */
+  readonly theirs: number;
   readonly changedAt: number;
 }
 
@@ -99,16 +106,24 @@ async function lookAt(folder: string, id: string): Promise<FoundEvaluation | nul
   const attempts = (await readdir(path.join(own, 'evaluation')).catch(() => []))
     .map((name) => Number(/^attempt_(\d+)\.json$/.exec(name)?.[1] ?? 0))
     .filter((number) => number > 0);
-  if (attempts.length === 0) return changedAt === 0 ? null : { id, stored: null, summary: null, changedAt };
-  const newest = Math.max(...attempts);
   const read = async <T>(name: string): Promise<T | null> => {
-    const text = await readFile(path.join(own, 'evaluation', name), 'utf8').catch(() => null);
+    const text = await readFile(path.join(own, name), 'utf8').catch(() => null);
     return text === null ? null : (JSON.parse(text) as T);
   };
+  const metadata = await read<RolloutRow>('metadata.json').catch(() => null); // damaged: it is none to go on with
+  if (attempts.length === 0) {
+    const results = await readFile(path.join(own, 'results.jsonl'), 'utf8').catch(() => null);
+    if (metadata === null || results === null) return null;
+    const theirs = [...goodRowsByExample(results).values()].flat().length;
+    return { id, stored: null, summary: null, metadata, theirs, changedAt };
+  }
+  const newest = Math.max(...attempts);
   return {
     id,
-    stored: await read<StoredEvaluation>(`attempt_${newest}.json`),
-    summary: await read<EvaluationResult>(`summary_${newest}.json`),
+    stored: await read<StoredEvaluation>(`evaluation/attempt_${newest}.json`),
+    summary: await read<EvaluationResult>(`evaluation/summary_${newest}.json`),
+    metadata,
+    theirs: 0,
     changedAt,
   };
 }
@@ -120,13 +135,27 @@ export function isInterrupted({ stored, summary }: FoundEvaluation, input: Omit<
 
 /** The same, or one that has rollouts to play again, or fewer examples than are asked for now. */
 export function isUnfinished(found: FoundEvaluation, input: Omit<EvaluationInput, 'results'>): boolean {
-  const { stored, summary } = found;
-  if (stored === null || !isSame(stored, input)) return false;
+  const { stored, summary, metadata, theirs } = found;
+  if (stored === null) return metadata !== null && isTheirs(metadata, input) && theirs < wantedOf(metadata, input);
+  if (!isSame(stored, input)) return false;
   return summary === null || summary.failed > 0 || isMore(stored, input.numExamples);
 }
 
 function isSame({ input: before }: StoredEvaluation, input: Omit<EvaluationInput, 'results'>): boolean {
   return identityOf(before) === identityOf({ ...input, results: before.results });
+}
+
+function wantedOf(
+  metadata: RolloutRow,
+  { numExamples, rolloutsPerExample }: Omit<EvaluationInput, 'results'>,
+): number {
+  return (numExamples < 0 ? Number(metadata['num_examples']) : numExamples) * rolloutsPerExample;
+}
+
+/** vf-eval's own; how far it came is found out when it is opened. */
+function isTheirs(metadata: RolloutRow, input: Omit<EvaluationInput, 'results'>): boolean {
+  const examples = input.numExamples < 0 ? Infinity : input.numExamples;
+  return differencesFromMetadata(metadata, input, examples).length === 0;
 }
 
 function isMore({ examples, input }: StoredEvaluation, numExamples: number): boolean {

@@ -44,6 +44,8 @@ export interface Environment {
   readonly scoring?: 'stored' | 'in_place';
   /** Of one that scores in place: only whole groups, while all of their rollouts are alive. */
   readonly scoresGroups?: boolean;
+  /** Its rewards compare the rollouts of an example. */
+  readonly isComparing?: boolean;
   /** What it sets for sampling by itself, as request fields; counts where whoever plays it says nothing. */
   readonly sampling?: Readonly<Record<string, JsonValue>>;
   /**

@@ -171,7 +171,7 @@ export class ModelServer {
     if (value !== undefined && value !== '') return value;
     throw new RatchetError(
       'ConfigInvalid',
-      `The inference server at ${this.root} asks for a key in the environment variable ${name}, which is not set here. Set it where the workers are started: \`ratchet train\` hands on what its run file names, \`ratchet dev\` what begins with RATCHET_.`,
+      `The inference server at ${this.root} asks for a key in the environment variable ${name}, which is not set here. Set it where the workers are started: \`ratchet train\` and \`ratchet eval run\` hand on what is named to them, \`ratchet dev\` what begins with RATCHET_.`,
     );
   }
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { readdir } from 'node:fs/promises';
+import { copyFile, mkdir, readdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, test } from 'node:test';
 import { promisify } from 'node:util';
@@ -35,7 +35,12 @@ const answer = ({ content, times }: { content: string; times: number }): string 
   return (word.length + word.charCodeAt(word.length - 1) + times) % 3 === 0 ? 'no idea' : `<answer>${right}</answer>`;
 };
 
-async function ofVerifiers(folder: string, { url }: ContentServer, { env, args = {}, examples, rollouts, flags = [] }: Asked): Promise<string> { // prettier-ignore
+async function ofVerifiers(
+  folder: string,
+  { url }: ContentServer,
+  { env, args = {}, examples, rollouts, flags = [] }: Asked,
+): Promise<string> {
+  // prettier-ignore
   const line = [env, '-m', 'mock', '-b', `${url}/v1`, '-k', 'MOCK_KEY', '-a', JSON.stringify(args)];
   const counts = ['-n', String(examples), '-r', String(rollouts), '-T', '0', '-t', '32', '-s', '-d', '-c', '1'];
   const options = { cwd: folder, env: { ...process.env, MOCK_KEY: 'none', HF_HUB_OFFLINE: '1' } };
@@ -48,7 +53,12 @@ async function ofVerifiers(folder: string, { url }: ContentServer, { env, args =
 
 const venv = path.dirname(path.dirname(installed.python));
 
-function ours(folder: string, server: ContentServer, { env, args = {}, examples, rollouts, over }: Asked): EvaluationInput { // prettier-ignore
+function ours(
+  folder: string,
+  server: ContentServer,
+  { env, args = {}, examples, rollouts, over }: Asked,
+): EvaluationInput {
+  // prettier-ignore
   const python = { module: env.replaceAll('-', '_'), api: 'v0' as const, folder: venv, verifiers: '0.3.1', version: '' };
   return inputFor(folder, server, {
     environment: { id: env, name: env, args, python },
@@ -75,24 +85,55 @@ for (const asked of [
   { env: 'toy_multi', examples: 4, rollouts: 2 },
 ] satisfies Asked[]) {
   const named = `${asked.env}${'args' in asked ? ' with a reward over the group' : ''}${'flags' in asked ? ', scored one by one' : ''}`;
-  test(`metadata and rewards are those of vf-eval 0.3.1, field by field: ${named}, ${asked.examples} × ${asked.rollouts}`, { skip }, async (t) => {
-    const [theirsAt, oursAt] = [await evaluationFolder(t), await evaluationFolder(t)];
-    const theirs = await ofVerifiers(theirsAt, await serve(t, { answer, varies: 'count' }), asked);
-    await evaluateAll(ours(oursAt, await serve(t, { answer, varies: 'count' }), asked));
-    const own = path.join(oursAt, evaluationId);
-    const [expected, received] = [await metadataIn(theirs), await metadataIn(own)];
-    for (const key of notCompared) {
-      assert.ok(key in received, key);
-      delete expected[key];
-      delete received[key];
-    }
-    assert.deepEqual(rounded(received), rounded(expected));
-    const facts = (row: Record<string, unknown>) => [row['example_id'], row['reward'], row['metrics'], row['token_usage'], row['completion']]; // prettier-ignore
-    const byExample = (rows: Record<string, unknown>[]) => rows.map(facts).sort((a, b) => JSON.stringify(a) < JSON.stringify(b) ? -1 : 1); // prettier-ignore
-    assert.deepEqual(rounded(byExample(await rowsIn(own))), rounded(byExample(await rowsIn(theirs))));
-    const columns = (rows: Record<string, unknown>[]) => new Set(rows.flatMap((row) => Object.keys(row)));
-    const known = columns(await rowsIn(own));
-    const missing = [...columns(await rowsIn(theirs))].filter((name) => !known.has(name));
-    assert.deepEqual(missing, []);
-  });
+  test(
+    `metadata and rewards are those of vf-eval 0.3.1, field by field: ${named}, ${asked.examples} × ${asked.rollouts}`,
+    { skip },
+    async (t) => {
+      const [theirsAt, oursAt] = [await evaluationFolder(t), await evaluationFolder(t)];
+      const theirs = await ofVerifiers(theirsAt, await serve(t, { answer, varies: 'count' }), asked);
+      await evaluateAll(ours(oursAt, await serve(t, { answer, varies: 'count' }), asked));
+      const own = path.join(oursAt, evaluationId);
+      const [expected, received] = [await metadataIn(theirs), await metadataIn(own)];
+      for (const key of notCompared) {
+        assert.ok(key in received, key);
+        delete expected[key];
+        delete received[key];
+      }
+      assert.deepEqual(rounded(received), rounded(expected));
+      const facts = (row: Record<string, unknown>) => [row['example_id'], row['reward'], row['metrics'], row['token_usage'], row['completion']]; // prettier-ignore
+      const byExample = (rows: Record<string, unknown>[]) => rows.map(facts).sort((a, b) => JSON.stringify(a) < JSON.stringify(b) ? -1 : 1); // prettier-ignore
+      assert.deepEqual(rounded(byExample(await rowsIn(own))), rounded(byExample(await rowsIn(theirs))));
+      const columns = (rows: Record<string, unknown>[]) => new Set(rows.flatMap((row) => Object.keys(row)));
+      const known = columns(await rowsIn(own));
+      const missing = [...columns(await rowsIn(theirs))].filter((name) => !known.has(name));
+      assert.deepEqual(missing, []);
+    },
+  );
 }
+
+test(
+  'an evaluation that vf-eval began goes on: what is missing, torn or failed is sampled, and nothing else',
+  { skip },
+  async (t) => {
+    const [folder, elsewhere] = [await evaluationFolder(t), await evaluationFolder(t)];
+    const asked: Asked = { env: 'toy_single', examples: 4, rollouts: 3 };
+    const theirs = await ofVerifiers(folder, await serve(t, { answer }), asked);
+    const before = await rowsIn(theirs);
+    const lines = before.map((row, i) => JSON.stringify(i === 4 ? { ...row, error: { error: 'X', message: 'gone' }, reward: 0 } : row)); // prettier-ignore
+    const text = lines.slice(0, 10).join('\n');
+    await mkdir(path.join(elsewhere, evaluationId));
+    await writeFile(path.join(elsewhere, evaluationId, 'results.jsonl'), text.slice(0, -20)); // the tenth is torn
+    await copyFile(path.join(theirs, 'metadata.json'), path.join(elsewhere, evaluationId, 'metadata.json'));
+    const server = await serve(t, { answer });
+    const input = ours(elsewhere, server, asked);
+    const { model } = input;
+    assert.equal(model.kind, 'endpoint');
+    const hot = { ...input, model: { ...model, sampling: { temperature: 1 } } };
+    await assert.rejects(evaluateAll(hot), /sampling_args was .* is \{"temperature":1\}/);
+    const { result } = await evaluateAll(input);
+    assert.equal(server.answered.length, 4); // the failed one, the torn one, and two that were not there
+    assert.deepEqual([result.rollouts, result.failed, result.adopted], [12, 0, 8]);
+    const facts = (rows: Record<string, unknown>[]) => rows.map(({ example_id: id, reward }) => [id, reward]);
+    assert.deepEqual(facts(await rowsIn(path.join(elsewhere, evaluationId))), facts(before));
+  },
+);

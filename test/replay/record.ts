@@ -1,29 +1,56 @@
 import { writeFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import proto from '@temporalio/proto';
+import { startContentServer } from '../../bench/content-server.ts';
 import { openSmallProject, smallRun } from '../e2e/small-run.ts';
 
 /**
- * Records the histories that `replay.test.ts` replays: `npm run record:history`. Recorded once for each shipped shape of
- * the workflow; a history stays here as long as runs of its kind may still be going on somewhere.
+ * Records the histories that `replay.test.ts` replays: `npm run record:history`, with names behind `--` for those alone. Recorded once for
+ * each shipped shape of the workflows; a history stays here as long as runs of its kind may still be going on somewhere.
  */
+const server = await startContentServer({ varies: 'session' });
+const evaluations = `
+model = "mock"
+api_base_url = "${server.url}/v1"
+num_examples = 60
+max_concurrent = 30
+[[eval]]
+id = "reverse-text"
+`;
 const shapes = {
-  'on-policy': smallRun,
-  'async-1': smallRun.replace('max_async_level = 0', 'max_async_level = 1').replace('max_steps = 12', 'max_steps = 6'),
-};
-const project = await openSmallProject(
-  Object.fromEntries(Object.entries(shapes).map(([name, text]) => [`${name}.toml`, text])),
-);
+  'on-policy': { type: 'trainRun', text: smallRun },
+  'async-1': {
+    type: 'trainRun',
+    text: smallRun.replace('max_async_level = 0', 'max_async_level = 1').replace('max_steps = 12', 'max_steps = 6'),
+  },
+  /** A file, whose evaluation is a child. */
+  'evaluate-file': { type: 'evaluate', text: evaluations },
+} as const;
+/** Children that are recorded with their parents. */
+const children = { 'evaluate-file': 'evaluate' } as const;
+
+const asked = process.argv.slice(2);
+const chosen = Object.entries(shapes).filter(([name]) => asked.length === 0 || asked.includes(name));
+const project = await openSmallProject(Object.fromEntries(chosen.map(([name, { text }]) => [`${name}.toml`, text])));
 try {
-  for (const name of Object.keys(shapes)) {
+  for (const [name, { type }] of chosen) {
     const args = { workflowId: name, taskQueue: 'ratchet', args: [`${name}.toml`] };
-    const handle = await project.client.workflow.start('trainRun', args);
+    const handle = await project.client.workflow.start(type, args);
     await handle.result();
-    const history = await handle.fetchHistory();
-    const bytes = proto.temporal.api.history.v1.History.encode(history).finish();
-    await writeFile(fileURLToPath(new URL(`./${name}.history.bin`, import.meta.url)), bytes);
-    process.stdout.write(`${name}: ${history.events?.length ?? 0} events, ${bytes.byteLength} bytes\n`);
+    await keep(name, name);
+    if (!(name in children)) continue;
+    for await (const { workflowId } of project.client.workflow.list({ query: `WorkflowType='${type}'` })) {
+      if (workflowId.startsWith(`${name}.`)) await keep(workflowId, children[name as keyof typeof children]);
+    }
   }
 } finally {
   await project.close();
+  await server.close();
+}
+
+async function keep(workflowId: string, name: string): Promise<void> {
+  const history = await project.client.workflow.getHandle(workflowId).fetchHistory();
+  const bytes = proto.temporal.api.history.v1.History.encode(history).finish();
+  await writeFile(fileURLToPath(new URL(`./${name}.history.bin`, import.meta.url)), bytes);
+  process.stdout.write(`${name}: ${history.events?.length ?? 0} events, ${bytes.byteLength} bytes\n`);
 }

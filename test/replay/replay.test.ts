@@ -16,8 +16,12 @@ before(async () => {
   workflowBundle = await bundleWorkflowCode({ workflowsPath, logger: new DefaultLogger('WARN') });
 });
 
-test('there are recorded histories of both async levels', () => {
-  assert.deepEqual(recorded.toSorted(), ['async-1.history.bin', 'on-policy.history.bin']);
+test('there are recorded histories of both async levels, and of evaluations', () => {
+  const names = ['async-1', 'evaluate-file', 'evaluate', 'on-policy'];
+  assert.deepEqual(
+    recorded.toSorted(),
+    names.map((name) => `${name}.history.bin`).toSorted(),
+  );
 });
 
 for (const name of recorded) {

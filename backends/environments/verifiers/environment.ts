@@ -104,6 +104,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
     rubric: { functions: loaded.reward_names.map((reward, i) => namedOnly(reward, loaded.weights[i] ?? 1)) },
     scoring: loaded.scoring,
     scoresGroups: inGroups,
+    isComparing: loaded.requires_group,
     sampling: loaded.sampling,
     isDeterministic: false,
     isSingleTurn: loaded.is_single_turn,

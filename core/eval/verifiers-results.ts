@@ -1,0 +1,92 @@
+import type { JsonValue } from '../spec/run-spec.ts';
+import type { Rollout, RolloutRow, ToolCall, Turn } from '../rl/rollout.ts';
+import type { EvaluationInput } from './evaluation.ts';
+import { canonical } from './same-evaluation.ts';
+
+/** Results that vf-eval wrote, for an evaluation that goes on with them. */
+
+/** Where its metadata differs from what is asked for, each as `name was …, is …`; vf-eval itself compares no arguments and no sampling. */
+export function differencesFromMetadata(
+  metadata: RolloutRow,
+  input: Omit<EvaluationInput, 'results'>,
+  examples: number,
+): string[] {
+  const { environment, model, rolloutsPerExample, shuffleSeed } = input;
+  const pairs: [name: string, before: unknown, now: unknown][] = [
+    ['env_id', plainId(String(metadata['env_id'])), plainId(environment.id)],
+    ['env_args', metadata['env_args'] ?? {}, environment.args],
+    ['model', metadata['model'], model.model],
+    ['rollouts_per_example', metadata['rollouts_per_example'], rolloutsPerExample],
+    ['shuffle_seed', metadata['shuffle'] === true ? metadata['shuffle_seed'] : null, shuffleSeed],
+    ['sampling_args', samplingOf(metadata['sampling_args']), samplingOf(model.sampling as RolloutRow)],
+  ];
+  const differences = pairs.flatMap(([name, before, now]) => {
+    const [one, other] = [canonical(before), canonical(now)];
+    return one === other ? [] : [`${name} was ${one}, is ${other}`];
+  });
+  const before = Number(metadata['num_examples']);
+  if (examples < before) differences.push(`num_examples was ${before}, is ${examples} (it may only grow)`);
+  return differences;
+}
+
+/** Without what verifiers adds by itself, and what is left out of a request. */
+function samplingOf(sampling: JsonValue | undefined): unknown {
+  const given = Object.entries((sampling ?? {}) as Record<string, JsonValue>).filter(
+    ([name, value]) => value !== null && !(name === 'n' && value === 1) && !(name === 'extra_body' && canonical(value) === '{}'), // prettier-ignore
+  );
+  return Object.fromEntries(given);
+}
+
+function plainId(id: string): string {
+  return id.split('/').at(-1)!.split('@', 1)[0]!.replaceAll('_', '-');
+}
+
+/** The rows of one file by the example they are of, each example's in the order of the file; torn lines and failed rollouts are left out. */
+export function goodRowsByExample(text: string): Map<number, RolloutRow[]> {
+  const rows = new Map<number, RolloutRow[]>();
+  for (const line of text.split('\n')) {
+    const row = parsed(line);
+    const id = row?.['example_id'];
+    if (row === null || typeof id !== 'number' || typeof row['reward'] !== 'number' || row['error'] != null) continue;
+    rows.set(id, [...(rows.get(id) ?? []), row]);
+  }
+  return rows;
+}
+
+function parsed(line: string): RolloutRow | null {
+  try {
+    const value: unknown = JSON.parse(line);
+    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as RolloutRow) : null;
+  } catch {
+    return null; // torn, as when its writer was killed
+  }
+}
+
+/** A row as the rollout it was written of, judged as it says. */
+export function rolloutOfRow(row: RolloutRow, place: Pick<Rollout, 'group' | 'index' | 'exampleId'>): Rollout {
+  const said = Array.isArray(row['completion']) ? (row['completion'] as RolloutRow[]) : [];
+  return {
+    ...place,
+    turns: said.filter(({ role }) => role === 'assistant').map(turnOf),
+    outcome: row['is_truncated'] === true ? 'truncated' : 'ok',
+    record: row,
+    judged: { reward: row['reward'] as number, metrics: (row['metrics'] ?? {}) as Record<string, number> },
+  };
+}
+
+function turnOf({ content, tool_calls: calls }: RolloutRow): Turn {
+  const toolCalls = (Array.isArray(calls) ? calls : []).map((call): ToolCall => {
+    const { name, arguments: args } = (typeof call === 'string' ? JSON.parse(call) : call) as Record<string, string>;
+    return { name: name ?? '', arguments: args ?? '{}' };
+  });
+  return {
+    promptTokenIds: [],
+    tokenIds: [],
+    logprobs: [],
+    text: typeof content === 'string' ? content : '',
+    ...(toolCalls.length === 0 ? {} : { toolCalls }),
+    finishReason: 'stop',
+    said: { usage: null },
+    policyStep: 0,
+  };
+}
