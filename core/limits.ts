@@ -104,7 +104,7 @@ export const evaluationStandstillS = 1_800;
 /** Of one text in what a reflection is told; a trace may have many, and all of them go into one request. */
 export const reflectionCharsMax = 20_000;
 /** A sitting of a search ends with so many answers: they go through history. */
-export const sittingAnswersMax = 256;
+export const sittingAnswersMax = 512;
 /** Or after so long, or so many times what a request takes: at its end nothing new is begun for the length of one. */
 export const sittingMs = 20_000;
 export const sittingRequestsLong = 20;

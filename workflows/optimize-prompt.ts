@@ -88,7 +88,7 @@ export async function optimizePrompt(
       sitting = null;
     }
     desk.is('searching', { state });
-    if (state.candidates.length > before) writing.note();
+    if (state.candidates.length > before && !result(state).isFinished) writing.note(); // else they are written at its end
   }
 
   async function finish(): Promise<PromptSearchResult> {

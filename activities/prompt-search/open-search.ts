@@ -20,7 +20,7 @@ import { showStoreUri } from '../../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
 import { withHeartbeat } from '../heartbeat.ts';
 import { storeOf } from '../run-access.ts';
-import { searchKeys, SearchTexts } from './search-store.ts';
+import { searchKeys, textName } from './search-store.ts';
 
 export interface PlanPromptSearchInput extends PromptFileInput {
   /** Who asks, `WORKFLOW_ID/EXECUTION_ID`. */
@@ -92,13 +92,11 @@ async function drawSearch(
   if (maxCalls < least.calls && !input.isSmallBudgetMeant) throw tooSmallBudget(maxCalls, least.arithmetic);
   const settingsOf = isClassic ? classicSettings : defaultSettings;
   const startTexts = { [systemPrompt]: input.initialPrompt ?? ownPrompt(opened, drawn.train) };
-  const texts = new SearchTexts(storeOf(input.results), input.results);
-  const names = Object.entries(startTexts).map(async ([name, text]) => [name, await texts.put(text)] as const);
   return {
     schemaVersion: 1,
     input,
     settings: settingsOf({ seed, maxCalls, minibatchSize, perfectScore, ...sized }),
-    start: Object.fromEntries(await Promise.all(names)),
+    start: Object.fromEntries(Object.entries(startTexts).map(([component, text]) => [component, textName(text)])),
     startTexts,
     ...drawn,
     warnings: warningsOf(input, opened, { ...sized, test: drawn.test.length }),

@@ -10,25 +10,13 @@ import { environments as allEnvironments, type Environments } from '../../backen
 import { scoreGroup } from '../../backends/environments/score-group.ts';
 import { tracebackOf } from '../../backends/environments/score.ts';
 import { sharedEndpoint } from '../../backends/inference/index.ts';
-import type { Store } from '../../backends/store/index.ts';
-import { decodeJson, decodeRows, encodeJson } from '../../backends/store/objects.ts';
 import type { EvaluateDependencies } from '../evaluation/evaluated-policy.ts';
 import { playRollout } from '../play-rollout.ts';
-import { storeOf } from '../run-access.ts';
+import { AnswerJournal } from './answer-journal.ts';
 import { Gate } from './gate.ts';
 import { type OpenPolicy, openPromptPlayer } from './prompt-player.ts';
 import { recordOf } from './record-of.ts';
-import {
-  lost,
-  type PlayedRow,
-  type RequestRow,
-  type ScoredRow,
-  searchKeys,
-  SearchTexts,
-  storedSearch,
-  type StoredReflection,
-} from './search-store.ts';
-import { StoredRows, whenStoreTakesIt } from './stored-rows.ts';
+import { isScored, type PlayedRow, type ReflectedRow, type ScoredRow, storedSearch, textName } from './search-store.ts';
 
 /** A rollout that is not scored after so long is stored without its score meanwhile: a judge may take its time, or fail. */
 const scoringGraceMs = 25;
@@ -49,28 +37,29 @@ export class OpenedSearch {
   readonly account: RequestAccount = { adopted: 0, failed: 0, firstFailure: null };
   readonly #handle: PromptSearchHandle;
   readonly #stored: StoredPromptSearch;
-  readonly #store: Store;
-  readonly #texts: SearchTexts;
+  readonly #journal: AnswerJournal;
   readonly #environments: Environments;
   readonly #endpoint: NonNullable<EvaluateDependencies['endpoint']>;
   readonly #players: readonly OpenPolicy[];
   readonly #gate: Gate;
   readonly #signal: AbortSignal;
-  /** Rows of requests whose traces are asked for. */
-  readonly #traces = new Map<string, Promise<readonly ScoredRow[]>>();
   readonly #attempt = randomUUID();
 
   private constructor(
     dependencies: EvaluateDependencies,
-    opened: { readonly handle: PromptSearchHandle; readonly stored: StoredPromptSearch; readonly signal: AbortSignal },
+    opened: {
+      readonly handle: PromptSearchHandle;
+      readonly stored: StoredPromptSearch;
+      readonly journal: AnswerJournal;
+      readonly signal: AbortSignal;
+    },
     players: readonly OpenPolicy[],
   ) {
     const { environments = allEnvironments, endpoint = sharedEndpoint } = dependencies;
-    const { handle, stored, signal } = opened;
+    const { handle, stored, journal, signal } = opened;
     this.#handle = handle;
     this.#stored = stored;
-    this.#store = storeOf(handle.place);
-    this.#texts = new SearchTexts(this.#store, handle.place);
+    this.#journal = journal;
     this.#environments = environments;
     this.#endpoint = endpoint;
     this.#players = players;
@@ -88,7 +77,8 @@ export class OpenedSearch {
     const players = await Promise.all(
       input.environments.map((environment) => openPromptPlayer(dependencies, { input, environment, signal })),
     );
-    return new OpenedSearch(dependencies, { handle, stored, signal }, players);
+    const journal = await AnswerJournal.open(handle.place, stored, signal);
+    return new OpenedSearch(dependencies, { handle, stored, journal, signal }, players);
   }
 
   /** Scores of a request, in the order of its examples. Each was a metric call, however it ended. */
@@ -104,120 +94,72 @@ export class OpenedSearch {
 
   /** Plays and scores examples under some texts. `id` names what is asked: asked once more, what lies in the store is not played again. */
   async score(asked: Asked): Promise<readonly ScoredRow[]> {
-    const { id, texts, examples, keepsTraces } = asked;
-    const prefix = searchKeys.request(this.#handle.place, id);
-    const rows = await StoredRows.open<RequestRow>(this.#store, prefix, this.#signal);
-    const known = bestRows(rows.before);
-    const prompt = Object.values(await this.#texts.all(texts)).join('\n\n');
+    const { id, texts, examples } = asked;
+    const prompt = Object.values(this.#journal.texts(texts)).join('\n\n');
     const scored = await allOrFirstFailure(
       examples.map(async (example, index): Promise<ScoredRow> => {
-        const before = known.get(index);
+        const before = this.#journal.rowOf(id, index);
         if (before === undefined || !isScored(before))
-          return this.#gate.through(() => this.#row({ asked, index, example, prompt, rows, before }));
+          return this.#gate.through(() => this.#row({ asked, index, example, prompt, before }));
         this.account.adopted += 1;
         return before;
       }),
     );
     for (const row of scored) this.#count(row);
-    if (keepsTraces) this.#traces.set(id, Promise.resolve(scored));
     return scored;
   }
 
   /** A new text for one component. What the model refuses is an answer without one; a server that is away is thrown. */
   async reflect(request: ReflectRequest): Promise<SearchAnswer> {
-    const { id, seed } = request;
-    const { place } = this.#handle;
+    const { id, seed, iteration } = request;
     const { reflection } = this.#stored.input;
-    const key = searchKeys.reflection(place, id);
-    const known = await this.#store.read(key);
-    if (known !== null) this.account.adopted += 1;
+    const known = this.#journal.reflectionOf(id);
+    if (known !== undefined) this.account.adopted += 1;
     try {
-      const given = known === null ? await this.#askAndStore(request, key) : decodeJson<StoredReflection>(known, key);
-      return { kind: 'text', id, text: given.text === null ? null : await this.#putText(given.text) };
+      const { text } = known ?? (await this.#ask(request));
+      return { kind: 'text', id, text: text === null ? null : textName(text) };
     } catch (error) {
       if (!(error instanceof RatchetError) || error.isRetryable || error.code === 'CheckpointDamaged') throw error;
       this.#note(`${reflection.model} could not reflect${seed === null ? '' : ` (seed ${seed})`}: ${error.message}`);
-      if (error.code === 'InferenceRejected' && request.iteration === 0) throw error; // it is the request, the key or the model
+      if (error.code === 'InferenceRejected' && iteration === 0) throw error; // it is the request, the key or the model
       return { kind: 'failed', id, paid: 0 };
     }
   }
 
-  async #ask(request: ReflectRequest): Promise<StoredReflection> {
-    const { id, component, texts, records, seed } = request;
-    const { place } = this.#handle;
+  async #ask({ id, component, texts, records, seed }: ReflectRequest): Promise<ReflectedRow> {
     const { servers, fields } = this.#stored.input.reflection;
-    const told = await Promise.all(
-      records.map(async ({ request: from, index }) => (await this.#tracesOf(from))[index]?.record ?? {}),
-    );
-    const current = await this.#texts.get(texts[component]!);
-    const content = renderReflection(reflectionTemplate, current, told);
+    const told = records.map(({ request, index }) => this.#journal.scoredRow(request, index).record ?? {});
+    const content = renderReflection(reflectionTemplate, this.#journal.text(texts[component]!), told);
     const said = await this.#endpoint(servers).chat({
       messages: [{ role: 'user', content }],
       fields: { ...fields, ...(seed === null ? {} : { seed }) },
       signal: this.#signal,
-      session: `${place.name}/${id}`,
+      session: `${this.#handle.place.name}/${id}`,
     });
     const text = extractText(said.text);
-    return { answer: said.text, text: text === '' ? null : text, usage: said.usage };
-  }
-
-  /** Of two attempts that asked the first decides. */
-  async #askAndStore(request: ReflectRequest, key: string): Promise<StoredReflection> {
-    const given = await this.#ask(request);
-    let stored: Uint8Array = encodeJson(given);
-    const storing = whenStoreTakesIt(async () => {
-      stored = (await this.#store.putIfAbsent(key, encodeJson(given))).bytes;
-    }, this.#signal);
-    // Beside each other: whoever finds an answer stores its text again, where that is not there.
-    await Promise.all([storing, given.text === null ? null : this.#putText(given.text)]);
-    return decodeJson<StoredReflection>(stored, key);
-  }
-
-  async #putText(text: string): Promise<string> {
-    let name = '';
-    await whenStoreTakesIt(async () => {
-      name = await this.#texts.put(text);
-    }, this.#signal);
-    return name;
-  }
-
-  async #tracesOf(id: string): Promise<readonly ScoredRow[]> {
-    const known = this.#traces.get(id);
-    if (known !== undefined) return known;
-    const reading = this.#readTraces(id);
-    this.#traces.set(id, reading);
-    return reading;
-  }
-
-  async #readTraces(id: string): Promise<readonly ScoredRow[]> {
-    const prefix = searchKeys.request(this.#handle.place, id);
-    const keys = (await this.#store.list(prefix)).filter((key) => /\/part_\d+\.jsonl$/.test(key));
-    if (keys.length === 0) throw lost(this.#store.uri, prefix);
-    const rows: ScoredRow[] = [];
-    for (const key of keys) {
-      for (const row of decodeRows<RequestRow>((await this.#store.read(key)) ?? Buffer.of(), key))
-        if (isScored(row)) rows[row.index] ??= row;
-    }
-    return rows;
+    const row = { request: id, answer: said.text, text: text === '' ? null : text, usage: said.usage };
+    await this.#journal.add(row);
+    return row;
   }
 
   /** Plays and scores one example, or scores what was played. */
   async #row(of: AskedRow): Promise<ScoredRow> {
-    const { index, rows, before, example } = of;
+    const { index, before, example } = of;
     const [at, dataset, exampleId] = example;
-    const rollout = before !== undefined && !isScored(before) ? before.rollout : await this.#play(of);
+    const rollout = before !== undefined ? before.rollout : await this.#play(of);
     const environment = await this.#environments.open(this.#stored.input.environments[at]!);
     const shown = withSystemPrompt(environment[dataset].at(exampleId), of.prompt);
     const isStoredAlready = before !== undefined;
     const around = { timeoutMs: inferenceTimeoutDefaultS * 1000, dataset, signal: this.#signal } as const;
     const scoring = scoreGroup(environment, shown, [rollout], around);
     const slow = setTimeout(() => {
-      if (!isStoredAlready) void rows.add({ index, rollout } satisfies PlayedRow).catch(() => undefined); // its score follows
+      if (!isStoredAlready) void this.#journal.add({ request: of.asked.id, index, rollout }).catch(() => undefined); // its score follows
     }, scoringGraceMs);
     const [scored] = await scoring.finally(() => clearTimeout(slow));
     const { outcome, reward, metrics, error } = scored!;
     const { stateColumns } = this.#stored.input;
     const row: ScoredRow = {
+      request: of.asked.id,
       index,
       example,
       outcome,
@@ -226,7 +168,7 @@ export class OpenedSearch {
       ...(error === undefined ? {} : { error }),
       ...(of.asked.keepsTraces ? { record: recordOf(scored!, shown, stateColumns) } : {}),
     };
-    await rows.add(row);
+    await this.#journal.add(row);
     return row;
   }
 
@@ -272,23 +214,8 @@ interface AskedRow {
   readonly index: number;
   readonly example: ExampleRef;
   readonly prompt: string;
-  readonly rows: StoredRows<RequestRow>;
   /** What an earlier attempt had of it. */
-  readonly before: RequestRow | undefined;
-}
-
-function isScored(row: RequestRow): row is ScoredRow {
-  return 'reward' in row;
-}
-
-/** One for each index: the first that has a score, else the first. */
-function bestRows(rows: readonly RequestRow[]): Map<number, RequestRow> {
-  const best = new Map<number, RequestRow>();
-  for (const row of rows) {
-    const known = best.get(row.index);
-    if (known === undefined || (!isScored(known) && isScored(row))) best.set(row.index, row);
-  }
-  return best;
+  readonly before: PlayedRow | undefined;
 }
 
 /** What goes on is waited for, so that nothing of it is lost; then the first failure is thrown. */

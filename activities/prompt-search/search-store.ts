@@ -1,11 +1,8 @@
+import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
 import type { ExampleRef, PromptSearchHandle, StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
 import type { ReflectionRecord } from '../../core/gepa/reflection-prompt.ts';
-import type { Texts } from '../../core/gepa/search-state.ts';
-import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
-import { RatchetError } from '../../core/errors.ts';
 import type { Outcome, Rollout } from '../../core/rl/rollout.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
-import type { Store } from '../../backends/store/index.ts';
 import { readJson } from '../run-access.ts';
 
 /** Where the parts of a search lie, below its place's prefix. */
@@ -13,14 +10,13 @@ export const searchKeys = {
   search: ({ prefix }: EvaluationPlace) => `${prefix}search/search.json`,
   /** What came of the whole. */
   summary: ({ prefix }: EvaluationPlace) => `${prefix}search/summary.json`,
-  /** All that belongs to one request of the search, named after it. */
-  request: ({ prefix }: EvaluationPlace, id: string) => `${prefix}search/requests/${encodeURIComponent(id)}/`,
-  reflection: (place: EvaluationPlace, id: string) => `${searchKeys.request(place, id)}answer.json`,
-  text: ({ prefix }: EvaluationPlace, name: string) => `${prefix}search/texts/${name}.txt`,
+  /** What requests were answered with, a row each. */
+  answers: ({ prefix }: EvaluationPlace) => `${prefix}search/answers/`,
 } as const;
 
 /** A rollout of a request with its score; of a request whose traces are asked for later, with what a reflection is told of it. */
 export interface ScoredRow {
+  readonly request: string;
   /** Of the request's examples. */
   readonly index: number;
   readonly example: ExampleRef;
@@ -34,14 +30,14 @@ export interface ScoredRow {
 
 /** One that waits for its score. */
 export interface PlayedRow {
+  readonly request: string;
   readonly index: number;
   readonly rollout: Rollout;
 }
 
-export type RequestRow = ScoredRow | PlayedRow;
-
 /** What a reflection gave. */
-export interface StoredReflection {
+export interface ReflectedRow {
+  readonly request: string;
   /** As the model wrote it. */
   readonly answer: string;
   /** The new text in it; null: there is none. */
@@ -49,49 +45,21 @@ export interface StoredReflection {
   readonly usage: { readonly promptTokens: number; readonly completionTokens: number } | null;
 }
 
+export type AnswerRow = ScoredRow | PlayedRow | ReflectedRow;
+
+export function isScored(row: AnswerRow): row is ScoredRow {
+  return 'reward' in row;
+}
+
+export function isReflected(row: AnswerRow): row is ReflectedRow {
+  return 'answer' in row;
+}
+
 export async function storedSearch({ place, spec }: PromptSearchHandle): Promise<StoredPromptSearch> {
   return readJson<StoredPromptSearch>(place, spec);
 }
 
-/** Texts by the names that a search knows them by. They are few and small, and kept in memory. */
-export class SearchTexts {
-  readonly #store: Store;
-  readonly #place: EvaluationPlace;
-  readonly #known = new Map<string, string>();
-
-  constructor(store: Store, place: EvaluationPlace) {
-    this.#store = store;
-    this.#place = place;
-  }
-
-  /** Stores a text and gives its name: the same for the same text. Durable when it returns. */
-  async put(text: string): Promise<string> {
-    const bytes = Buffer.from(text);
-    const name = sha256(bytes).slice(0, 16);
-    if (this.#known.get(name) !== text) await this.#store.put(searchKeys.text(this.#place, name), bytes);
-    this.#known.set(name, text);
-    return name;
-  }
-
-  async get(name: string): Promise<string> {
-    const known = this.#known.get(name);
-    if (known !== undefined) return known;
-    const bytes = await this.#store.read(searchKeys.text(this.#place, name));
-    if (bytes === null) throw lost(this.#store.uri, searchKeys.text(this.#place, name));
-    const text = Buffer.from(bytes).toString('utf8');
-    this.#known.set(name, text);
-    return text;
-  }
-
-  async all(texts: Texts): Promise<Texts> {
-    const pairs = Object.entries(texts).map(async ([component, name]) => [component, await this.get(name)] as const);
-    return Object.fromEntries(await Promise.all(pairs));
-  }
-}
-
-export function lost(uri: string, key: string): RatchetError {
-  return new RatchetError(
-    'CheckpointDamaged',
-    `${key} is missing from ${uri}, and the search relies on it. Restore the file, or search anew (--fresh).`,
-  );
+/** What a search calls a text: the same for the same text, and small. */
+export function textName(text: string): string {
+  return sha256(Buffer.from(text)).slice(0, 16);
 }

@@ -1,15 +1,15 @@
 import { startScoreBeside } from '../../core/gepa/figures.ts';
 import { average } from '../../core/gepa/fronts.ts';
-import type { Comparison, PromptSearchHandle, PromptSearchResult } from '../../core/gepa/prompt-search.ts';
+import type { Comparison, PromptSearchHandle, PromptSearchResult, StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
 import { candidateRows, frontierRows, gepaMetadata, type ToldCandidate, treeDocument } from '../../core/gepa/results.ts';
 import type { SearchResult } from '../../core/gepa/search-state.ts';
 import { linkNewestSearch } from '../../backends/configs/newest-search.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
-import type { Store } from '../../backends/store/index.ts';
 import { decodeJson, encodeJson, encodeRows } from '../../backends/store/objects.ts';
 import { withHeartbeat } from '../heartbeat.ts';
 import { storeOf } from '../run-access.ts';
-import { searchKeys, SearchTexts, storedSearch } from './search-store.ts';
+import { AnswerJournal } from './answer-journal.ts';
+import { searchKeys, storedSearch } from './search-store.ts';
 
 export interface WritePromptsInput {
   readonly handle: PromptSearchHandle;
@@ -79,7 +79,7 @@ async function writeFiles({ handle, result, comparison, seconds }: WritePromptsI
   const { input } = stored;
   if (result.candidates.length === 0) return null;
   const store = storeOf(place);
-  const told = await tellAll(store, handle, result);
+  const told = await tellAll(handle, stored, result);
   const { best } = result;
   const prompt = Buffer.from(told[best]!.prompt);
   const names = input.savesResults ? promptFiles : [promptFiles[0]];
@@ -105,13 +105,15 @@ async function writeFiles({ handle, result, comparison, seconds }: WritePromptsI
   return ref;
 }
 
-async function tellAll(store: Store, { place }: PromptSearchHandle, { candidates }: SearchResult): Promise<ToldCandidate[]> { // prettier-ignore
-  const known = new SearchTexts(store, place);
-  return Promise.all(
-    candidates.map(async ({ texts: names, parents, scores, callsBefore }) => {
-      const texts = await known.all(names);
-      const prompt = Object.values(texts).join('\n\n');
-      return { texts, prompt, sha256: sha256(Buffer.from(prompt)), parents, scores, callsBefore };
-    }),
-  );
+async function tellAll(
+  { place }: PromptSearchHandle,
+  stored: StoredPromptSearch,
+  { candidates }: SearchResult,
+): Promise<ToldCandidate[]> {
+  const journal = await AnswerJournal.open(place, stored);
+  return candidates.map(({ texts: names, parents, scores, callsBefore }) => {
+    const texts = journal.texts(names);
+    const prompt = Object.values(texts).join('\n\n');
+    return { texts, prompt, sha256: sha256(Buffer.from(prompt)), parents, scores, callsBefore };
+  });
 }

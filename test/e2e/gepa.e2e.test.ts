@@ -117,14 +117,11 @@ async function untilOnlyHeld(server: GepaServer, folder: string, lost: number): 
 
 /** Rollouts with their scores, and reflections, that lie in the folder of a search. */
 async function answersIn(folder: string): Promise<number> {
-  const requests = path.join(folder, 'search/requests');
-  const files = await readdir(requests, { recursive: true }).catch(() => []);
-  const counts = files.map(async (file) => {
-    if (file.endsWith('answer.json')) return 1;
-    if (!/part_\d+\.jsonl$/.test(file)) return 0;
-    return (await readFile(path.join(requests, file), 'utf8')).split('"metrics":').length - 1;
-  });
-  return (await Promise.all(counts)).reduce((sum, count) => sum + count, 0);
+  const answers = path.join(folder, 'search/answers');
+  const files = (await readdir(answers).catch(() => [])).filter((file) => file.endsWith('.jsonl'));
+  const texts = await Promise.all(files.map((file) => readFile(path.join(answers, file), 'utf8').catch(() => '')));
+  const rows = texts.flatMap((text) => text.split('\n')).filter((line) => line !== '');
+  return rows.map((line) => JSON.parse(line) as object).filter((row) => 'reward' in row || 'answer' in row).length;
 }
 
 async function search(id: string, during: (server: GepaServer, folder: string) => Promise<void>, isRepeated = false): Promise<Searched> {
