@@ -4,12 +4,14 @@ import type { StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { Store } from '../../backends/store/index.ts';
-import { Part } from '../rollout-journal.ts';
+import { decodeRows, encodeRows } from '../../backends/store/objects.ts';
+import { mapAtOnce } from '../map-at-once.ts';
 import { storeOf } from '../run-access.ts';
 import { type AnswerRow, isReflected, isScored, type PlayedRow, type ReflectedRow, type ScoredRow, searchKeys, textName } from './search-store.ts'; // prettier-ignore
 
 /** What comes within so long is stored together. */
-const gatherMs = 2;
+const gatherMs = 3;
+const readsAtOnce = 32;
 const againMs = { first: 200, most: 5_000 };
 
 /**
@@ -17,22 +19,30 @@ const againMs = { first: 200, most: 5_000 };
  * it belongs to, so that a hundred answers at once cost one write. Of two rows that answer the same the first counts.
  */
 export class AnswerJournal {
-  readonly #part: Part<AnswerRow>;
   readonly #store: Store;
+  readonly #prefix: string;
   readonly #signal: AbortSignal;
   readonly #scored = new Map<string, ScoredRow>();
   readonly #played = new Map<string, PlayedRow>();
   readonly #reflected = new Map<string, ReflectedRow>();
   readonly #texts: Map<string, string>;
+  /** Parts that were there or were begun. */
+  #parts: number;
+  #fresh: AnswerRow[] = [];
   #gathering: Promise<void> | null = null;
-  #storing: Promise<void> = Promise.resolve();
 
-  private constructor(store: Store, part: Part<AnswerRow>, startTexts: Texts, signal: AbortSignal) {
+  private constructor(
+    store: Store,
+    prefix: string,
+    stored: { readonly parts: number; readonly rows: readonly AnswerRow[] },
+    { startTexts, signal }: { readonly startTexts: Texts; readonly signal: AbortSignal },
+  ) {
     this.#store = store;
-    this.#part = part;
+    this.#prefix = prefix;
+    this.#parts = stored.parts;
     this.#signal = signal;
     this.#texts = new Map(Object.values(startTexts).map((text) => [textName(text), text]));
-    for (const row of part.stored) this.#remember(row);
+    for (const row of stored.rows) this.#remember(row);
   }
 
   static async open(
@@ -41,9 +51,15 @@ export class AnswerJournal {
     signal = new AbortController().signal,
   ): Promise<AnswerJournal> {
     const store = storeOf(place);
-    const prefix = searchKeys.answers(place);
-    const part = await Part.open<AnswerRow>(store, `${prefix}part_`, await store.list(prefix));
-    return new AnswerJournal(store, part, startTexts, signal);
+    const prefix = `${searchKeys.answers(place)}part_`;
+    const numbers = (await store.list(prefix)).map((key) => Number.parseInt(key.slice(prefix.length), 10));
+    numbers.sort((a, b) => a - b);
+    const rows = await mapAtOnce(numbers, readsAtOnce, async (number) => {
+      const key = `${prefix}${number}.jsonl`;
+      return decodeRows<AnswerRow>((await store.read(key)) ?? Buffer.of(), key);
+    });
+    const stored = { parts: numbers.at(-1) ?? 0, rows: rows.flat() };
+    return new AnswerJournal(store, prefix, stored, { startTexts, signal });
   }
 
   /** Of an example of a request: its score, or the rollout that waits for one. */
@@ -76,28 +92,31 @@ export class AnswerJournal {
   /** Durable when it returns. While the store is away or full it is kept here: what it cost is paid. */
   async add(row: AnswerRow): Promise<void> {
     this.#remember(row);
-    this.#part.fresh.push(row);
+    this.#fresh.push(row);
     this.#gathering ??= this.#gather();
     await this.#gathering;
   }
 
+  /** Each part by itself: who comes late does not wait for the one before. */
   async #gather(): Promise<void> {
-    await Promise.all([delay(gatherMs), this.#storing.catch(() => undefined)]);
+    await delay(gatherMs);
+    const rows = this.#fresh;
+    this.#fresh = [];
     this.#gathering = null;
-    this.#storing = this.#flush();
-    await this.#storing;
+    await this.#write(encodeRows(rows));
   }
 
   /** Asks again, longer and longer apart, while the store is away or full. */
-  async #flush(): Promise<void> {
-    for (let waitMs = againMs.first; ; waitMs = Math.min(waitMs * 2, againMs.most)) {
+  async #write(bytes: Uint8Array): Promise<void> {
+    for (let waitMs = againMs.first; ; ) {
       try {
-        await this.#part.flush();
-        return;
+        this.#parts += 1;
+        if ((await this.#store.putIfAbsent(`${this.#prefix}${this.#parts}.jsonl`, bytes)).stored) return;
       } catch (error) {
         const isWeather = error instanceof RatchetError && ['StoreFull', 'StoreUnavailable'].includes(error.code);
         if (!isWeather || this.#signal.aborted) throw error;
         await delay(waitMs, undefined, { signal: this.#signal }).catch(() => undefined);
+        waitMs = Math.min(waitMs * 2, againMs.most);
       }
     }
   }
