@@ -3,12 +3,18 @@ import { readdir, readFile, realpath } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
+import { WorkflowUpdateFailedError } from '@temporalio/client';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
+import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
+import type { PromptSearchView } from '../../workflows/prompt-desk.ts';
 import { type GepaServer, type GepaStats, startGepaServer } from '../../bench/gepa-server.ts';
 import { inputOf, startSearchOf } from '../../bench/gepa-workflow.ts';
 import { searchInWorld, withExamples } from '../../bench/gepa-loop.ts';
 import { makeWorld } from '../../bench/gepa-world.ts';
 import { drawExamples } from '../../core/gepa/examples.ts';
-import type { PromptSearchResult } from '../../core/gepa/prompt-search.ts';
+import type { PromptSearchHandle, PromptSearchResult } from '../../core/gepa/prompt-search.ts';
+import { startSearch } from '../../core/gepa/search.ts';
 import { defaultSettings } from '../../core/gepa/settings.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
 
@@ -103,6 +109,41 @@ test('the same search again in the same folder asks for nothing', async () => {
   const { result, stats } = await search('undisturbed', async () => undefined, true);
   assert.deepEqual(result, before.result);
   assert.deepEqual([stats.task, stats.reflect], [0, 0]);
+});
+
+test('a search that continues as new goes on where it was', async () => {
+  const input = begunWith.get('undisturbed')!;
+  const open = createOpenPromptSearch({ codeVersion: 'test' });
+  const handle = (await new MockActivityEnvironment().run(open, { input })) as PromptSearchHandle;
+  const desk = { events: [], sequence: 7, givenUp: 0, failed: 0, firstFailure: null };
+  const carried = { handle, state: startSearch(handle.settings, handle.start), desk, startedAt: Date.now() };
+  const started = await project.client.workflow.start<typeof optimizePrompt>('optimizePrompt', {
+    workflowId: 'gepa.carried',
+    taskQueue: 'ratchet',
+    args: [carried],
+  });
+  assert.deepEqual(await started.result(), undisturbed.result);
+  const { events } = await started.query<PromptSearchView, [number]>('view', 7);
+  assert.equal(events[0]!.sequence, 8);
+  assert.equal(events.at(-1)!.kind, 'finished');
+});
+
+test('a search is given more calls and stopped while it goes on: the best so far is validated', async () => {
+  const server = await startGepaServer({ latencyMs });
+  try {
+    const folder = path.join(project.folder, 'outputs/gepa/gepa-world--sim');
+    const input = inputOf({ seed, ...sizes, maxCalls: 5_000 }, { server, folder, id: 'stopped' });
+    const handle = await startSearchOf(project.client, input);
+    while ((await server.stats()).task < 40) await delay(20);
+    await assert.rejects(handle.executeUpdate('raise-budget', { args: [10] }), WorkflowUpdateFailedError);
+    assert.match(await handle.executeUpdate('raise-budget', { args: [6_000] }), /6000 calls/);
+    await handle.executeUpdate('stop');
+    const { stopReason, calls, maxCalls, best, isImproved } = await handle.result();
+    assert.deepEqual([stopReason, calls < 2_000, isImproved], ['asked', true, best > 0], String(maxCalls));
+    assert.equal((await server.stats()).task, calls);
+  } finally {
+    await server.close();
+  }
 });
 
 /** Waits until whatever the server has answered lies in the store; how many requests it holds then. `lost`: answered to nobody. */
