@@ -9,7 +9,7 @@ import { createHoldSitting } from '../../activities/prompt-search/hold-sitting.t
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
 import { createClosePromptSearch } from '../../activities/prompt-search/write-results.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { PromptSearchHandle, PromptSearchInput, Sitting } from '../../core/gepa/prompt-search.ts';
+import type { PromptSearchHandle, PromptSearchInput, PromptSearchResult, Sitting } from '../../core/gepa/prompt-search.ts';
 import { result, settle, startSearch } from '../../core/gepa/search.ts';
 import type { SearchState } from '../../core/gepa/search-state.ts';
 import type { EndpointRequest } from '../../backends/inference/endpoint.ts';
@@ -93,7 +93,7 @@ test('a better prompt is found, a reflection sees what verifiers shows it, and t
     assert.match(reflection.messages[0]!.content, new RegExp(`^## ${name}$`, 'm'));
   const close = createClosePromptSearch();
   const closing = { handle, result: found, comparison: null, seconds: 1, iterations: 1, givenUp: 0, failed: 0 };
-  const closed = (await new MockActivityEnvironment().run(close, closing)) as { isImproved: boolean; startScore: number };
+  const closed = (await new MockActivityEnvironment().run(close, closing)) as PromptSearchResult;
   assert.deepEqual([closed.isImproved, closed.startScore], [true, 0]);
 });
 
