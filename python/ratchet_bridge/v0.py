@@ -17,7 +17,7 @@ from verifiers.errors import EmptyModelResponseError, InfraError, ToolError
 from verifiers.utils.env_utils import env_module_name
 
 from . import check, fast, rows, rubrics
-from .failures import Refused, chain_of, describe, explain_load, failed_rollout, is_outside
+from .failures import Refused, chain_of, describe, explain_load, failed_rollout, is_outside, must_pass
 from .policy import Policy
 from .system_prompt import with_system_prompt
 from .v0_client import PipeClient, TurnUnavailable, to_openai_tool
@@ -93,7 +93,9 @@ class V0Environment:
         client = PipeClient(self._policy, request, model, bool(message.get("with_tokens")))
         try:
             state = await leaf.rollout(given, client, model, sampling)
-        except Exception as error:
+        except BaseException as error:  # also of what calls sys.exit
+            if must_pass(error):
+                raise
             return failed_rollout(error, given, started)
         return await self._finish(leaf, state, route, message)
 
@@ -168,7 +170,7 @@ class V0Environment:
     async def _score_states(self, states: list[tuple[Any, Any]]) -> list[Message]:
         leaf = states[0][0]
         members = [state for _, state in states]
-        noted: dict[int | None, Exception] = {}
+        noted = rubrics.Failures()
         token = rubrics.failures.set(noted)
         began = time.time()
         try:
@@ -183,7 +185,7 @@ class V0Environment:
         for state in members:
             if state["timing"] is not None:
                 state["timing"].scoring.start, state["timing"].scoring.end = began, time.time()
-        return [score_of(state, noted.get(None) or noted.get(id(state))) for state in members]
+        return [score_of(state, noted) for state in members]
 
     async def release(self, handles: list[str]) -> Message:
         for handle in handles:
@@ -274,8 +276,8 @@ def outcome_of(state: Any) -> tuple[str, Message | None]:
     return ("policy_failure" if is_policys else "infra_failure"), described
 
 
-def score_of(state: Any, error: Exception | None) -> Message:
-    if error is not None:
+def score_of(state: Any, noted: rubrics.Failures) -> Message:
+    if (error := noted.outside_of(id(state))) is not None:
         state["reward"], state["metrics"] = None, None
         return {"error": describe(error)}
     reward, metrics = state["reward"], state["metrics"] or {}
@@ -284,7 +286,9 @@ def score_of(state: Any, error: Exception | None) -> Message:
         return {
             "error": describe(Refused("NotFinite", f"a reward must be a finite number, but {reward} came, of {metrics}"))
         }
-    return {"reward": float(reward), "metrics": {name: float(value) for name, value in metrics.items()}}
+    score = {"reward": float(reward), "metrics": {name: float(value) for name, value in metrics.items()}}
+    own = noted.own_of(id(state))
+    return {**score, "raised": own} if own else score
 
 
 def is_finite(value: Any) -> bool:

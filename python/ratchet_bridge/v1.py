@@ -15,7 +15,7 @@ from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 from . import v1_client
-from .failures import Refused, describe, explain_load, failed_rollout
+from .failures import Refused, describe, explain_load, failed_rollout, must_pass
 from .policy import Policy
 from .system_prompt import with_system_prompt
 from .v1_client import ADDRESS, config_for, initial_messages
@@ -80,7 +80,9 @@ class V1Environment:
         row = with_system_prompt(json.loads(given) if isinstance(given, str) else given, message.get("system_prompt"))
         try:
             episode = await self._play(request, row["task"], message)
-        except Exception as error:
+        except BaseException as error:
+            if must_pass(error):
+                raise
             return failed_rollout(error, row, started)
         return to_result(episode, row)
 

@@ -146,6 +146,39 @@ describe('servers in trouble', () => {
     assert.deepEqual([busy.calls.length, other.calls.length], [1, 10]);
   });
 
+  test('one that is busy is not asked without end, whatever it says of when it may be asked', async (t) => {
+    for (const said of ['0', '-5', 'Wed, 21 Oct 2015 07:28:00 GMT']) {
+      const [server] = (await servers(t, 1)) as [FakeModelServer];
+      server.answers['/v1/completions'] = (_, response) => reply(response, 429, {}, { 'retry-after': said });
+      const signal = AbortSignal.timeout(1_000);
+      await assert.rejects(open(t, [server]).sample(ask(1, 0, { signal })));
+      assert(server.calls.length <= 6, `Retry-After: ${said} was asked ${server.calls.length} times in a second`);
+    }
+  });
+
+  test('one that answers with what is not JSON is sick: its rollouts go elsewhere, and it is put aside', async (t) => {
+    for (const page of ['<html>Sign in</html>', '{"choices":[{"index":0,"tok', '']) {
+      const [sick, other] = (await servers(t, 2)) as [FakeModelServer, FakeModelServer];
+      sick.answers['/v1/completions'] = (_, response) => reply(response, 200, page);
+      const inference = open(t, [sick, other]);
+      for (let i = 0; i < 12; i++) await inference.sample(ask(i));
+      assert(sick.calls.length < 12 && other.calls.length === 12);
+    }
+    const [alone] = (await servers(t, 1)) as [FakeModelServer];
+    alone.answers['/v1/completions'] = (_, response) => reply(response, 200, '<html>Sign in</html>');
+    const told = coded('InferenceUnavailable', 'not JSON', 'Sign in');
+    await assert.rejects(openImpatient(t, [alone], 300).sample(ask(1)), told);
+  });
+
+  test('ids that no tokenizer has are refused', async (t) => {
+    const [server] = (await servers(t, 1)) as [FakeModelServer];
+    for (const ids of [[1.5], [-3], ['7']]) {
+      const choice = { index: 0, finish_reason: 'stop', token_ids: ids, logprobs: { token_logprobs: [-1] } };
+      server.answers['/v1/completions'] = (_, response) => reply(response, 200, { choices: [choice] });
+      await assert.rejects(open(t, [server]).sample(ask(1)), coded('InferenceRejected', 'token ids'));
+    }
+  });
+
   test('a server alone that asks to be left alone is asked again after that', async (t) => {
     const [server] = (await servers(t, 1)) as [FakeModelServer];
     let asked = 0;
@@ -326,6 +359,18 @@ describe('keys', () => {
     });
     const { headers } = server.calls[0]!;
     assert.deepEqual([headers.authorization, headers['x-team']], ['Bearer planted-key-0451', 'blue']);
+  });
+
+  test('a key that no header can carry is said, and not repeated', async (t) => {
+    const [server] = (await servers(t, 1)) as [FakeModelServer];
+    const before = process.env[variable];
+    t.after(() => (before === undefined ? delete process.env[variable] : (process.env[variable] = before)));
+    process.env[variable] = 'planted\nkey-0452';
+    const inference = open(t, [server], { apiKeyVar: variable });
+    await assert.rejects(inference.sample(ask(1)), (error: RatchetError) => {
+      assert(!error.message.includes('planted'));
+      return coded('ConfigInvalid', 'authorization', 'line break')(error);
+    });
   });
 
   test('a key that is not there is said by the name of its variable', async (t) => {

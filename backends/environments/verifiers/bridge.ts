@@ -136,6 +136,8 @@ class Slot {
 class ChildrenBridge implements Bridge {
   readonly #options: BridgeOptions;
   readonly #slots: readonly Slot[];
+  /** A child started when it is needed, for rollouts that may kill one. */
+  readonly #apart: Slot;
   /** What every new child loads, by handle. */
   readonly #loads = new Map<string, LoadRequest>();
   /** Where rollouts of a group are played. */
@@ -149,7 +151,7 @@ class ChildrenBridge implements Bridge {
   constructor(options: BridgeOptions, environment: Record<string, string>) {
     this.#options = options;
     const { python, folder, children = 1, workingFolder = process.cwd(), silentS, log = () => {} } = options;
-    this.#slots = Array.from({ length: children }, (_, i) => {
+    const slots = Array.from({ length: children + 1 }, (_, i) => {
       const logFile = path.join(folder, `environments-${i}.log`);
       const start = (): PythonChild => {
         if (this.#isClosed) throw unavailable('The bridge to verifiers environments is closed.');
@@ -173,10 +175,16 @@ class ChildrenBridge implements Bridge {
       };
       return new Slot(start, (child) => this.#loadAll(child));
     });
+    this.#slots = slots.slice(0, children);
+    this.#apart = slots[children]!;
+  }
+
+  get #allSlots(): readonly Slot[] {
+    return [...this.#slots, this.#apart];
   }
 
   get pids(): readonly number[] {
-    return this.#slots.flatMap(({ child }) => (child?.pid === undefined ? [] : [child.pid]));
+    return this.#allSlots.flatMap(({ child }) => (child?.pid === undefined ? [] : [child.pid]));
   }
 
   async about(): Promise<Ready> {
@@ -192,7 +200,7 @@ class ChildrenBridge implements Bridge {
       if (known) return loaded;
       this.#loads.set(request.env, request);
       await Promise.all(
-        others.map(async (slot) => {
+        [...others, ...(this.#apart.child ? [this.#apart] : [])].map(async (slot) => {
           const isOpen = slot.child !== null;
           const other = await slot.open(); // one that starts now loads it with the others
           if (isOpen) await other.call('load', request, this.#loadOptions(signal));
@@ -215,8 +223,8 @@ class ChildrenBridge implements Bridge {
   }
 
   async rollout(request: RolloutRequest, { onSample, signal }: RolloutOptions): Promise<PlayedRow> {
-    const { group, deadline_s: deadlineS, ...args } = request;
-    const slot = this.#slotFor(group);
+    const { group, deadline_s: deadlineS, isSuspect = false, ...args } = request;
+    const slot = isSuspect ? this.#apart : this.#slotFor(group);
     const child = await this.#open(slot, signal);
     const result = await this.#call(child, 'rollout', args, { onSample, signal, deadlineS });
     const played = PlayedRow.parse(result);
@@ -263,13 +271,13 @@ class ChildrenBridge implements Bridge {
 
   async unload({ env }: { readonly env: string }): Promise<void> {
     this.#loads.delete(env);
-    const children = this.#slots.flatMap(({ child }) => (child ? [child] : []));
+    const children = this.#allSlots.flatMap(({ child }) => (child ? [child] : []));
     await Promise.all(children.map((child) => this.#call(child, 'unload', { env })));
   }
 
   async close(): Promise<void> {
     this.#isClosed = true;
-    await Promise.all(this.#slots.flatMap(({ child }) => (child ? [child.close()] : [])));
+    await Promise.all(this.#allSlots.flatMap(({ child }) => (child ? [child.close()] : [])));
     await Promise.all(this.#cleanups);
   }
 

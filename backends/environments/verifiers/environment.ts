@@ -9,8 +9,10 @@ import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } f
 import { Conversation } from './conversation.ts';
 import { GroupScores } from './group-scores.ts';
 import type { Inputs } from './inputs.ts';
-import type { Bridge } from './bridge.ts';
-import type { LoadedEnvironment, PlayedRow, SampledTurn, Score, TurnRequest } from './protocol.ts';
+import type { Bridge, RolloutOptions } from './bridge.ts';
+import { ChildEnded } from './child.ts';
+import type { LoadedEnvironment, PlayedRow, RolloutRequest, SampledTurn, Score, TurnRequest } from './protocol.ts';
+import type { Suspects } from './suspects.ts';
 
 /** What of a bridge an environment that is loaded needs. */
 export type PlayingBridge = Pick<Bridge, 'rollout' | 'score' | 'release'>;
@@ -26,6 +28,8 @@ export interface LoadedVerifiers {
   readonly evalDataset: Inputs;
   /** Of the environment's own groups; the same for all that stand for this loaded one. */
   readonly groups: GroupScores<Live>;
+  /** As `groups`. */
+  readonly suspects: Suspects;
 }
 
 /** What the environment calls the model. */
@@ -37,7 +41,7 @@ const modelName = 'policy';
  * ones begin anew.
  */
 export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifiers): Environment {
-  const { bridge, loaded, dataset, evalDataset, groups } = loadedVerifiers;
+  const { bridge, loaded, dataset, evalDataset, groups, suspects } = loadedVerifiers;
   const inPlace = loaded.scoring === 'in_place';
   const inGroups = inPlace && loaded.requires_group;
 
@@ -45,21 +49,19 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
     const conversation = new Conversation(example.prompt);
     const teller = new Teller(conversation, policy);
     const input = (place.dataset === 'dataset' ? dataset : evalDataset).lineAt(example.id);
-    const playing = bridge.rollout(
-      {
-        env: loaded.env,
-        input,
-        model: modelName,
-        sampling: place.sampling ?? {},
-        score: inPlace && !inGroups,
-        keep: inGroups,
-        with_tokens: false,
-        ...(inGroups ? { group: place.group } : {}),
-        ...(place.systemPrompt === undefined ? {} : { system_prompt: place.systemPrompt }),
-      },
-      { onSample: (wanted) => teller.sample(wanted), signal: place.signal },
-    );
-    const played = await playing.catch((reason: unknown) => {
+    const request = {
+      env: loaded.env,
+      input,
+      model: modelName,
+      sampling: place.sampling ?? {},
+      score: inPlace && !inGroups,
+      keep: inGroups,
+      with_tokens: false,
+      ...(inGroups ? { group: place.group } : {}),
+      ...(place.systemPrompt === undefined ? {} : { system_prompt: place.systemPrompt }),
+    };
+    const options = { onSample: (wanted: TurnRequest) => teller.sample(wanted), signal: place.signal };
+    const played = await play(request, options, place).catch((reason: unknown) => {
       throw asInfrastructure(reason);
     });
     const { turns } = conversation;
@@ -80,6 +82,26 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
         ? judgementOf(played.judged)
         : notScored;
     return { turns, outcome, record, judged };
+  }
+
+  /** Where a child has died under it, apart from the others; the states of a group have to lie in one child. */
+  async function play(
+    request: RolloutRequest,
+    options: RolloutOptions & { readonly signal: AbortSignal },
+    { group, index }: RolloutPlace,
+  ): Promise<PlayedRow> {
+    const place = `${group}/${index}`;
+    try {
+      const isSuspect = !inGroups && suspects.has(place);
+      const played = isSuspect
+        ? await suspects.inTurn(place, options.signal, () => bridge.rollout({ ...request, isSuspect }, options))
+        : await bridge.rollout(request, options);
+      suspects.acquit(place);
+      return played;
+    } catch (error) {
+      if (error instanceof ChildEnded && error.atWork > 1) suspects.accuse(place);
+      throw error;
+    }
   }
 
   async function judgedWithGroup(place: RolloutPlace, live: Live | null): Promise<Judgement> {
@@ -173,7 +195,7 @@ function outcomeOf({ outcome }: PlayedRow, turns: number): Outcome {
 const notScored = { error: 'The child did not score it.' };
 
 function judgementOf(score: Score): Judgement {
-  return 'error' in score ? { error: textOf(score.error) } : score;
+  return 'error' in score ? { error: textOf(score.error) } : { reward: score.reward, metrics: score.metrics };
 }
 
 function errorText({ error, row }: PlayedRow): string {

@@ -14,6 +14,7 @@ import { type Bridge, openBridge } from './bridge.ts';
 import { groupScores, type LoadedVerifiers, verifiersEnvironment } from './environment.ts';
 import { loadRequest } from './load-request.ts';
 import { type Inputs, openInputs, unreadable } from './inputs.ts';
+import { Suspects } from './suspects.ts';
 
 type PythonEntry = Pick<EnvironmentSpec, 'id' | 'args'> & {
   readonly python: PythonEnvironmentSpec;
@@ -77,7 +78,7 @@ async function load(
   const bridge = await opening;
   const loaded = await bridge.load(loadRequest(env, { python, args, extra }));
   const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
-  return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env) };
+  return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env), suspects: new Suspects() };
 }
 
 /** One that it does not have is missed by whoever needs it: environments for evaluations alone have nothing to train on. */

@@ -178,11 +178,18 @@ export interface RolloutRequest {
   readonly group?: string;
   /** In place of the one that the input begins with; '' = none. */
   readonly system_prompt?: string;
+  /** A child died under it before: it is played apart from those of which none did. */
+  readonly isSuspect?: boolean;
 }
 
 export const Score = z.union([
   z.object({ error: WireError }),
-  z.object({ reward: z.number(), metrics: z.record(z.string(), z.number()) }),
+  z.object({
+    reward: z.number(),
+    metrics: z.record(z.string(), z.number()),
+    /** Reward functions that threw, and count as 0 as verifiers has it: what they threw, by name. */
+    raised: z.record(z.string(), z.string()).optional(),
+  }),
 ]);
 export type Score = z.infer<typeof Score>;
 

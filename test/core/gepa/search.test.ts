@@ -62,6 +62,7 @@ describe('a search', () => {
         for (let turn = 0; next(state).length > 0; turn++) {
           const outstanding = next(state).reduce((n, r) => n + (r.kind === 'evaluate' ? r.examples.length : 0), 0);
           assert(result(state).calls + outstanding <= toy.settings.maxCalls);
+          for (const { paid, reserved } of state.iterations) assert(paid <= reserved);
           state = settle(
             state,
             anyOrder(order)(next(state), turn).map((request) => answerOf(toy, request)),
@@ -290,4 +291,54 @@ describe('settings', () => {
       message: /trainSize.*≥ 1.*0/,
     });
   });
+});
+
+describe('several components', () => {
+  const start = { system_prompt: 'a', 'tool:search': 'b' };
+
+  test('take turns, and what two candidates changed apart is merged', () => {
+    const settings = classicSettings({ ...sizes, maxCalls: 600, merge: { ...mergeDefaults, overlapFloor: 1 } });
+    const { state, asked, events } = drive({ settings, start, failing: 0, paidInVain: 0 }, atOnce);
+    const written = new Set(asked.flatMap((request) => (request.kind === 'reflect' ? [request.component] : [])));
+    assert.deepEqual([...written].sort(), ['system_prompt', 'tool:search']);
+    const merges = result(state).candidates.filter(({ parents }) => parents.length === 2);
+    assert(merges.length > 0);
+    assert.equal(events.filter(({ kind }) => kind === 'merge_accepted').length, merges.length);
+    assert(merges.length <= mergeDefaults.maxInvocations);
+    for (const { texts, parents } of merges) {
+      const from = parents.map((parent) => result(state).candidates[parent]!.texts);
+      for (const [name, text] of Object.entries(texts)) assert(from.some((parent) => parent[name] === text));
+    }
+  });
+
+  test('with "all", every component of a candidate is written anew at once', () => {
+    const settings = classicSettings({ ...sizes, componentSelection: 'all' });
+    const { asked } = drive({ settings, start, failing: 0, paidInVain: 0 }, atOnce);
+    const first = asked.filter((request) => request.kind === 'reflect' && request.iteration === 0);
+    assert.deepEqual(
+      first.map((request) => request.kind === 'reflect' && request.component),
+      Object.keys(start),
+    );
+  });
+});
+
+test('candidates can be compared by objectives, where the environment gives some', () => {
+  const settings = classicSettings({ ...sizes, frontier: 'hybrid' });
+  const toy: Toy = { settings, start: { system_prompt: 'a' }, failing: 0, paidInVain: 0 };
+  const play = (withObjectives: boolean): SearchState => {
+    let state = startSearch(settings, toy.start);
+    while (next(state).length > 0)
+      state = settle(
+        state,
+        next(state).map((request) => {
+          const answer = answerOf(toy, request);
+          if (answer.kind !== 'scores' || !withObjectives) return answer;
+          return { ...answer, objectives: answer.scores.map((score) => ({ right: score!, brief: 1 - score! })) };
+        }),
+      );
+    return state;
+  };
+  const { candidates } = result(play(true));
+  assert.deepEqual(Object.keys(candidates.at(-1)!.objectives), ['right', 'brief']);
+  assert.throws(() => play(false), { name: 'ConfigInvalid', message: /frontier "hybrid"/ });
 });

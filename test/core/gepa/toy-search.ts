@@ -28,7 +28,7 @@ export interface Played {
 
 export function scoreOf(texts: Texts, set: string, example: number): number {
   const letters = new Set(Object.values(texts).join(''));
-  const share = letters.size / 26;
+  const share = letters.size / 8;
   return uniform('toy', set, example) < share
     ? 1
     : uniform('toy', set, example, [...letters].sort().join('')) < 0.2
@@ -48,7 +48,7 @@ export function answerOf({ failing, paidInVain }: Toy, request: SearchRequest): 
       request.records.map(({ score }) => score).join(),
     );
     if (drawn < 0.1) return { kind: 'text', id, text: null };
-    const letter = String.fromCharCode(97 + Math.floor(drawn * 26));
+    const letter = String.fromCharCode(97 + Math.floor(drawn * 6));
     return {
       kind: 'text',
       id,
