@@ -99,7 +99,7 @@ function keyed(asked: AskedOf, varies: ContentServerOptions['varies']): Pick<Ask
 function reversed(rightShare: number): (asked: AskedOf) => string {
   return ({ content, session, times }) => {
     const word = content.split(/\s+/).at(-1)!;
-    const right = [...word].reverse().join('');
+    const right = word.split('').reverse().join('');
     if (hash32('right', content, session, times) / 2 ** 32 < rightShare) return right;
     return `${right.slice(0, Math.max(1, right.length - 2))}zz`;
   };

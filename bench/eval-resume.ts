@@ -124,7 +124,7 @@ export async function disturbed(bench: Bench, what: Disturbance): Promise<Distur
 /** Each rollout of an example gets an answer of its own, whatever its evaluation is called. */
 function byPlace({ content, session }: AskedOf): string {
   const place = session.split('/').slice(-2).join('/');
-  const right = [...content].reverse().join('');
+  const right = content.split('').reverse().join('');
   return uniform('right', content, place) < 0.6 ? right : `${right.slice(0, -1)}${place.at(-1)}`;
 }
 
@@ -183,13 +183,13 @@ async function killInTurn(
   stack: Stack,
   { kills, victims, seed, ended, isAt }: Disturbance & { readonly ended: Promise<EvaluationResult>; readonly isAt: (share: number) => boolean }, // prettier-ignore
 ): Promise<number> {
-  let isOver = false;
-  void ended.then(() => (isOver = true), () => (isOver = true)); // prettier-ignore
+  const life = { isOver: false };
+  void ended.then(() => (life.isOver = true), () => (life.isOver = true)); // prettier-ignore
   let killed = 0;
   for (let i = 0; i < kills; i++) {
     const share = (i + uniform('kill', seed, i)) / kills;
-    while (!isOver && !isAt(share)) await delay(lookMs);
-    if (isOver) break;
+    while (!life.isOver && !isAt(share)) await delay(lookMs);
+    if (life.isOver) break;
     const victim = victims[i % victims.length]!;
     const pids = victim === 'Python child' ? pythonChildren(stack) : [stack.pids()[victim]];
     for (const pid of pids) if (pid != null) process.kill(pid, 'SIGKILL');

@@ -90,37 +90,38 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
     { summary: `${input.environment.name} with ${input.model.model}` },
     [{ input, request: `${workflowId}/${runId}` }],
   );
-  const { chunks, chunksAtOnce } = handle;
+  const opened = handle;
+  const { chunks, chunksAtOnce } = opened;
   tell('evaluating');
 
-  let noting: Promise<void> | null = null;
-  let isNoteDue = false;
+  /** Under way; one that is due begins when it has ended. */
+  const notes: { under: Promise<void> | null; isDue: boolean } = { under: null, isDue: false };
   await sideBySide(chunks, chunksAtOnce, async (chunk) => {
     open.add(chunk);
-    const result = await evaluateChunk(handle!, chunk);
+    const result = await evaluateChunk(opened, chunk);
     open.delete(chunk);
     tally = addTallies(tally, result.tally);
     adopted += result.adopted;
     tell();
-    isNoteDue = chunks > 1;
-    noting ??= noteProgress().finally(() => (noting = null));
+    notes.isDue = chunks > 1;
+    notes.under ??= noteProgress().finally(() => (notes.under = null));
   });
-  await noting;
+  await notes.under;
 
   tell('closing');
   const result = await evaluationDesk.closeEvaluation.executeWithOptions({ summary: `${tally.rollouts} rollouts` }, [
-    { handle, adopted, seconds: seconds() },
+    { handle: opened, adopted, seconds: seconds() },
   ]);
   tell('finished');
   return result;
 
   /** One at a time, and no oftener than that: the newest figures are what counts. */
   async function noteProgress(): Promise<void> {
-    while (isNoteDue) {
-      isNoteDue = false;
+    while (notes.isDue) {
+      notes.isDue = false;
       const summary = `${tally.rollouts} rollouts`;
       await evaluationDesk.noteProgress.executeWithOptions({ summary }, [
-        { handle: handle!, tally, seconds: seconds() },
+        { handle: opened, tally, seconds: seconds() },
       ]);
     }
   }

@@ -15,13 +15,14 @@ const theirAttempt = 0;
 export async function differencesFromTheirs(
   store: Store,
   input: EvaluationInput,
+  { sampling = {} }: Pick<Environment, 'sampling'>,
   examples: number,
 ): Promise<string[] | null> {
   const key = evaluationKeys.metadata(input.results);
   const metadata = await store.read(key);
   const results = await store.read(evaluationKeys.results(input.results));
   if (!metadata || !results) return null;
-  return differencesFromMetadata(decodeJson<RolloutRow>(metadata, key), input, examples);
+  return differencesFromMetadata(decodeJson<RolloutRow>(metadata, key), input, examples, sampling);
 }
 
 /**

@@ -65,8 +65,9 @@ async function openAttempt(
   for (;;) {
     const before = await newestAttempt(store, input);
     if (before?.evaluation.request === request) return before;
-    const theirs = before === null ? await differencesFromTheirs(store, input, examples) : null;
-    if (before) requireSame(store, differencesOf(before.evaluation.input, input, { before: before.evaluation.examples, now: examples })); // prettier-ignore
+    const theirs = before === null ? await differencesFromTheirs(store, input, environment, examples) : null;
+    if (before)
+      requireSame(store, differencesOf(before.evaluation.input, input, { before: before.evaluation.examples, now: examples })); // prettier-ignore
     else if (theirs !== null) requireSame(store, theirs);
     const { chunkExamples } = cutEvaluation({
       examples,

@@ -145,17 +145,14 @@ function isSame({ input: before }: StoredEvaluation, input: Omit<EvaluationInput
   return identityOf(before) === identityOf({ ...input, results: before.results });
 }
 
-function wantedOf(
-  metadata: RolloutRow,
-  { numExamples, rolloutsPerExample }: Omit<EvaluationInput, 'results'>,
-): number {
+function wantedOf(metadata: RolloutRow, { numExamples, rolloutsPerExample }: Omit<EvaluationInput, 'results'>): number {
   return (numExamples < 0 ? Number(metadata['num_examples']) : numExamples) * rolloutsPerExample;
 }
 
 /** vf-eval's own; how far it came is found out when it is opened. */
 function isTheirs(metadata: RolloutRow, input: Omit<EvaluationInput, 'results'>): boolean {
   const examples = input.numExamples < 0 ? Infinity : input.numExamples;
-  return differencesFromMetadata(metadata, input, examples).length === 0;
+  return differencesFromMetadata(metadata, input, examples, null).length === 0;
 }
 
 function isMore({ examples, input }: StoredEvaluation, numExamples: number): boolean {

@@ -54,7 +54,12 @@ export async function loadEvaluationFile(file: string, options: LoadEvaluationsO
 export async function loadEvaluations(
   text: string,
   file: string,
-  { projectFolder, over = {}, builtin = false, isSet = (variable) => (process.env[variable] ?? '') !== '' }: LoadEvaluationsOptions,
+  {
+    projectFolder,
+    over = {},
+    builtin = false,
+    isSet = (variable) => (process.env[variable] ?? '') !== '',
+  }: LoadEvaluationsOptions,
 ): Promise<LoadedEvaluations> {
   const parsed = parseEvalFile(text, { file, settings: over });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems);
@@ -90,7 +95,7 @@ async function inputOf(
   const { timeoutS } = spec;
   return {
     environment: timeoutS === null ? environment : withTimeout(environment, timeoutS),
-    model: { kind: 'endpoint', model, servers, sampling: spec.sampling as Record<string, JsonValue> },
+    model: { kind: 'endpoint', model, servers, sampling: spec.sampling },
     numExamples: spec.numExamples ?? defaults.numExamples ?? evaluationDefaults.numExamples,
     rolloutsPerExample: spec.rolloutsPerExample ?? defaults.rolloutsPerExample ?? evaluationDefaults.rolloutsPerExample,
     seed: 0,
@@ -145,8 +150,8 @@ function v1Args(
 ): Record<string, JsonValue> {
   return {
     ...args,
-    ...(taskset === null ? {} : { taskset: taskset as Record<string, JsonValue> }),
-    ...(harness === null ? {} : { agent: { harness: harness as Record<string, JsonValue> } }),
+    ...(taskset === null ? {} : { taskset }),
+    ...(harness === null ? {} : { agent: { harness } }),
   };
 }
 

@@ -7,7 +7,14 @@ import { OpenAiInference } from './openai.ts';
 import { ServerPool } from './pool.ts';
 import type { Inference } from './types.ts';
 
-export { type Endpoint, type EndpointOptions, type EndpointServer, openEndpoint, sharedEndpoint } from './endpoint.ts';
+export {
+  type Endpoint,
+  type EndpointOptions,
+  type EndpointRequest,
+  type EndpointServer,
+  openEndpoint,
+  sharedEndpoint,
+} from './endpoint.ts';
 export type { ServerAddress } from './model-server.ts';
 export type {
   ChatRequest,

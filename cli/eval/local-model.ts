@@ -122,10 +122,10 @@ export async function serveModel(
     {
       name: 'model server',
       command: process.execPath,
-      args: [
-        ...program('../engine/server/main'),
-        ...['--port', String(port), '--threads', '1', '--allow-root', absolute, '--load', `${model}=${absolute}`],
-      ],
+      args: program('../engine/server/main').concat(
+        ['--port', String(port), '--threads', '1'],
+        ['--allow-root', absolute, '--load', `${model}=${absolute}`],
+      ),
       env: selectEnvironment([...environmentForAll, 'RATCHET_*'], process.env),
       folder: projectFolder,
       rank: 'role',

@@ -176,7 +176,7 @@ async function serve(
   const folder = localFolder(options);
   if (folder !== null) return serveModel(folder, name, around);
   if (options.serve === undefined) return null;
-  const said = settings['model'] === undefined ? '' : `, and -m ${String(settings['model'])} is none`;
+  const said = settings['model'] === undefined ? '' : `, and -m ${JSON.stringify(settings['model'])} is none`;
   throw new RatchetError('ConfigInvalid', `--serve: expected a folder with a model (config.json and safetensors)${said}; or --run RUN with --step N.`); // prettier-ignore
 }
 

@@ -33,7 +33,8 @@ export function bootstrapMean(values: readonly number[], options: BootstrapOptio
     for (let i = 0; i < count; i++) sum += values[Math.floor(random() * count)]!;
     return sum / count;
   }).sort();
-  const at = (share: number): number => means[Math.min(resamples - 1, Math.max(0, Math.round(share * (resamples - 1))))]!;
+  const at = (share: number): number =>
+    means[Math.min(resamples - 1, Math.max(0, Math.round(share * (resamples - 1))))]!;
   const tail = (1 - confidence) / 2;
   return { mean: values.reduce((sum, value) => sum + value, 0) / count, low: at(tail), high: at(1 - tail) };
 }

@@ -39,7 +39,8 @@ export function tallyOf(groups: readonly (readonly RolloutRow[])[], rolloutsPerE
         const known = causes[outcome];
         causes[outcome] = {
           count: (known?.count ?? 0) + 1,
-          first: known?.first ?? whereItFailed(String(row['long_error_chain'] ?? '')),
+          first:
+            known?.first ?? whereItFailed(typeof row['long_error_chain'] === 'string' ? row['long_error_chain'] : ''),
         };
         continue;
       }

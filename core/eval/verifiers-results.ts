@@ -10,15 +10,17 @@ export function differencesFromMetadata(
   metadata: RolloutRow,
   input: Omit<EvaluationInput, 'results'>,
   examples: number,
+  /** What the environment sets for sampling; null = not known, then only what is asked for is compared. */
+  ownSampling: RolloutRow | null,
 ): string[] {
   const { environment, model, rolloutsPerExample, shuffleSeed } = input;
   const pairs: [name: string, before: unknown, now: unknown][] = [
-    ['env_id', plainId(String(metadata['env_id'])), plainId(environment.id)],
+    ['env_id', plainId(textOf(metadata['env_id'])), plainId(environment.id)],
     ['env_args', metadata['env_args'] ?? {}, environment.args],
     ['model', metadata['model'], model.model],
     ['rollouts_per_example', metadata['rollouts_per_example'], rolloutsPerExample],
     ['shuffle_seed', metadata['shuffle'] === true ? metadata['shuffle_seed'] : null, shuffleSeed],
-    ['sampling_args', samplingOf(metadata['sampling_args']), samplingOf(model.sampling as RolloutRow)],
+    ['sampling_args', ...samplingOfBoth(metadata['sampling_args'], fieldsOf(model), ownSampling)],
   ];
   const differences = pairs.flatMap(([name, before, now]) => {
     const [one, other] = [canonical(before), canonical(now)];
@@ -29,8 +31,22 @@ export function differencesFromMetadata(
   return differences;
 }
 
+function samplingOfBoth(before: JsonValue | undefined, asked: RolloutRow, own: RolloutRow | null): [unknown, unknown] {
+  const [said, now] = [samplingOf(before), samplingOf({ ...own, ...asked })];
+  if (own !== null) return [said, now];
+  return [Object.fromEntries(Object.entries(said).filter(([name]) => name in now)), now];
+}
+
+function fieldsOf(model: EvaluationInput['model']): RolloutRow {
+  return model.kind === 'endpoint' ? model.sampling : {};
+}
+
+function textOf(value: JsonValue | undefined): string {
+  return typeof value === 'string' ? value : '';
+}
+
 /** Without what verifiers adds by itself, and what is left out of a request. */
-function samplingOf(sampling: JsonValue | undefined): unknown {
+function samplingOf(sampling: JsonValue | undefined): Record<string, JsonValue> {
   const given = Object.entries((sampling ?? {}) as Record<string, JsonValue>).filter(
     ([name, value]) => value !== null && !(name === 'n' && value === 1) && !(name === 'extra_body' && canonical(value) === '{}'), // prettier-ignore
   );

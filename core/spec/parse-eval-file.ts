@@ -55,7 +55,10 @@ function readOver(settings: Table, reporter: Reporter): Entry {
 }
 
 /** What was typed holds; tables are laid over those of the file key by key. */
-function overruled(entry: Entry, { sampling, max_tokens, temperature, args, env_args, extra_env_kwargs, ...typed }: Entry): Entry {
+function overruled(
+  entry: Entry,
+  { sampling, max_tokens, temperature, args, env_args, extra_env_kwargs, ...typed }: Entry,
+): Entry {
   const own = samplingOf({
     ...(max_tokens === undefined ? {} : { max_tokens }),
     ...(temperature === undefined ? {} : { temperature }),
@@ -68,7 +71,7 @@ function overruled(entry: Entry, { sampling, max_tokens, temperature, args, env_
     sampling: mergedSampling(samplingOf(entry), own),
     args: { ...entry.args, ...env_args, ...args },
     extra_env_kwargs: { ...entry.extra_env_kwargs, ...extra_env_kwargs },
-  } as Entry;
+  };
 }
 
 /** Every evaluation of the file, with what holds for all of them. Relations between fields are reported here. */

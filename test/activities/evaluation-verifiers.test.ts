@@ -31,7 +31,7 @@ interface Asked {
 const answer = ({ content, times }: { content: string; times: number }): string => {
   const word = /Spell (\S+) backwards/.exec(content)?.[1];
   if (word === undefined) return `my guess is ${content.length}`;
-  const right = [...word].reverse().join('');
+  const right = word.split('').reverse().join('');
   return (word.length + word.charCodeAt(word.length - 1) + times) % 3 === 0 ? 'no idea' : `<answer>${right}</answer>`;
 };
 

@@ -57,16 +57,19 @@ interface Typed {
 
 /** `until`: interrupted, as by Ctrl-C, when this many requests were answered. */
 async function ratchet(args: readonly string[], { until = Infinity }: { until?: number } = {}): Promise<Typed> {
-  const env = { ...process.env, E2E_EVAL_KEY: secret };
-  delete env['TEMPORAL_ADDRESS' as keyof typeof env];
+  const env: NodeJS.ProcessEnv = { ...process.env, E2E_EVAL_KEY: secret };
+  delete env['TEMPORAL_ADDRESS'];
   const command = path.join(repositoryFolder, 'cli/ratchet.mjs');
   const child = spawn(process.execPath, [command, ...args], { cwd: folder, env });
-  let [stdout, stderr, isOver] = ['', '', false];
+  let [stdout, stderr] = ['', ''];
+  const life = { isOver: false };
   child.stdout.on('data', (text: Buffer) => (stdout += text.toString()));
   child.stderr.on('data', (text: Buffer) => (stderr += text.toString()));
-  const ended = new Promise<number | null>((resolve) => child.on('close', resolve)).finally(() => (isOver = true));
-  while (!isOver && server.answered.length < until && until < Infinity) await delay(20);
-  if (until < Infinity && !isOver) child.kill('SIGINT');
+  const ended = new Promise<number | null>((resolve) => child.on('close', resolve)).finally(() => (life.isOver = true));
+  if (until < Infinity) {
+    while (!life.isOver && server.answered.length < until) await delay(20);
+    child.kill('SIGINT');
+  }
   const code = await ended;
   const lines = stdout.split('\n').filter((line) => line.startsWith('{'));
   return { code, stderr, lines: lines.map((line) => JSON.parse(line) as Record<string, unknown>) };
