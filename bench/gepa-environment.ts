@@ -23,7 +23,8 @@ export function loadEnvironment(args: unknown): Environment {
         answer: needs.join(' '),
       })),
     );
-  const tell = (needs: string, answer: string) => judge({ id: '', input: '', needs: needs.split(' ') }, answer, world.rules);
+  const tell = (needs: string, answer: string) =>
+    judge({ id: '', input: '', needs: needs.split(' ') }, answer, world.rules);
   const environment = singleTurn({
     name: 'gepa-world',
     dataset: datasetOf(world.train),

@@ -107,7 +107,9 @@ function serve({ port, latencyMs, flaky }: { port: number; latencyMs: number; fl
   }
 
   function answer(kind: 'task' | 'reflect', seed: number, body: ChatBody, response: ServerResponse): void {
-    const mark = createHash('sha1').update(JSON.stringify([body.model, body.messages, body.seed ?? 0])).digest();
+    const mark = createHash('sha1')
+      .update(JSON.stringify([body.model, body.messages, body.seed ?? 0]))
+      .digest();
     const isFirst = !distinct.has(mark.toString('hex'));
     distinct.set(mark.toString('hex'), kind);
     if (isFirst && mark.readUInt32BE(0) / 2 ** 32 < flaky) {
@@ -128,7 +130,14 @@ function serve({ port, latencyMs, flaky }: { port: number; latencyMs: number; fl
       }
       const choice = { index: 0, finish_reason: 'stop', message: { role: 'assistant', content } };
       const usage = { prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 };
-      send(response, 200, { id: 'sim', object: 'chat.completion', created: 0, model: body.model, choices: [choice], usage });
+      send(response, 200, {
+        id: 'sim',
+        object: 'chat.completion',
+        created: 0,
+        model: body.model,
+        choices: [choice],
+        usage,
+      });
     };
     if (isHeld) held.push(say);
     else setTimeout(say, latencyMs);

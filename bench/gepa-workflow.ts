@@ -68,7 +68,10 @@ export async function measureWallTime(bench: Bench, seeds: readonly number[]): P
     withStack(bench, folder, async (client) => {
       const server = await startGepaServer({ latencyMs });
       try {
-        const search = async (seed: number, isClassic: boolean): Promise<{ seconds: number; result: PromptSearchResult }> => {
+        const search = async (
+          seed: number,
+          isClassic: boolean,
+        ): Promise<{ seconds: number; result: PromptSearchResult }> => {
           const input = inputOf({ seed, maxCalls: 500, numTrain: 100, numVal: 50, isClassic }, { server, folder: path.join(folder, 'outputs/gepa/world') }); // prettier-ignore
           const startedAt = performance.now();
           const result = await (await startSearchOf(client, input)).result();

@@ -86,7 +86,14 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
   const reflections = { classic: figures['classic']?.['reflections'], default: figures['default']?.['reflections'] };
   const peer = await measurePeer(bench, seeds, options);
   const wall = options.wall ? await measureWallTime(bench, seeds.slice(0, seedsThroughWorkflow)) : {};
-  return { seeds: options.seeds, ...figures, gepa: peer, reflection_calls: reflections, over_budget: overBudget, ...wall };
+  return {
+    seeds: options.seeds,
+    ...figures,
+    gepa: peer,
+    reflection_calls: reflections,
+    over_budget: overBudget,
+    ...wall,
+  };
 }
 
 function makeWorldOf(seed: number, { train, val }: Case, { components }: Options): World {

@@ -108,7 +108,11 @@ export async function optimizePrompt(
     const closing = { handle, result: found, comparison, seconds: seconds(), iterations: state.begun, givenUp, failed };
     const summary = `candidate ${found.best} of ${found.candidates.length}`;
     const closed = await evaluationDesk.closePromptSearch.executeWithOptions({ summary }, [closing]);
-    desk.tell({ kind: 'finished', text: lastLine(closed), values: { calls: closed.calls, candidates: closed.candidates } });
+    desk.tell({
+      kind: 'finished',
+      text: lastLine(closed),
+      values: { calls: closed.calls, candidates: closed.candidates },
+    });
     desk.is('finished');
     return closed;
   }
@@ -118,7 +122,8 @@ async function open(
   given: string | PromptFileInput | PromptSearchInput,
   desk: PromptDesk,
 ): Promise<PromptSearchHandle> {
-  const input = typeof given === 'string' ? await plan({ config: given }) : 'config' in given ? await plan(given) : given;
+  const input =
+    typeof given === 'string' ? await plan({ config: given }) : 'config' in given ? await plan(given) : given;
   desk.knows(namesOf(input));
   const summary = `${namesOf(input).environment} with ${input.model.model}`;
   return evaluationDesk.openPromptSearch.executeWithOptions({ summary }, [{ input }]);
@@ -200,7 +205,15 @@ function notEvaluated({ environment }: PromptSearchHandle, desk: PromptDesk): Ap
   );
 }
 
-function lastLine({ best, bestScore, startScore, calls, maxCalls, candidates, stopReason }: PromptSearchResult): string {
+function lastLine({
+  best,
+  bestScore,
+  startScore,
+  calls,
+  maxCalls,
+  candidates,
+  stopReason,
+}: PromptSearchResult): string {
   const [now, was] = [bestScore, startScore].map((score) => score?.toFixed(3) ?? 'none');
   const found = best === 0 ? `no prompt is better than the start, score ${was}` : `best: candidate ${best}, score ${now} (the start: ${was})`; // prettier-ignore
   return `finished: ${found}  calls ${calls} of ${maxCalls}  candidates ${candidates}  (${stopReason})`;

@@ -182,7 +182,8 @@ const nothingYet: SearchFigures = {
 
 /** What a search tells people in the Temporal UI, as markdown. */
 export function describePromptSearch(status: PromptSearchStatus, events: readonly PromptSearchEvent[]): string {
-  const { environment, model, reflectionModel, doing, calls, maxCalls, candidates, best, bestScore, startScore } = status;
+  const { environment, model, reflectionModel, doing, calls, maxCalls, candidates, best, bestScore, startScore } =
+    status;
   const score = bestScore === null ? '' : `, score ${bestScore.toFixed(3)} on ${status.bestCoverage}`;
   const from = startScore === null ? '' : ` (the start: ${startScore.toFixed(3)})`;
   return [

@@ -3,6 +3,7 @@ import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
 import type { StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { failpoint } from '../../backends/failpoints.ts';
 import type { Store } from '../../backends/store/index.ts';
 import { decodeRows, encodeRows } from '../../backends/store/objects.ts';
 import { mapAtOnce } from '../map-at-once.ts';
@@ -108,10 +109,10 @@ export class AnswerJournal {
 
   /** Asks again, longer and longer apart, while the store is away or full. */
   async #write(bytes: Uint8Array): Promise<void> {
-    for (let waitMs = againMs.first; ; ) {
+    for (let waitMs = againMs.first; ;) {
       try {
         this.#parts += 1;
-        if ((await this.#store.putIfAbsent(`${this.#prefix}${this.#parts}.jsonl`, bytes)).stored) return;
+        if ((await this.#store.putIfAbsent(`${this.#prefix}${this.#parts}.jsonl`, bytes)).stored) break;
       } catch (error) {
         const isWeather = error instanceof RatchetError && ['StoreFull', 'StoreUnavailable'].includes(error.code);
         if (!isWeather || this.#signal.aborted) throw error;
@@ -119,6 +120,7 @@ export class AnswerJournal {
         waitMs = Math.min(waitMs * 2, againMs.most);
       }
     }
+    await failpoint('gepa.part');
   }
 
   #remember(row: AnswerRow): void {

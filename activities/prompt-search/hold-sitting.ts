@@ -160,7 +160,9 @@ export const createComparePrompts =
       const isSame = Object.entries(start).every(([name, text]) => best[name] === text);
       const before = await score('test.start', start);
       const after = isSame ? before : await score(`test.${Object.values(best).join('.')}`, best);
-      const both = before.flatMap((score, i) => (score === null || after[i] == null ? [] : [[score, after[i]] as const]));
+      const both = before.flatMap((score, i) =>
+        score === null || after[i] == null ? [] : [[score, after[i]] as const],
+      );
       return {
         examples: both.length,
         before: mean(both.map(([score]) => score)),

@@ -30,7 +30,13 @@ export interface PlanPromptSearchInput extends PromptFileInput {
 /** Reads a file of prompt optimization and decides where its results go: on with what was interrupted, or anew. */
 export const createPlanPromptSearch =
   ({ projectFolder }: { readonly projectFolder: string }) =>
-  async ({ config, overrides, yes, request }: PlanPromptSearchInput): Promise<{ input: PromptSearchInput; warnings: readonly string[] }> => // prettier-ignore
+  async ({
+    config,
+    overrides,
+    yes,
+    request,
+  }: PlanPromptSearchInput): Promise<{ input: PromptSearchInput; warnings: readonly string[] }> =>
+    // prettier-ignore
     withHeartbeat(async () => {
       const { spec, input, warnings } = await loadPromptSearchFile(config, {
         projectFolder,
@@ -83,7 +89,10 @@ async function drawSearch(
 ): Promise<StoredPromptSearch> {
   const { seed, numTrain, numVal, numTest, maxCalls, minibatchSize, perfectScore, isClassic } = input;
   const opened = await Promise.all(input.environments.map((entry) => environments.open(entry)));
-  const sizes = opened.map(({ dataset, evalDataset }) => ({ dataset: dataset.length, evalDataset: evalDataset.length }));
+  const sizes = opened.map(({ dataset, evalDataset }) => ({
+    dataset: dataset.length,
+    evalDataset: evalDataset.length,
+  }));
   const drawn = drawExamples(sizes, { seed, train: numTrain, val: numVal, test: numTest });
   requireExamples(drawn.train, 'to reflect on', input);
   requireExamples(drawn.val, 'to choose by', input);

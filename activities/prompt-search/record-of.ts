@@ -6,11 +6,7 @@ import type { Example, ScoredRollout } from '../../core/rl/rollout.ts';
  * What a reflection is told of a rollout, under verifiers' names: the first question, what came of it, the expected answer, the reward,
  * an error, and columns of the rollout's state that were asked for: of its row, its rewards, or its example.
  */
-export function recordOf(
-  rollout: ScoredRollout,
-  example: Example,
-  stateColumns: readonly string[],
-): ReflectionRecord {
+export function recordOf(rollout: ScoredRollout, example: Example, stateColumns: readonly string[]): ReflectionRecord {
   const { record = {}, metrics, reward, error } = rollout;
   const stop = record['stop_condition'];
   const columns = stateColumns.map((name): [string, RecordValue] => {

@@ -1,7 +1,18 @@
 import { startScoreBeside } from '../../core/gepa/figures.ts';
 import { average } from '../../core/gepa/fronts.ts';
-import type { Comparison, PromptSearchHandle, PromptSearchResult, StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
-import { candidateRows, frontierRows, gepaMetadata, type ToldCandidate, treeDocument } from '../../core/gepa/results.ts';
+import type {
+  Comparison,
+  PromptSearchHandle,
+  PromptSearchResult,
+  StoredPromptSearch,
+} from '../../core/gepa/prompt-search.ts';
+import {
+  candidateRows,
+  frontierRows,
+  gepaMetadata,
+  type ToldCandidate,
+  treeDocument,
+} from '../../core/gepa/results.ts';
 import type { SearchResult } from '../../core/gepa/search-state.ts';
 import { linkNewestSearch } from '../../backends/configs/newest-search.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
@@ -85,7 +96,7 @@ async function writeFiles({ handle, result, comparison, seconds }: WritePromptsI
   const names = input.savesResults ? promptFiles : [promptFiles[0]];
   const put = (name: string, bytes: Uint8Array) => store.put(`${place.prefix}${name}`, bytes);
   const [ref] = await Promise.all([
-    put(names[0]!, prompt),
+    put(names[0], prompt),
     ...names.slice(1).map((name) => put(name, prompt)),
     ...(input.savesResults
       ? [

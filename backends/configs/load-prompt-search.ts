@@ -8,7 +8,6 @@ import type { GepaSpec } from '../../core/spec/gepa-spec.ts';
 import type { ModelAccessSpec } from '../../core/spec/model-access-spec.ts';
 import { parseGepaFile } from '../../core/spec/parse-gepa-file.ts';
 import { ConfigProblems } from '../../core/spec/problems.ts';
-import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { findEvaluatedEnvironment, readRegistry } from './load-evaluations.ts';
 
 export interface LoadPromptSearchOptions {
@@ -51,7 +50,13 @@ export async function loadPromptSearchFile(
 export async function loadPromptSearch(
   text: string,
   file: string,
-  { projectFolder, overrides, isSmallBudgetMeant = false, builtin = false, isSet = isInEnvironment }: LoadPromptSearchOptions,
+  {
+    projectFolder,
+    overrides,
+    isSmallBudgetMeant = false,
+    builtin = false,
+    isSet = isInEnvironment,
+  }: LoadPromptSearchOptions,
 ): Promise<PlannedPromptSearch> {
   const parsed = parseGepaFile(text, { file, ...(overrides === undefined ? {} : { overrides }) });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems);
@@ -65,7 +70,15 @@ export async function loadPromptSearch(
   };
   const found = await Promise.all(
     spec.environments.map(({ id, name, args, extraKwargs }) => {
-      const environment = { id, name, args, extraKwargs, folder: spec.environmentsFolder, taskset: null, harness: null };
+      const environment = {
+        id,
+        name,
+        args,
+        extraKwargs,
+        folder: spec.environmentsFolder,
+        taskset: null,
+        harness: null,
+      };
       return findEvaluatedEnvironment({ environment }, { projectFolder, builtin });
     }),
   );
@@ -73,7 +86,7 @@ export async function loadPromptSearch(
   const reflection = serversOf({ ...spec.model, model: spec.reflectionModel ?? spec.model.model });
   const input: Omit<PromptSearchInput, 'results'> = {
     environments: found.map(({ environment }) => environment),
-    model: { kind: 'endpoint', model, servers, sampling: spec.sampling as Record<string, JsonValue> },
+    model: { kind: 'endpoint', model, servers, sampling: spec.sampling },
     reflection: { model: reflection.model, servers: reflection.servers, fields: {} },
     maxCalls: spec.maxCalls,
     minibatchSize: spec.minibatchSize,

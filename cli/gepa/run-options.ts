@@ -38,7 +38,7 @@ export interface GepaRunOptions {
 /** The command with its options and no action. */
 export function gepaRunCommand(): Command {
   return new Command('run')
-    .description("look for a better system prompt of an environment (GEPA); goes on where it was interrupted")
+    .description('look for a better system prompt of an environment (GEPA); goes on where it was interrupted')
     .argument('<environment|file>', "an environment's id, several with commas between them, or a TOML file with [gepa]")
     .option('-m, --model <name>', 'the model whose prompt it is: a name, or an alias of the endpoints file')
     .option('-M, --reflection-model <name>', 'the model that writes prompts anew (default: the same)')
@@ -51,7 +51,10 @@ export function gepaRunCommand(): Command {
     .option('-N, --num-val <n>', 'held-out examples to choose by, -1 = all (default: 50)')
     .option('--minibatch-size <n>', 'examples of one reflection (default: 3)')
     .option('--perfect-score <x>', 'minibatches whose every reward is at least this are not reflected on')
-    .option('--state-columns <names...>', 'columns that the reflection sees as well: of the rollout, its rewards, its example')
+    .option(
+      '--state-columns <names...>',
+      'columns that the reflection sees as well: of the rollout, its rewards, its example',
+    )
     .option('--initial-prompt <text>', "what is begun with (default: the environment's system prompt)")
     .option('-c, --max-concurrent <n>', 'rollouts at once, -1 = no bound (default: 32)')
     .option('-t, --max-tokens <n>', 'tokens of each turn')
@@ -63,7 +66,10 @@ export function gepaRunCommand(): Command {
     .option('--builtin', 'OWNER/NAME is the environment NAME that comes with Ratchet')
     .option('--seed <n>', 'of everything that is drawn (default: 0)')
     .option('--classic', "gepa's own search, with a budget that is kept")
-    .option('--eval [n]', 'score the first and the best prompt on further examples at the end, beyond the budget (default: 50)')
+    .option(
+      '--eval [n]',
+      'score the first and the best prompt on further examples at the end, beyond the budget (default: 50)',
+    )
     .option('-o, --run-dir <folder>', 'where results go (default: outputs/gepa/ENV--MODEL/ID)')
     .option('--no-save', 'keep the best prompt alone, and what a retry needs')
     .option('--yes', 'a budget too small to try much is meant')

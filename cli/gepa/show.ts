@@ -7,24 +7,35 @@ import { findSearchFolder, readSearchFolder, type SearchFolder } from './search-
 import { RatchetError } from '../../core/errors.ts';
 
 export const showCommand = new Command('show')
-  .description('what a search found: the candidates and who came from whom, their fronts, how the best differs from the start')
-  .argument('<folder|id|environment>', "outputs/gepa/ENV--MODEL/ID, its id, or an environment's newest; verifiers' own folders, too")
+  .description(
+    'what a search found: the candidates and who came from whom, their fronts, how the best differs from the start',
+  )
+  .argument(
+    '<folder|id|environment>',
+    "outputs/gepa/ENV--MODEL/ID, its id, or an environment's newest; verifiers' own folders, too",
+  )
   .option('--candidate <n>', 'how this one differs from the start, in place of the best')
   .option('--prompt', 'the prompt alone')
   .option('--json', 'as one JSON object')
   .action(async (name: string, options: ShowOptions) => {
     const found = await readSearchFolder(await findSearchFolder(name, process.cwd()));
-    if (found === null) throw new RatchetError('ConfigInvalid', `${name}: results.jsonl there has no candidates of a search.`);
+    if (found === null)
+      throw new RatchetError('ConfigInvalid', `${name}: results.jsonl there has no candidates of a search.`);
     const candidate = chosen(options.candidate, found);
-    if (options.prompt === true) return void process.stdout.write(`${found.candidates[candidate]!.prompt}\n`);
-    const text = options.json === true ? JSON.stringify({ ...found, fronts: frontsOf(found) }, null, 2) : describeSearch(found, candidate); // prettier-ignore
-    process.stdout.write(`${text}\n`);
+    process.stdout.write(`${shown(found, candidate, options)}\n`);
   });
 
 interface ShowOptions {
   readonly candidate?: string;
   readonly prompt?: boolean;
   readonly json?: boolean;
+}
+
+function shown(found: SearchFolder, candidate: number, { prompt, json }: ShowOptions): string {
+  if (prompt === true) return found.candidates[candidate]!.prompt;
+  return json === true
+    ? JSON.stringify({ ...found, fronts: frontsOf(found) }, null, 2)
+    : describeSearch(found, candidate);
 }
 
 function chosen(written: string | undefined, { best, candidates }: SearchFolder): number {
@@ -35,7 +46,9 @@ function chosen(written: string | undefined, { best, candidates }: SearchFolder)
 }
 
 /** Which candidates are best at which validation examples, those with most of them first. */
-function frontsOf({ candidates }: SearchFolder): { readonly candidate: number; readonly examples: readonly number[] }[] {
+function frontsOf({
+  candidates,
+}: SearchFolder): { readonly candidate: number; readonly examples: readonly number[] }[] {
   const size = candidates[0]?.scores.length ?? 0;
   const at = candidates.map(() => [] as number[]);
   for (let example = 0; example < size; example++) {

@@ -8,7 +8,9 @@ import { withTemporal } from '../with-temporal.ts';
 export const stopCommand = new Command('stop')
   .description('end a search: what is under way is finished, and the best prompt is validated')
   .argument('<search>', 'its id, or its workflow: gepa.ENV.ID')
-  .action(async (search: string) => say(await withTemporal((client) => update(client, search, (handle) => handle.executeUpdate<string, []>('stop')))));
+  .action(async (search: string) =>
+    say(await withTemporal((client) => update(client, search, (handle) => handle.executeUpdate<string, []>('stop')))),
+  );
 
 export const raiseCommand = new Command('raise')
   .description('give a search that goes on more calls')
@@ -16,7 +18,8 @@ export const raiseCommand = new Command('raise')
   .argument('<calls>', 'calls in all')
   .action(async (search: string, calls: string) => {
     const maxCalls = readCount('calls', calls);
-    const raise = (handle: WorkflowHandle) => handle.executeUpdate<string, [number]>('raise-budget', { args: [maxCalls] });
+    const raise = (handle: WorkflowHandle) =>
+      handle.executeUpdate<string, [number]>('raise-budget', { args: [maxCalls] });
     say(await withTemporal((client) => update(client, search, raise)));
   });
 

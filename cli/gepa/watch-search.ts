@@ -42,7 +42,12 @@ export async function watchSearch(handle: Handle, options: WatchOptions): Promis
   const left = AbortSignal.any([interrupted, gone]);
   const follower = new Follower(handle, teller);
   const following = follower.follow(AbortSignal.any([ended.signal, left]));
-  const end = (outcome: 'finished' | 'failed' | 'stopped' | 'detached' | 'lost', exitCode: number, message: string | null): number => { // prettier-ignore
+  const end = (
+    outcome: 'finished' | 'failed' | 'stopped' | 'detached' | 'lost',
+    exitCode: number,
+    message: string | null,
+  ): number => {
+    // prettier-ignore
     if (message !== null) teller.say(message);
     teller.tell({ type: 'end', time: now(), outcome, exit_code: exitCode, message });
     return exitCode;

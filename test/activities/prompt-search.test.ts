@@ -9,7 +9,12 @@ import { createHoldSitting } from '../../activities/prompt-search/hold-sitting.t
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
 import { createClosePromptSearch } from '../../activities/prompt-search/write-results.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { PromptSearchHandle, PromptSearchInput, PromptSearchResult, Sitting } from '../../core/gepa/prompt-search.ts';
+import type {
+  PromptSearchHandle,
+  PromptSearchInput,
+  PromptSearchResult,
+  Sitting,
+} from '../../core/gepa/prompt-search.ts';
 import { result, settle, startSearch } from '../../core/gepa/search.ts';
 import type { SearchState } from '../../core/gepa/search-state.ts';
 import type { EndpointRequest } from '../../backends/inference/endpoint.ts';
@@ -35,7 +40,7 @@ function models({ fails = () => false }: { fails?: (asked: number) => boolean } 
           if (fails(asked.length)) throw new Error('the line went dead');
           const word = request.messages.at(-1)!.content;
           const knows = first!.role === 'system' && first!.content.includes('backwards');
-          return said(knows ? [...word].reverse().join('') : '');
+          return said(knows ? Array.from(word).reverse().join('') : '');
         },
       }),
     },
@@ -70,7 +75,11 @@ async function openSearch(t: TestContext, over: Partial<PromptSearchInput> = {})
   return (await new MockActivityEnvironment().run(open, { input })) as PromptSearchHandle;
 }
 
-async function search(handle: PromptSearchHandle, { dependencies }: ReturnType<typeof models>): Promise<{ state: SearchState; sittings: Sitting[] }> { // prettier-ignore
+async function search(
+  handle: PromptSearchHandle,
+  { dependencies }: ReturnType<typeof models>,
+): Promise<{ state: SearchState; sittings: Sitting[] }> {
+  // prettier-ignore
   let state = startSearch(handle.settings, handle.start);
   const sittings: Sitting[] = [];
   while (!result(state).isFinished) {
@@ -105,7 +114,10 @@ test('a sitting that is held again asks nobody for what lies in the store', asyn
   const { state: same, sittings } = await search(handle, again);
   assert.equal(again.asked.length, 0);
   assert.deepEqual(result(same), result(state));
-  assert.equal(sittings.reduce((sum, { adopted }) => sum + adopted, 0), first.asked.length);
+  assert.equal(
+    sittings.reduce((sum, { adopted }) => sum + adopted, 0),
+    first.asked.length,
+  );
 });
 
 test('a rollout that infrastructure took is no 0: it is asked for again, counted, and said', async (t) => {

@@ -106,6 +106,20 @@ describe('a command line whose feature is still to come is known, and says so', 
   }
 });
 
+test("prime's gepa run, typed as it is, says what it would do and what it may cost", async () => {
+  const models = '--model m --reflection-model n -b http://127.0.0.1:9/v1 --state-columns tool_calls reasoning_trace';
+  const { code, out, err } = await typed(`gepa run wiki-search --max-calls 300 ${models} --dry-run`);
+  assert.equal(code, 0, err);
+  assert.match(
+    out,
+    /wiki-search: the prompt of m .* reflected on by n[^]*at most 300 rollouts; 100 examples to reflect on, 50 to choose by/,
+  );
+  const small = await typed(`gepa run wiki-search --max-calls 9 ${models} --dry-run`);
+  assert.equal(small.code, 2);
+  assert.match(small.err, /A budget of 9 calls tries next to nothing: 50 .* \+ 3 × \(3 .* \+ 50 .*\) = 209\./);
+  assert.equal((await typed(`gepa run wiki-search --max-calls 9 ${models} --dry-run --yes`)).code, 0);
+});
+
 describe('a command line that makes a place to work in', () => {
   for (const [line, first] of [
     ['lab setup', 'configs/lab/'],

@@ -76,13 +76,22 @@ test("a search's files are verifiers' own, and the newest lie directly in output
   const metadata = JSON.parse(await read('metadata.json')) as Record<string, unknown>;
   assert.deepEqual([metadata['best_idx'], metadata['total_metric_calls']], [result.best, result.calls]);
   const base = path.join(project.folder, 'outputs/gepa');
-  assert.equal(await realpath(path.join(base, 'best_prompt.txt')), await realpath(path.join(result.folder, 'best_prompt.txt')));
+  assert.equal(
+    await realpath(path.join(base, 'best_prompt.txt')),
+    await realpath(path.join(result.folder, 'best_prompt.txt')),
+  );
 });
 
 test('a search whose rollout worker and orchestrator are killed twice each finds the same, and asks again only for what was in flight', async () => {
   let inFlight = 0;
   const killed = await search('killed', async (server, folder) => {
-    for (const [request, name] of [[40, 'rollout worker'], [70, 'orchestrator worker'], [100, 'rollout worker'], [130, 'orchestrator worker']] as const) { // prettier-ignore
+    for (const [request, name] of [
+      [40, 'rollout worker'],
+      [70, 'orchestrator worker'],
+      [100, 'rollout worker'],
+      [130, 'orchestrator worker'],
+    ] as const) {
+      // prettier-ignore
       server.holdFrom(request);
       const held = await untilOnlyHeld(server, folder, inFlight);
       const pid = project.stack.pids()[name]!;
@@ -165,7 +174,11 @@ async function answersIn(folder: string): Promise<number> {
   return rows.map((line) => JSON.parse(line) as object).filter((row) => 'reward' in row || 'answer' in row).length;
 }
 
-async function search(id: string, during: (server: GepaServer, folder: string) => Promise<void>, isRepeated = false): Promise<Searched> {
+async function search(
+  id: string,
+  during: (server: GepaServer, folder: string) => Promise<void>,
+  isRepeated = false,
+): Promise<Searched> {
   const server = await startGepaServer({ latencyMs });
   try {
     const folder = path.join(project.folder, 'outputs/gepa/gepa-world--sim');

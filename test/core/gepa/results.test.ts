@@ -2,7 +2,13 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { drawExamples } from '../../../core/gepa/examples.ts';
-import { candidateRows, candidateTree, frontierRows, treeDocument, type ToldCandidate } from '../../../core/gepa/results.ts';
+import {
+  candidateRows,
+  candidateTree,
+  frontierRows,
+  treeDocument,
+  type ToldCandidate,
+} from '../../../core/gepa/results.ts';
 import { unifiedDiff } from '../../../core/gepa/text-diff.ts';
 
 const told = (prompt: string, parents: number[], scores: (number | null)[]): ToldCandidate => ({
@@ -48,9 +54,10 @@ test('a diff, applied to the one text, gives the other', () => {
   fc.assert(
     fc.property(lines, lines, (a, b) => {
       const diff = unifiedDiff(a.join('\n'), b.join('\n'), { from: 'x', to: 'y', context: 100 });
-      if (diff === '') return void assert.deepEqual(a, b);
-      const edits = diff.split('\n').slice(3, -1);
-      const side = (kind: string) => edits.filter((line) => line[0] === ' ' || line[0] === kind).map((line) => line.slice(1));
+      // Without a difference all of it is context.
+      const edits = diff === '' ? a.map((line) => ` ${line}`) : diff.split('\n').slice(3, -1);
+      const side = (kind: string) =>
+        edits.filter((line) => line[0] === ' ' || line[0] === kind).map((line) => line.slice(1));
       assert.deepEqual(side('-'), a);
       assert.deepEqual(side('+'), b);
     }),
