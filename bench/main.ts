@@ -3,6 +3,7 @@ import { configs } from './configs.ts';
 import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
 import { engineTrain } from './engine-train.ts';
+import { evalOnline } from './eval-online.ts';
 import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
 import { gepa } from './gepa.ts';
@@ -33,6 +34,7 @@ for (const command of [
   serverFuzz,
   longRun,
   faults,
+  evalOnline,
   evalResume,
   s3Upload,
   rolloutsVerifiers,

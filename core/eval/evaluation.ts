@@ -64,6 +64,8 @@ export interface EvaluationInput {
   readonly model: EvaluatedModel;
   /** −1 = all held-out examples. */
   readonly numExamples: number;
+  /** Held-out examples that are left out at the start. */
+  readonly skipExamples?: number | undefined;
   readonly rolloutsPerExample: number;
   /** Keys the random numbers of a version's sampling. */
   readonly seed: number;
@@ -214,6 +216,10 @@ export interface EvaluationsInput {
   readonly inputs: readonly EvaluationInput[];
   /** What they are, for people. */
   readonly title: string;
+  /** What tells their workflows apart, in the order of `inputs`; missing = environment and place. */
+  readonly names?: readonly string[] | undefined;
+  /** How many are at work side by side; some when missing. */
+  readonly atOnce?: number | undefined;
 }
 
 /** What people ask of a workflow `evaluate` (query `status`). */
