@@ -34,7 +34,7 @@ test('each candidate is a row with its diff from the start, its parents and its 
 });
 
 test('the frontier names all who are best at an example, and knows nothing of examples that nobody was scored on', () => {
-  const rows = frontierRows([...candidates.map((one) => ({ ...one, scores: [...one.scores, null] }))]);
+  const rows = frontierRows(candidates.map((one) => ({ ...one, scores: [...one.scores, null] })));
   assert.deepEqual(
     rows.map((row) => [row['valset_row'], row['best_score'], row['num_best_candidates']]),
     [[0, 1, 2], [1, 1, 2], [2, 1, 1]], // prettier-ignore
