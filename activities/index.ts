@@ -18,6 +18,9 @@ import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { packBatch, planStep } from './plan-step.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
 import { createHoldTrainer, type TrainerHeld } from './hold-trainer.ts';
+import { createComparePrompts, createHoldSitting } from './prompt-search/hold-sitting.ts';
+import { createOpenPromptSearch, createPlanPromptSearch } from './prompt-search/open-search.ts';
+import { createClosePromptSearch, createWritePrompts } from './prompt-search/write-results.ts';
 import { createPublishVersion } from './publish-version.ts';
 import { createRestoreVersion } from './restore-version.ts';
 import { readSpec } from './run-access.ts';
@@ -35,6 +38,7 @@ export type { TrainerHeld } from './hold-trainer.ts';
 export type { KnownTrainers } from './find-trainers.ts';
 export type { OpenedRun, TakenOver, TrainRunInput } from './open-run.ts';
 export type { Recovery } from './policy-trainer.ts';
+export type { SittingProgress } from './prompt-search/hold-sitting.ts';
 export type { TrainStepResult } from './train-step.ts';
 export type { WarmUpState } from './warm-up.ts';
 
@@ -65,6 +69,10 @@ export const createOrchestratorActivities = (
   openEvaluation: createOpenEvaluation(dependencies),
   noteProgress: createNoteProgress({}),
   closeEvaluation: createCloseEvaluation({}),
+  planPromptSearch: createPlanPromptSearch(dependencies),
+  openPromptSearch: createOpenPromptSearch(dependencies),
+  writePrompts: createWritePrompts(),
+  closePromptSearch: createClosePromptSearch(),
   planNewest: createPlanNewest(dependencies),
   judgeEvaluation,
   holdVersion: createHoldVersion(dependencies.inference),
@@ -78,6 +86,8 @@ export const createRolloutActivities = (dependencies: EvaluateDependencies) => (
   generateRollouts: createGenerateRollouts(dependencies),
   scoreRollouts: createScoreRollouts(dependencies),
   evaluateChunk: createEvaluateChunk(dependencies),
+  holdSitting: createHoldSitting(dependencies),
+  comparePrompts: createComparePrompts(dependencies),
 });
 export type RolloutActivities = ReturnType<typeof createRolloutActivities>;
 

@@ -5,6 +5,7 @@ import { type FailedOutcome, isOutcome, isRewardedOutcome, type Rollout } from '
 import type { EnvironmentEntry, Environments } from '../backends/environments/index.ts';
 import { failedRollout, tookLonger, tracebackOf } from '../backends/environments/score.ts';
 import type { Environment, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
+import { withSystemPrompt } from '../core/rl/system-prompt.ts';
 import { withinLimits } from './rollout-limits.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
 
@@ -19,6 +20,8 @@ export interface PlayOptions {
   readonly attemptsMax?: number;
   /** Request fields that its policy is asked with, where that is an API. */
   readonly sampling?: RolloutPlace['sampling'];
+  /** In place of the environment's own; '' = none. */
+  readonly systemPrompt?: string | undefined;
   readonly openPolicy: (environment: Environment) => PlayedPolicy;
   readonly signal: AbortSignal;
 }
@@ -32,7 +35,7 @@ const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 
  * soon as it is raised, also while the environment hangs.
  */
 export async function playRollout(options: PlayOptions): Promise<Rollout> {
-  const { environments, entry, dataset, place, together, openPolicy, signal, sampling } = options;
+  const { environments, entry, dataset, place, together, openPolicy, signal, sampling, systemPrompt } = options;
   const { timeoutS = null, maxRetries = null } = entry.limits ?? {};
   const attemptsMax = maxRetries === null ? (options.attemptsMax ?? rolloutAttemptsMax) : maxRetries + 1;
   let environment = await environments.open(entry);
@@ -41,10 +44,11 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
     // A Python process keeps the time itself: what waits there for others of its group is done playing.
     const late = entry.python === undefined && timeoutS !== null ? lateAfter(timeoutS) : null;
     const until = late ? AbortSignal.any([signal, late.signal]) : signal;
-    const asked = sampling && { sampling };
+    const asked = { ...(sampling && { sampling }), ...(systemPrompt === undefined ? {} : { systemPrompt }) };
     const where: RolloutPlace = { ...together, index: place.index, dataset, signal: until, ...asked };
     try {
-      const playing = environment.rollout(environment[dataset].at(place.exampleId), policy, where);
+      const example = withSystemPrompt(environment[dataset].at(place.exampleId), systemPrompt);
+      const playing = environment.rollout(example, policy, where);
       const record = checked(await unlessAborted(playing, until), environment);
       const { outcome } = record;
       if (isRewardedOutcome(outcome)) return { ...place, ...record, outcome };

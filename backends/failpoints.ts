@@ -9,8 +9,8 @@ import { RatchetError } from '../core/errors.ts';
  * all processes, so that a fault happens once, also across restarts; what fired is noted beside it.
  *
  * Every activity has two, `trainStep.begun` and `trainStep.done` (all is stored, nobody knows); inside of activities:
- * `generate.part` (some rollouts of a chunk are stored, others run), `train.applied` (the weights in memory are new, nothing
- * is stored).
+ * `generate.part` (some rollouts of a chunk are stored, others run), `gepa.part` (some answers of a search for a prompt are),
+ * `train.applied` (the weights in memory are new, nothing is stored).
  */
 export interface FailpointPlan {
   /** At which passing, counted from 1. */

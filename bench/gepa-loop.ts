@@ -1,3 +1,4 @@
+import type { ExampleRef } from '../core/gepa/prompt-search.ts';
 import {
   extractText,
   type ReflectionRecord,
@@ -66,4 +67,13 @@ export function playAll(
 export function recordOf(world: World, { task, answer, feedback }: Played, component: string): ReflectionRecord {
   const own = feedback.filter((line) => world.owner[/\[(R\d\d)\]/.exec(line)![1]!] === component);
   return { Inputs: task.input, 'Generated Outputs': answer, Feedback: own.join('\n') || 'Good.' };
+}
+
+/** The same world with its examples as a search draws them: what it calls 0 is what was drawn first. */
+export function withExamples(
+  world: World,
+  { train, val }: { readonly train: readonly ExampleRef[]; readonly val: readonly ExampleRef[] },
+): World {
+  const pick = (tasks: readonly Task[], refs: readonly ExampleRef[]) => refs.map(([, , example]) => tasks[example]!);
+  return { ...world, train: pick(world.train, train), val: pick(world.val, val) };
 }

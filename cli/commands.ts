@@ -49,15 +49,13 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       load: async () => (await import('./commands/env.ts')).envCommand,
     },
   },
-  'Evaluate:': {
+  'Evaluate, improve prompts:': {
     eval: {
       line: 'evaluate models and checkpoints; results in the terminal',
       load: async () => (await import('./commands/eval.ts')).evalCommand,
     },
-  },
-  'Still to come:': {
     gepa: {
-      line: "optimize an environment's system prompt",
+      line: 'look for a better system prompt, within a budget',
       load: async () => (await import('./commands/gepa.ts')).gepaCommand,
     },
   },

@@ -105,6 +105,16 @@ export const evaluationLookAgainMs = 30_000;
 /** An evaluation that says nothing of it gives up what is left when no rollout has come to its end for so long. */
 export const evaluationStandstillS = 1_800;
 
+/** Of one text in what a reflection is told; a trace may have many, and all of them go into one request. */
+export const reflectionCharsMax = 20_000;
+/** A sitting of a search ends with so many answers: they go through history. */
+export const sittingAnswersMax = 512;
+/** Or after so long, or so many times what a request takes: at its end nothing new is begun for the length of one. */
+export const sittingMs = 20_000;
+export const sittingRequestsLong = 20;
+/** A sitting that is to end waits no longer for what is under way. */
+export const sittingDrainMs = 5_000;
+
 /** How many events a run keeps for those who attach late. */
 export const eventsKept = 200;
 

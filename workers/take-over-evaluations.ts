@@ -1,8 +1,11 @@
 import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
 import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
 
+/** What goes on from the store alone when it is started again. */
+const types = ['evaluate', 'optimizePrompt'] as const;
+
 /**
- * Starts open evaluations anew whose history was written by other workflow code, under the same id and with the same input: what they
+ * Starts open evaluations and searches for prompts anew whose history was written by other workflow code, under the same id and with the same input: what they
  * finished lies in the store, and is adopted. Those of a file are left to the workflow of their file.
  */
 export async function takeOverEvaluations(
@@ -10,7 +13,21 @@ export async function takeOverEvaluations(
   version: string,
   versionOf: (found: WorkflowExecutionDescription) => string | null,
 ): Promise<string[]> {
-  const query = "WorkflowType='evaluate' AND ExecutionStatus='Running'";
+  const taken: string[] = [];
+  for (const type of types) taken.push(...(await takeOverType(client, type, { version, versionOf })));
+  return taken;
+}
+
+async function takeOverType(
+  client: Client,
+  type: (typeof types)[number],
+  own: {
+    readonly version: string;
+    readonly versionOf: (found: WorkflowExecutionDescription) => string | null;
+  },
+): Promise<string[]> {
+  const { version, versionOf } = own;
+  const query = `WorkflowType='${type}' AND ExecutionStatus='Running'`;
   const listed: string[] = [];
   for await (const { workflowId } of client.workflow.list({ query })) listed.push(workflowId);
   const taken: string[] = [];
@@ -21,7 +38,7 @@ export async function takeOverEvaluations(
     const isOurs = written === null || written === version || found.status.name !== 'RUNNING';
     if (isOurs || listed.includes(parent)) continue;
     const summary = await found.staticSummary();
-    await client.workflow.start('evaluate', {
+    await client.workflow.start(type, {
       workflowId,
       taskQueue: found.taskQueue,
       args: await inputOf(client, workflowId, found.runId),

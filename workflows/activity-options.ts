@@ -76,6 +76,15 @@ export const evaluationChunks = proxyActivities<RolloutActivities>({
   retry,
 });
 
+/** A sitting of a search for a better prompt ends when it is asked to, and gives what it has. */
+export const promptSittings = proxyActivities<RolloutActivities>({
+  taskQueue: taskQueues.rollout,
+  startToCloseTimeout: '10000h',
+  heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
+  cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+  retry,
+});
+
 /** Needs no heartbeat: it is over in a second or its worker is dead. */
 export const opening = proxyActivities<OrchestratorActivities>({
   taskQueue: taskQueues.orchestrator,

@@ -1,3 +1,4 @@
 export { evaluate } from './evaluate.ts';
+export { optimizePrompt } from './optimize-prompt.ts';
 export { evaluateNewest } from './evaluate-newest.ts';
 export { trainRun } from './train-run.ts';

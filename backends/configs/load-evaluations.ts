@@ -70,7 +70,7 @@ export async function loadEvaluations(
   for (const spec of parsed.spec.evaluations) {
     const { name } = spec.environment;
     try {
-      const { environment, said } = await findEnvironment(spec, { projectFolder, builtin });
+      const { environment, said } = await findEvaluatedEnvironment(spec, { projectFolder, builtin });
       const endpointsPath = path.resolve(projectFolder, spec.model.endpointsPath);
       if (!registries.has(endpointsPath)) registries.set(endpointsPath, await readRegistry(endpointsPath));
       const servers = serversOfModel(spec.model, registries.get(endpointsPath) ?? null, isSet);
@@ -114,8 +114,9 @@ function withTimeout(environment: EvaluatedEnvironment, seconds: number): Evalua
   return { ...environment, extra: { ...environment.extra, timeout_seconds: seconds } };
 }
 
-async function findEnvironment(
-  { environment: { id, name, args, extraKwargs, taskset, harness } }: EvaluationSpec,
+/** An environment as people write it, found and named as evaluations know it. Throws `ConfigInvalid`. */
+export async function findEvaluatedEnvironment(
+  { environment: { id, name, args, extraKwargs, taskset, harness } }: Pick<EvaluationSpec, 'environment'>,
   { projectFolder, builtin }: { readonly projectFolder: string; readonly builtin: boolean },
 ): Promise<{ environment: EvaluatedEnvironment; said: string | null }> {
   const found = environmentFinder({ projectFolder })(id, { builtin });
@@ -154,8 +155,8 @@ function v1Args(
   };
 }
 
-/** Null where there is none: aliases are a convenience. */
-async function readRegistry(file: string): Promise<EndpointsSpec | null> {
+/** The registry of endpoints; null where there is none: aliases are a convenience. */
+export async function readRegistry(file: string): Promise<EndpointsSpec | null> {
   for (const candidate of [file, file.replace(/\.toml$/, '.py')]) {
     const text = await readFile(candidate, 'utf8').catch(() => null);
     if (text === null) continue;

@@ -98,6 +98,8 @@ export interface RolloutPlace {
   readonly signal: AbortSignal;
   /** Request fields that its policy is asked with, where that is an API: an environment may set further ones. */
   readonly sampling?: Readonly<Record<string, JsonValue>>;
+  /** In place of the system prompt that the example begins with; '' = none. The example that is played has it already. */
+  readonly systemPrompt?: string;
   /** Raised when no further rollout of the group is begun: what waits for others of its group waits in vain. */
   readonly brokenOff?: AbortSignal;
 }

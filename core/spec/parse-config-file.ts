@@ -131,7 +131,6 @@ function gepaSummary(spec: (ParsedGepaFile & { readonly ok: true })['spec']): st
   return [
     `the system prompt of ${environments.map(({ name }) => name).join(', ')} optimized for ${model.model ?? model.endpointId}, reflection by ${reflectionModel ?? 'the same model'}`,
     `  ${maxCalls} rollouts in all; ${count(numTrain)} training and ${count(numVal)} validation examples, minibatches of ${minibatchSize}`,
-    'still to come: prompt optimization (ratchet gepa run). This file is right; nothing runs it yet.',
   ];
 }
 

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { withNames } from './dialects/ratchet-run-spec.ts';
 import { GepaSpec } from './gepa-spec.ts';
-import { accessFields } from './model-access.ts';
+import { accessFields, provider } from './model-access.ts';
 import { accessDefaults } from './model-access-spec.ts';
 import type { Problem } from './problems.ts';
 import { type FileOptions, readFile } from './read-file.ts';
@@ -28,6 +28,7 @@ const GepaFile = z.strictObject({
   endpoints_path: accessFields.endpoints_path.optional(),
   api_key_var: accessFields.api_key_var.optional(),
   api_base_url: accessFields.api_base_url.optional(),
+  provider: provider().optional(),
   env_dir_path: text().optional(),
   run_dir: text().optional(),
   save_results: flag().optional(),
@@ -47,6 +48,9 @@ const GepaFile = z.strictObject({
       num_val: countOrAll('examples').default(50),
       max_concurrent: concurrency().optional(),
       seed: whole(0).optional(),
+      classic: flag().optional(),
+      num_test: countOrAll('examples').optional(),
+      initial_prompt: text().optional(),
     })
     .prefault({}),
   sampling: requestSampling().optional(),
@@ -97,7 +101,7 @@ export function parseGepaFile(written: string, options: FileOptions): ParsedGepa
       endpointId: null,
       model: file.model ?? accessDefaults.model,
       endpointsPath: file.endpoints_path ?? accessDefaults.endpointsPath,
-      provider: null,
+      provider: file.provider ?? null,
       apiBaseUrl: file.api_base_url ?? null,
       apiKeyVar: file.api_key_var ?? null,
       clientType: null,
@@ -114,6 +118,9 @@ export function parseGepaFile(written: string, options: FileOptions): ParsedGepa
     numVal: gepa.num_val,
     maxConcurrent: gepa.max_concurrent ?? execution.max_concurrent ?? concurrencyDefault,
     seed: gepa.seed ?? execution.seed ?? 0,
+    classic: gepa.classic ?? false,
+    numTest: gepa.num_test ?? 0,
+    initialPrompt: gepa.initial_prompt ?? null,
     runDir: file.run_dir ?? null,
     savesResults: file.save_results ?? true,
   };

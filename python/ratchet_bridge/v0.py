@@ -20,6 +20,7 @@ from verifiers.utils.env_utils import env_module_name
 from . import check, fast, rows, rubrics
 from .failures import Refused, chain_of, describe, explain_load, failed_rollout, is_outside, must_pass
 from .policy import Policy
+from .system_prompt import with_system_prompt
 from .v0_client import PipeClient, TurnUnavailable, to_openai_tool
 from .wire import Message, Wire, survives_json, to_line
 
@@ -85,7 +86,9 @@ class V0Environment:
     async def rollout(self, request: object, message: Message) -> Message:
         started = time.time()
         given = message["input"]
-        leaf, given, route = route_to_leaf(self.env, json.loads(given) if isinstance(given, str) else given)
+        given = json.loads(given) if isinstance(given, str) else given
+        given = with_system_prompt(given, message.get("system_prompt"))
+        leaf, given, route = route_to_leaf(self.env, given)
         sampling = {**self.env.sampling_args, **(message.get("sampling") or {})}
         model = str(message.get("model") or "policy")
         client = PipeClient(self._policy, request, model, bool(message.get("with_tokens")))

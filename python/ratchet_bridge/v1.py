@@ -17,6 +17,7 @@ from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 from . import v1_client
 from .failures import Refused, describe, explain_load, failed_rollout, must_pass
 from .policy import Policy
+from .system_prompt import with_system_prompt
 from .v1_client import ADDRESS, config_for, initial_messages
 from .wire import Message, Wire, to_line
 
@@ -76,7 +77,7 @@ class V1Environment:
         """An episode, as the row of the agent that is trained."""
         started = time.time()
         given = message["input"]
-        row = json.loads(given) if isinstance(given, str) else given
+        row = with_system_prompt(json.loads(given) if isinstance(given, str) else given, message.get("system_prompt"))
         try:
             episode = await self._play(request, row["task"], message)
         except BaseException as error:

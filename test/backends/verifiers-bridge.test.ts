@@ -47,6 +47,23 @@ describe('a verifiers environment in its child', { skip: installed.why }, () => 
     assert.equal(inPlace.row['reward'], 1 + 0.1 * brevity);
   });
 
+  test('is played under another system prompt, or under none', async () => {
+    const bridge = await shared();
+    const { env, inputs } = await loaded(bridge, 'toy_single');
+    const heard: unknown[] = [];
+    const says: Says = ({ messages }) => {
+      heard.push(messages.map(({ role, content }) => [role, content]));
+      return { content: '<answer>1drow</answer>' };
+    };
+    const user = ['user', 'Spell word1 backwards.'];
+    const played = await play(bridge, env, inputs[1]!, says, { system_prompt: 'Be brief.' });
+    await play(bridge, env, inputs[1]!, says, { system_prompt: '' });
+    assert.deepEqual(heard, [[['system', 'Be brief.'], user], [user]]);
+    assert.deepEqual((played.row['prompt'] as unknown[])[0], { role: 'system', content: 'Be brief.' });
+    const [score] = await bridge.score({ env, rollouts: [{ row: played.row }] });
+    assert.ok(score !== undefined && 'reward' in score && score.reward > 1);
+  });
+
   test('of several turns has the same state again when its row is scored', async () => {
     const bridge = await shared();
     const { env, about, inputs } = await loaded(bridge, 'toy_multi');

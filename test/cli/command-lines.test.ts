@@ -95,7 +95,6 @@ describe('a command line whose feature is still to come is known, and says so', 
     'eval run vf-musique -m gpt-5-nano',
     'eval --client.base-url http://localhost:8007/v1 --weights-dir outputs/weights --env.id my-env',
     'eval --weights-dir outputs/weights --steps 10,50,100 --no-eval-base',
-    'gepa run wiki-search --model m --reflection-model n --max-calls 9 --state-columns tool_calls reasoning_trace',
   ];
   for (const line of lines) {
     test(`ratchet ${line}`, async () => {
@@ -105,6 +104,20 @@ describe('a command line whose feature is still to come is known, and says so', 
       assert.doesNotMatch(err, /\n\s+at /);
     });
   }
+});
+
+test("prime's gepa run, typed as it is, says what it would do and what it may cost", async () => {
+  const models = '--model m --reflection-model n -b http://127.0.0.1:9/v1 --state-columns tool_calls reasoning_trace';
+  const { code, out, err } = await typed(`gepa run wiki-search --max-calls 300 ${models} --dry-run`);
+  assert.equal(code, 0, err);
+  assert.match(
+    out,
+    /wiki-search: the prompt of m .* reflected on by n[^]*at most 300 rollouts; 100 examples to reflect on, 50 to choose by/,
+  );
+  const small = await typed(`gepa run wiki-search --max-calls 9 ${models} --dry-run`);
+  assert.equal(small.code, 2);
+  assert.match(small.err, /A budget of 9 calls tries next to nothing: 50 .* \+ 3 × \(3 .* \+ 50 .*\) = 209\./);
+  assert.equal((await typed(`gepa run wiki-search --max-calls 9 ${models} --dry-run --yes`)).code, 0);
 });
 
 describe('a command line that makes a place to work in', () => {

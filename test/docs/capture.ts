@@ -36,7 +36,7 @@ const typed: readonly Typed[] = [
   { command: 'vf-rl @ words.toml --batch-size 30' },
   { command: 'lab setup --vf-rl' },
   { command: 'eval run gsm8k -m Qwen/Qwen3-4B' },
-  { command: 'gepa run gsm8k -m Qwen/Qwen3-4B' },
+  { command: 'gepa run reverse-text -m Qwen/Qwen3-4B -b http://127.0.0.1:8000/v1 --dry-run' },
   { command: 'env list' },
   { command: 'train words.toml --plain' },
   { command: 'status words' },

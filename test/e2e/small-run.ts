@@ -50,6 +50,7 @@ export async function openSmallProject(
   configs: Readonly<Record<string, string>>,
   count: RoleOptions['count'] = {},
   followsMetrics = false,
+  variables: Readonly<Record<string, string>> = {},
 ): Promise<SmallProject> {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-e2e-'));
   for (const [name, text] of Object.entries(configs)) await writeFile(path.join(folder, name), text);
@@ -62,6 +63,7 @@ export async function openSmallProject(
     policyUrl: policyUrlAt(policyPort),
     roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics, count }),
     log: (line) => void log.push(line),
+    environment: { ...process.env, ...variables },
   });
   // Patient, as the SDK is by default: the server is killed and comes back while a result is waited for.
   const connection = await Connection.connect({ address: stack.temporalAddress });

@@ -17,6 +17,17 @@ max_concurrent = 30
 [[eval]]
 id = "reverse-text"
 `;
+const prompts = `
+model = "mock"
+api_base_url = "${server.url}/v1"
+[[env]]
+env_id = "reverse-text"
+[gepa]
+max_calls = 60
+num_train = 20
+num_val = 10
+num_test = 4
+`;
 const shapes = {
   'on-policy': { type: 'trainRun', text: smallRun },
   'async-1': {
@@ -25,6 +36,7 @@ const shapes = {
   },
   /** A file, whose evaluation is a child. */
   'evaluate-file': { type: 'evaluate', text: evaluations },
+  'optimize-prompt': { type: 'optimizePrompt', text: prompts },
 } as const;
 /** Children that are recorded with their parents. */
 const children = { 'evaluate-file': 'evaluate' } as const;

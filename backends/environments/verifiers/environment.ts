@@ -65,6 +65,7 @@ export function verifiersEnvironment(
       with_tokens: false,
       ...(timeoutS === null ? {} : { deadline_s: timeoutS }),
       ...(inGroups ? { group: place.group } : {}),
+      ...(place.systemPrompt === undefined ? {} : { system_prompt: place.systemPrompt }),
     };
     const options = { onSample: (wanted: TurnRequest) => teller.sample(wanted), signal: place.signal };
     const played = await play(request, options, place).catch((reason: unknown) => {

@@ -180,6 +180,8 @@ export interface RolloutRequest {
   readonly deadline_s?: number;
   /** Rollouts of one are played by one child. */
   readonly group?: string;
+  /** In place of the one that the input begins with; '' = none. */
+  readonly system_prompt?: string;
   /** A child died under it before: it is played apart from those of which none did. */
   readonly isSuspect?: boolean;
 }

@@ -1,0 +1,157 @@
+import type { Example } from '../../core/rl/rollout.ts';
+import { drawExamples } from '../../core/gepa/examples.ts';
+import { classicSettings, defaultSettings, leastBudget } from '../../core/gepa/settings.ts';
+import {
+  type ExampleRef,
+  type PromptFileInput,
+  type PromptSearchHandle,
+  type PromptSearchInput,
+  type StoredPromptSearch,
+  systemPrompt,
+} from '../../core/gepa/prompt-search.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { systemPromptOf } from '../../core/rl/system-prompt.ts';
+import { loadPromptSearchFile, tooSmallBudget } from '../../backends/configs/load-prompt-search.ts';
+import { differencesOfSearches, placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
+import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
+import type { Environment } from '../../backends/environments/types.ts';
+import { sha256 } from '../../backends/store/file-store.ts';
+import { showStoreUri } from '../../backends/store/index.ts';
+import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
+import { withHeartbeat } from '../heartbeat.ts';
+import { storeOf } from '../run-access.ts';
+import { searchKeys, textName } from './search-store.ts';
+
+export interface PlanPromptSearchInput extends PromptFileInput {
+  /** Who asks, `WORKFLOW_ID/EXECUTION_ID`. */
+  readonly request: string;
+}
+
+/** Reads a file of prompt optimization and decides where its results go: on with what was interrupted, or anew. */
+export const createPlanPromptSearch =
+  ({ projectFolder }: { readonly projectFolder: string }) =>
+  async ({
+    config,
+    overrides,
+    yes,
+    request,
+  }: PlanPromptSearchInput): Promise<{ input: PromptSearchInput; warnings: readonly string[] }> =>
+    // prettier-ignore
+    withHeartbeat(async () => {
+      const { spec, input, warnings } = await loadPromptSearchFile(config, {
+        projectFolder,
+        overrides,
+        isSmallBudgetMeant: yes,
+      });
+      const results = await placeOfPromptSearch(spec, input, { projectFolder, isFresh: false, request });
+      return { input: { ...input, results }, warnings };
+    });
+
+interface OpenDependencies {
+  readonly codeVersion: string;
+  readonly environments?: Environments;
+}
+
+/**
+ * Opens a search: draws its examples, stores its first prompt. Whoever does so first decides; a search that lies there already goes on
+ * with what it drew, and is refused where it is another one.
+ */
+export const createOpenPromptSearch =
+  ({ codeVersion, environments = allEnvironments }: OpenDependencies) =>
+  async ({ input }: { readonly input: PromptSearchInput }): Promise<PromptSearchHandle> =>
+    withHeartbeat(async () => {
+      const { results } = input;
+      const store = storeOf(results);
+      const key = searchKeys.search(results);
+      const known = await store.read(key);
+      const fresh = known ?? encodeJson(await drawSearch({ codeVersion, environments }, input));
+      const bytes = known ?? (await store.putIfAbsent(key, fresh)).bytes;
+      const stored = decodeJson<StoredPromptSearch>(bytes, key);
+      requireSame(store.uri, stored, input);
+      const { settings, start, warnings } = stored;
+      return {
+        place: results,
+        spec: { key, sha256: sha256(bytes), bytes: bytes.byteLength },
+        environment: input.environments.map(({ name }) => name).join('+'),
+        model: input.model.model,
+        reflectionModel: input.reflection.model,
+        settings,
+        start,
+        numTest: stored.test.length,
+        folder: `${showStoreUri(store.uri)}${results.prefix}`.replace(/\/$/, ''),
+        warnings,
+      };
+    });
+
+async function drawSearch(
+  { codeVersion, environments }: Required<OpenDependencies>,
+  input: PromptSearchInput,
+): Promise<StoredPromptSearch> {
+  const { seed, numTrain, numVal, numTest, maxCalls, minibatchSize, perfectScore, isClassic } = input;
+  const opened = await Promise.all(input.environments.map((entry) => environments.open(entry)));
+  const sizes = opened.map(({ dataset, evalDataset }) => ({
+    dataset: dataset.length,
+    evalDataset: evalDataset.length,
+  }));
+  const drawn = drawExamples(sizes, { seed, train: numTrain, val: numVal, test: numTest });
+  requireExamples(drawn.train, 'to reflect on', input);
+  requireExamples(drawn.val, 'to choose by', input);
+  const sized = { trainSize: drawn.train.length, valSize: drawn.val.length };
+  const least = leastBudget({ ...sized, minibatchSize });
+  if (maxCalls < least.calls && !input.isSmallBudgetMeant) throw tooSmallBudget(maxCalls, least.arithmetic);
+  const settingsOf = isClassic ? classicSettings : defaultSettings;
+  const startTexts = { [systemPrompt]: input.initialPrompt ?? ownPrompt(opened, drawn.train) };
+  return {
+    schemaVersion: 1,
+    input,
+    settings: settingsOf({ seed, maxCalls, minibatchSize, perfectScore, ...sized }),
+    start: Object.fromEntries(Object.entries(startTexts).map(([component, text]) => [component, textName(text)])),
+    startTexts,
+    ...drawn,
+    warnings: warningsOf(input, opened, { ...sized, test: drawn.test.length }),
+    openedAt: new Date().toISOString(),
+    codeVersion,
+  };
+}
+
+/** The system prompt that its examples begin with; of several environments the first that has one. */
+function ownPrompt(opened: readonly Environment[], train: readonly ExampleRef[]): string {
+  for (const [i, environment] of opened.entries()) {
+    const ref = train.find(([at]) => at === i);
+    const example: Example | undefined = ref && environment[ref[1]].at(ref[2]);
+    const prompt = example === undefined ? '' : systemPromptOf(example);
+    if (prompt !== '') return prompt;
+  }
+  return '';
+}
+
+function requireExamples(drawn: readonly ExampleRef[], what: string, { environments }: PromptSearchInput): void {
+  if (drawn.length > 0) return;
+  const names = environments.map(({ name }) => name).join(', ');
+  throw new RatchetError('ConfigInvalid', `${names} has no examples ${what}.`);
+}
+
+function warningsOf(
+  input: PromptSearchInput,
+  opened: readonly Environment[],
+  { trainSize, valSize, test }: { readonly trainSize: number; readonly valSize: number; readonly test: number },
+): string[] {
+  const fewer = (asked: number, there: number, what: string) =>
+    asked > there ? [`there are ${there} examples ${what}, not ${asked}: all are taken`] : [];
+  const together = opened.filter(({ evalDataset }) => evalDataset.length === 0).map(({ name }) => name);
+  return [
+    ...fewer(input.numTrain, trainSize, 'to reflect on'),
+    ...fewer(input.numVal, valSize, 'to choose by'),
+    ...(together.length === 0 ? [] : [`${together.join(', ')} holds no examples out: those to choose by are drawn apart from those to reflect on`]), // prettier-ignore
+    ...(input.numTest !== 0 && test === 0 ? ['no examples are left over to compare the first and the best prompt on'] : []), // prettier-ignore
+  ];
+}
+
+function requireSame(uri: string, { input: before }: StoredPromptSearch, input: PromptSearchInput): void {
+  const differences = differencesOfSearches(before, input);
+  if (differences.length === 0) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `The search in ${showStoreUri(uri)} is another one: ${differences.join(', ')} differ. Go on with what it was begun with, or search anew (--fresh, or another --run-dir).`,
+  );
+}

@@ -1,0 +1,130 @@
+import { startScoreBeside } from '../../core/gepa/figures.ts';
+import { average } from '../../core/gepa/fronts.ts';
+import type {
+  Comparison,
+  PromptSearchHandle,
+  PromptSearchResult,
+  StoredPromptSearch,
+} from '../../core/gepa/prompt-search.ts';
+import {
+  candidateRows,
+  frontierRows,
+  gepaMetadata,
+  type ToldCandidate,
+  treeDocument,
+} from '../../core/gepa/results.ts';
+import type { SearchResult } from '../../core/gepa/search-state.ts';
+import { linkNewestSearch } from '../../backends/configs/newest-search.ts';
+import { sha256 } from '../../backends/store/file-store.ts';
+import { decodeJson, encodeJson, encodeRows } from '../../backends/store/objects.ts';
+import { withHeartbeat } from '../heartbeat.ts';
+import { storeOf } from '../run-access.ts';
+import { AnswerJournal } from './answer-journal.ts';
+import { searchKeys, storedSearch } from './search-store.ts';
+
+export interface WritePromptsInput {
+  readonly handle: PromptSearchHandle;
+  readonly result: SearchResult;
+  readonly comparison: Comparison | null;
+  readonly seconds: number;
+}
+
+/** What a search has found so far, for whoever looks into its folder meanwhile. */
+export const createWritePrompts =
+  () =>
+  async (input: WritePromptsInput): Promise<void> =>
+    withHeartbeat(async () => {
+      await writeFiles(input);
+    });
+
+export interface ClosePromptSearchInput extends WritePromptsInput {
+  readonly iterations: number;
+  readonly givenUp: number;
+  readonly failed: number;
+}
+
+/** Brings what was found into its final form. Whoever closes a search first decides what came of it. */
+export const createClosePromptSearch =
+  () =>
+  async (input: ClosePromptSearchInput): Promise<PromptSearchResult> =>
+    withHeartbeat(async () => {
+      const { handle, result, comparison, seconds, iterations, givenUp, failed } = input;
+      const { place, settings } = handle;
+      const store = storeOf(place);
+      const { candidates, best } = result;
+      const found = candidates[best];
+      const summary: PromptSearchResult = {
+        environment: handle.environment,
+        model: handle.model,
+        reflectionModel: handle.reflectionModel,
+        id: place.name,
+        place,
+        folder: handle.folder,
+        best,
+        bestPrompt: await writeFiles(input),
+        bestScore: result.score,
+        startScore: found === undefined ? null : startScoreBeside(candidates, found),
+        isImproved: found !== undefined && average(found.scores) > (startScoreBeside(candidates, found) ?? Infinity),
+        candidates: candidates.length,
+        calls: result.calls,
+        maxCalls: settings.maxCalls,
+        reflections: result.reflections,
+        iterations,
+        givenUp,
+        failed,
+        stopReason: result.stopReason ?? 'asked',
+        comparison,
+        seconds,
+      };
+      const key = searchKeys.summary(place);
+      const { bytes } = await store.putIfAbsent(key, encodeJson(summary));
+      return decodeJson<PromptSearchResult>(bytes, key);
+    });
+
+/** Names that others have given the file with the best prompt. */
+const promptFiles = ['best_prompt.txt', 'system_prompt.txt', 'best_system_prompt.txt'] as const;
+
+async function writeFiles({ handle, result, comparison, seconds }: WritePromptsInput) {
+  const { place } = handle;
+  const stored = await storedSearch(handle);
+  const { input } = stored;
+  if (result.candidates.length === 0) return null;
+  const store = storeOf(place);
+  const told = await tellAll(handle, stored, result);
+  const { best } = result;
+  const prompt = Buffer.from(told[best]!.prompt);
+  const names = input.savesResults ? promptFiles : [promptFiles[0]];
+  const put = (name: string, bytes: Uint8Array) => store.put(`${place.prefix}${name}`, bytes);
+  const [ref] = await Promise.all([
+    put(names[0], prompt),
+    ...names.slice(1).map((name) => put(name, prompt)),
+    ...(input.savesResults
+      ? [
+          put('results.jsonl', encodeRows(candidateRows(told, best))),
+          put('pareto_frontier.jsonl', encodeRows(frontierRows(told))),
+          put('candidates.json', encodeJson(told.map(({ texts }) => texts))),
+          put('candidate_tree.md', Buffer.from(treeDocument(told, best))),
+        ]
+      : []),
+  ]);
+  if (input.savesResults) {
+    const { calls, reflections, stopReason } = result;
+    const metadata = gepaMetadata({ input, candidates: told, best, calls, reflections, stopReason, comparison, seconds, completedAt: new Date().toISOString() }); // prettier-ignore
+    await put('metadata.json', encodeJson(metadata));
+    await linkNewestSearch(place);
+  }
+  return ref;
+}
+
+async function tellAll(
+  { place }: PromptSearchHandle,
+  stored: StoredPromptSearch,
+  { candidates }: SearchResult,
+): Promise<ToldCandidate[]> {
+  const journal = await AnswerJournal.open(place, stored);
+  return candidates.map(({ texts: names, parents, scores, callsBefore }) => {
+    const texts = journal.texts(names);
+    const prompt = Object.values(texts).join('\n\n');
+    return { texts, prompt, sha256: sha256(Buffer.from(prompt)), parents, scores, callsBefore };
+  });
+}

@@ -1,0 +1,125 @@
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { serversOfModel } from '../../core/eval/model-servers.ts';
+import { leastBudget } from '../../core/gepa/settings.ts';
+import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
+import { RatchetError } from '../../core/errors.ts';
+import type { GepaSpec } from '../../core/spec/gepa-spec.ts';
+import type { ModelAccessSpec } from '../../core/spec/model-access-spec.ts';
+import { parseGepaFile } from '../../core/spec/parse-gepa-file.ts';
+import { ConfigProblems } from '../../core/spec/problems.ts';
+import { findEvaluatedEnvironment, readRegistry } from './load-evaluations.ts';
+
+export interface LoadPromptSearchOptions {
+  /** Relative paths start here. */
+  readonly projectFolder: string;
+  /** Dotted keys as on the command line. */
+  readonly overrides?: Readonly<Record<string, string>> | undefined;
+  /** A budget too small to try much is meant. */
+  readonly isSmallBudgetMeant?: boolean | undefined;
+  /** OWNER/NAME is the environment NAME that comes with Ratchet. */
+  readonly builtin?: boolean | undefined;
+  /** Whether a variable is set that holds a key; what it holds is nobody's business here. */
+  readonly isSet?: (variable: string) => boolean;
+}
+
+/** A search that is read and resolved: all but where its results go. */
+export interface PlannedPromptSearch {
+  readonly spec: GepaSpec;
+  readonly input: Omit<PromptSearchInput, 'results'>;
+  readonly warnings: readonly string[];
+  /** How environments were found, for people. */
+  readonly said: readonly string[];
+}
+
+/** A file of prompt optimization. Throws `ConfigProblems` and `ConfigInvalid`. */
+export async function loadPromptSearchFile(
+  file: string,
+  options: LoadPromptSearchOptions,
+): Promise<PlannedPromptSearch> {
+  const absolute = path.resolve(options.projectFolder, file);
+  const text = await readFile(absolute, 'utf8').catch((cause: NodeJS.ErrnoException) => {
+    const place = { file, line: null, column: null, path: '' };
+    const received = cause.code === 'ENOENT' ? `there is no such file: ${absolute}` : `it cannot be read (${cause.code}): ${absolute}`; // prettier-ignore
+    throw new ConfigProblems([{ ...place, expected: 'a TOML file with [gepa] and [env]', received }]);
+  });
+  return loadPromptSearch(text, file, options);
+}
+
+/** The same of a text; `file` appears in errors. */
+export async function loadPromptSearch(
+  text: string,
+  file: string,
+  {
+    projectFolder,
+    overrides,
+    isSmallBudgetMeant = false,
+    builtin = false,
+    isSet = isInEnvironment,
+  }: LoadPromptSearchOptions,
+): Promise<PlannedPromptSearch> {
+  const parsed = parseGepaFile(text, { file, ...(overrides === undefined ? {} : { overrides }) });
+  if (!parsed.ok) throw new ConfigProblems(parsed.problems);
+  const { spec, warnings } = parsed;
+  if (!isSmallBudgetMeant) requireBudget(spec);
+  const registry = await readRegistry(path.resolve(projectFolder, spec.model.endpointsPath));
+  const serversOf = (access: ModelAccessSpec) => {
+    const servers = serversOfModel(access, registry, isSet);
+    if (!servers.ok) throw new RatchetError('ConfigInvalid', `${file}: ${servers.problem}.`);
+    return servers;
+  };
+  const found = await Promise.all(
+    spec.environments.map(({ id, name, args, extraKwargs }) => {
+      const environment = {
+        id,
+        name,
+        args,
+        extraKwargs,
+        folder: spec.environmentsFolder,
+        taskset: null,
+        harness: null,
+      };
+      return findEvaluatedEnvironment({ environment }, { projectFolder, builtin });
+    }),
+  );
+  const { model, servers } = serversOf(spec.model);
+  const reflection = serversOf({ ...spec.model, model: spec.reflectionModel ?? spec.model.model });
+  const input: Omit<PromptSearchInput, 'results'> = {
+    environments: found.map(({ environment }) => environment),
+    model: { kind: 'endpoint', model, servers, sampling: spec.sampling },
+    reflection: { model: reflection.model, servers: reflection.servers, fields: {} },
+    maxCalls: spec.maxCalls,
+    minibatchSize: spec.minibatchSize,
+    perfectScore: spec.perfectScore,
+    stateColumns: spec.stateColumns,
+    numTrain: spec.numTrain,
+    numVal: spec.numVal,
+    numTest: spec.numTest,
+    maxConcurrent: spec.maxConcurrent,
+    seed: spec.seed,
+    isClassic: spec.classic,
+    initialPrompt: spec.initialPrompt,
+    savesResults: spec.savesResults,
+    isSmallBudgetMeant,
+  };
+  return { spec, input, warnings, said: found.flatMap(({ said }) => said ?? []) };
+}
+
+function isInEnvironment(variable: string): boolean {
+  return (process.env[variable] ?? '') !== '';
+}
+
+/** A budget that lets a search try next to nothing looks like a success that found nothing. */
+function requireBudget({ maxCalls, minibatchSize, numVal }: GepaSpec): void {
+  if (numVal < 0) return; // how many there are shows when the dataset is open
+  const least = leastBudget({ valSize: numVal, minibatchSize });
+  if (maxCalls >= least.calls) return;
+  throw tooSmallBudget(maxCalls, least.arithmetic);
+}
+
+export function tooSmallBudget(maxCalls: number, arithmetic: string): RatchetError {
+  return new RatchetError(
+    'ConfigInvalid',
+    `A budget of ${maxCalls} calls tries next to nothing: ${arithmetic}. Raise --max-calls, take fewer validation examples (--num-val), or say --yes if it is meant.`,
+  );
+}

@@ -1,0 +1,116 @@
+import { Command } from 'commander';
+import { tellingOptions } from '../audience.ts';
+
+/** What `ratchet gepa run` takes: the options of vf-gepa and `prime gepa run`, and what there is here beside them. */
+export interface GepaRunOptions {
+  readonly envArgs?: string;
+  readonly extraEnvKwargs?: string;
+  readonly envDirPath?: string;
+  readonly builtin?: boolean;
+  readonly endpointsPath?: string;
+  readonly provider?: string;
+  readonly model?: string;
+  readonly reflectionModel?: string;
+  readonly apiBaseUrl?: string;
+  readonly apiKeyVar?: string;
+  readonly maxCalls?: string;
+  readonly numTrain?: string;
+  readonly numVal?: string;
+  readonly minibatchSize?: string;
+  readonly perfectScore?: string;
+  readonly stateColumns?: readonly string[];
+  readonly initialPrompt?: string;
+  readonly maxConcurrent?: string;
+  readonly maxTokens?: string;
+  readonly temperature?: string;
+  readonly samplingArgs?: string;
+  readonly seed?: string;
+  readonly runDir?: string;
+  readonly save: boolean;
+  readonly classic?: boolean;
+  readonly eval?: string | true;
+  readonly yes?: boolean;
+  readonly fresh?: boolean;
+  readonly json?: boolean;
+  readonly dryRun?: boolean;
+}
+
+/** The command with its options and no action. */
+export function gepaRunCommand(): Command {
+  return new Command('run')
+    .description('look for a better system prompt of an environment (GEPA); goes on where it was interrupted')
+    .argument('<environment|file>', "an environment's id, several with commas between them, or a TOML file with [gepa]")
+    .option('-m, --model <name>', 'the model whose prompt it is: a name, or an alias of the endpoints file')
+    .option('-M, --reflection-model <name>', 'the model that writes prompts anew (default: the same)')
+    .option('-b, --api-base-url <url>', 'where the models are served')
+    .option('-k, --api-key-var <name>', 'the environment variable with the key')
+    .option('--provider <name>', 'whose API: prime, openrouter, openai, anthropic, deepseek, …, local, vllm')
+    .option('-e, --endpoints-path <file>', 'aliases of models (default: ./configs/endpoints.toml)')
+    .option('-B, --max-calls <n>', 'rollouts that are scored in all, never exceeded (default: 500)')
+    .option('-n, --num-train <n>', 'examples to reflect on, -1 = all (default: 100)')
+    .option('-N, --num-val <n>', 'held-out examples to choose by, -1 = all (default: 50)')
+    .option('--minibatch-size <n>', 'examples of one reflection (default: 3)')
+    .option('--perfect-score <x>', 'minibatches whose every reward is at least this are not reflected on')
+    .option(
+      '--state-columns <names...>',
+      'columns that the reflection sees as well: of the rollout, its rewards, its example',
+    )
+    .option('--initial-prompt <text>', "what is begun with (default: the environment's system prompt)")
+    .option('-c, --max-concurrent <n>', 'rollouts at once, -1 = no bound (default: 32)')
+    .option('-t, --max-tokens <n>', 'tokens of each turn')
+    .option('-T, --temperature <x>', 'of the sampling')
+    .option('-S, --sampling-args <json>', 'further request fields')
+    .option('-a, --env-args <json>', "the environment's arguments")
+    .option('-x, --extra-env-kwargs <json>', 'set on a verifiers environment once it is loaded')
+    .option('-p, --env-dir-path <folder>', 'where environments of the project lie (default: ./environments)')
+    .option('--builtin', 'OWNER/NAME is the environment NAME that comes with Ratchet')
+    .option('--seed <n>', 'of everything that is drawn (default: 0)')
+    .option('--classic', "gepa's own search, with a budget that is kept")
+    .option(
+      '--eval [n]',
+      'score the first and the best prompt on further examples at the end, beyond the budget (default: 50)',
+    )
+    .option('-o, --run-dir <folder>', 'where results go (default: outputs/gepa/ENV--MODEL/ID)')
+    .option('--no-save', 'keep the best prompt alone, and what a retry needs')
+    .option('--yes', 'a budget too small to try much is meant')
+    .option('--fresh', 'search anew, also where a search was interrupted')
+    .option(...tellingOptions.json)
+    .option('--dry-run', 'say what would be done')
+    .option('-v, --verbose', 'known, without effect')
+    .option('-u, --tui', 'known, without effect');
+}
+
+const examplesToCompareOn = '50';
+
+/** What was typed, as dotted keys of a file with [gepa]. */
+export function overridesOf(options: GepaRunOptions): Record<string, string> {
+  const { stateColumns } = options;
+  const given: Record<string, string | undefined> = {
+    'env.env_args': options.envArgs,
+    'env.extra_env_kwargs': options.extraEnvKwargs,
+    'env_dir_path': options.envDirPath,
+    'endpoints_path': options.endpointsPath,
+    'provider': options.provider,
+    'model': options.model,
+    'reflection_model': options.reflectionModel,
+    'api_base_url': options.apiBaseUrl,
+    'api_key_var': options.apiKeyVar,
+    'gepa.max_calls': options.maxCalls,
+    'gepa.num_train': options.numTrain,
+    'gepa.num_val': options.numVal,
+    'gepa.minibatch_size': options.minibatchSize,
+    'gepa.perfect_score': options.perfectScore,
+    'gepa.state_columns': stateColumns && JSON.stringify(stateColumns.flatMap((names) => names.split(','))),
+    'gepa.initial_prompt': options.initialPrompt,
+    'gepa.max_concurrent': options.maxConcurrent,
+    'gepa.seed': options.seed,
+    'gepa.classic': options.classic === true ? 'true' : undefined,
+    'gepa.num_test': options.eval === true ? examplesToCompareOn : options.eval,
+    'sampling.max_tokens': options.maxTokens,
+    'sampling.temperature': options.temperature,
+    'sampling': options.samplingArgs,
+    'run_dir': options.runDir,
+    'save_results': options.save ? undefined : 'false',
+  }; // prettier-ignore
+  return Object.fromEntries(Object.entries(given).filter((entry): entry is [string, string] => entry[1] !== undefined));
+}

@@ -1,0 +1,123 @@
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import { leastBudget } from '../../core/gepa/settings.ts';
+import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
+import { taskQueues } from '../../core/names.ts';
+import { loadPromptSearch, loadPromptSearchFile, type PlannedPromptSearch } from '../../backends/configs/load-prompt-search.ts'; // prettier-ignore
+import { placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
+import { resolveStoreUri } from '../../backends/store/index.ts';
+import { readRunningStack } from '../../workers/project-lock.ts';
+import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
+import { openPlace } from '../commands/train.ts';
+import { connect, temporalOf } from '../connection.ts';
+import { watchStack, whenLeft } from '../watch-run.ts';
+import { gepaRunCommand, type GepaRunOptions, overridesOf } from './run-options.ts';
+import { promptSearchTeller } from './teller.ts';
+import { watchSearch } from './watch-search.ts';
+
+const help = `
+Examples:
+  ratchet gepa run wiki-search -m gpt-4.1-mini --provider openai       an API; its key is in OPENAI_API_KEY
+  ratchet gepa run reverse-text -m small -M large -b http://localhost:8000/v1 --eval
+  ratchet gepa run configs/gepa/wiki-search.toml -B 200                a file; options hold over it
+
+A call is a rollout that is scored; reflections are not counted. What is finished is never paid for again: the same command goes on
+with a search that was interrupted, and finds what it would have found. ratchet gepa show ENV shows what came of it.
+`;
+
+/** `ratchet gepa run`. */
+export const runCommand: Command = gepaRunCommand()
+  .addHelpText('after', help)
+  .action(async (what: string, options: GepaRunOptions) => {
+    process.exitCode = await run(what, options);
+  });
+
+async function run(what: string, options: GepaRunOptions): Promise<number> {
+  const projectFolder = process.cwd();
+  const teller = promptSearchTeller(options);
+  const planned = await load(what, options, projectFolder);
+  for (const line of [...planned.warnings.map((warning) => `warning: ${warning}`), ...planned.said]) teller.say(line);
+  for (const line of planLines(planned)) teller.say(line);
+  if (options.dryRun) return 0;
+  const keys = keysOf(planned);
+  await requireKeys(keys, projectFolder);
+  const results = await placeOfPromptSearch(planned.spec, planned.input, { projectFolder, isFresh: options.fresh === true }); // prettier-ignore
+  const folder = path.join(fileURLToPath(results.store), results.name);
+  const goesOn = existsSync(path.join(folder, 'search', 'search.json'));
+  const { interrupted, stop: stopListening } = whenLeft();
+  const needs = { storeUri: resolveStoreUri('file:outputs', projectFolder), workersSee: keys };
+  const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
+  if (!stage) return 130;
+  const { client, close } = await connect(temporalOf(stage, stage.address));
+  const watched = watchStack(projectFolder, stage.pid);
+  try {
+    const { model, reflection, environments } = planned.input;
+    const names = environments.map(({ name }) => name).join('+');
+    const handle = await client.workflow.start<typeof optimizePrompt>('optimizePrompt', {
+      workflowId: `gepa.${names}.${results.name}`,
+      taskQueue: taskQueues.orchestrator,
+      args: [{ ...planned.input, results }],
+      workflowIdConflictPolicy: 'USE_EXISTING',
+      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+      workflowTaskTimeout: '5s',
+      staticSummary: `${names} · ${model.model} · reflected on by ${reflection.model}`,
+    });
+    if (goesOn) teller.say(`goes on where it was interrupted: ${folder}`);
+    if (stage.uiUrl) teller.say(`Temporal UI  ${stage.uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}`); // prettier-ignore
+    return await watchSearch(handle, {
+      teller,
+      hasOwnStack: stage.stack !== null,
+      interrupted: interrupted.signal,
+      gone: watched.gone,
+    });
+  } finally {
+    watched.stop();
+    stopListening();
+    await close();
+    await stage.stack?.stop();
+  }
+}
+
+/** A file, or one or several environments by their ids. */
+async function load(what: string, options: GepaRunOptions, projectFolder: string): Promise<PlannedPromptSearch> {
+  const reading = {
+    projectFolder,
+    overrides: overridesOf(options),
+    builtin: options.builtin === true,
+    isSmallBudgetMeant: options.yes === true,
+  };
+  if (what.endsWith('.toml')) return loadPromptSearchFile(what, reading);
+  const ids = what.split(',').map((id) => id.trim()).filter((id) => id !== ''); // prettier-ignore
+  const text = ids.map((id) => `[[env]]\nenv_id = ${JSON.stringify(id)}\n`).join('\n');
+  return loadPromptSearch(text, 'command line', reading);
+}
+
+/** What will be done, and what it may cost. */
+function planLines({ spec, input }: PlannedPromptSearch): string[] {
+  const { environments, model, reflection, maxCalls, minibatchSize, numTrain, numVal, numTest } = input;
+  const asked = (servers: readonly EvaluatedServer[]) => [...new Set(servers.map(({ baseUrl }) => baseUrl))].join(', ');
+  const count = (n: number) => (n < 0 ? 'all' : String(n));
+  const names = environments.map(({ name }) => name).join(', ');
+  const least = numVal < 0 ? null : leastBudget({ valSize: numVal, minibatchSize }).calls;
+  return [
+    `${names}: the prompt of ${model.model} (${model.kind === 'endpoint' ? asked(model.servers) : 'a version of a run'}), reflected on by ${reflection.model} (${asked(reflection.servers)})`, // prettier-ignore
+    `at most ${maxCalls} rollouts${numTest === 0 ? '' : ` and 2 × ${count(numTest)} to compare`}; ${count(numTrain)} examples to reflect on, ${count(numVal)} to choose by, minibatches of ${minibatchSize}${spec.classic ? ', classic search' : ''}${least !== null && maxCalls < least ? ` (little is tried below ${least})` : ''}`, // prettier-ignore
+  ];
+}
+
+function keysOf({ input }: PlannedPromptSearch): string[] {
+  const servers = [...(input.model.kind === 'endpoint' ? input.model.servers : []), ...input.reflection.servers];
+  return [...new Set(servers.flatMap(({ apiKeyVar }) => apiKeyVar ?? []))];
+}
+
+/** Workers that run elsewhere, or were started by another command, have an environment of their own. */
+async function requireKeys(keys: readonly string[], projectFolder: string): Promise<void> {
+  const missing = keys.filter((name) => (process.env[name] ?? '') === '');
+  if (missing.length === 0) return;
+  const isOurs = !process.env['TEMPORAL_ADDRESS'] && (await readRunningStack(projectFolder)) === null;
+  if (!isOurs) return;
+  throw new RatchetError('ConfigInvalid', `The model's server asks for a key in the environment variable ${missing.join(', ')}, which is not set here. Set it, or name another with -k.`); // prettier-ignore
+}

@@ -1,0 +1,101 @@
+import { Command } from 'commander';
+import { average } from '../../core/gepa/fronts.ts';
+import { candidateTree } from '../../core/gepa/results.ts';
+import { unifiedDiff } from '../../core/gepa/text-diff.ts';
+import { onOneLine, withoutControls } from '../plain-text.ts';
+import { findSearchFolder, readSearchFolder, type SearchFolder } from './search-folder.ts';
+import { RatchetError } from '../../core/errors.ts';
+
+export const showCommand = new Command('show')
+  .description(
+    'what a search found: the candidates and who came from whom, their fronts, how the best differs from the start',
+  )
+  .argument(
+    '<folder|id|environment>',
+    "outputs/gepa/ENV--MODEL/ID, its id, or an environment's newest; verifiers' own folders, too",
+  )
+  .option('--candidate <n>', 'how this one differs from the start, in place of the best')
+  .option('--prompt', 'the prompt alone')
+  .option('--json', 'as one JSON object')
+  .action(async (name: string, options: ShowOptions) => {
+    const found = await readSearchFolder(await findSearchFolder(name, process.cwd()));
+    if (found === null)
+      throw new RatchetError('ConfigInvalid', `${name}: results.jsonl there has no candidates of a search.`);
+    const candidate = chosen(options.candidate, found);
+    process.stdout.write(`${shown(found, candidate, options)}\n`);
+  });
+
+interface ShowOptions {
+  readonly candidate?: string;
+  readonly prompt?: boolean;
+  readonly json?: boolean;
+}
+
+function shown(found: SearchFolder, candidate: number, { prompt, json }: ShowOptions): string {
+  if (prompt === true) return found.candidates[candidate]!.prompt;
+  return json === true
+    ? JSON.stringify({ ...found, fronts: frontsOf(found) }, null, 2)
+    : describeSearch(found, candidate);
+}
+
+function chosen(written: string | undefined, { best, candidates }: SearchFolder): number {
+  if (written === undefined) return best;
+  const candidate = /^\d+$/.test(written) ? Number(written) : -1;
+  if (candidate in candidates) return candidate;
+  throw new RatchetError('ConfigInvalid', `--candidate: expected a number from 0 to ${candidates.length - 1}, got ${written}.`); // prettier-ignore
+}
+
+/** Which candidates are best at which validation examples, those with most of them first. */
+function frontsOf({
+  candidates,
+}: SearchFolder): { readonly candidate: number; readonly examples: readonly number[] }[] {
+  const size = candidates[0]?.scores.length ?? 0;
+  const at = candidates.map(() => [] as number[]);
+  for (let example = 0; example < size; example++) {
+    const scores = candidates.map(({ scores: own }) => own[example] ?? -Infinity);
+    const best = Math.max(...scores);
+    if (best === -Infinity) continue;
+    for (const [i, score] of scores.entries()) if (score === best) at[i]!.push(example);
+  }
+  return at
+    .map((examples, candidate) => ({ candidate, examples }))
+    .filter(({ examples }) => examples.length > 0)
+    .sort((a, b) => b.examples.length - a.examples.length || a.candidate - b.candidate);
+}
+
+/** Tree, fronts, and how one candidate differs from the start. */
+export function describeSearch(found: SearchFolder, candidate = found.best): string {
+  const { candidates, best, calls, maxCalls, comparison, environment, model, reflectionModel, stopReason } = found;
+  const [start] = candidates;
+  const scored = candidates[best]!.scores.filter((score) => score !== null);
+  const beside = start!.scores.filter((_, i) => candidates[best]!.scores[i] !== null);
+  const budget = calls === null ? [] : [`calls ${calls}${maxCalls === null ? '' : ` of ${maxCalls}`}`];
+  const ended = stopReason === null ? [] : [`ended by ${stopReason}`];
+  const { prompt } = candidates[candidate]!;
+  const diff = unifiedDiff(start!.prompt, prompt, { from: 'start', to: `candidate ${candidate}` });
+  const front = frontsOf(found).map(({ candidate: at, examples }) => {
+    const list = examples.length > 12 ? `${examples.slice(0, 12).join(' ')} …` : examples.join(' ');
+    return `  ${String(at).padStart(3)}  best at ${examples.length}: ${list}`;
+  });
+  return [
+    onOneLine(`${environment} · ${model} · reflected on by ${reflectionModel}`),
+    [`best candidate ${best}: ${figure(average(scored))} on ${scored.length} examples`, `the start ${figure(average(beside))}`, ...budget, ...ended].join('  '), // prettier-ignore
+    ...(comparison === null ? [] : [`on ${comparison.examples} further examples: the start ${figure(comparison.before)}, the best ${figure(comparison.after)}`]), // prettier-ignore
+    '',
+    'candidates',
+    ...candidateTree(candidates, best).map(({ line }) => `  ${line}`),
+    '',
+    'fronts, by validation example',
+    ...front,
+    '',
+    diff === '' ? `candidate ${candidate} is the start's text` : withoutControlsInLines(diff.trimEnd()),
+  ].join('\n');
+}
+
+function figure(value: number | null): string {
+  return value === null || !Number.isFinite(value) ? '–' : value.toFixed(3);
+}
+
+function withoutControlsInLines(text: string): string {
+  return text.split('\n').map(withoutControls).join('\n');
+}

@@ -1,0 +1,52 @@
+import { Command } from 'commander';
+import { type Client, type WorkflowHandle, WorkflowUpdateFailedError } from '@temporalio/client';
+import { RatchetError } from '../../core/errors.ts';
+import { readCount } from '../read-count.ts';
+import { rootMessage } from '../root-message.ts';
+import { withTemporal } from '../with-temporal.ts';
+
+export const stopCommand = new Command('stop')
+  .description('end a search: what is under way is finished, and the best prompt is validated')
+  .argument('<search>', 'its id, or its workflow: gepa.ENV.ID')
+  .action(async (search: string) =>
+    say(await withTemporal((client) => update(client, search, (handle) => handle.executeUpdate<string, []>('stop')))),
+  );
+
+export const raiseCommand = new Command('raise')
+  .description('give a search that goes on more calls')
+  .argument('<search>', 'its id, or its workflow: gepa.ENV.ID')
+  .argument('<calls>', 'calls in all')
+  .action(async (search: string, calls: string) => {
+    const maxCalls = readCount('calls', calls);
+    const raise = (handle: WorkflowHandle) =>
+      handle.executeUpdate<string, [number]>('raise-budget', { args: [maxCalls] });
+    say(await withTemporal((client) => update(client, search, raise)));
+  });
+
+async function update(
+  client: Client,
+  search: string,
+  ask: (handle: WorkflowHandle) => Promise<string>,
+): Promise<string> {
+  const handle = client.workflow.getHandle(await findSearch(client, search));
+  try {
+    return await ask(handle);
+  } catch (error) {
+    if (!(error instanceof WorkflowUpdateFailedError)) throw error;
+    throw new RatchetError('Unsupported', rootMessage(error), { cause: error });
+  }
+}
+
+async function findSearch(client: Client, search: string): Promise<string> {
+  const query = "WorkflowType='optimizePrompt' AND ExecutionStatus='Running'";
+  const running: string[] = [];
+  for await (const { workflowId } of client.workflow.list({ query })) running.push(workflowId);
+  const found = running.find((id) => id === search || id.split('.').at(-1) === search);
+  if (found !== undefined) return found;
+  const there = running.length === 0 ? 'No search is running.' : `Running are: ${running.join(', ')}.`;
+  throw new RatchetError('RunNotFound', `There is no running search ${search}. ${there}`);
+}
+
+function say(line: string): void {
+  process.stdout.write(`${line}\n`);
+}

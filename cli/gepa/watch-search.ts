@@ -1,0 +1,201 @@
+import { existsSync } from 'node:fs';
+import { setTimeout as delay } from 'node:timers/promises';
+import {
+  isGrpcServiceError,
+  ServiceError,
+  WorkflowFailedError,
+  type WorkflowHandle,
+  WorkflowNotFoundError,
+} from '@temporalio/client';
+import { CancelledFailure } from '@temporalio/common';
+import type { SittingProgress } from '../../activities/index.ts';
+import type { PromptSearchEvent, PromptSearchResult, SearchFigures } from '../../core/gepa/prompt-search.ts';
+import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
+import type { PromptSearchView } from '../../workflows/prompt-desk.ts';
+import { pendingActivities } from '../pending-activities.ts';
+import { onOneLine } from '../plain-text.ts';
+import { rootMessage } from '../root-message.ts';
+import { describeSearch } from './show.ts';
+import { readSearchFolder } from './search-folder.ts';
+import type { PromptSearchTeller } from './teller.ts';
+
+export interface WatchOptions {
+  readonly teller: PromptSearchTeller;
+  /** The processes are this command's: they end with it. */
+  readonly hasOwnStack: boolean;
+  readonly interrupted: AbortSignal;
+  readonly gone: AbortSignal;
+}
+
+const pollMs = 1_000;
+const queryTimeoutMs = 4_000;
+/** After so long without a line one says how far it is and what it waits for. */
+const silenceMs = 10_000;
+
+type Handle = WorkflowHandle<typeof optimizePrompt>;
+
+/** Tells of a search until it ends or is left, and what came of it; the exit code. */
+export async function watchSearch(handle: Handle, options: WatchOptions): Promise<number> {
+  const { teller, interrupted, gone } = options;
+  teller.tell({ type: 'started', time: now(), workflow: handle.workflowId, attached: !options.hasOwnStack });
+  const ended = new AbortController();
+  const left = AbortSignal.any([interrupted, gone]);
+  const follower = new Follower(handle, teller);
+  const following = follower.follow(AbortSignal.any([ended.signal, left]));
+  const end = (
+    outcome: 'finished' | 'failed' | 'stopped' | 'detached' | 'lost',
+    exitCode: number,
+    message: string | null,
+  ): number => {
+    // prettier-ignore
+    if (message !== null) teller.say(message);
+    teller.tell({ type: 'end', time: now(), outcome, exit_code: exitCode, message });
+    return exitCode;
+  };
+  try {
+    const result = await resultOf(handle, left);
+    ended.abort();
+    await following;
+    await follower.look();
+    teller.tell({ type: 'result', time: now(), ...result });
+    await sayResult(result, teller);
+    return end('finished', 0, null);
+  } catch (error) {
+    ended.abort();
+    await following;
+    if (interrupted.aborted) {
+      if (options.hasOwnStack) return end('stopped', 130, 'stopped. What is finished is kept: the same command goes on where it is'); // prettier-ignore
+      return end('detached', 0, `detached. The search goes on; the same command comes back to it. To end it: npx ratchet gepa stop ${handle.workflowId}`); // prettier-ignore
+    }
+    if (gone.aborted) return end('lost', 1, 'the processes this search used have ended; the same command goes on where it is'); // prettier-ignore
+    if (error instanceof WorkflowNotFoundError) return end('lost', 1, 'this Temporal server does not know the search (any more); its results are kept: the same command goes on where it is'); // prettier-ignore
+    if (!(error instanceof WorkflowFailedError)) throw error;
+    if (error.cause instanceof CancelledFailure) return end('stopped', 1, 'the search was cancelled; what is finished is kept: the same command goes on from there'); // prettier-ignore
+    return end('failed', 1, `the search stopped: ${rootMessage(error)}`);
+  }
+}
+
+/** How long a server that did not answer is left alone. */
+const serverPauseMs = 1_000;
+
+async function resultOf(handle: Handle, left: AbortSignal): Promise<PromptSearchResult> {
+  for (;;) {
+    try {
+      return await handle.client.withAbortSignal(left, () => handle.result());
+    } catch (error) {
+      if (left.aborted || !(error instanceof ServiceError || isGrpcServiceError(error))) throw error;
+      await delay(serverPauseMs, undefined, { signal: left });
+    }
+  }
+}
+
+/** What one look at a search saw. */
+interface Look {
+  readonly figures: SearchFigures | null;
+  readonly failed: number;
+  readonly doing: string;
+  readonly events: readonly PromptSearchEvent[];
+  /** Activities that are tried again, with what went wrong. */
+  readonly troubles: readonly string[];
+}
+
+class Follower {
+  readonly #handle: Handle;
+  readonly #teller: PromptSearchTeller;
+  #seen = 0;
+  #toldAt = Date.now();
+  #calls = -1;
+
+  constructor(handle: Handle, teller: PromptSearchTeller) {
+    this.#handle = handle;
+    this.#teller = teller;
+  }
+
+  async follow(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      await this.look();
+      await delay(pollMs, undefined, { signal }).catch(() => undefined); // ended: the loop ends
+    }
+  }
+
+  async look(): Promise<void> {
+    const seen = await lookAt(this.#handle, this.#seen);
+    if (seen === null) return;
+    for (const event of seen.events) {
+      if (event.sequence <= this.#seen) continue;
+      this.#seen = event.sequence;
+      this.#teller.say(onOneLine(event.kind === 'warning' ? `warning: ${event.text}` : event.text));
+      this.#teller.tell({ type: 'event', ...event });
+      this.#toldAt = Date.now();
+    }
+    const { figures } = seen;
+    if (figures !== null && figures.calls !== this.#calls) {
+      this.#calls = figures.calls;
+      this.#teller.tell({ type: 'progress', time: now(), ...figures });
+    }
+    if (Date.now() - this.#toldAt < silenceMs) return;
+    this.#toldAt = Date.now();
+    this.#teller.say(progressLine(seen));
+  }
+}
+
+/** A sitting knows more than its workflow: what has happened since it began. null: nobody answers at the moment. */
+async function lookAt(handle: Handle, after: number): Promise<Look | null> {
+  const view = await handle.client
+    .withDeadline(Date.now() + queryTimeoutMs, () => handle.query<PromptSearchView, [number]>('view', after))
+    .catch(() => null);
+  if (view === null) return null;
+  const { status, events } = view;
+  const pending = (await pendingActivities(handle, queryTimeoutMs)) ?? [];
+  const sitting = pending.map(({ said }) => said).find(isSittingProgress);
+  const last = events.at(-1)?.sequence ?? after;
+  return {
+    figures: sitting?.figures ?? status,
+    failed: status.failed + (sitting?.failed ?? 0),
+    doing: status.doing,
+    events: [...events, ...(sitting === undefined ? [] : toldBySitting(sitting, status.told, last))],
+    troubles: pending.flatMap(({ name, attempt, lastFailure }) =>
+      lastFailure === null ? [] : [`${name}, attempt ${attempt}: ${onOneLine(lastFailure)}`],
+    ),
+  };
+}
+
+/** Its events with the numbers that the workflow will give them. One that ended between two questions has told its own already. */
+function toldBySitting({ told, begunAt }: SittingProgress, known: number, last: number): PromptSearchEvent[] {
+  if (begunAt !== known) return [];
+  return told
+    .map(({ number, ...event }) => ({ ...event, sequence: begunAt + number, time: now() }))
+    .filter(({ sequence }) => sequence > last);
+}
+
+function isSittingProgress(said: unknown): said is SittingProgress {
+  return typeof said === 'object' && said !== null && 'figures' in said;
+}
+
+/** How far it is, in one line. */
+export function progressLine({ figures, failed, doing, troubles }: Look): string {
+  if (figures === null || figures.maxCalls === 0) return troubles[0] ?? doing;
+  const { calls, maxCalls, candidates, best, bestScore, front, reflections, waitingOn } = figures;
+  const score = bestScore === null ? '' : `  best ${bestScore.toFixed(3)} (candidate ${best})`;
+  const waits = troubles.length > 0 ? troubles : waitingOn;
+  return [
+    `calls ${calls} of ${maxCalls}${score}  candidates ${candidates}, ${front.length} in front  reflections ${reflections}`,
+    ...(failed === 0 ? [] : [`${failed} rollouts failed`]),
+    ...(waits.length === 0 ? [] : [`waits for ${waits.join(', ')}`]),
+  ].join('  ');
+}
+
+/** As `ratchet gepa show` has it, where its folder can be read here. */
+async function sayResult(result: PromptSearchResult, { say, print }: PromptSearchTeller): Promise<void> {
+  const { folder, failed, givenUp } = result;
+  if (existsSync(folder)) {
+    const found = await readSearchFolder(folder);
+    if (found !== null) print(describeSearch(found));
+  }
+  if (failed > 0) say(`${failed} rollouts failed through infrastructure, ${givenUp} iterations were given up for it`);
+  say(`results  ${folder}`);
+}
+
+function now(): string {
+  return new Date().toISOString();
+}

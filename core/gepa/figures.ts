@@ -1,0 +1,106 @@
+import { callsMade } from './budget.ts';
+import { average, withoutDominated } from './fronts.ts';
+import type { PromptSearchEvent, SearchFigures } from './prompt-search.ts';
+import { next } from './search.ts';
+import type { Candidate, SearchEvent, SearchRequest, SearchState } from './search-state.ts';
+import { bestOf, screenedAverages, screenedFronts } from './standing.ts';
+
+/** How a search stands, for people. */
+export function figuresOf(state: SearchState): SearchFigures {
+  const { candidates, settings } = state;
+  const best = bestOf(state);
+  const found = candidates[best];
+  return {
+    phase: state.phase,
+    calls: callsMade(state),
+    maxCalls: settings.maxCalls,
+    reflections: state.reflections,
+    iterations: state.begun,
+    candidates: candidates.length,
+    best: Math.max(0, best),
+    bestScore: found === undefined ? null : finiteOrNull(average(found.scores)),
+    bestCoverage: found?.scores.filter((score) => score !== null).length ?? 0,
+    startScore: found === undefined ? null : startScoreBeside(candidates, found),
+    front: frontOf(state),
+    stopReason: state.stopReason,
+    waitingOn: waitsFor(next(state)),
+  };
+}
+
+/** Candidates that are the best at something, without those that are nowhere missed; ascending. */
+export function frontOf(state: SearchState): number[] {
+  if (state.candidates.length === 0) return [];
+  const fronts = withoutDominated(screenedFronts(state), screenedAverages(state));
+  return [...new Set([...fronts.values()].flat())].sort((a, b) => a - b);
+}
+
+/** Mean of the start over the examples that another candidate was scored on as well. */
+export function startScoreBeside(candidates: readonly Candidate[], { scores }: Candidate): number | null {
+  const start = candidates[0]!.scores.filter((_, i) => scores[i] !== null);
+  return finiteOrNull(average(start));
+}
+
+function finiteOrNull(value: number): number | null {
+  return Number.isFinite(value) ? value : null;
+}
+
+/** Open requests in words, those of one kind together. */
+function waitsFor(requests: readonly SearchRequest[]): string[] {
+  const counts = new Map<string, { readonly what: string; count: number }>();
+  for (const request of requests) {
+    const { what, count } = wordsOf(request);
+    const known = counts.get(what) ?? { what, count: 0 };
+    known.count += count;
+    counts.set(what, known);
+  }
+  return [...counts.values()].map(({ what, count }) => what.replace('#', String(count)));
+}
+
+function wordsOf(request: SearchRequest): { readonly what: string; readonly count: number } {
+  const { iteration } = request;
+  if (request.kind === 'reflect') return { what: `# reflections of iteration ${iteration}`, count: 1 };
+  const count = request.examples.length;
+  switch (request.purpose) {
+    case 'start':
+      return { what: '# rollouts of the first prompt', count };
+    case 'parent':
+      return { what: `# rollouts of the prompt that iteration ${iteration} begins from`, count };
+    case 'child':
+    case 'merge':
+      return { what: `# rollouts of proposals of iteration ${iteration}`, count };
+    case 'validation':
+      return { what: `# validation rollouts of iteration ${iteration}`, count };
+    case 'final':
+      return { what: '# further validation rollouts of the best prompts', count };
+    default:
+      return request.purpose satisfies never;
+  }
+}
+
+/** What people are told of the events of a search, in the form they are counted in. `state` is what the events led to. */
+export function tellings(
+  events: readonly SearchEvent[],
+  state: SearchState,
+): Pick<PromptSearchEvent, 'kind' | 'text' | 'values'>[] {
+  const { candidates, settings } = state;
+  const calls = callsMade(state);
+  const used = `calls ${calls} of ${settings.maxCalls}`;
+  return events.flatMap((event): Pick<PromptSearchEvent, 'kind' | 'text' | 'values'>[] => {
+    if (event.kind === 'iteration_given_up') {
+      const text = `iteration ${event.iteration} given up: rollouts of it failed through infrastructure  ${used}`;
+      return [{ kind: 'given-up', text, values: { iteration: event.iteration, calls } }];
+    }
+    if (event.kind !== 'valset_evaluated') return [];
+    const { candidate, average: score, iteration } = event;
+    const { parents, scores } = candidates[candidate]!;
+    const coverage = scores.filter((one) => one !== null).length;
+    const on = coverage === settings.valSize ? `${coverage}` : `${coverage} of ${settings.valSize}`;
+    const values = { candidate, iteration, score, coverage, calls };
+    if (iteration < 0) return [{ kind: 'start', text: `start: score ${score.toFixed(3)} on ${on} examples  ${used}`, values }]; // prettier-ignore
+    const from = parents.length === 1 ? `candidate ${parents[0]}` : `candidates ${parents.join(' and ')}`;
+    const averages = screenedAverages(state);
+    const isBest = averages.every((other, i) => i === candidate || other < averages[candidate]!);
+    const text = `candidate ${candidate} from ${from}: score ${score.toFixed(3)} on ${on}${isBest ? ', the best so far' : ''}  ${used}  front ${frontOf(state).join(' ')}`; // prettier-ignore
+    return [{ kind: 'candidate', text, values: { ...values, parents: parents.join(','), is_best: Number(isBest) } }];
+  });
+}

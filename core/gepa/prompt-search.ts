@@ -1,0 +1,198 @@
+import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer, EvaluationPlace } from '../eval/evaluation.ts';
+import type { ObjectRef } from '../rl/run-state.ts';
+import type { JsonValue } from '../spec/run-spec.ts';
+import type { SearchAnswer, SearchSettings, SearchState, StopReason, Texts } from './search-state.ts';
+
+/** The words of a search for a better prompt as it is run: what is asked, where its results go, what came of it. Plain data. */
+
+/** The name of the one text that is optimized where an environment is not told of others. */
+export const systemPrompt = 'system_prompt';
+
+/** Who writes prompts anew: any model that answers by messages. */
+export interface ReflectionModel {
+  readonly model: string;
+  readonly servers: readonly EvaluatedServer[];
+  /** Request fields, as the API names them. */
+  readonly fields: Readonly<Record<string, JsonValue>>;
+}
+
+/** What the workflow `optimizePrompt` does once. */
+export interface PromptSearchInput {
+  /** Of several the prompt is one, and their examples are as many of each. */
+  readonly environments: readonly EvaluatedEnvironment[];
+  readonly model: EvaluatedModel;
+  readonly reflection: ReflectionModel;
+  /** Rollouts that are scored in all; never exceeded. */
+  readonly maxCalls: number;
+  readonly minibatchSize: number;
+  /** Minibatches whose every reward is at least this are not reflected on; null = all are. */
+  readonly perfectScore: number | null;
+  /** Columns of a rollout's row that the reflection sees as well. */
+  readonly stateColumns: readonly string[];
+  /** −1 = all. */
+  readonly numTrain: number;
+  readonly numVal: number;
+  /** Examples, of neither kind, that the first and the best prompt are scored on at the end, beyond the budget; 0 = none. */
+  readonly numTest: number;
+  /** Rollouts at once; −1 = no bound. */
+  readonly maxConcurrent: number;
+  readonly seed: number;
+  /** gepa's own search. */
+  readonly isClassic: boolean;
+  /** What is begun with in place of the environment's system prompt. */
+  readonly initialPrompt: string | null;
+  readonly results: EvaluationPlace;
+  /** Whether the files for people are written. */
+  readonly savesResults: boolean;
+  /** A budget too small to try much is meant. */
+  readonly isSmallBudgetMeant: boolean;
+}
+
+/** A file of prompt optimization; relative paths start in the project's folder. */
+export interface PromptFileInput {
+  readonly config: string;
+  /** Dotted keys as on the command line, values as typed; they hold over the file's. */
+  readonly overrides?: Readonly<Record<string, string>>;
+  /** A budget too small to try much is meant. */
+  readonly yes?: boolean;
+}
+
+/** An example of one of the environments. */
+export type ExampleRef = readonly [environment: number, dataset: 'dataset' | 'evalDataset', example: number];
+
+/** `search/search.json`: what a search is, with its examples drawn. Whoever opens it first decides. */
+export interface StoredPromptSearch {
+  readonly schemaVersion: 1;
+  readonly input: PromptSearchInput;
+  readonly settings: SearchSettings;
+  /** Names of texts, see {@link PromptSearchHandle.start}. */
+  readonly start: Texts;
+  /** The texts themselves. */
+  readonly startTexts: Texts;
+  readonly train: readonly ExampleRef[];
+  readonly val: readonly ExampleRef[];
+  readonly test: readonly ExampleRef[];
+  readonly warnings: readonly string[];
+  readonly openedAt: string;
+  readonly codeVersion: string;
+}
+
+/** What `openPromptSearch` returns: all that is done later refers to it. */
+export interface PromptSearchHandle {
+  readonly place: EvaluationPlace;
+  /** → {@link StoredPromptSearch} */
+  readonly spec: ObjectRef;
+  readonly environment: string;
+  readonly model: string;
+  readonly reflectionModel: string;
+  readonly settings: SearchSettings;
+  /** The search knows texts by the names that the store gives them: digests. */
+  readonly start: Texts;
+  /** Scored at the end, beyond the budget. */
+  readonly numTest: number;
+  /** Absolute, for people. */
+  readonly folder: string;
+  readonly warnings: readonly string[];
+}
+
+export interface SittingInput {
+  readonly handle: PromptSearchHandle;
+  readonly state: SearchState;
+  /** Events that were told before it. */
+  readonly begunAt: number;
+}
+
+/** What a sitting gives: the search after it is what its workflow makes of the answers. */
+export interface Sitting {
+  /** In the order in which they were settled, those together that came together. */
+  readonly answers: readonly (readonly SearchAnswer[])[];
+  /** Answers that lay in the store already. */
+  readonly adopted: number;
+  /** Rollouts that failed through infrastructure, and what the first of them failed with. */
+  readonly failed: number;
+  readonly firstFailure: string | null;
+  readonly seconds: number;
+}
+
+/** How a search stands, in figures. A sitting's heartbeats say it, and so does the query `progress`. */
+export interface SearchFigures {
+  readonly phase: SearchState['phase'];
+  readonly calls: number;
+  readonly maxCalls: number;
+  readonly reflections: number;
+  /** Iterations begun. */
+  readonly iterations: number;
+  readonly candidates: number;
+  /** Position of the best so far, its mean score, and on how many validation examples. */
+  readonly best: number;
+  readonly bestScore: number | null;
+  readonly bestCoverage: number;
+  /** Mean score of the start on the same examples; null before there is one. */
+  readonly startScore: number | null;
+  /** Candidates that are best at something and nowhere dominated. */
+  readonly front: readonly number[];
+  readonly stopReason: StopReason | null;
+  /** What is asked for at the moment, by name. */
+  readonly waitingOn: readonly string[];
+}
+
+/** The query `status`. */
+export interface PromptSearchStatus extends SearchFigures {
+  readonly environment: string;
+  readonly model: string;
+  readonly reflectionModel: string;
+  readonly doing: 'opening' | 'searching' | 'comparing' | 'closing' | 'finished';
+  readonly folder: string;
+  readonly warnings: readonly string[];
+  /** Iterations that were given up because of infrastructure. */
+  readonly givenUp: number;
+  readonly failed: number;
+  readonly firstFailure: string | null;
+  /** Events told so far. */
+  readonly told: number;
+}
+
+/** One thing that happened, for people and programs. */
+export interface PromptSearchEvent {
+  readonly sequence: number;
+  /** ISO time. */
+  readonly time: string;
+  readonly kind: 'start' | 'candidate' | 'given-up' | 'set' | 'stopping' | 'warning' | 'compared' | 'finished';
+  /** One line for people. */
+  readonly text: string;
+  readonly values: Readonly<Record<string, number | string>>;
+}
+
+/** Scores of the first and the best prompt on examples that the search has not seen. */
+export interface Comparison {
+  readonly examples: number;
+  /** Mean over the examples that both were scored on; null where there are none. */
+  readonly before: number | null;
+  readonly after: number | null;
+}
+
+/** What came of it: small, it goes through history and signals. */
+export interface PromptSearchResult {
+  readonly environment: string;
+  readonly model: string;
+  readonly reflectionModel: string;
+  readonly id: string;
+  readonly place: EvaluationPlace;
+  readonly folder: string;
+  /** The best prompt, where it lies, and its digest. */
+  readonly best: number;
+  readonly bestPrompt: ObjectRef | null;
+  readonly bestScore: number | null;
+  readonly startScore: number | null;
+  readonly isImproved: boolean;
+  readonly candidates: number;
+  readonly calls: number;
+  readonly maxCalls: number;
+  readonly reflections: number;
+  readonly iterations: number;
+  readonly givenUp: number;
+  readonly failed: number;
+  readonly stopReason: StopReason;
+  readonly comparison: Comparison | null;
+  readonly seconds: number;
+}

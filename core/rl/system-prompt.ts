@@ -1,0 +1,15 @@
+import type { Example } from './rollout.ts';
+
+/** The same example under another system prompt; '' = none, undefined = the example's own. */
+export function withSystemPrompt(example: Example, systemPrompt: string | undefined): Example {
+  if (systemPrompt === undefined || systemPrompt === systemPromptOf(example)) return example;
+  const rest = example.prompt.slice(example.prompt[0]?.role === 'system' ? 1 : 0);
+  const prompt = systemPrompt === '' ? rest : [{ role: 'system' as const, content: systemPrompt }, ...rest];
+  return { ...example, prompt };
+}
+
+/** What an example's conversation begins with as the system; '' where it does not. */
+export function systemPromptOf({ prompt }: Example): string {
+  const [first] = prompt;
+  return first?.role === 'system' ? first.content : '';
+}

@@ -1,0 +1,158 @@
+/** A search's activities in a folder of their own, against models that are a few lines each. */
+import assert from 'node:assert/strict';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { createHoldSitting } from '../../activities/prompt-search/hold-sitting.ts';
+import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
+import { createClosePromptSearch } from '../../activities/prompt-search/write-results.ts';
+import { RatchetError } from '../../core/errors.ts';
+import type {
+  PromptSearchHandle,
+  PromptSearchInput,
+  PromptSearchResult,
+  Sitting,
+} from '../../core/gepa/prompt-search.ts';
+import { result, settle, startSearch } from '../../core/gepa/search.ts';
+import type { SearchState } from '../../core/gepa/search-state.ts';
+import type { EndpointRequest } from '../../backends/inference/endpoint.ts';
+import type { ChatSample } from '../../backends/inference/index.ts';
+import { resolveStoreUri } from '../../backends/store/index.ts';
+import { openTokenizer } from './runs.ts';
+
+/** Rewards a word that is repeated backwards; the task model does so as soon as its prompt says "backwards". */
+function models({ fails = () => false }: { fails?: (asked: number) => boolean } = {}) {
+  const asked: EndpointRequest[] = [];
+  const said = (text: string): ChatSample => ({ text, finishReason: 'stop', promptTokenIds: null, tokenIds: null, logprobs: null, usage: null }); // prettier-ignore
+  return {
+    asked,
+    dependencies: {
+      inference: () => assert.fail('no version is searched for'),
+      tokenizer: openTokenizer,
+      endpoint: () => ({
+        chat: async (request: EndpointRequest): Promise<ChatSample> => {
+          asked.push(request);
+          const [first] = request.messages;
+          const isReflection = first!.role === 'user' && first!.content.includes('# Example 1');
+          if (isReflection) return said('```\nWrite the word backwards.\n```');
+          if (fails(asked.length)) throw new Error('the line went dead');
+          const word = request.messages.at(-1)!.content;
+          const knows = first!.role === 'system' && first!.content.includes('backwards');
+          return said(knows ? Array.from(word).reverse().join('') : '');
+        },
+      }),
+    },
+  };
+}
+
+async function openSearch(t: TestContext, over: Partial<PromptSearchInput> = {}): Promise<PromptSearchHandle> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-gepa-'));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  const server = { model: 'm', baseUrl: 'http://127.0.0.1:9/v1', apiKeyVar: null, headers: {} };
+  const input: PromptSearchInput = {
+    environments: [{ id: 'reverse-text', name: 'reverse-text', args: {} }],
+    model: { kind: 'endpoint', model: 'm', servers: [server], sampling: {} },
+    reflection: { model: 'm', servers: [server], fields: {} },
+    maxCalls: 60,
+    minibatchSize: 3,
+    perfectScore: null,
+    stateColumns: ['exact_match'],
+    numTrain: 12,
+    numVal: 10,
+    numTest: 0,
+    maxConcurrent: 8,
+    seed: 0,
+    isClassic: true,
+    initialPrompt: null,
+    results: { store: resolveStoreUri(folder, folder), name: 'abcd1234', prefix: '' },
+    savesResults: true,
+    isSmallBudgetMeant: true,
+    ...over,
+  };
+  const open = createOpenPromptSearch({ codeVersion: 'test' });
+  return (await new MockActivityEnvironment().run(open, { input })) as PromptSearchHandle;
+}
+
+async function search(
+  handle: PromptSearchHandle,
+  { dependencies }: ReturnType<typeof models>,
+): Promise<{ state: SearchState; sittings: Sitting[] }> {
+  // prettier-ignore
+  let state = startSearch(handle.settings, handle.start);
+  const sittings: Sitting[] = [];
+  while (!result(state).isFinished) {
+    const sit = createHoldSitting(dependencies);
+    const sitting = (await new MockActivityEnvironment().run(sit, { handle, state, begunAt: 0 })) as Sitting;
+    for (const batch of sitting.answers) state = settle(state, batch);
+    sittings.push(sitting);
+  }
+  return { state, sittings };
+}
+
+test('a better prompt is found, a reflection sees what verifiers shows it, and the environment gets the prompt as its system', async (t) => {
+  const both = models();
+  const handle = await openSearch(t);
+  const { state } = await search(handle, both);
+  const found = result(state);
+  assert.deepEqual([found.score, found.calls <= 60], [1, true]);
+  const reflection = both.asked.find(({ messages }) => messages[0]!.content.includes('# Example 1'))!;
+  for (const name of ['query', 'completion', 'expected_answer', 'reward', 'exact_match'])
+    assert.match(reflection.messages[0]!.content, new RegExp(`^## ${name}$`, 'm'));
+  const close = createClosePromptSearch();
+  const closing = { handle, result: found, comparison: null, seconds: 1, iterations: 1, givenUp: 0, failed: 0 };
+  const closed = (await new MockActivityEnvironment().run(close, closing)) as PromptSearchResult;
+  assert.deepEqual([closed.isImproved, closed.startScore], [true, 0]);
+});
+
+test('a sitting that is held again asks nobody for what lies in the store', async (t) => {
+  const handle = await openSearch(t);
+  const first = models();
+  const { state } = await search(handle, first);
+  const again = models();
+  const { state: same, sittings } = await search(handle, again);
+  assert.equal(again.asked.length, 0);
+  assert.deepEqual(result(same), result(state));
+  assert.equal(
+    sittings.reduce((sum, { adopted }) => sum + adopted, 0),
+    first.asked.length,
+  );
+});
+
+test('a rollout that infrastructure took is no 0: it is asked for again, counted, and said', async (t) => {
+  const both = models({ fails: (asked) => asked === 2 });
+  const { state, sittings } = await search(await openSearch(t), both);
+  const tasks = both.asked.filter(({ messages }) => !messages[0]!.content.includes('# Example 1')).length;
+  assert.equal(result(state).calls, tasks, 'each try is a call');
+  assert.ok(result(state).candidates[0]!.scores.every((score) => score === 0));
+  assert.equal(sittings[0]!.failed, 1);
+  assert.match(sittings[0]!.firstFailure!, /the line went dead/);
+});
+
+test('a first prompt that cannot be scored ends the search, within its budget', async (t) => {
+  const both = models({ fails: () => true });
+  const { state } = await search(await openSearch(t), both);
+  assert.equal(result(state).stopReason, 'start_not_evaluated');
+  assert.ok(result(state).calls <= 60);
+});
+
+test('a server that refuses the very first prompts is no weather', async (t) => {
+  const handle = await openSearch(t);
+  const refusing = models();
+  refusing.dependencies.endpoint = () => ({
+    chat: async () => {
+      throw new RatchetError('InferenceRejected', 'there is no model m');
+    },
+  });
+  await assert.rejects(search(handle, refusing), { code: 'InferenceRejected', message: /there is no model m/ });
+});
+
+test('a folder with another search is refused, with what differs', async (t) => {
+  const handle = await openSearch(t);
+  await assert.rejects(openSearch(t, { results: handle.place, seed: 1 }), { code: 'ConfigInvalid', message: /seed differ/ }); // prettier-ignore
+});
+
+test('a budget that tries next to nothing is refused with the arithmetic', async (t) => {
+  await assert.rejects(openSearch(t, { isSmallBudgetMeant: false, maxCalls: 40 }), { message: /10 .* \+ 3 × \(3 .* \+ 10 .*\) = 49/ }); // prettier-ignore
+});

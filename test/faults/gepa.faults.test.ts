@@ -1,0 +1,88 @@
+/** The fault matrix of a search for a prompt: a fault (row) strikes in a gap between something done and the moment anybody knows of it. */
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { type GepaServer, type GepaStats, startGepaServer } from '../../bench/gepa-server.ts';
+import { inputOf, startSearchOf } from '../../bench/gepa-workflow.ts';
+import type { PromptSearchResult } from '../../core/gepa/prompt-search.ts';
+import { openSmallProject, type SmallProject } from '../e2e/small-run.ts';
+
+const processes = ['rollout worker', 'orchestrator worker', 'Temporal server'] as const;
+const rows = [...processes.map((process) => ({ name: `${process} killed`, process })), { name: 'activity fails', process: null }, { name: 'activity done twice', process: null }] as const; // prettier-ignore
+/** A gap's failpoint, and its passing. */
+const columns = { opened: 'openPromptSearch.done', begun: 'holdSitting.begun', answers: 'gepa.part', sitting: 'holdSitting.done', closed: 'closePromptSearch.done' } as const; // prettier-ignore
+const passings: Readonly<Record<string, number>> = { 'gepa.part': 5 };
+const sizes = { seed: 4, maxCalls: 120, numTrain: 30, numVal: 20, isClassic: false };
+/** So long nothing else happens in a process that is held: what was in flight has come and is stored. */
+const quietMs = 500;
+
+describe('a search for a prompt comes out the same, and asks for nothing twice that was answered', () => {
+  let project: SmallProject;
+  let server: GepaServer;
+  let failpoints: string;
+  let undisturbed: Played;
+  before(async () => {
+    failpoints = await mkdtemp(path.join(tmpdir(), 'ratchet-failpoints-'));
+    project = await openSmallProject({}, {}, false, { RATCHET_FAILPOINTS: failpoints });
+    server = await startGepaServer({ latencyMs: 5 });
+    undisturbed = await play('undisturbed', async () => undefined);
+  });
+  after(async () => {
+    await server?.close();
+    await project?.close();
+    await rm(failpoints, { recursive: true, force: true });
+  });
+
+  for (const [column, failpoint] of Object.entries(columns)) {
+    for (const { name, process: victim } of rows) {
+      const isPart = failpoint === 'gepa.part';
+      if (name === 'activity done twice' && isPart) continue; // no activity, and no part is written twice
+      test(`${name}, ${column}`, async () => {
+        const action = victim !== null ? 'hold' : name === 'activity fails' ? 'fail' : 'repeat';
+        await rm(failpoints, { recursive: true, force: true });
+        await mkdir(failpoints);
+        await writeFile(
+          path.join(failpoints, `${failpoint}.json`),
+          JSON.stringify({ at: passings[failpoint] ?? 1, action }),
+        );
+        const disturbed = await play(`${column}-${name}`.toLowerCase().replaceAll(/[^a-z]+/g, '-'), async () => {
+          await until(() => existsSync(path.join(failpoints, `${failpoint}.fired.1`)));
+          if (victim === null) return;
+          await delay(quietMs);
+          const pid = project.stack.pids()[victim]!;
+          process.kill(pid, 'SIGKILL');
+          await until(() => ![null, undefined, pid].includes(project.stack.pids()[victim]));
+          await writeFile(path.join(failpoints, `${failpoint}.released`), '');
+        });
+        assert.deepEqual(disturbed, undisturbed);
+      });
+    }
+  }
+
+  /** What came of a search, and what its server was asked for it. */
+  async function play(id: string, during: () => Promise<void>): Promise<Played> {
+    const folder = path.join(project.folder, 'outputs/gepa/gepa-world--sim');
+    const before = await server.stats();
+    const handle = await startSearchOf(project.client, inputOf(sizes, { server, folder, id }));
+    await during();
+    const { best, bestScore, bestPrompt, calls, reflections, candidates, iterations, stopReason } =
+      await handle.result();
+    const after = await server.stats();
+    const prompt = bestPrompt!.sha256;
+    const result = { best, bestScore, calls, reflections, candidates, iterations, stopReason, prompt };
+    return { result, asked: { task: after.task - before.task, reflect: after.reflect - before.reflect } };
+  }
+});
+
+interface Played {
+  readonly result: Pick<PromptSearchResult, 'best' | 'bestScore' | 'calls' | 'reflections' | 'candidates' | 'iterations' | 'stopReason'> & { readonly prompt: string }; // prettier-ignore
+  readonly asked: Pick<GepaStats, 'task' | 'reflect'>;
+}
+
+async function until(isSo: () => boolean): Promise<void> {
+  while (!isSo()) await delay(20);
+}

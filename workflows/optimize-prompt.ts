@@ -1,0 +1,220 @@
+import {
+  ApplicationFailure,
+  CancellationScope,
+  continueAsNew,
+  isCancellation,
+  workflowInfo,
+  allHandlersFinished,
+  condition,
+} from '@temporalio/workflow';
+import { askToStop, changeBudget, result, settle, startSearch } from '../core/gepa/search.ts';
+import type { SearchState, Texts } from '../core/gepa/search-state.ts';
+import type {
+  Comparison,
+  PromptFileInput,
+  PromptSearchHandle,
+  PromptSearchInput,
+  PromptSearchResult,
+} from '../core/gepa/prompt-search.ts';
+import { historyEventsMax } from '../core/limits.ts';
+import { evaluationDesk, promptSittings } from './activity-options.ts';
+import { type KnownSearch, PromptDesk, type PromptDeskState } from './prompt-desk.ts';
+
+/** All that continue-as-new carries: scores and names of texts; what was said lies in the store. */
+export interface CarriedPromptSearch {
+  readonly handle: PromptSearchHandle;
+  readonly state: SearchState;
+  readonly desk: PromptDeskState;
+  /** ms since the epoch. */
+  readonly startedAt: number;
+}
+
+/**
+ * Looks for a better prompt of an environment (GEPA, `core/gepa`): opened, sitting after sitting, compared where that is asked for,
+ * closed. Every random number is keyed by the seed and what it is for, and every answer lies in the store under its request's id, so
+ * whatever is killed, the search comes out the same and nothing is paid for twice.
+ */
+export async function optimizePrompt(
+  given: string | PromptFileInput | PromptSearchInput | CarriedPromptSearch,
+): Promise<PromptSearchResult> {
+  let sitting: CancellationScope | null = null;
+  const carried = typeof given === 'object' && 'state' in given ? given : null;
+  const desk = new PromptDesk(namesOf(given), carried?.desk ?? null, () => sitting?.cancel());
+  const startedAt = carried?.startedAt ?? Date.now();
+  const seconds = (): number => (Date.now() - startedAt) / 1000;
+
+  const handle = carried?.handle ?? (await open(given as Exclude<typeof given, CarriedPromptSearch>, desk));
+  let state = carried?.state ?? startSearch(handle.settings, handle.start);
+  const writing = new Writing(() => ({ handle, result: result(state), comparison: null, seconds: seconds() }));
+  desk.is('searching', { handle, state });
+
+  try {
+    for (;;) {
+      state = asAsked(state, desk);
+      if (result(state).isFinished) break;
+      await sit();
+      if (isHistoryLong()) {
+        await writing.done();
+        await condition(allHandlersFinished);
+        await continueAsNew<typeof optimizePrompt>({ handle, state, desk: desk.state, startedAt });
+      }
+    }
+  } catch (error) {
+    if (isCancellation(error)) await CancellationScope.nonCancellable(() => writing.now());
+    throw error;
+  }
+  await writing.done();
+  return finish();
+
+  /** Takes the search on for a while, then the same way from the answers. */
+  async function sit(): Promise<void> {
+    const before = state.candidates.length;
+    const scope = new CancellationScope();
+    sitting = scope;
+    const { waitingOn, calls, maxCalls, told: begunAt } = desk.status();
+    const summary = `${calls} of ${maxCalls} calls: ${waitingOn.join(', ')}`.slice(0, 200);
+    try {
+      const { answers, ...account } = await scope.run(() =>
+        promptSittings.holdSitting.executeWithOptions({ summary }, [{ handle, state, begunAt }]),
+      );
+      for (const batch of answers) {
+        state = settle(state, batch);
+        desk.settled(state);
+      }
+      desk.failedRollouts(account);
+    } catch (error) {
+      if (!isCancellation(error) || !desk.wantsStop) throw error; // its worker went away while it was to end
+    } finally {
+      sitting = null;
+    }
+    desk.is('searching', { state });
+    if (state.candidates.length > before && !result(state).isFinished) writing.note(); // else they are written at its end
+  }
+
+  async function finish(): Promise<PromptSearchResult> {
+    const found = result(state);
+    if (found.stopReason === 'start_not_evaluated') {
+      await writing.now();
+      throw notEvaluated(handle, desk);
+    }
+    let comparison: Comparison | null = null;
+    if (handle.numTest > 0) {
+      desk.is('comparing');
+      comparison = await compare(handle, found.texts);
+      desk.compared(comparison);
+    }
+    desk.is('closing');
+    const { givenUp, failed } = desk.state;
+    const closing = { handle, result: found, comparison, seconds: seconds(), iterations: state.begun, givenUp, failed };
+    const summary = `candidate ${found.best} of ${found.candidates.length}`;
+    const closed = await evaluationDesk.closePromptSearch.executeWithOptions({ summary }, [closing]);
+    desk.tell({
+      kind: 'finished',
+      text: lastLine(closed),
+      values: { calls: closed.calls, candidates: closed.candidates },
+    });
+    desk.is('finished');
+    return closed;
+  }
+}
+
+async function open(
+  given: string | PromptFileInput | PromptSearchInput,
+  desk: PromptDesk,
+): Promise<PromptSearchHandle> {
+  const input =
+    typeof given === 'string' ? await plan({ config: given }) : 'config' in given ? await plan(given) : given;
+  desk.knows(namesOf(input));
+  const summary = `${namesOf(input).environment} with ${input.model.model}`;
+  return evaluationDesk.openPromptSearch.executeWithOptions({ summary }, [{ input }]);
+}
+
+async function plan(file: PromptFileInput): Promise<PromptSearchInput> {
+  const { workflowId, runId } = workflowInfo();
+  const asked = { ...file, request: `${workflowId}/${runId}` };
+  return (await evaluationDesk.planPromptSearch.executeWithOptions({ summary: file.config }, [asked])).input;
+}
+
+async function compare(handle: PromptSearchHandle, best: Texts): Promise<Comparison> {
+  const summary = `first and best prompt on ${handle.numTest} examples`;
+  return promptSittings.comparePrompts.executeWithOptions({ summary }, [{ handle, best }]);
+}
+
+/** What people asked for since the last sitting. */
+function asAsked(state: SearchState, desk: PromptDesk): SearchState {
+  let after = state;
+  if (desk.wantsCalls !== null) after = changeBudget(after, desk.wantsCalls);
+  if (desk.wantsStop) after = askToStop(after);
+  desk.wantsCalls = null;
+  return after;
+}
+
+function isHistoryLong(): boolean {
+  const { continueAsNewSuggested, historyLength } = workflowInfo();
+  return continueAsNewSuggested || historyLength > historyEventsMax;
+}
+
+/** The files for people, written beside the sittings: one at a time, the newest state counts. */
+class Writing {
+  readonly #what: () => Parameters<typeof evaluationDesk.writePrompts>[0];
+  #under: Promise<void> | null = null;
+  #isDue = false;
+
+  constructor(what: () => Parameters<typeof evaluationDesk.writePrompts>[0]) {
+    this.#what = what;
+  }
+
+  note(): void {
+    this.#isDue = true;
+    this.#under ??= this.#write().finally(() => (this.#under = null));
+    this.#under.catch(() => undefined); // whoever waits for it has its failure
+  }
+
+  async done(): Promise<void> {
+    await this.#under;
+  }
+
+  async now(): Promise<void> {
+    await this.#under?.catch(() => undefined);
+    await evaluationDesk.writePrompts(this.#what());
+  }
+
+  async #write(): Promise<void> {
+    while (this.#isDue) {
+      this.#isDue = false;
+      const what = this.#what();
+      const summary = `${what.result.candidates.length} candidates`;
+      await evaluationDesk.writePrompts.executeWithOptions({ summary }, [what]);
+    }
+  }
+}
+
+function namesOf(given: string | PromptFileInput | PromptSearchInput | CarriedPromptSearch): KnownSearch {
+  if (typeof given === 'string') return { environment: given, model: '', reflectionModel: '' };
+  if ('config' in given) return { environment: given.config, model: '', reflectionModel: '' };
+  if ('handle' in given) return given.handle;
+  const environment = given.environments.map(({ name }) => name).join('+');
+  return { environment, model: given.model.model, reflectionModel: given.reflection.model };
+}
+
+function notEvaluated({ environment }: PromptSearchHandle, desk: PromptDesk): ApplicationFailure {
+  const { failed, firstFailure } = desk.state;
+  return ApplicationFailure.nonRetryable(
+    `The first prompt of ${environment} could not be scored on all validation examples: ${failed} rollouts failed through infrastructure. ${firstFailure ?? ''}`.trim(),
+    'PromptNotEvaluated',
+  );
+}
+
+function lastLine({
+  best,
+  bestScore,
+  startScore,
+  calls,
+  maxCalls,
+  candidates,
+  stopReason,
+}: PromptSearchResult): string {
+  const [now, was] = [bestScore, startScore].map((score) => score?.toFixed(3) ?? 'none');
+  const found = best === 0 ? `no prompt is better than the start, score ${was}` : `best: candidate ${best}, score ${now} (the start: ${was})`; // prettier-ignore
+  return `finished: ${found}  calls ${calls} of ${maxCalls}  candidates ${candidates}  (${stopReason})`;
+}

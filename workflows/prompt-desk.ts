@@ -1,0 +1,200 @@
+import { defineQuery, defineUpdate, setCurrentDetails, setHandler } from '@temporalio/workflow';
+import { figuresOf, tellings } from '../core/gepa/figures.ts';
+import type {
+  Comparison,
+  PromptSearchEvent,
+  PromptSearchHandle,
+  PromptSearchStatus,
+  SearchFigures,
+} from '../core/gepa/prompt-search.ts';
+import type { SearchState } from '../core/gepa/search-state.ts';
+import { eventsKept } from '../core/limits.ts';
+
+export const promptStatusQuery = defineQuery<PromptSearchStatus>('status');
+/** The figures alone. */
+export const promptProgressQuery = defineQuery<SearchFigures | null>('progress');
+
+export interface PromptSearchView {
+  readonly status: PromptSearchStatus;
+  /** After a sequence number, oldest first. */
+  readonly events: readonly PromptSearchEvent[];
+}
+/** Both at once: whoever watches a search asks this. */
+export const promptViewQuery = defineQuery<PromptSearchView, [after: number]>('view');
+
+/** Ends the search: what is under way is finished, and the best is validated. */
+export const stopPromptSearchUpdate = defineUpdate<string>('stop');
+/** Gives the search more calls, from its next sitting on. */
+export const raiseBudgetUpdate = defineUpdate<string, [maxCalls: number]>('raise-budget');
+
+/** What a desk carries over continue-as-new. */
+export interface PromptDeskState {
+  readonly events: readonly PromptSearchEvent[];
+  readonly sequence: number;
+  readonly givenUp: number;
+  readonly failed: number;
+  readonly firstFailure: string | null;
+}
+
+/** Names of a search before it is opened. */
+export interface KnownSearch {
+  readonly environment: string;
+  readonly model: string;
+  readonly reflectionModel: string;
+}
+
+/** Where people ask a search how it stands, and tell it what they want. */
+export class PromptDesk {
+  /** Asked for and not done yet. */
+  wantsStop = false;
+  wantsCalls: number | null = null;
+  #doing: PromptSearchStatus['doing'] = 'opening';
+  #known: KnownSearch;
+  #handle: PromptSearchHandle | null = null;
+  #state: SearchState | null = null;
+  #told: PromptDeskState;
+  readonly #onStop: () => void;
+
+  constructor(known: KnownSearch, told: PromptDeskState | null, onStop: () => void) {
+    this.#known = known;
+    this.#told = told ?? { events: [], sequence: 0, givenUp: 0, failed: 0, firstFailure: null };
+    this.#onStop = onStop;
+    setHandler(promptStatusQuery, () => this.status());
+    setHandler(promptProgressQuery, () => (this.#state === null ? null : figuresOf(this.#state)));
+    setHandler(promptViewQuery, (after) => ({
+      status: this.status(),
+      events: this.#told.events.filter(({ sequence }) => sequence > after),
+    }));
+    setHandler(stopPromptSearchUpdate, () => this.#stop(), { validator: () => this.#requireUnderWay() });
+    setHandler(raiseBudgetUpdate, (maxCalls) => this.#raise(maxCalls), {
+      validator: (maxCalls) => this.#requireMore(maxCalls),
+    });
+    this.#show();
+  }
+
+  get state(): PromptDeskState {
+    return this.#told;
+  }
+
+  is(doing: PromptSearchStatus['doing'], of: { handle?: PromptSearchHandle; state?: SearchState } = {}): void {
+    this.#doing = doing;
+    this.#handle = of.handle ?? this.#handle;
+    this.#state = of.state ?? this.#state;
+    this.#show();
+  }
+
+  knows(known: KnownSearch): void {
+    this.#known = known;
+  }
+
+  /** Tells what came of a batch of answers. */
+  settled(state: SearchState): void {
+    this.#state = state;
+    for (const telling of tellings(state.events, state)) {
+      if (telling.kind === 'given-up') this.#told = { ...this.#told, givenUp: this.#told.givenUp + 1 };
+      this.tell(telling);
+    }
+  }
+
+  failedRollouts({ failed, firstFailure }: Pick<PromptDeskState, 'failed' | 'firstFailure'>): void {
+    if (failed === 0 && firstFailure === null) return;
+    const known = this.#told;
+    this.#told = { ...known, failed: known.failed + failed, firstFailure: known.firstFailure ?? firstFailure };
+    if (known.firstFailure === null && firstFailure !== null)
+      this.tell({ kind: 'warning', text: `infrastructure: ${firstFailure}`, values: { failed } });
+  }
+
+  tell({ kind, text, values = {} }: Pick<PromptSearchEvent, 'kind' | 'text'> & Partial<PromptSearchEvent>): void {
+    const sequence = this.#told.sequence + 1;
+    const event: PromptSearchEvent = { sequence, time: new Date().toISOString(), kind, text, values };
+    this.#told = { ...this.#told, sequence, events: [...this.#told.events, event].slice(-eventsKept) };
+  }
+
+  compared({ before, after, examples }: Comparison): void {
+    const [was, is] = [before, after].map((score) => (score === null ? 'none' : score.toFixed(3)));
+    const text = `on ${examples} examples that the search has not seen: first prompt ${was}, best prompt ${is}`;
+    this.tell({ kind: 'compared', text, values: { examples, ...(before === null ? {} : { before }), ...(after === null ? {} : { after }) } }); // prettier-ignore
+  }
+
+  status(): PromptSearchStatus {
+    const { givenUp, failed, firstFailure, sequence: told } = this.#told;
+    const figures = this.#state === null ? nothingYet : figuresOf(this.#state);
+    const names = this.#handle ?? this.#known;
+    return {
+      ...figures,
+      environment: names.environment,
+      model: names.model,
+      reflectionModel: names.reflectionModel,
+      doing: this.#doing,
+      folder: this.#handle?.folder ?? '',
+      warnings: this.#handle?.warnings ?? [],
+      givenUp,
+      failed,
+      firstFailure,
+      told,
+    };
+  }
+
+  #show(): void {
+    setCurrentDetails(describePromptSearch(this.status(), this.#told.events));
+  }
+
+  #stop(): string {
+    this.wantsStop = true;
+    this.tell({ kind: 'stopping', text: 'stopping: what is under way is finished, and the best is validated' });
+    this.#onStop();
+    return 'The search ends: what is under way is finished, and the best prompt is validated.';
+  }
+
+  #raise(maxCalls: number): string {
+    this.wantsCalls = maxCalls;
+    this.tell({ kind: 'set', text: `budget raised to ${maxCalls} calls`, values: { max_calls: maxCalls } });
+    return `The search may make ${maxCalls} calls.`;
+  }
+
+  #requireUnderWay(): void {
+    if (this.#doing !== 'searching') throw new Error(`The search is ${this.#doing}: there is nothing to stop.`);
+  }
+
+  #requireMore(maxCalls: number): void {
+    if (this.#doing !== 'searching') throw new Error(`The search is ${this.#doing}: its budget is settled.`);
+    const now = this.wantsCalls ?? this.#state?.settings.maxCalls ?? 0;
+    if (Number.isInteger(maxCalls) && maxCalls > now) return;
+    throw new Error(`A budget can only be raised: expected a whole number above ${now}, received ${maxCalls}.`);
+  }
+}
+
+const nothingYet: SearchFigures = {
+  phase: 'start',
+  calls: 0,
+  maxCalls: 0,
+  reflections: 0,
+  iterations: 0,
+  candidates: 0,
+  best: 0,
+  bestScore: null,
+  bestCoverage: 0,
+  startScore: null,
+  front: [],
+  stopReason: null,
+  waitingOn: [],
+};
+
+/** What a search tells people in the Temporal UI, as markdown. */
+export function describePromptSearch(status: PromptSearchStatus, events: readonly PromptSearchEvent[]): string {
+  const { environment, model, reflectionModel, doing, calls, maxCalls, candidates, best, bestScore, startScore } =
+    status;
+  const score = bestScore === null ? '' : `, score ${bestScore.toFixed(3)} on ${status.bestCoverage}`;
+  const from = startScore === null ? '' : ` (the start: ${startScore.toFixed(3)})`;
+  return [
+    `### ${environment} with ${model}, reflected on by ${reflectionModel}: ${doing}`,
+    ...(maxCalls === 0 ? [] : [`- calls ${calls} of ${maxCalls} · reflections ${status.reflections} · iterations ${status.iterations}`]), // prettier-ignore
+    ...(candidates === 0 ? [] : [`- candidates ${candidates} · best: ${best}${score}${from}`]),
+    ...(status.front.length === 0 ? [] : [`- front: ${status.front.join(', ')}`]),
+    ...(status.failed === 0 ? [] : [`- ${status.failed} rollouts failed through infrastructure, ${status.givenUp} iterations given up: ${status.firstFailure ?? ''}`]), // prettier-ignore
+    ...status.waitingOn.map((what) => `- waits for ${what}`),
+    ...status.warnings.map((line) => `- ${line}`),
+    ...(status.folder === '' ? [] : [`- results in \`${status.folder}\``]),
+    ...events.slice(-5).map(({ text }) => `- ${text}`),
+  ].join('\n');
+}
