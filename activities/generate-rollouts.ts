@@ -116,12 +116,12 @@ async function generate(
     // Never fewer than a group: an environment may score its rollouts in place, when the last of them is there.
     const atOnce = Math.max(rolloutsAtOnce(chunk, spec), spec.rolloutsPerExample);
     const pace = paceOf(chunk, spec);
-    const begun = new Map<number, Promise<void>>();
+    const begun = new Map<number, Promise<void> | null>();
     const playing = eachInTurn(missing, { atOnce, stop: signal, brokenOff }, async ({ lease, place }) => {
       // An example is begun once, however many of its rollouts are.
-      const mayBegin = begun.get(lease.ordinal) ?? pace.next(signal);
-      begun.set(lease.ordinal, mayBegin);
-      await mayBegin;
+      const turn = begun.has(lease.ordinal) ? begun.get(lease.ordinal) : pace.next(signal);
+      begun.set(lease.ordinal, turn ?? null);
+      if (turn) await turn;
       sitting.work.begin(pieceOf(place));
       journal.add(await players.play(lease, place, together(place)));
       sitting.work.finish(pieceOf(place));

@@ -9,14 +9,14 @@ export class Pace {
     this.#everyMs = everyMs;
   }
 
-  /** Resolves when it is one's turn. Rejects with the signal's reason where that is raised before. */
-  async next(signal: AbortSignal): Promise<void> {
-    if (this.#everyMs === 0) return;
+  /** Resolves when it is one's turn; null where that is now. Rejects with the signal's reason where that is raised before. */
+  next(signal: AbortSignal): Promise<void> | null {
+    if (this.#everyMs === 0) return null;
     const now = performance.now();
     const at = Math.max(now, this.#free);
     this.#free = at + this.#everyMs;
-    if (at <= now) return;
-    await delay(at - now, undefined, { signal }).catch((error: unknown) => {
+    if (at <= now) return null;
+    return delay(at - now, undefined, { signal }).catch((error: unknown) => {
       throw signal.aborted ? signal.reason : error;
     });
   }
