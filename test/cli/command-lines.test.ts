@@ -91,8 +91,6 @@ describe('a command line that trains', () => {
 
 describe('a command line whose feature is still to come is known, and says so', () => {
   const lines = [
-    'eval run vf-musique -m Qwen/Qwen2.5-7B-Instruct -b http://0.0.0.0:8007/v1',
-    'eval run vf-musique -m gpt-5-nano',
     'eval --client.base-url http://localhost:8007/v1 --weights-dir outputs/weights --env.id my-env',
     'eval --weights-dir outputs/weights --steps 10,50,100 --no-eval-base',
     'gepa run wiki-search --model m --reflection-model n --max-calls 9 --state-columns tool_calls reasoning_trace',
@@ -105,6 +103,27 @@ describe('a command line whose feature is still to come is known, and says so', 
       assert.doesNotMatch(err, /\n\s+at /);
     });
   }
+});
+
+describe('a command line that evaluates is read as it stands; what it needs and is not here is named', () => {
+  const lines = [
+    'eval run vf-musique -m Qwen/Qwen2.5-7B-Instruct -b http://0.0.0.0:8007/v1',
+    'eval run vf-musique -m gpt-5-nano',
+  ];
+  for (const line of lines) {
+    test(`ratchet ${line}`, async () => {
+      const { code, out, err } = await typed(`${line} --dry-run`);
+      assert.deepEqual([code, out], [2, '']);
+      assert.match(err, /^vf-musique: expected an environment that is here: .*npx ratchet env install/);
+    });
+  }
+
+  test('ratchet eval run reverse-text -m gpt-5-nano -p openai -n 20 --dry-run', async () => {
+    const { code, out, err } = await typed('eval run reverse-text -m gpt-5-nano -p openai -n 20 --dry-run');
+    assert.equal(code, 0, err);
+    assert.match(out, /20 examples × 3 rollouts, 32 at once/);
+    assert.match(out, /https:\/\/api\.openai\.com\/v1 \(key: OPENAI_API_KEY\)/);
+  });
 });
 
 describe('a command line that makes a place to work in', () => {

@@ -65,9 +65,13 @@ function stepOfRow(line: string): number[] {
   }
 }
 
+/** Written again as an evaluation goes on: made from what lies beside them. */
+const projections = /^evals\/.*\/(?:results\.jsonl|metadata\.json)$/;
+
 /** All but what grows, by sha256. */
 async function immutableObjects(store: Store): Promise<Map<string, string>> {
-  const keys = (await store.list('')).filter((key) => key !== layout.metrics() && !key.startsWith(layout.allLogs()));
+  const grows = (key: string) => key === layout.metrics() || key.startsWith(layout.allLogs()) || projections.test(key);
+  const keys = (await store.list('')).filter((key) => !grows(key));
   const objects = await Promise.all(keys.map(async (key) => [key, await store.read(key)] as const));
   return new Map(objects.flatMap(([key, bytes]) => (bytes ? [[key, sha256(bytes)] as const] : [])));
 }
