@@ -56,10 +56,11 @@ async function judgeWhatWasWritten(judged: Judged): Promise<void> {
   );
 }
 
-/** What a full disk left of a line is no row. */
+/** What a full disk left of a line is no row, and rows of evaluations are beside those of the steps. */
 function stepOfRow(line: string): number[] {
   try {
-    return [(JSON.parse(line) as { step: number }).step];
+    const row = JSON.parse(line) as { readonly step: number };
+    return Object.keys(row).some((key) => key.startsWith('eval/')) ? [] : [row.step];
   } catch {
     return [];
   }
