@@ -6,7 +6,10 @@ import { createEvaluateChunk } from './evaluation/evaluate-chunk.ts';
 import { createOpenEvaluation } from './evaluation/open-evaluation.ts';
 import { createPlanEvaluations } from './evaluation/plan-evaluations.ts';
 import { createCloseEvaluation, createNoteProgress } from './evaluation/write-results.ts';
-import { createEvaluatePolicy } from './evaluate-policy.ts';
+import { judgeEvaluation } from './evaluation/judge-evaluation.ts';
+import { createPlanNewest } from './evaluation/plan-newest.ts';
+import { createHoldVersion, readVersion } from './hold-version.ts';
+import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterGroups } from './filter-groups.ts';
 import { createGenerateRollouts, type GenerateDependencies } from './generate-rollouts.ts';
 import { leaseRound } from './lease-groups.ts';
@@ -24,7 +27,7 @@ import { createSpoolVersion, createTrainStep, findUnpublished, type TrainDepende
 import { nextTrainerEpoch } from './trainer-claims.ts';
 import { createWarmUp } from './warm-up.ts';
 
-export type { EvaluationSummary } from './evaluate-policy.ts';
+export type { EvaluationSummary, RecordedEvaluation } from './record-evaluation.ts';
 export type { FilteredEnvironment, FilteredRound } from './filter-groups.ts';
 export type { GeneratedChunk } from './generate-rollouts.ts';
 export type { LeaseInput, LeasedRound } from './lease-groups.ts';
@@ -62,6 +65,11 @@ export const createOrchestratorActivities = (
   openEvaluation: createOpenEvaluation(dependencies),
   noteProgress: createNoteProgress({}),
   closeEvaluation: createCloseEvaluation({}),
+  planNewest: createPlanNewest(dependencies),
+  judgeEvaluation,
+  holdVersion: createHoldVersion(dependencies.inference),
+  readVersion,
+  recordEvaluation: createRecordEvaluation(dependencies.inference),
 });
 export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivities>;
 
@@ -69,7 +77,6 @@ export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivit
 export const createRolloutActivities = (dependencies: EvaluateDependencies) => ({
   generateRollouts: createGenerateRollouts(dependencies),
   scoreRollouts: createScoreRollouts(dependencies),
-  evaluatePolicy: createEvaluatePolicy(dependencies),
   evaluateChunk: createEvaluateChunk(dependencies),
 });
 export type RolloutActivities = ReturnType<typeof createRolloutActivities>;

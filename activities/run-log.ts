@@ -7,7 +7,6 @@ import { storeOf } from './run-access.ts';
 /** Longer than this is worth a line at its start; shorter ones get one line when they are over. */
 const slowActivities = new Set([
   'generateRollouts',
-  'evaluatePolicy',
   'trainStep',
   'warmUp',
   'broadcastWeights',

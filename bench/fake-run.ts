@@ -21,6 +21,9 @@ export interface FakeRunOptions {
   readonly stepMs: number;
   readonly heartbeatTimeoutS?: number;
   readonly checkpointInterval: number;
+  /** `[inference]` in place of the one of a few lines, and `[eval]`. */
+  readonly inference?: string;
+  readonly evaluation?: string;
 }
 
 export interface FakeRun {

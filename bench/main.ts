@@ -3,8 +3,10 @@ import { configs } from './configs.ts';
 import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
 import { engineTrain } from './engine-train.ts';
+import { evalOnline } from './eval-online.ts';
 import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
+import { gepa } from './gepa.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { rolloutsNative } from './rollouts-native.ts';
@@ -32,6 +34,7 @@ for (const command of [
   serverFuzz,
   longRun,
   faults,
+  evalOnline,
   evalResume,
   s3Upload,
   rolloutsVerifiers,
@@ -39,6 +42,7 @@ for (const command of [
   statusLatency,
   configs,
   rolloutsNative,
+  gepa,
 ])
   bench.addCommand(command);
 

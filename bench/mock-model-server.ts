@@ -4,7 +4,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { uniform } from '../core/random.ts';
+import { hash32, uniform } from '../core/random.ts';
 
 /**
  * An OpenAI-compatible server without a model, in a process of its own: it answers at once, or after a delay, always the same,
@@ -16,6 +16,8 @@ export interface MockOptions {
   readonly port?: number;
   /** Before every answer. */
   readonly delayMs?: number;
+  /** Answers differ by the seed of their request, as their delay does: from a half of it to the whole. */
+  readonly bySeed?: boolean;
   /** Of every answer. */
   readonly text?: string;
   /** Tokens of every answer. */
@@ -46,10 +48,13 @@ export async function startMockServer(options: MockOptions = {}): Promise<MockSe
   const args = Object.entries({
     port: options.port,
     'delay-ms': options.delayMs,
+    'by-seed': options.bySeed,
     text: options.text,
     tokens: options.tokens,
     'drop-share': options.dropShare,
-  }).flatMap(([name, value]) => (value === undefined ? [] : [`--${name}=${value}`]));
+  }).flatMap(([name, value]) =>
+    value === undefined || value === false ? [] : [value === true ? `--${name}` : `--${name}=${value}`],
+  );
   const child = fork(fileURLToPath(import.meta.url), args, { execArgv: ['--import', import.meta.resolve('tsx')] });
   const [url] = (await Promise.race([
     once(child, 'message'),
@@ -74,8 +79,22 @@ export async function startMockServer(options: MockOptions = {}): Promise<MockSe
 /** What it says: the same ids whatever was asked. */
 const firstTokenId = 5;
 const logprob = -0.5;
+/** Ids that follow the first and stand for letters, in the preset's vocabulary. */
+const letters = 24;
 
-function serve({ delayMs = 0, text = 'olleh', tokens = 6, dropShare = 0, port = 0 }: MockOptions): void {
+/** As it was sent; '' where a request has none. */
+function seedIn(chunks: readonly Buffer[]): string {
+  return /"seeds?":\[?(\d+)/.exec(Buffer.concat(chunks).toString('latin1'))?.[1] ?? '';
+}
+
+function serve({
+  delayMs = 0,
+  bySeed = false,
+  text = 'olleh',
+  tokens = 6,
+  dropShare = 0,
+  port = 0,
+}: MockOptions): void {
   const counts = { prompts: 0, requests: 0, dropped: 0 };
   const tokenIds = Array.from({ length: tokens }, (_, i) => firstTokenId + i);
   const logprobs = tokenIds.map(() => logprob);
@@ -85,6 +104,10 @@ function serve({ delayMs = 0, text = 'olleh', tokens = 6, dropShare = 0, port = 
     token_ids: tokenIds,
     logprobs: { tokens: tokenIds.map(() => ''), token_logprobs: logprobs, top_logprobs: null, text_offset: [] },
   }).slice(1);
+  const choiceBy = (seed: string): string => {
+    const ids = tokenIds.map((_, i) => firstTokenId + (hash32(seed, i) % letters));
+    return completion.replace(JSON.stringify(tokenIds), JSON.stringify(ids));
+  };
   const chat = {
     index: 0,
     finish_reason: 'stop',
@@ -113,7 +136,8 @@ function serve({ delayMs = 0, text = 'olleh', tokens = 6, dropShare = 0, port = 
       if (body !== null) send(response, body);
     };
     counts.requests += 1;
-    if (delayMs > 0) setTimeout(answer, delayMs);
+    const share = bySeed ? 0.5 + uniform('delay', seedIn(chunks)) / 2 : 1;
+    if (delayMs > 0) setTimeout(answer, delayMs * share);
     else answer();
   }
 
@@ -133,7 +157,8 @@ function serve({ delayMs = 0, text = 'olleh', tokens = 6, dropShare = 0, port = 
         const { model, prompt } = JSON.parse(sent.toString()) as { model: string; prompt: unknown };
         const many = Array.isArray(prompt) && typeof prompt[0] !== 'number' ? prompt.length : 1;
         counts.prompts += many;
-        const choices = Array.from({ length: many }, (_, index) => `{"index":${index},${completion}`).join(',');
+        const said = bySeed ? choiceBy(seedIn([sent])) : completion;
+        const choices = Array.from({ length: many }, (_, index) => `{"index":${index},${said}`).join(',');
         return `{"id":"cmpl-0","object":"text_completion","created":0,"model":${JSON.stringify(model)},"choices":[${choices}],"usage":${JSON.stringify(usage(8))}}`;
       }
       case '/v1/chat/completions':
@@ -200,6 +225,7 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
     options: {
       port: { type: 'string' },
       'delay-ms': { type: 'string' },
+      'by-seed': { type: 'boolean' },
       text: { type: 'string' },
       tokens: { type: 'string' },
       'drop-share': { type: 'string' },
@@ -208,6 +234,7 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
   serve({
     port: Number(values.port ?? 0),
     delayMs: Number(values['delay-ms'] ?? 0),
+    bySeed: values['by-seed'] === true,
     ...(values.text === undefined ? {} : { text: values.text }),
     tokens: Number(values.tokens ?? 6),
     dropShare: Number(values['drop-share'] ?? 0),

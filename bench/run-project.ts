@@ -137,9 +137,33 @@ export async function readCommits(folder: string, run: string, last: number): Pr
 }
 
 /** What an evaluation of the demo found. */
-export async function readEvaluation(folder: string, run: string, step: number): Promise<EvaluationSummary> {
-  const prefix = layout.evaluation(firstLineage, 'reverse-text', run, step);
-  return readJson<EvaluationSummary>(folder, run, `${prefix}metadata.json`);
+export async function readEvaluation(
+  folder: string,
+  run: string,
+  step: number,
+): Promise<Pick<EvaluationSummary, 'rollouts' | 'sampled' | 'greedy'>> {
+  const read = async (variant: string) => {
+    const prefix = layout.evaluation(firstLineage, 'reverse-text', run, step, { variant });
+    return readJson<ResultMetadata>(folder, run, `${prefix}metadata.json`);
+  };
+  const [sampled, greedy] = [await read(''), await read('greedy')];
+  const headline = ({ avg_reward: reward, avg_metrics }: ResultMetadata) => ({
+    reward,
+    exact: avg_metrics['exact_match'] ?? null,
+  });
+  return {
+    rollouts: sampled.num_examples * sampled.rollouts_per_example,
+    sampled: headline(sampled),
+    greedy: headline(greedy),
+  };
+}
+
+/** What is read here of `metadata.json`. */
+interface ResultMetadata {
+  readonly num_examples: number;
+  readonly rollouts_per_example: number;
+  readonly avg_reward: number;
+  readonly avg_metrics: Readonly<Record<string, number>>;
 }
 
 async function readJson<T>(folder: string, run: string, key: string): Promise<T> {

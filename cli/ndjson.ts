@@ -30,6 +30,7 @@ const event = z
       .enum([
         'warm-up',
         'eval',
+        'regression',
         'step',
         'checkpoint',
         'recovery',

@@ -42,8 +42,12 @@ export const layout = {
   allCheckpoints: (lineage: string) => `${branch(lineage)}checkpoints/`,
   warmUp: (step: number) => `checkpoints/warm_up/step_${step}/`,
   allWarmUps: () => 'checkpoints/warm_up/',
-  evaluation: (lineage: string, environment: string, model: string, step: number) =>
-    `${layout.allEvaluations(lineage)}${environment}--${model.replaceAll('/', '--')}/step_${step}/`,
+  /** `replay` as in `PolicyVersion`; `variant` tells evaluations of one version apart. */
+  evaluation: (lineage: string, environment: string, model: string, step: number, { replay = 0, variant = '' } = {}) =>
+    `${layout.evaluations(lineage, environment, model)}step_${versionNumber(step, replay)}${variant === '' ? '' : `.${variant}`}/`,
+  /** All of one environment. */
+  evaluations: (lineage: string, environment: string, model: string) =>
+    `${layout.allEvaluations(lineage)}${environment}--${model.replaceAll('/', '--')}/`,
   allEvaluations: (lineage: string) => `${branch(lineage)}evals/`,
   /** Rollouts as verifiers writes them (`results.jsonl`, `metadata.json`), of a round of one environment; its viewers want `evals/ENV--MODEL/ID/`. */
   resultsOfRound: (
@@ -93,6 +97,11 @@ export function roundOf(key: string): RoundPlace | null {
 
 function results(lineage: string, environment: string, run: string): string {
   return `${layout.allResults(lineage)}${environment}--${run.replaceAll('/', '--')}/`;
+}
+
+/** Whose an object is, by its key. */
+export function lineageOf(key: string): string {
+  return /^lineages\/([^/]+)\//.exec(key)?.[1] ?? firstLineage;
 }
 
 /** The first lineage lies at the top of the run's folder, where users of other trainers look; later ones below it. */

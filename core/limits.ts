@@ -54,6 +54,8 @@ export const tracebackCharsInHistoryMax = 600;
 
 /** A rollout that its environment spoiled is played this often, each time in a fresh environment. */
 export const rolloutAttemptsMax = 3;
+/** A config may ask for so many more attempts: an environment that fails more often has to be mended. */
+export const rolloutRetriesMax = 20;
 
 /** A reward function that fails is asked this often; between, longer and longer from `judgeRetryMs`. */
 export const judgeAttemptsMax = 3;
@@ -98,6 +100,8 @@ export const evaluationChunksAtOnce = 2;
 export const evaluationsSideBySide = 4;
 /** What a file may ask for in one go: their settings travel through one history. */
 export const evaluationsInFileMax = 200;
+/** One that another execution of its run began tells the run of its end; should it have died without a word, it is begun again after this. */
+export const evaluationLookAgainMs = 30_000;
 /** An evaluation that says nothing of it gives up what is left when no rollout has come to its end for so long. */
 export const evaluationStandstillS = 1_800;
 

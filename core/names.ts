@@ -29,8 +29,17 @@ export function trainerQueues(holder: string): {
 /** How a GPU worker tells a run that it holds it: a signal, from an activity to the workflow. */
 export const trainerHeldSignalName = 'trainer-held';
 
-/** What the memo of a run's workflow holds: `AskedOfRun`, and the execution that an upgrade took it over from. */
-export const memoKeys = { asked: 'asked', takenOverFrom: 'taken_over_from' } as const;
+/** How an evaluation that a run asked for tells it of its end: a signal, `EvaluationNotice`. */
+export const evaluationEndedSignalName = 'evaluation-ended';
+
+/** How an evaluation on a schedule tells a run that it got worse: a signal, `FoundRegression`. */
+export const regressionFoundSignalName = 'regression-found';
+
+/**
+ * What the memo of a run's workflow holds: `AskedOfRun`, the execution that an upgrade took it over from, and by environment
+ * the newest evaluations that were worse than the best before them.
+ */
+export const memoKeys = { asked: 'asked', takenOverFrom: 'taken_over_from', regression: 'regression' } as const;
 
 /** One lineage is one unbroken chain of commits; rewind and fork open another. */
 export const firstLineage = 'main';
@@ -74,6 +83,21 @@ export function versionNumber(step: number, replay = 0): string {
 /** `v12`, and `v12.r1`: a version as people are told of it. */
 export function versionName({ step, replay = 0 }: { readonly step: number; readonly replay?: number }): string {
   return `v${versionNumber(step, replay)}`;
+}
+
+/**
+ * The workflow that evaluates one version of a run on one environment: `RUN.eval.ENV.v12`, of a later lineage `RUN.eval.ENV.l2.v12`, with
+ * `variant` behind it where there are several.
+ */
+export function evaluationWorkflowId(
+  run: string,
+  environment: string,
+  { lineage, ...version }: { readonly lineage: string; readonly step: number; readonly replay?: number | undefined },
+  variant = '',
+): string {
+  const { step, replay = 0 } = version;
+  const place = lineage === firstLineage ? '' : `${lineage}.`;
+  return `${run}.eval.${environment}.${place}${versionName({ step, replay })}${variant === '' ? '' : `.${variant}`}`;
 }
 
 /** Whether an environment id names a file of the user's: `./my-env.ts`, from where the config lies, or an absolute path. */

@@ -10,6 +10,7 @@ import { local, rolloutsFor } from './activity-options.ts';
 import { generateRound } from './generate-round.ts';
 import { RoundAccount } from './round-account.ts';
 import type { RunDesk } from './run-desk.ts';
+import type { ServerTurns } from './server-turns.ts';
 
 /** What a step's groups were drawn from and what is left over: the run's state moves from `Before` to the result. */
 export interface CollectInput {
@@ -21,6 +22,8 @@ export interface CollectInput {
   readonly surplus: readonly KeptGroups[];
   /** The newest version the servers hold, asked again for every round. */
   readonly newestPolicy: () => PolicyVersion;
+  /** The servers may be an evaluation's alone for a while. */
+  readonly turns: ServerTurns;
 }
 
 export interface CollectedStep {
@@ -160,7 +163,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
       needed: groupsPerBatch,
       kept: ready,
     });
-    const generated = await generateRound(desk, { run, spec, round, count, groups, label });
+    const generated = await input.turns.shared(() => generateRound(desk, { run, spec, round, count, groups, label }));
     desk.progress.scoring();
     const score = await desk.waitFor(
       `score ${label}`,

@@ -1,5 +1,5 @@
 import { evalsKept, trendKept } from '../core/limits.ts';
-import type { EvalFigures, RunEvent, StepTrend } from './messages.ts';
+import type { EvalFigures, NotedRegression, RunEvent, StepTrend } from './messages.ts';
 
 /** What the curves of a run are drawn from. */
 export interface DeskFigures {
@@ -8,11 +8,12 @@ export interface DeskFigures {
   readonly latest: RunEvent['values'];
   readonly trend: readonly StepTrend[];
   readonly evals: readonly EvalFigures[];
+  readonly regressions: Readonly<Record<string, NotedRegression>>;
 }
 
 /** Those of an attempt that begins now, where the run has curves already. */
 export function figuresFrom({ trend, evals }: Pick<DeskFigures, 'trend' | 'evals'>): DeskFigures {
-  return { since: new Date().toISOString(), latest: {}, trend, evals };
+  return { since: new Date().toISOString(), latest: {}, trend, evals, regressions: {} };
 }
 
 /** The figures with those of an event. After a rewind the steps that were superseded leave the curve. */
@@ -36,7 +37,21 @@ export function figuresAfter(figures: DeskFigures, { kind, step, values }: RunEv
   }
   if (kind === 'rewound') {
     const trend = figures.trend.filter(([of]) => of <= step);
-    return { ...figures, latest: {}, trend, evals: figures.evals.filter((found) => found.step <= step) };
+    const regressions = Object.fromEntries(
+      Object.entries(figures.regressions).filter(([, regression]) => regression.step <= step),
+    );
+    return { ...figures, latest: {}, trend, evals: figures.evals.filter((found) => found.step <= step), regressions };
   }
   return figures;
+}
+
+/** With an environment's flag raised, or taken down; the same figures where nothing changes. */
+export function withRegression(
+  figures: DeskFigures,
+  environment: string,
+  regression: NotedRegression | null,
+): DeskFigures {
+  const { [environment]: before, ...others } = figures.regressions;
+  if (regression === null && before === undefined) return figures;
+  return { ...figures, regressions: regression === null ? others : { ...others, [environment]: regression } };
 }

@@ -161,9 +161,11 @@ async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promi
   });
   setHandler(evaluationStatusQuery, status);
   const inputs = 'inputs' in asked ? asked.inputs : await plan(asked);
-  parts.push(...inputs.map(({ environment, results }) => `${workflowId}.${environment.name}.${results.name}`));
+  const { names, atOnce = evaluationsSideBySide }: Partial<EvaluationsInput> = 'inputs' in asked ? asked : {};
+  const nameOf = (one: EvaluationInput, i: number) => names?.[i] ?? `${one.environment.name}.${one.results.name}`;
+  parts.push(...inputs.map((one, i) => `${workflowId}.${nameOf(one, i)}`));
   setCurrentDetails(describeParts(parts, results));
-  await sideBySide(inputs.length, evaluationsSideBySide, async (i) => {
+  await sideBySide(inputs.length, atOnce, async (i) => {
     try {
       const { results: one } = await executeChild(evaluate, {
         args: [inputs[i]!],

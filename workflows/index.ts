@@ -1,2 +1,3 @@
 export { evaluate } from './evaluate.ts';
+export { evaluateNewest } from './evaluate-newest.ts';
 export { trainRun } from './train-run.ts';

@@ -1,7 +1,10 @@
 import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
 import type { TrainerHeld } from '../activities/index.ts';
+import type { EvaluationNotice } from '../core/eval/evaluation.ts';
+import type { Regression } from '../core/eval/regression.ts';
+import type { EvalSpec } from '../core/spec/run-spec.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
-import { trainerHeldSignalName } from '../core/names.ts';
+import { evaluationEndedSignalName, regressionFoundSignalName, trainerHeldSignalName } from '../core/names.ts';
 
 /** What one may ask a run and tell it. The command line uses these definitions; the Temporal UI shows them by name. */
 
@@ -39,6 +42,19 @@ export interface RunStatus {
   readonly trend: readonly StepTrend[];
   /** The newest evaluations, oldest first, `evalsKept` at most. */
   readonly evals: readonly EvalFigures[];
+  /** By environment: its newest evaluation was worse than the best before it, beyond chance. Absent where older code answers. */
+  readonly regressions?: Readonly<Record<string, NotedRegression>>;
+}
+
+/** A flag that stays up until an evaluation of the environment is no worse than the best before it. */
+export interface NotedRegression {
+  readonly version: string;
+  readonly step: number;
+  /** The version that was best. */
+  readonly best: string;
+  /** Mean over examples, of rewards. */
+  readonly difference: number;
+  readonly text: string;
 }
 
 /** What is under way of the steps being made. At async level 1 two steps are: one is trained, the next one collected. */
@@ -96,6 +112,7 @@ export interface RunEvent {
   readonly kind:
     | 'warm-up'
     | 'eval'
+    | 'regression'
     | 'step'
     | 'checkpoint'
     | 'recovery'
@@ -122,6 +139,21 @@ export const eventsQuery = defineQuery<RunEvent[], [after: number]>('events');
 
 /** Both at once: whoever watches a run asks this, about once a second. */
 export const viewQuery = defineQuery<RunView, [after: number]>('view');
+
+/** From an evaluation that the run asked for: what came of it. */
+export const evaluationEndedSignal = defineSignal<[EvaluationNotice]>(evaluationEndedSignalName);
+
+/** What is to be done about an evaluation that was worse than the best before it. */
+export interface FoundRegression {
+  readonly environment: string;
+  readonly version: string;
+  readonly step: number;
+  readonly regression: Regression;
+  readonly action: EvalSpec['onRegression'];
+}
+
+/** From an evaluation on a schedule. */
+export const regressionFoundSignal = defineSignal<[FoundRegression]>(regressionFoundSignalName);
 
 /** From the GPU worker that took the run. */
 export const trainerHeldSignal = defineSignal<[TrainerHeld]>(trainerHeldSignalName);

@@ -7,7 +7,6 @@ import {
   upsertSearchAttributes,
   workflowInfo,
 } from '@temporalio/workflow';
-import { defineSearchAttributeKey } from '@temporalio/common';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
 import { memoKeys, versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
@@ -27,7 +26,7 @@ import {
   type RunHandle,
 } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import { type DeskFigures, figuresAfter } from './desk-figures.ts';
+import { type DeskFigures, figuresAfter, withRegression } from './desk-figures.ts';
 import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
@@ -40,16 +39,12 @@ import {
   stopAfterUpdate,
   viewQuery,
   stopUpdate,
+  type NotedRegression,
   type RunEvent,
   type RunStatus,
 } from './messages.ts';
+import { attributes } from './search-attributes.ts';
 import { ProgressOfSteps } from './step-progress.ts';
-
-const attributes = {
-  run: defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
-  step: defineSearchAttributeKey('RatchetStep', 'INT'),
-  reward: defineSearchAttributeKey('RatchetReward', 'DOUBLE'),
-};
 
 /** What the desk carries over continue-as-new. */
 export interface DeskState {
@@ -115,7 +110,7 @@ export class RunDesk {
     this.#isPausedByPerson = options.isPausedByPerson;
     this.#overrides = options.overrides;
     this.#committed = staying(options.overrides);
-    this.#figures = options.figures ?? { since: now(), latest: {}, trend: [], evals: [] };
+    this.#figures = { since: now(), latest: {}, trend: [], evals: [], regressions: {}, ...options.figures };
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
     this.#listen();
@@ -186,6 +181,22 @@ export class RunDesk {
 
   /** What is done once when a pause gets long. */
   onLongPause: () => void = () => undefined;
+
+  /** Raises or takes down the flag of an environment; in the memo it can be read without asking the run. */
+  noteRegression(environment: string, regression: NotedRegression | null): void {
+    const before = this.#figures;
+    this.#figures = withRegression(before, environment, regression);
+    if (this.#figures !== before) upsertMemo({ [memoKeys.regression]: this.#figures.regressions });
+  }
+
+  /** Ends the run after the step under way, for a reason of its own. */
+  stopBecause(reason: string): void {
+    if (this.isPaused) return this.tell('warning', null, `to be stopped, and it is paused: ${reason}`);
+    const last = Math.min(this.lastStep, this.#step + 1);
+    this.#overrides = { ...this.#overrides, stopAfter: last };
+    this.#noteAsked();
+    this.tell('stopping', null, `stopping after step ${last}: ${reason}`);
+  }
 
   /** Told how long the run stood still because a person had paused it. */
   onStoodStill: (seconds: number) => void = () => undefined;

@@ -4,6 +4,7 @@ import type { AskedOfRun, RewindRequest, RunState } from '../core/rl/run-state.t
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
 import { local, opening } from './activity-options.ts';
 import { type DeskFigures, figuresFrom } from './desk-figures.ts';
+import type { PendingEvaluation } from './online-evals.ts';
 import type { DeskState } from './run-desk.ts';
 import { type CarriedAccount, StepAccount } from './step-account.ts';
 
@@ -21,6 +22,8 @@ export interface ContinuedRun {
     readonly account?: CarriedAccount;
     /** The last few, for the summary. */
     readonly evals: readonly EvaluationSummary[];
+    /** Those under way, which go on by themselves. */
+    readonly evaluating?: readonly PendingEvaluation[];
     /** Where to go on from in a new lineage, instead of from `state`. */
     readonly rewind?: RewindRequest;
     /** Why that could not be done after all: retention was at work meanwhile. The run goes on where it was. */

@@ -22,11 +22,13 @@ export function committedMetrics(step: {
   };
   readonly klBeta: number;
   readonly waitedS: number;
+  /** That training stood before servers which an evaluation had for itself. */
+  readonly evalWaitS: number;
   readonly stepS: number;
   /** What was lost for it, and how long the run stood still. */
   readonly account: Readonly<Record<string, number>>;
 }): Record<string, number> {
-  const { collected, trained, klBeta, waitedS, stepS, account } = step;
+  const { collected, trained, klBeta, waitedS, evalWaitS, stepS, account } = step;
   const { metrics, learningRate, seconds } = trained;
   return {
     ...metrics,
@@ -37,6 +39,7 @@ export function committedMetrics(step: {
     [timeMetrics.generation]: collected.figures['generate_s'] ?? 0,
     [timeMetrics.scoring]: collected.figures['score_s'] ?? 0,
     [timeMetrics.waitForBatch]: waitedS,
+    ...(evalWaitS > 0 ? { [timeMetrics.waitForEval]: evalWaitS } : {}),
     [timeMetrics.train]: seconds,
     [timeMetrics.step]: stepS,
     ...account,

@@ -4,13 +4,11 @@ import { namedServers, versionName } from '../core/names.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';
-import { local, opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
+import { local, opening, orchestratorFor } from './activity-options.ts';
 import { awaitedLater, Beside, unlessRewind } from './beside.ts';
 import { collectStep, type CollectedStep } from './collect-step.ts';
 import {
   endOf,
-  evalLine,
-  evalValues,
   finishedLine,
   finishedValues,
   recoveryLines,
@@ -20,9 +18,11 @@ import {
   unsoundLine,
   upgradedLine,
 } from './lines.ts';
+import { OnlineEvals } from './online-evals.ts';
 import { Publishing } from './publishing.ts';
 import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
+import { ServerTurns } from './server-turns.ts';
 import { committedMetrics, trainFigures } from './step-metrics.ts';
 import { firstState, stateAfter } from './run-states.ts';
 import { stepOutcomes } from './step-outcomes.ts';
@@ -54,7 +54,7 @@ export interface RunSummary {
 export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<RunSummary> {
   const { opened, start, carried, account, ...before } = await openOrContinue(input);
   const { handle: run, spec, datasets } = opened;
-  const [orchestrator, rollouts] = [orchestratorFor(spec), rolloutsFor(spec)];
+  const orchestrator = orchestratorFor(spec);
   const desk = new RunDesk({
     handle: run,
     spec,
@@ -92,6 +92,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   desk.onStoodStill = (seconds) => account.stoodStill(seconds);
   hold.onLost = (epoch, seconds) => account.workerLost(epoch, seconds);
   const publishing = new Publishing(run, desk, hold, tellRecovery);
+  const turns = new ServerTurns();
+  const evals = new OnlineEvals({ run, spec, desk, publishing, turns, done: carried?.evals ?? [] });
   /** The step in training, and rollouts asked for it meanwhile: a recovery needs none. */
   let inTraining = 0;
   let regenerated = 0;
@@ -104,8 +106,6 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     desk.tell('rewound', state.step, rewoundLine(run.lineage, state.step));
   }
   const beside = new Beside();
-  const evals: EvaluationSummary[] = [...(carried?.evals ?? [])];
-  const pendingEvals = new Set<number>();
   let sealing = Promise.resolve();
   let collecting: Promise<CollectedStep> | null = null;
 
@@ -114,8 +114,9 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   // Of a step that this lineage made itself it is the upload that was cut off: see below.
   if (opened.weightsAreGone && start?.begins) await restoreWeights().catch(orRewind);
   if (start && !carried) await publishWhatWasCutOff().catch(orRewind);
+  evals.resume(carried?.evaluating ?? []);
   broadcast = awaitedLater(broadcastWeights(state.policy));
-  if (!carried || start?.begins) for (const step of state.pendingEvals) evaluate(step);
+  if (!carried || carried.rewind) for (const step of state.pendingEvals) evals.evaluate(step);
 
   while (state.step < desk.lastStep) {
     await desk.untilResumed().catch(orRewind);
@@ -146,14 +147,14 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const stepS = (Date.now() - startedAt) / 1000;
     const figures = { ...collected.figures, ...trainFigures(trained), train_s: trained.seconds, step_s: stepS };
     for (const { lost } of attempts) account.add(lost);
-    const due = isEvalDue(step) ? [...pendingEvals, step] : [...pendingEvals];
+    const isEvalDue = evals.isDue(step);
     state = stateAfter(state, {
       spec,
       policy: trained.policy,
       collected,
       metrics: trained.metrics,
       overrides: desk.overrides,
-      pendingEvals: due,
+      pendingEvals: isEvalDue ? [...evals.pendingSteps, step] : evals.pendingSteps,
     });
     const committed = await local.commitStep({
       run,
@@ -168,6 +169,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
         trained,
         klBeta: state.klBeta,
         waitedS,
+        evalWaitS: turns.takeWaitedS(),
         stepS,
         account: account.take(),
       }),
@@ -179,7 +181,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     desk.publish(step, collected.figures['reward'] ?? null);
     desk.tell('step', step, stepLine(step, desk.maxSteps, figures), figures);
     if (trained.snapshot) sealing = sealInTurn(step);
-    if (isEvalDue(step)) evaluate(step);
+    if (isEvalDue) evals.evaluate(step);
   }
   return finish();
 
@@ -189,7 +191,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     if (step <= inTraining) regenerated += spec.batchSize;
     const newestPolicy = () => served;
     return awaitedLater(
-      broadcast.then(() => collectStep(desk, { run, spec, datasets, step, curriculum, surplus, newestPolicy })),
+      broadcast.then(() => collectStep(desk, { run, spec, datasets, step, curriculum, surplus, newestPolicy, turns })),
     );
   }
 
@@ -278,7 +280,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const summary = `${versionName(policy)} to ${servers}`;
     const { canaryDifference } = await desk.waitFor(
       `broadcast ${summary}`,
-      orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }]),
+      turns.shared(() => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }])),
     );
     served = policy;
     if (canaryDifference !== null && !(canaryDifference <= canaryDifferenceMax)) {
@@ -307,34 +309,11 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   async function saveCheckpoint(step: number): Promise<void> {
-    const pinned = [state.reference.step, ...pendingEvals];
+    const pinned = [state.reference.step, ...evals.pendingSteps];
     const { kept } = await orchestrator.saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
       { run, step, pinned, ...(desk.rewind === null ? {} : { keepsAll: true }) },
     ]);
     desk.tell('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
-  }
-
-  function isEvalDue(step: number): boolean {
-    if (!spec.eval) return false;
-    if (step === 0) return !spec.eval.skipFirstStep || desk.lastStep === 0;
-    return step % (desk.overrides.evalInterval ?? spec.eval.interval) === 0 || step === desk.lastStep;
-  }
-
-  function evaluate(step: number): void {
-    pendingEvals.add(step);
-    void beside.start(async () => {
-      const replaced = await publishing.of(step);
-      const summary = `held-out examples with v${step}`;
-      const results = await desk.waitFor(
-        `eval ${summary}`,
-        rollouts.evaluatePolicy.executeWithOptions({ summary }, [
-          { run, step, ...(replaced?.replay ? { policy: replaced } : {}) },
-        ]),
-      );
-      pendingEvals.delete(step);
-      evals.push(...results);
-      for (const result of results) desk.tell('eval', step, evalLine(result), evalValues(result));
-    });
   }
 
   async function makeFirstVersion(): Promise<{ state: RunState; parent: string }> {
@@ -359,7 +338,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       spec,
       policy: warm.policy,
       overrides: desk.overrides,
-      pendingEvals: isEvalDue(0) ? [0] : [],
+      pendingEvals: evals.isDue(0) ? [0] : [],
     });
     const metrics = { ...(warm.loss === null ? {} : { 'sft/loss': warm.loss }), ...account.take() };
     const outcomes = stepOutcomes(0, []);
@@ -399,6 +378,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await beside.finish();
     await condition(allHandlersFinished);
     const { rewind } = desk;
+    if (rewind !== null) await evals.leaveBehind(rewind.step);
     const { handle, datasets, warnings, hasSearchAttributes } = opened;
     return continueAsNew<typeof trainRun>({
       continued: {
@@ -409,7 +389,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
         parent,
         desk: desk.carry(),
         account: account.carry(),
-        evals: evals.slice(-evalsCarried),
+        evals: evals.done.slice(-evalsCarried),
+        evaluating: evals.carry(),
         trainer: hold.carry(),
       },
     });
@@ -420,6 +401,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await broadcast.catch(orRewind);
     hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
+    await Promise.race([evals.finish(), condition(() => desk.rewind !== null)]);
     if (desk.rewind !== null) return continueRun();
     const { effectiveness, ...ledger } = await desk.waitFor(
       'the audit of the ledger',
@@ -439,7 +421,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       weights: state.policy.weights,
       ledger,
       effectiveness,
-      evals,
+      evals: evals.done,
     };
   }
 }

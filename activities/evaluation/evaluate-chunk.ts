@@ -21,7 +21,7 @@ import { playRollout } from '../play-rollout.ts';
 import { Part, RolloutJournal } from '../rollout-journal.ts';
 import { storeOf } from '../run-access.ts';
 import { Standstill } from '../standstill.ts';
-import { type EvaluateDependencies, openPlayer } from './evaluated-policy.ts';
+import { type EvaluateDependencies, keepVersion, openPlayer } from './evaluated-policy.ts';
 import { evaluationKeys, type ScoredExample, scoredExamples, storedEvaluation } from './evaluation-store.ts';
 
 export interface EvaluateChunkInput {
@@ -134,6 +134,7 @@ class ChunkWork {
     const brokenOff = new AbortController();
     for (const signal of [stop, brokenOff.signal]) setMaxListeners(0, signal); // every rollout listens
     const flushing = setInterval(() => void this.#flush().catch(() => undefined), partIntervalMs); // done again at the end
+    const kept = await keepVersion(this.#options.dependencies, `${handle.place.prefix}chunk_${chunk}`, input);
     try {
       const player = await openPlayer(this.#options.dependencies, handle, input, { journal, signal: stop });
       const together = this.#together(missing, brokenOff.signal);
@@ -164,6 +165,7 @@ class ChunkWork {
     } finally {
       standstill.end();
       clearInterval(flushing);
+      await kept.release();
       await this.#flush();
     }
     journal.forget();
@@ -183,7 +185,7 @@ class ChunkWork {
   /** What is to be played, in order. Counts what is there by the way. */
   #missing(): Place[] {
     const { handle, chunk, input, environment, journal, failures } = this.#options;
-    const exampleAt = exampleOrder(environment.evalDataset.length, input.shuffleSeed);
+    const exampleAt = exampleOrder(environment.evalDataset.length, input.shuffleSeed, input.skipExamples);
     const { from, to } = positionsOf(chunk, handle);
     const isOneByOne = !isByGroups(input, environment);
     const missing: Place[] = [];
@@ -237,7 +239,7 @@ class ChunkWork {
 
   async #scoreAll(groups: readonly number[], signal: AbortSignal): Promise<void> {
     const { environment, handle, input, journal, failures, rows } = this.#options;
-    const exampleAt = exampleOrder(environment.evalDataset.length, input.shuffleSeed);
+    const exampleAt = exampleOrder(environment.evalDataset.length, input.shuffleSeed, input.skipExamples);
     await mapAtOnce(groups, groupsJudgedAtOnce, async (group) => {
       const example = environment.evalDataset.at(exampleAt(group));
       const members = membersOf(group, handle.rolloutsPerExample, [...journal.of(group), ...failures.of(group)]);

@@ -3,6 +3,7 @@ import type { Rollout } from '../../core/rl/rollout.ts';
 import { type Endpoint, type EndpointServer, sharedEndpoint } from '../../backends/inference/index.ts';
 import { chatPolicy } from '../chat-policy.ts';
 import type { GenerateDependencies } from '../generate-rollouts.ts';
+import { versionHeldS } from '../hold-version.ts';
 import type { PlayOptions } from '../play-rollout.ts';
 import type { RolloutJournal } from '../rollout-journal.ts';
 import { servedPolicy, specOf } from '../run-access.ts';
@@ -66,4 +67,28 @@ export async function openPlayer(
       );
     },
   });
+}
+
+/** Between asking servers to keep a version for longer. */
+const keepAgainMs = (versionHeldS * 1000) / 5;
+
+/** Keeps the version that is evaluated at its servers until it is released; what runs elsewhere has none. */
+export async function keepVersion(
+  { inference }: Pick<EvaluateDependencies, 'inference'>,
+  holder: string,
+  { model }: Pick<EvaluationInput, 'model'>,
+): Promise<{ release(): Promise<void> }> {
+  if (model.kind === 'endpoint') return { release: () => Promise.resolve() };
+  const servers = inference(await specOf(model.run));
+  const served = await servedPolicy(model.run, model.policy);
+  // A server that cannot, or is away, is brought to the version when a turn asks for it.
+  const keep = async (): Promise<unknown> => servers.hold?.(served, holder, versionHeldS).catch(() => undefined);
+  await keep();
+  const again = setInterval(() => void keep(), keepAgainMs);
+  return {
+    async release() {
+      clearInterval(again);
+      await servers.release?.(served, holder).catch(() => undefined);
+    },
+  };
 }

@@ -36,7 +36,7 @@ export const createOpenEvaluation =
       const { input, request } = asked;
       const store = storeOf(input.results);
       const environment = await environments.open(input.environment);
-      const { length } = environment.evalDataset;
+      const length = Math.max(0, environment.evalDataset.length - (input.skipExamples ?? 0));
       const examples = input.numExamples < 0 ? length : Math.min(input.numExamples, length);
       if (examples === 0) throw nothingToEvaluate(input, length);
       const { evaluation, ref } = await openAttempt(store, environment, { input, examples, request, codeVersion });

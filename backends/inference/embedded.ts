@@ -3,7 +3,16 @@ import { RatchetError } from '../../core/errors.ts';
 import { OpenAiInference } from './openai.ts';
 import type { PoolMember } from './pool-member.ts';
 import type { ServerPool } from './pool.ts';
-import type { ChatRequest, ChatSample, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
+import type {
+  ChatRequest,
+  ChatSample,
+  HoldOutcome,
+  Inference,
+  Sample,
+  SampleRequest,
+  ScoreRequest,
+  ServedPolicy,
+} from './types.ts';
 import { askFor } from './versions.ts';
 import { samplesIn, samplingBody, withTokenIds } from './wire.ts';
 
@@ -39,6 +48,14 @@ export class EmbeddedInference implements Inference {
 
   bringTo(policy: ServedPolicy): Promise<void> {
     return this.#others.bringTo(policy);
+  }
+
+  hold(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome> {
+    return this.#others.hold(policy, holder, seconds);
+  }
+
+  release(policy: ServedPolicy, holder: string): Promise<void> {
+    return this.#others.release(policy, holder);
   }
 
   close(): void {

@@ -95,6 +95,21 @@ export class ModelServer {
     }
   }
 
+  /** Keeps a version there. `gone` where it does not hold it, `single` where it knows of no such thing, `full` where it has no room. */
+  async hold(name: string, holder: string, seconds: number): Promise<'held' | 'gone' | 'full' | 'single'> {
+    const route = '/hold_version';
+    const answer = await this.#ask('POST', route, { name, holder, seconds }, {});
+    if (answer.status < 300) return 'held';
+    if (answer.status === 404 || answer.status === 405) return 'single';
+    if (answer.status === 409) return 'gone';
+    if (answer.status === 429) return 'full';
+    throw this.#refusal(route, answer);
+  }
+
+  async release(name: string, holder: string): Promise<void> {
+    await this.#ask('POST', '/release_version', { name, holder }, {});
+  }
+
   /** Whether it answers at all; what it says is of no matter, unless it says itself that it cannot serve. */
   async probe(): Promise<boolean> {
     try {
@@ -103,6 +118,12 @@ export class ModelServer {
       if (error instanceof RatchetError && error.isRetryable) return false;
       throw error;
     }
+  }
+
+  /** The status of an answer, whatever it is, and its JSON. Throws `InferenceUnavailable` where none comes. */
+  async get(route: string): Promise<{ readonly status: number; readonly body: unknown }> {
+    const { status, text } = await this.#ask('GET', route, undefined, {});
+    return { status, body: parseJson(text) };
   }
 
   /** For people: throws why it cannot be asked, a key that is missing or refused included. */

@@ -2,7 +2,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { ModuleSpec } from '../../core/spec/run-spec.ts';
 import { importUserFunction } from '../../engine/index.ts';
 import { askPatiently } from './patience.ts';
-import type { Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
+import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
 
 /** An inference of the user's own: what the default export of `import` gives for `options`, made at the first call. */
 export class ModuleInference implements Inference {
@@ -26,6 +26,15 @@ export class ModuleInference implements Inference {
   async score(request: ScoreRequest): Promise<readonly number[] | null> {
     const inference = await this.#inference();
     return (await inference.score?.(request)) ?? null;
+  }
+
+  /** One that says nothing of it answers for whatever it is asked. */
+  async hold(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome> {
+    return (await (await this.#inference()).hold?.(policy, holder, seconds)) ?? 'held';
+  }
+
+  async release(policy: ServedPolicy, holder: string): Promise<void> {
+    await (await this.#inference()).release?.(policy, holder);
   }
 
   #inference(): Promise<Inference> {

@@ -1,7 +1,16 @@
 import type { PoolMember } from './pool-member.ts';
 import type { ServerPool } from './pool.ts';
-import type { ChatRequest, ChatSample, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
-import { askFor, bringAll, scoreAll } from './versions.ts';
+import type {
+  ChatRequest,
+  ChatSample,
+  HoldOutcome,
+  Inference,
+  Sample,
+  SampleRequest,
+  ScoreRequest,
+  ServedPolicy,
+} from './types.ts';
+import { askFor, bringAll, holdAll, releaseAll, scoreAll } from './versions.ts';
 import { chatBody, samplesIn, samplingBody, turnIn, withTokenIds } from './wire.ts';
 
 /**
@@ -42,6 +51,14 @@ export class OpenAiInference implements Inference {
 
   bringTo(policy: ServedPolicy): Promise<void> {
     return bringAll(this.#pool, policy);
+  }
+
+  hold(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome> {
+    return holdAll(this.#pool, policy, holder, seconds);
+  }
+
+  release(policy: ServedPolicy, holder: string): Promise<void> {
+    return releaseAll(this.#pool, policy, holder);
   }
 
   close(): void {

@@ -78,6 +78,12 @@ export interface ChatSample {
 }
 
 /**
+ * What came of asking servers to keep a version: `held`, where at least one does; `full`, where all that can have no room for it
+ * now; `single`, where each of them samples from the weights it was given last and from no others.
+ */
+export type HoldOutcome = 'held' | 'full' | 'single';
+
+/**
  * The inference port. A request names its version. A server that no longer holds it, for instance because it was
  * restarted, is brought to it and asked again: a version is a desired state, not an event.
  */
@@ -96,6 +102,14 @@ export interface Inference {
   score?(request: ScoreRequest): Promise<readonly number[] | null>;
   /** Idempotent; returns when every server that can be reached has confirmed that it holds the version with this digest. */
   bringTo(policy: ServedPolicy): Promise<void>;
+  /**
+   * Keeps a version at the servers for so many seconds, whatever they are brought to meanwhile; asked again, for longer. They are
+   * brought to it where they do not hold it, unless they hold only one (`single`): then nothing is changed. Absent where servers
+   * hold whatever they are asked for.
+   */
+  hold?(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome>;
+  /** Idempotent, and of no matter where it fails: what is not asked for again is released by itself. */
+  release?(policy: ServedPolicy, holder: string): Promise<void>;
   /** Nothing more is asked; what is under way may end. */
   close?(): void;
 }

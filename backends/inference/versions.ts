@@ -1,7 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { PoolMember } from './pool-member.ts';
 import type { PoolCall, ServerPool } from './pool.ts';
-import type { ScoreRequest, ServedPolicy } from './types.ts';
+import type { HoldOutcome, ScoreRequest, ServedPolicy } from './types.ts';
 
 /** Servers and the versions they hold: what every adapter that speaks to a pool has in common. */
 
@@ -31,8 +31,7 @@ export function askFor<T>(
  * aside, unless all do: then the first one's failure is thrown.
  */
 export async function bringAll(pool: ServerPool, policy: ServedPolicy): Promise<void> {
-  const here = pool.members.filter(({ away }) => away === null);
-  const members = here.length > 0 ? here : pool.members;
+  const members = membersHere(pool);
   if (members.length === 0) return pool.use({}, (member) => member.bring(policy));
   const outcomes = await Promise.allSettled(
     members.map((member) => pool.use({ to: member, isOnlyThere: true }, () => member.bring(policy))),
@@ -42,6 +41,41 @@ export async function bringAll(pool: ServerPool, policy: ServedPolicy): Promise<
   );
   if (failures.length === members.length) throw failures[0]!.reason;
   for (const { member, reason } of failures) member.putAside(reason instanceof Error ? reason.message : String(reason));
+}
+
+/**
+ * Asks every server that can be asked to keep a version, those that do not hold it brought to it first. What one of them fails
+ * is of no matter while another does it; throws what all of them fail.
+ */
+export async function holdAll(
+  pool: ServerPool,
+  policy: ServedPolicy,
+  holder: string,
+  seconds: number,
+): Promise<HoldOutcome> {
+  const members = membersHere(pool);
+  const outcomes = await Promise.allSettled(members.map((member) => hold(member, policy, holder, seconds)));
+  const said = outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? [outcome.value] : []));
+  if (said.length === 0 && outcomes.length > 0) throw (outcomes[0] as PromiseRejectedResult).reason;
+  return said.find((one) => one === 'held') ?? said.find((one) => one === 'full') ?? 'single';
+}
+
+export async function releaseAll(pool: ServerPool, { name }: ServedPolicy, holder: string): Promise<void> {
+  await Promise.allSettled(membersHere(pool).map(({ server }) => server.release(name, holder)));
+}
+
+async function hold(member: PoolMember, policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome> {
+  const { server } = member;
+  const first = await server.hold(policy.name, holder, seconds);
+  if (first !== 'gone') return first;
+  await member.bring(policy);
+  const second = await server.hold(policy.name, holder, seconds);
+  return second === 'gone' ? 'full' : second;
+}
+
+function membersHere({ members }: ServerPool): readonly PoolMember[] {
+  const here = members.filter(({ away }) => away === null);
+  return here.length > 0 ? here : members;
 }
 
 /** The logprobs of a canary at every server that can be asked; of several those that are furthest off what is expected. */

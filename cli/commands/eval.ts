@@ -3,26 +3,55 @@ import { compareCommand } from '../eval/compare.ts';
 import { showCommand } from '../eval/show.ts';
 import { tuiCommand } from '../eval/tui.ts';
 import { runCommand } from '../eval/run.ts';
-import { stillToCome } from '../still-to-come.ts';
+import { scheduleCommand } from '../eval/schedule.ts';
+import { checkpointsCommand } from '../eval/checkpoints.ts';
+import { evaluateWeights } from '../eval/weights-folder.ts';
 
-const today = [
-  '[eval] in a run file evaluates while the run trains; ratchet metrics RUN shows it',
-  'ratchet baseline FILE measures a model on its environments before it is trained',
-];
+interface WeightsArguments {
+  readonly weightsDir?: string;
+  readonly steps?: string;
+  readonly evalBase: boolean;
+  readonly watcher?: boolean;
+  readonly 'client.baseUrl'?: string;
+  readonly 'model.name'?: string;
+  readonly 'env.id'?: string;
+  readonly numExamples?: string;
+  readonly rolloutsPerExample?: string;
+  readonly dryRun?: boolean;
+}
 
-export const evalCommand = new Command('eval')
+const help = `
+Without a command: the checkpoints in a folder, in the words of prime-rl's \`uv run eval\`:
+  ratchet eval --weights-dir outputs/my-run/weights --steps 10,50,100 --no-eval-base
+  ratchet eval --client.base-url http://localhost:8000/v1 --weights-dir some/weights --env.id gsm8k
+A folder of a run of Ratchet is \`ratchet eval checkpoints RUN\`; any other is loaded, step after step, by the server that is named.
+`;
+
+export const evalCommand: Command = new Command('eval')
   .enablePositionalOptions() // what comes behind a command of its own is that command's
-  .description('evaluate checkpoints of a run, or models on environments (still to come)')
+  .description('evaluate models and checkpoints on environments, on a schedule, and look at the results')
   .option('--weights-dir <folder>', 'every checkpoint in it: outputs/weights')
   .option('--steps <list>', 'these alone: 10,50,100')
   .option('--no-eval-base', 'leave the base model out')
   .option('--watcher', 'wait for further checkpoints')
-  .option('--client.base-url <url>', 'where the base model is served')
-  .option('--env.id <environment>', 'what it is evaluated on')
+  .option('--client.base-url <url>', 'the server that loads them, and has the base model')
+  .option('--model.name <name>', 'what it calls the base model')
+  .option('--env.id <environment>', 'what they are evaluated on')
+  .option('-n, --num-examples <n>', 'held-out examples, -1 = all')
+  .option('-r, --rollouts-per-example <n>', 'rollouts of each')
   .option('--dry-run', 'say what would be done')
-  .action(() => {
-    throw stillToCome('eval', [...today, 'ratchet chat RUN --step N talks to a checkpoint']);
+  .addHelpText('after', help)
+  .action(async (options: WeightsArguments, command: Command) => {
+    const { weightsDir, 'client.baseUrl': baseUrl, 'model.name': model, 'env.id': environment, ...rest } = options;
+    if (weightsDir === undefined) {
+      command.help();
+      return;
+    }
+    const env = environment === undefined ? {} : { env: environment.split(',') };
+    process.exitCode = await evaluateWeights({ ...rest, ...env, weightsDir, baseUrl, model });
   })
+  .addCommand(checkpointsCommand)
+  .addCommand(scheduleCommand)
   .addCommand(runCommand)
   .addCommand(showCommand)
   .addCommand(compareCommand)

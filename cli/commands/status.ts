@@ -209,6 +209,7 @@ function describeStatus(status: RunStatus, workflow: string, retries: readonly s
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,
     ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
+    ...Object.values(status.regressions ?? {}).map(({ text }) => text),
     ...(workflow === 'running' && waiting.length > 0 ? ['waiting on:', ...waiting] : []),
   ];
 }

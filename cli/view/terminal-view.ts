@@ -41,6 +41,7 @@ const faultsKept = 200;
 const faultKinds: readonly RunEvent['kind'][] = [
   'recovery',
   'refused',
+  'regression',
   'warning',
   'paused',
   'resumed',

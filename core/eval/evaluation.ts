@@ -1,6 +1,6 @@
 import type { FailureCounts } from '../rl/failures.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../rl/run-state.ts';
-import type { JsonValue, PythonEnvironmentSpec, SamplingSpec } from '../spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec, SamplingSpec } from '../spec/run-spec.ts';
 
 /** The words of an evaluation: what answers, on what, where its results go, and what came of it. Plain data, as it goes through history. */
 
@@ -44,6 +44,10 @@ export interface EvaluatedEnvironment {
   readonly args: Readonly<Record<string, JsonValue>>;
   readonly sha256?: string | undefined;
   readonly python?: PythonEnvironmentSpec | undefined;
+  /** As in a run file. */
+  readonly variables?: EnvironmentSpec['variables'];
+  readonly limits?: EnvironmentSpec['limits'];
+  readonly agent?: EnvironmentSpec['agent'];
   /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
 }
@@ -64,6 +68,8 @@ export interface EvaluationInput {
   readonly model: EvaluatedModel;
   /** −1 = all held-out examples. */
   readonly numExamples: number;
+  /** Held-out examples that are left out at the start. */
+  readonly skipExamples?: number | undefined;
   readonly rolloutsPerExample: number;
   /** Keys the random numbers of a version's sampling. */
   readonly seed: number;
@@ -214,6 +220,10 @@ export interface EvaluationsInput {
   readonly inputs: readonly EvaluationInput[];
   /** What they are, for people. */
   readonly title: string;
+  /** What tells their workflows apart, in the order of `inputs`; missing = environment and place. */
+  readonly names?: readonly string[] | undefined;
+  /** How many are at work side by side; some when missing. */
+  readonly atOnce?: number | undefined;
 }
 
 /** What people ask of a workflow `evaluate` (query `status`). */

@@ -9,6 +9,7 @@ const identity: Readonly<Record<string, (input: EvaluationInput) => unknown>> = 
   'policy': ({ model }) => (model.kind === 'version' ? model.policy.digest : null),
   'sampling_args': ({ model }) => samplingOf(model),
   'rollouts_per_example': (input) => input.rolloutsPerExample,
+  'skip_first': (input) => input.skipExamples ?? 0,
   'shuffle_seed': (input) => input.shuffleSeed,
   'independent_scoring': (input) => input.independentScoring,
   'seed': (input) => (input.model.kind === 'version' ? input.seed : null),

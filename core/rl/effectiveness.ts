@@ -43,6 +43,8 @@ export const timeMetrics = {
   /** Generation and scoring of this step's groups, at work; at async level 1 beside the step before. */
   generation: 'rollout/generation_time',
   scoring: 'rollout/scoring_time',
+  /** Seconds that training stood before servers which an evaluation had for itself. */
+  waitForEval: 'time/wait_for_eval',
   train: 'time/train',
   step: 'time/step',
   /** 1 where the orchestrator's process that made the commit was started after the commit before. */

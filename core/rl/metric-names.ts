@@ -1,3 +1,4 @@
+import { evaluationMetrics } from './evaluation-metric-names.ts';
 import { filterMetricDefinitions } from './filters.ts';
 import { failedOutcomes } from './rollout.ts';
 
@@ -6,7 +7,7 @@ import { failedOutcomes } from './rollout.ts';
  * a real run's rows against it.
  */
 export interface MetricDefinition {
-  /** As it is written, with `<env>` for an environment's name, `<function>` for a reward function's, `<outcome>` for a failure. */
+  /** As it is written, with `<env>` for an environment's name, `<function>` for a reward function's, `<outcome>` for a failure, `<k>` for a number. */
   readonly name: string;
   /** 1 stands for a plain number: a ratio, a count, a reward. */
   readonly unit: 'reward' | 'share' | 'tokens' | 'rollouts' | 'groups' | 'steps' | 'seconds' | 'nats' | '1';
@@ -322,6 +323,13 @@ export const metricSections: readonly {
         meaning: 'from the end of the step before until this one’s groups were there',
         source: 'clock',
       },
+      {
+        name: 'time/wait_for_eval',
+        unit: 'seconds',
+        meaning: 'that training waited for servers which an evaluation had for itself',
+        source: 'clock',
+        when: '`[eval] when = "pause"`, or servers that hold one version; in steps that waited',
+      },
       { name: 'time/train', unit: 'seconds', meaning: 'the gradient step', source: 'clock' },
       {
         name: 'rollout/generation_time',
@@ -400,6 +408,7 @@ export const metricSections: readonly {
         source: 'evaluation',
         when: 'with `[eval]`; the environment has one',
       },
+      ...evaluationMetrics,
     ],
   },
 ];
@@ -417,6 +426,7 @@ function patternOf(name: string, environments: readonly string[]): RegExp {
     .map((part) => {
       if (part === '<env>') return anyOf(environments);
       if (part === '<function>') return '.+';
+      if (part === '<k>') return String.raw`\d+`;
       if (part === '<outcome>') return anyOf(failedOutcomes);
       return escaped(part);
     })

@@ -58,20 +58,42 @@ export function stepMetrics({ step, finished, trained, filter, environments }: S
   return metrics;
 }
 
+/** What is measured of one rollout. */
+export interface MeasuredRollout {
+  /** null = it failed through infrastructure. */
+  readonly reward: number | null;
+  readonly outcome: string;
+  /** Sampled, over all turns. */
+  readonly tokens: number;
+  readonly turns: number;
+  readonly metrics: Readonly<Record<string, number>>;
+}
+
 /** Mean reward and the mean of each reward function over some rollouts, for evaluations and reports. */
 export function rolloutMetrics(rollouts: readonly ScoredRollout[]): Metrics {
+  return measuredMetrics(
+    rollouts.map((rollout) => ({ ...rollout, tokens: sampledTokens(rollout), turns: rollout.turns.length })),
+  );
+}
+
+/** The same of rollouts that are read from elsewhere. */
+export function measuredMetrics(rollouts: readonly MeasuredRollout[]): Metrics {
   const metrics: Metrics = {};
-  const rewarded = rollouts.filter(isRewarded);
+  const rewarded = rollouts.filter(({ reward }) => reward !== null);
   addSpread(
     metrics,
     'reward',
-    rewarded.map(({ reward }) => reward),
+    rewarded.map(({ reward }) => reward!),
   );
-  addSpread(metrics, 'num_output_tokens', rewarded.map(sampledTokens));
+  addSpread(
+    metrics,
+    'num_output_tokens',
+    rewarded.map(({ tokens }) => tokens),
+  );
   addMean(
     metrics,
     'num_turns/mean',
-    rewarded.map(({ turns }) => turns.length),
+    rewarded.map(({ turns }) => turns),
   );
   addMean(
     metrics,
@@ -89,7 +111,7 @@ export function rolloutMetrics(rollouts: readonly ScoredRollout[]): Metrics {
   addMean(
     metrics,
     'has_error/mean',
-    rollouts.map((rollout) => Number(!isRewarded(rollout))),
+    rollouts.map(({ reward }) => Number(reward === null)),
   );
   for (const outcome of failedOutcomes) {
     const count = rollouts.filter((rollout) => rollout.outcome === outcome).length;

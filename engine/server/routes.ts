@@ -24,12 +24,14 @@ import {
   type CompletionRequest,
   DetokenizeRequest,
   type GenerateRequest,
+  HoldVersionRequest,
   parseBody,
   parseChat,
   parseChatTokens,
   parseCompletion,
   parseGenerate,
   parseHonoured,
+  ReleaseVersionRequest,
   TokenizeRequest,
   UpdateWeightsRequest,
 } from './wire.ts';
@@ -105,6 +107,15 @@ export class Routes {
       const version = describe(await this.#versions.load(body));
       this.#log(`holding ${shortened(body.name)}, loaded in ${Math.round(performance.now() - startedAt)} ms`);
       sendJson(response, 200, { status: 'ok', ...version });
+    },
+    'POST /hold_version': async (request, response, purse) => {
+      const { name, holder, seconds } = parseBody(HoldVersionRequest, await readJson(request, purse));
+      sendJson(response, 200, { status: 'ok', ...describe(this.#versions.keep(name, holder, seconds)) });
+    },
+    'POST /release_version': async (request, response, purse) => {
+      const { name, holder } = parseBody(ReleaseVersionRequest, await readJson(request, purse));
+      await this.#versions.release(name, holder);
+      sendJson(response, 200, { status: 'ok' });
     },
   };
 

@@ -25,6 +25,8 @@ interface Slot {
   requestsInFlight: number;
   /** Larger = used later. */
   lastUse: number;
+  /** Who keeps it here, and until when (`performance.now()`). */
+  readonly holders: Map<string, number>;
 }
 
 export interface VersionLimits extends SessionOptions {
@@ -49,6 +51,9 @@ const noCounters: SamplerCounters = {
 function add(total: Counters, counters: SamplerCounters): void {
   for (const name of Object.keys(noCounters) as (keyof SamplerCounters)[]) total[name] += counters[name];
 }
+
+/** Of the versions a server has room for, so many are never kept: the newest and the one before belong to whoever trains. */
+const versionsNeverKept = 2;
 
 /** run:lineage:step, as core/names.ts writes it. */
 const policyNamePattern = /^[^:]+:[^:]+:[^:]+$/;
@@ -105,6 +110,31 @@ export class PolicyVersions {
     return turn;
   }
 
+  /**
+   * Keeps a version here for so many seconds, whatever is loaded meanwhile; asking again makes it longer. Throws 409 where it
+   * is not held, and 429 where so many are kept that none could be loaded beside them.
+   */
+  keep(name: string, holder: string, seconds: number): HeldVersion {
+    const slot = this.#slots.get(name);
+    if (!slot) throw this.#notHeld(name, 409);
+    if (!isKept(slot)) {
+      const kept = [...this.#slots.values()].filter(isKept).length;
+      const room = Math.max(0, this.#limits.maxVersions - versionsNeverKept);
+      if (kept >= room) {
+        const message = `${kept} versions are kept already, and this server has room for ${room} of them (--max-versions ${this.#limits.maxVersions}). Ask again when one was released.`;
+        throw new HttpError(429, message, { param: 'name', code: 'no_room' });
+      }
+    }
+    slot.holders.set(holder, performance.now() + seconds * 1000);
+    return slot.version;
+  }
+
+  /** Idempotent, also for a version that is not here. */
+  async release(name: string, holder: string): Promise<void> {
+    this.#slots.get(name)?.holders.delete(holder);
+    await this.#evict(null);
+  }
+
   async close(): Promise<void> {
     await this.#loading;
     this.#slots.clear();
@@ -131,8 +161,9 @@ export class PolicyVersions {
     const sampler = await this.#sampler(samplerKey, model, provider);
     const step = request.step ?? null;
     const version = { name: request.name, digest, step, weightDir: folder, loadedAtMs: Date.now(), model, sampler };
+    const holders = this.#slots.get(request.name)?.holders ?? new Map<string, number>();
     this.#slots.delete(request.name);
-    this.#slots.set(request.name, { version, samplerKey, requestsInFlight: 0, lastUse: ++this.#clock });
+    this.#slots.set(request.name, { version, samplerKey, requestsInFlight: 0, lastUse: ++this.#clock, holders });
     await this.#evict(request.name);
     return version;
   }
@@ -188,10 +219,10 @@ export class PolicyVersions {
     throw new HttpError(403, message, { param: 'weight_dir' });
   }
 
-  /** Unloads the least recently used versions beyond the limit, never one with a request in flight, nor `kept`. */
-  async #evict(kept: string | null): Promise<void> {
+  /** Unloads the least recently used versions beyond the limit, never one with a request in flight or a holder, nor `spared`. */
+  async #evict(spared: string | null): Promise<void> {
     const idle = [...this.#slots]
-      .filter(([name, slot]) => name !== kept && slot.requestsInFlight === 0)
+      .filter(([name, slot]) => name !== spared && slot.requestsInFlight === 0 && !isKept(slot))
       .toSorted(([, a], [, b]) => a.lastUse - b.lastUse);
     for (const [name] of idle.slice(0, Math.max(0, this.#slots.size - this.#limits.maxVersions))) {
       this.#slots.delete(name);
@@ -224,13 +255,19 @@ export class PolicyVersions {
     return [...this.#slots.keys()].join(', ') || 'none';
   }
 
-  #notHeld(name: string): HttpError {
+  #notHeld(name: string, always?: 409): HttpError {
     const message = `The model "${shortened(name)}" is not held. Held versions: ${this.#names()}. Load it with POST /update_weights.`;
     // The openai client retries a bare 409, which would only repeat the refusal.
     const headers = { 'x-should-retry': 'false' };
-    const status = policyNamePattern.test(name) ? 409 : 404;
+    const status = always ?? (policyNamePattern.test(name) ? 409 : 404);
     return new HttpError(status, message, { param: 'model', code: 'model_not_found', headers });
   }
+}
+
+function isKept({ holders }: Slot): boolean {
+  const now = performance.now();
+  for (const [holder, until] of holders) if (until <= now) holders.delete(holder);
+  return holders.size > 0;
 }
 
 function requireDigest({ name, digest: expected, weight_dir: folder }: UpdateWeightsRequest, actual: string): void {

@@ -144,6 +144,18 @@ export const UpdateWeightsRequest = z.strictObject({
 });
 export type UpdateWeightsRequest = z.infer<typeof UpdateWeightsRequest>;
 
+const holder = z.string().min(1).max(1024);
+
+/** Keeps a version that is held for so long, whatever comes after it; asked again, for longer. */
+export const HoldVersionRequest = z.strictObject({
+  name: modelName,
+  /** Who keeps it; a version is kept while anybody does. */
+  holder,
+  seconds: z.number().positive().max(86_400),
+});
+
+export const ReleaseVersionRequest = z.strictObject({ name: modelName, holder });
+
 export function parseCompletion(body: unknown): CompletionRequest {
   return requireStream(parseHonoured(CompletionRequest, body));
 }

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from verifiers.envs.environment import Environment
+from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.envs.singleturn_env import SingleTurnEnv
 from verifiers.errors import EmptyModelResponseError, InfraError, ToolError
 from verifiers.utils.env_utils import env_module_name
@@ -232,6 +233,10 @@ def load(message: Message, policy: Policy, wire: Wire) -> V0Environment:
         env.env_args = env.env_args or args
         if extra := message.get("extra"):
             env.set_kwargs(**extra)
+        if (turns := message.get("max_turns")) is not None:
+            for leaf in rubrics.leaves_of(env):
+                if isinstance(leaf, MultiTurnEnv) and not isinstance(leaf, SingleTurnEnv):
+                    leaf.max_turns = turns
     except Refused:
         raise
     except Exception as error:

@@ -4,7 +4,7 @@ import { test, type TestContext } from 'node:test';
 import { createEnvironments, openEnvironment, type Environment } from '../../backends/environments/index.ts';
 import { readMetrics } from '../../backends/metrics/jsonl.ts';
 import { evalLine, evalValues } from '../../workflows/lines.ts';
-import { act, commitFirst, makeRun, openRoles, WordsInference } from './runs.ts';
+import { commitFirst, evaluateVersion, makeRun, openRoles, WordsInference } from './runs.ts';
 
 const settings = {
   eval: '{ interval = 1, env = [{ id = "reverse-text", name = "words", num_examples = 6 }] }',
@@ -26,9 +26,9 @@ async function evaluation(t: TestContext, misbehave: (exampleId: number) => Prom
   const { run, spec, store, folder } = await makeRun(t, settings);
   const roles = openRoles(new WordsInference(), { environments });
   await commitFirst({ run, spec, store, folder }, roles);
-  const [summary] = await act(roles.evaluatePolicy, { run, step: 0 });
+  const { summary } = await evaluateVersion(roles, { run, spec }, 0);
   const row = (await readMetrics(store)).find((found) => 'eval/words/policy_version' in found)!;
-  return { summary: summary!, row };
+  return { summary, row };
 }
 
 test('an evaluation whose environment hangs ends: what hangs is a timeout, the rest is scored', async (t) => {
@@ -37,9 +37,9 @@ test('an evaluation whose environment hangs ends: what hangs is a timeout, the r
   );
   assert.equal(summary.rollouts, 6);
   assert.equal(typeof summary.sampled.reward, 'number');
-  assert.match(summary.failures!.join(), /^2 × not finished in time \(timeout\), the first: .*3 × generation_timeout/);
+  assert.match(summary.failures!.join(), /× not finished in time \(timeout\), the first: .*had ended for 3 s/);
   assert.equal(row['eval/words/error/timeout'], 1);
-  assert.match(evalLine(summary), /reward \d.*failed: 2 × not finished in time/);
+  assert.match(evalLine(summary), /reward \d.*failed: 1 × not finished in time.*greedy: 1 × not finished/);
 });
 
 test('an evaluation in which everything failed has no reward, rather than one of 0', async (t) => {
@@ -57,6 +57,16 @@ test('an evaluation in which everything failed has no reward, rather than one of
     Object.keys(row).filter((name) => name.includes('reward')),
     [],
   );
-  assert.match(evalLine(summary), /reward –  greedy –.*failed: 12 × environment errors .*no disk left/s);
+  assert.match(evalLine(summary), /reward –  greedy –.*failed: 6 × environment errors .*no disk left.*greedy: 6 ×/s);
   assert.deepEqual(evalValues(summary), { environment: 'words' });
+});
+
+test('a rollout that failed is in no mean, and the row says how many examples were right at once or once', async (t) => {
+  const { summary, row } = await evaluation(t, () => undefined);
+  assert.equal(row['eval/words/avg@1'], summary.sampled.reward);
+  assert.equal(row['eval/words/reward/mean'], summary.sampled.reward);
+  assert.equal(row['eval/words/greedy/reward/mean'], summary.greedy.reward);
+  assert.equal(typeof row['eval/words/num_output_tokens/mean'], 'number');
+  assert.equal(row['eval/words/num_turns/mean'], 1);
+  assert.equal(row['eval/words/has_error/mean'], 0);
 });

@@ -1,5 +1,8 @@
 /** Runs in folders of their own, driven step by step through the real activities with a trainer and a server of a few lines. */
 import assert from 'node:assert/strict';
+import type { EvaluationResult } from '../../core/eval/evaluation.ts';
+import { onlineEvaluation } from '../../core/eval/online.ts';
+import type { RecordedEvaluation } from '../../activities/index.ts';
 import { createHash } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
@@ -311,6 +314,25 @@ export async function commitFirst({ run, spec }: TestRun, roles: Roles): Promise
   const { sha256 } = await roles.commitStep(commit);
   await act(roles.saveCheckpoint, { run, step: 0, pinned: [] });
   return { state, parent: sha256 };
+}
+
+/** A committed version on the first environment of `[eval]`, as the workflow does it. */
+export async function evaluateVersion(
+  roles: Roles,
+  { run, spec }: Pick<TestRun, 'run' | 'spec'>,
+  step: number,
+): Promise<RecordedEvaluation> {
+  const policy = await act(roles.readVersion, { run, step });
+  const [entry] = spec.eval!.environments;
+  const evaluate = async (variant: 'sampled' | 'greedy'): Promise<EvaluationResult> => {
+    const { input } = onlineEvaluation({ run, spec, policy }, entry!, variant, null);
+    const handle = await act(roles.openEvaluation, { input, request: `${variant} ${step}` });
+    const chunks = Array.from({ length: handle.chunks }, (_, chunk) => act(roles.evaluateChunk, { handle, chunk }));
+    const adopted = (await Promise.all(chunks)).reduce((sum, chunk) => sum + chunk.adopted, 0);
+    return act(roles.closeEvaluation, { handle, adopted, seconds: 1 });
+  };
+  const [sampled, greedy] = await Promise.all([evaluate('sampled'), evaluate('greedy')]);
+  return act(roles.recordEvaluation, { run, policy, holder: 'a test', sampled, greedy });
 }
 
 export const datasets = [{ name: 'reverse-text', weight: 1, datasetLength: 100 }];

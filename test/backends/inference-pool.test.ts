@@ -2,76 +2,14 @@ import assert from 'node:assert/strict';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { describe, test, type TestContext } from 'node:test';
+import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import {
-  type ChatRequest,
-  type Inference,
-  openInference,
-  type SampleRequest,
-  type ServedPolicy,
-} from '../../backends/inference/index.ts';
-import { OpenAiInference } from '../../backends/inference/openai.ts';
-import { ServerPool } from '../../backends/inference/pool.ts';
-import { RatchetError } from '../../core/errors.ts';
+import { type ChatRequest, openInference } from '../../backends/inference/index.ts';
+import type { RatchetError } from '../../core/errors.ts';
 import { InferenceSpec } from '../../core/spec/run-spec.ts';
 import { complete, type FakeAnswer, type FakeModelServer, fakeModelServer, reply } from './fake-model-server.ts';
 import { type Fate, startProxy } from './misbehaving-proxy.ts';
-
-const policyOf = (name: string): ServedPolicy => ({
-  name,
-  folder: `/weights/${name}`,
-  version: { step: 1, digest: '', weights: '', file: { key: '', sha256: '', bytes: 0 } },
-});
-const v1 = policyOf('v1');
-const ask = (group: number, index = 0, more: Partial<SampleRequest> = {}): SampleRequest => ({
-  policy: v1,
-  promptTokenIds: [group, index],
-  maxTokens: 4,
-  temperature: 1,
-  seed: 7,
-  session: `run/main/${group}/${index}`,
-  group: `run/main/${group}`,
-  ...more,
-});
-
-type Settings = Partial<Omit<Extract<InferenceSpec, { kind: 'openai' }>, 'kind'>>;
-
-function open(t: TestContext, servers: readonly FakeModelServer[] | string, more: Settings = {}): Inference {
-  const url = typeof servers === 'string' ? servers : servers.map((server) => server.url);
-  const spec = InferenceSpec.parse({ kind: 'openai', url, ...more });
-  const inference = openInference(spec, '');
-  t.after(() => inference.close?.());
-  return inference;
-}
-
-/** With patience for a test. */
-function openImpatient(t: TestContext, servers: readonly FakeModelServer[], patienceMs: number): Inference {
-  const addresses = servers.map(({ url }) => ({ url, apiKeyVar: null, headers: {}, headersFromEnv: {}, model: null }));
-  const pool = new ServerPool(addresses, { maxConcurrent: 64, timeoutMs: 5_000, provider: 'cpu', patienceMs });
-  t.after(() => pool.close());
-  return new OpenAiInference(pool);
-}
-
-async function servers(t: TestContext, count: number): Promise<FakeModelServer[]> {
-  const all = await Promise.all(Array.from({ length: count }, () => fakeModelServer(t)));
-  for (const { held } of all) held.add('v1');
-  return all;
-}
-
-const coded =
-  (code: RatchetError['code'], ...words: string[]) =>
-  (error: unknown) => {
-    assert(error instanceof RatchetError, String(error));
-    assert.equal(error.code, code, error.message);
-    for (const word of words) assert(error.message.includes(word), `"${error.message}" does not say ${word}`);
-    return true;
-  };
-const groupsAt = ({ calls }: FakeModelServer) => [...new Set(calls.map(({ body }) => body.prompt![0]!))];
-const slowly =
-  (ms: number): FakeAnswer =>
-  (call, response) =>
-    void setTimeout(() => complete(call, response), ms);
+import { policyOf, v1, ask, open, openImpatient, servers, coded, groupsAt, slowly } from './pooled-servers.ts';
 
 describe('who is asked', () => {
   test('a group stays on one server, and groups are shared out evenly', async (t) => {
@@ -263,49 +201,6 @@ describe('servers in trouble', () => {
       assert(proxy.spoiled > 5, `${proxy.spoiled} spoiled`);
     });
   }
-});
-
-describe('versions on several servers', () => {
-  test('every server is brought to a version; one that fails is put aside and keeps no other from it', async (t) => {
-    const all = await servers(t, 3);
-    all[1]!.answers['/update_weights'] = (_, response) => reply(response, 500, 'disk is full');
-    const inference = open(t, all);
-    await inference.bringTo(policyOf('v2'));
-    assert.deepEqual(
-      all.map(({ held }) => held.has('v2')),
-      [true, false, true],
-    );
-    for (let i = 0; i < 6; i++) await inference.sample(ask(i, 0, { policy: policyOf('v2') }));
-    assert.equal(all[1]!.calls.filter(({ route }) => route === '/v1/completions').length, 0);
-  });
-
-  test('many rollouts that meet a server without their version have it loaded once', async (t) => {
-    const server = await fakeModelServer(t);
-    server.answers['/update_weights'] = ({ body }, response) => {
-      server.held.add(body.name!);
-      setTimeout(() => reply(response, 200, {}), 50);
-    };
-    const inference = open(t, [server]);
-    await Promise.all(Array.from({ length: 20 }, (_, i) => inference.sample(ask(i))));
-    assert.equal(server.calls.filter(({ route }) => route === '/update_weights').length, 1);
-  });
-
-  test('of several servers the one that is furthest off answers for the canary', async (t) => {
-    const all = await servers(t, 2);
-    all[1]!.answers['/v1/completions'] = ({ body }, response) =>
-      complete({ route: '', headers: {}, body: { ...body, allowed_token_ids: [99] } }, response);
-    const inference = open(t, all);
-    const canary = { policy: v1, tokenIds: [1, 2, 3], positions: [1, 2] };
-    assert.deepEqual(await inference.score!({ ...canary, expected: [-2, -3] }), [-99, -99]);
-  });
-
-  test('a server that cannot be given weights is refused for training, and told apart from one that lacks a version', async (t) => {
-    const server = await fakeModelServer(t);
-    server.answers['/update_weights'] = (_, response) => reply(response, 404, { detail: 'Not Found' });
-    const inference = open(t, [server]);
-    await assert.rejects(inference.bringTo(v1), coded('Unsupported', server.url, 'cannot be given weights'));
-    await assert.rejects(inference.sample(ask(1)), coded('Unsupported', server.url));
-  });
 });
 
 describe('servers that join and leave', () => {

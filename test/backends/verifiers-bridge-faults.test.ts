@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -361,3 +363,40 @@ function isThere(pid: number): boolean {
     return false;
   }
 }
+
+describe('what a config says of rollouts', { skip: installed.why }, () => {
+  test('turns are bounded where its environment has several, whatever its code says', async () => {
+    const bridge = await shared();
+    const many = await loaded(bridge, 'toy_multi', { max_turns: 6 }, { env: 'bounded', max_turns: 2 });
+    const played = await play(bridge, 'bounded', many.inputs[3]!, text('0'), { score: true });
+    assert.equal(played.row['stop_condition'], 'max_turns_reached');
+    const { metrics } = played.judged as { metrics: Record<string, number> };
+    assert.equal(metrics['turns'], 2);
+    const one = await loaded(bridge, 'toy_single', {}, { env: 'single', max_turns: 5 });
+    assert.equal(one.about.is_single_turn, true);
+    assert.equal((await play(bridge, 'single', one.inputs[0]!, text('0'))).outcome, 'ok');
+  });
+
+  test('code that was changed while it is played is noticed by the next process', async (t) => {
+    const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-changing-'));
+    t.after(() => rmSync(folder, { recursive: true }));
+    const file = path.join(folder, 'toy_changing.py');
+    const code = readFileSync(path.join(modulePaths[0]!, 'toy_single.py'), 'utf8');
+    writeFileSync(file, code);
+    const bridge = await open({ modulePaths: [folder] });
+    const { env, inputs } = await loaded(bridge, 'toy_changing');
+    const again = async (): Promise<string> => {
+      process.kill(bridge.pids[0]!, 'SIGKILL');
+      while (bridge.pids.length > 0) await delay(20);
+      return (await play(bridge, env, inputs[0]!, text('x'))).outcome;
+    };
+    assert.equal(await again(), 'ok', 'the same code is the same environment');
+    writeFileSync(file, code.replace('backwards', 'forwards'));
+    await assert.rejects(again(), {
+      code: 'EnvironmentUnavailable',
+      message: /code of toy_changing was changed while/,
+    });
+    writeFileSync(file, code);
+    assert.equal((await play(bridge, env, inputs[0]!, text('x'))).outcome, 'ok', 'put back, it goes on');
+  });
+});

@@ -117,6 +117,32 @@ test('beyond the limit the least recently used version goes; loading again is id
   assert.equal(replaced.status, 400);
 });
 
+test('a version that somebody keeps stays, whatever is loaded after it, until it is released or its time is over', async (t) => {
+  const { client, hold, post } = await openStage(t, { maxVersions: 3 });
+  const held = async (): Promise<string[]> => (await client.models.list()).data.map(({ id }) => id);
+  const keep = (name: string, holder: string, seconds = 60) => post('/hold_version', { name, holder, seconds });
+  const load = async (step: number): Promise<void> => void (await hold(`run:main:${step}`, models[step % 3]!));
+  await load(0);
+  assert.equal((await keep('run:main:0', 'eval')).status, 200);
+  for (const step of [1, 2, 3, 4]) await load(step);
+  assert.deepEqual(await held(), ['run:main:0', 'run:main:3', 'run:main:4']);
+  assert.equal((await keep('run:main:0', 'another')).status, 200);
+  const full = await errorOf(await keep('run:main:4', 'eval'));
+  assert.equal(full.status, 429);
+  assert.match(full.message, /room for 1/);
+  assert.equal((await keep('run:main:9', 'eval')).status, 409);
+
+  await post('/release_version', { name: 'run:main:0', holder: 'eval' });
+  await load(5);
+  assert.ok((await held()).includes('run:main:0'), 'another keeps it still');
+  await keep('run:main:0', 'another', 0.01);
+  await setTimeout(20);
+  await load(6);
+  assert.deepEqual(await held(), ['run:main:4', 'run:main:5', 'run:main:6']);
+  assert.equal((await post('/release_version', { name: 'run:main:0', holder: 'eval' })).status, 200);
+  assert.equal((await keep('run:main:5', '', 5)).status, 400);
+});
+
 test('a policy version that is not held is 409 and not retried; another model is 404', async (t) => {
   const { client, hold } = await openStage(t);
   await hold('run:main:3', first);

@@ -21,12 +21,20 @@ export interface FakeRunOptions extends RunOptions {
   readonly stepMs?: number;
   readonly heartbeatTimeoutS?: number;
   readonly checkpointInterval?: number;
+  /** In place of the inference of a few lines: `[inference]`. */
+  readonly inference?: string;
+  /** `[eval]`; none when missing. */
+  readonly evaluation?: string;
 }
 
 /** Seconds at full speed if not told otherwise: 8 groups of 4 a step, a checkpoint every other step. */
 export function fakeRun(options: FakeRunOptions): string {
   const { steps, log, sampleMs = 20, batchSize = 32, rolloutsPerExample = 4, asyncLevel = 0 } = options;
   const { stepMs = 100, heartbeatTimeoutS = heartbeatTimeoutMs / 1000, checkpointInterval = 2 } = options;
+  const inference = `[inference]
+kind = "module"
+import = ${JSON.stringify(here('fake-inference.ts'))}
+options = { log = ${JSON.stringify(log)}, sampleMs = ${sampleMs} }`;
   return `
 model = "preset:reverse-text-0.2m"
 max_steps = ${steps}
@@ -43,10 +51,8 @@ args = { min_length = 3, max_length = 5 }
 kind = "module"
 import = ${JSON.stringify(here('fake-trainer.ts'))}
 options = { stepMs = ${stepMs} }
-[inference]
-kind = "module"
-import = ${JSON.stringify(here('fake-inference.ts'))}
-options = { log = ${JSON.stringify(log)}, sampleMs = ${sampleMs} }
+${options.inference ?? inference}
+${options.evaluation ?? ''}
 [checkpoints]
 interval = ${checkpointInterval}
 keep_last = 2

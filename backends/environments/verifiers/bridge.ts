@@ -138,8 +138,8 @@ class ChildrenBridge implements Bridge {
   readonly #slots: readonly Slot[];
   /** A child started when it is needed, for rollouts that may kill one. */
   readonly #apart: Slot;
-  /** What every new child loads, by handle. */
-  readonly #loads = new Map<string, LoadRequest>();
+  /** What every new child loads, by handle, and what its code was at first. */
+  readonly #loads = new Map<string, { readonly request: LoadRequest; readonly code: string | null }>();
   /** Where rollouts of a group are played. */
   readonly #groups = new Map<string, Slot>();
   /** Which child keeps a state, and what it calls it. */
@@ -198,7 +198,7 @@ class ChildrenBridge implements Bridge {
       const child = await first!.open();
       const loaded = LoadedEnvironment.parse(await child.call('load', request, this.#loadOptions(signal)));
       if (known) return loaded;
-      this.#loads.set(request.env, request);
+      this.#loads.set(request.env, { request, code: loaded.code ?? null });
       await Promise.all(
         [...others, ...(this.#apart.child ? [this.#apart] : [])].map(async (slot) => {
           const isOpen = slot.child !== null;
@@ -286,7 +286,10 @@ class ChildrenBridge implements Bridge {
   }
 
   async #loadAll(child: PythonChild): Promise<void> {
-    for (const request of this.#loads.values()) await child.call('load', request, this.#loadOptions());
+    for (const { request, code } of this.#loads.values()) {
+      const loaded = LoadedEnvironment.parse(await child.call('load', request, this.#loadOptions()));
+      if ((loaded.code ?? null) !== code) throw codeChanged(request, code, loaded.code ?? null);
+    }
   }
 
   #slotFor(group: string | undefined): Slot {
@@ -336,6 +339,14 @@ class ChildrenBridge implements Bridge {
 
 /** Groups whose place is remembered: as many as can be at work, and more. */
 const groupsKept = 16_384;
+
+/** A process that is started in place of another imports what lies there now: rollouts of two environments would be one group. */
+function codeChanged({ env_id: id }: LoadRequest, before: string | null, now: string | null): RatchetError {
+  const short = (digest: string | null): string => (digest === null ? 'no files' : `${digest.slice(0, 12)}…`);
+  return unavailable(
+    `The code of ${id} was changed while it was being played: its new Python process has sha256 ${short(now)}, those before it had ${short(before)}. Put its files back; or end the run and train its file again, which goes on with the environment as it is then.`,
+  );
+}
 
 function asLoadError(error: unknown, { env_id: id }: LoadRequest): unknown {
   if (!(error instanceof ChildRefused)) return error;

@@ -212,7 +212,7 @@ export class PythonChild {
     // The child keeps the deadline itself; this is for one that cannot.
     const grace = isLoad ? 0 : cancelGraceMs;
     const timer = setTimeout(
-      () => giveUp(unavailable(`${call.op} was not done after ${deadlineS} s`)),
+      () => giveUp(new TooLate('EnvironmentUnavailable', `${call.op} was not done after ${deadlineS} s`)),
       deadlineS * 1000 + grace,
     );
     stopped.addEventListener('abort', () => clearTimeout(timer));
@@ -328,6 +328,9 @@ export class PythonChild {
 function howItEnded(code: number | null, signal: NodeJS.Signals | null): string {
   return signal ? `signal ${signal}` : `exit status ${code}`;
 }
+
+/** A child that did not keep a deadline, nor said so. */
+export class TooLate extends RatchetError {}
 
 /** The child did not do what it was asked for; `error` is what it said. */
 export class ChildRefused extends Error {

@@ -3,14 +3,16 @@ import { RatchetError } from '../../../core/errors.ts';
 import { judgeAttemptsMax, judgeRetryMs } from '../../../core/limits.ts';
 import type { Example, Judgement, Outcome, Rollout, RolloutRow, ToolSchema } from '../../../core/rl/rollout.ts';
 import { outcomeOfFailure } from '../../../core/rl/failures.ts';
-import { secretValues, withoutSecrets } from '../../../core/spec/secrets.ts';
-import { tracebackOf } from '../score.ts';
+import { withoutSecrets } from '../../../core/spec/secrets.ts';
+import { tookLonger, tracebackOf } from '../score.ts';
+import type { RolloutLimits } from '../../../core/spec/environment-spec.ts';
+import { secretsHere } from '../variables.ts';
 import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } from '../types.ts';
 import { Conversation } from './conversation.ts';
 import { GroupScores } from './group-scores.ts';
 import type { Inputs } from './inputs.ts';
 import type { Bridge, RolloutOptions } from './bridge.ts';
-import { ChildEnded } from './child.ts';
+import { ChildEnded, ChildRefused, TooLate } from './child.ts';
 import type { LoadedEnvironment, PlayedRow, RolloutRequest, SampledTurn, Score, TurnRequest } from './protocol.ts';
 import type { Suspects } from './suspects.ts';
 
@@ -40,7 +42,11 @@ const modelName = 'policy';
  * is sampled here, as for environments in TypeScript. The same turns need not lead to the same rollout, so unfinished
  * ones begin anew.
  */
-export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifiers): Environment {
+export function verifiersEnvironment(
+  name: string,
+  loadedVerifiers: LoadedVerifiers,
+  { timeoutS = null }: Partial<RolloutLimits> = {},
+): Environment {
   const { bridge, loaded, dataset, evalDataset, groups, suspects } = loadedVerifiers;
   const inPlace = loaded.scoring === 'in_place';
   const inGroups = inPlace && loaded.requires_group;
@@ -57,13 +63,16 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
       score: inPlace && !inGroups,
       keep: inGroups,
       with_tokens: false,
+      ...(timeoutS === null ? {} : { deadline_s: timeoutS }),
       ...(inGroups ? { group: place.group } : {}),
     };
     const options = { onSample: (wanted: TurnRequest) => teller.sample(wanted), signal: place.signal };
     const played = await play(request, options, place).catch((reason: unknown) => {
+      if (timeoutS !== null && isDeadline(reason)) return null;
       throw asInfrastructure(reason);
     });
     const { turns } = conversation;
+    if (played === null) return { turns, outcome: 'timeout', error: tookLonger(timeoutS!) };
     const outcome = outcomeOf(played, turns.length);
     const record: RolloutRow = played.row;
     if (teller.failure !== undefined && outcomeOfFailure(teller.failure) !== 'overlong_prompt') {
@@ -212,7 +221,14 @@ function textOf(error: unknown): string {
 
 /** What a failing library says may hold a key. */
 function withoutSecretsIn(row: RolloutRow): RolloutRow {
-  return JSON.parse(withoutSecrets(JSON.stringify(row), secretValues(process.env))) as RolloutRow;
+  return JSON.parse(withoutSecrets(JSON.stringify(row), secretsHere())) as RolloutRow;
+}
+
+/** The child was not done in time, and says so; or, where it cannot, its parent does. */
+function isDeadline(reason: unknown): boolean {
+  if (!(reason instanceof RatchetError)) return false;
+  const { cause } = reason;
+  return reason instanceof TooLate || (cause instanceof ChildRefused && cause.error.type === 'Deadline');
 }
 
 /** What becomes of a child is the rollout's own misfortune, to be played again: it is no reason to stop the others. */

@@ -44,9 +44,13 @@ const oldLimits = (table: string): Fields => ({
   num_workers: processes(z.union([whole(1), choice('auto')]).meta({ expected: 'an integer ≥ 1, or "auto"' })),
   max_retries: ignored(why.retry, whole(0)),
   state_columns: ignored('a rollout is stored with all it has', texts()),
-  extra_env_kwargs: becomes(`${table}.agent.extra_env_kwargs`, args()),
-  timeout: becomes(`${table}.agent.timeout`, positive(), { isNullable: true }),
-  max_total_completion_tokens: becomes(`${table}.agent.max_total_completion_tokens`, z.int().min(-1)),
+  extra_env_kwargs: refused(
+    'attributes that are set on a loaded environment; write what load_environment takes into args',
+  ),
+  timeout: becomes(`${table}.timeout`, positive(), { isNullable: true }),
+  max_total_completion_tokens: converted(`${table}.max_output_tokens`, z.int().min(-1), (most) =>
+    most > 0 ? most : undefined,
+  ),
 });
 const sourceFields = (table: string): Fields => ({
   env: together(
@@ -99,7 +103,7 @@ const evalSampling = (table: string): Fields =>
     repetition_penalty: becomes(`${table}.repetition_penalty`, atLeastZero()),
     min_tokens: becomes(`${table}.min_tokens`, whole(0)),
     seed: ignored('what is drawn is drawn from the run’s one seed', whole(0)),
-    extra_body: together('`eval.sampling`, or kept in its `extra_body`', args()),
+    extra_body: together(`\`${table}\`, or kept in its \`extra_body\``, args()),
   });
 const evaluation: Fields = {
   ...under('source[]', {
@@ -110,10 +114,7 @@ const evaluation: Fields = {
     interval: becomes('eval.env[].interval', whole(1)),
     skip_first: becomes('eval.env[].skip_first', whole(0)),
   }),
-  ...under('source[].sampling', {
-    ...evalSampling('eval.env[].sampling'),
-    extra_body: becomes('eval.env[].sampling.extra_body', args()),
-  }),
+  ...under('source[].sampling', evalSampling('eval.env[].sampling')),
   ...under('sampling', evalSampling('eval.sampling')),
   num_examples: becomes('eval.num_examples', countOrAll('examples'), { usual: '-1' }),
   group_size: becomes('eval.rollouts_per_example', whole(1), { usual: '1' }),

@@ -2,6 +2,7 @@ import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import type { Dialect, Own } from './dialect.ts';
 import { primeRlHeadFields, primeRlHeadTables } from './prime-rl-head-fields.ts';
+import { placed, placesOf } from './places.ts';
 import { setSources } from './prime-rl-head-sources.ts';
 import {
   refuseOtherOptimizers,
@@ -275,6 +276,9 @@ function setSampling(written: Table, own: Own): void {
   setExtraBody(written, own, at, ['sampling'], sentAnyway);
   if (hasTable(written, 'orchestrator.eval.sampling')) {
     setExtraBody(written, own, ['orchestrator', 'eval', 'sampling'], ['eval', 'sampling'], {});
+  }
+  for (const at of placesOf('orchestrator.eval.source[].sampling', written)) {
+    setExtraBody(written, own, at, placed('eval.env[].sampling', at), {});
   }
 }
 

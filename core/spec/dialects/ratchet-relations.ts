@@ -1,6 +1,7 @@
+import type { KeyPath } from '../positions.ts';
 import type { RatchetConfig } from './ratchet.ts';
 import { inferenceRelations } from './inference-relations.ts';
-import { rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
+import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
 import { evalSampling, writtenPools } from './ratchet-run-spec.ts';
 
 /** Something that only shows when two fields are looked at together. */
@@ -27,6 +28,7 @@ export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
     ...inferenceRelations(config),
     ...loraRelations(config),
     ...samplingRelations(config),
+    ...ownSamplingRelations(config),
     ...evalRelations(config),
     ...storeRelations(config),
     ...rolloutRelations(config),
@@ -328,11 +330,14 @@ function samplingRelations(config: RatchetConfig): RelationProblem[] {
   return [
     ...lengthRelation(['sampling'], config.sampling),
     ...(config.eval?.sampling ? lengthRelation(['eval', 'sampling'], evalSampling(config)) : []),
+    ...(config.eval?.env ?? []).flatMap(({ sampling }, i) =>
+      sampling ? lengthRelation(['eval', 'env', i, 'sampling'], evalSampling(config, sampling)) : [],
+    ),
   ];
 }
 
 function lengthRelation(
-  path: readonly string[],
+  path: KeyPath,
   { min_tokens = 0, max_tokens }: { readonly min_tokens?: number | undefined; readonly max_tokens: number },
 ): RelationProblem[] {
   if (min_tokens <= max_tokens) return [];

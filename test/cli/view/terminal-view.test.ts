@@ -29,6 +29,7 @@ function statusAt(step: number): RunStatus {
     latest: {},
     trend: step === 0 ? [] : [[step, 0.5, null, 1]],
     evals: [],
+    regressions: {},
   };
 }
 

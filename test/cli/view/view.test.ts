@@ -56,6 +56,7 @@ const status: RunStatus = {
     learning_rate: 9e-4,
     train_s: 6,
   },
+  regressions: {},
   trend: [
     [35, 0.5, 0.1, 20],
     [36, 0.55, 0.2, 20],
@@ -140,7 +141,7 @@ describe('what the view says of a run', () => {
   test('rollouts that running chunks say they have finished count as well as those of finished chunks, and never beyond all', () => {
     const collecting = { ...status.progress.collecting!, doing: 'generate' as const, rollouts: { done: 64, of: 128 } };
     const generated = (done: number): string => {
-      const pending = [activity('generateRollouts', { done }), activity('evaluatePolicy', { done: 500 })];
+      const pending = [activity('generateRollouts', { done }), activity('saveCheckpoint', { done: 500 })];
       return viewModel(look({ progress: { collecting, training: null } }, { pending }), nowMs)!.bars[0]!.note;
     };
     assert.match(generated(30), /^94\/128 /);

@@ -100,8 +100,29 @@ name = "qwen3-30b-i-alphabet-sort"
     const { spec } = accept(`${minimal}args = { a = 1 }\n[eval]\nnum_examples = 3\neval_base_model = false\n`);
     assert.equal(spec.eval?.skipFirstStep, true);
     assert.deepEqual(spec.eval?.environments, [
-      { id: 'reverse-text', name: 'reverse-text', args: { a: 1 }, numExamples: 3, rolloutsPerExample: 1 },
+      {
+        id: 'reverse-text',
+        name: 'reverse-text',
+        args: { a: 1 },
+        numExamples: 3,
+        rolloutsPerExample: 1,
+        skipFirst: 0,
+        interval: null,
+        sampling: null,
+      },
     ]);
+  });
+
+  test('an environment may be evaluated in its own way: as often, on other examples, with other sampling', () => {
+    const own = '[[eval.env]]\nid = "x"\nskip_first = 10\ninterval = 7\nsampling = { temperature = 0, top_k = 5 }\n';
+    const text = `${minimal}[eval]\nwhen = "defer"\non_regression = "stop"\n[eval.sampling]\nmax_tokens = 9\n${own}`;
+    const { eval: evaluation, sampling } = accept(text).spec;
+    assert.deepEqual([evaluation?.when, evaluation?.onRegression], ['defer', 'stop']);
+    const [entry] = evaluation!.environments;
+    assert.deepEqual([entry?.skipFirst, entry?.interval], [10, 7]);
+    assert.deepEqual(entry?.sampling, { ...sampling, maxTokens: 9, temperature: 0, topK: 5 });
+    const { path } = only(`${minimal}[eval]\n[[eval.env]]\nid = "x"\nsampling = { temprature = 1 }\n`);
+    assert.equal(path, 'eval.env[0].sampling.temprature');
   });
 
   test('two entries of one environment get names of their own', () => {
@@ -190,7 +211,7 @@ steps = 0
   test('a key in the wrong table is told where it belongs', () => {
     assert.equal(
       only(`max_tokens = 5\n${minimal}`).suggestion,
-      '"max_tokens" belongs in [sampling] or in [eval.sampling]',
+      '"max_tokens" belongs in [env.sampling] or in [sampling] or in [eval.sampling] or in [eval.env.sampling]',
     );
     assert.equal(
       only(`${minimal}[sampling]\nbatch_size = 8\n`).suggestion,
@@ -198,7 +219,7 @@ steps = 0
     );
     assert.equal(
       only(`${minimal}temperatur = 1\n`).suggestion,
-      'did you mean "temperature"? It belongs in [sampling] or in [eval.sampling]',
+      'did you mean "temperature"? It belongs in [env.sampling] or in [sampling] or in [eval.sampling] or in [eval.env.sampling]',
     );
   });
 

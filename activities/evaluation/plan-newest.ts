@@ -1,0 +1,24 @@
+import type { JsonValue } from '../../core/spec/run-spec.ts';
+import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
+import { withHeartbeat } from '../heartbeat.ts';
+import type { RunPlace } from '../run-access.ts';
+import { type CheckpointPlan, newestSealed, planCheckpoints } from './checkpoint-evaluations.ts';
+
+export interface PlanNewestInput {
+  readonly run: RunPlace;
+  /** A file of evaluations, whose models are of no matter; null = as the run's own `[eval]` says. */
+  readonly config: string | null;
+}
+
+/** What is to be evaluated of a run's newest sealed checkpoint, now. */
+export const createPlanNewest =
+  ({ projectFolder }: { readonly projectFolder: string }) =>
+  async ({ run, config }: PlanNewestInput): Promise<CheckpointPlan['evaluations']> =>
+    withHeartbeat(async () => {
+      const choice = { steps: [await newestSealed(run)], includesBase: false };
+      if (config === null) return (await planCheckpoints(run, choice, { kind: 'own', settings: {} })).evaluations;
+      const over: Record<string, JsonValue> = { model: run.name, provider: 'local' };
+      const { evaluations } = await loadEvaluationFile(config, { projectFolder, over });
+      const subject = { kind: 'planned' as const, evaluations: evaluations.map(({ input }) => input) };
+      return (await planCheckpoints(run, choice, subject)).evaluations;
+    });

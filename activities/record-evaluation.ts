@@ -1,0 +1,121 @@
+import type { EvaluationResult } from '../core/eval/evaluation.ts';
+import { measuredRow } from '../core/eval/measured-row.ts';
+import type { Regression } from '../core/eval/regression.ts';
+import { lineageOf } from '../core/layout.ts';
+import { measuredMetrics } from '../core/rl/metrics.ts';
+import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import { appendMetrics } from '../backends/metrics/jsonl.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { Inference } from '../backends/inference/index.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import { createReleaseVersion } from './hold-version.ts';
+import { regressionOf, rowsOf } from './evaluation/judge-evaluation.ts';
+import { storeOf } from './run-access.ts';
+
+export interface EvaluationSummary {
+  readonly environment: string;
+  readonly step: number;
+  readonly rollouts: number;
+  /** Sampled as [eval.sampling] or [sampling] says, and greedily. A reward is null where every rollout failed. */
+  readonly sampled: { readonly reward: number | null; readonly exact: number | null };
+  readonly greedy: { readonly reward: number | null; readonly exact: number | null };
+  /** Of the sampled rollouts; absent where each example had one. */
+  readonly passAtK?: Readonly<Record<string, number>>;
+  /** One line for each cause of failed rollouts, of both; absent where none failed. */
+  readonly failures?: readonly string[];
+  /** What the model says: the first held-out example, sampled. Its reward is null where that rollout failed. */
+  readonly says: {
+    readonly prompt: string;
+    readonly completion: string;
+    readonly answer: string;
+    readonly reward: number | null;
+  };
+}
+
+export interface RecordInput {
+  readonly run: RunHandle;
+  readonly policy: PolicyVersion;
+  /** Who kept the version at the servers for it. */
+  readonly holder: string;
+  readonly sampled: EvaluationResult;
+  /** null where the sampling is greedy already. */
+  readonly greedy: EvaluationResult | null;
+}
+
+export interface RecordedEvaluation {
+  readonly summary: EvaluationSummary;
+  /** Beside the best version before it; null where there is none to compare with. */
+  readonly regression: Regression | null;
+}
+
+/**
+ * Writes an evaluation's row into the run's metrics, holds it against the best before it, and lets go of the version at the servers.
+ * From stored objects, so twice is once.
+ */
+export const createRecordEvaluation =
+  (inference: (spec: RunSpec) => Inference) =>
+  async (input: RecordInput): Promise<RecordedEvaluation> =>
+    withHeartbeat(async () => {
+      const recorded = await recordRow(input);
+      await createReleaseVersion(inference)(input);
+      return recorded;
+    });
+
+async function recordRow({ run, policy, sampled, greedy }: RecordInput): Promise<RecordedEvaluation> {
+  const store = storeOf(run);
+  const { environment, rolloutsPerExample, passAtK } = sampled;
+  const rows = await rowsOf(sampled.place);
+  const regression = await regressionOf(run, policy, sampled);
+  const own = measuredMetrics(rows.map(measuredRow));
+  const summary = summaryOf(policy, sampled, greedy);
+  const numbers: Record<string, number | null> = {
+    policy_version: policy.step,
+    ...own,
+    'greedy/reward/mean': summary.greedy.reward,
+    'greedy/metrics/exact_match': summary.greedy.exact,
+    // prime-rl's names.
+    [`avg@${rolloutsPerExample}`]: own['reward/mean'] ?? null,
+    ...Object.fromEntries(Object.entries(passAtK).map(([k, value]) => [`pass@${k}`, value])),
+    ...(regression === null
+      ? {}
+      : { 'vs_best/difference': regression.difference.mean, 'vs_best/is_worse': Number(regression.isWorse) }),
+  };
+  await appendMetrics(store, {
+    step: policy.step,
+    lineage: lineageOf(policy.weights),
+    ...Object.fromEntries(
+      Object.entries(numbers).flatMap(([name, value]) =>
+        value === null ? [] : [[`eval/${environment}/${name}`, value]],
+      ),
+    ),
+  });
+  return { summary, regression };
+}
+
+function summaryOf(
+  policy: PolicyVersion,
+  sampled: EvaluationResult,
+  greedy: EvaluationResult | null,
+): EvaluationSummary {
+  const headline = ({ avgReward, avgMetrics }: EvaluationResult) => ({
+    reward: avgReward,
+    exact: avgMetrics['exact_match'] ?? null,
+  });
+  const failures = [...sampled.failures, ...(greedy?.failures ?? []).map((line) => `greedy: ${line}`)];
+  const { says } = sampled;
+  return {
+    environment: sampled.environment,
+    step: policy.step,
+    rollouts: sampled.rollouts,
+    sampled: headline(sampled),
+    greedy: headline(greedy ?? sampled),
+    ...(Object.keys(sampled.passAtK).length === 0 ? {} : { passAtK: sampled.passAtK }),
+    ...(failures.length === 0 ? {} : { failures }),
+    says: {
+      prompt: says?.prompt ?? '',
+      completion: says?.completion ?? '',
+      answer: says?.answer ?? '',
+      reward: says?.reward ?? null,
+    },
+  };
+}

@@ -1,0 +1,245 @@
+import { Command, Option } from 'commander';
+import { setTimeout as delay } from 'node:timers/promises';
+import { RatchetError } from '../../core/errors.ts';
+import { type CheckpointFigures, checkpointCurves } from '../../core/eval/checkpoint-curve.ts';
+import type { EvaluationResult } from '../../core/eval/evaluation.ts';
+import { measuredRow, rewardRow } from '../../core/eval/measured-row.ts';
+import { rewardsByExample } from '../../core/eval/regression.ts';
+import { readSteps, type StepChoice } from '../../core/eval/select-steps.ts';
+import { layout } from '../../core/layout.ts';
+import type { RolloutRow } from '../../core/rl/rollout.ts';
+import type { JsonValue } from '../../core/spec/run-spec.ts';
+import {
+  type CheckpointPlan,
+  type CheckpointSubject,
+  planCheckpoints,
+} from '../../activities/evaluation/checkpoint-evaluations.ts';
+import { evaluationKeys } from '../../activities/evaluation/evaluation-store.ts';
+import { type RunPlace, storeOf } from '../../activities/run-access.ts';
+import { loadEvaluations } from '../../backends/configs/load-evaluations.ts';
+import { decodeJson, decodeRows, encodeJson } from '../../backends/store/objects.ts';
+import { tellingOptions } from '../audience.ts';
+import { findRunFolder } from '../run-place.ts';
+import { storeOption } from '../store-option.ts';
+import { checkpointLines } from './checkpoint-table.ts';
+import { type EvalRunOptions, settingsOf } from './run-options.ts';
+import { type EvaluationStage, onStage } from './stage.ts';
+import { evaluationTeller } from './teller.ts';
+import { isRunning } from './watch-evaluation.ts';
+
+export interface CheckpointOptions extends Pick<
+  EvalRunOptions,
+  | 'envArgs'
+  | 'numExamples'
+  | 'rolloutsPerExample'
+  | 'maxTokens'
+  | 'temperature'
+  | 'samplingArgs'
+  | 'maxConcurrent'
+  | 'store'
+  | 'json'
+  | 'builtin'
+> {
+  readonly steps?: string;
+  readonly evalBase: boolean;
+  readonly env?: readonly string[];
+  readonly backfill?: boolean;
+  readonly watcher?: boolean;
+  readonly atOnce?: string;
+  readonly dryRun?: boolean;
+}
+
+const help = `
+Examples:
+  ratchet eval checkpoints my-run                                       as its [eval] says; what it evaluated itself is only read
+  ratchet eval checkpoints my-run --steps 10,50,100 --env gsm8k -n 200 -r 4
+  ratchet eval checkpoints my-run --backfill                            as last time, of all checkpoints: those that are new are evaluated
+  ratchet eval checkpoints my-run --env gsm8k --watcher                 until the run ends, each new one when it is sealed
+
+Every checkpoint is evaluated once for the same settings, whoever asks and however often; a run that was rewound is evaluated as it stands.
+`;
+
+/** `ratchet eval checkpoints RUN`. */
+export const checkpointsCommand: Command = withCheckpointOptions(new Command('checkpoints'))
+  .description('evaluate the checkpoints of a run: a table and a curve')
+  .argument('<run>')
+  .addHelpText('after', help)
+  .action(async (run: string, options: CheckpointOptions) => {
+    process.exitCode = await evaluateCheckpoints(run, options);
+  });
+
+function withCheckpointOptions(command: Command): Command {
+  const each = (value: string, before: readonly string[] = []): string[] => [...before, ...value.split(',')];
+  command
+    .option('--steps <list>', 'these alone: 10,50,100 (default: all that are sealed)')
+    .option('--no-eval-base', 'leave the base model, v0, out')
+    .addOption(
+      new Option('--env <id>', 'what they are evaluated on, one or several (default: as [eval] of the run)').argParser(
+        each,
+      ),
+    ) // prettier-ignore
+    .option('-a, --env-args <json>', "the environment's arguments")
+    .option('-n, --num-examples <n>', 'held-out examples, -1 = all')
+    .option('-r, --rollouts-per-example <n>', 'rollouts of each')
+    .option('-c, --max-concurrent <n>', 'rollouts at once, of each evaluation')
+    .option('-t, --max-tokens <n>', 'tokens of each turn')
+    .option('-T, --temperature <x>', 'of the sampling')
+    .option('-S, --sampling-args <json>', 'further sampling parameters')
+    .option('--builtin', 'OWNER/NAME is the environment NAME that comes with Ratchet')
+    .option('--at-once <n>', 'checkpoints side by side; 1 where a server holds one version at a time (default: 4)')
+    .option('--backfill', 'with the settings of last time')
+    .option('--watcher', 'wait for further checkpoints until the run ends')
+    .option(...storeOption)
+    .option(...tellingOptions.json)
+    .option('--dry-run', 'say what would be evaluated');
+  return command;
+}
+
+/** What is kept of a call for `--backfill`. */
+interface Remembered {
+  readonly subject: CheckpointSubject;
+}
+
+const rememberedKey = `${layout.allEvaluations('main')}checkpoints.json`;
+
+export async function evaluateCheckpoints(run: string, options: CheckpointOptions): Promise<number> {
+  const teller = evaluationTeller(options);
+  const place = await findRunFolder(run, options.store);
+  const choice = choiceOf(options);
+  const subject = await subjectOf(place, options);
+  const plan = await planCheckpoints(place, choice, subject);
+  if (plan.missing.length > 0) {
+    throw new RatchetError(
+      'RunNotFound',
+      `--steps: ${run} has no sealed checkpoint of ${plan.missing.join(', ')}; it has ${plan.sealed.join(', ') || 'none yet'}.`,
+    );
+  }
+  const title = (count: number): string => `${count} evaluations of checkpoints of ${run}`;
+  if (options.dryRun) {
+    teller.say(title(plan.evaluations.length));
+    for (const { environment, step, input } of plan.evaluations) {
+      teller.say(`  v${step} on ${environment}: ${input.numExamples < 0 ? 'all' : input.numExamples} examples × ${input.rolloutsPerExample}`); // prettier-ignore
+    }
+    return 0;
+  }
+  await storeOf(place).put(rememberedKey, encodeJson({ subject } satisfies Remembered));
+  const atOnce = options.atOnce === undefined ? undefined : readAtOnce(options.atOnce);
+  return onStage({ storeUri: place.store, keys: [], teller }, async (stage) => {
+    const figures = new Map<string, CheckpointFigures>();
+    const told = new Set<string>();
+    const isLast = async (): Promise<boolean> => !options.watcher || !(await isRunning(stage.client, run));
+    for (let next: CheckpointPlan = plan; ; next = await planCheckpoints(place, choice, subject)) {
+      const isOver = await isLast();
+      const { fresh, left } = await notByTheRun(stage, next, figures, told, teller.say);
+      if (fresh.length > 0) {
+        const input = { inputs: fresh.map((one) => one.input), names: fresh.map((one) => one.name), title: title(fresh.length), atOnce }; // prettier-ignore
+        const results = await stage.evaluate(`${run}.eval.checkpoints`, input);
+        if (results === null) return stage.interrupted.aborted ? 130 : 1;
+        for (const [i, result] of results.entries())
+          figures.set(fresh[i]!.name, await figuresOf(fresh[i]!.step, result));
+      }
+      if (isOver && left === 0) break;
+      await delay(left > 0 ? 1_000 : 5_000, undefined, { signal: stage.interrupted }).catch(() => undefined);
+      if (stage.interrupted.aborted) break;
+    }
+    const curves = checkpointCurves(run, [...figures.values()]);
+    teller.print(checkpointLines(curves, { hasUnicode: true }).join('\n'));
+    return stage.interrupted.aborted ? 130 : 0;
+  });
+}
+
+/** Those that are to be evaluated now; what the run itself is evaluating is waited for. */
+async function notByTheRun(
+  { client }: EvaluationStage,
+  { evaluations }: CheckpointPlan,
+  known: ReadonlyMap<string, CheckpointFigures>,
+  told: Set<string>,
+  say: (line: string) => void,
+): Promise<{ readonly fresh: CheckpointPlan['evaluations']; readonly left: number }> {
+  const fresh = [];
+  let left = 0;
+  for (const evaluation of evaluations) {
+    if (known.has(evaluation.name)) continue;
+    if (evaluation.online !== null && (await isRunning(client, evaluation.online))) {
+      if (!told.has(evaluation.name)) say(`v${evaluation.step} on ${evaluation.environment} is being evaluated by the run itself; it is waited for`); // prettier-ignore
+      told.add(evaluation.name);
+      left += 1;
+      continue;
+    }
+    fresh.push(evaluation);
+  }
+  return { fresh, left };
+}
+
+export async function figuresOf(step: number, result: EvaluationResult): Promise<CheckpointFigures> {
+  const { environment, avgReward, passAtK, failed, rollouts, place } = result;
+  const key = evaluationKeys.results(place);
+  const rows = decodeRows<RolloutRow>((await storeOf(place).read(key)) ?? Buffer.of(), key);
+  const measured = rows.filter((row) => measuredRow(row).reward !== null).map(rewardRow);
+  return { step, environment, reward: avgReward, passAtK, failed, rollouts, rewards: rewardsByExample(measured) };
+}
+
+export function choiceOf({ steps, evalBase }: CheckpointOptions): StepChoice {
+  const listed = steps === undefined ? null : readSteps(steps);
+  if (steps !== undefined && listed === null) {
+    throw new RatchetError('ConfigInvalid', `--steps: expected steps with commas between them, as in 10,50,100; got ${JSON.stringify(steps)}.`); // prettier-ignore
+  }
+  return { steps: listed, includesBase: evalBase };
+}
+
+async function subjectOf(place: RunPlace, options: CheckpointOptions): Promise<CheckpointSubject> {
+  const settings = settingsOf(options);
+  const isSaid = options.env !== undefined || Object.keys(settings).length > 0;
+  if (options.backfill) {
+    if (isSaid) throw new RatchetError('ConfigInvalid', '--backfill evaluates as last time did: leave --env, -n and the others out, or --backfill.'); // prettier-ignore
+    const bytes = await storeOf(place).read(rememberedKey);
+    if (bytes) return decodeJson<Remembered>(bytes, rememberedKey).subject;
+  }
+  if (options.env !== undefined) return plannedSubject(options.env, settings, options);
+  const { num_examples: n, rollouts_per_example: r, ...rest } = settings;
+  const sampling = samplingFields(rest);
+  return {
+    kind: 'own',
+    settings: {
+      ...(n === undefined ? {} : { numExamples: Number(n) }),
+      ...(r === undefined ? {} : { rolloutsPerExample: Number(r) }),
+      ...(sampling === null ? {} : { sampling }),
+    },
+  };
+}
+
+function samplingFields(settings: Record<string, JsonValue>): Record<string, JsonValue> | null {
+  const { max_tokens, temperature, sampling = {}, ...others } = settings;
+  const foreign = Object.keys(others);
+  if (foreign.length > 0) {
+    throw new RatchetError('ConfigInvalid', `${foreign.join(', ')}: of environments that --env names; without it the run's own [eval] is evaluated.`); // prettier-ignore
+  }
+  const fields = {
+    ...(max_tokens === undefined ? {} : { max_tokens }),
+    ...(temperature === undefined ? {} : { temperature }),
+    ...(sampling as Record<string, JsonValue>),
+  };
+  return Object.keys(fields).length === 0 ? null : fields;
+}
+
+/** Environments by their ids. */
+export async function plannedSubject(
+  environments: readonly string[],
+  settings: Record<string, JsonValue>,
+  { builtin }: Pick<CheckpointOptions, 'builtin'>,
+): Promise<Extract<CheckpointSubject, { kind: 'planned' }>> {
+  const ids = environments.map((id) => id.trim()).filter((id) => id !== '');
+  const text = ids.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
+  const over = { ...settings, model: 'checkpoint', provider: 'local' };
+  const loaded = await loadEvaluations(text, 'command line', {
+    projectFolder: process.cwd(),
+    over,
+    builtin: builtin === true,
+  });
+  return { kind: 'planned', evaluations: loaded.evaluations.map(({ input }) => input) };
+}
+
+function readAtOnce(text: string): number {
+  if (/^[1-9]\d{0,3}$/.test(text)) return Number(text);
+  throw new RatchetError('ConfigInvalid', `--at-once: expected a number from 1, got ${JSON.stringify(text)}.`);
+}

@@ -1,0 +1,217 @@
+import path from 'node:path';
+import { type Client, ScheduleAlreadyRunning, ScheduleNotFoundError, type ScheduleSummary } from '@temporalio/client';
+import { Command, Option } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import { taskQueues, workflowIdPattern } from '../../core/names.ts';
+import { regressionActions } from '../../core/spec/eval-words.ts';
+import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
+import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
+import { findRunFolder } from '../run-place.ts';
+import { storeOption } from '../store-option.ts';
+import { withTemporal } from '../with-temporal.ts';
+
+interface ScheduleOptions {
+  readonly every?: string;
+  readonly cron?: readonly string[];
+  readonly run?: string;
+  readonly onRegression: EvaluateNewestInput['onRegression'];
+  readonly name?: string;
+  readonly catchUp: string;
+  readonly store?: string;
+}
+
+const help = `
+Examples:
+  ratchet eval schedule configs/eval/suite.toml --every 1h --run my-run     the newest sealed checkpoint of my-run, each hour
+  ratchet eval schedule --run my-run --every 30m --on-regression pause      as the run's own [eval] says
+  ratchet eval schedule nightly.toml --cron '0 3 * * *'                     the models that the file names, at 3:00 UTC
+  ratchet eval schedule list
+
+One that is still at work when the next is due keeps it from beginning; one that fails pauses the schedule. A checkpoint that was
+evaluated before costs nothing. It is a Temporal Schedule: \`ratchet temporal schedule describe --schedule-id ID\` shows it as well. It is
+carried out while a stack runs: \`ratchet dev\`, a run in training, or a cluster.
+`;
+
+/** `ratchet eval schedule`. */
+export const scheduleCommand: Command = new Command('schedule')
+  .description('evaluate on a schedule what is newest of a run, or the models of a file')
+  .argument('[file]', 'a TOML file with [[eval]]; with --run its models are of no matter')
+  .option('--every <time>', 'as in 30m, 6h, 1d')
+  .addOption(
+    new Option('--cron <expression>', 'minute, hour, day, month, weekday, in UTC').argParser(
+      (value: string, before: readonly string[] | undefined) => [...(before ?? []), value],
+    ),
+  ) // prettier-ignore
+  .option('--run <run>', 'the run whose newest sealed checkpoint is evaluated')
+  .addOption(
+    new Option(
+      '--on-regression <action>',
+      'when it is worse than the best before it beyond chance, what becomes of the run',
+    )
+      .choices(regressionActions)
+      .default('flag'),
+  )
+  .option('--name <id>', 'of the schedule (default: eval.FILE.RUN)')
+  .option('--catch-up <time>', 'how late it may still begin when nothing ran at its time', '10m')
+  .option(...storeOption)
+  .addHelpText('after', help)
+  .action(create)
+  .addCommand(new Command('list').description('all schedules of evaluations').action(list))
+  .addCommand(
+    one('pause', 'begin no more until it is resumed', (client, id) =>
+      handleOf(client, id).pause('ratchet eval schedule pause'),
+    ),
+  ) // prettier-ignore
+  .addCommand(one('resume', 'go on', (client, id) => handleOf(client, id).unpause('ratchet eval schedule resume')))
+  .addCommand(one('trigger', 'evaluate once, now', (client, id) => handleOf(client, id).trigger()))
+  .addCommand(one('delete', 'take it down; what was evaluated stays', (client, id) => handleOf(client, id).delete()));
+
+async function create(file: string | undefined, options: ScheduleOptions): Promise<void> {
+  const { every, cron = [], run } = options;
+  if (every === undefined && cron.length === 0) {
+    throw new RatchetError('ConfigInvalid', "Say when: --every 1h, or --cron '0 3 * * *'.");
+  }
+  if (file === undefined && run === undefined) {
+    throw new RatchetError('ConfigInvalid', 'Say what: a file with [[eval]], --run RUN, or both.');
+  }
+  const input = await inputOf(file, options);
+  const stem = file === undefined ? [] : [path.basename(file, '.toml').replaceAll(/[^\w.-]+/g, '-')];
+  const id = options.name ?? ['eval', ...stem, ...(run === undefined ? [] : [run])].join('.');
+  if (!workflowIdPattern.test(id)) throw new RatchetError('ConfigInvalid', `--name: expected letters, digits and . _ : + @ -; got ${JSON.stringify(id)}.`); // prettier-ignore
+  await withTemporal(async (client) => {
+    try {
+      await client.schedule.create({
+        scheduleId: id,
+        spec: {
+          ...(every === undefined ? {} : { intervals: [{ every: milliseconds('--every', every) }] }),
+          cronExpressions: [...cron],
+        },
+        action: {
+          type: 'startWorkflow',
+          workflowType: 'evaluateNewest',
+          taskQueue: taskQueues.orchestrator,
+          args: [input],
+          workflowId: id,
+          workflowTaskTimeout: '5s',
+          staticSummary: describe(input),
+        },
+        policies: { overlap: 'SKIP', catchupWindow: milliseconds('--catch-up', options.catchUp), pauseOnFailure: true },
+        memo: { ratchet_eval: input },
+      });
+    } catch (error) {
+      if (!(error instanceof ScheduleAlreadyRunning)) throw error;
+      throw new RatchetError('ConfigInvalid', `There is a schedule ${id} already: take it down with ratchet eval schedule delete ${id}, or give this one another --name.`, { cause: error }); // prettier-ignore
+    }
+    const { info } = await handleOf(client, id).describe();
+    const [next] = info.nextActionTimes;
+    say(`${id}: ${describe(input)}, first at ${next === undefined ? 'no time' : timeOf(next)}`);
+    say(`now, too: ratchet eval schedule trigger ${id}`);
+  });
+}
+
+/** What is wrong with the file is said now, and not in an hour. */
+async function inputOf(
+  file: string | undefined,
+  { run, onRegression, store }: ScheduleOptions,
+): Promise<EvaluateNewestInput> {
+  if (file !== undefined) {
+    const over = run === undefined ? {} : { model: run, provider: 'local' };
+    await loadEvaluationFile(file, { projectFolder: process.cwd(), over });
+  }
+  if (run === undefined && onRegression !== 'flag') {
+    throw new RatchetError('ConfigInvalid', `--on-regression ${onRegression}: of a run that --run names; without one there is nothing to ${onRegression}.`); // prettier-ignore
+  }
+  const place = run === undefined ? null : await findRunFolder(run, store);
+  return { config: file === undefined ? null : path.resolve(file), run: place, onRegression };
+}
+
+function describe({ config, run }: EvaluateNewestInput): string {
+  const what = config === null ? 'its [eval]' : path.basename(config);
+  return run === null ? `the models of ${what}` : `the newest checkpoint of ${run.name} on ${what}`;
+}
+
+async function list(): Promise<void> {
+  await withTemporal(async (client) => {
+    const rows: string[][] = [];
+    for await (const schedule of client.schedule.list()) {
+      if (schedule.action?.workflowType !== 'evaluateNewest') continue;
+      rows.push(await rowOf(client, schedule));
+    }
+    if (rows.length === 0)
+      return say('no schedules of evaluations; ratchet eval schedule FILE --every 1h --run RUN makes one');
+    say(rows.map(([id, what, next, last]) => `${id}  ${what}\n    next ${next} · last ${last}`).join('\n'));
+  });
+}
+
+async function rowOf(client: Client, { scheduleId, memo, state, info }: ScheduleSummary): Promise<string[]> {
+  const input = memo?.['ratchet_eval'] as EvaluateNewestInput | undefined;
+  const next = state.paused ? `paused${state.note === undefined ? '' : `: ${state.note}`}` : info.nextActionTimes[0];
+  const last = info.recentActions.at(-1);
+  return [
+    scheduleId,
+    input === undefined ? '' : describe(input),
+    next instanceof Date ? timeOf(next) : (next ?? 'never'),
+    last === undefined ? 'not yet' : `${timeOf(last.takenAt)} ${await cameOf(client, last.action.workflow)}`,
+  ];
+}
+
+async function cameOf(
+  client: Client,
+  { workflowId, firstExecutionRunId }: { readonly workflowId: string; readonly firstExecutionRunId: string },
+): Promise<string> {
+  // prettier-ignore
+  const handle = client.workflow.getHandle<typeof evaluateNewest>(workflowId, firstExecutionRunId);
+  const { status } = await handle.describe().catch(() => ({ status: { name: 'UNKNOWN' as const } }));
+  if (status.name !== 'COMPLETED') return status.name.toLowerCase();
+  const { step, results, regressions }: EvaluatedNewest = await handle.result();
+  const figures = results.map(({ environment, avgReward }) => `${environment} ${avgReward?.toFixed(3) ?? '–'}`);
+  return [...(step === null ? [] : [`v${step}`]), ...figures, ...(regressions.length > 0 ? ['REGRESSION'] : [])].join(
+    ' ',
+  );
+}
+
+function one(name: string, description: string, work: (client: Client, id: string) => Promise<unknown>): Command {
+  return new Command(name)
+    .description(description)
+    .argument('<schedule>')
+    .action(async (id: string) => {
+      await withTemporal(async (client) => {
+        await work(client, id).catch((error: unknown) => {
+          if (!(error instanceof ScheduleNotFoundError)) throw error;
+          throw new RatchetError('RunNotFound', `There is no schedule ${id}. ratchet eval schedule list shows those there are.`, { cause: error }); // prettier-ignore
+        });
+        say(`${id}: ${said[name as keyof typeof said]}`);
+      });
+    });
+}
+
+const said = {
+  pause: 'paused',
+  resume: 'goes on',
+  trigger: 'evaluates now, unless it is at work already',
+  delete: 'taken down',
+};
+
+function handleOf(client: Client, id: string) {
+  return client.schedule.getHandle(id);
+}
+
+const units = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
+
+/** `90s`, `30m`, `6h`, `1d`. */
+export function milliseconds(option: string, text: string): number {
+  const [, count, unit] = /^(\d{1,6})([smhd])$/.exec(text.trim()) ?? [];
+  if (count !== undefined && Number(count) > 0) return Number(count) * units[unit as keyof typeof units];
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${option}: expected a time as in 90s, 30m, 6h or 1d; got ${JSON.stringify(text)}.`,
+  );
+}
+
+function timeOf(time: Date): string {
+  return `${time.toISOString().slice(0, 16).replace('T', ' ')} UTC`;
+}
+
+function say(text: string): void {
+  process.stdout.write(`${text}\n`);
+}

@@ -1,0 +1,67 @@
+import type { Client } from '@temporalio/client';
+import { taskQueues } from '../../core/names.ts';
+import type { EvaluationResult, EvaluationsInput } from '../../core/eval/evaluation.ts';
+import type { evaluate } from '../../workflows/evaluate.ts';
+import { openPlace } from '../commands/train.ts';
+import { connect, temporalOf } from '../connection.ts';
+import { watchStack, whenLeft } from '../watch-run.ts';
+import type { EvaluationTeller } from './teller.ts';
+import { watchEvaluation } from './watch-evaluation.ts';
+
+/** Where evaluations of this command are carried out, until it is closed. */
+export interface EvaluationStage {
+  readonly client: Client;
+  readonly interrupted: AbortSignal;
+  /** Starts them, or attaches to those of that name, and tells of them until they end; null where they were left or failed. */
+  evaluate(workflowId: string, input: EvaluationsInput): Promise<readonly EvaluationResult[] | null>;
+}
+
+/** Starts the stack of this folder where none runs, does `work`, and ends what it started. Returns an exit code. */
+export async function onStage(
+  {
+    storeUri,
+    keys,
+    teller,
+  }: { readonly storeUri: string; readonly keys: readonly string[]; readonly teller: EvaluationTeller },
+  work: (stage: EvaluationStage) => Promise<number>,
+): Promise<number> {
+  const projectFolder = process.cwd();
+  const { interrupted, stop: stopListening } = whenLeft();
+  const needs = { storeUri, workersSee: keys };
+  const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
+  if (!stage) return 130;
+  const { client, close } = await connect(temporalOf(stage, stage.address));
+  const watched = watchStack(projectFolder, stage.pid);
+  try {
+    return await work({
+      client,
+      interrupted: interrupted.signal,
+      async evaluate(workflowId, input) {
+        const handle = await client.workflow.start<typeof evaluate>('evaluate', {
+          workflowId,
+          taskQueue: taskQueues.orchestrator,
+          args: [input],
+          workflowIdConflictPolicy: 'USE_EXISTING',
+          workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+          workflowTaskTimeout: '5s',
+          staticSummary: input.title,
+        });
+        const exitCode = await watchEvaluation(handle, {
+          // One table for all of them instead of a page for each.
+          teller: { ...teller, print: () => undefined },
+          hasOwnStack: stage.stack !== null,
+          endsWithUs: false,
+          interrupted: interrupted.signal,
+          gone: watched.gone,
+          abbreviated: true,
+        });
+        return exitCode === 0 ? (await handle.result()).results : null;
+      },
+    });
+  } finally {
+    watched.stop();
+    stopListening();
+    await close();
+    await stage.stack?.stop();
+  }
+}

@@ -1,0 +1,97 @@
+import { existsSync } from 'node:fs';
+import { readdir } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import { type CheckpointFigures, checkpointCurves } from '../../core/eval/checkpoint-curve.ts';
+import { selectSteps } from '../../core/eval/select-steps.ts';
+import { ModelServer } from '../../backends/inference/model-server.ts';
+import { choosePlace, newEvaluationId } from '../../backends/configs/evaluation-folders.ts';
+import { loadEvaluations } from '../../backends/configs/load-evaluations.ts';
+import { resolveStoreUri } from '../../backends/store/index.ts';
+import { type CheckpointOptions, choiceOf, evaluateCheckpoints, figuresOf } from './checkpoints.ts';
+import { checkpointLines } from './checkpoint-table.ts';
+import { settingsOf } from './run-options.ts';
+import { onStage } from './stage.ts';
+import { evaluationTeller } from './teller.ts';
+
+export interface WeightsOptions extends CheckpointOptions {
+  readonly weightsDir: string;
+  readonly baseUrl?: string | undefined;
+  readonly model?: string | undefined;
+}
+
+/**
+ * prime-rl's `uv run eval --client.base-url U --weights-dir D`: the weights of a run of Ratchet are its checkpoints; other folders with
+ * `step_N/` are loaded one after another by the server at U, which prime-rl's and ours can do (`/update_weights`).
+ */
+export async function evaluateWeights(options: WeightsOptions): Promise<number> {
+  const folder = path.resolve(options.weightsDir);
+  const run = path.dirname(folder);
+  if (existsSync(path.join(run, 'run.json'))) {
+    return evaluateCheckpoints(path.basename(run), { ...options, store: `file:${path.dirname(run)}` });
+  }
+  return evaluateFolder(folder, options);
+}
+
+async function evaluateFolder(folder: string, options: WeightsOptions): Promise<number> {
+  const { baseUrl, model, env = [] } = options;
+  if (baseUrl === undefined || env.length === 0) {
+    throw new RatchetError('ConfigInvalid', `${options.weightsDir} is not the weights folder of a run of Ratchet: --client.base-url names the server that is to load it, --env.id what it is evaluated on.`); // prettier-ignore
+  }
+  const teller = evaluationTeller(options);
+  const found = await stepsIn(folder);
+  const { steps, includesBase } = choiceOf(options);
+  const { chosen, missing } = selectSteps([...found.keys()], { steps, includesBase: false });
+  if (chosen.length === 0 || missing.length > 0) {
+    throw new RatchetError('RunNotFound', `${folder}: expected folders step_N, ${missing.length > 0 ? `also of ${missing.join(', ')}` : 'one at least'}; there are ${[...found.keys()].join(', ') || 'none'}.`); // prettier-ignore
+  }
+  const withBase = includesBase && model !== undefined;
+  if (includesBase && !withBase) teller.say('the base model is left out: --model.name says what the server calls it');
+  const server = new ModelServer({ url: baseUrl, apiKeyVar: null, headers: {}, headersFromEnv: {}, model: null }, { timeoutMs: 600_000, provider: 'cpu' }); // prettier-ignore
+  const figures: CheckpointFigures[] = [];
+  const storeUri = resolveStoreUri('file:outputs', process.cwd());
+  return onStage({ storeUri, keys: [], teller }, async (stage) => {
+    // One after another: a server may hold a single version.
+    for (const step of withBase ? [0, ...chosen.filter((step) => step !== 0)] : chosen) {
+      const weights = step === 0 && withBase ? null : found.get(step)!;
+      const name = weights === null ? model! : `${path.basename(folder)}-step_${step}`;
+      if (weights !== null) {
+        teller.say(`${server.root} loads ${weights}`);
+        await server.post('/update_weights', { weight_dir: weights, name });
+      }
+      const inputs = await inputsOf(env, { ...options, baseUrl }, name);
+      const results = await stage.evaluate(`eval.${path.basename(folder)}.${step}`, { inputs, title: `v${step} in ${folder}`, names: env.map((id, i) => `${i}`) }); // prettier-ignore
+      if (results === null) return stage.interrupted.aborted ? 130 : 1;
+      for (const result of results) figures.push(await figuresOf(step, result));
+    }
+    teller.print(checkpointLines(checkpointCurves(folder, figures), { hasUnicode: true }).join('\n'));
+    return 0;
+  });
+}
+
+async function inputsOf(env: readonly string[], options: WeightsOptions & { readonly baseUrl: string }, model: string) {
+  const projectFolder = process.cwd();
+  const text = env.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
+  const { model: _, ...settings } = options;
+  const over = { ...settingsOf(settings), model, api_base_url: options.baseUrl };
+  const { evaluations } = await loadEvaluations(text, 'command line', { projectFolder, over, builtin: options.builtin === true }); // prettier-ignore
+  return Promise.all(
+    evaluations.map(async (one) => {
+      // Other weights under the same name would be another evaluation at the same place.
+      const placing = { projectFolder, goOn: 'never' as const, newId: newEvaluationId(), taken: new Set<string>(), isHeld: () => Promise.resolve(false) }; // prettier-ignore
+      return { ...one.input, results: (await choosePlace(one, placing)).place };
+    }),
+  );
+}
+
+/** Folders `step_N` and where they are. */
+async function stepsIn(folder: string): Promise<Map<number, string>> {
+  const names = await readdir(folder).catch((cause: unknown) => {
+    throw new RatchetError('RunNotFound', `--weights-dir: ${folder} cannot be read.`, { cause });
+  });
+  const steps = names.flatMap((name): [number, string][] => {
+    const step = /^step_(\d+)$/.exec(name)?.[1];
+    return step === undefined ? [] : [[Number(step), path.join(folder, name)]];
+  });
+  return new Map(steps.sort(([a], [b]) => a - b));
+}

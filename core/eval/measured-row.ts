@@ -1,0 +1,34 @@
+import type { MeasuredRollout } from '../rl/metrics.ts';
+import type { RolloutRow } from '../rl/rollout.ts';
+import type { JsonValue } from '../spec/run-spec.ts';
+
+/** What is measured of a rollout, of its row in `results.jsonl`. */
+export function measuredRow(row: RolloutRow): MeasuredRollout {
+  const { reward, metrics, completion, token_usage: usage, ratchet } = row;
+  const outcome = fieldOf(ratchet, 'outcome');
+  const tokens = fieldOf(usage, 'output_tokens');
+  return {
+    reward: typeof reward === 'number' ? reward : null,
+    outcome: typeof outcome === 'string' ? outcome : typeof reward === 'number' ? 'ok' : 'infra_failure',
+    tokens: typeof tokens === 'number' ? tokens : 0,
+    turns: Array.isArray(completion) ? completion.filter((said) => fieldOf(said, 'role') === 'assistant').length : 1,
+    metrics: numbersIn(metrics),
+  };
+}
+
+/** Whose example it is, and its reward; for `rewardsByExample`. */
+export function rewardRow(row: RolloutRow): { example_id: number; reward: number | null } {
+  const { example_id: id, reward } = row;
+  return { example_id: Number(id ?? 0), reward: typeof reward === 'number' ? reward : null };
+}
+
+function fieldOf(value: JsonValue | undefined, key: string): JsonValue | undefined {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? value[key] : undefined;
+}
+
+function numbersIn(value: JsonValue | undefined): Record<string, number> {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return {};
+  return Object.fromEntries(
+    Object.entries(value).filter((entry): entry is [string, number] => typeof entry[1] === 'number'),
+  );
+}

@@ -1,0 +1,31 @@
+/** Which checkpoints to evaluate. */
+export interface StepChoice {
+  /** These alone; null = all there are. */
+  readonly steps: readonly number[] | null;
+  /** Whether v0, the base model, is among them unless it is named. */
+  readonly includesBase: boolean;
+}
+
+/** Ascending. `missing` are steps that were asked for and have no checkpoint. */
+export function selectSteps(
+  sealed: readonly number[],
+  { steps, includesBase }: StepChoice,
+): { readonly chosen: readonly number[]; readonly missing: readonly number[] } {
+  const ascending = (list: Iterable<number>): number[] => [...new Set(list)].sort((a, b) => a - b);
+  const there = new Set(sealed);
+  if (steps === null) {
+    return { chosen: ascending(sealed).filter((step) => includesBase || step !== 0), missing: [] };
+  }
+  // As prime-rl has it: the base model is measured beside the steps that are named.
+  const wanted = ascending(includesBase && there.has(0) ? [0, ...steps] : steps);
+  return { chosen: wanted.filter((step) => there.has(step)), missing: wanted.filter((step) => !there.has(step)) };
+}
+
+/** `10,50,100` → steps; null where it is no list of them. */
+export function readSteps(text: string): number[] | null {
+  const steps = text
+    .replace(/^\[|\]$/g, '')
+    .split(',')
+    .map((part) => part.trim());
+  return steps.every((part) => /^\d{1,9}$/.test(part)) ? steps.map(Number) : null;
+}

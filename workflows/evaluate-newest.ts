@@ -1,0 +1,105 @@
+import {
+  executeChild,
+  getExternalWorkflowHandle,
+  ParentClosePolicy,
+  setCurrentDetails,
+  upsertMemo,
+  workflowInfo,
+} from '@temporalio/workflow';
+import type { EvaluationResult } from '../core/eval/evaluation.ts';
+import { describeRegression, type Regression } from '../core/eval/regression.ts';
+import { memoKeys, versionName } from '../core/names.ts';
+import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import type { EvalSpec } from '../core/spec/run-spec.ts';
+import { evaluationDesk } from './activity-options.ts';
+import { evaluate } from './evaluate.ts';
+import { type FoundRegression, regressionFoundSignal } from './messages.ts';
+
+/** What a schedule evaluates each time. */
+export interface EvaluateNewestInput {
+  /** A file of evaluations; null = as the run's own `[eval]` says. */
+  readonly config: string | null;
+  /** The run whose newest sealed checkpoint is evaluated, and its store; null = the model that the file names. */
+  readonly run: { readonly name: string; readonly store: string } | null;
+  readonly onRegression: EvalSpec['onRegression'];
+}
+
+/** What came of one time. */
+export interface EvaluatedNewest {
+  /** null = the file's model. */
+  readonly step: number | null;
+  readonly results: readonly Pick<EvaluationResult, 'environment' | 'avgReward' | 'passAtK' | 'rollouts' | 'sampled' | 'folder'>[]; // prettier-ignore
+  /** One line for each environment that got worse. */
+  readonly regressions: readonly string[];
+}
+
+/**
+ * Evaluates what is newest, as a Temporal Schedule asks for it again and again, and holds it against the best before. A checkpoint that was
+ * evaluated before costs nothing; one that is worse raises a flag, here and at its run, and pauses or stops the run where that is asked for.
+ */
+export async function evaluateNewest(input: EvaluateNewestInput): Promise<EvaluatedNewest> {
+  const { workflowId } = workflowInfo();
+  const { config, run } = input;
+  const child = { workflowId: `${workflowId}.evaluations`, parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL };
+  if (run === null) {
+    const { results } = await executeChild(evaluate, { ...child, args: [{ config: config! }] });
+    return judged(results.map((result) => ({ result, version: null })));
+  }
+  const planned = await evaluationDesk.planNewest.executeWithOptions({ summary: run.name }, [{ run, config }]);
+  const { results } = await executeChild(evaluate, {
+    ...child,
+    args: [
+      {
+        inputs: planned.map(({ input: one }) => one),
+        names: planned.map(({ name }) => name),
+        title: `the newest checkpoint of ${run.name}`,
+      },
+    ],
+  });
+  return judged(results.map((result, i) => ({ result, version: versionIn(planned[i]!.input.model) })));
+
+  async function judged(
+    evaluated: readonly {
+      readonly result: EvaluationResult;
+      readonly version: { readonly run: RunHandle; readonly policy: PolicyVersion } | null;
+    }[],
+  ): Promise<EvaluatedNewest> {
+    const lines: string[] = [];
+    for (const { result, version } of evaluated) {
+      const { environment, model } = result;
+      const regression = await evaluationDesk.judgeEvaluation.executeWithOptions({ summary: environment }, [
+        { result, version },
+      ]);
+      if (regression?.isWorse !== true) continue;
+      const name = version === null ? model : versionName(version.policy);
+      lines.push(describeRegression(environment, name, regression));
+      if (version) await tellRun({ environment, version: name, step: version.policy.step, regression });
+    }
+    if (lines.length > 0) upsertMemo({ [memoKeys.regression]: lines });
+    const step = evaluated[0]?.version?.policy.step ?? null;
+    setCurrentDetails(
+      [...lines, ...evaluated.map(({ result }) => lineOf(result))].map((line) => `- ${line}`).join('\n'),
+    );
+    return { step, results: evaluated.map(({ result }) => smallOf(result)), regressions: lines };
+  }
+
+  /** One that has ended needs no word: the flag stands here. */
+  async function tellRun(found: Omit<FoundRegression, 'action'> & { readonly regression: Regression }): Promise<void> {
+    await getExternalWorkflowHandle(run!.name)
+      .signal(regressionFoundSignal, { ...found, action: input.onRegression })
+      .catch(() => undefined);
+  }
+}
+
+function versionIn(model: EvaluationModel) {
+  return model.kind === 'version' ? { run: model.run, policy: model.policy } : null;
+}
+type EvaluationModel = Awaited<ReturnType<typeof evaluationDesk.planNewest>>[number]['input']['model'];
+
+function lineOf({ environment, model, avgReward, rollouts }: EvaluationResult): string {
+  return `${environment} with ${model}: ${avgReward?.toFixed(3) ?? '–'} over ${rollouts} rollouts`;
+}
+
+function smallOf({ environment, avgReward, passAtK, rollouts, sampled, folder }: EvaluationResult) {
+  return { environment, avgReward, passAtK, rollouts, sampled, folder };
+}

@@ -1,0 +1,344 @@
+import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
+import {
+  ActivityFailure,
+  CancellationScope,
+  ChildWorkflowCancellationType,
+  ChildWorkflowFailure,
+  condition,
+  getExternalWorkflowHandle,
+  ParentClosePolicy,
+  setHandler,
+  startChild,
+  workflowInfo,
+} from '@temporalio/workflow';
+import type { EvaluationInput, EvaluationNotice, EvaluationResult } from '../core/eval/evaluation.ts';
+import { environmentsDue, type EvaluationVariant, isGreedy, onlineEvaluation } from '../core/eval/online.ts';
+import { describeRegression, type Regression } from '../core/eval/regression.ts';
+import { evaluationLookAgainMs } from '../core/limits.ts';
+import { lineageOf } from '../core/layout.ts';
+import { evaluationWorkflowId, versionName } from '../core/names.ts';
+import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
+import type { EvaluationSummary } from '../activities/index.ts';
+import { opening, orchestratorFor } from './activity-options.ts';
+import { awaitedLater } from './beside.ts';
+import type { evaluate } from './evaluate.ts';
+import { evalLine, evalValues } from './lines.ts';
+import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from './messages.ts';
+import type { Publishing } from './publishing.ts';
+import type { RunDesk } from './run-desk.ts';
+import type { ServerTurns } from './server-turns.ts';
+
+/** One environment's evaluation of one version that is due or under way: what continue-as-new carries of it. */
+export interface PendingEvaluation {
+  readonly environment: string;
+  readonly step: number;
+  /** Known once it is in the store. */
+  readonly policy: PolicyVersion | null;
+  /** When it was due, ISO time. */
+  readonly since: string;
+  /** Whether nothing else may be sampled meanwhile; null until that is known. */
+  readonly isAlone: boolean | null;
+}
+
+interface OnlineEvalOptions {
+  readonly run: RunHandle;
+  readonly spec: RunSpec;
+  readonly desk: RunDesk;
+  readonly publishing: Publishing;
+  readonly turns: ServerTurns;
+  /** The last few that have ended, for the summary. */
+  readonly done: readonly EvaluationSummary[];
+}
+
+type Known = PendingEvaluation & { readonly policy: PolicyVersion };
+type Entry = EvalSpec['environments'][number];
+
+/**
+ * Evaluations beside the loop: a child workflow for each environment and version, which names its version in every request. A child
+ * outlives the execution that asked for it; its results lie in the store, so whatever dies, none is paid for twice.
+ */
+export class OnlineEvals {
+  readonly #options: OnlineEvalOptions;
+  readonly #orchestrator: ReturnType<typeof orchestratorFor>;
+  readonly #pending = new Map<string, PendingEvaluation>();
+  /** By workflow id. */
+  readonly #notices = new Map<string, EvaluationNotice>();
+  readonly #done: EvaluationSummary[];
+  readonly #when: EvalSpec['when'];
+  #work: Promise<void>[] = [];
+  #isLastStepMade = false;
+  /** Those that are left behind, or given up: what comes of them is nobody's. */
+  readonly #left = new Set<string>();
+  #isOneVersionSaid = false;
+  /** Deferred ones go one after another: each is another version. */
+  #deferred: Promise<unknown> = Promise.resolve();
+
+  constructor(options: OnlineEvalOptions) {
+    this.#options = options;
+    this.#orchestrator = orchestratorFor(options.spec);
+    this.#done = [...options.done];
+    this.#when = options.spec.eval?.when ?? null;
+    setHandler(evaluationEndedSignal, (notice) => void this.#notices.set(notice.workflowId, notice));
+    setHandler(regressionFoundSignal, (found) => this.#raise(found));
+    // Children outlive us: those of a run that is cancelled are told so themselves.
+    CancellationScope.current().cancelRequested.catch(() =>
+      CancellationScope.nonCancellable(() => this.#cancel(() => true)),
+    );
+  }
+
+  /** What has ended, oldest first. */
+  get done(): readonly EvaluationSummary[] {
+    return this.#done;
+  }
+
+  /** Steps of which an evaluation is due or under way, ascending: their weights must stay. */
+  get pendingSteps(): number[] {
+    return [...new Set([...this.#pending.values()].map(({ step }) => step))].sort((a, b) => a - b);
+  }
+
+  /** What continue-as-new carries. */
+  carry(): PendingEvaluation[] {
+    return [...this.#pending.values()];
+  }
+
+  isDue(step: number): boolean {
+    return this.#entriesDue(step).length > 0;
+  }
+
+  /** Begins what is due of a committed step; what is under way already goes on. */
+  evaluate(step: number): void {
+    const due = this.#entriesDue(step);
+    // Of one that was due when it was committed, whatever the interval is now.
+    const entries = due.length > 0 ? due : (this.#options.spec.eval?.environments ?? []);
+    for (const { name } of entries) {
+      this.#begin({ environment: name, step, policy: null, since: new Date().toISOString(), isAlone: null });
+    }
+  }
+
+  /** Goes on with what the execution before had begun. */
+  resume(carried: readonly PendingEvaluation[]): void {
+    for (const pending of carried) this.#begin(pending);
+  }
+
+  /** Waits for all of them; those that were deferred are begun now. */
+  async finish(): Promise<void> {
+    this.#isLastStepMade = true;
+    for (let settled = -1; settled !== this.#work.length;) {
+      settled = this.#work.length;
+      await Promise.all(this.#work);
+    }
+    this.#work = [];
+  }
+
+  /** The run goes on from an earlier step: evaluations of later ones are of versions that nobody trains on. */
+  async leaveBehind(lastStep: number): Promise<void> {
+    await this.#cancel((pending) => pending.step > lastStep);
+  }
+
+  async #cancel(isLeft: (pending: PendingEvaluation) => boolean): Promise<void> {
+    const left = [...this.#pending].filter(([, pending]) => isLeft(pending));
+    for (const [key] of left) {
+      this.#pending.delete(key);
+      this.#left.add(key);
+    }
+    const workflows = left.flatMap(([, pending]) => this.#workflowsOf(pending));
+    // One that has ended, or was not begun, needs no word.
+    await Promise.allSettled(workflows.map((id) => getExternalWorkflowHandle(id).cancel()));
+  }
+
+  #workflowsOf({ environment, policy }: PendingEvaluation): string[] {
+    if (policy === null) return [];
+    const { name } = this.#options.spec;
+    const version = { lineage: lineageOf(policy.weights), step: policy.step, replay: policy.replay };
+    return ['', 'greedy'].map((variant) => evaluationWorkflowId(name, environment, version, variant));
+  }
+
+  #entriesDue(step: number): readonly Entry[] {
+    const { spec, desk } = this.#options;
+    return environmentsDue(spec.eval, step, { lastStep: desk.lastStep, overrides: desk.overrides });
+  }
+
+  #begin(pending: PendingEvaluation): void {
+    const entry = this.#options.spec.eval?.environments.find(({ name }) => name === pending.environment);
+    const key = `${pending.environment}@${pending.step}`;
+    if (entry === undefined || this.#pending.has(key)) return; // the run file names it no more
+    this.#pending.set(key, pending);
+    const work = this.#evaluate(key, pending, entry).catch((reason: unknown) => this.#told(key, pending, reason));
+    this.#work.push(awaitedLater(work));
+  }
+
+  async #evaluate(key: string, pending: PendingEvaluation, entry: Entry): Promise<void> {
+    const { turns } = this.#options;
+    const policy = pending.policy ?? (await this.#versionOf(pending.step));
+    if (this.#left.has(key)) return;
+    const known = { ...pending, policy };
+    this.#pending.set(key, known);
+    if (this.#when === 'defer') {
+      if (!this.#isLastStepMade) await condition(() => this.#isLastStepMade || this.#left.has(key));
+      const deferredS = secondsSince(pending.since);
+      return this.#inTurn(() => this.#carryOut(key, known, entry, () => ({ deferred_s: deferredS })));
+    }
+    const isAlone = pending.isAlone ?? (await this.#isAlone(known));
+    if (this.#left.has(key)) return;
+    this.#pending.set(key, { ...known, isAlone });
+    if (!isAlone) return this.#carryOut(key, known, entry, () => ({}));
+    return turns.alone(() => {
+      const startedAt = new Date().toISOString();
+      return this.#carryOut(key, known, entry, () => ({ paused_s: secondsSince(startedAt) }));
+    });
+  }
+
+  async #carryOut(key: string, pending: Known, entry: Entry, costOf: () => Record<string, number>): Promise<void> {
+    if (this.#left.has(key)) return;
+    const { run, spec, desk } = this.#options;
+    const { policy, step } = pending;
+    const version = versionName(policy);
+    const [holder] = this.#workflowsOf(pending) as [string];
+    const summary = `${version} on ${entry.name}`;
+    const sampling = awaitedLater(this.#ended(entry, policy, 'sampled'));
+    const alsoGreedy = isGreedy(spec, entry) ? null : awaitedLater(this.#ended(entry, policy, 'greedy'));
+    const [sampled, greedy] = await desk.waitFor(`eval ${summary}`, Promise.all([sampling, alsoGreedy]));
+    const cost = costOf();
+    if (this.#left.has(key)) return;
+    const recorded = await this.#orchestrator.recordEvaluation.executeWithOptions({ summary }, [
+      { run, policy, holder, sampled, greedy },
+    ]);
+    if (this.#left.has(key)) return;
+    this.#pending.delete(key);
+    this.#done.push(recorded.summary);
+    desk.tell('eval', step, evalLine(recorded.summary, cost), { ...evalValues(recorded.summary), ...cost });
+    this.#judge(entry.name, version, step, recorded.regression);
+  }
+
+  /** Whether nobody may train meanwhile: as it is asked for, or because servers sample from one version only. */
+  async #isAlone(pending: Known): Promise<boolean> {
+    if (this.#when === 'pause') return true;
+    const { run, desk } = this.#options;
+    const { policy } = pending;
+    const [holder] = this.#workflowsOf(pending) as [string];
+    const outcome = await desk.waitFor(
+      `the inference servers to keep ${versionName(policy)} for its evaluation`,
+      this.#orchestrator.holdVersion.executeWithOptions({ summary: `${versionName(policy)} for its evaluation` }, [
+        { run, policy, holder },
+      ]),
+    );
+    const isSingle = outcome === 'single';
+    if (isSingle && !this.#isOneVersionSaid) {
+      this.#isOneVersionSaid = true;
+      const what =
+        this.#when === null
+          ? 'no training rollout is sampled while an evaluation runs ([eval] when = "pause")'
+          : 'an evaluation beside the training has them loaded back and forth ([eval] when = "beside")';
+      desk.tell(
+        'warning',
+        null,
+        `the inference servers sample from one version at a time: ${what}; when = "defer" evaluates after the last step`,
+      );
+    }
+    return isSingle && this.#when === null;
+  }
+
+  #inTurn<T>(work: () => Promise<T>): Promise<T> {
+    const turn = awaitedLater(this.#deferred.then(work));
+    this.#deferred = turn.catch(() => undefined); // whoever awaits it has its failure
+    return turn;
+  }
+
+  async #versionOf(step: number): Promise<PolicyVersion> {
+    const { run, publishing } = this.#options;
+    const replaced = await publishing.of(step);
+    if (replaced?.replay) return replaced;
+    return opening.readVersion.executeWithOptions({ summary: `step ${step}` }, [{ run, step }]);
+  }
+
+  /** The end of a child: of one that we begin, or of one that was begun before and tells us. */
+  async #ended(entry: Entry, policy: PolicyVersion, variant: EvaluationVariant): Promise<EvaluationResult> {
+    const { run, spec } = this.#options;
+    const notify = { workflowId: workflowInfo().workflowId };
+    const { workflowId, input } = onlineEvaluation({ run, spec, policy }, entry, variant, notify);
+    for (;;) {
+      const child = await this.#startChild(workflowId, input);
+      const isNoticed = (): boolean => this.#notices.has(workflowId);
+      const ended = child?.result ?? condition(isNoticed, evaluationLookAgainMs).then(() => null);
+      const result = await Promise.race([ended, condition(isNoticed).then(() => null)]);
+      const notice = this.#notices.get(workflowId);
+      this.#notices.delete(workflowId);
+      if (notice && 'failed' in notice) throw new EvaluationFailed(notice.failed);
+      if (notice) return notice.result;
+      if (result) return result;
+      // Neither we nor it know of its end: begun once more it goes on from the store, or is refused because it is at work.
+    }
+  }
+
+  /** Null where one of that name is at work. */
+  async #startChild(workflowId: string, input: EvaluationInput): Promise<{ result: Promise<EvaluationResult> } | null> {
+    try {
+      const child = await startChild<typeof evaluate>('evaluate', {
+        workflowId,
+        args: [input],
+        parentClosePolicy: ParentClosePolicy.ABANDON,
+        cancellationType: ChildWorkflowCancellationType.ABANDON,
+        workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+        staticSummary: `${input.environment.name} · ${input.model.model}`,
+      });
+      return { result: awaitedLater(child.result().then(({ results }) => results[0]!)) };
+    } catch (error) {
+      if (error instanceof WorkflowExecutionAlreadyStartedError) return null;
+      throw error;
+    }
+  }
+
+  /** An evaluation pauses nothing and ends nothing: what failed of it is said, and can be made up for. */
+  #told(key: string, { environment, step }: PendingEvaluation, reason: unknown): void {
+    if (this.#left.has(key)) return;
+    const isOurs = reason instanceof EvaluationFailed || reason instanceof ChildWorkflowFailure;
+    if (!isOurs && !(reason instanceof ActivityFailure)) throw reason;
+    this.#pending.delete(key);
+    const { spec, desk } = this.#options;
+    desk.tell(
+      'warning',
+      step,
+      `eval v${step} on ${environment} failed: ${rootOf(reason).message} Once that is mended: ratchet eval checkpoints ${spec.name} --steps ${step}`,
+    );
+  }
+
+  #judge(environment: string, version: string, step: number, regression: Regression | null): void {
+    if (regression?.isWorse !== true) return this.#options.desk.noteRegression(environment, null);
+    const action = this.#options.spec.eval?.onRegression ?? 'flag';
+    this.#raise({ environment, version, step, regression, action });
+  }
+
+  /** An evaluation, of the run's own or on a schedule, was worse than the best before it. */
+  #raise({ environment, version, step, regression, action }: FoundRegression): void {
+    const { spec, desk } = this.#options;
+    const { best, reward, difference } = regression;
+    const text = describeRegression(environment, version, regression);
+    desk.noteRegression(environment, { version, step, best: best.name, difference: difference.mean, text });
+    desk.tell('regression', step, text, {
+      environment,
+      reward,
+      best_step: best.step,
+      best_reward: best.reward,
+      difference: difference.mean,
+      low: difference.low,
+      high: difference.high,
+    });
+    if (this.#isLastStepMade || action === 'flag') return;
+    if (action === 'stop') return desk.stopBecause(text);
+    desk.pause(`${text}. Resume to go on, or go back: ratchet rewind ${spec.name} --step ${best.step}`);
+  }
+}
+
+/** What the child said of it. */
+class EvaluationFailed extends Error {}
+
+function secondsSince(time: string): number {
+  return (Date.now() - Date.parse(time)) / 1000;
+}
+
+function rootOf(error: unknown): Error {
+  let root = error instanceof Error ? error : new Error(String(error));
+  while (root.cause instanceof Error) root = root.cause;
+  return root;
+}
