@@ -104,7 +104,6 @@ async function inputOf(
     independentScoring: spec.independentScoring,
     maxRetries: spec.maxRetries,
     standstillS: Math.max(timeoutS ?? 0, evaluationStandstillS),
-    ...(spec.stateColumns.length === 0 ? {} : { stateColumns: spec.stateColumns }),
   };
 }
 
@@ -168,12 +167,13 @@ export async function readRegistry(file: string): Promise<EndpointsSpec | null> 
 }
 
 /** What is read, and has no effect here. */
-function unheeded({ hub, numWorkers, environment, model }: EvaluationSpec): string[] {
+function unheeded({ hub, numWorkers, environment, model, stateColumns }: EvaluationSpec): string[] {
   const { name } = environment;
   const fromState = Object.entries(model.headersFromState).filter(
     ([header, column]) => !(header.toLowerCase() === 'x-session-id' && column === 'trajectory_id'),
   );
   return [
+    ...(stateColumns.length === 0 ? [] : [`${name}: state_columns (${stateColumns.join(', ')}) are not written into the results yet`]), // prettier-ignore
     ...(hub === null ? [] : [`${name}: save_to_hf_hub: nothing is uploaded; the results lie in the folder`]),
     ...(numWorkers === null ? [] : [`${name}: num_workers has no effect: RATCHET_PYTHON_CHILDREN says how many Python processes a worker has`]), // prettier-ignore
     ...(fromState.length === 0 ? [] : [`${name}: headers from the state (${fromState.map(([header]) => header).join(', ')}) are not sent, but X-Session-ID, which names the rollout`]), // prettier-ignore

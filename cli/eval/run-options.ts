@@ -81,7 +81,7 @@ export function evalRunCommand(): Command {
     .option('--max-retries <n>', 'of a rollout that its environment spoiled (default: 3)')
     .option('-o, --output-dir <folder>', 'where results go: evals/ENV--MODEL/ID below it (default: outputs)')
     .option('--eval-name <name>', 'in place of the environment in the name of the folder')
-    .option('-C, --state-columns <names>', "further columns of a verifiers environment's results")
+    .option('-C, --state-columns <names>', 'known, and not written yet')
     .option(
       '-R, --resume [path]',
       'go on with an evaluation: the newest that has something left to do, or one by its folder',

@@ -127,6 +127,6 @@ describe('a pace', () => {
     await pace.next(over.signal);
     const waiting = pace.next(over.signal);
     over.abort(new Error('given up'));
-    await assert.rejects(waiting, /given up/);
+    await assert.rejects(waiting!, /given up/);
   });
 });

@@ -89,23 +89,6 @@ describe('a command line that trains', () => {
   });
 });
 
-describe('a command line whose feature is still to come is known, and says so', () => {
-  const lines = [
-    'eval run vf-musique -m Qwen/Qwen2.5-7B-Instruct -b http://0.0.0.0:8007/v1',
-    'eval run vf-musique -m gpt-5-nano',
-    'eval --client.base-url http://localhost:8007/v1 --weights-dir outputs/weights --env.id my-env',
-    'eval --weights-dir outputs/weights --steps 10,50,100 --no-eval-base',
-  ];
-  for (const line of lines) {
-    test(`ratchet ${line}`, async () => {
-      const { code, out, err } = await typed(`${line} --dry-run`);
-      assert.deepEqual([code, out], [2, '']);
-      assert.match(err, /^ratchet \w+(?: \w+)? is still to come\. What there is today:\n {2}/);
-      assert.doesNotMatch(err, /\n\s+at /);
-    });
-  }
-});
-
 test("prime's gepa run, typed as it is, says what it would do and what it may cost", async () => {
   const models = '--model m --reflection-model n -b http://127.0.0.1:9/v1 --state-columns tool_calls reasoning_trace';
   const { code, out, err } = await typed(`gepa run wiki-search --max-calls 300 ${models} --dry-run`);
@@ -118,6 +101,39 @@ test("prime's gepa run, typed as it is, says what it would do and what it may co
   assert.equal(small.code, 2);
   assert.match(small.err, /A budget of 9 calls tries next to nothing: 50 .* \+ 3 × \(3 .* \+ 50 .*\) = 209\./);
   assert.equal((await typed(`gepa run wiki-search --max-calls 9 ${models} --dry-run --yes`)).code, 0);
+});
+
+describe('a command line that evaluates is read as it stands; what it needs and is not here is named', () => {
+  const lines = [
+    'eval run vf-musique -m Qwen/Qwen2.5-7B-Instruct -b http://0.0.0.0:8007/v1',
+    'eval run vf-musique -m gpt-5-nano',
+  ];
+  for (const line of lines) {
+    test(`ratchet ${line}`, async () => {
+      const { code, out, err } = await typed(`${line} --dry-run`);
+      assert.deepEqual([code, out], [2, '']);
+      assert.match(err, /^vf-musique: expected an environment that is here: .*npx ratchet env install/);
+    });
+  }
+
+  for (const line of [
+    'eval --client.base-url http://localhost:8007/v1 --weights-dir outputs/weights --env.id my-env',
+    'eval --weights-dir outputs/weights --steps 10,50,100 --no-eval-base',
+  ]) {
+    test(`ratchet ${line}`, async () => {
+      const { code, out, err } = await typed(`${line} --dry-run`);
+      assert.deepEqual([code, out], [2, '']);
+      assert.match(err, /outputs\/weights/);
+      assert.doesNotMatch(err, /\n\s+at /);
+    });
+  }
+
+  test('ratchet eval run reverse-text -m gpt-5-nano -p openai -n 20 --dry-run', async () => {
+    const { code, out, err } = await typed('eval run reverse-text -m gpt-5-nano -p openai -n 20 --dry-run');
+    assert.equal(code, 0, err);
+    assert.match(out, /20 examples × 3 rollouts, 32 at once/);
+    assert.match(out, /https:\/\/api\.openai\.com\/v1 \(key: OPENAI_API_KEY\)/);
+  });
 });
 
 describe('a command line that makes a place to work in', () => {

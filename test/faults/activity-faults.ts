@@ -7,6 +7,8 @@ import type { Rows, Struck } from './row.ts';
 const nothingMore = (): Promise<void> => Promise.resolve();
 
 const inside = 'its failpoint lies inside of an activity, which is not done there; see the next column with its end';
+const ofItsOwn =
+  'of a workflow of its own, with the usual heartbeat timeout: who is silent for so long is the zombie below';
 const local = 'a local activity: nobody else may do it while its worker lives';
 
 export const activityFaults = {
@@ -27,6 +29,7 @@ export const activityFaults = {
       plan: local,
       commit: local,
       'continue-as-new': local,
+      eval: ofItsOwn,
       generate: inside,
       train: inside,
     },

@@ -56,18 +56,23 @@ async function judgeWhatWasWritten(judged: Judged): Promise<void> {
   );
 }
 
-/** What a full disk left of a line is no row. */
+/** What a full disk left of a line is no row, and rows of evaluations are beside those of the steps. */
 function stepOfRow(line: string): number[] {
   try {
-    return [(JSON.parse(line) as { step: number }).step];
+    const row = JSON.parse(line) as { readonly step: number };
+    return Object.keys(row).some((key) => key.startsWith('eval/')) ? [] : [row.step];
   } catch {
     return [];
   }
 }
 
+/** Written again as an evaluation goes on: made from what lies beside them. */
+const projections = /^evals\/.*\/(?:results\.jsonl|metadata\.json)$/;
+
 /** All but what grows, by sha256. */
 async function immutableObjects(store: Store): Promise<Map<string, string>> {
-  const keys = (await store.list('')).filter((key) => key !== layout.metrics() && !key.startsWith(layout.allLogs()));
+  const grows = (key: string) => key === layout.metrics() || key.startsWith(layout.allLogs()) || projections.test(key);
+  const keys = (await store.list('')).filter((key) => !grows(key));
   const objects = await Promise.all(keys.map(async (key) => [key, await store.read(key)] as const));
   return new Map(objects.flatMap(([key, bytes]) => (bytes ? [[key, sha256(bytes)] as const] : [])));
 }
