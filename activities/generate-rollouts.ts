@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { layout } from '../core/layout.ts';
-import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce } from '../core/rl/chunks.ts';
+import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinute } from '../core/rl/chunks.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { GroupLease, Rollout, UnfinishedRollout } from '../core/rl/rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
@@ -15,6 +15,7 @@ import { countRows, decodeJson, encodeJson, encodeRows, putRows } from '../backe
 import { sha256 } from '../backends/store/file-store.ts';
 import { eachInTurn } from './each-in-turn.ts';
 import { isShutdown, lastProgress, withHeartbeat } from './heartbeat.ts';
+import { Pace } from './pace.ts';
 import { playRollout } from './play-rollout.ts';
 import { RolloutJournal } from './rollout-journal.ts';
 import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
@@ -113,8 +114,14 @@ async function generate(
   const flushing = setInterval(() => void journal.flush().catch(() => undefined), partIntervalMs); // close() tries again
   try {
     // Never fewer than a group: an environment may score its rollouts in place, when the last of them is there.
-    const atOnce = Math.max(rolloutsAtOnce(chunk, spec.environments), spec.rolloutsPerExample);
+    const atOnce = Math.max(rolloutsAtOnce(chunk, spec), spec.rolloutsPerExample);
+    const pace = paceOf(chunk, spec);
+    const begun = new Map<number, Promise<void>>();
     const playing = eachInTurn(missing, { atOnce, stop: signal, brokenOff }, async ({ lease, place }) => {
+      // An example is begun once, however many of its rollouts are.
+      const mayBegin = begun.get(lease.ordinal) ?? pace.next(signal);
+      begun.set(lease.ordinal, mayBegin);
+      await mayBegin;
       sitting.work.begin(pieceOf(place));
       journal.add(await players.play(lease, place, together(place)));
       sitting.work.finish(pieceOf(place));
@@ -141,6 +148,11 @@ async function generate(
   const { stored, bytes } = await store.putIfAbsent(`${prefix}.jsonl`, encodeRows(journal.inOrder()));
   journal.forget();
   return generated(`${prefix}.jsonl`, bytes, stored ? adopted : null, sitting);
+}
+
+function paceOf(chunk: RoundChunk, spec: RunSpec): Pace {
+  const perMinute = tasksPerMinute(chunk, spec);
+  return new Pace(perMinute === null ? 0 : 60_000 / perMinute);
 }
 
 type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
@@ -243,13 +255,14 @@ async function openPlayers(
   const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
-  const { sampling } = spec;
   return {
     play(lease, place, together) {
       const { group, index } = place;
+      const entry = entries.get(lease.environment)!;
+      const { sampling = spec.sampling } = entry;
       return playRollout({
         environments,
-        entry: entries.get(lease.environment)!,
+        entry,
         dataset: 'dataset',
         place,
         together,

@@ -120,8 +120,8 @@ function identityOf(spec: RunSpec): Identity {
     typeof spec.advantage === 'string' ? spec.advantage : { import: { ...spec.advantage.import, path: '' } };
   const data = spec.sft?.data && { ...spec.sft.data, path: '' };
   const sft = spec.sft && { ...spec.sft, data: data ?? null };
-  const environments = spec.environments.map(({ id, sha256, name, args, weight }) => {
-    return { id: sha256 === undefined ? id : '', name, args, weight };
+  const environments = spec.environments.map(({ id, sha256, name, args, weight, sampling }) => {
+    return { id: sha256 === undefined ? id : '', name, args, weight, ...(sampling ? { sampling } : {}) };
   });
   const chatTemplate = spec.chatTemplate && { ...spec.chatTemplate, path: null };
   return { ...spec, environments, advantage, sft, chatTemplate, lossCode: spec.loss.import?.sha256 ?? null };

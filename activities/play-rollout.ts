@@ -3,8 +3,9 @@ import { onAbort } from '../core/on-abort.ts';
 import { outcomeOfFailure } from '../core/rl/failures.ts';
 import { type FailedOutcome, isOutcome, isRewardedOutcome, type Rollout } from '../core/rl/rollout.ts';
 import type { EnvironmentEntry, Environments } from '../backends/environments/index.ts';
-import { failedRollout, tracebackOf } from '../backends/environments/score.ts';
+import { failedRollout, tookLonger, tracebackOf } from '../backends/environments/score.ts';
 import type { Environment, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
+import { withinLimits } from './rollout-limits.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
 
 export interface PlayOptions {
@@ -23,7 +24,7 @@ export interface PlayOptions {
 }
 
 /** Asking again does not help. */
-const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected'];
+const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 'timeout'];
 
 /**
  * Plays one example through. What the environment does wrong is tried again in a fresh one, and is the rollout's outcome
@@ -32,33 +33,48 @@ const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected'];
  */
 export async function playRollout(options: PlayOptions): Promise<Rollout> {
   const { environments, entry, dataset, place, together, openPolicy, signal, sampling } = options;
-  const { attemptsMax = rolloutAttemptsMax } = options;
-  const where: RolloutPlace = { ...together, index: place.index, dataset, signal, ...(sampling && { sampling }) };
+  const { timeoutS = null, maxRetries = null } = entry.limits ?? {};
+  const attemptsMax = maxRetries === null ? (options.attemptsMax ?? rolloutAttemptsMax) : maxRetries + 1;
   let environment = await environments.open(entry);
   for (let attempt = 1; ; attempt++) {
-    const policy = openPolicy(environment);
+    const policy = withinLimits(openPolicy(environment), entry);
+    // A Python process keeps the time itself: what waits there for others of its group is done playing.
+    const late = entry.python === undefined && timeoutS !== null ? lateAfter(timeoutS) : null;
+    const until = late ? AbortSignal.any([signal, late.signal]) : signal;
+    const asked = sampling && { sampling };
+    const where: RolloutPlace = { ...together, index: place.index, dataset, signal: until, ...asked };
     try {
       const playing = environment.rollout(environment[dataset].at(place.exampleId), policy, where);
-      const record = checked(await unlessAborted(playing, signal), environment);
+      const record = checked(await unlessAborted(playing, until), environment);
       const { outcome } = record;
       if (isRewardedOutcome(outcome)) return { ...place, ...record, outcome };
       throw new ToldFailure(outcome, record);
     } catch (error) {
       signal.throwIfAborted();
       const { turns, failure } = policy;
-      const outcome = outcomeOf(error, failure);
+      const outcome = late?.signal.aborted ? 'timeout' : outcomeOf(error, failure);
       if (outcome === null) throw failure ?? error;
       if (outcome === 'overlong_prompt' && turns.length > 0 && !environment.judge) {
         return { ...place, turns, outcome: 'truncated' };
       }
       if (attempt >= attemptsMax || finalOutcomes.includes(outcome)) {
         environment.withdraw?.(where);
-        const failed = failedRollout({ ...place, turns }, outcome, tracebackOf(error));
+        const said = late?.signal.aborted ? (late.signal.reason as Error).message : tracebackOf(error);
+        const failed = failedRollout({ ...place, turns }, outcome, said);
         return error instanceof ToldFailure ? { ...failed, ...error.kept } : failed;
       }
       environment = await environments.reopen(entry, environment);
+    } finally {
+      late?.stop();
     }
   }
+}
+
+/** Raised after so many seconds, unless it is stopped. */
+function lateAfter(seconds: number): { readonly signal: AbortSignal; readonly stop: () => void } {
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(new Error(tookLonger(seconds))), seconds * 1000);
+  return { signal: late.signal, stop: () => clearTimeout(timer) };
 }
 
 /** A failure that the environment told apart itself, and did not throw. */

@@ -6,6 +6,7 @@ import { engineTrain } from './engine-train.ts';
 import { evalOnline } from './eval-online.ts';
 import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
+import { gepa } from './gepa.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { rolloutsNative } from './rollouts-native.ts';
@@ -41,6 +42,7 @@ for (const command of [
   statusLatency,
   configs,
   rolloutsNative,
+  gepa,
 ])
   bench.addCommand(command);
 

@@ -161,6 +161,7 @@ export async function program(asked: string | undefined, version: string): Promi
     .description('RL post-training of language models as a durable Temporal workflow.')
     .version(version, '-V, --version')
     .showHelpAfterError('(ratchet --help lists the commands)')
+    .enablePositionalOptions() // `eval run --dry-run` is an option of `eval run`
     .configureHelp({ subcommandTerm: (command) => command.name() })
     .addHelpText('after', '\nratchet COMMAND --help says more of one.')
     .exitOverride();

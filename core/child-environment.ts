@@ -27,6 +27,20 @@ export const environmentForStore: readonly string[] = ['AWS_*'];
 /** What W&B's client reads, its key among them: for the process that feeds metrics, and the client's own. */
 export const wandbVariables: readonly string[] = ['WANDB_*'];
 
+/** Of Temporal, of the store and of metrics: no environment has a use for them, whoever names them. */
+const keptFromEnvironments: readonly string[] = [
+  ...temporalSecrets,
+  'TEMPORAL_*',
+  'RATCHET_*',
+  ...environmentForStore,
+  ...wandbVariables,
+];
+
+/** Whether a variable stays with Ratchet though an environment asks for it. A name that ends in `*` stands for all that begin so. */
+export function isKeptFromEnvironments(name: string): boolean {
+  return matcher(keptFromEnvironments)(name.replace(/\*$/, ''));
+}
+
 /** Where Python's installers find packages. */
 export const environmentForPython: readonly string[] = ['PIP_*', 'UV_*', 'PYENV_*'];
 

@@ -54,6 +54,8 @@ export const tracebackCharsInHistoryMax = 600;
 
 /** A rollout that its environment spoiled is played this often, each time in a fresh environment. */
 export const rolloutAttemptsMax = 3;
+/** A config may ask for so many more attempts: an environment that fails more often has to be mended. */
+export const rolloutRetriesMax = 20;
 
 /** A reward function that fails is asked this often; between, longer and longer from `judgeRetryMs`. */
 export const judgeAttemptsMax = 3;

@@ -122,6 +122,12 @@ export function environmentName(id: string): string {
   return withoutOwner.split('@', 1)[0]!.replaceAll('_', '-');
 }
 
+/** As people named it: without the number that tells it from others of its id in one file. */
+export function unnumberedName(name: string, id: string): string {
+  const own = environmentName(id);
+  return name.startsWith(`${own}-`) && /^\d+$/.test(name.slice(own.length + 1)) ? own : name;
+}
+
 function nameOfFile(file: string): string {
   const parts = file.replace(/\.m?[jt]s$/, '').split('/');
   const last = parts.at(-1)!;

@@ -20,6 +20,12 @@ export const promptCacheBytesMax = 256 * mebibyte;
 /** Below this, steps take less time than opening a session for each version. */
 export const packedParametersMin = 2_000_000;
 
+/**
+ * Parameters times positions of a run that the thread which asks for it computes itself rather than hand it over: one to two
+ * milliseconds in which nothing else happens there.
+ */
+export const workHereMax = 64_000_000;
+
 /** Weights that a sampler packs for a version, beside the version itself. */
 export const packedWeightBytesMax = 1024 * mebibyte;
 

@@ -36,7 +36,11 @@ const house: Readonly<Record<string, Room>> = {
     rooms: ['core'],
     packages: ['node:*', '@huggingface/*', 'zod'],
     // onnxruntime-node's library is called, its own binding never loaded.
-    also: { 'engine/train/user-code.ts': [computed], 'engine/onnx/c-api.ts': ['koffi'] },
+    also: {
+      'engine/train/user-code.ts': [computed],
+      'engine/onnx/c-api.ts': ['koffi'],
+      'engine/sample/lane-worker-source.mjs': ['tsx/esm/api'],
+    },
   },
   backends: {
     rooms: ['core', 'engine'],

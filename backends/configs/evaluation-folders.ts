@@ -12,7 +12,7 @@ import type {
 import { identityOf } from '../../core/eval/same-evaluation.ts';
 import { differencesFromMetadata, goodRowsByExample } from '../../core/eval/verifiers-results.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { runNamePattern } from '../../core/names.ts';
+import { runNamePattern, unnumberedName } from '../../core/names.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
 import type { EvaluationSpec } from '../../core/spec/eval-spec.ts';
 import { resolveStoreUri } from '../store/index.ts';
@@ -27,7 +27,12 @@ export function evaluationsFolder(
   const own = path.resolve(projectFolder, environment.folder, module);
   const isOwn = /^\w+$/.test(module) && existsSync(own);
   const base = outputDir === null ? (isOwn ? path.join(own, 'outputs') : 'outputs') : outputDir;
-  return path.resolve(projectFolder, base, 'evals', `${environment.name}--${model.replaceAll('/', '--')}`);
+  return path.resolve(
+    projectFolder,
+    base,
+    'evals',
+    `${unnumberedName(environment.name, environment.id)}--${model.replaceAll('/', '--')}`,
+  );
 }
 
 /** How a planned evaluation comes to its place. */

@@ -6,6 +6,7 @@ import { ConfigProblems, type Problem } from '../../core/spec/problems.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { whyNoDemonstrations } from '../environments/demonstrations.ts';
 import { openEnvironment } from '../environments/index.ts';
+import { missingVariables, variablesFor } from '../environments/variables.ts';
 import type { Environment } from '../environments/types.ts';
 import { checkModel, type ModelSize } from './check-model.ts';
 import { checkTemplate } from './check-template.ts';
@@ -69,6 +70,7 @@ export async function examineRunFile(
     return null;
   });
   const opened = await openEnvironments(loaded, opening, { problems, obstacles });
+  if (loaded.problems.length === 0) obstacles.push(...variableObstacles(spec));
   const trained = spec.environments.flatMap(({ name }) => opened.get(name) ?? []);
   const noWarmUp = trained.length === spec.environments.length ? whyNoDemonstrations(spec, trained) : null;
   if (noWarmUp) problems.push({ ...loaded.placeOf(['sft']), ...noWarmUp });
@@ -120,8 +122,9 @@ async function openEnvironments(
     const isRefusedFile = isEnvironmentFile(entry.id) && entry.sha256 === undefined;
     // A Python package is looked at (`ratchet env check`), and not imported by who reads a file.
     if (said.has(key) || isRefusedFile || notHere.has(entry.id) || entry.python !== undefined) continue;
+    const { variables: _, ...bare } = entry; // what is missing here is told by itself
     try {
-      opened.set(entry.name, await opening(entry.id, () => openEnvironment(entry)));
+      opened.set(entry.name, await opening(entry.id, () => openEnvironment(bare)));
     } catch (error) {
       said.add(key);
       if (!(error instanceof RatchetError)) throw error;
@@ -138,6 +141,20 @@ async function openEnvironments(
     }
   }
   return opened;
+}
+
+/** Each missing variable once, whoever lists it. */
+function variableObstacles(spec: RunSpec): Obstacle[] {
+  const entries = [...spec.environments, ...(spec.eval?.environments ?? [])];
+  const missing = new Set(entries.flatMap((entry) => missingVariables(variablesFor(entry))));
+  return [...missing].map((name) => ({
+    about: 'environment',
+    says: `${name}, which is listed in env_vars, is not set here`,
+    remedies: [
+      'set it where the workers are started: `ratchet train` hands on what its run file names, `ratchet dev` what RATCHET_PYTHON_VARIABLES names',
+      'or write it into a file that is named at the top: env_files = ["secrets.env"]',
+    ],
+  }));
 }
 
 /** `key`: where the file names its model. */

@@ -22,6 +22,7 @@ import { begunWith } from './begun-run.ts';
 import { readChatTemplate } from './chat-template.ts';
 import { Refused } from './refused.ts';
 import { readSftData } from './sft-data.ts';
+import { locateVariableFiles, withVariableFiles } from './variable-files.ts';
 
 /** A file that is laid over those before it; `section` is the table it lies in, dotted. */
 export interface ConfigLayer {
@@ -106,6 +107,7 @@ export async function loadRunConfig(
   };
   const code = await readCodeOf(spec, folder, tried);
   const environments = await readEnvironments(spec, folder, tried);
+  const variables = await locateVariableFiles(spec, [folder, projectFolder], (look) => tried([['env_files']], look));
   const keeps = spec.sft?.data != null || spec.chatTemplate?.path != null;
   const mayLook = reachesStore || store.uri.startsWith('file:');
   const begun = keeps && mayLook ? await begunWith({ ...spec, store }) : null;
@@ -122,8 +124,8 @@ export async function loadRunConfig(
   return {
     spec: {
       ...spec,
-      environments: environments.trained,
-      eval: spec.eval && { ...spec.eval, environments: environments.evaluated },
+      environments: withVariableFiles(environments.trained, variables),
+      eval: spec.eval && { ...spec.eval, environments: withVariableFiles(environments.evaluated, variables) },
       sft: spec.sft && { ...spec.sft, data: data?.ref ?? null },
       chatTemplate: template?.ref ?? null,
       loss: { ...spec.loss, import: code.loss },
@@ -145,6 +147,7 @@ export async function loadRunConfig(
     warnings: [
       ...parsed.warnings,
       ...[data, template].flatMap((read) => read?.warning ?? []),
+      ...variables.warnings,
       ...[...Object.values(code).filter((ref) => ref !== null), ...files.values()].map(runsCode),
     ],
   };

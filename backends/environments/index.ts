@@ -1,11 +1,16 @@
 import type { EnvironmentSpec, JsonValue } from '../../core/spec/run-spec.ts';
 import { loadEnvironment } from './load.ts';
 import type { Environment } from './types.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { givenVariables, variablesFor } from './variables.ts';
 import { openVerifiers } from './verifiers/open.ts';
 
 export type { Environment, Policy, RolloutRecord } from './types.ts';
 
-export type EnvironmentEntry = Pick<EnvironmentSpec, 'id' | 'args' | 'sha256' | 'python'> & {
+export type EnvironmentEntry = Pick<
+  EnvironmentSpec,
+  'id' | 'args' | 'sha256' | 'python' | 'variables' | 'limits' | 'agent'
+> & {
   /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
 };
@@ -21,7 +26,8 @@ export interface Environments {
 
 export function createEnvironments(load: (entry: Entry) => Promise<Environment>): Environments {
   const opened = new Map<string, Promise<Environment>>();
-  const keyOf = ({ id, args, sha256, python, extra }: Entry) => JSON.stringify([id, args, sha256, python, extra]);
+  const keyOf = ({ id, args, sha256, python, variables, limits, agent, extra }: Entry) =>
+    JSON.stringify([id, args, sha256, python, variables, agent, python ? limits : null, extra]);
   const open = (entry: Entry): Promise<Environment> => {
     const key = keyOf(entry);
     const known = opened.get(key);
@@ -45,9 +51,18 @@ export function createEnvironments(load: (entry: Entry) => Promise<Environment>)
 }
 
 /** Those of this process. */
-export const environments: Environments = createEnvironments(({ id, args, sha256, python, extra = {} }) =>
-  python ? openVerifiers({ id, args, python, extra }) : loadEnvironment(id, args, { sha256 }),
-);
+export const environments: Environments = createEnvironments(async (entry) => {
+  const { id, args, sha256, python, variables, agent } = entry;
+  const { values } = givenVariables(variablesFor({ python, variables }));
+  // One in TypeScript works in this process, which has them.
+  if (agent !== undefined && python?.api !== 'v1') {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${id}: expected no agent (nor harness) beside it, which environments of verifiers v1 have; it is ${python ? 'one of v0' : 'in TypeScript'}.`,
+    );
+  }
+  return python ? openVerifiers({ ...entry, python, given: values }) : loadEnvironment(id, args, { sha256 });
+});
 
 /** An environment by id and arguments; the same arguments give the same instance. */
 export function openEnvironment(entry: Entry): Promise<Environment> {

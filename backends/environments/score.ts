@@ -2,7 +2,8 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { judgeAttemptsMax, judgeRetryMs, tracebackCharsMax } from '../../core/limits.ts';
 import { isRewardedOutcome } from '../../core/rl/rollout.ts';
 import type { ChatMessage, Example, FailedOutcome, Rollout, ScoredRollout, Turn } from '../../core/rl/rollout.ts';
-import { secretValues, withoutSecrets } from '../../core/spec/secrets.ts';
+import { withoutSecrets } from '../../core/spec/secrets.ts';
+import { secretsHere } from './variables.ts';
 import type { Environment, RewardFunction, RewardInput } from './types.ts';
 
 /**
@@ -99,7 +100,12 @@ export async function inTime<T>(work: T | Promise<T>, timeoutMs: number): Promis
 /** A failure as it may be kept: message and stack, bounded, without the secrets of this process. */
 export function tracebackOf(error: unknown): string {
   const text = error instanceof Error ? (error.stack ?? String(error)) : String(error);
-  return withoutSecrets(text, secretValues(process.env)).slice(0, tracebackCharsMax);
+  return withoutSecrets(text, secretsHere()).slice(0, tracebackCharsMax);
+}
+
+/** What a rollout says that reached the `timeout` of its [[env]]. */
+export function tookLonger(seconds: number): string {
+  return `Not finished after ${seconds} s, the timeout of its [[env]].`;
 }
 
 /** A rollout that its environment gave up, or that was given up. */

@@ -61,7 +61,7 @@ interface Heard {
 function conversation(nodes: readonly Json[]): Heard[] {
   const way: Heard[] = [];
   const been = new Set<number>();
-  for (let at: unknown = nodes.length - 1; typeof at === 'number' && nodes[at] && !been.has(at); ) {
+  for (let at: unknown = nodes.length - 1; typeof at === 'number' && nodes[at] && !been.has(at);) {
     been.add(at);
     const node = nodes[at]!;
     way.unshift({ message: objectIn(node, 'message'), sampled: node['sampled'] === true });

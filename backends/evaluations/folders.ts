@@ -9,7 +9,17 @@ import { type Found, type FoundEvaluation, namesIn } from './evaluation.ts';
 /** How far below a folder evaluations are looked for: `environments/ENV/outputs/evals/ENV--MODEL/ID` and one more. */
 const depthMax = 7;
 /** Never looked into. */
-const skipped = new Set(['node_modules', '.git', '.venv', '.ratchet', '__pycache__', 'weights', 'rollouts', 'staged', 'batches']);
+const skipped = new Set([
+  'node_modules',
+  '.git',
+  '.venv',
+  '.ratchet',
+  '__pycache__',
+  'weights',
+  'rollouts',
+  'staged',
+  'batches',
+]);
 
 /** Where verifiers and Ratchet put evaluations, below a project's folder. */
 export async function usualFolders(project: string): Promise<string[]> {

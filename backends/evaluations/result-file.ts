@@ -42,7 +42,7 @@ export class ResultFile {
       const { size } = await handle.stat();
       const lines = new Lines((line, offset) => this.#add(line, offset));
       const piece = Buffer.allocUnsafe(pieceBytes);
-      for (let at = 0; ; ) {
+      for (let at = 0; ;) {
         signal?.throwIfAborted();
         const { bytesRead } = await handle.read(piece, 0, pieceBytes, at);
         if (bytesRead === 0) break;
@@ -83,7 +83,7 @@ export class ResultFile {
     const wanted = words.toLowerCase();
     const handle = await open(this.file);
     try {
-      for (let from = 0; from < this.rows.length; ) {
+      for (let from = 0; from < this.rows.length;) {
         signal?.throwIfAborted();
         const { offset } = this.rows[from]!;
         let to = from + 1;
@@ -93,7 +93,8 @@ export class ResultFile {
         for (; from < to; from++) {
           const row = this.rows[from]!;
           const value = rowIn(piece.subarray(row.offset - offset, endOf(row) - offset));
-          if (value !== null && textsOf(readRow(value)).some((text) => text.toLowerCase().includes(wanted))) found.add(from);
+          if (value !== null && textsOf(readRow(value)).some((text) => text.toLowerCase().includes(wanted)))
+            found.add(from);
         }
         onProgress(from / this.rows.length);
       }

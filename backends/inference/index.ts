@@ -1,12 +1,14 @@
 import type { InferenceSpec } from '../../core/spec/run-spec.ts';
 import { EmbeddedInference } from './embedded.ts';
 import { readEndpoints, watchEndpoints } from './endpoints-file.ts';
+import { examineServer, type ServerReport } from './examine-server.ts';
 import { ModelServer, type ServerAddress } from './model-server.ts';
 import { ModuleInference } from './module.ts';
 import { OpenAiInference } from './openai.ts';
 import { ServerPool } from './pool.ts';
 import type { Inference } from './types.ts';
 
+export type { ServerReport } from './examine-server.ts';
 export {
   type Endpoint,
   type EndpointOptions,
@@ -56,6 +58,12 @@ export async function lookAtServer(address: ServerAddress): Promise<void> {
   } finally {
     server.close();
   }
+}
+
+/** What the OpenAI-compatible servers of a run have of what training needs; those of other kinds have it all. */
+export async function examineServers(spec: InferenceSpec): Promise<ServerReport[]> {
+  if (spec.kind !== 'openai') return [];
+  return Promise.all(serversOf(spec, '').flatMap((address) => (address.url === '' ? [] : examineServer(address))));
 }
 
 type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' }>;

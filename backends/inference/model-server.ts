@@ -72,8 +72,13 @@ export class ModelServer {
    */
   async post(route: string, body: unknown, options: PostOptions = {}): Promise<unknown> {
     const answer = await this.#ask('POST', route, body, options);
-    if (answer.status < 300) return parseJson(answer.text);
-    throw this.#refusal(route, answer);
+    if (answer.status >= 300) throw this.#refusal(route, answer);
+    const said = parseJson(answer.text);
+    if (said !== undefined) return said;
+    throw new RatchetError(
+      'InferenceUnavailable',
+      `${this.root}${route} answered ${answer.status} with what is not JSON: ${JSON.stringify(answer.text.slice(0, 200))}. Is it an inference server, and the whole of its answer?`,
+    );
   }
 
   /** Brings it to a version: idempotent, and once for all who ask at the same time. */
@@ -113,6 +118,12 @@ export class ModelServer {
       if (error instanceof RatchetError && error.isRetryable) return false;
       throw error;
     }
+  }
+
+  /** The status of an answer, whatever it is, and its JSON. Throws `InferenceUnavailable` where none comes. */
+  async get(route: string): Promise<{ readonly status: number; readonly body: unknown }> {
+    const { status, text } = await this.#ask('GET', route, undefined, {});
+    return { status, body: parseJson(text) };
   }
 
   /** For people: throws why it cannot be asked, a key that is missing or refused included. */
@@ -157,6 +168,12 @@ export class ModelServer {
     try {
       return await this.#http.ask({ method, route, body, headers, signal, timeoutMs });
     } catch (error) {
+      if (isUnsendable(error)) {
+        throw new RatchetError(
+          'ConfigInvalid',
+          `The inference server at ${this.root} cannot be asked: ${error.message}. Names of headers are letters, digits and "-"; values are one line of ASCII, also those in environment variables (a key with a line break at its end?).`,
+        );
+      }
       if (!(error instanceof NoAnswer)) throw error;
       const message = `The inference server at ${this.root} does not answer ${route}: ${error.message}. Is it running? \`ratchet dev\` starts one; [inference] url names others.`;
       if (error.isStale) throw new ConnectionStale(message, error);
@@ -191,6 +208,12 @@ export class ModelServer {
   }
 }
 
+/** Node refuses a header; it names the header, not its value. */
+function isUnsendable(error: unknown): error is TypeError {
+  const { code } = error as { readonly code?: unknown };
+  return error instanceof TypeError && (code === 'ERR_INVALID_CHAR' || code === 'ERR_INVALID_HTTP_TOKEN');
+}
+
 /** A base URL as people write it, without `/v1`. */
 export function rootOf(url: string): string {
   return url.replace(/\/+$/, '').replace(/\/v1$/, '');
@@ -222,11 +245,11 @@ function errorMessage(text: string): string {
   return (parsed.success ? parsed.data.error.message : text).slice(0, 500);
 }
 
-/** What is not JSON is text as it stands. */
+/** Undefined where it is no JSON: a page of a proxy's, an answer that was cut. */
 function parseJson(text: string): unknown {
   try {
     return JSON.parse(text) as unknown;
   } catch {
-    return text;
+    return undefined;
   }
 }

@@ -13,6 +13,9 @@ const failuresBeforeEjection = 3;
 /** Between looking whether it is back, longer and longer. */
 const firstProbeMs = 100;
 const probeMsMax = 2_000;
+/** A server that is busy is left alone for so long at least, whatever it says: longer and longer until it answers. */
+const firstRestMs = 100;
+const restMsMax = 2_000;
 
 /** A server as a part of a pool: how much it does, whether it can be asked, and which versions it has missed. */
 export class PoolMember {
@@ -25,6 +28,7 @@ export class PoolMember {
   /** Back, and not proven yet: one request at a time until one is answered. */
   #isOnTrial = false;
   #restUntil = 0;
+  #restsInRow = 0;
   #probeMs = firstProbeMs;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #hasLeft = false;
@@ -78,6 +82,7 @@ export class PoolMember {
 
   answered(): void {
     this.#failuresInRow = 0;
+    this.#restsInRow = 0;
     if (!this.#isOnTrial) return;
     this.#isOnTrial = false;
     this.#probeMs = firstProbeMs;
@@ -90,9 +95,12 @@ export class PoolMember {
     if (this.#isOnTrial || this.#failuresInRow >= failuresBeforeEjection) this.putAside(because);
   }
 
-  /** It asked to be left alone for so long. */
-  restFor(ms: number): void {
-    this.#restUntil = Math.max(this.#restUntil, performance.now() + ms);
+  /** It asked to be left alone for so long; 0, or a moment that has passed, is no leave to ask it without end. */
+  restFor(askedMs: number): void {
+    const now = performance.now();
+    if (now >= this.#restUntil) this.#restsInRow += 1; // those that were asked at the same time are one
+    const ms = Math.max(askedMs, Math.min(firstRestMs * 2 ** (this.#restsInRow - 1), restMsMax));
+    this.#restUntil = Math.max(this.#restUntil, now + ms);
     setTimeout(this.#options.onChange, ms + 1).unref();
   }
 

@@ -33,12 +33,17 @@ const numbers = z.custom<number[]>(
   'expected a list of numbers',
 );
 
+const ids = z.custom<number[]>(
+  (value) => Array.isArray(value) && value.every((id) => Number.isInteger(id) && (id as number) >= 0),
+  'expected a list of token ids: whole numbers from 0',
+);
+
 const Completions = z.object({
   choices: z.array(
     z.object({
       index: z.int(),
       finish_reason: z.string().nullish(),
-      token_ids: numbers,
+      token_ids: ids,
       logprobs: z.object({ token_logprobs: numbers }),
       /** Ours, where the distribution drawn from is not that of the logprobs. */
       sampling_logprobs: numbers.nullish(),
@@ -111,12 +116,12 @@ const ChatCompletion = z.object({
           reasoning: z.string().nullish(),
           tool_calls: z.array(z.object({ function: z.object({ name: z.string(), arguments: z.string() }) })).nullish(),
         }),
-        token_ids: numbers.nullish(),
+        token_ids: ids.nullish(),
         logprobs: z.object({ content: z.array(z.object({ logprob: z.number() })).nullish() }).nullish(),
       }),
     )
     .length(1),
-  prompt_token_ids: numbers.nullish(),
+  prompt_token_ids: ids.nullish(),
   usage: z.object({ prompt_tokens: z.int(), completion_tokens: z.int() }).nullish(),
 });
 

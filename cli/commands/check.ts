@@ -2,7 +2,9 @@ import { Command } from 'commander';
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
 import type { Problem } from '../../core/spec/problems.ts';
 import { readConfigLine } from '../config-line.ts';
+import { examineServers, type ServerReport } from '../../backends/inference/index.ts';
 import { describeRunFile } from '../describe-run-file.ts';
+import { describeServers } from '../describe-servers.ts';
 import { otherKind } from '../other-kinds.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 
@@ -14,10 +16,11 @@ interface CheckOptions {
 const afterHelp = `
 For each file: what it was read as, everything that is wrong with it, with file, line and column; else what it is, what is read but not
 yet honoured, what stands in the way of training it here, and advice from rules of thumb. Exit code 2 where anything is wrong.
+Servers of [inference] kind = "openai" are asked, if they answer, what they have of what training needs: two tokens of each.
 `;
 
 export const checkCommand = new Command('check')
-  .description('say everything that is wrong with run files, and what they will do; starts nothing, contacts nothing')
+  .description('say everything that is wrong with run files, and what they will do; starts nothing, changes nothing')
   .usage('[options] <files...> [overrides...]')
   .argument(
     '<files...>',
@@ -37,7 +40,7 @@ export const checkCommand = new Command('check')
       files.length === 0 ? [readConfigLine(settings)] : files.map((file) => readConfigLine([file, ...settings]));
     for (const { file, over, overrides } of runs) {
       const load = { projectFolder: process.cwd(), over, overrides, ...dialect };
-      reports.push((await otherKind(file, load)) ?? reportOf(await examineRunFile(file, load, toldWhenSlow)));
+      reports.push((await otherKind(file, load)) ?? (await reportOf(await examineRunFile(file, load, toldWhenSlow))));
     }
     const isOk = reports.every(({ problems }) => problems.length === 0);
     const text = options.json
@@ -53,11 +56,17 @@ interface Report {
   readonly json: object;
 }
 
-function reportOf(report: RunFileReport): Report {
-  return { problems: report.problems, lines: describeRunFile(report), json: { kind: 'run', ...asJson(report) } };
+async function reportOf(report: RunFileReport): Promise<Report> {
+  const { loaded, problems } = report;
+  const servers = loaded === null ? [] : await examineServers(loaded.spec.inference);
+  return {
+    problems,
+    lines: [...describeRunFile(report), ...(loaded ? describeServers(loaded.spec, servers) : [])],
+    json: { kind: 'run', ...asJson(report, servers) },
+  };
 }
 
-function asJson({ loaded, model, environments, ...report }: RunFileReport): object {
+function asJson({ loaded, model, environments, ...report }: RunFileReport, servers: readonly ServerReport[]): object {
   const named = [...(loaded?.spec.environments ?? []), ...(loaded?.spec.eval?.environments ?? [])];
   const packages = named.flatMap(({ name, python }) => (python === undefined ? [] : [name]));
   return {
@@ -65,6 +74,7 @@ function asJson({ loaded, model, environments, ...report }: RunFileReport): obje
     ok: report.problems.length === 0,
     environmentsHere: [...new Set([...environments.keys(), ...packages])],
     model,
+    servers,
     spec: loaded?.spec ?? null,
   };
 }

@@ -28,6 +28,7 @@ A folder of a run of Ratchet is \`ratchet eval checkpoints RUN\`; any other is l
 `;
 
 export const evalCommand: Command = new Command('eval')
+  .enablePositionalOptions() // what comes behind a command of its own is that command's
   .description('evaluate models and checkpoints on environments, on a schedule, and look at the results')
   .option('--weights-dir <folder>', 'every checkpoint in it: outputs/weights')
   .option('--steps <list>', 'these alone: 10,50,100')

@@ -3,8 +3,10 @@ import { mkdir } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
+import { givenVariables, variablesFor } from '../../backends/environments/variables.ts';
 import { keyVariables } from '../../backends/inference/index.ts';
 import { taskQueues } from '../../core/names.ts';
+import type { EnvironmentVariables } from '../../core/spec/environment-spec.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig, type LoadOptions } from '../../backends/configs/load-run-config.ts';
@@ -237,15 +239,18 @@ export interface PlaceNeeds {
   readonly storeUri: string;
   /** Environment variables that workers see beside the usual ones: keys, by name. */
   readonly workersSee: readonly string[];
+  /** What environments see. Where workers are started here, all of it must be set here. */
+  readonly environmentsSee?: readonly EnvironmentVariables[];
 }
 
-export function needsOf({ store, inference }: RunSpec): PlaceNeeds {
-  return { storeUri: store.uri, workersSee: keyVariables(inference) };
+export function needsOf(spec: RunSpec): PlaceNeeds {
+  const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
+  return { storeUri: spec.store.uri, workersSee: keyVariables(spec.inference), environmentsSee };
 }
 
-/** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. */
+/** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */
 export async function openPlace(
-  { storeUri, workersSee }: PlaceNeeds,
+  { storeUri, workersSee, environmentsSee = [] }: PlaceNeeds,
   projectFolder: string,
   clock: Teller,
   signal: AbortSignal,
@@ -263,6 +268,7 @@ export async function openPlace(
   // Other runs may join these processes, also such whose weights are copied from S3.
   const weightRoots = [...new Set([localRoot(storeUri), allCopies()])];
   for (const root of weightRoots) await mkdir(root, { recursive: true });
+  for (const variables of environmentsSee) givenVariables(variables); // what is missing is said before anything starts
   const policyPort = await choosePolicyPort();
   try {
     const cli = elsewhere ? null : await findServer(clock);
@@ -270,7 +276,11 @@ export async function openPlace(
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
-      roles: localRoles({ weightRoots, policyPort, workersSee }),
+      roles: localRoles({
+        weightRoots,
+        policyPort,
+        workersSee: [...workersSee, ...environmentsSee.flatMap(({ names }) => names)],
+      }),
       log: clock.say,
       signal,
       ...(cli ? { temporalCli: async () => cli } : {}),

@@ -6,7 +6,7 @@ import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
 import { onOneLine } from '../plain-text.ts';
 import { readCount } from '../read-count.ts';
 import { storeOption } from '../store-option.ts';
-import { aligned, change, counted, figure, passes, rewardsText, settingText, titleOf } from './figures.ts';
+import { aligned, change, counted, figure, passes, passesIn, rewardsText, settingText, titleOf } from './figures.ts';
 import { leftOutText, verdict } from './compare-words.ts';
 import { namedEvaluations } from './find.ts';
 import { readEvaluation, type ReadEvaluation } from './read.ts';
@@ -140,19 +140,26 @@ function summaryRows(all: readonly ReadEvaluation[]): string[] {
     row('failed', ({ figures }) => String(figures.failures.reduce((sum, { count }) => sum + count, 0))),
     row('reward', ({ figures }) => figure(figures.reward?.mean)),
     ...metrics.map((name) => row(name, ({ figures }) => figure(figures.metrics[name]?.mean))),
-    row('pass@k', ({ found }) => passes(found.metadata.passAtK) || '–'),
+    row('pass@k', ({ found, figures }) => passes(passesIn(found.metadata, figures).passAtK) || '–'),
     row('output tokens', ({ figures }) => figure(figures.usage.output?.mean)),
   ];
   return aligned(rows);
 }
 
-function differenceLines({ difference, means, better, same, worse, leftOut, examples }: Comparison, b: string, shown: number): string[] {
+function differenceLines(
+  { difference, means, better, same, worse, leftOut, examples }: Comparison,
+  b: string,
+  shown: number,
+): string[] {
   const out = leftOutText(leftOut, b);
   if (difference === null || means === null) {
     return [`${b} and A have no example in common that both answered: nothing is compared.`, ...indented(out)];
   }
   const gained = examples.filter((one) => one.difference > 0).slice(0, shown);
-  const lost = examples.filter((one) => one.difference < 0).slice(-shown).reverse();
+  const lost = examples
+    .filter((one) => one.difference < 0)
+    .slice(-shown)
+    .reverse();
   return [
     `${b} against A: ${change(difference.mean)} reward per example (${figure(means[0])} → ${figure(means[1])}), 95 % between ${change(difference.low)} and ${change(difference.high)}`,
     ...indented([

@@ -74,6 +74,14 @@ export function passes(at: Readonly<Record<string, number>>): string {
     .join('  ');
 }
 
+/** As its writer counted, else as its rows have it. */
+export function passesIn(
+  metadata: ResultMetadata,
+  figures: EvaluationFigures,
+): Pick<ResultMetadata, 'passAtK' | 'passAllK'> {
+  return Object.keys(metadata.passAtK).length > 0 ? metadata : figures;
+}
+
 /** The mean, over what it goes, and what metadata.json says where that is another. */
 export function rewardText({ reward, failures }: EvaluationFigures, { avgReward }: ResultMetadata): string {
   const failed = failures.reduce((sum, { count }) => sum + count, 0);

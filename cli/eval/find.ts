@@ -68,8 +68,7 @@ function joined(all: readonly Found[]): Found {
 }
 
 type Kind =
-  | { readonly folder: string }
-  | { readonly run: string; readonly store: string | null; readonly step: number | null };
+  { readonly folder: string } | { readonly run: string; readonly store: string | null; readonly step: number | null };
 
 async function kindOf(name: string): Promise<Kind> {
   const at = /^(.*)@(?:step_|v)?(\d+)$/.exec(name);
@@ -87,6 +86,11 @@ async function kindOf(name: string): Promise<Kind> {
     }
     if (await isRun(folder)) {
       return { run: path.basename(folder), store: pathToFileURL(path.dirname(folder)).href, step };
+    }
+    // A run's name may be a folder's, too: an environment's, say.
+    const ofRun = runNamePattern.test(place) ? path.resolve('outputs', place) : null;
+    if (ofRun !== null && (await isRun(ofRun))) {
+      return { run: place, store: pathToFileURL(path.dirname(ofRun)).href, step };
     }
     if (step === null) return { folder };
   }

@@ -16,7 +16,7 @@ export interface ReadEvaluation {
 export async function readEvaluation(found: FoundEvaluation): Promise<ReadEvaluation> {
   const name = await found.rows();
   const file = await new ResultFile(name).read();
-  if (file.rows.length > 0) return { found, file, figures: summarize(file.rows) };
+  if (file.rows.length > 0) return { found, file, figures: summarize(file.rows, found.metadata.passThreshold) };
   const { size } = await stat(name);
   const holds = size === 0 ? 'it is empty' : `it holds ${file.unreadable} lines that are no rows`;
   throw new RatchetError(

@@ -51,7 +51,10 @@ export interface EvalRunOptions {
 export function evalRunCommand(): Command {
   return new Command('run')
     .description('evaluate a model, or a checkpoint of a run, on environments; goes on where it was interrupted')
-    .argument('<environment|file>', "an environment's id, several with commas between them, or a TOML file with [[eval]]")
+    .argument(
+      '<environment|file>',
+      "an environment's id, several with commas between them, or a TOML file with [[eval]]",
+    )
     .option('-m, --model <name>', 'a model, an alias of the endpoints file, or a folder with a model of this machine')
     .option('-b, --api-base-url <url>', 'where the model is served')
     .option('-k, --api-key-var <name>', 'the environment variable with the key')
@@ -79,7 +82,10 @@ export function evalRunCommand(): Command {
     .option('-o, --output-dir <folder>', 'where results go: evals/ENV--MODEL/ID below it (default: outputs)')
     .option('--eval-name <name>', 'in place of the environment in the name of the folder')
     .option('-C, --state-columns <names>', "further columns of a verifiers environment's results")
-    .option('-R, --resume [path]', 'go on with an evaluation: the newest that has something left to do, or one by its folder')
+    .option(
+      '-R, --resume [path]',
+      'go on with an evaluation: the newest that has something left to do, or one by its folder',
+    )
     .option('--fresh', 'begin anew, also where one was interrupted')
     .option('-A, --abbreviated-summary', 'without an example')
     .option('--run <run>', 'evaluate a checkpoint of this run, on its own servers, token by token')

@@ -90,7 +90,9 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
       workflowTaskTimeout: '5s',
       staticSummary: prepared.summary,
     });
-    if (prepared.goesOn) teller.say('goes on where it was interrupted');
+    if (prepared.goesOn) teller.say('goes on where it stands');
+    else if (options.resume === true)
+      teller.say('nothing here has anything left to do with these settings: a new one begins');
     if (stage.uiUrl) teller.say(`Temporal UI  ${stage.uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}`); // prettier-ignore
     return await watchEvaluation(handle, {
       teller,

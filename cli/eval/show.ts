@@ -87,7 +87,9 @@ function exampleLines({ exampleId, prompt, completion, reward, answer, error }: 
 }
 
 function messageText({ text, calls }: ResultMessage): string {
-  return [text, ...calls.map(({ name, arguments: args }) => `${name}(${args})`)].filter((part) => part !== '').join(' ');
+  return [text, ...calls.map(({ name, arguments: args }) => `${name}(${args})`)]
+    .filter((part) => part !== '')
+    .join(' ');
 }
 
 function short(text: string): string {

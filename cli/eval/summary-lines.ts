@@ -1,7 +1,17 @@
 import type { EvaluationFigures } from '../../core/eval/summary.ts';
 import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
 import { onOneLine } from '../plain-text.ts';
-import { aligned, counted, histogram, metricRows, passes, rewardText, settingText, usageText } from './figures.ts';
+import {
+  aligned,
+  counted,
+  histogram,
+  metricRows,
+  passes,
+  passesIn,
+  rewardText,
+  settingText,
+  usageText,
+} from './figures.ts';
 
 /** One part of a summary: a heading and its rows. */
 export interface Section {
@@ -21,14 +31,16 @@ export interface Summarized {
 export function summarySections({ found, figures, unreadable, columns }: Summarized): Section[] {
   const { metadata, where } = found;
   const { rollouts, examples, distribution, metrics, truncated, failures } = figures;
+  const { passAtK, passAllK } = passesIn(metadata, figures);
   const bars = histogram(distribution, Math.min(40, columns - 34));
-  const expected = metadata.numExamples === null ? '' : ` of ${metadata.numExamples}`;
+  const { numExamples } = metadata;
+  const expected = numExamples === null || numExamples === examples ? '' : ` (metadata.json: ${numExamples})`;
   const all: Section[] = [
     { heading: 'lies in', rows: [onOneLine(where)] },
     {
       heading: 'rollouts',
       rows: [
-        `${rollouts} of ${counted(examples, 'example')}${examples === metadata.numExamples ? '' : expected}` +
+        `${rollouts}, of ${counted(examples, 'example')}${expected}` +
           (truncated > 0 ? `, ${truncated} truncated` : '') +
           (unreadable > 0 ? `; ${counted(unreadable, 'line')} unreadable (torn), left out` : ''),
       ],
@@ -42,8 +54,8 @@ export function summarySections({ found, figures, unreadable, columns }: Summari
     {
       heading: 'pass@k',
       rows: [
-        passes(metadata.passAtK) && `any  ${passes(metadata.passAtK)}   (reward ≥ ${metadata.passThreshold})`,
-        passes(metadata.passAllK) && `all  ${passes(metadata.passAllK)}`,
+        passes(passAtK) && `any  ${passes(passAtK)}   (reward ≥ ${metadata.passThreshold})`,
+        passes(passAllK) && `all  ${passes(passAllK)}`,
       ].filter((row) => row !== ''),
     },
     { heading: 'usage', rows: [usageText(figures, metadata)].filter((row) => row !== '') },

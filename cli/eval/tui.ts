@@ -18,8 +18,9 @@ export const tuiCommand = new Command('tui')
         `ratchet eval tui needs a terminal. Without one: ratchet eval show ${name ?? 'outputs/evals'}, with --json for programs.`,
       );
     }
-    const found = await allEvaluations(name, options);
+    const find = () => allEvaluations(name, options);
+    const found = await find();
     // Only who looks through evaluations waits for it to be loaded.
     const { browse } = await import('../view/evaluations/browser.ts');
-    await browse({ found, screen: process.stdout, keyboard: process.stdin, shows: looksOf(process.env) });
+    await browse({ found, find, screen: process.stdout, keyboard: process.stdin, shows: looksOf(process.env) });
   });

@@ -49,7 +49,12 @@ export async function watchEvaluation(handle: Handle, options: WatchOptions): Pr
   const ended = new AbortController();
   const left = AbortSignal.any([interrupted, gone]);
   const following = follow(handle, teller, AbortSignal.any([ended.signal, left]));
-  const end = (outcome: 'finished' | 'failed' | 'stopped' | 'detached' | 'lost', exitCode: number, message: string | null): number => { // prettier-ignore
+  const end = (
+    outcome: 'finished' | 'failed' | 'stopped' | 'detached' | 'lost',
+    exitCode: number,
+    message: string | null,
+  ): number => {
+    // prettier-ignore
     if (message !== null) teller.say(message);
     teller.tell({ type: 'end', time: now(), outcome, exit_code: exitCode, message });
     return exitCode;
@@ -141,7 +146,8 @@ async function progressOf(handle: Handle, status: EvaluationStatus): Promise<Eva
   const pending = (await pendingActivities(handle, queryTimeoutMs)) ?? [];
   const chunks = pending.flatMap(({ said }) => (isChunkProgress(said) ? [said] : []));
   const { environment, model, phase, rollouts, avgReward } = status;
-  const sum = (read: (chunk: ChunkProgress) => number): number => chunks.reduce((total, chunk) => total + read(chunk), 0);
+  const sum = (read: (chunk: ChunkProgress) => number): number =>
+    chunks.reduce((total, chunk) => total + read(chunk), 0);
   const scored = rollouts.done - rollouts.failed;
   const rewarded = scored + sum((chunk) => chunk.rewarded);
   const rewards = (avgReward ?? 0) * scored + sum((chunk) => chunk.rewards);
@@ -165,7 +171,15 @@ function isChunkProgress(said: unknown): said is ChunkProgress {
   return typeof said === 'object' && said !== null && 'rewarded' in said;
 }
 
-export function describeProgress({ environment, model, phase, done, of, failed, avgReward }: EvaluationProgress): string {
+export function describeProgress({
+  environment,
+  model,
+  phase,
+  done,
+  of,
+  failed,
+  avgReward,
+}: EvaluationProgress): string {
   const counted = of === null ? phase : `${done} of ${of} rollouts`;
   const lost = failed === 0 ? '' : `, ${failed} failed`;
   return `${environment} with ${model}: ${counted}${lost}${avgReward === null ? '' : `  reward ${avgReward.toFixed(3)}`}`;
@@ -185,7 +199,9 @@ async function sayResult(result: EvaluationResult, { teller, abbreviated }: Watc
   if (adopted > 0) teller.say(`${result.sampled} rollouts were sampled now, ${adopted} lay here already`);
   if (cost !== null) teller.say(`cost $${cost.toFixed(4)}`);
   if (failed > 0) {
-    teller.say(`${failed} of ${result.rollouts} rollouts have no reward; the same command with --resume plays them again`);
+    teller.say(
+      `${failed} of ${result.rollouts} rollouts have no reward; the same command with --resume plays them again`,
+    );
     for (const failure of failures) teller.say(`  ${onOneLine(failure.split('\n')[0]!)}`);
   }
   teller.say(`results  ${folder}`);

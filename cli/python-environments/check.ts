@@ -7,8 +7,10 @@ import type {
   Score,
   TurnRequest,
   WireError,
+  WireMessage,
   WireTool,
 } from '../../backends/environments/verifiers/protocol.ts';
+import { chatMessage } from '../../backends/environments/verifiers/conversation.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { type AskedEnvironment, type OpenedEnvironment, withPythonEnvironment } from './opened.ts';
 
@@ -86,41 +88,102 @@ interface Tried {
   readonly findings: readonly CodeFinding[];
 }
 
-async function tryOut({ bridge, loaded, env }: OpenedEnvironment, input: string, source: string): Promise<Tried> {
+async function tryOut(opened: OpenedEnvironment, input: string, source: string): Promise<Tried> {
+  const { bridge, loaded, env } = opened;
+  const heard: WireMessage[] = [];
+  const played: PlayedRow[] = [];
   let turns = 0;
-  const over = new AbortController();
-  const onSample = (wanted: TurnRequest): Promise<SampledTurn> => {
-    turns += 1;
-    if (turns > turnsMax) over.abort();
-    return Promise.resolve(madeUp(wanted, turns));
-  };
-  const request = { env, input, model: 'made-up', sampling: {}, with_tokens: false, deadline_s: rolloutDeadlineS };
-  let played: PlayedRow;
   try {
-    played = await bridge.rollout({ ...request, score: false, keep: false }, { onSample, signal: over.signal });
+    // Reward functions that compare get two to compare.
+    for (let i = 0; i < (loaded.requires_group ? 2 : 1); i++) {
+      turns = 0;
+      const over = new AbortController();
+      const onSample = (wanted: TurnRequest): Promise<SampledTurn> => {
+        turns += 1;
+        heard.push(...wanted.messages);
+        if (turns > turnsMax) over.abort();
+        return Promise.resolve(madeUp(wanted, turns));
+      };
+      const one = await playOne(opened, { input, onSample, signal: over.signal });
+      if (one === null) return { said: [`– a rollout was broken off after ${turnsMax} turns of made-up answers: nothing ends it before`], findings: [] }; // prettier-ignore
+      played.push(one);
+    }
   } catch (error) {
-    if (over.signal.aborted) return { said: [`– a rollout was broken off after ${turnsMax} turns of made-up answers: nothing ends it before`], findings: [] }; // prettier-ignore
     if (!(error instanceof RatchetError)) throw error;
     return { said: [], findings: [failed('its rollout failed', error.message, source)] };
   }
-  const { outcome, error } = played;
+  const { outcome, error } = played[0]!;
   if (error !== null && outcome !== 'policy_failure') return { said: [], findings: [failed('its rollout failed', textOf(error), source)] }; // prettier-ignore
-  const judged = played.judged ?? (loaded.api === 'v0' ? await scored(bridge, env, played) : null);
+  const unsaid = unsayable(heard);
+  if (unsaid !== null) return { said: [], findings: [failed('its rollout failed', unsaid, source)] };
+  const judged = await scored(bridge, env, played).catch((reason: unknown) => {
+    if (reason instanceof RatchetError) return reason;
+    throw reason;
+  });
   if (judged === null) return { said: [`✓ plays: ${outcome} after ${turns} turns of made-up answers`], findings: [] };
+  if (judged instanceof RatchetError) return { said: [], findings: [failed('its rollout could not be scored', judged.message, source)] }; // prettier-ignore
   if ('error' in judged) return { said: [], findings: [failed('its rollout could not be scored', textOf(judged.error), source)] }; // prettier-ignore
   const metrics = Object.entries(judged.metrics).map(([name, value]) => `${name} ${value}`);
   const how = loaded.scoring === 'stored' ? 'from its stored row' : 'where it was played';
   const many = turns === 1 ? 'one made-up answer' : `${turns} turns of made-up answers`;
   return {
     said: [`✓ plays: ${outcome} after ${many}; scored ${how}: reward ${judged.reward} (${metrics.join(', ')})`],
-    findings: [],
+    findings: Object.entries(judged.raised ?? {}).map(([name, text]) => raised(name, text, source)),
   };
 }
 
-async function scored(bridge: OpenedEnvironment['bridge'], env: string, played: PlayedRow): Promise<Score | null> {
-  const rollout = played.live === null ? { row: played.row } : { live: played.live };
-  const [score = null] = await bridge.score({ env, rollouts: [rollout] });
+/** Null where it was broken off. */
+async function playOne(
+  { bridge, loaded, env }: OpenedEnvironment,
+  {
+    input,
+    onSample,
+    signal,
+  }: { input: string; onSample: (wanted: TurnRequest) => Promise<SampledTurn>; signal: AbortSignal },
+): Promise<PlayedRow | null> {
+  const keep = loaded.requires_group && loaded.scoring === 'in_place';
+  const how = { model: 'made-up', sampling: {}, with_tokens: false, deadline_s: rolloutDeadlineS, group: 'made-up' };
+  try {
+    return await bridge.rollout({ env, input, ...how, score: false, keep }, { onSample, signal });
+  } catch (error) {
+    if (signal.aborted) return null;
+    throw error;
+  }
+}
+
+/** Why a run could not say it to the model; null where it can. */
+function unsayable(messages: readonly WireMessage[]): string | null {
+  try {
+    for (const message of messages) chatMessage(message);
+    return null;
+  } catch (error) {
+    if (error instanceof RatchetError) return error.message;
+    throw error;
+  }
+}
+
+/** Null where nothing can be scored by itself. */
+async function scored(
+  bridge: OpenedEnvironment['bridge'],
+  env: string,
+  played: readonly PlayedRow[],
+): Promise<Score | null> {
+  const [{ judged, live, scorable }] = played as readonly [PlayedRow];
+  if (judged !== null) return judged;
+  if (live === null && !scorable) return null;
+  const rollouts = played.map((one) => (one.live === null ? { row: one.row } : { live: one.live }));
+  const [score = null] = await bridge.score({ env, rollouts });
   return score;
+}
+
+function raised(name: string, traceback: string, source: string): CodeFinding {
+  const last = traceback.trim().split('\n').at(-1) ?? '';
+  return {
+    severity: 'warning',
+    place: placeIn(traceback, source),
+    says: `the reward function ${name} threw, which counts as 0: ${last}`,
+    fix: 'where an answer of a model may lead there, catch it and return the score that you mean',
+  };
 }
 
 function failed(what: string, text: string, source: string): CodeFinding {

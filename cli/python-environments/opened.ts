@@ -2,6 +2,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { type Bridge, openBridge } from '../../backends/environments/verifiers/bridge.ts';
+import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
 import type { LoadedEnvironment } from '../../backends/environments/verifiers/protocol.ts';
 import { pythonIn } from '../../backends/python/interpreter.ts';
 import type { JsonValue, PythonEnvironmentSpec } from '../../core/spec/run-spec.ts';
@@ -25,9 +26,6 @@ export interface OpenedEnvironment {
   readonly rows: (split: 'train' | 'eval') => Promise<readonly string[]>;
 }
 
-/** What plays the tasks of a v1 environment here: verifiers' own default, a sandbox of Prime's, needs an account. */
-const localAgent = { harness: { id: 'null' }, runtime: { type: 'subprocess' } };
-
 /** Loads an environment into a Python process of its own, which ends with the work. */
 export async function withPythonEnvironment<T>(
   { id, python, args, passEnvironment }: AskedEnvironment,
@@ -36,8 +34,7 @@ export async function withPythonEnvironment<T>(
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-env-'));
   const bridge = await openBridge({ python: pythonIn(python.folder), folder, variables: passEnvironment });
   try {
-    const config = python.api === 'v1' ? { config: { agent: localAgent } } : {};
-    const loaded = await toldWhenSlow(id, () => bridge.load({ env: id, env_id: id, api: python.api, args, ...config }));
+    const loaded = await toldWhenSlow(id, () => bridge.load(loadRequest(id, { python, args })));
     const rows = async (split: 'train' | 'eval') => {
       const { file } = await bridge.inputs({ env: id, split });
       return (await readFile(file, 'utf8')).split('\n').filter((line) => line !== '');

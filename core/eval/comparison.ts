@@ -75,7 +75,10 @@ export function compareEvaluations(
     means:
       examples.length === 0
         ? null
-        : [mean(examples.map(({ rewards }) => mean(rewards[0]))), mean(examples.map(({ rewards }) => mean(rewards[1])))],
+        : [
+            mean(examples.map(({ rewards }) => mean(rewards[0]))),
+            mean(examples.map(({ rewards }) => mean(rewards[1]))),
+          ],
     difference: examples.length === 0 ? null : bootstrapMean(differences, { key: ['compare', seed] }),
     better: differences.filter((difference) => difference > 0).length,
     same: differences.filter((difference) => difference === 0).length,

@@ -1,6 +1,6 @@
 import type { FailureCounts } from '../rl/failures.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../rl/run-state.ts';
-import type { JsonValue, PythonEnvironmentSpec, SamplingSpec } from '../spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec, SamplingSpec } from '../spec/run-spec.ts';
 
 /** The words of an evaluation: what answers, on what, where its results go, and what came of it. Plain data, as it goes through history. */
 
@@ -44,6 +44,10 @@ export interface EvaluatedEnvironment {
   readonly args: Readonly<Record<string, JsonValue>>;
   readonly sha256?: string | undefined;
   readonly python?: PythonEnvironmentSpec | undefined;
+  /** As in a run file. */
+  readonly variables?: EnvironmentSpec['variables'];
+  readonly limits?: EnvironmentSpec['limits'];
+  readonly agent?: EnvironmentSpec['agent'];
   /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
 }

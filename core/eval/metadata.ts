@@ -1,3 +1,4 @@
+import { environmentName, unnumberedName } from '../names.ts';
 import type { RolloutRow, ToolSchema } from '../rl/rollout.ts';
 import type { JsonValue } from '../spec/run-spec.ts';
 import type { EvaluationInput, EvaluationTally } from './evaluation.ts';
@@ -36,8 +37,10 @@ export function evaluationMetadata({
   const { atK, allK } = passFigures(rolloutsPerExample, tally.examplesByRight);
   const cost = costOf(tally, input.prices);
   const { python } = environment;
+  const given = unnumberedName(environment.name, environment.id);
+  const isNamed = given !== environmentName(environment.id) && given !== environmentId(environment.id);
   return {
-    env_id: python?.module === undefined ? environment.id : environmentId(environment.id),
+    env_id: python ? environmentId(environment.id) : environmentName(environment.id),
     env_args: environment.args,
     model: model.model,
     base_url: baseUrlOf(input),
@@ -70,7 +73,7 @@ export function evaluationMetadata({
             description,
             parameters: parameters as RolloutRow,
           })),
-    ...(environment.name === environment.id ? {} : { name: environment.name }),
+    ...(isNamed ? { name: environment.name } : {}),
   };
 }
 

@@ -40,7 +40,7 @@ export function onlineEvaluation(
 ): { readonly workflowId: string; readonly input: EvaluationInput } {
   const isSampled = variant === 'sampled';
   const sampling = samplingOf(spec, entry);
-  const { id, name, args, sha256, python, skipFirst } = entry;
+  const { id, name, args, sha256, python, variables, limits, agent, skipFirst } = entry;
   const lineage = lineageOf(policy.weights);
   const { step, replay = 0 } = policy;
   const suffix = isSampled ? '' : variant;
@@ -48,7 +48,7 @@ export function onlineEvaluation(
   return {
     workflowId: evaluationWorkflowId(run.name, name, { lineage, step, replay }, suffix),
     input: {
-      environment: { id, name, args, sha256, python },
+      environment: { id, name, args, sha256, python, variables, limits, agent },
       model: {
         kind: 'version',
         model: run.name,

@@ -1,4 +1,5 @@
 import type { JsonValue } from '../spec/run-spec.ts';
+import { passThreshold as usualThreshold } from './pass-at-k.ts';
 
 /** `metadata.json` of an evaluation, as verifiers and Ratchet write it; what is missing is null or empty. */
 export interface ResultMetadata {
@@ -20,9 +21,6 @@ export interface ResultMetadata {
   /** All that somebody chose, by a name with dots: `sampling_args.temperature`. Sorted by name. */
   readonly settings: Readonly<Record<string, JsonValue>>;
 }
-
-/** What verifiers takes where nothing is said. */
-const passThresholdUsual = 0.5;
 
 /** Those that say what was evaluated and how, in the order in which they are shown. */
 const settingNames = [
@@ -51,7 +49,7 @@ export function readMetadata(value: unknown): ResultMetadata | null {
     model: text('model'),
     numExamples: number('num_examples'),
     rolloutsPerExample: number('rollouts_per_example'),
-    passThreshold: number('pass_threshold') ?? passThresholdUsual,
+    passThreshold: number('pass_threshold') ?? usualThreshold,
     avgReward: number('avg_reward'),
     passAtK: numbersOf(metadata['pass_at_k']),
     passAllK: numbersOf(metadata['pass_all_k']),

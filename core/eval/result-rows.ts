@@ -175,9 +175,17 @@ function errorOf(row: Json): RowError | null {
   const { error, error_chain: chain } = row;
   if (error == null) return null;
   const told = typeof chain === 'string' ? chain : '';
-  if (!isObject(error)) return { cause: textOf(error).split(/[(:\n]/)[0]!.slice(0, 60), message: textOf(error) };
+  if (!isObject(error))
+    return {
+      cause: textOf(error)
+        .split(/[(:\n]/)[0]!
+        .slice(0, 60),
+      message: textOf(error),
+    };
   const cause = typeof error['error'] === 'string' ? error['error'] : 'error';
-  const message = [error['error_chain_repr'], told, error['message']].find((text) => typeof text === 'string' && text !== '');
+  const message = [error['error_chain_repr'], told, error['message']].find(
+    (text) => typeof text === 'string' && text !== '',
+  );
   return { cause, message: typeof message === 'string' ? message : cause };
 }
 

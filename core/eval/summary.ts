@@ -1,4 +1,5 @@
 import { type Bin, distribution } from './distribution.ts';
+import { passFigures, passThreshold as usualThreshold } from './pass-at-k.ts';
 import type { RowFacts } from './result-rows.ts';
 
 /** What an evaluation comes to, counted from its rows. */
@@ -11,6 +12,9 @@ export interface EvaluationFigures {
   readonly metrics: Readonly<Record<string, NumberSummary>>;
   readonly usage: { readonly input: NumberSummary | null; readonly output: NumberSummary | null };
   readonly truncated: number;
+  /** By k, over examples none of whose rollouts failed, each with as many as the one with the most; empty for one rollout of each. */
+  readonly passAtK: Readonly<Record<string, number>>;
+  readonly passAllK: Readonly<Record<string, number>>;
   /** Failed rollouts by cause, the most frequent first, each with a message that one of them has. */
   readonly failures: readonly { readonly cause: string; readonly count: number; readonly message: string }[];
 }
@@ -28,14 +32,25 @@ export class Summing {
   readonly #metrics = new Map<string, Tally>();
   readonly #input = new Tally();
   readonly #output = new Tally();
-  readonly #examples = new Set<string>();
+  readonly #examples = new Map<string, { rewarded: number; right: number }>();
+  readonly #passThreshold: number;
   readonly #failures = new Map<string, { count: number; message: string }>();
   #rollouts = 0;
   #truncated = 0;
 
+  /** @param passThreshold Reward from which a rollout counts as right. */
+  constructor(passThreshold = usualThreshold) {
+    this.#passThreshold = passThreshold;
+  }
+
   add({ exampleId, reward, error, metrics, inputTokens, outputTokens, isTruncated }: RowFacts): void {
     this.#rollouts += 1;
-    this.#examples.add(exampleId);
+    let example = this.#examples.get(exampleId);
+    if (!example) this.#examples.set(exampleId, (example = { rewarded: 0, right: 0 }));
+    if (reward !== null) {
+      example.rewarded += 1;
+      if (reward >= this.#passThreshold) example.right += 1;
+    }
     if (isTruncated) this.#truncated += 1;
     if (inputTokens !== null) this.#input.add(inputTokens);
     if (outputTokens !== null) this.#output.add(outputTokens);
@@ -53,7 +68,10 @@ export class Summing {
   }
 
   figures(): EvaluationFigures {
+    const { atK, allK } = this.#passes();
     return {
+      passAtK: atK,
+      passAllK: allK,
       rollouts: this.#rollouts,
       examples: this.#examples.size,
       reward: summaryOf(this.#rewards),
@@ -66,10 +84,18 @@ export class Summing {
         .sort((a, b) => b.count - a.count || a.cause.localeCompare(b.cause)),
     };
   }
+
+  #passes(): ReturnType<typeof passFigures> {
+    let n = 0;
+    for (const { rewarded } of this.#examples.values()) n = Math.max(n, rewarded);
+    const byRight = Array.from({ length: n + 1 }, () => 0);
+    for (const { rewarded, right } of this.#examples.values()) if (rewarded === n) byRight[right]! += 1;
+    return passFigures(n, byRight);
+  }
 }
 
-export function summarize(rows: readonly RowFacts[]): EvaluationFigures {
-  const summing = new Summing();
+export function summarize(rows: readonly RowFacts[], passThreshold?: number): EvaluationFigures {
+  const summing = new Summing(passThreshold);
   for (const row of rows) summing.add(row);
   return summing.figures();
 }

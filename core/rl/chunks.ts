@@ -32,14 +32,28 @@ export function groupsOfChunk<T extends { readonly environment: string }>(
  * How many of a chunk's rollouts are played at once. What a worker plays at once is shared among a run's environments by
  * weight, whoever is slow: rollouts that hang take the place of others of their own environment alone.
  */
-export function rolloutsAtOnce(
-  { environment, count }: RoundChunk,
-  environments: readonly { readonly name: string; readonly weight: number }[],
-): number {
+export function rolloutsAtOnce(chunk: RoundChunk, { environments, maxConcurrent }: Shared): number {
+  const share = shareOf(chunk, environments);
+  const own = chunk.environment === undefined ? rolloutsInFlightMax : (rolloutsInFlightMax * share) / chunk.count;
+  const asked = maxConcurrent === null ? Infinity : (maxConcurrent * share) / chunk.count;
+  return Math.max(1, Math.floor(Math.min(own, asked)));
+}
+
+/** How many of a chunk's examples are begun in a minute, of what the config allows all of them; null = as they come. */
+export function tasksPerMinute(chunk: RoundChunk, { environments, tasksPerMinute: all }: Shared): number | null {
+  return all === null ? null : (all * shareOf(chunk, environments)) / chunk.count;
+}
+
+interface Shared {
+  readonly environments: readonly { readonly name: string; readonly weight: number }[];
+  readonly maxConcurrent: number | null;
+  readonly tasksPerMinute: number | null;
+}
+
+function shareOf({ environment }: RoundChunk, environments: Shared['environments']): number {
   const own = environments.find(({ name }) => name === environment);
-  if (own === undefined) return rolloutsInFlightMax;
-  const total = environments.reduce((sum, { weight }) => sum + weight, 0);
-  return Math.max(1, Math.floor((rolloutsInFlightMax * own.weight) / total / count));
+  if (own === undefined) return 1;
+  return own.weight / environments.reduce((sum, { weight }) => sum + weight, 0);
 }
 
 /** `1/2`, or `wordle 1/2`. */

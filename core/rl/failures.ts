@@ -21,6 +21,8 @@ export interface RoundFailures {
   /** Whether that row reaches back to the first group. */
   readonly isRowWhole: boolean;
   readonly causes: FailureCounts;
+  /** Of those that failed, how many had too long a first prompt; absent where an older version of Ratchet counted. */
+  readonly overlongRollouts?: number;
   /** Rollouts in which the policy itself failed, with a reward; absent where an older version of Ratchet counted. */
   readonly policyFailures?: number;
 }
@@ -32,6 +34,7 @@ export const noFailures: RoundFailures = {
   failedGroupsInRow: 0,
   isRowWhole: true,
   causes: {},
+  overlongRollouts: 0,
   policyFailures: 0,
 };
 
@@ -55,22 +58,39 @@ export function countOutcomes(rollouts: readonly ScoredRollout[]): FailureCounts
   return causes;
 }
 
-/** Counts what failed in scored groups. A group has failed when one of its rollouts has: it is dropped whole. */
+/**
+ * Counts what failed in scored groups. A group has failed when one of its rollouts has: it is dropped whole. A first prompt that is too
+ * long is no failure of the infrastructure, but its example's, which verifiers' trainer leaves out of the dataset: such a group is
+ * dropped as well, and counts neither as failed nor as whole.
+ */
 export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
   const inOrder = groups.toSorted((a, b) => a.ordinal - b.ordinal);
   const causes = countOutcomes(inOrder.flatMap((group) => group.rollouts));
   let [rollouts, failedRollouts, failedGroups, failedGroupsInRow, policyFailures] = [0, 0, 0, 0, 0];
+  let [overlongRollouts, isRowWhole] = [0, true];
   for (const group of inOrder) {
     const failed = group.rollouts.filter(({ reward }) => reward === null).length;
+    const overlong = group.rollouts.filter(({ outcome }) => outcome === 'overlong_prompt').length;
+    overlongRollouts += overlong;
     const isWhole = failed === 0;
+    const isBroken = failed > overlong;
     rollouts += group.rollouts.length;
     failedRollouts += failed;
     policyFailures += group.rollouts.filter(({ outcome }) => outcome === 'policy_failure').length;
-    failedGroups += isWhole ? 0 : 1;
-    failedGroupsInRow = isWhole ? 0 : failedGroupsInRow + 1;
+    failedGroups += isBroken ? 1 : 0;
+    failedGroupsInRow = isWhole ? 0 : failedGroupsInRow + (isBroken ? 1 : 0);
+    isRowWhole &&= !isWhole;
   }
-  const isRowWhole = failedGroupsInRow === groups.length;
-  return { rollouts, failedRollouts, failedGroups, failedGroupsInRow, isRowWhole, causes, policyFailures };
+  return {
+    rollouts,
+    failedRollouts,
+    failedGroups,
+    failedGroupsInRow,
+    isRowWhole,
+    causes,
+    overlongRollouts,
+    policyFailures,
+  };
 }
 
 /** Two parts together, the earlier first. */
@@ -87,6 +107,7 @@ export function addFailures(earlier: RoundFailures, later: RoundFailures): Round
     failedGroupsInRow: later.failedGroupsInRow + (later.isRowWhole ? earlier.failedGroupsInRow : 0),
     isRowWhole: earlier.isRowWhole && later.isRowWhole,
     causes,
+    overlongRollouts: (earlier.overlongRollouts ?? 0) + (later.overlongRollouts ?? 0),
     policyFailures: (earlier.policyFailures ?? 0) + (later.policyFailures ?? 0),
   };
 }
@@ -109,7 +130,9 @@ const failedGroupsMin = 2;
 
 /** Why the run must not go on as it is; null when it may. */
 export function breakerReason(failures: RoundFailures, limits: BreakerLimits): string | null {
-  const { rollouts, failedRollouts, failedGroups, failedGroupsInRow } = failures;
+  const { failedGroups, failedGroupsInRow, overlongRollouts = 0 } = failures;
+  const rollouts = failures.rollouts - overlongRollouts;
+  const failedRollouts = failures.failedRollouts - overlongRollouts;
   if (Math.max(failedGroups, failedGroupsInRow) < failedGroupsMin) return null;
   if (failedRollouts > limits.maxFailedShare * rollouts) {
     const percent = Math.round((failedRollouts / rollouts) * 100);

@@ -24,12 +24,15 @@ export const variableName = () =>
     .string()
     .refine((name) => keyOf(name)?.variable !== undefined)
     .meta({ expected: expectedVariable });
+const headerName = () => z.string().regex(/^[!#$%&'*+.^`|~\w-]+$/);
 export const headerTable = () =>
-  z.record(z.string(), z.string()).meta({ expected: 'a table of texts, by name of the header' });
+  z
+    .record(headerName(), z.string().regex(/^[\t\x20-\x7e\x80-\xff]*$/))
+    .meta({ expected: 'a table of texts of one line, by name of the header: letters, digits and "-"' });
 /** Header → the name of the environment variable with its value. */
 export const headersFromEnv = () =>
   z
-    .record(z.string(), variableName())
+    .record(headerName(), variableName())
     .meta({ expected: 'a table of names of environment variables, by name of the header' });
 /** As on the command line: `"Name: value"`, or several. */
 export const headerList = (what: string) => {

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { evalMoments, regressionActions } from './eval-words.ts';
 import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
+import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 
 /**
  * A run, normalized: what every dialect is translated into. Everything has its value here, no defaults are left to
@@ -13,50 +14,8 @@ export type JsonValue = string | number | boolean | null | JsonValue[] | { [key:
 
 const args = z.record(z.string(), jsonValue);
 
-/**
- * Difficulty pools of an environment: a mean reward of a group ≥ easyThreshold makes its example easy, else one ≤
- * hardThreshold makes it hard. A fraction says how often examples of a pool are drawn, where normal ones are drawn once
- * per epoch; 0 = never again.
- */
-export const PoolSpec = z.strictObject({
-  easyThreshold: z.number().nullable(),
-  hardThreshold: z.number().nullable(),
-  easyFraction: z.number().min(0).max(1),
-  hardFraction: z.number().min(0).max(1),
-});
 /** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
 const fileSha256 = z.string().optional();
-
-/** A package of verifiers: what an environment's id was resolved to when the config was read. */
-export const PythonEnvironmentSpec = z.strictObject({
-  /** What is imported: the id with underscores. */
-  module: z.string().min(1),
-  /** `v0` has load_environment (verifiers 0.3), `v1` a Taskset (0.4 and newer). */
-  api: z.enum(['v0', 'v1']),
-  /** Absolute, of the virtual environment; its interpreter is `bin/python` in it. */
-  folder: z.string().min(1),
-  /** Versions that are installed there: of verifiers, of the package. */
-  verifiers: z.string().min(1),
-  version: z.string().min(1),
-  /** Absolute, of a local package, which is installed editable: its files are imported from there. */
-  source: z.string().optional(),
-  /** Hex, of `source`'s files as they were when the config was read (`folderDigest`). */
-  sha256: z.string().optional(),
-});
-
-export const EnvironmentSpec = z.strictObject({
-  /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
-  id: z.string().min(1),
-  sha256: fileSha256,
-  python: PythonEnvironmentSpec.optional(),
-  /** Unique within the run; the id unless two entries share it. */
-  name: z.string().min(1),
-  args,
-  /** Relative probability of drawing an example from this environment, > 0. */
-  weight: z.number().positive(),
-  /** null = all examples are drawn alike. */
-  pools: PoolSpec.nullable().default(null),
-});
 
 /**
  * How turns are sampled; vLLM's meaning and order. Behaviour logprobs are those of softmax(logits / temperature); what
@@ -87,6 +46,26 @@ export const SamplingSpec = z.strictObject({
   seed: z.int().min(0).nullable().default(null),
 });
 
+export const EnvironmentSpec = z.strictObject({
+  /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
+  id: z.string().min(1),
+  sha256: fileSha256,
+  python: PythonEnvironmentSpec.optional(),
+  variables: EnvironmentVariables.optional(),
+  limits: RolloutLimits.optional(),
+  /** Of verifiers v1: the agent that solves its tasks, such as its harness and its runtime. */
+  agent: args.optional(),
+  /** In place of the run's, whose temperature it has; missing = the run's. */
+  sampling: SamplingSpec.optional(),
+  /** Unique within the run; the id unless two entries share it. */
+  name: z.string().min(1),
+  args,
+  /** Relative probability of drawing an example from this environment, > 0. */
+  weight: z.number().positive(),
+  /** null = all examples are drawn alike. */
+  pools: PoolSpec.nullable().default(null),
+});
+
 /** Evaluations may be greedy: temperature 0. */
 const EvalSamplingSpec = SamplingSpec.extend({ temperature: z.number().min(0) });
 
@@ -100,7 +79,16 @@ export const EvalSpec = z.strictObject({
   when: z.enum(evalMoments).nullable().default(null),
   onRegression: z.enum(regressionActions).default('flag'),
   environments: z.array(
-    EnvironmentSpec.pick({ id: true, sha256: true, python: true, name: true, args: true }).extend({
+    EnvironmentSpec.pick({
+      id: true,
+      sha256: true,
+      python: true,
+      variables: true,
+      limits: true,
+      agent: true,
+      name: true,
+      args: true,
+    }).extend({
       /** −1 = all of them. */
       numExamples: z.int(),
       rolloutsPerExample: positive,
@@ -404,6 +392,10 @@ export const RunSpec = z.strictObject({
   maxOffPolicySteps: z.int().min(0),
   /** Groups leased per sampling round = groups still needed × this, rounded up; bounds what is in flight. */
   oversamplingFactor: z.number().min(1),
+  /** Training rollouts that are played at once; null = as many as workers take. */
+  maxConcurrent: positive.nullable().default(null),
+  /** Examples of training that may be begun in a minute; null = as they come. */
+  tasksPerMinute: positive.nullable().default(null),
   /** Seconds of work on a sampling round's rollouts before what is unfinished is leased again. */
   generationTimeoutS: positive.default(600),
   /** A worker that has not been heard of for this long is taken to be dead. */

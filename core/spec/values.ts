@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { isKeptFromEnvironments } from '../child-environment.ts';
 import { isEnvironmentFile } from '../names.ts';
 
 /** Kinds of values that fields of run files take. Each says what it expects (`meta.expected`), which is the text of its errors. */
@@ -47,6 +48,19 @@ export const countOrAll = (what: string) =>
   z.union([z.literal(-1), z.int().min(1)]).meta({ expected: `an integer ≥ 1, or -1 for all ${what}` });
 export const args = () =>
   z.record(z.string(), z.json()).meta({ expected: 'a table of texts, numbers, true or false, lists and tables' });
+/** Names of environment variables that an environment is to see. */
+export const passedVariables = () =>
+  z
+    .array(
+      z
+        .string()
+        .regex(/^[A-Za-z_]\w{0,127}$/)
+        .refine((name) => !isKeptFromEnvironments(name)),
+    )
+    .meta({
+      expected:
+        'a list of names of environment variables such as ["OPENAI_API_KEY"], none of AWS, Temporal, W&B or Ratchet',
+    });
 export const environmentId = () =>
   z
     .string()

@@ -82,9 +82,28 @@ interface Model {
 
 export type Tensors = Readonly<Record<string, Tensor>>;
 
+/** Inputs of a run: tensors, or the runtime's half of tensors that another thread holds. */
+export type Feeds = Readonly<Record<string, { readonly value: Pointer }>>;
+
+/** What a thread must know of a session that another has opened. */
+export interface SharedSession {
+  readonly session: Pointer;
+  readonly inputNames: readonly string[];
+  readonly outputNames: readonly string[];
+  readonly constantNames: readonly string[];
+}
+
+/** A run that is made again and again. */
+export interface PreparedRun {
+  /** On another thread: the tensors must not be touched before it is done. */
+  readonly aside: () => Promise<void>;
+  /** On this thread, which does nothing else meanwhile; it saves the hand-over, some 0.1 ms. */
+  readonly here: () => void;
+}
+
 /** A compiled graph. */
 export class InferenceSession {
-  readonly #constants: Tensors;
+  readonly #constants: Readonly<Record<string, unknown>>;
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
   /** 0 once released. */
@@ -92,7 +111,14 @@ export class InferenceSession {
   readonly #names: Names = new Map();
   #running = 0;
 
-  private constructor(session: Pointer, { inputNames, outputNames, constants }: Model) {
+  private constructor(
+    session: Pointer,
+    {
+      inputNames,
+      outputNames,
+      constants,
+    }: Omit<Model, 'file' | 'constants'> & { constants: Readonly<Record<string, unknown>> },
+  ) {
     this.#session = session;
     this.#constants = constants;
     this.inputNames = inputNames;
@@ -112,43 +138,77 @@ export class InferenceSession {
     }
   }
 
+  /** For another thread of this process, whose runs must have ended before this one releases the session. */
+  share(): SharedSession {
+    const { inputNames, outputNames } = this;
+    return { session: this.#session, inputNames, outputNames, constantNames: Object.keys(this.#constants) };
+  }
+
+  /** A session that another thread has opened, and releases. */
+  static attach({ session, constantNames, ...names }: SharedSession): InferenceSession {
+    return new InferenceSession(session, {
+      ...names,
+      constants: Object.fromEntries(constantNames.map((name) => [name, null])),
+    });
+  }
+
   /**
    * Computes the outputs named in `fetches`, or all: into the tensor given there, which is also what comes back, or into
    * a new one where it is null. Runs on another thread; the tensors must not be touched before it is done.
    */
-  async run(feeds: Tensors, fetches?: Readonly<Record<string, Tensor | null>>): Promise<Record<string, Tensor>> {
-    const wanted = fetches ? Object.entries(fetches) : this.outputNames.map((name): [string, null] => [name, null]);
-    const outputs = place(this.#names, wanted);
-    await this.#compute({ inputs: this.#placeInputs(feeds), outputs, memory: [feeds, wanted] });
-    return Object.fromEntries(wanted.map(([name, tensor], i) => [name, tensor ?? takeOver(outputs.values[i]!)]));
+  async run(feeds: Feeds, fetches?: Fetches): Promise<Record<string, Tensor>> {
+    const wanted = this.#wanted(fetches);
+    const prepared = this.#lay(feeds, wanted);
+    await this.#compute(prepared);
+    return takeOutputs(wanted, prepared);
+  }
+
+  /** The same on this thread. */
+  runHere(feeds: Feeds, fetches?: Fetches): Record<string, Tensor> {
+    const wanted = this.#wanted(fetches);
+    const prepared = this.#lay(feeds, wanted);
+    this.#computeHere(prepared);
+    return takeOutputs(wanted, prepared);
   }
 
   /** The same run, to be made again and again: what it hands to the runtime is laid out once. */
-  prepare(feeds: Tensors, fetches: Tensors): () => Promise<void> {
-    const outputs = place(this.#names, Object.entries(fetches));
-    const prepared = { inputs: this.#placeInputs(feeds), outputs, memory: [feeds, fetches] };
-    return () => this.#compute(prepared);
+  prepare(feeds: Feeds, fetches: Tensors): PreparedRun {
+    const prepared = this.#lay(feeds, Object.entries(fetches));
+    return { aside: () => this.#compute(prepared), here: () => this.#computeHere(prepared) };
   }
 
-  #placeInputs(feeds: Tensors): Placed {
+  #wanted(fetches: Fetches | undefined): Wanted {
+    return fetches ? Object.entries(fetches) : this.outputNames.map((name): [string, null] => [name, null]);
+  }
+
+  #lay(feeds: Feeds, wanted: Wanted): Prepared {
+    return { inputs: this.#placeInputs(feeds), outputs: place(this.#names, wanted), memory: [feeds, wanted] };
+  }
+
+  #placeInputs(feeds: Feeds): Placed {
     return place(
       this.#names,
       Object.entries(feeds).filter(([name]) => !Object.hasOwn(this.#constants, name)),
     );
   }
 
-  async #compute({ inputs: { names, values }, outputs, memory }: Prepared): Promise<void> {
-    assert(this.#session !== 0n, 'the session is open');
+  async #compute(prepared: Prepared): Promise<void> {
+    const values = this.#argumentsOf(prepared);
     this.#running++;
     try {
-      await callAside(
-        'run',
-        [this.#session, null, names, values, values.length, outputs.names, outputs.values.length, outputs.values],
-        memory,
-      );
+      await callAside('run', values, prepared.memory);
     } finally {
       this.#running--;
     }
+  }
+
+  #computeHere(prepared: Prepared): void {
+    call('run', ...this.#argumentsOf(prepared));
+  }
+
+  #argumentsOf({ inputs: { names, values }, outputs }: Prepared): unknown[] {
+    assert(this.#session !== 0n, 'the session is open');
+    return [this.#session, null, names, values, values.length, outputs.names, outputs.values.length, outputs.values];
   }
 
   async release(): Promise<void> {
@@ -156,6 +216,13 @@ export class InferenceSession {
     if (this.#session !== 0n) release('releaseSession', this.#session);
     this.#session = 0n;
   }
+}
+
+type Fetches = Readonly<Record<string, Tensor | null>>;
+type Wanted = readonly (readonly [name: string, Tensor | null])[];
+
+function takeOutputs(wanted: Wanted, { outputs }: Prepared): Record<string, Tensor> {
+  return Object.fromEntries(wanted.map(([name, tensor], i) => [name, tensor ?? takeOver(outputs.values[i]!)]));
 }
 
 interface Placed {
@@ -175,7 +242,7 @@ interface Prepared {
 /** C strings by name, kept alive with their addresses. */
 type Names = Map<string, { readonly text: Buffer; readonly address: Pointer }>;
 
-function place(names: Names, entries: readonly (readonly [string, Tensor | null])[]): Placed {
+function place(names: Names, entries: readonly (readonly [string, { readonly value: Pointer } | null])[]): Placed {
   return {
     names: held(BigUint64Array.from(entries, ([name]) => nameIn(names, name))),
     values: held(BigUint64Array.from(entries, ([, tensor]) => tensor?.value ?? 0n)),

@@ -1,18 +1,18 @@
 import assert from 'node:assert/strict';
-import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
+import type { Feeds, InferenceSession, PreparedRun, Tensor } from '../onnx/runtime.ts';
 import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { floats, ints, longs } from '../onnx/session.ts';
 import { probabilitiesName } from './decode-graph.ts';
 import { rowLengthMax } from './admission.ts';
-import type { KeyValueCache } from './key-value-cache.ts';
-import type { ComputedPrompt, PromptCache } from './prompt-cache.ts';
+import { type KeyValueCache, rowFloats } from './key-value-cache.ts';
+import { type ComputedPrompt, type PromptCache, PromptMemory } from './prompt-cache.ts';
 import { rowsMin, type SampleRequest } from './sample-request.ts';
 import type { Choice, Rows, TokenChooser } from './token-choice.ts';
 
 export interface DecodeSessions {
   /** Feeds of every run. */
-  readonly weights: Readonly<Record<string, Tensor>>;
+  readonly weights: Feeds;
   readonly prefill: InferenceSession;
   readonly step: InferenceSession;
   /** Names of the outputs that hold the logits. */
@@ -47,6 +47,8 @@ interface BatchParts {
   /** Begins the keys of this version's prompts. */
   readonly promptPrefix: string;
   readonly events: RowEvents;
+  /** Whether so many positions are computed on this thread rather than aside. */
+  readonly isHere: (positions: number) => boolean;
 }
 
 /** A distinct prompt with the slots of the rows that continue it. */
@@ -64,10 +66,10 @@ interface StepTensors {
   readonly pastLengths: Int32Array;
   readonly totalLength: Int32Array;
   readonly inverseTemperatures: Float32Array;
-  readonly feeds: Record<string, Tensor>;
+  readonly feeds: Feeds;
   readonly fetches: Record<string, Tensor>;
   /** Computes the probabilities alone. */
-  readonly run: () => Promise<void>;
+  readonly run: PreparedRun;
   readonly probabilities: Rows;
 }
 
@@ -81,6 +83,8 @@ interface StepTensors {
 export class DecodeBatch {
   readonly #parts: BatchParts;
   readonly #rows: Row[] = [];
+  /** null = other rows since it was looked for. */
+  #longest: number | null = null;
   #tensors: StepTensors | null = null;
   readonly #counts = { sampled: 0, promptTokens: 0, promptTokensComputed: 0 };
 
@@ -103,7 +107,7 @@ export class DecodeBatch {
 
   /** The most positions any row may come to. */
   get longest(): number {
-    return longestOf(this.#rows);
+    return (this.#longest ??= longestOf(this.#rows));
   }
 
   /** What was done since the last call. */
@@ -123,6 +127,7 @@ export class DecodeBatch {
       keep: first,
     });
     for (const row of rows) this.#fillSlot(this.#rows.push(row) - 1, row.request);
+    this.#longest = null;
     const missing: PromptGroup[] = [];
     for (const group of groupPrompts(this.#rows, first, this.#parts.promptPrefix)) {
       this.#counts.promptTokens += group.tokenIds.length * group.slots.length;
@@ -147,9 +152,13 @@ export class DecodeBatch {
     const { sessions } = this.#parts;
     let logits: Rows | null = null;
     if (this.#rows.some((row) => row.chooser.needsLogits)) {
-      const output = await sessions.step.run(tensors.feeds, { ...tensors.fetches, [sessions.logits.step]: null });
+      const output = await this.#run(sessions.step, rows, tensors.feeds, {
+        ...tensors.fetches,
+        [sessions.logits.step]: null,
+      });
       logits = this.#matrix(output[sessions.logits.step]);
-    } else await tensors.run();
+    } else if (this.#parts.isHere(rows)) tensors.run.here();
+    else await tensors.run.aside();
     this.#rows.forEach(({ chooser, isDropped }, slot) => {
       if (isDropped) return;
       const choice =
@@ -171,6 +180,7 @@ export class DecodeBatch {
       const last = this.#rows.length - 1;
       if (slot < last) this.#moveSlot(last, slot);
       this.#rows.pop();
+      this.#longest = null;
     }
   }
 
@@ -206,19 +216,34 @@ export class DecodeBatch {
   async #runPrefill(groups: readonly PromptGroup[], start: number): Promise<void> {
     const { prefillCache, sessions, prompts, config } = this.#parts;
     const { feeds, fetches } = prefillCache.tensors(groups.length);
-    const output = await sessions.prefill.run(
-      { ...sessions.weights, ...feeds, ...prefillFeeds(groups, start) },
+    const prefill = prefillFeeds(groups, start);
+    const output = await this.#run(
+      sessions.prefill,
+      prefill['tokens']!.size,
+      { ...sessions.weights, ...feeds, ...prefill },
       { ...fetches, [sessions.logits.prefill]: null },
     );
     const { data } = this.#matrix(output[sessions.logits.prefill]);
+    const memory = new PromptMemory();
     groups.forEach((group, i) => {
       const { key, tokenIds } = group;
-      const logits = data.slice(i * config.vocabularySize, (i + 1) * config.vocabularySize);
-      const computed = { tokenIds, keysValues: prefillCache.readRow(i, tokenIds.length), logits };
+      const logits = memory.take(config.vocabularySize);
+      logits.set(data.subarray(i * config.vocabularySize, (i + 1) * config.vocabularySize));
+      const keysValues = memory.take(rowFloats(config, tokenIds.length));
+      const computed = { tokenIds, keysValues: prefillCache.readRow(i, tokenIds.length, keysValues), logits };
       prompts.set(key, computed);
       this.#counts.promptTokensComputed += tokenIds.length - start;
       this.#continue(group, computed);
     });
+  }
+
+  async #run(
+    session: InferenceSession,
+    positions: number,
+    feeds: Feeds,
+    fetches: Readonly<Record<string, Tensor | null>>,
+  ): Promise<Record<string, Tensor>> {
+    return this.#parts.isHere(positions) ? session.runHere(feeds, fetches) : session.run(feeds, fetches);
   }
 
   /** First tokens of the rows that share a prompt. */

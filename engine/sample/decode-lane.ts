@@ -1,7 +1,7 @@
 import { setImmediate } from 'node:timers/promises';
 import type { ModelConfig } from '../model/config.ts';
+import { parameterCount } from '../model/parameter-layout.ts';
 import type { Parameters } from '../model/parameters.ts';
-import type { DecodeProgram } from './decode-program.ts';
 import { admit, batchBytes, type BatchSize } from './admission.ts';
 import { DecodeBatch, type DecodeSessions, type Row, type RowRequest } from './decode-batch.ts';
 import { KeyValueCache } from './key-value-cache.ts';
@@ -43,6 +43,11 @@ export const noCounters: LaneCounters = {
 };
 
 export interface LaneOptions {
+  /**
+   * Positions times parameters of a run up to which it is computed on the lane's own thread, which then does nothing else:
+   * a hand-over to another one takes longer than it is worth.
+   */
+  readonly workHereMax: number;
   /** Keys and values of all batches together. */
   readonly keyValueBytesMax: number;
   /** Keys, values and logits of prompts kept for rows to come. */
@@ -54,10 +59,17 @@ export interface NewRow {
   readonly request: RowRequest;
 }
 
+/** Where a lane gets the sessions of a version from. */
+export interface LaneProgram<Weights> {
+  /** They are the lane's until `done`. */
+  use(version: number, weights: Weights): Promise<DecodeSessions>;
+  done(version: number): void;
+}
+
 /** Rows are decoded one step at a time on one processor, in batches by policy version. */
-export interface Lane {
+export interface Lane<Weights = Parameters> {
   /** The weights stay as they are while rows of them wait or run; afterwards the lane lets go of them. */
-  submit(version: number, parameters: Parameters, rows: readonly NewRow[]): void;
+  submit(version: number, weights: Weights, rows: readonly NewRow[]): void;
   /** No rows of this version will come: its prompts need not be kept. */
   forget(version: number): void;
   /** Rows that nobody waits for leave at the next step; no event tells of them any more. */
@@ -66,9 +78,9 @@ export interface Lane {
   close(): Promise<void>;
 }
 
-interface Version {
+interface Version<Weights> {
   readonly key: number;
-  readonly parameters: Parameters;
+  readonly weights: Weights;
   waiting: Row[];
   batch: DecodeBatch | null;
   cache: KeyValueCache | null;
@@ -79,14 +91,15 @@ interface Version {
  * came, as far as there is room: a version whose share is used up waits for its own rows, and a version that has none
  * running and finds no room holds back what came after it, so that none starves.
  */
-export class DecodeLane implements Lane {
+export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
   readonly #config: ModelConfig;
-  readonly #program: DecodeProgram;
+  readonly #program: LaneProgram<Weights>;
+  readonly #parameterCount: number;
   readonly #options: LaneOptions;
   readonly #events: LaneEvents;
   readonly #prefillCache: KeyValueCache;
   readonly #prompts: PromptCache;
-  readonly #versions = new Map<number, Version>();
+  readonly #versions = new Map<number, Version<Weights>>();
   readonly #rows = new Map<number, Row>();
   /** Rows that ended in the step in progress. */
   readonly #ends: RowEnd[] = [];
@@ -97,8 +110,9 @@ export class DecodeLane implements Lane {
   #hasDropped = false;
   #counters = noCounters;
 
-  constructor(config: ModelConfig, program: DecodeProgram, options: LaneOptions, events: LaneEvents) {
+  constructor(config: ModelConfig, program: LaneProgram<Weights>, options: LaneOptions, events: LaneEvents) {
     this.#config = config;
+    this.#parameterCount = parameterCount(config);
     this.#program = program;
     this.#options = options;
     this.#events = events;
@@ -106,12 +120,17 @@ export class DecodeLane implements Lane {
     this.#prompts = new PromptCache(options.promptBytesMax);
   }
 
+  /** Those that it has rows of. */
+  get versions(): number[] {
+    return [...this.#versions.keys()];
+  }
+
   forget(key: number): void {
     this.#prompts.drop(promptPrefix(key));
   }
 
-  submit(key: number, parameters: Parameters, rows: readonly NewRow[]): void {
-    const version = this.#versions.get(key) ?? { key, parameters, waiting: [], batch: null, cache: null };
+  submit(key: number, weights: Weights, rows: readonly NewRow[]): void {
+    const version = this.#versions.get(key) ?? { key, weights, waiting: [], batch: null, cache: null };
     this.#versions.set(key, version);
     for (const { id, request } of rows) {
       const row = { id, request, chooser: new TokenChooser(request), sampledCount: 0, isDropped: false };
@@ -140,7 +159,10 @@ export class DecodeLane implements Lane {
     await setImmediate();
     while (this.#tidy() && !this.#isClosed) {
       const admitted = this.#admit();
-      for (const version of this.#versions.values()) await this.#advance(version, admitted.get(version) ?? []);
+      for (const version of this.#versions.values()) {
+        await this.#advance(version, admitted.get(version) ?? []);
+        await setImmediate(); // what ran on this thread has kept everyone else waiting
+      }
     }
     // In the same turn as the last look at the rows: one that comes later finds nobody running and starts anew.
     this.#running = null;
@@ -164,18 +186,18 @@ export class DecodeLane implements Lane {
   }
 
   /** Takes the rows that may start now from their lines. */
-  #admit(): ReadonlyMap<Version, Row[]> {
+  #admit(): ReadonlyMap<Version<Weights>, Row[]> {
     const versions = [...this.#versions.values()];
     const lines = versions.map(({ batch, waiting }) => ({ running: sizeOf(batch), waiting }));
     const counts = admit(this.#config, this.#options.keyValueBytesMax, lines);
     return new Map(versions.map((version, i) => [version, version.waiting.splice(0, counts[i])]));
   }
 
-  async #advance(version: Version, admitted: readonly Row[]): Promise<void> {
+  async #advance(version: Version<Weights>, admitted: readonly Row[]): Promise<void> {
     if (!version.batch && admitted.length === 0) return;
     let batch = version.batch;
     try {
-      batch ??= this.#openBatch(version, await this.#program.use(version.key, version.parameters));
+      batch ??= this.#openBatch(version, await this.#program.use(version.key, version.weights));
       version.batch = batch;
       await batch.prefill(admitted);
       await batch.step();
@@ -190,7 +212,7 @@ export class DecodeLane implements Lane {
     this.#report(this.#ends.splice(0));
   }
 
-  #openBatch(version: Version, sessions: DecodeSessions): DecodeBatch {
+  #openBatch(version: Version<Weights>, sessions: DecodeSessions): DecodeBatch {
     const cache = this.#spareCache ?? new KeyValueCache(this.#config);
     this.#spareCache = null;
     version.cache = cache;
@@ -201,6 +223,7 @@ export class DecodeLane implements Lane {
       prefillCache: this.#prefillCache,
       prompts: this.#prompts,
       promptPrefix: promptPrefix(version.key),
+      isHere: (positions) => positions * this.#parameterCount <= this.#options.workHereMax,
       events: {
         token: (id, choice) => {
           if (this.#rows.has(id)) this.#events.token(id, choice);

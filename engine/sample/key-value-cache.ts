@@ -64,20 +64,17 @@ export class KeyValueCache {
     return { feeds, fetches };
   }
 
-  /** The first positions of a row: [layers, 2, keyValueHeads, positions, headSize]. */
-  readRow(row: number, positions: number): Float32Array {
-    const { keyValueHeadCount, headSize, layerCount } = this.#config;
-    const kept = new Float32Array(2 * layerCount * keyValueHeadCount * positions * headSize);
-    this.#eachHead(row, positions, (memory, offset) => kept.set(memory, offset));
+  /** The first positions of a row, [layers, 2, keyValueHeads, positions, headSize], written to memory of that size. */
+  readRow(row: number, positions: number, kept: Float32Array): Float32Array {
+    this.#eachHead(row, positions, (buffer, start, offset, count) => copy(buffer, start, kept, offset, count));
     return kept;
   }
 
   /** Writes the first of the `keptPositions` that readRow gave, of this or another cache, to the first of a row. */
   writeRow(row: number, kept: Float32Array, positions: number, keptPositions: number = positions): void {
-    this.#eachHead(row, positions, (memory, offset) => {
-      const start = (offset / positions) * keptPositions;
-      memory.set(kept.subarray(start, start + memory.length));
-    });
+    this.#eachHead(row, positions, (buffer, start, offset, count) =>
+      copy(kept, (offset / positions) * keptPositions, buffer, start, count),
+    );
   }
 
   /** Row `to` becomes what row `from` is. */
@@ -86,15 +83,18 @@ export class KeyValueCache {
     for (const buffer of this.#buffers) buffer.copyWithin(to * size, from * size, (from + 1) * size);
   }
 
-  /** The memory of a row's first positions, one piece per layer, keys or values, and head, with its place in a kept row. */
-  #eachHead(row: number, positions: number, visit: (memory: Float32Array, offset: number) => void): void {
+  /** Where a row's first positions lie, one piece per layer, keys or values, and head, and their place in a kept row. */
+  #eachHead(
+    row: number,
+    positions: number,
+    visit: (buffer: Float32Array, start: number, offset: number, count: number) => void,
+  ): void {
     const { keyValueHeadCount, headSize } = this.#config;
     const count = positions * headSize;
     let offset = 0;
     for (const buffer of this.#buffers) {
       for (let head = 0; head < keyValueHeadCount; head++, offset += count) {
-        const start = row * this.#rowSize + head * this.#length * headSize;
-        visit(buffer.subarray(start, start + count), offset);
+        visit(buffer, row * this.#rowSize + head * this.#length * headSize, offset, count);
       }
     }
   }
@@ -105,7 +105,8 @@ export class KeyValueCache {
     old.#length = this.#length;
     this.#length = length;
     this.#buffers = old.#buffers.map(() => new Float32Array(rows * this.#rowSize));
-    for (let row = 0; row < keep; row++) this.writeRow(row, old.readRow(row, old.#length), old.#length);
+    const kept = new Float32Array(rowFloats(this.#config, old.#length));
+    for (let row = 0; row < keep; row++) this.writeRow(row, old.readRow(row, old.#length, kept), old.#length);
   }
 
   get #rowSize(): number {
@@ -115,5 +116,18 @@ export class KeyValueCache {
 
 /** Bytes of keys and values that one row of `length` positions takes. */
 export function rowBytes(config: ModelConfig, length: number): number {
-  return 2 * 4 * config.layerCount * config.keyValueHeadCount * config.headSize * length;
+  return 4 * rowFloats(config, length);
+}
+
+/** Keys and values that one row of `length` positions takes. */
+export function rowFloats(config: ModelConfig, length: number): number {
+  return 2 * config.layerCount * config.keyValueHeadCount * config.headSize * length;
+}
+
+/** One by one below this: making two views of memory takes as long. */
+const copiedAtOnceMin = 256;
+
+function copy(from: Float32Array, fromStart: number, to: Float32Array, toStart: number, count: number): void {
+  if (count < copiedAtOnceMin) for (let i = 0; i < count; i++) to[toStart + i] = from[fromStart + i]!;
+  else to.set(from.subarray(fromStart, fromStart + count), toStart);
 }

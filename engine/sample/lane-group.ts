@@ -12,13 +12,14 @@ import {
   noCounters,
 } from './decode-lane.ts';
 import type { DecodeProgram } from './decode-program.ts';
+import { WorkerLane } from './worker-lane.ts';
 
 /** A row goes where its prompt was computed unless that lane has this many rows more than another. */
 const affinityRows = 16;
 /**
  * Rows times parameters from which a lane of its own is faster than a place in another, as each step has costs that do not
- * depend on its rows. On two idle cores, one lane's time ÷ that of two: 0.2 M parameters, 32 rows 1.0, 64 rows 1.14;
- * 0.8 M, 16 rows 1.0, 48 rows 1.1.
+ * depend on its rows. On two busy cores, one lane's time ÷ that of two, fastest batches: 0.2 M parameters, 32 rows 0.9, 64
+ * rows 1.5; 0.8 M, 16 rows 1.2, 32 rows 1.3.
  */
 const laneWorkMin = 6_000_000;
 /** Prompts whose lanes are remembered. */
@@ -40,29 +41,41 @@ interface Member {
 }
 
 /**
- * Several lanes that share the rows. A session computes in a thread of its own, so that their steps run at the same time,
- * each on one processor. Where a row runs does not change its bits; rows of one prompt
- * stay together as far as the lanes are in balance, so that it is computed once.
+ * Several lanes that share the rows: one on the thread that asks, each of the others on a worker thread, so that their steps
+ * and draws run at the same time, each on one processor. Where a row runs does not change its bits; rows of one prompt stay
+ * together as far as the lanes are in balance, so that it is computed once.
  */
 export class LaneGroup implements Lane {
-  readonly #members: readonly Member[];
+  #members: readonly Member[] = [];
   /** Rows that are worth a lane. */
   readonly #rowsMin: number;
   /** Lanes that computed a prompt, by version and a hash of its tokens; the latest last. */
   readonly #lanesOfPrompt = new Map<string, Set<Member>>();
 
+  private constructor(rowsMin: number) {
+    this.#rowsMin = rowsMin;
+  }
+
   /** The memory in `options` is that of all lanes together. */
-  constructor(config: ModelConfig, count: number, { program, options, events, rowsMin }: LaneGroupParts) {
+  static async open(
+    config: ModelConfig,
+    count: number,
+    { program, options, events, rowsMin }: LaneGroupParts,
+  ): Promise<LaneGroup> {
     const share = {
+      workHereMax: options.workHereMax,
       keyValueBytesMax: laneShare(options.keyValueBytesMax, count),
       promptBytesMax: laneShare(options.promptBytesMax, count),
     };
-    this.#rowsMin = rowsMin ?? Math.ceil(laneWorkMin / parameterCount(config));
-    this.#members = Array.from({ length: count }, (_, i) => ({
-      lane: new DecodeLane(config, program, share, this.#events(i, events)),
-      rows: new Set(),
-      counters: noCounters,
-    }));
+    const group = new LaneGroup(rowsMin ?? Math.ceil(laneWorkMin / parameterCount(config)));
+    const others = await Promise.all(
+      Array.from({ length: count - 1 }, (_, i) =>
+        WorkerLane.open(config, program, { ...share, workHereMax: Infinity }, group.#events(i + 1, events)),
+      ),
+    );
+    const lanes = [new DecodeLane(config, program, share, group.#events(0, events)), ...others];
+    group.#members = lanes.map((lane) => ({ lane, rows: new Set(), counters: noCounters }));
+    return group;
   }
 
   submit(version: number, parameters: Parameters, rows: readonly NewRow[]): void {

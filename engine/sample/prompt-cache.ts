@@ -69,6 +69,28 @@ export class PromptCache {
   }
 }
 
+/**
+ * Memory of prompts that were computed together: small ones share a piece, which is freed with the last of them, as making
+ * and freeing each by itself takes longer than filling it.
+ */
+export class PromptMemory {
+  #piece = new Float32Array(0);
+  #used = 0;
+
+  take(count: number): Float32Array {
+    if (count > pieceFloats / 4) return new Float32Array(count);
+    if (this.#used + count > this.#piece.length) {
+      this.#piece = new Float32Array(pieceFloats);
+      this.#used = 0;
+    }
+    this.#used += count;
+    return this.#piece.subarray(this.#used - count, this.#used);
+  }
+}
+
+/** 32 KiB: a prompt that outlives the others of its piece keeps no more than that. */
+const pieceFloats = 8192;
+
 function countShared(a: readonly number[], b: readonly number[]): number {
   let count = 0;
   while (count < a.length && count < b.length && a[count] === b[count]) count++;

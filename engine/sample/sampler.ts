@@ -1,8 +1,8 @@
 import { RatchetError } from '../../core/errors.ts';
-import { keyValueBytesMax, promptCacheBytesMax } from '../limits.ts';
+import { keyValueBytesMax, promptCacheBytesMax, workHereMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
-import { DecodeLane, type Lane, type LaneCounters, type LaneEvents, noCounters } from './decode-lane.ts';
+import { DecodeLane, type Lane, type LaneCounters, type LaneEvents, noCounters, type RowEnd } from './decode-lane.ts';
 import { DecodeProgram, type ProgramOptions } from './decode-program.ts';
 import { LaneGroup, laneShare } from './lane-group.ts';
 import { requireSampleable, type SampleRequest, type SampleResult } from './sample-request.ts';
@@ -56,6 +56,12 @@ interface CallRow {
   finishReason: 'stop' | 'length' | null;
 }
 
+interface SamplerParts {
+  readonly program: DecodeProgram;
+  readonly lane: Lane;
+  readonly threads: number;
+}
+
 /** The weights of one policy version as long as they keep their values. */
 interface Version {
   readonly key: number;
@@ -86,19 +92,11 @@ export class Sampler {
   #nextId = 0;
   #isReleased = false;
 
-  private constructor(
-    config: ModelConfig,
-    program: DecodeProgram,
-    { threads, rowsMin }: { threads: number; rowsMin: number | undefined },
-  ) {
+  private constructor(config: ModelConfig, { program, lane, threads }: SamplerParts) {
     this.config = config;
     this.#rowBytesMax = laneShare(keyValueBytesMax, threads);
     this.#program = program;
-    const options = { keyValueBytesMax, promptBytesMax: promptCacheBytesMax };
-    this.#lane =
-      threads === 1
-        ? new DecodeLane(config, program, options, this.#events())
-        : new LaneGroup(config, threads, { program, options, events: this.#events(), rowsMin });
+    this.#lane = lane;
   }
 
   /** With several threads each decodes rows of its own. */
@@ -107,7 +105,24 @@ export class Sampler {
     { threads, rowsPerThreadMin: rowsMin, ...options }: SamplerOptions,
   ): Promise<Sampler> {
     const program = await DecodeProgram.open(config, { ...options, threads: 1 });
-    return new Sampler(config, program, { threads, rowsMin });
+    const laneOptions = { workHereMax, keyValueBytesMax, promptBytesMax: promptCacheBytesMax };
+    let sampler: Sampler;
+    const events: LaneEvents = {
+      token: (id, choice) => sampler.#accept(id, choice),
+      fail: (ids, error) => sampler.#fail(ids, error),
+      stepped: (ends, counters) => sampler.#stepped(ends, counters),
+    };
+    try {
+      const lane =
+        threads === 1
+          ? new DecodeLane(config, program, laneOptions, events)
+          : await LaneGroup.open(config, threads, { program, options: laneOptions, events, rowsMin });
+      sampler = new Sampler(config, { program, lane, threads });
+      return sampler;
+    } catch (error) {
+      await program.release();
+      throw error;
+    }
   }
 
   /** Results in the order of the requests. An aborted call rejects with the signal's reason; its rows leave at the next step. */
@@ -167,20 +182,16 @@ export class Sampler {
     this.#program.forget(key);
   }
 
-  #events(): LaneEvents {
-    return {
-      token: (id, choice) => this.#accept(id, choice),
-      fail: (ids, error) => {
-        for (const id of ids) {
-          const call = this.#rows.get(id)?.call;
-          if (call) this.#end(call, () => call.reject(error));
-        }
-      },
-      stepped: (ends, counters) => {
-        this.#counters = counters;
-        for (const { id, finishReason } of ends) this.#finish(id, finishReason);
-      },
-    };
+  #fail(ids: readonly number[], error: unknown): void {
+    for (const id of ids) {
+      const call = this.#rows.get(id)?.call;
+      if (call) this.#end(call, () => call.reject(error));
+    }
+  }
+
+  #stepped(ends: readonly RowEnd[], counters: LaneCounters): void {
+    this.#counters = counters;
+    for (const { id, finishReason } of ends) this.#finish(id, finishReason);
   }
 
   #accept(id: number, { tokenId, logprob, samplingLogprob }: Choice): void {

@@ -49,28 +49,24 @@ export class TokenChooser {
     const start = row * probabilities.vocabularySize;
     const { data } = probabilities;
     const u = uniform(this.#request.seed, this.#t);
+    const end = start + probabilities.vocabularySize;
     let sum = 0;
-    let last = 0;
-    for (let id = 0; id < probabilities.vocabularySize; id++) {
-      const probability = data[start + id]!;
-      if (!(probability > 0)) continue;
-      last = id;
-      sum += probability;
-      // A sum that ends a little below 1 leaves the rest to the last possible token.
-      if (sum > u) break;
-    }
-    const logprob = Math.fround(Math.log(data[start + last]!));
-    return this.#chosen({ tokenId: last, logprob, samplingLogprob: logprob });
+    let i = start;
+    while (i < end && !((sum += data[i]!) > u)) i++;
+    const tokenId = i < end ? i - start : lastPossible(data, start, end);
+    const logprob = Math.fround(Math.log(data[start + tokenId]!));
+    return this.#chosen({ tokenId, logprob, samplingLogprob: logprob });
   }
 
   fromLogits(logits: Rows, row: number): Choice {
     const { vocabularySize, data } = logits;
-    const original = new Float64Array(data.subarray(row * vocabularySize, (row + 1) * vocabularySize));
+    const { original, weights } = scratchOf(vocabularySize);
+    original.set(data.subarray(row * vocabularySize, (row + 1) * vocabularySize));
     const { temperature, seed } = this.#request;
     const isGreedy = temperature === 0;
     const scale = isGreedy ? 1 : 1 / temperature;
     const scores = this.#modifies ? this.#penalized(original) : original;
-    const weights = exponentials(scores, scale);
+    writeExponentials(scores, scale, weights);
     if (this.#modifies && !isGreedy) truncate(weights, this.#request);
     const tokenId = isGreedy ? largestIndex(scores) : draw(weights, uniform(seed, this.#t));
     const samplingLogprob = logOfShare(weights, tokenId);
@@ -182,12 +178,32 @@ const bucketShift = 20;
 /** Up to that of 1. */
 const bucketCount = (0x3f800000 >>> bucketShift) + 1;
 
+/** A sum of probabilities that ends a little below 1 leaves the rest to the last possible token. */
+function lastPossible(probabilities: Float32Array, start: number, end: number): number {
+  let i = end - 1;
+  while (i > start && !(probabilities[i]! > 0)) i--;
+  return i - start;
+}
+
+interface Scratch {
+  readonly original: Float64Array;
+  readonly weights: Float64Array;
+}
+
+let scratch: Scratch = { original: new Float64Array(0), weights: new Float64Array(0) };
+
+/** Memory of one draw, which is over before the next one begins. */
+function scratchOf(size: number): Scratch {
+  if (scratch.original.length !== size) {
+    scratch = { original: new Float64Array(size), weights: new Float64Array(size) };
+  }
+  return scratch;
+}
+
 /** exp(scale · (score − largest score)), so that the largest is 1. */
-function exponentials(scores: Float64Array, scale: number): Float64Array {
+function writeExponentials(scores: Float64Array, scale: number, weights: Float64Array): void {
   const largest = scores[largestIndex(scores)]!;
-  const weights = new Float64Array(scores.length);
   for (let i = 0; i < scores.length; i++) weights[i] = Math.exp(scale * (scores[i]! - largest));
-  return weights;
 }
 
 function logSoftmax(scores: Float64Array, scale: number, index: number): number {

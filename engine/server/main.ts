@@ -52,7 +52,7 @@ function parseOptions(args: readonly string[]) {
         'allow-root': { type: 'string', multiple: true, default: [] },
         'max-versions': { type: 'string', default: String(policyVersionsHeld) },
         'api-key-env': { type: 'string' },
-        'load': { type: 'string', multiple: true, default: [] },
+        load: { type: 'string', multiple: true, default: [] },
         help: { type: 'boolean', default: false },
       },
     }).values;

@@ -13,7 +13,8 @@ from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from . import PROTOCOL
-from .failures import Refused, describe
+from .digest import code_digest
+from .failures import Refused, describe, must_pass
 from .policy import Policy
 from .wire import LineRefused, Message, Wire
 
@@ -43,7 +44,7 @@ class Child:
         self._environments: dict[str, Any] = {}
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._loads: list[Message] = []
-        self._ended = False
+        self._ended = wire.ended
         wire.on_message = self._on_message
         wire.on_refused = self._on_refused
         wire.on_end = self._on_end
@@ -91,14 +92,15 @@ class Child:
             async with asyncio.timeout(message.get("deadline_s")):
                 result = await self._perform(request, op, message)
             self._wire.send_result(request, result)
-        except asyncio.CancelledError:
-            self._refuse(request, Refused("Cancelled", f"{op} was cancelled"))
         except TimeoutError as error:
             passed = message.get("deadline_s") is not None and is_deadline(error)
             why = Refused("Deadline", f"{op} was not done after {message['deadline_s']} s") if passed else error
             self._refuse(request, why)
-        except Exception as error:
-            self._refuse(request, error)
+        except BaseException as error:  # also SystemExit, and panics of libraries in Rust: every request is answered
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            is_cancel = isinstance(error, asyncio.CancelledError) and must_pass(error)
+            self._refuse(request, Refused("Cancelled", f"{op} was cancelled") if is_cancel else error)
         finally:
             self._tasks.pop(request, None)
 
@@ -165,8 +167,11 @@ class Child:
             # Modules and datasets stay: looking through them again and again costs a fifth of a rollout.
             gc.collect()
             gc.freeze()
-            self._wire.send_result(request, environment.describe())
-        except (Exception, SystemExit) as error:
+            module = str(message["env_id"]).rsplit("/", 1)[-1].split("@", 1)[0].replace("-", "_")
+            self._wire.send_result(request, {**environment.describe(), "code": code_digest(module)})
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self._refuse(request, error)
 
     def _heartbeat(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import pkgutil
 import time
@@ -53,6 +54,14 @@ def describe(error: BaseException) -> dict[str, Any]:
         "retryable": is_outside(error),
         "traceback": text_of(error),
     }
+
+
+def must_pass(error: BaseException) -> bool:
+    """True where somebody stops this task or the process. Anything else is a failure of the code that raised it, a cancellation that nobody asked for too."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt)
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
@@ -123,7 +132,7 @@ def explain_missing_module(missing: ModuleNotFoundError, env_id: str, module: st
     return refused
 
 
-def failed_rollout(error: Exception, given: Message, started: float) -> Message:
+def failed_rollout(error: BaseException, given: Message, started: float) -> Message:
     """A rollout that its environment threw out of: a row as verifiers has it for errors, without a reward."""
     described = describe(error)
     row = {

@@ -6,19 +6,37 @@ import contextvars
 import inspect
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from verifiers.envs.environment import Environment
 from verifiers.rubrics.rubric import Rubric
 from verifiers.utils.async_utils import maybe_await
 
-from .failures import is_outside
+from .failures import is_outside, must_pass, text_of
 from .signatures import arguments_for, remembered
 
 logger = logging.getLogger(__name__)
 
-#: Reward functions that failed because of the outside world, of the scoring that goes on: state's id (None: all) to error.
-failures: contextvars.ContextVar[dict[int | None, Exception] | None] = contextvars.ContextVar("failures", default=None)
+
+@dataclass
+class Failures:
+    """What reward functions threw in one scoring, by the state's id; None: of all states."""
+
+    #: The outside world failed: such a state has no reward.
+    outside: dict[int | None, BaseException] = field(default_factory=dict)
+    #: The function's own fault, by its name: it counts as 0.0.
+    own: dict[int | None, dict[str, str]] = field(default_factory=dict)
+
+    def outside_of(self, state: int) -> BaseException | None:
+        return self.outside.get(None) or self.outside.get(state)
+
+    def own_of(self, state: int) -> dict[str, str]:
+        return {**self.own.get(None, {}), **self.own.get(state, {})}
+
+
+#: Of the scoring that goes on.
+failures: contextvars.ContextVar[Failures | None] = contextvars.ContextVar("failures", default=None)
 
 
 def rubrics_of(env: Any) -> Iterator[Any]:
@@ -111,7 +129,9 @@ async def call_individual(self: Any, func: Callable[..., Any], state: Any) -> fl
     arguments = arguments_for(func, self.score_objects(state))
     try:
         return float(await maybe_await(func, **arguments))
-    except Exception as error:
+    except BaseException as error:  # code that a model wrote may call sys.exit, which is to end nothing but the function
+        if must_pass(error):
+            raise
         note(id(state), func, error)
         return 0.0
 
@@ -119,20 +139,30 @@ async def call_individual(self: Any, func: Callable[..., Any], state: Any) -> fl
 async def call_group(self: Any, func: Callable[..., Any], states: list[Any]) -> list[float]:
     arguments = arguments_for(func, self.group_score_objects(states))
     try:
-        return await maybe_await(func, **arguments)
-    except Exception as error:
+        scores = await maybe_await(func, **arguments)
+    except BaseException as error:
+        if must_pass(error):
+            raise
         note(None, func, error)
         return [0.0] * len(states)
+    count = len(scores) if hasattr(scores, "__len__") else None
+    if count == len(states):
+        return scores
+    name = getattr(func, "__name__", repr(func))
+    came = f"a {type(scores).__name__}" if count is None else f"{count} scores"
+    raise TypeError(f"the reward function {name} must give a list of {len(states)} scores, one per rollout, but {came} came")
 
 
-def note(state: int | None, func: Callable[..., Any], error: Exception) -> None:
+def note(state: int | None, func: Callable[..., Any], error: BaseException) -> None:
     name = getattr(func, "__name__", repr(func))
     noted = failures.get()
     if noted is not None and is_outside(error):
-        noted[state] = error
+        noted.outside[state] = error
         logger.error("reward function %s: %s: %s", name, type(error).__name__, error)
-    else:
-        logger.error("reward function %s gives 0.0 because of %s: %s", name, type(error).__name__, error)
+        return
+    if noted is not None:
+        noted.own.setdefault(state, {})[name] = text_of(error)
+    logger.error("reward function %s gives 0.0 because of %s: %s", name, type(error).__name__, error)
 
 
 def install() -> None:

@@ -12,12 +12,13 @@ import time
 from typing import Any
 
 from verifiers.envs.environment import Environment
+from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.envs.singleturn_env import SingleTurnEnv
 from verifiers.errors import EmptyModelResponseError, InfraError, ToolError
 from verifiers.utils.env_utils import env_module_name
 
 from . import check, fast, rows, rubrics
-from .failures import Refused, chain_of, describe, explain_load, failed_rollout, is_outside
+from .failures import Refused, chain_of, describe, explain_load, failed_rollout, is_outside, must_pass
 from .policy import Policy
 from .v0_client import PipeClient, TurnUnavailable, to_openai_tool
 from .wire import Message, Wire, survives_json, to_line
@@ -90,7 +91,9 @@ class V0Environment:
         client = PipeClient(self._policy, request, model, bool(message.get("with_tokens")))
         try:
             state = await leaf.rollout(given, client, model, sampling)
-        except Exception as error:
+        except BaseException as error:  # also of what calls sys.exit
+            if must_pass(error):
+                raise
             return failed_rollout(error, given, started)
         return await self._finish(leaf, state, route, message)
 
@@ -165,7 +168,7 @@ class V0Environment:
     async def _score_states(self, states: list[tuple[Any, Any]]) -> list[Message]:
         leaf = states[0][0]
         members = [state for _, state in states]
-        noted: dict[int | None, Exception] = {}
+        noted = rubrics.Failures()
         token = rubrics.failures.set(noted)
         began = time.time()
         try:
@@ -180,7 +183,7 @@ class V0Environment:
         for state in members:
             if state["timing"] is not None:
                 state["timing"].scoring.start, state["timing"].scoring.end = began, time.time()
-        return [score_of(state, noted.get(None) or noted.get(id(state))) for state in members]
+        return [score_of(state, noted) for state in members]
 
     async def release(self, handles: list[str]) -> Message:
         for handle in handles:
@@ -230,6 +233,10 @@ def load(message: Message, policy: Policy, wire: Wire) -> V0Environment:
         env.env_args = env.env_args or args
         if extra := message.get("extra"):
             env.set_kwargs(**extra)
+        if (turns := message.get("max_turns")) is not None:
+            for leaf in rubrics.leaves_of(env):
+                if isinstance(leaf, MultiTurnEnv) and not isinstance(leaf, SingleTurnEnv):
+                    leaf.max_turns = turns
     except Refused:
         raise
     except Exception as error:
@@ -271,8 +278,8 @@ def outcome_of(state: Any) -> tuple[str, Message | None]:
     return ("policy_failure" if is_policys else "infra_failure"), described
 
 
-def score_of(state: Any, error: Exception | None) -> Message:
-    if error is not None:
+def score_of(state: Any, noted: rubrics.Failures) -> Message:
+    if (error := noted.outside_of(id(state))) is not None:
         state["reward"], state["metrics"] = None, None
         return {"error": describe(error)}
     reward, metrics = state["reward"], state["metrics"] or {}
@@ -281,7 +288,9 @@ def score_of(state: Any, error: Exception | None) -> Message:
         return {
             "error": describe(Refused("NotFinite", f"a reward must be a finite number, but {reward} came, of {metrics}"))
         }
-    return {"reward": float(reward), "metrics": {name: float(value) for name, value in metrics.items()}}
+    score = {"reward": float(reward), "metrics": {name: float(value) for name, value in metrics.items()}}
+    own = noted.own_of(id(state))
+    return {**score, "raised": own} if own else score
 
 
 def is_finite(value: Any) -> bool:

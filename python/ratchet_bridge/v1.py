@@ -15,7 +15,7 @@ from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 from . import v1_client
-from .failures import Refused, describe, explain_load, failed_rollout
+from .failures import Refused, describe, explain_load, failed_rollout, must_pass
 from .policy import Policy
 from .v1_client import ADDRESS, config_for, initial_messages
 from .wire import Message, Wire, to_line
@@ -79,7 +79,9 @@ class V1Environment:
         row = json.loads(given) if isinstance(given, str) else given
         try:
             episode = await self._play(request, row["task"], message)
-        except Exception as error:
+        except BaseException as error:
+            if must_pass(error):
+                raise
             return failed_rollout(error, row, started)
         return to_result(episode, row)
 

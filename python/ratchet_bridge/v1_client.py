@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,7 +18,8 @@ from verifiers.v1.dialects import DIALECTS
 from verifiers.v1.dialects.chat import ChatDialect, message_to_wire
 from verifiers.v1.errors import ProviderError
 from verifiers.v1.harnesses.null.harness import NullHarness
-from verifiers.v1.harnesses.utils.compaction import CONTEXT_OVERFLOW_MARKERS
+from verifiers.v1.harnesses.utils.compaction import CONTEXT_OVERFLOW_MARKERS, bound_tool_message
+from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 from verifiers.v1.interception.server import InterceptionServer
 from verifiers.v1.runtimes import ProgramResult
 from verifiers.v1.types import Response
@@ -29,6 +32,9 @@ ADDRESS = "http://ratchet.invalid/"
 
 #: What a program makes of it: a status of 5xx may be asked again, one of 4xx not.
 STATUS = {"overlong_prompt": 400, "rejected": 422, "cancelled": 499, "unavailable": 503}
+
+#: How long the tool servers of a task may take to say what they have, as in verifiers' own program.
+CONNECT_S = 60.0
 
 chat_dialect = next(dialect for dialect in DIALECTS if isinstance(dialect, ChatDialect))
 verifiers_client = InterceptionServer._client
@@ -162,27 +168,63 @@ async def launch(
 ) -> ProgramResult:
     """
     The chat loop, here. verifiers' contract is that every model call goes through the interception, not that a process makes
-    it. Where there are tools the program is launched: it speaks with their servers.
+    it; tools of the task's servers are called as its own program calls them. Where tool calls are intercepted as well, the
+    program is launched: it speaks with that side.
     """
     server = servers.get(secret)
-    if mcp_urls or tool_interception_url or server is None:
+    if tool_interception_url or server is None:
         await verifiers_setup(self, runtime)
         return await verifiers_launch(
             self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, tool_interception_url=tool_interception_url
         )
     messages = initial_messages(*self.resolve_prompt(data))
-    while True:
-        status, answer = await ask(server, secret, {"model": ctx.model, "messages": messages})
-        if status >= 400:
-            return ended_by(status, answer)
-        message = answer["choices"][0]["message"]
-        messages.append({key: value for key, value in message.items() if value is not None})
-        if not message.get("tool_calls"):
-            return ProgramResult(exit_code=0, stdout="", stderr="")
-        for call in message["tool_calls"]:  # it has none to call, and is told so, as by the program
-            name = call["function"]["name"]
-            unknown = f"error: unknown tool {name!r}"
-            messages.append({"role": "tool", "tool_call_id": call["id"], "name": name, "content": unknown})
+    async with contextlib.AsyncExitStack() as stack:
+        tools = await open_tools(mcp_urls, self.config.tool_timeout, stack)
+        while True:
+            asked = {"model": ctx.model, "messages": messages}
+            status, answer = await ask(server, secret, {**asked, "tools": tools.schemas} if tools.schemas else asked)
+            if status >= 400:
+                return ended_by(status, answer)
+            message = answer["choices"][0]["message"]
+            messages.append({key: value for key, value in message.items() if value is not None})
+            if not message.get("tool_calls"):
+                return ProgramResult(exit_code=0, stdout="", stderr="")
+            for call in message["tool_calls"]:
+                messages.append(await answered(call, tools))
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Of a task's servers: what the model is told of them, and where a call goes."""
+
+    schemas: list[dict[str, Any]]
+    dispatch: dict[str, tuple[str, str]]
+    connections: dict[str, Any]
+
+
+async def open_tools(urls: dict[str, str], timeout_s: float, stack: contextlib.AsyncExitStack) -> Tools:
+    """The tools that the servers have; their connections are closed with the stack."""
+    if not urls:
+        return Tools([], {}, {})
+    config = {"mcpServers": {name: {"url": url, "timeout": timeout_s} for name, url in urls.items()}}
+    return Tools(*await asyncio.wait_for(connect_mcp(config, stack), timeout=CONNECT_S))
+
+
+async def answered(call: dict[str, Any], tools: Tools) -> dict[str, Any]:
+    """A call's message, in the words of verifiers' own program where the model called wrongly: it is told, and may try again."""
+    name = call["function"]["name"]
+    try:
+        arguments = json.loads(call["function"]["arguments"] or "{}")
+    except json.JSONDecodeError as error:
+        content: Any = f"error: invalid JSON in tool arguments ({error}); resend the call with valid JSON"
+    else:
+        if not isinstance(arguments, dict):
+            content = f"error: tool arguments must be a JSON object, got {type(arguments).__name__}; resend as an object"
+        elif name in tools.dispatch:
+            content = await call_mcp(tools.connections, tools.dispatch, name, arguments)
+        else:
+            content = f"error: unknown tool {name!r}"
+    return bound_tool_message({"role": "tool", "tool_call_id": call["id"], "name": name, "content": content})
 
 
 def initial_messages(system_prompt: str | None, prompt: Any) -> list[dict[str, Any]]:

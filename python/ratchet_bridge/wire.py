@@ -31,6 +31,8 @@ class Wire:
         self._spill_above = spill_above
         self._transport: asyncio.WriteTransport | None = None
         self._pending: list[bytes] = []
+        #: The parent closed the pipe, maybe before anybody listened.
+        self.ended = False
         self.on_message: Callable[[Message], None] = lambda _: None
         self.on_refused: Callable[[LineRefused], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
@@ -99,6 +101,7 @@ class Lines(asyncio.Protocol):
             self._add(rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._wire.ended = True
         self._wire.on_end()
 
     def _add(self, part: bytes) -> None:

@@ -52,7 +52,10 @@ test('opened once more it adopts what is there, and samples only further example
 
 test('an activity that is retried opens nothing anew', async (t) => {
   const [folder, server] = [await evaluationFolder(t), await serve(t)];
-  const [once, twice] = [await openEvaluation(inputFor(folder, server)), await openEvaluation(inputFor(folder, server))];
+  const [once, twice] = [
+    await openEvaluation(inputFor(folder, server)),
+    await openEvaluation(inputFor(folder, server)),
+  ];
   assert.deepEqual(twice, once);
 });
 

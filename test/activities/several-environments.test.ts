@@ -111,7 +111,7 @@ describe('a sampling round over several environments', () => {
     const chunk = { index: 0, count: 1, environment: 'slow' };
     await act(run.roles.generateRollouts, { run: run.test.run, round: run.round, chunk });
     const rollouts = run.groups!['slow']! * 4;
-    assert.equal(most, Math.min(rollouts, rolloutsAtOnce(chunk, run.test.spec.environments)));
+    assert.equal(most, Math.min(rollouts, rolloutsAtOnce(chunk, run.test.spec)));
   });
 
   test('scored, groups are in the order of their ordinals, and metrics tell each environment apart', async (t) => {

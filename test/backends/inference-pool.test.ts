@@ -2,76 +2,14 @@ import assert from 'node:assert/strict';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { describe, test, type TestContext } from 'node:test';
+import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import {
-  type ChatRequest,
-  type Inference,
-  openInference,
-  type SampleRequest,
-  type ServedPolicy,
-} from '../../backends/inference/index.ts';
-import { OpenAiInference } from '../../backends/inference/openai.ts';
-import { ServerPool } from '../../backends/inference/pool.ts';
-import { RatchetError } from '../../core/errors.ts';
+import { type ChatRequest, openInference } from '../../backends/inference/index.ts';
+import type { RatchetError } from '../../core/errors.ts';
 import { InferenceSpec } from '../../core/spec/run-spec.ts';
 import { complete, type FakeAnswer, type FakeModelServer, fakeModelServer, reply } from './fake-model-server.ts';
 import { type Fate, startProxy } from './misbehaving-proxy.ts';
-
-const policyOf = (name: string): ServedPolicy => ({
-  name,
-  folder: `/weights/${name}`,
-  version: { step: 1, digest: '', weights: '', file: { key: '', sha256: '', bytes: 0 } },
-});
-const v1 = policyOf('v1');
-const ask = (group: number, index = 0, more: Partial<SampleRequest> = {}): SampleRequest => ({
-  policy: v1,
-  promptTokenIds: [group, index],
-  maxTokens: 4,
-  temperature: 1,
-  seed: 7,
-  session: `run/main/${group}/${index}`,
-  group: `run/main/${group}`,
-  ...more,
-});
-
-type Settings = Partial<Omit<Extract<InferenceSpec, { kind: 'openai' }>, 'kind'>>;
-
-function open(t: TestContext, servers: readonly FakeModelServer[] | string, more: Settings = {}): Inference {
-  const url = typeof servers === 'string' ? servers : servers.map((server) => server.url);
-  const spec = InferenceSpec.parse({ kind: 'openai', url, ...more });
-  const inference = openInference(spec, '');
-  t.after(() => inference.close?.());
-  return inference;
-}
-
-/** With patience for a test. */
-function openImpatient(t: TestContext, servers: readonly FakeModelServer[], patienceMs: number): Inference {
-  const addresses = servers.map(({ url }) => ({ url, apiKeyVar: null, headers: {}, headersFromEnv: {}, model: null }));
-  const pool = new ServerPool(addresses, { maxConcurrent: 64, timeoutMs: 5_000, provider: 'cpu', patienceMs });
-  t.after(() => pool.close());
-  return new OpenAiInference(pool);
-}
-
-async function servers(t: TestContext, count: number): Promise<FakeModelServer[]> {
-  const all = await Promise.all(Array.from({ length: count }, () => fakeModelServer(t)));
-  for (const { held } of all) held.add('v1');
-  return all;
-}
-
-const coded =
-  (code: RatchetError['code'], ...words: string[]) =>
-  (error: unknown) => {
-    assert(error instanceof RatchetError, String(error));
-    assert.equal(error.code, code, error.message);
-    for (const word of words) assert(error.message.includes(word), `"${error.message}" does not say ${word}`);
-    return true;
-  };
-const groupsAt = ({ calls }: FakeModelServer) => [...new Set(calls.map(({ body }) => body.prompt![0]!))];
-const slowly =
-  (ms: number): FakeAnswer =>
-  (call, response) =>
-    void setTimeout(() => complete(call, response), ms);
+import { policyOf, v1, ask, open, openImpatient, servers, coded, groupsAt, slowly } from './pooled-servers.ts';
 
 describe('who is asked', () => {
   test('a group stays on one server, and groups are shared out evenly', async (t) => {
@@ -144,6 +82,39 @@ describe('servers in trouble', () => {
     const inference = open(t, all);
     for (let i = 0; i < 10; i++) await inference.sample(ask(i));
     assert.deepEqual([busy.calls.length, other.calls.length], [1, 10]);
+  });
+
+  test('one that is busy is not asked without end, whatever it says of when it may be asked', async (t) => {
+    for (const said of ['0', '-5', 'Wed, 21 Oct 2015 07:28:00 GMT']) {
+      const [server] = (await servers(t, 1)) as [FakeModelServer];
+      server.answers['/v1/completions'] = (_, response) => reply(response, 429, {}, { 'retry-after': said });
+      const signal = AbortSignal.timeout(1_000);
+      await assert.rejects(open(t, [server]).sample(ask(1, 0, { signal })));
+      assert(server.calls.length <= 6, `Retry-After: ${said} was asked ${server.calls.length} times in a second`);
+    }
+  });
+
+  test('one that answers with what is not JSON is sick: its rollouts go elsewhere, and it is put aside', async (t) => {
+    for (const page of ['<html>Sign in</html>', '{"choices":[{"index":0,"tok', '']) {
+      const [sick, other] = (await servers(t, 2)) as [FakeModelServer, FakeModelServer];
+      sick.answers['/v1/completions'] = (_, response) => reply(response, 200, page);
+      const inference = open(t, [sick, other]);
+      for (let i = 0; i < 12; i++) await inference.sample(ask(i));
+      assert(sick.calls.length < 12 && other.calls.length === 12);
+    }
+    const [alone] = (await servers(t, 1)) as [FakeModelServer];
+    alone.answers['/v1/completions'] = (_, response) => reply(response, 200, '<html>Sign in</html>');
+    const told = coded('InferenceUnavailable', 'not JSON', 'Sign in');
+    await assert.rejects(openImpatient(t, [alone], 300).sample(ask(1)), told);
+  });
+
+  test('ids that no tokenizer has are refused', async (t) => {
+    const [server] = (await servers(t, 1)) as [FakeModelServer];
+    for (const ids of [[1.5], [-3], ['7']]) {
+      const choice = { index: 0, finish_reason: 'stop', token_ids: ids, logprobs: { token_logprobs: [-1] } };
+      server.answers['/v1/completions'] = (_, response) => reply(response, 200, { choices: [choice] });
+      await assert.rejects(open(t, [server]).sample(ask(1)), coded('InferenceRejected', 'token ids'));
+    }
   });
 
   test('a server alone that asks to be left alone is asked again after that', async (t) => {
@@ -232,85 +203,6 @@ describe('servers in trouble', () => {
   }
 });
 
-describe('versions on several servers', () => {
-  test('every server is brought to a version; one that fails is put aside and keeps no other from it', async (t) => {
-    const all = await servers(t, 3);
-    all[1]!.answers['/update_weights'] = (_, response) => reply(response, 500, 'disk is full');
-    const inference = open(t, all);
-    await inference.bringTo(policyOf('v2'));
-    assert.deepEqual(
-      all.map(({ held }) => held.has('v2')),
-      [true, false, true],
-    );
-    for (let i = 0; i < 6; i++) await inference.sample(ask(i, 0, { policy: policyOf('v2') }));
-    assert.equal(all[1]!.calls.filter(({ route }) => route === '/v1/completions').length, 0);
-  });
-
-  test('many rollouts that meet a server without their version have it loaded once', async (t) => {
-    const server = await fakeModelServer(t);
-    server.answers['/update_weights'] = ({ body }, response) => {
-      server.held.add(body.name!);
-      setTimeout(() => reply(response, 200, {}), 50);
-    };
-    const inference = open(t, [server]);
-    await Promise.all(Array.from({ length: 20 }, (_, i) => inference.sample(ask(i))));
-    assert.equal(server.calls.filter(({ route }) => route === '/update_weights').length, 1);
-  });
-
-  test('of several servers the one that is furthest off answers for the canary', async (t) => {
-    const all = await servers(t, 2);
-    all[1]!.answers['/v1/completions'] = ({ body }, response) =>
-      complete({ route: '', headers: {}, body: { ...body, allowed_token_ids: [99] } }, response);
-    const inference = open(t, all);
-    const canary = { policy: v1, tokenIds: [1, 2, 3], positions: [1, 2] };
-    assert.deepEqual(await inference.score!({ ...canary, expected: [-2, -3] }), [-99, -99]);
-  });
-
-  test('a server that cannot be given weights is refused for training, and told apart from one that lacks a version', async (t) => {
-    const server = await fakeModelServer(t);
-    server.answers['/update_weights'] = (_, response) => reply(response, 404, { detail: 'Not Found' });
-    const inference = open(t, [server]);
-    await assert.rejects(inference.bringTo(v1), coded('Unsupported', server.url, 'cannot be given weights'));
-    await assert.rejects(inference.sample(ask(1)), coded('Unsupported', server.url));
-  });
-});
-
-describe('versions that are kept', () => {
-  /** Holds, and holds on, in the server's words. */
-  const keeping =
-    (server: FakeModelServer): FakeAnswer =>
-    ({ body }, response) =>
-      server.held.has(body.name!) ? reply(response, 200, {}) : reply(response, 409, { error: { message: 'not held' } });
-
-  test('a version is kept at every server that can; one that does not hold it is brought to it first', async (t) => {
-    const all = await servers(t, 2);
-    for (const server of all) server.answers['/hold_version'] = keeping(server);
-    all[1]!.held.clear();
-    const inference = open(t, all);
-    assert.equal(await inference.hold!(v1, 'an evaluation', 60), 'held');
-    assert.ok(all[1]!.held.has('v1'));
-    const asked = all[1]!.calls.filter(({ route }) => route === '/hold_version').map(({ body }) => body);
-    assert.deepEqual(asked.at(-1), { name: 'v1', holder: 'an evaluation', seconds: 60 });
-    await inference.release!(v1, 'an evaluation');
-  });
-
-  test('a server without such a thing holds one version, and is not brought to another for it', async (t) => {
-    const [single] = (await servers(t, 1)) as [FakeModelServer];
-    single.answers['/hold_version'] = (_, response) => reply(response, 404, { detail: 'Not Found' });
-    const inference = open(t, [single]);
-    assert.equal(await inference.hold!(policyOf('v2'), 'an evaluation', 60), 'single');
-    assert.equal(single.calls.filter(({ route }) => route === '/update_weights').length, 0);
-  });
-
-  test('where there is no room for it that is said; where nobody answers, that', async (t) => {
-    const [full] = (await servers(t, 1)) as [FakeModelServer];
-    full.answers['/hold_version'] = (_, response) => reply(response, 429, { error: { message: 'no room' } });
-    assert.equal(await open(t, [full]).hold!(v1, 'an evaluation', 60), 'full');
-    await full.stop();
-    await assert.rejects(open(t, [full]).hold!(v1, 'an evaluation', 60), coded('InferenceUnavailable', full.url));
-  });
-});
-
 describe('servers that join and leave', () => {
   test('an endpoints file is read again: who joins has the version before it is asked, who leaves is asked no more', async (t) => {
     const [first, second] = (await servers(t, 2)) as [FakeModelServer, FakeModelServer];
@@ -362,6 +254,18 @@ describe('keys', () => {
     });
     const { headers } = server.calls[0]!;
     assert.deepEqual([headers.authorization, headers['x-team']], ['Bearer planted-key-0451', 'blue']);
+  });
+
+  test('a key that no header can carry is said, and not repeated', async (t) => {
+    const [server] = (await servers(t, 1)) as [FakeModelServer];
+    const before = process.env[variable];
+    t.after(() => (before === undefined ? delete process.env[variable] : (process.env[variable] = before)));
+    process.env[variable] = 'planted\nkey-0452';
+    const inference = open(t, [server], { apiKeyVar: variable });
+    await assert.rejects(inference.sample(ask(1)), (error: RatchetError) => {
+      assert(!error.message.includes('planted'));
+      return coded('ConfigInvalid', 'authorization', 'line break')(error);
+    });
   });
 
   test('a key that is not there is said by the name of its variable', async (t) => {

@@ -98,8 +98,8 @@ export async function loaded(
   args: Record<string, string | number | boolean> = {},
   more: Partial<LoadRequest> = {},
 ): Promise<Loaded> {
-  const env = `${envId}:${JSON.stringify(args)}`;
-  const about = await bridge.load({ env, env_id: envId, args, ...more });
+  const { env = `${envId}:${JSON.stringify(args)}` } = more;
+  const about = await bridge.load({ env_id: envId, args, ...more, env });
   const { file } = await bridge.inputs({ env, split: 'train' });
   return { env, about, inputs: (await readFile(file, 'utf8')).trim().split('\n') };
 }

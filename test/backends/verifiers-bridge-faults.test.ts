@@ -1,10 +1,13 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 import type { TurnRequest } from '../../backends/environments/verifiers/protocol.ts';
 import { RatchetError } from '../../core/errors.ts';
 import {
@@ -32,6 +35,30 @@ describe('what goes wrong in an environment', { skip: installed.why }, () => {
     const { played } = await failing({ how: 'raise' });
     assert.deepEqual([played.outcome, played.error?.type, played.row['reward']], ['infra_failure', 'KeyError', null]);
     assert.match(played.error!.traceback, /go_wrong/);
+  });
+
+  test('what is no Exception of Python’s is one as well, and ends nothing but its rollout', async () => {
+    for (const [how, type] of [
+      ['sys.exit', 'SystemExit'],
+      ['panic', 'Panic'],
+      ['cancelled', 'CancelledError'],
+    ] as const) {
+      const { played } = await failing({ how });
+      assert.deepEqual([played.outcome, played.error?.type], ['infra_failure', type]);
+    }
+  });
+
+  test('a reward function that calls sys.exit, or is cancelled by itself, gives 0 as any that throws, and says so', async () => {
+    for (const [reward, said] of [
+      ['inside', /ValueError: no number/],
+      ['sys.exit', /SystemExit: the code of a model/],
+      ['cancelled', /CancelledError/],
+    ] as const) {
+      const { bridge, env, played } = await failing({ reward });
+      const [score] = await bridge.score({ env, rollouts: [{ row: played.row }] });
+      assert(score && 'reward' in score && score.reward === 0);
+      assert.match(score.raised!['said']!, said);
+    }
   });
 
   test('an error of its sandbox is a failure of infrastructure', async () => {
@@ -81,7 +108,8 @@ describe('what goes wrong in an environment', { skip: installed.why }, () => {
     assert.match((noScore as { error: { message: string } }).error.message, /the judge does not answer/);
     const inside = await failing({ reward: 'inside' });
     const [zero] = await inside.bridge.score({ env: inside.env, rollouts: [{ row: inside.played.row }] });
-    assert.deepEqual(zero, { reward: 0, metrics: { said: 0, num_turns: 1 } });
+    assert(zero && 'reward' in zero);
+    assert.deepEqual([zero.reward, zero.metrics], [0, { said: 0, num_turns: 1 }]);
     const nan = await failing({ reward: 'nan' });
     const [none] = await nan.bridge.score({ env: nan.env, rollouts: [{ row: nan.played.row }] });
     assert.equal((none as { error: { type: string } }).error.type, 'NotFinite');
@@ -245,6 +273,14 @@ describe('a child that ends', { skip: installed.why }, () => {
     assert.equal((await play(bridge, other, its[0]!, text('x'))).outcome, 'ok');
   });
 
+  test('does so at once where a process that it started left its group and holds its pipe', async () => {
+    const bridge = await fragile();
+    const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'leave-behind' });
+    const before = Date.now();
+    await assert.rejects(play(bridge, env, inputs[0]!, text('x')), { message: /ended by itself \(exit status 9\)/ });
+    assert(Date.now() - before < 15_000, 'the process that was left behind ends after 20 s');
+  });
+
   test('does so when its loop hangs: it is ended for its silence', async () => {
     const bridge = await open({ silentS: 3 });
     const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'block' });
@@ -290,6 +326,19 @@ describe('a child that ends', { skip: installed.why }, () => {
     }
   });
 
+  test('does so when its parent is gone before it has started', async () => {
+    const folder = (await fragile()).folder;
+    const child = spawn(installed.python, ['-P', '-m', 'ratchet_bridge', '--spill', folder], {
+      env: { ...process.env, PYTHONPATH: fileURLToPath(new URL('../../python', import.meta.url)) },
+      stdio: ['pipe', 'pipe', 'ignore'],
+    });
+    child.stdin.end();
+    const tooLate = setTimeout(() => child.kill('SIGKILL'), 60_000);
+    const [code] = (await once(child, 'exit')) as [number | null];
+    clearTimeout(tooLate);
+    assert.equal(code, 0, 'it waits for a parent that is gone');
+  });
+
   test('because the bridge is closed leaves no process and no file but its log', async () => {
     const bridge = await open({ children: 2 });
     const { env, inputs } = await loaded(bridge, 'toy_single');
@@ -314,3 +363,40 @@ function isThere(pid: number): boolean {
     return false;
   }
 }
+
+describe('what a config says of rollouts', { skip: installed.why }, () => {
+  test('turns are bounded where its environment has several, whatever its code says', async () => {
+    const bridge = await shared();
+    const many = await loaded(bridge, 'toy_multi', { max_turns: 6 }, { env: 'bounded', max_turns: 2 });
+    const played = await play(bridge, 'bounded', many.inputs[3]!, text('0'), { score: true });
+    assert.equal(played.row['stop_condition'], 'max_turns_reached');
+    const { metrics } = played.judged as { metrics: Record<string, number> };
+    assert.equal(metrics['turns'], 2);
+    const one = await loaded(bridge, 'toy_single', {}, { env: 'single', max_turns: 5 });
+    assert.equal(one.about.is_single_turn, true);
+    assert.equal((await play(bridge, 'single', one.inputs[0]!, text('0'))).outcome, 'ok');
+  });
+
+  test('code that was changed while it is played is noticed by the next process', async (t) => {
+    const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-changing-'));
+    t.after(() => rmSync(folder, { recursive: true }));
+    const file = path.join(folder, 'toy_changing.py');
+    const code = readFileSync(path.join(modulePaths[0]!, 'toy_single.py'), 'utf8');
+    writeFileSync(file, code);
+    const bridge = await open({ modulePaths: [folder] });
+    const { env, inputs } = await loaded(bridge, 'toy_changing');
+    const again = async (): Promise<string> => {
+      process.kill(bridge.pids[0]!, 'SIGKILL');
+      while (bridge.pids.length > 0) await delay(20);
+      return (await play(bridge, env, inputs[0]!, text('x'))).outcome;
+    };
+    assert.equal(await again(), 'ok', 'the same code is the same environment');
+    writeFileSync(file, code.replace('backwards', 'forwards'));
+    await assert.rejects(again(), {
+      code: 'EnvironmentUnavailable',
+      message: /code of toy_changing was changed while/,
+    });
+    writeFileSync(file, code);
+    assert.equal((await play(bridge, env, inputs[0]!, text('x'))).outcome, 'ok', 'put back, it goes on');
+  });
+});

@@ -120,4 +120,45 @@ describe('an environment of the v1 API', { skip: installed.why }, () => {
       message: /no module toy_v2\. There is toy_v1/,
     });
   });
+
+  test('calls the tools of its task’s servers, in this process as well', async () => {
+    const bridge = await shared();
+    const { env, inputs } = await loaded(bridge, 'toy-v1-tools', {}, { api: 'v1', config: { agent } });
+    const offered: unknown[] = [];
+    const call = (id: string, name: string, args: string) => ({ id, name, arguments: args });
+    const says: Says = ({ messages, tools }) => {
+      offered.push(JSON.stringify(tools?.[0]).includes('lookup_look_up'));
+      if (messages.length > 1) return { content: JSON.stringify(messages) };
+      const calls = [
+        call('a', 'lookup_look_up', '{"word":"stone"}'),
+        call('b', 'lookup_look_up', '{'),
+        call('c', 'no_such', '{}'),
+      ];
+      return { tool_calls: calls, finish_reason: 'tool_calls' };
+    };
+    const played = await play(bridge, env, inputs[0]!, says, { score: true });
+    assert.deepEqual(offered, [true, true]);
+    const { completion } = played.row as unknown as { completion: { role: string; content: string }[] };
+    const said = completion.filter(({ role }) => role === 'tool').map(({ content }) => content);
+    assert.equal(said[0], 'stone backwards is enots');
+    assert.match(said[1] ?? '', /invalid JSON in tool arguments/);
+    assert.equal(said[2], "error: unknown tool 'no_such'");
+    assert.deepEqual([played.outcome, played.row['reward']], ['ok', 1]);
+  });
+
+  test('ends after the turns that a config allows, as truncated and with its reward', async () => {
+    const bridge = await shared();
+    const config = { agent: { ...agent, max_turns: 1 } };
+    const request = { env: 'bounded', api: 'v1', config } as const;
+    const { env, inputs } = await loaded(bridge, 'toy-v1-tools', {}, request);
+    const says: Says = () => ({
+      tool_calls: [{ id: 'a', name: 'lookup_look_up', arguments: '{"word":"x"}' }],
+      finish_reason: 'tool_calls',
+    });
+    const played = await play(bridge, env, inputs[0]!, says, { score: true });
+    assert.deepEqual(
+      [played.outcome, played.row['stop_condition'], played.row['reward']],
+      ['truncated', 'max_turns', 0],
+    );
+  });
 });

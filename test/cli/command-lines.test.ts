@@ -93,7 +93,6 @@ describe('a command line whose feature is still to come is known, and says so', 
   const lines = [
     'eval run vf-musique -m Qwen/Qwen2.5-7B-Instruct -b http://0.0.0.0:8007/v1',
     'eval run vf-musique -m gpt-5-nano',
-    'eval tui',
     'eval --client.base-url http://localhost:8007/v1 --weights-dir outputs/weights --env.id my-env',
     'eval --weights-dir outputs/weights --steps 10,50,100 --no-eval-base',
     'gepa run wiki-search --model m --reflection-model n --max-calls 9 --state-columns tool_calls reasoning_trace',

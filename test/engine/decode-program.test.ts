@@ -44,6 +44,7 @@ async function sampleTwo(sessions: DecodeSessions): Promise<number[]> {
     prefillCache: new KeyValueCache(tinyConfig),
     prompts: new PromptCache(2 ** 20),
     promptPrefix: '',
+    isHere: () => true,
     events: { token: (_, { tokenId }) => void tokens.push(tokenId), end: () => undefined },
   });
   const request = { promptTokenIds: [3, 4], maxTokens: 2, temperature: 1, seed: 0, stopTokenIds: [] };

@@ -16,6 +16,7 @@ import {
 } from '../../backends/environments/verifiers/environment.ts';
 import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
 import { openInputs } from '../../backends/environments/verifiers/inputs.ts';
+import { Suspects } from '../../backends/environments/verifiers/suspects.ts';
 import type {
   LoadedEnvironment,
   RolloutRequest,
@@ -107,6 +108,7 @@ async function environmentOf(
     dataset: inputs,
     evalDataset: inputs,
     groups: groupScores(bridge, 'toy'),
+    suspects: new Suspects(),
     loaded: {
       env: 'toy',
       api: 'v0',

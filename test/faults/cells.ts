@@ -9,6 +9,7 @@ import { sha256 } from '../../backends/store/file-store.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
 import { judgeByWeights } from './judge.ts';
 import type { UndisturbedRun } from './row.ts';
+import type { SampledLine } from './fake-inference.ts';
 import { type RowName, rowOf } from './rows.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
@@ -35,12 +36,12 @@ export interface CellResult {
 /** Plays it; a run that fails or hangs is terminated, so that it does not hold the stage's trainer. */
 export async function runCell(stage: FaultStage, cell: Cell, undisturbed: UndisturbedRun): Promise<CellResult> {
   const { limitMs = cellLimitMs, action, overrides = {} } = rowOf(cell.row);
-  const { failpoint, at, sampleMs } = gapOfCell(cell);
+  const { failpoint, at, sampleMs, overrides: besides = {} } = gapOfCell(cell);
   stage.plan(failpoint, { at, action });
   const name = nameOf(cell);
   const run = await stage.start(name, {
     steps: stepsOfRun,
-    overrides,
+    overrides: { ...besides, ...overrides },
     ...(sampleMs === undefined ? {} : { sampleMs }),
   });
   const limit = new AbortController();
@@ -170,18 +171,24 @@ async function countCommits({ store }: StagedRun): Promise<number> {
 /** Answers beyond the first at a place of the run. */
 export function sampledAgain(run: StagedRun): number {
   const lines = run.sampled();
-  return lines.length - new Set(lines.map(({ seed, policy }) => `${policy} ${seed}`)).size;
+  return lines.length - new Set(lines.map(placeOf)).size;
+}
+
+/** Evaluations sample the same places of each version, and once more without chance. */
+function placeOf({ policy, seed, temperature = 1 }: SampledLine): string {
+  return `${policy} ${seed} ${temperature}`;
 }
 
 /** Rollouts that were sampled and are not in the store. */
 async function countInFlight(run: StagedRun): Promise<number> {
   const stored = new Set<string>();
-  for (const key of await run.store.list('rollouts/')) {
+  for (const key of [...(await run.store.list('rollouts/')), ...(await run.store.list('evals/'))]) {
     if (!/chunk_[^/]*\.jsonl$|part_\d+\.jsonl$/.test(key)) continue;
+    const evaluation = /^evals\/.*(?=\/rollouts\/)/.exec(key)?.[0] ?? ''; // groups of a run are counted through
     for (const { group, index } of decodeRows<Rollout>((await run.store.read(key)) ?? Buffer.of(), key)) {
-      stored.add(`${group}/${index}`);
+      stored.add(`${evaluation}/${group}/${index}`);
     }
   }
-  const seeds = new Set(run.sampled().map(({ seed }) => seed));
-  return Math.max(0, seeds.size - stored.size);
+  const places = new Set(run.sampled().map(placeOf));
+  return Math.max(0, places.size - stored.size);
 }

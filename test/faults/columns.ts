@@ -10,6 +10,8 @@ export interface Gap {
   readonly at: number;
   /** The longest answer of the inference, where it matters here. */
   readonly sampleMs?: number;
+  /** What its run has besides, as `--key value` on the command line; nothing that changes its weights. */
+  readonly overrides?: Readonly<Record<string, string>>;
   /** The run continues as new in its second step: its stage's server suggests it early. */
   readonly continuesAsNew?: boolean;
 }
@@ -27,6 +29,12 @@ export const columns = {
   commit: { failpoint: 'commitStep.done', at: 3 },
   broadcast: { failpoint: 'broadcastWeights.done', at: 3 },
   checkpoint: { failpoint: 'saveCheckpoint.done', at: 2 },
+  // Of an evaluation beside the steps, in a workflow of its own.
+  eval: {
+    failpoint: 'evaluateChunk.done',
+    at: 1,
+    overrides: { 'eval.interval': '2', 'eval.num-examples': '8' },
+  },
   // The first activity of the second execution, which no other has, while its first workflow task is under way.
   'continue-as-new': { failpoint: 'readSpec.begun', at: 1, continuesAsNew: true },
 } as const satisfies Record<string, Gap>;

@@ -12,6 +12,7 @@ import { hash32, uniform } from '../../core/random.ts';
 export interface SampledLine {
   readonly policy: string;
   readonly seed: number;
+  readonly temperature?: number;
   readonly pid: number;
   /** ISO. */
   readonly time: string;
@@ -31,10 +32,16 @@ const letters = 26;
 export default function createInference({ log, sampleMs = 0 }: Args): Inference {
   return {
     async sample(request) {
-      const { policy, seed, signal } = request;
+      const { policy, seed, temperature, signal } = request;
       await delay(sampleMs * uniform('pace', seed), undefined, signal ? { signal } : {});
       if (log !== undefined) {
-        const line: SampledLine = { policy: policy.name, seed, pid: process.pid, time: new Date().toISOString() };
+        const line: SampledLine = {
+          policy: policy.name,
+          seed,
+          temperature,
+          pid: process.pid,
+          time: new Date().toISOString(),
+        };
         appendFileSync(log, `${JSON.stringify(line)}\n`);
       }
       return answer(request);

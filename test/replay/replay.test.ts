@@ -27,7 +27,8 @@ test('there are recorded histories of both async levels, and of evaluations', ()
 for (const name of recorded) {
   test(`a run recorded as ${name.replace('.history.bin', '')} replays: running runs survive this version`, async () => {
     const history = proto.temporal.api.history.v1.History.decode(readFileSync(folder + name));
-    await Worker.runReplayHistory({ workflowBundle }, history, 'recorded');
+    // Under its own id, after which children are named.
+    await Worker.runReplayHistory({ workflowBundle }, history, name.replace('.history.bin', ''));
   });
 }
 

@@ -136,8 +136,10 @@ class Slot {
 class ChildrenBridge implements Bridge {
   readonly #options: BridgeOptions;
   readonly #slots: readonly Slot[];
-  /** What every new child loads, by handle. */
-  readonly #loads = new Map<string, LoadRequest>();
+  /** A child started when it is needed, for rollouts that may kill one. */
+  readonly #apart: Slot;
+  /** What every new child loads, by handle, and what its code was at first. */
+  readonly #loads = new Map<string, { readonly request: LoadRequest; readonly code: string | null }>();
   /** Where rollouts of a group are played. */
   readonly #groups = new Map<string, Slot>();
   /** Which child keeps a state, and what it calls it. */
@@ -149,7 +151,7 @@ class ChildrenBridge implements Bridge {
   constructor(options: BridgeOptions, environment: Record<string, string>) {
     this.#options = options;
     const { python, folder, children = 1, workingFolder = process.cwd(), silentS, log = () => {} } = options;
-    this.#slots = Array.from({ length: children }, (_, i) => {
+    const slots = Array.from({ length: children + 1 }, (_, i) => {
       const logFile = path.join(folder, `environments-${i}.log`);
       const start = (): PythonChild => {
         if (this.#isClosed) throw unavailable('The bridge to verifiers environments is closed.');
@@ -173,10 +175,16 @@ class ChildrenBridge implements Bridge {
       };
       return new Slot(start, (child) => this.#loadAll(child));
     });
+    this.#slots = slots.slice(0, children);
+    this.#apart = slots[children]!;
+  }
+
+  get #allSlots(): readonly Slot[] {
+    return [...this.#slots, this.#apart];
   }
 
   get pids(): readonly number[] {
-    return this.#slots.flatMap(({ child }) => (child?.pid === undefined ? [] : [child.pid]));
+    return this.#allSlots.flatMap(({ child }) => (child?.pid === undefined ? [] : [child.pid]));
   }
 
   async about(): Promise<Ready> {
@@ -190,9 +198,9 @@ class ChildrenBridge implements Bridge {
       const child = await first!.open();
       const loaded = LoadedEnvironment.parse(await child.call('load', request, this.#loadOptions(signal)));
       if (known) return loaded;
-      this.#loads.set(request.env, request);
+      this.#loads.set(request.env, { request, code: loaded.code ?? null });
       await Promise.all(
-        others.map(async (slot) => {
+        [...others, ...(this.#apart.child ? [this.#apart] : [])].map(async (slot) => {
           const isOpen = slot.child !== null;
           const other = await slot.open(); // one that starts now loads it with the others
           if (isOpen) await other.call('load', request, this.#loadOptions(signal));
@@ -215,8 +223,8 @@ class ChildrenBridge implements Bridge {
   }
 
   async rollout(request: RolloutRequest, { onSample, signal }: RolloutOptions): Promise<PlayedRow> {
-    const { group, deadline_s: deadlineS, ...args } = request;
-    const slot = this.#slotFor(group);
+    const { group, deadline_s: deadlineS, isSuspect = false, ...args } = request;
+    const slot = isSuspect ? this.#apart : this.#slotFor(group);
     const child = await this.#open(slot, signal);
     const result = await this.#call(child, 'rollout', args, { onSample, signal, deadlineS });
     const played = PlayedRow.parse(result);
@@ -263,13 +271,13 @@ class ChildrenBridge implements Bridge {
 
   async unload({ env }: { readonly env: string }): Promise<void> {
     this.#loads.delete(env);
-    const children = this.#slots.flatMap(({ child }) => (child ? [child] : []));
+    const children = this.#allSlots.flatMap(({ child }) => (child ? [child] : []));
     await Promise.all(children.map((child) => this.#call(child, 'unload', { env })));
   }
 
   async close(): Promise<void> {
     this.#isClosed = true;
-    await Promise.all(this.#slots.flatMap(({ child }) => (child ? [child.close()] : [])));
+    await Promise.all(this.#allSlots.flatMap(({ child }) => (child ? [child.close()] : [])));
     await Promise.all(this.#cleanups);
   }
 
@@ -278,7 +286,10 @@ class ChildrenBridge implements Bridge {
   }
 
   async #loadAll(child: PythonChild): Promise<void> {
-    for (const request of this.#loads.values()) await child.call('load', request, this.#loadOptions());
+    for (const { request, code } of this.#loads.values()) {
+      const loaded = LoadedEnvironment.parse(await child.call('load', request, this.#loadOptions()));
+      if ((loaded.code ?? null) !== code) throw codeChanged(request, code, loaded.code ?? null);
+    }
   }
 
   #slotFor(group: string | undefined): Slot {
@@ -328,6 +339,14 @@ class ChildrenBridge implements Bridge {
 
 /** Groups whose place is remembered: as many as can be at work, and more. */
 const groupsKept = 16_384;
+
+/** A process that is started in place of another imports what lies there now: rollouts of two environments would be one group. */
+function codeChanged({ env_id: id }: LoadRequest, before: string | null, now: string | null): RatchetError {
+  const short = (digest: string | null): string => (digest === null ? 'no files' : `${digest.slice(0, 12)}…`);
+  return unavailable(
+    `The code of ${id} was changed while it was being played: its new Python process has sha256 ${short(now)}, those before it had ${short(before)}. Put its files back; or end the run and train its file again, which goes on with the environment as it is then.`,
+  );
+}
 
 function asLoadError(error: unknown, { env_id: id }: LoadRequest): unknown {
   if (!(error instanceof ChildRefused)) return error;

@@ -2,26 +2,15 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import {
   environmentForAll,
-  environmentForStore,
   environmentForVerifiers,
+  isKeptFromEnvironments,
   selectEnvironment,
-  temporalSecrets,
-  wandbVariables,
   withoutVariables,
 } from '../../../core/child-environment.ts';
 import { RatchetError } from '../../../core/errors.ts';
 
 /** Where `python -m ratchet_bridge` finds itself. */
 const pythonFolder = fileURLToPath(new URL('../../../python/', import.meta.url)).replace(/\/$/, '');
-
-/** Of the store, of Temporal and of metrics: no environment has a use for them, whoever names them. */
-const never: readonly string[] = [
-  ...temporalSecrets,
-  'TEMPORAL_*',
-  'RATCHET_*',
-  ...environmentForStore,
-  ...wandbVariables,
-];
 
 interface ChildSees {
   /** Names that the config lists, a `*` at the end standing for any. */
@@ -36,9 +25,7 @@ export function childEnvironment({
   modulePaths = [],
   environment = process.env,
 }: ChildSees): Record<string, string> {
-  const refused = variables.filter(
-    (name) => Object.keys(withoutVariables(never, { [name.replace(/\*$/, '')]: '' })).length === 0,
-  );
+  const refused = variables.filter(isKeptFromEnvironments);
   if (refused.length > 0) {
     throw new RatchetError(
       'ConfigInvalid',
@@ -50,7 +37,7 @@ export function childEnvironment({
     environment,
   );
   return {
-    ...withoutVariables([...never, 'NODE_OPTIONS', 'VIRTUAL_ENV'], seen),
+    ...withoutVariables(['NODE_OPTIONS', 'VIRTUAL_ENV'], withoutKept(seen)),
     PYTHONPATH: [pythonFolder, ...modulePaths, ...(inherited ? [inherited] : [])].join(path.delimiter),
     PYTHONUNBUFFERED: '1',
     // Bars of progress fill a log, and nobody sees them move.
@@ -58,4 +45,9 @@ export function childEnvironment({
     HF_HUB_DISABLE_PROGRESS_BARS: '1',
     TQDM_DISABLE: '1',
   };
+}
+
+/** A prefix such as `A*` may let through more than its name says. */
+function withoutKept(seen: Readonly<Record<string, string>>): Record<string, string> {
+  return Object.fromEntries(Object.entries(seen).filter(([name]) => !isKeptFromEnvironments(name)));
 }

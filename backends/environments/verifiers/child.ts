@@ -25,6 +25,8 @@ const tickMs = 1_000;
 /** How long a child that is asked to cancel, or whose deadline has passed, may take to say that it did. */
 const cancelGraceMs = 10_000;
 const closeGraceMs = 8_000;
+/** What a child said last is read for so long; processes that it left behind may hold its pipe open for ever. */
+const lastWordsMs = 1_000;
 const logBytesMax = 8 * 1024 * 1024;
 const logTailChars = 1_500;
 /** A result above a megabyte comes as a file; a wish for a turn may carry pictures, a group to score megabytes of state each. */
@@ -93,7 +95,8 @@ export class PythonChild {
     const lines = new LineReader(lineBytesMax, (line) => this.#hear(line));
     this.#process.stdout!.on('data', (chunk: Buffer) => this.#read(lines, chunk));
     this.#process.on('error', (error) => this.#onEnd(error.message));
-    this.#process.on('close', (code, signal) => this.#onEnd(signal ? `signal ${signal}` : `exit status ${code}`));
+    this.#process.on('close', (code, signal) => this.#onEnd(howItEnded(code, signal)));
+    this.#process.on('exit', (code, signal) => this.#onExit(howItEnded(code, signal)));
     const ticker = setInterval(() => this.#tick(), tickMs);
     void this.ended.then(() => clearInterval(ticker));
   }
@@ -209,7 +212,7 @@ export class PythonChild {
     // The child keeps the deadline itself; this is for one that cannot.
     const grace = isLoad ? 0 : cancelGraceMs;
     const timer = setTimeout(
-      () => giveUp(unavailable(`${call.op} was not done after ${deadlineS} s`)),
+      () => giveUp(new TooLate('EnvironmentUnavailable', `${call.op} was not done after ${deadlineS} s`)),
       deadlineS * 1000 + grace,
     );
     stopped.addEventListener('abort', () => clearTimeout(timer));
@@ -286,6 +289,12 @@ export class PythonChild {
     if (this.#silentTicks > silentTicks) void this.kill(`its event loop has hung for ${silentTicks} s`);
   }
 
+  #onExit(how: string): void {
+    this.#killGroup(); // what it has started, unless that left the group
+    const timer = setTimeout(() => this.#onEnd(how), lastWordsMs);
+    void this.ended.then(() => clearTimeout(timer));
+  }
+
   #onEnd(how: string): void {
     if (this.#endedWith) return;
     this.#killGroup(); // what it has started
@@ -295,10 +304,12 @@ export class PythonChild {
     const counted =
       atWork.length === 0 ? '' : ` while it worked on ${atWork.length} request(s) (${[...new Set(atWork)].join(', ')})`;
     const ended = this.#why === '' ? `ended by itself (${how})` : `was ended, because ${this.#why}`;
-    const error = unavailable(
+    const error = new ChildEnded(
       `The Python process of the verifiers environments ${ended}${counted}. Its log is ${logFile}${tail === '' ? '' : `, and ends with:\n${tail}`}`,
+      atWork.length,
     );
     this.#endedWith = error;
+    this.#process.stdout?.destroy();
     for (const call of this.#calls.values()) call.settle({ error });
     this.#end(error);
   }
@@ -314,6 +325,13 @@ export class PythonChild {
   }
 }
 
+function howItEnded(code: number | null, signal: NodeJS.Signals | null): string {
+  return signal ? `signal ${signal}` : `exit status ${code}`;
+}
+
+/** A child that did not keep a deadline, nor said so. */
+export class TooLate extends RatchetError {}
+
 /** The child did not do what it was asked for; `error` is what it said. */
 export class ChildRefused extends Error {
   readonly error: WireError;
@@ -322,6 +340,17 @@ export class ChildRefused extends Error {
     super([`${op}: ${error.type}: ${error.message}`, error.fix].filter(Boolean).join('\n'));
     this.name = 'ChildRefused';
     this.error = error;
+  }
+}
+
+/** The process is gone, with all that it worked on. */
+export class ChildEnded extends RatchetError {
+  /** Requests that it worked on. */
+  readonly atWork: number;
+
+  constructor(message: string, atWork: number) {
+    super('EnvironmentUnavailable', message);
+    this.atWork = atWork;
   }
 }
 

@@ -3,14 +3,18 @@ import { RatchetError } from '../../../core/errors.ts';
 import { judgeAttemptsMax, judgeRetryMs } from '../../../core/limits.ts';
 import type { Example, Judgement, Outcome, Rollout, RolloutRow, ToolSchema } from '../../../core/rl/rollout.ts';
 import { outcomeOfFailure } from '../../../core/rl/failures.ts';
-import { secretValues, withoutSecrets } from '../../../core/spec/secrets.ts';
-import { tracebackOf } from '../score.ts';
+import { withoutSecrets } from '../../../core/spec/secrets.ts';
+import { tookLonger, tracebackOf } from '../score.ts';
+import type { RolloutLimits } from '../../../core/spec/environment-spec.ts';
+import { secretsHere } from '../variables.ts';
 import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } from '../types.ts';
 import { Conversation } from './conversation.ts';
 import { GroupScores } from './group-scores.ts';
 import type { Inputs } from './inputs.ts';
-import type { Bridge } from './bridge.ts';
-import type { LoadedEnvironment, PlayedRow, SampledTurn, Score, TurnRequest } from './protocol.ts';
+import type { Bridge, RolloutOptions } from './bridge.ts';
+import { ChildEnded, ChildRefused, TooLate } from './child.ts';
+import type { LoadedEnvironment, PlayedRow, RolloutRequest, SampledTurn, Score, TurnRequest } from './protocol.ts';
+import type { Suspects } from './suspects.ts';
 
 /** What of a bridge an environment that is loaded needs. */
 export type PlayingBridge = Pick<Bridge, 'rollout' | 'score' | 'release'>;
@@ -26,6 +30,8 @@ export interface LoadedVerifiers {
   readonly evalDataset: Inputs;
   /** Of the environment's own groups; the same for all that stand for this loaded one. */
   readonly groups: GroupScores<Live>;
+  /** As `groups`. */
+  readonly suspects: Suspects;
 }
 
 /** What the environment calls the model. */
@@ -36,8 +42,12 @@ const modelName = 'policy';
  * is sampled here, as for environments in TypeScript. The same turns need not lead to the same rollout, so unfinished
  * ones begin anew.
  */
-export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifiers): Environment {
-  const { bridge, loaded, dataset, evalDataset, groups } = loadedVerifiers;
+export function verifiersEnvironment(
+  name: string,
+  loadedVerifiers: LoadedVerifiers,
+  { timeoutS = null }: Partial<RolloutLimits> = {},
+): Environment {
+  const { bridge, loaded, dataset, evalDataset, groups, suspects } = loadedVerifiers;
   const inPlace = loaded.scoring === 'in_place';
   const inGroups = inPlace && loaded.requires_group;
 
@@ -45,23 +55,24 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
     const conversation = new Conversation(example.prompt);
     const teller = new Teller(conversation, policy);
     const input = (place.dataset === 'dataset' ? dataset : evalDataset).lineAt(example.id);
-    const playing = bridge.rollout(
-      {
-        env: loaded.env,
-        input,
-        model: modelName,
-        sampling: place.sampling ?? {},
-        score: inPlace && !inGroups,
-        keep: inGroups,
-        with_tokens: false,
-        ...(inGroups ? { group: place.group } : {}),
-      },
-      { onSample: (wanted) => teller.sample(wanted), signal: place.signal },
-    );
-    const played = await playing.catch((reason: unknown) => {
+    const request = {
+      env: loaded.env,
+      input,
+      model: modelName,
+      sampling: place.sampling ?? {},
+      score: inPlace && !inGroups,
+      keep: inGroups,
+      with_tokens: false,
+      ...(timeoutS === null ? {} : { deadline_s: timeoutS }),
+      ...(inGroups ? { group: place.group } : {}),
+    };
+    const options = { onSample: (wanted: TurnRequest) => teller.sample(wanted), signal: place.signal };
+    const played = await play(request, options, place).catch((reason: unknown) => {
+      if (timeoutS !== null && isDeadline(reason)) return null;
       throw asInfrastructure(reason);
     });
     const { turns } = conversation;
+    if (played === null) return { turns, outcome: 'timeout', error: tookLonger(timeoutS!) };
     const outcome = outcomeOf(played, turns.length);
     const record: RolloutRow = played.row;
     if (teller.failure !== undefined && outcomeOfFailure(teller.failure) !== 'overlong_prompt') {
@@ -79,6 +90,26 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
         ? judgementOf(played.judged)
         : notScored;
     return { turns, outcome, record, judged };
+  }
+
+  /** Where a child has died under it, apart from the others; the states of a group have to lie in one child. */
+  async function play(
+    request: RolloutRequest,
+    options: RolloutOptions & { readonly signal: AbortSignal },
+    { group, index }: RolloutPlace,
+  ): Promise<PlayedRow> {
+    const place = `${group}/${index}`;
+    try {
+      const isSuspect = !inGroups && suspects.has(place);
+      const played = isSuspect
+        ? await suspects.inTurn(place, options.signal, () => bridge.rollout({ ...request, isSuspect }, options))
+        : await bridge.rollout(request, options);
+      suspects.acquit(place);
+      return played;
+    } catch (error) {
+      if (error instanceof ChildEnded && error.atWork > 1) suspects.accuse(place);
+      throw error;
+    }
   }
 
   async function judgedWithGroup(place: RolloutPlace, live: Live | null): Promise<Judgement> {
@@ -172,7 +203,7 @@ function outcomeOf({ outcome }: PlayedRow, turns: number): Outcome {
 const notScored = { error: 'The child did not score it.' };
 
 function judgementOf(score: Score): Judgement {
-  return 'error' in score ? { error: textOf(score.error) } : score;
+  return 'error' in score ? { error: textOf(score.error) } : { reward: score.reward, metrics: score.metrics };
 }
 
 function errorText({ error, row }: PlayedRow): string {
@@ -190,7 +221,14 @@ function textOf(error: unknown): string {
 
 /** What a failing library says may hold a key. */
 function withoutSecretsIn(row: RolloutRow): RolloutRow {
-  return JSON.parse(withoutSecrets(JSON.stringify(row), secretValues(process.env))) as RolloutRow;
+  return JSON.parse(withoutSecrets(JSON.stringify(row), secretsHere())) as RolloutRow;
+}
+
+/** The child was not done in time, and says so; or, where it cannot, its parent does. */
+function isDeadline(reason: unknown): boolean {
+  if (!(reason instanceof RatchetError)) return false;
+  const { cause } = reason;
+  return reason instanceof TooLate || (cause instanceof ChildRefused && cause.error.type === 'Deadline');
 }
 
 /** What becomes of a child is the rollout's own misfortune, to be played again: it is no reason to stop the others. */

@@ -9,24 +9,46 @@ const localAgent = { harness: { id: 'null' }, runtime: { type: 'subprocess' } };
 
 /**
  * How an environment of a config is loaded. Its `args` are those of `load_environment` (v0), or the taskset's (v1), where the
- * tables `taskset` and `agent` are those of a v1 environment's own config.
+ * tables `taskset` and `agent` are those of a v1 environment's own config. What the config says of its agent and of its rollouts'
+ * turns lies over that: verifiers keeps these bounds itself.
  */
 export function loadRequest(
   env: string,
   {
     python,
     args,
+    agent: said = {},
+    limits,
     extra = {},
-  }: Pick<EnvironmentSpec, 'args'> & {
+  }: Pick<EnvironmentSpec, 'args' | 'agent' | 'limits'> & {
     readonly python: PythonEnvironmentSpec;
-    readonly extra?: Readonly<Record<string, JsonValue>>;
+    readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
   },
 ): LoadRequest {
   const common = { env, env_id: python.module, api: python.api };
-  if (python.api === 'v0') return { ...common, args, ...(Object.keys(extra).length === 0 ? {} : { extra }) };
+  if (python.api === 'v0') {
+    return {
+      ...common,
+      args,
+      ...(limits?.maxTurns == null ? {} : { max_turns: limits.maxTurns }),
+      ...(Object.keys(extra).length === 0 ? {} : { extra }),
+    };
+  }
   const { taskset = {}, agent = {}, ...rest } = args;
-  const config = { taskset, agent: isTable(agent) ? { ...localAgent, ...agent } : agent };
+  const over = { ...said, ...boundsOf(limits) };
+  const config = { taskset, agent: isTable(agent) ? { ...localAgent, ...agent, ...over } : agent };
   return { ...common, args: rest, config };
+}
+
+function boundsOf(limits: EnvironmentSpec['limits']): Record<string, number> {
+  const { maxTurns, maxInputTokens, maxOutputTokens, maxTotalTokens } = limits ?? {};
+  const bounds = {
+    max_turns: maxTurns,
+    max_input_tokens: maxInputTokens,
+    max_output_tokens: maxOutputTokens,
+    max_total_tokens: maxTotalTokens,
+  };
+  return Object.fromEntries(Object.entries(bounds).flatMap(([name, bound]) => (bound == null ? [] : [[name, bound]])));
 }
 
 function isTable(value: JsonValue): value is { [key: string]: JsonValue } {

@@ -3,6 +3,7 @@ import { accessSync, constants, mkdirSync, readdirSync, rmSync, statSync } from 
 import { rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../../core/errors.ts';
 import { variablesOfEnvironments } from '../../../core/child-environment.ts';
 import { pythonChildrenDefault, pythonLogsKeptMs } from '../../../core/limits.ts';
@@ -14,15 +15,19 @@ import { type Bridge, openBridge } from './bridge.ts';
 import { groupScores, type LoadedVerifiers, verifiersEnvironment } from './environment.ts';
 import { loadRequest } from './load-request.ts';
 import { type Inputs, openInputs, unreadable } from './inputs.ts';
+import { Suspects } from './suspects.ts';
 
-type PythonEntry = Pick<EnvironmentSpec, 'id' | 'args'> & {
+interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args' | 'limits' | 'agent'> {
   readonly python: PythonEnvironmentSpec;
+  /** Variables that the config lists for it, with their values. */
+  readonly given: Readonly<Record<string, string>>;
   /** For its `set_kwargs`. */
-  readonly extra?: Readonly<Record<string, JsonValue>>;
-};
+  readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
+}
 
-/** Children of one virtual environment, and the packages they have imported, by the digest of their files. */
+/** Children of one virtual environment that see the same, and the packages they have imported, by the digest of their files. */
 interface OpenedBridge {
+  readonly given: Readonly<Record<string, string>>;
   readonly bridge: Promise<Bridge>;
   readonly modules: Map<string, string | undefined>;
   /** By module and arguments. */
@@ -36,18 +41,21 @@ const bridges = new Map<string, OpenedBridge[]>();
  * A verifiers environment that a config's id was resolved to, in a Python child of this process. Opened once more it is the same
  * one, in a new child where the one before is gone.
  */
-export async function openVerifiers({ id, args, python, extra = {} }: PythonEntry): Promise<Environment> {
-  const opened = bridgeOf(python);
-  const settings = Object.keys(extra).length === 0 ? args : [args, extra];
-  const key = `${python.module}-${createHash('sha256').update(JSON.stringify(settings)).digest('hex').slice(0, 12)}`;
+export async function openVerifiers(entry: PythonEntry): Promise<Environment> {
+  const { id, args, python, given, limits, agent, extra = {} } = entry;
+  const opened = bridgeOf(python, given);
+  const key = `${python.module}-${createHash('sha256')
+    .update(JSON.stringify([args, agent, limits?.maxTurns, extra]))
+    .digest('hex')
+    .slice(0, 12)}`;
   const known = opened.loaded.get(key);
-  const loading = known ?? load(opened, key, { id, args, python, extra });
+  const loading = known ?? load(opened, key, entry);
   opened.loaded.set(key, loading);
   loading.catch(() => {
     opened.loaded.delete(key); // whoever asks again tries again
     if (opened.loaded.size === 0) void forget(python.folder, opened);
   });
-  return verifiersEnvironment(id, await loading);
+  return verifiersEnvironment(id, await loading, limits);
 }
 
 /** Ends all Python children of this process, and what is open of them. */
@@ -68,16 +76,13 @@ async function forget(folder: string, gone: OpenedBridge): Promise<void> {
   );
 }
 
-async function load(
-  { bridge: opening }: OpenedBridge,
-  env: string,
-  { id, args, python, extra = {} }: PythonEntry,
-): Promise<LoadedVerifiers> {
+async function load({ bridge: opening }: OpenedBridge, env: string, entry: PythonEntry): Promise<LoadedVerifiers> {
+  const { id, python } = entry;
   requireSameFiles(python);
   const bridge = await opening;
-  const loaded = await bridge.load(loadRequest(env, { python, args, extra }));
+  const loaded = await bridge.load(loadRequest(env, entry));
   const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
-  return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env) };
+  return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env), suspects: new Suspects() };
 }
 
 /** One that it does not have is missed by whoever needs it: environments for evaluations alone have nothing to train on. */
@@ -99,24 +104,27 @@ function closeInputs({ dataset, evalDataset }: LoadedVerifiers): void {
   evalDataset.close();
 }
 
-function bridgeOf({ folder, module, sha256 }: PythonEnvironmentSpec): OpenedBridge {
+function bridgeOf({ folder, module, sha256 }: PythonEnvironmentSpec, given: PythonEntry['given']): OpenedBridge {
   const known = bridges.get(folder) ?? [];
   bridges.set(folder, known);
-  const fitting = known.findLast(({ modules }) => !modules.has(module) || modules.get(module) === sha256);
-  const opened = fitting ?? { bridge: startBridge(folder), modules: new Map(), loaded: new Map() };
+  const fitting = known.findLast(
+    (one) => (!one.modules.has(module) || one.modules.get(module) === sha256) && isDeepStrictEqual(one.given, given),
+  );
+  const opened = fitting ?? { bridge: startBridge(folder, given), modules: new Map(), loaded: new Map(), given };
   if (!fitting) known.push(opened);
   opened.modules.set(module, sha256);
   return opened;
 }
 
-function startBridge(folder: string): Promise<Bridge> {
+function startBridge(folder: string, given: PythonEntry['given']): Promise<Bridge> {
   processesOpen.add(closeVerifiers);
   const python = path.join(folder, 'bin', 'python');
   const opening = openBridge({
     python,
     children: childrenOf(process.env['RATCHET_PYTHON_CHILDREN']),
     folder: stateFolder(),
-    variables: variablesOfEnvironments(process.env),
+    variables: [...variablesOfEnvironments(process.env), ...Object.keys(given)],
+    environment: { ...process.env, ...given },
     log: (line) => process.stderr.write(`${line}\n`),
   });
   opening.catch(() => undefined); // whoever loads into it is told

@@ -121,6 +121,8 @@ export interface LoadRequest {
   readonly api?: Api;
   /** Of `load_environment` (v0). */
   readonly args?: WireRow;
+  /** Turns of a rollout of it, whatever its code says (v0). One of a single turn stays that. */
+  readonly max_turns?: number;
   /** Given to `set_kwargs` (v0): `max_seq_len`, `timeout_seconds` … */
   readonly extra?: WireRow;
   /** The environment's config table (v1). */
@@ -149,6 +151,8 @@ export const LoadedEnvironment = z.object({
   scoring: z.enum(['stored', 'in_place']),
   scoring_why: z.string().nullable(),
   is_single_turn: z.boolean(),
+  /** Hex, of the files of its module; null or missing where that has none. */
+  code: z.string().nullish(),
 });
 export type LoadedEnvironment = z.infer<typeof LoadedEnvironment>;
 
@@ -176,11 +180,18 @@ export interface RolloutRequest {
   readonly deadline_s?: number;
   /** Rollouts of one are played by one child. */
   readonly group?: string;
+  /** A child died under it before: it is played apart from those of which none did. */
+  readonly isSuspect?: boolean;
 }
 
 export const Score = z.union([
   z.object({ error: WireError }),
-  z.object({ reward: z.number(), metrics: z.record(z.string(), z.number()) }),
+  z.object({
+    reward: z.number(),
+    metrics: z.record(z.string(), z.number()),
+    /** Reward functions that threw, and count as 0 as verifiers has it: what they threw, by name. */
+    raised: z.record(z.string(), z.string()).optional(),
+  }),
 ]);
 export type Score = z.infer<typeof Score>;
 

@@ -8,10 +8,12 @@ import { type Look, written } from '../lines.ts';
 import { EvaluationData } from './evaluation-data.ts';
 import { browserFrame } from './frame.ts';
 import { afterKey, type TypedKey } from './keys.ts';
-import { beginning, type BrowserState, type Size } from './state.ts';
+import { beginning, type BrowserState, lookedAgain, type Size } from './state.ts';
 
 export interface BrowseOptions {
   readonly found: Found;
+  /** Looks again. */
+  readonly find: () => Promise<Found>;
   readonly screen: Screen;
   readonly keyboard: Keyboard;
   readonly shows: Look;
@@ -28,20 +30,23 @@ const drawEveryMs = 100;
 
 /** Looks through evaluations on a terminal until it is left. */
 export async function browse(options: BrowseOptions): Promise<void> {
-  await new Promise<void>((resolve) => new Browser(options, resolve).open());
+  await new Promise<void>((resolve, reject) => {
+    new Browser(options, (bug) => (bug === undefined ? resolve() : reject(bug))).open();
+  });
 }
 
 /** Keys to a state, the state to rows, and the rows that differ to the terminal. */
 export class Browser {
   readonly #options: BrowseOptions;
-  readonly #onLeave: () => void;
-  readonly #data: EvaluationData;
+  readonly #onLeave: (bug?: Error) => void;
+  #data: EvaluationData;
   readonly #log: ReturnType<typeof createLogUpdate>;
   #state: BrowserState = beginning;
   #isOpen = false;
   #nextDraw: NodeJS.Timeout | null = null;
 
-  constructor(options: BrowseOptions, onLeave: () => void) {
+  /** @param onLeave Told once the terminal is as it was; with what went wrong where it was not a person who left. */
+  constructor(options: BrowseOptions, onLeave: (bug?: Error) => void) {
     this.#options = options;
     this.#onLeave = onLeave;
     this.#data = new EvaluationData(options.found, this.#drawSoon);
@@ -98,11 +103,26 @@ export class Browser {
     return { columns: Math.max(1, (screen.columns || 80) - 1), rows: screen.rows || 24 };
   }
 
+  /** A bug is told where it can be read: below what was there before. */
   #draw(): void {
+    try {
+      this.#drawRows();
+    } catch (bug) {
+      this.#fail(bug);
+    }
+  }
+
+  #fail(bug: unknown): void {
+    this.close();
+    this.#onLeave(bug instanceof Error ? bug : new Error(String(bug)));
+  }
+
+  #drawRows(): void {
     const { shows } = this.#options;
     const size = this.#size();
     const rows = browserFrame(this.#state, this.#data, size).map((line) => written(line, size.columns, shows));
-    this.#log(rows.join('\n'));
+    // log-update 7 loses count of rows where the last of those that differ is empty.
+    this.#log(rows.map((row) => (row === '' ? ' ' : row)).join('\n'));
   }
 
   readonly #drawSoon = (): void => {
@@ -121,12 +141,39 @@ export class Browser {
   };
 
   readonly #onKeypress = (text: string | undefined, key: TypedKey): void => {
-    const next = afterKey(this.#state, { ...key, text }, this.#data, this.#size());
+    try {
+      this.#take({ ...key, text });
+    } catch (bug) {
+      this.#fail(bug);
+    }
+  };
+
+  #take(key: TypedKey): void {
+    const next = afterKey(this.#state, key, this.#data, this.#size());
     if (next === 'leave') return this.#leave();
     if (next === 'suspend') return this.#suspend();
+    if (next === 'look again') return void this.#lookAgain();
     this.#state = 'copy' in next ? { ...this.#state, note: this.#copy(next.copy, next.what) } : next;
     this.#draw();
-  };
+  }
+
+  async #lookAgain(): Promise<void> {
+    this.#say('looking again …');
+    try {
+      const found = await this.#options.find();
+      this.#data.close();
+      this.#data = new EvaluationData(found, this.#drawSoon);
+      this.#state = lookedAgain(this.#state);
+    } catch (error) {
+      this.#say(error instanceof Error ? error.message : String(error));
+    }
+    if (this.#isOpen) this.#draw();
+  }
+
+  #say(note: string): void {
+    this.#state = { ...this.#state, note };
+    this.#draw();
+  }
 
   /** OSC 52: the terminal puts it into its clipboard, also across ssh; whether it did, it does not say. */
   #copy(text: string, what: string): string {

@@ -2,7 +2,7 @@ import type { ExampleDifference } from '../../../core/eval/comparison.ts';
 import { differentSettings } from '../../../core/eval/result-metadata.ts';
 import type { ResultRow } from '../../../core/eval/result-rows.ts';
 import { leftOutText, verdict } from '../../eval/compare-words.ts';
-import { change, figure, passes, rewardsText, settingText, titleOf } from '../../eval/figures.ts';
+import { change, figure, passes, passesIn, rewardsText, settingText, titleOf } from '../../eval/figures.ts';
 import { onOneLine } from '../../plain-text.ts';
 import { folded, type Line, padded } from '../lines.ts';
 import { type DocumentLine, page, plain } from './document.ts';
@@ -37,7 +37,9 @@ export function compareLines(data: BrowserData, screen: CompareScreen, columns: 
     ...titles,
     ...[...says, ...leftOutText(leftOut)].flatMap((text) => folded(text, columns - 2)).map((text) => plain(text)),
     plain(settings.length === 0 ? 'settings are the same' : 'settings that differ', 'bold'),
-    ...settings.map(({ name, values }) => threeColumns(name, settingText(values[0]!), settingText(values[1]!), columns)),
+    ...settings.map(({ name, values }) =>
+      threeColumns(name, settingText(values[0]!), settingText(values[1]!), columns),
+    ),
     plain('figures', 'bold'),
     ...figureLines(data, screen, columns),
     plain('examples: difference, rewards of A, of B', 'bold'),
@@ -48,8 +50,10 @@ export function compareLines(data: BrowserData, screen: CompareScreen, columns: 
 function figureLines(data: BrowserData, { a, b }: CompareScreen, columns: number): DocumentLine[] {
   const [inA, inB] = [data.rows(a).figures, data.rows(b).figures];
   const names = [...new Set([...Object.keys(inA.metrics), ...Object.keys(inB.metrics)])];
-  const row = (name: string, of: (figures: typeof inA) => string): DocumentLine => threeColumns(name, of(inA), of(inB), columns);
-  const passAt = (one: number): string => passes(data.evaluations[one]!.metadata.passAtK) || '–';
+  const row = (name: string, of: (figures: typeof inA) => string): DocumentLine =>
+    threeColumns(name, of(inA), of(inB), columns);
+  const passAt = (one: number): string =>
+    passes(passesIn(data.evaluations[one]!.metadata, data.rows(one).figures).passAtK) || '–';
   return [
     row('rollouts', ({ rollouts }) => String(rollouts)),
     row('failed', ({ failures }) => String(failures.reduce((sum, { count }) => sum + count, 0))),
@@ -77,16 +81,26 @@ function exampleLine({ exampleId, difference, rewards, promptStart }: ExampleDif
 
 /** What both said to one example: side by side, or one below the other where there is no room. */
 export function pairPage(data: BrowserData, screen: PairScreen, columns: number, rows: number): Line[] {
-  const { a, b, cursor } = screen;
-  const shown = [a, b].map((one) => rolloutOf(data, one, screen));
-  const isBeside = columns >= 70;
-  const width = isBeside ? Math.floor((columns - 3) / 2) : columns;
-  const [left, right] = shown.map((one, i) => pairLines(one, i === 0 ? 'A' : 'B', width - 1));
-  if (!isBeside) return page([...left!, ...right!], cursor, rows);
-  const length = Math.max(left!.length, right!.length);
+  const { left, right, width } = pairOf(data, screen, columns);
+  if (width === columns) return page([...left, ...right], screen.cursor, rows);
+  const length = Math.max(left.length, right.length);
   const filled = (lines: readonly DocumentLine[]): DocumentLine[] =>
     Array.from({ length }, (_, i) => lines[i] ?? { line: [] });
-  return beside(page(filled(left!), cursor, rows), page(filled(right!), cursor, rows), width, Math.min(rows, length));
+  const [a, b] = [left, right].map((lines) => page(filled(lines), screen.cursor, rows));
+  return beside(a!, b!, width, Math.min(rows, length));
+}
+
+/** Rows that the cursor moves in. */
+export function pairLength(data: BrowserData, screen: PairScreen, columns: number): number {
+  const { left, right, width } = pairOf(data, screen, columns);
+  return width === columns ? left.length + right.length : Math.max(left.length, right.length);
+}
+
+function pairOf(data: BrowserData, screen: PairScreen, columns: number) {
+  const width = columns >= 70 ? Math.floor((columns - 3) / 2) : columns;
+  const linesOf = (evaluation: number, letter: string): DocumentLine[] =>
+    pairLines(rolloutOf(data, evaluation, screen), letter, width - 1);
+  return { left: linesOf(screen.a, 'A'), right: linesOf(screen.b, 'B'), width };
 }
 
 function rolloutOf(data: BrowserData, evaluation: number, { examples, position, rollout }: PairScreen) {

@@ -101,7 +101,7 @@ export class EvaluationData implements BrowserData {
   async #read(evaluation: number, held: Held): Promise<void> {
     const file = new ResultFile(await this.evaluations[evaluation]!.rows());
     held.file = file;
-    const summing = new Summing();
+    const summing = new Summing(this.evaluations[evaluation]!.metadata.passThreshold);
     let [summed, summedAt] = [0, 0];
     const tell = (progress: number): void => {
       for (; summed < file.rows.length; summed++) summing.add(file.rows[summed]!);

@@ -16,10 +16,17 @@ export function browserFrame(state: BrowserState, data: BrowserData, size: Size)
   const body = bodyRows(size);
   const lines = bodyOf(state, screen, data, { ...size, body }).slice(0, body);
   const empty: Line[] = Array.from({ length: body - lines.length }, () => []);
-  return [titleOf(state, data, columns), ...lines, ...empty, footerOf(state, screen, columns)].slice(-Math.max(1, rows - 1));
+  return [titleOf(state, data, columns), ...lines, ...empty, footerOf(state, screen, columns)].slice(
+    -Math.max(1, rows - 1),
+  );
 }
 
-function bodyOf(state: BrowserState, screen: Screen, data: BrowserData, size: Size & { readonly body: number }): Line[] {
+function bodyOf(
+  state: BrowserState,
+  screen: Screen,
+  data: BrowserData,
+  size: Size & { readonly body: number },
+): Line[] {
   const { columns, body } = size;
   switch (screen.is) {
     case 'tree':
@@ -104,10 +111,9 @@ function footerOf({ typing, note }: BrowserState, screen: Screen, columns: numbe
   if (typing !== null) {
     // Its end: what is being typed.
     let shown = onOneLine(typing);
-    while (widthOf(shown) > Math.max(1, columns - 12)) shown = [...shown].slice(1).join('');
+    while (widthOf(shown) > Math.max(1, columns - 12)) shown = shown.slice(1);
     return [{ text: ' search: ' }, { text: shown, style: 'bold' }, { text: ' ', style: 'inverse' }];
   }
   if (note !== null) return [{ text: ` ${onOneLine(note)}`, style: 'yellow' }];
   return [{ text: keysIn(screen.is, columns), style: 'dim' }];
 }
-

@@ -13,10 +13,10 @@ const keys: readonly (readonly [string, string])[] = [
   ['r', 'of an example that is compared: the next of its rollouts'],
   ['c', 'copy the section, the rollout, or the path: by the terminal (OSC 52); tmux needs set-clipboard on'],
   ['v', 'compare: on one run, then on another'],
+  ['R', 'look again what there is: evaluations that are still written have more rows by then'],
   ['q', 'quit'],
 ];
 
 export const helpLines: readonly DocumentLine[] = keys.map(([key, does]): DocumentLine => ({
   line: [{ text: ` ${key.padEnd(12)} `, style: 'bold' }, { text: does }],
 }));
-

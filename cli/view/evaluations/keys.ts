@@ -1,6 +1,6 @@
 import { titleOf } from '../../eval/figures.ts';
 import type { Key } from '../keys.ts';
-import { compareLines } from './compare-page.ts';
+import { compareLines, pairLength } from './compare-page.ts';
 import { within } from './document.ts';
 import { helpLines } from './help.ts';
 import { copiedText, nextHit, rolloutLines, shownRow } from './rollout-page.ts';
@@ -28,12 +28,9 @@ export interface TypedKey extends Key {
   readonly shift?: boolean | undefined;
 }
 
-/** What a key leads to: another state, an end, or a text for the clipboard. */
+/** What a key leads to: another state, an end, another look at what there is, or a text for the clipboard. */
 export type Outcome =
-  | BrowserState
-  | 'leave'
-  | 'suspend'
-  | { readonly copy: string; readonly what: string };
+  BrowserState | 'leave' | 'suspend' | 'look again' | { readonly copy: string; readonly what: string };
 
 /** Characters of a search. */
 const searchMax = 200;
@@ -46,10 +43,12 @@ export function afterKey(state: BrowserState, key: TypedKey, data: BrowserData, 
   if (state.typing !== null) return typed(quiet, state.typing, key, data, size);
   const screen = top(state);
   if (name === 'q') return 'leave';
+  if (key.text === 'R') return 'look again';
   if (key.text === '?') return screen.is === 'help' ? back(quiet) : push(quiet, { is: 'help', cursor: 0 });
   if (name === 'c') return copied(screen, data, size) ?? { ...quiet, note: 'nothing to copy here' };
   if (name === 'v' && (screen.is === 'tree' || screen.is === 'run')) return compared(quiet, screen, data);
-  if ((name === 's' || key.text === '/') && (screen.is === 'run' || screen.is === 'rollout')) return { ...quiet, typing: '' };
+  if ((name === 's' || key.text === '/') && (screen.is === 'run' || screen.is === 'rollout'))
+    return { ...quiet, typing: '' };
   const moved = movedBy(key, bodyRows(size));
   if (moved !== null) return moveTo(quiet, screen, data, size, moved);
   const isBack = ['b', 'escape', 'backspace'].includes(name);
@@ -113,7 +112,9 @@ function lengthOf(screen: Screen, data: BrowserData, size: Size): number {
     case 'tree':
       return treeNodes(data, screen.toggled).length;
     case 'run':
-      return screen.side === 'summary' ? summaryLines(data, screen, size.columns - 2).length : listed(data, screen).length;
+      return screen.side === 'summary'
+        ? summaryLines(data, screen, size.columns - 2).length
+        : listed(data, screen).length;
     case 'rollout': {
       const row = shownRow(data, screen);
       return row === null || row === 'reading' ? 1 : rolloutLines(row, screen, size.columns - 1).length;
@@ -121,7 +122,7 @@ function lengthOf(screen: Screen, data: BrowserData, size: Size): number {
     case 'compare':
       return compareLines(data, screen, size.columns - 1).length;
     case 'pair':
-      return Number.MAX_SAFE_INTEGER; // two documents: the page keeps within both
+      return pairLength(data, screen, size.columns);
     case 'help':
       return helpLines.length;
     default:
@@ -129,7 +130,13 @@ function lengthOf(screen: Screen, data: BrowserData, size: Size): number {
   }
 }
 
-function treeKey(state: BrowserState, screen: TreeScreen, data: BrowserData, size: Size, isEnter: boolean): BrowserState {
+function treeKey(
+  state: BrowserState,
+  screen: TreeScreen,
+  data: BrowserData,
+  size: Size,
+  isEnter: boolean,
+): BrowserState {
   const nodes = treeNodes(data, screen.toggled);
   const at = within(screen.cursor, nodes.length);
   const node = nodes[at];
@@ -141,7 +148,8 @@ function treeKey(state: BrowserState, screen: TreeScreen, data: BrowserData, siz
     if (node.evaluation !== null) return push(state, openedRun(node.evaluation, size));
     return replace(state, { ...screen, cursor: at, toggled: flipped(node.key) });
   }
-  if (node.evaluation === null && node.isOpen) return replace(state, { ...screen, cursor: at, toggled: flipped(node.key) });
+  if (node.evaluation === null && node.isOpen)
+    return replace(state, { ...screen, cursor: at, toggled: flipped(node.key) });
   const parent = nodes.findLastIndex(({ depth }, i) => i < at && depth < node.depth);
   return parent < 0 ? state : replace(state, { ...screen, cursor: parent });
 }
@@ -156,7 +164,8 @@ function runKey(state: BrowserState, screen: RunScreen, data: BrowserData, name:
   if (name === 'tab') {
     return replace(state, { ...screen, side: screen.side === 'summary' ? 'rollouts' : 'summary', cursor: 0 });
   }
-  if (screen.side === 'summary') return name === 'enter' ? replace(state, { ...screen, side: 'rollouts', cursor: 0 }) : state;
+  if (screen.side === 'summary')
+    return name === 'enter' ? replace(state, { ...screen, side: 'rollouts', cursor: 0 }) : state;
   if (name === 'o') return replace(state, { ...screen, order: next(orders, screen.order), cursor: 0 });
   if (name === 'f') return replace(state, { ...screen, filter: next(filters, screen.filter), cursor: 0 });
   if (name !== 'enter') return state;
@@ -180,7 +189,10 @@ function rolloutKey(
     const position = screen.position + (name === 'n' ? 1 : -1);
     if (position < 0) return { ...state, note: 'this is the first' };
     if (position >= screen.list.length) return { ...state, note: 'this is the last' };
-    return withListCursor(replace(state, { ...screen, position, cursor: 0, folds: { ...screen.folds, toggled: [] } }), position);
+    return withListCursor(
+      replace(state, { ...screen, position, cursor: 0, folds: { ...screen.folds, toggled: [] } }),
+      position,
+    );
   }
   if (name === 'e' || name === 'x') {
     return replace(state, { ...screen, folds: { at: name === 'e' ? 'open' : 'closed', toggled: [] }, cursor: 0 });
@@ -196,7 +208,10 @@ function rolloutKey(
   const target = lines[cursor]?.target;
   if (name !== 'enter' || target === undefined) return state;
   const { at, toggled } = screen.folds;
-  const folds = { at, toggled: toggled.includes(target) ? toggled.filter((id) => id !== target) : [...toggled, target] };
+  const folds = {
+    at,
+    toggled: toggled.includes(target) ? toggled.filter((id) => id !== target) : [...toggled, target],
+  };
   const after = rolloutLines(row, { ...screen, folds }, size.columns - 1);
   return replace(state, { ...screen, folds, cursor: after.findIndex((line) => line.target === target) });
 }
@@ -204,12 +219,20 @@ function rolloutKey(
 /** Whoever goes back finds the cursor where they went. */
 function withListCursor(state: BrowserState, cursor: number): BrowserState {
   const screens = state.screens.map((screen, i): Screen =>
-    i === state.screens.length - 2 && screen.is === 'run' && screen.side === 'rollouts' ? { ...screen, cursor } : screen,
+    i === state.screens.length - 2 && screen.is === 'run' && screen.side === 'rollouts'
+      ? { ...screen, cursor }
+      : screen,
   );
   return { ...state, screens };
 }
 
-function compareKey(state: BrowserState, screen: CompareScreen, data: BrowserData, size: Size, name: string): BrowserState {
+function compareKey(
+  state: BrowserState,
+  screen: CompareScreen,
+  data: BrowserData,
+  size: Size,
+  name: string,
+): BrowserState {
   if (name === 'o') return replace(state, { ...screen, isReversed: !screen.isReversed });
   if (name !== 'enter') return state;
   const lines = compareLines(data, screen, size.columns - 1);
@@ -240,7 +263,11 @@ function compared(state: BrowserState, screen: TreeScreen | RunScreen, data: Bro
   if (evaluation == null) return { ...state, note: 'v compares two evaluations: go to one of them' };
   if (state.marked === evaluation) return { ...state, marked: null, note: 'no longer chosen' };
   if (state.marked === null) {
-    return { ...state, marked: evaluation, note: `A is ${titleOf(data.evaluations[evaluation]!)}; v on another compares` };
+    return {
+      ...state,
+      marked: evaluation,
+      note: `A is ${titleOf(data.evaluations[evaluation]!)}; v on another compares`,
+    };
   }
   const compare: Screen = { is: 'compare', a: state.marked, b: evaluation, cursor: 0, isReversed: false };
   return push({ ...state, marked: null }, compare);
@@ -274,9 +301,15 @@ function copied(screen: Screen, data: BrowserData, size: Size): Outcome | null {
   }
 }
 
-function typed(state: BrowserState, typing: string, { name = '', ctrl = false, text = '' }: TypedKey, data: BrowserData, size: Size): BrowserState {
+function typed(
+  state: BrowserState,
+  typing: string,
+  { name = '', ctrl = false, text = '' }: TypedKey,
+  data: BrowserData,
+  size: Size,
+): BrowserState {
   if (name === 'escape') return { ...state, typing: null };
-  if (name === 'backspace') return { ...state, typing: [...typing].slice(0, -1).join('') };
+  if (name === 'backspace') return { ...state, typing: withoutLast(typing) };
   if (ctrl && name === 'u') return { ...state, typing: '' };
   if (name !== 'return' && name !== 'enter') {
     const isText = text !== '' && !/\p{Cc}/u.test(text);
@@ -295,3 +328,8 @@ function typed(state: BrowserState, typing: string, { name = '', ctrl = false, t
     : replace(done, { ...searched, cursor: hit });
 }
 
+/** As people count letters: an emoji goes as a whole. */
+function withoutLast(text: string): string {
+  const letters = [...new Intl.Segmenter().segment(text)];
+  return text.slice(0, letters.at(-1)?.index ?? 0);
+}

@@ -40,12 +40,26 @@ const roleStyles: Readonly<Record<string, Span['style']>> = { assistant: 'cyan',
 function messageSections({ role, text, reasoning, calls }: ResultMessage, id: string, isEarlier: boolean): Section[] {
   const style = roleStyles[role];
   const isOpen = !isEarlier && role !== 'tool' && role !== 'system';
-  const said: Section = { id, title: role === 'tool' ? 'tool result' : role, text, isOpen, ...(style ? { style } : {}) };
+  const said: Section = {
+    id,
+    title: role === 'tool' ? 'tool result' : role,
+    text,
+    isOpen,
+    ...(style ? { style } : {}),
+  };
   return [
-    ...(reasoning === '' ? [] : [{ id: `${id}.reasoning`, title: 'reasoning', text: reasoning, style: 'dim', isOpen: false } as const]),
+    ...(reasoning === ''
+      ? []
+      : [{ id: `${id}.reasoning`, title: 'reasoning', text: reasoning, style: 'dim', isOpen: false } as const]),
     ...(text === '' && (calls.length > 0 || reasoning !== '') ? [] : [said]),
     ...calls.map(({ name, arguments: args }, i): Section => {
-      return { id: `${id}.call.${i}`, title: `call ${onOneLine(name)}`, text: readableText(args), style: 'yellow', isOpen: false };
+      return {
+        id: `${id}.call.${i}`,
+        title: `call ${onOneLine(name)}`,
+        text: readableText(args),
+        style: 'yellow',
+        isOpen: false,
+      };
     }),
   ];
 }
@@ -64,14 +78,19 @@ function readable(value: JsonValue | Readonly<Record<string, JsonValue>>): strin
 
 /** Whether a section is seen; where something is searched for, those that have it are. */
 export function isOpen({ id, isOpen: atFirst, text }: Section, { at, toggled }: Folds, search: string): boolean {
-  const usual = at === 'first' ? atFirst || (search !== '' && text.toLowerCase().includes(search.toLowerCase())) : at === 'open';
+  const usual =
+    at === 'first' ? atFirst || (search !== '' && text.toLowerCase().includes(search.toLowerCase())) : at === 'open';
   return usual !== toggled.includes(id);
 }
 
 const remembered = new WeakMap<ResultRow, { key: string; lines: readonly DocumentLine[] }>();
 
 /** All rows of a rollout, at this width; `target` is the section's id. */
-export function rolloutLines(row: ResultRow, screen: Pick<RolloutScreen, 'folds' | 'search'>, columns: number): readonly DocumentLine[] {
+export function rolloutLines(
+  row: ResultRow,
+  screen: Pick<RolloutScreen, 'folds' | 'search'>,
+  columns: number,
+): readonly DocumentLine[] {
   const key = JSON.stringify([screen.folds, screen.search, columns]);
   const known = remembered.get(row);
   if (known?.key === key) return known.lines;
@@ -102,10 +121,19 @@ function headLines(row: ResultRow, columns: number): DocumentLine[] {
   ];
 }
 
-function sectionLines(section: Section, { folds, search }: Pick<RolloutScreen, 'folds' | 'search'>, columns: number): DocumentLine[] {
+function sectionLines(
+  section: Section,
+  { folds, search }: Pick<RolloutScreen, 'folds' | 'search'>,
+  columns: number,
+): DocumentLine[] {
   const { id, title, text, style } = section;
   if (!isOpen(section, folds, search)) {
-    const beginning = onOneLine(text.slice(0, columns).trim());
+    const beginning = onOneLine(
+      text
+        .slice(0, 2 * columns)
+        .trim()
+        .replaceAll(/\s+/g, ' '),
+    );
     const line: Line = [
       { text: `▸ ${title}`, style: 'bold' },
       { text: `  ${cut(beginning, columns - title.length - 6)}`, style: 'dim' },
@@ -130,7 +158,10 @@ export function rolloutPage(data: BrowserData, screen: RolloutScreen, columns: n
   return page(rolloutLines(row, screen, columns - 1), screen.cursor, rows);
 }
 
-export function shownRow(data: BrowserData, { evaluation, list, position }: RolloutScreen): ResultRow | 'reading' | null {
+export function shownRow(
+  data: BrowserData,
+  { evaluation, list, position }: RolloutScreen,
+): ResultRow | 'reading' | null {
   return data.row(evaluation, list[position]!);
 }
 
@@ -145,7 +176,10 @@ export function nextHit(lines: readonly DocumentLine[], search: string, cursor: 
 }
 
 /** What `c` copies: the section at the cursor, or all that was said. */
-export function copiedText(row: ResultRow, target: string | undefined): { readonly what: string; readonly text: string } {
+export function copiedText(
+  row: ResultRow,
+  target: string | undefined,
+): { readonly what: string; readonly text: string } {
   const sections = sectionsOf(row);
   const section = sections.find(({ id }) => id === target);
   if (section) return { what: section.title, text: withoutControls(section.text) };

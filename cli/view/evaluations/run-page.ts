@@ -35,7 +35,8 @@ export function beside(left: readonly Line[], right: readonly Line[], columns: n
 function fitted(line: Line, columns: number): Line {
   let left = columns;
   const spans = line.map((span, i) => {
-    const text = i === line.length - 1 ? padded(span.text, left) : padded(span.text, Math.min(left, widthOf(span.text)));
+    const text =
+      i === line.length - 1 ? padded(span.text, left) : padded(span.text, Math.min(left, widthOf(span.text)));
     left -= widthOf(text);
     return { ...span, text };
   });
@@ -119,7 +120,9 @@ function rolloutList(data: BrowserData, screen: RunScreen, { columns, rows: room
     ...(progress < 1 ? [`reading ${Math.floor(progress * 100)} %`] : []),
     ...(order === 'as written' ? [] : [order]),
     ...(filter === 'all' ? [] : [filter]),
-    ...(hits === null ? [] : [`with “${onOneLine(search)}”${hits.progress < 1 ? ` (searching ${Math.floor(hits.progress * 100)} %)` : ''}`]),
+    ...(hits === null
+      ? []
+      : [`with “${onOneLine(search)}”${hits.progress < 1 ? ` (searching ${Math.floor(hits.progress * 100)} %)` : ''}`]),
   ];
   const head: Line = [{ text: ` ${parts.join(' · ')}`, style: 'dim' }];
   // Rows far from the cursor are not made: there may be 100,000.

@@ -92,6 +92,11 @@ export const beginning: BrowserState = {
   note: null,
 };
 
+/** The same place after another look, which may have found others: the tree. */
+export function lookedAgain({ screens }: BrowserState): BrowserState {
+  return { ...beginning, screens: screens.slice(0, 1) };
+}
+
 /** What is known of an evaluation's rows; they grow while the file is read. */
 export interface Rows {
   readonly rows: readonly IndexedRow[];

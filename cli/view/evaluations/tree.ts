@@ -27,14 +27,26 @@ export function treeNodes({ evaluations }: BrowserData, toggled: readonly string
   return [...environments].sort(byName).flatMap(([environment, models]): TreeNode[] => {
     const isOpen = !toggled.includes(environment);
     const count = [...models.values()].reduce((sum, { length }) => sum + length, 0);
-    const branch = { depth: 0, key: environment, isOpen, text: `${environment}  (${count})`, evaluation: null } as const;
+    const branch = {
+      depth: 0,
+      key: environment,
+      isOpen,
+      text: `${environment}  (${count})`,
+      evaluation: null,
+    } as const;
     return isOpen ? [branch, ...[...models].sort(byName).flatMap((entry) => modelNodes(entry))] : [branch];
 
     function modelNodes([model, members]: [string, number[]]): TreeNode[] {
       const key = `${environment}\u0000${model}`;
       const isUsuallyOpen = evaluations[members[0]!]!.of === 'evaluation';
       const isModelOpen = isUsuallyOpen !== toggled.includes(key);
-      const node = { depth: 1, key, isOpen: isModelOpen, text: `${model}  (${members.length})`, evaluation: null } as const;
+      const node = {
+        depth: 1,
+        key,
+        isOpen: isModelOpen,
+        text: `${model}  (${members.length})`,
+        evaluation: null,
+      } as const;
       const runs = members.map((evaluation) => ({ depth: 2, key: '', isOpen: false, text: '', evaluation }) as const);
       return isModelOpen ? [node, ...runs] : [node];
     }

@@ -17,6 +17,7 @@ import {
   whole,
 } from '../values.ts';
 import { maskedImportanceSampling, setAsyncLevel, setExtraBody, setRunName, withVersion } from './common-words.ts';
+import { setRetries, setTimeouts } from './limit-words.ts';
 import { becomes, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
 import { laterFields } from './later.ts';
 import { placesOf } from './places.ts';
@@ -32,8 +33,6 @@ const later = (path: string): Field => becomes(path, (laterFields[path] as { sch
 const laterOf = (table: string, keys: readonly string[]): Record<string, Field> =>
   Object.fromEntries(keys.map((key) => [`${table}.${key}`, later(`${table}.${key}`)]));
 
-const secretsElsewhere = 'secrets are environment variables where the workers run, and never in files';
-
 /** In every version. */
 const shared: Readonly<Record<string, Field>> = {
   model: becomes('model', text(), { isRequired: true }),
@@ -46,8 +45,8 @@ const shared: Readonly<Record<string, Field>> = {
   oversampling_factor: together('`oversampling_factor`, at least 1', positive()),
   checkpoint_id: refused('warm start by checkpoint id; fetch its weights into a folder and point `model` at it'),
   cluster_name: ignored('there is no cluster to choose', text()),
-  env_file: ignored(secretsElsewhere, texts()),
-  env_files: ignored(secretsElsewhere, texts()),
+  env_file: together('`env_files`, the first of them', texts()),
+  env_files: together('`env_files`', texts()),
   trajectory_strategy: becomes('trajectory_strategy', choice('interleaved', 'branching')),
   run_config: refused('settings of the hosted trainer; write what they mean in our words below [ratchet]'),
   'infrastructure.compute_size': ignored('it runs on the machines that its workers run on', text()),
@@ -99,23 +98,31 @@ const older: Readonly<Record<string, Field>> = {
 };
 
 /** Settings of one environment that 0.6.35 brought. */
-const ofEnvironment = [
-  'harness',
-  'pool',
-  'timeout',
-  'retries',
-  'sampling',
-  'max_turns',
-  'max_input_tokens',
-  'max_output_tokens',
-  'max_total_tokens',
-  'multiplex',
-  'max_retries',
-];
+function ofEnvironment(table: string): Record<string, Field> {
+  const processes =
+    'RATCHET_PYTHON_CHILDREN says how many processes of a worker play the environments of a Python package';
+  return {
+    [`${table}.harness`]: becomes(`${table}.agent.harness`, args()),
+    [`${table}.pool`]: ignored(processes, args()),
+    [`${table}.multiplex`]: ignored(processes, whole(1)),
+    [`${table}.timeout`]: together(
+      `of a rollout or an episode \`${table}.timeout\`, of other stages \`${table}.agent.timeout\``,
+      args(),
+    ),
+    [`${table}.retries`]: together(`\`${table}.max_retries\`; rules are refused`, args()),
+    [`${table}.max_retries`]: becomes(`${table}.max_retries`, whole(0)),
+    ...Object.fromEntries(
+      ['max_turns', 'max_input_tokens', 'max_output_tokens', 'max_total_tokens'].map((key) => [
+        `${table}.${key}`,
+        becomes(`${table}.${key}`, whole(1)),
+      ]),
+    ),
+  };
+}
 const onlyBefore = 'only Hosted Training before prime 0.6 had it: --dialect hosted-0.5.61';
 
-/** Of all evaluations, and of those of one environment. */
-function evalSampling(table: string): Record<string, Field> {
+/** Of one environment, of all evaluations, and of those of one. */
+function ownSampling(table: string): Record<string, Field> {
   return {
     [`${table}.max_tokens`]: becomes(`${table}.max_tokens`, whole(1)),
     [`${table}.temperature`]: becomes(`${table}.temperature`, atLeastZero()),
@@ -139,16 +146,18 @@ const newer: Readonly<Record<string, Field>> = {
   'tailscale.auth_key': ignored('workers reach what their machines reach', text()),
   'tailscale.hostname_prefix': ignored('workers reach what their machines reach', text()),
   'env[].taskset': together('`env[].id` and `env[].args`', args()),
-  ...laterOf('env[]', ofEnvironment),
-  'env[].group_size': later('env[].group_size'),
+  ...ofEnvironment('env[]'),
+  ...ownSampling('env[].sampling'),
+  'env[].group_size': together('`rollouts_per_example`, the same for all', whole(2)),
   'env[].ratio': becomes('env[].weight', positive()),
   'sampling.enable_thinking': becomes('sampling.enable_thinking', flag()),
   'sampling.reasoning_effort': becomes('sampling.reasoning_effort', choice('minimal', 'low', 'medium', 'high')),
   'eval.skip_first_step': becomes('eval.skip_first_step', flag()),
-  ...evalSampling('eval.sampling'),
+  ...ownSampling('eval.sampling'),
   'eval.env[].taskset': together('`eval.env[].id` and `eval.env[].args`', args()),
-  ...laterOf('eval.env[]', [...ofEnvironment.filter((name) => name !== 'sampling'), 'ratio']),
-  ...evalSampling('eval.env[].sampling'),
+  ...ofEnvironment('eval.env[]'),
+  'eval.env[].ratio': ignored('every evaluation is of all its environments', positive()),
+  ...ownSampling('eval.env[].sampling'),
   'eval.env[].group_size': becomes('eval.env[].rollouts_per_example', whole(1)),
   max_async_level: refused(onlyBefore),
   buffer: refused(`${onlyBefore}; later versions ignore it`),
@@ -180,11 +189,18 @@ export const hosted0561: Dialect = { ...before, name: 'hosted-0.5.61', title: 'H
 function sharedTogether(written: Table, own: Own): void {
   setRunName(own, written['name'], ['name']);
   setOversampling(written, own);
+  setEnvFiles(written, own);
   setExtraBody(own, written, ['sampling']);
   setEnvironments(written, own, ['env']);
   setEnvironments(written, own, ['eval', 'env']);
   if (isTable(written['eval'])) setEvaluation(written, own);
   if (valueAt(written, ['sampling', 'temp_scheduler']) !== undefined) checkTemperature(written, own);
+}
+
+function setEnvFiles(written: Table, own: Own): void {
+  const [file, files] = [written['env_file'], written['env_files']];
+  const all = [...(Array.isArray(file) ? file : []), ...(Array.isArray(files) ? files : [])];
+  if (all.length > 0) own.set(['env_files'], all, [files === undefined ? 'env_file' : 'env_files']);
 }
 
 function setOversampling(written: Table, own: Own): void {
@@ -283,8 +299,14 @@ function setRatios(written: Table, own: Own): void {
 
 function newerTogether(written: Table, own: Own): void {
   sharedTogether(written, own);
-  const ofEvaluations = [['eval', 'sampling'], ...placesOf('eval.env[].sampling', written)];
-  for (const path of ofEvaluations) setExtraBody(own, written, path);
+  const laidOver = [
+    ['eval', 'sampling'],
+    ...placesOf('eval.env[].sampling', written),
+    ...placesOf('env[].sampling', written),
+  ];
+  setGroupSize(written, own);
+  for (const path of [['env'], ['eval', 'env']]) setLimits(written, own, path);
+  for (const path of laidOver) setExtraBody(own, written, path);
   if (written['loss'] !== undefined && written['loss'] !== 'rl') {
     own.refuse({
       paths: [['loss']],
@@ -293,11 +315,43 @@ function newerTogether(written: Table, own: Own): void {
       suggestion: 'for supervised steps on rows of yours, before RL or alone, see [ratchet.sft]',
     });
   }
-  for (const path of [['sampling'], ...ofEvaluations]) onlyOneSwitch(written, own, path);
+  for (const path of [['sampling'], ...laidOver]) onlyOneSwitch(written, own, path);
   setInflight(written, own);
   own.warn(
     'the loss leaves out tokens whose probability moved by more than 0.2 in the direction of their advantage (dppo), which is prime-rl’s default; Hosted Training of this version does not say by how much',
   );
+}
+
+/** Groups are compared alike: those of one batch are all of one size. */
+function setGroupSize(written: Table, own: Own): void {
+  const places = placesOf('env[].group_size', written);
+  const [first] = places;
+  if (first === undefined) return;
+  const environments = valueAt(written, ['env']);
+  const isOfAll = Array.isArray(environments) && places.length === environments.length;
+  const all = written['rollouts_per_example'];
+  const size = all ?? (isOfAll ? valueAt(written, first) : own.get(['rollouts_per_example']));
+  if (all === undefined) own.set(['rollouts_per_example'], size, first);
+  for (const at of places) {
+    const value = valueAt(written, at);
+    if (value === size) continue;
+    own.refuse({
+      paths: [at, ['rollouts_per_example']],
+      expected: `${String(size)}, as for the others: the groups of a batch have one size, since they are compared alike`,
+      received: String(value),
+    });
+  }
+}
+
+/** Timeouts and retries, which v1 has as tables. */
+function setLimits(written: Table, own: Own, path: readonly string[]): void {
+  const entries = valueAt(written, path);
+  for (const [i, entry] of (Array.isArray(entries) ? entries : []).entries()) {
+    const { timeout, retries } = entry as Table;
+    const at = [...path, i];
+    if (isTable(timeout)) setTimeouts(own, { table: timeout, from: [...at, 'timeout'], ours: at });
+    if (isTable(retries)) setRetries(own, { table: retries, from: [...at, 'retries'], ours: at });
+  }
 }
 
 function onlyOneSwitch(written: Table, own: Own, path: KeyPath): void {

@@ -15,31 +15,10 @@ export interface LaterField {
 
 const later = (feature: string) => (schema: z.ZodType, meaning: string) => ({ schema, feature, meaning });
 const onGpus = later('trainers and servers on GPUs');
-const ofEnvironments = later('limits, retries and agents of environments');
 const schedules = later('temperature schedules');
 const validation = later('validation batches');
 
-/** Of an environment: of [[env]], and all but its sampling of [[eval.env]]. */
-const environmentFields: Readonly<Record<string, LaterField>> = {
-  harness: ofEnvironments(args(), 'what plays its tasks (verifiers v1)'),
-  max_input_tokens: ofEnvironments(whole(1), 'limit of a rollout'),
-  max_output_tokens: ofEnvironments(whole(1), 'limit of a rollout'),
-  max_retries: ofEnvironments(whole(0), 'how often a rollout that failed is played again'),
-  max_total_tokens: ofEnvironments(whole(1), 'limit of a rollout'),
-  max_turns: ofEnvironments(whole(1), 'limit of a rollout'),
-  multiplex: ofEnvironments(whole(1), 'rollouts that a worker of it plays at once'),
-  pool: ofEnvironments(args(), 'its workers'),
-  retries: ofEnvironments(args(), 'when a rollout that failed is played again'),
-  sampling: ofEnvironments(args(), 'lies over the sampling of all environments'),
-  timeout: ofEnvironments(args(), 'limits of a rollout in seconds'),
-};
-
 const hostedFields: Readonly<Record<string, LaterField>> = {
-  max_concurrent: ofEnvironments(whole(1), 'rollouts that are played at once, at most'),
-  'env[].group_size': ofEnvironments(whole(1), 'rollouts of one of its examples'),
-  ...under('env[]', environmentFields),
-  'eval.env[].ratio': ofEnvironments(positive(), 'its share'),
-  ...under('eval.env[]', withoutSampling(environmentFields)),
   'eval.env[].sampling.extra_body': onGpus(args(), 'further fields of a request'),
   'eval.sampling.extra_body': onGpus(args(), 'further fields of a request'),
   'inference.gpus': onGpus(whole(0), 'GPUs that sample'),
@@ -48,6 +27,7 @@ const hostedFields: Readonly<Record<string, LaterField>> = {
     atLeastZero(),
     'share of the policy in the renewed reference; until then it is renewed as a whole, which is 1',
   ),
+  'env[].sampling.extra_body': onGpus(args(), 'further fields of a request'),
   'sampling.extra_body': onGpus(args(), 'further fields of a request'),
   'sampling.temp_scheduler.end_temperature': schedules(positive(), 'at its end'),
   'sampling.temp_scheduler.start_temperature': schedules(positive(), 'at its beginning'),
@@ -61,9 +41,6 @@ const hostedFields: Readonly<Record<string, LaterField>> = {
 };
 
 const primeRlFields: Readonly<Record<string, LaterField>> = {
-  tasks_per_minute: ofEnvironments(whole(1), 'examples that may be begun in a minute'),
-  'env[].agent': ofEnvironments(args(), 'the agent that solves its tasks: harness, runtime, limits'),
-  'eval.env[].agent': ofEnvironments(args(), 'the agent that solves its tasks: harness, runtime, limits'),
   'inference.client': onGpus(args(), 'what prime-rl says further of servers that run elsewhere'),
   'trainer.ac_freq': onGpus(whole(1), 'activations of every n-th layer are computed again instead of kept'),
   'trainer.ac_offloading': onGpus(flag(), 'whether activations wait in the memory of the CPU'),
@@ -85,15 +62,6 @@ export const laterFields: Readonly<Record<string, LaterField>> = {
   ...hostedFields,
   ...primeRlFields,
 };
-
-/** An evaluation's own is honoured. */
-function withoutSampling(fields: typeof environmentFields): typeof environmentFields {
-  return Object.fromEntries(Object.entries(fields).filter(([name]) => name !== 'sampling'));
-}
-
-function under(table: string, fields: Readonly<Record<string, LaterField>>): Record<string, LaterField> {
-  return Object.fromEntries(Object.entries(fields).map(([key, field]) => [`${table}.${key}`, field]));
-}
 
 /** The fields of one table, as a shape for its schema: all of them may be left out. */
 export function laterShape(table: string): Record<string, z.ZodOptional> {

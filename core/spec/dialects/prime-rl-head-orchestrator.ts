@@ -44,9 +44,13 @@ const oldLimits = (table: string): Fields => ({
   num_workers: processes(z.union([whole(1), choice('auto')]).meta({ expected: 'an integer ≥ 1, or "auto"' })),
   max_retries: ignored(why.retry, whole(0)),
   state_columns: ignored('a rollout is stored with all it has', texts()),
-  extra_env_kwargs: becomes(`${table}.agent.extra_env_kwargs`, args()),
-  timeout: becomes(`${table}.agent.timeout`, positive(), { isNullable: true }),
-  max_total_completion_tokens: becomes(`${table}.agent.max_total_completion_tokens`, z.int().min(-1)),
+  extra_env_kwargs: refused(
+    'attributes that are set on a loaded environment; write what load_environment takes into args',
+  ),
+  timeout: becomes(`${table}.timeout`, positive(), { isNullable: true }),
+  max_total_completion_tokens: converted(`${table}.max_output_tokens`, z.int().min(-1), (most) =>
+    most > 0 ? most : undefined,
+  ),
 });
 const sourceFields = (table: string): Fields => ({
   env: together(

@@ -2,6 +2,7 @@ import { poolFractionMin } from '../../limits.ts';
 import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import type { Own } from './dialect.ts';
+import { setAgent } from './limit-words.ts';
 import { type Found, found } from './prime-rl-words.ts';
 
 /** `[[orchestrator.train.source]]` and `[[orchestrator.eval.source]]` in our own words. */
@@ -40,8 +41,8 @@ function setEnvironment(own: Own, { value, at }: Found, ours: KeyPath): void {
     if (id !== undefined) own.set([...ours, 'id'], id, [...from, 'id']);
     if (Object.keys(args).length > 0) own.set([...ours, 'args'], args, from);
   }
-  const limits = { ...tableOr(agent), ...rest, ...tableOr(own.get([...ours, 'agent'])) };
-  if (Object.keys(limits).length > 0) own.set([...ours, 'agent'], limits, [...at, 'env']);
+  setAgent(own, { table: tableOr(agent), from: [...at, 'env', 'agent'], ours });
+  setEpisode(own, { table: rest, from: [...at, 'env'], ours });
   if (source['id'] !== undefined) {
     own.warn(
       `${formatPath(at)}.id is an older way: prime-rl writes env = { taskset = { id = ${JSON.stringify(source['id'])} } } since 0.8.1. It is read as that.`,
@@ -54,6 +55,19 @@ function setEnvironment(own: Own, { value, at }: Found, ours: KeyPath): void {
     received: 'nothing',
   });
   own.set([...ours, 'id'], 'x');
+}
+
+/** What is said of whole episodes: limits, and knobs of verifiers' own processes. */
+function setEpisode(own: Own, { table, from, ours }: Parameters<typeof setAgent>[1]): void {
+  const { timeout, retries, id, ...others } = table;
+  setAgent(own, { table: { ...(timeout === undefined ? {} : { timeout }), ...(retries === undefined ? {} : { retries }) }, from, ours }); // prettier-ignore
+  for (const [key, value] of Object.entries({ ...(id === undefined || id === '' ? {} : { id }), ...others })) {
+    own.refuse({
+      paths: [[...from, key]],
+      expected: 'taskset, agent, timeout and retries alone: one agent plays the tasks of a taskset',
+      received: JSON.stringify(value),
+    });
+  }
 }
 
 function tableOr(value: unknown): Table {
@@ -80,8 +94,13 @@ function setGroupSizes(written: Table, own: Own, sources: readonly Found[]): voi
   const isOne = sizes.length > 0 && sizes.every((size) => size?.value === sizes[0]?.value);
   const size = isOne ? sizes[0]! : usual;
   own.set(['rollouts_per_example'], size.value, size.at);
-  for (const [i, each] of sizes.entries()) {
-    if (each && each.value !== size.value) own.set(['env', i, 'group_size'], each.value, each.at);
+  for (const each of sizes) {
+    if (!each || each.value === size.value) continue;
+    own.refuse({
+      paths: [each.at],
+      expected: `${String(size.value)}, as for the others: the groups of a batch have one size, since they are compared alike`,
+      received: String(each.value),
+    });
   }
 }
 

@@ -13,6 +13,9 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     learning_rate: 'of AdamW, at its highest; can be changed while the run runs (`ratchet set`)',
     seed: 'of everything that is drawn: weights of a preset, examples, tokens',
     oversampling_factor: 'groups sampled in a round = groups still needed × this; bounds what is in flight',
+    max_concurrent:
+      'training rollouts that are played at once; shared among environments by weight and between the two parts of a round, each of which plays a group at least',
+    tasks_per_minute: 'examples of training that may be begun in a minute; shared in the same way',
     max_async_level:
       '1 = groups of step n+1 are sampled while step n trains; 0 = strictly one after the other, and the same bits whatever was killed',
     max_off_policy_steps: 'a group older than this many versions is dropped as stale',
@@ -30,8 +33,11 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     seq_len: 'tokens of the longest row that is trained; any when missing',
     overlong_rows:
       'what becomes of a longer row, which is counted: its first tokens are trained, or none of its rollout (`mask`), or none of the row (`drop`)',
-    max_prompt_len: 'tokens of the longest first prompt; the rollout of a longer one is an `overlong_prompt`',
+    max_prompt_len:
+      'tokens of the longest first prompt; the rollout of a longer one is an `overlong_prompt`, and its group is dropped: that is its example’s own, so the breaker does not count it (verifiers’ trainer leaves such examples out)',
     lora_alpha: 'another place for `[lora] alpha`; asks for LoRA',
+    env_files:
+      'files of lines `NAME=value` with keys of judges and tools, which environments in Python see; from the config’s folder, or else the project’s, on every machine with workers. Read where they are needed, never stored',
   },
   pre_batch_filters: {
     type: 'rare tokens nobody would say, a text that goes in circles, or a rollout without an advantage',
@@ -66,6 +72,18 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     name: 'its name in metrics; else the id without its owner',
     args: 'its arguments; `ratchet env info ID` lists them',
     weight: 'relative probability of drawing an example from it',
+    env_vars:
+      'names of environment variables that it sees beside the usual ones: keys of judges and tools. Each has to be set where the workers run, or in one of `env_files`',
+    max_turns:
+      'turns of the policy in a rollout; after the last one it ends and is scored with what it has (`truncated`; under verifiers 0.3, which calls it completed, not)',
+    max_input_tokens:
+      'tokens that the environment feeds into a rollout; looked at between turns, and then as `max_turns`',
+    max_output_tokens: 'tokens that the policy says in a rollout; the same',
+    max_total_tokens: 'both together; the same',
+    timeout: 'seconds a rollout may be played; then it is a `timeout`, without a reward',
+    max_retries: 'how often a rollout that its environment spoiled is played again, in a fresh one; twice when missing',
+    agent:
+      'of verifiers v1: what solves its tasks, as verifiers has it (`harness`, `runtime`, …); the `null` harness in a process of this machine when missing',
   },
   'env.buffer': {
     easy_threshold: 'of this environment, in place of `[buffer]`',
@@ -119,8 +137,31 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     args: 'its arguments',
     num_examples: 'in place of `[eval] num_examples`',
     rollouts_per_example: 'in place of `[eval] rollouts_per_example`',
+    env_vars: 'as in `[[env]]`',
+    max_turns: 'as in `[[env]]`',
+    max_input_tokens: 'the same',
+    max_output_tokens: 'the same',
+    max_total_tokens: 'the same',
+    timeout: 'the same',
+    max_retries: 'the same',
+    agent: 'the same',
     skip_first: 'held-out examples that are left out at the start',
     interval: 'in place of `[eval] interval`',
+  },
+  'env.sampling': {
+    max_tokens: 'of this environment, in place of `[sampling]`',
+    temperature: 'that of `[sampling]`: a batch is trained with one',
+    top_p: 'the same',
+    top_k: 'the same',
+    min_p: 'the same',
+    repetition_penalty: 'the same',
+    presence_penalty: 'the same',
+    frequency_penalty: 'the same',
+    min_tokens: 'the same',
+    stop: 'the same',
+    enable_thinking: 'the same',
+    reasoning_effort: 'the same',
+    chat_template_kwargs: 'the same',
   },
   'eval.env.sampling': {
     max_tokens: 'of this environment, in place of `[eval.sampling]`',

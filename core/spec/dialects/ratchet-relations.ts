@@ -1,7 +1,7 @@
 import type { KeyPath } from '../positions.ts';
 import type { RatchetConfig } from './ratchet.ts';
 import { inferenceRelations } from './inference-relations.ts';
-import { rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
+import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
 import { evalSampling, writtenPools } from './ratchet-run-spec.ts';
 
 /** Something that only shows when two fields are looked at together. */
@@ -28,6 +28,7 @@ export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
     ...inferenceRelations(config),
     ...loraRelations(config),
     ...samplingRelations(config),
+    ...ownSamplingRelations(config),
     ...evalRelations(config),
     ...storeRelations(config),
     ...rolloutRelations(config),

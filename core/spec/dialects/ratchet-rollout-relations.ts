@@ -1,5 +1,6 @@
 import type { RatchetConfig } from './ratchet.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
+import { laidOver } from './ratchet-run-spec.ts';
 
 /** Fields of a filter of rollouts, by the type they belong to. */
 const fieldsOfFilter = {
@@ -13,6 +14,34 @@ export function rolloutRelations(config: RatchetConfig): RelationProblem[] {
   return (['pre_batch_filters', 'post_batch_filters'] as const).flatMap((slot) =>
     config[slot].flatMap((filter, i) => filterRelations(filter, [slot, i])),
   );
+}
+
+/** What an environment says of its sampling, held against the run's. */
+export function ownSamplingRelations({ env, sampling }: RatchetConfig): RelationProblem[] {
+  return env.flatMap(({ sampling: own }, i): RelationProblem[] => {
+    const at = (key: string) => ['env', i, 'sampling', key];
+    const all = own && laidOver(sampling, own);
+    return [
+      ...(all && all.temperature !== sampling.temperature
+        ? [
+            {
+              paths: [at('temperature'), ['sampling', 'temperature']],
+              expected: `${sampling.temperature}, as [sampling] says: the loss divides the logits of a whole batch by one temperature`,
+              received: String(all.temperature),
+            },
+          ]
+        : []),
+      ...(all && (all.min_tokens ?? 0) > all.max_tokens
+        ? [
+            {
+              paths: [at('min_tokens'), at('max_tokens')],
+              expected: `at most max_tokens (${all.max_tokens})`,
+              received: String(all.min_tokens),
+            },
+          ]
+        : []),
+    ];
+  });
 }
 
 function filterRelations(

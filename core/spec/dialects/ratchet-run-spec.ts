@@ -68,6 +68,8 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
     maxAsyncLevel: config.max_async_level,
     maxOffPolicySteps: config.max_off_policy_steps,
     oversamplingFactor: config.oversampling_factor,
+    maxConcurrent: config.max_concurrent ?? null,
+    tasksPerMinute: config.tasks_per_minute ?? null,
     generationTimeoutS: config.generation_timeout,
     heartbeatTimeoutS: config.heartbeat_timeout,
     breaker: {
@@ -165,7 +167,10 @@ export function evalSampling(
   { sampling, eval: evaluation }: RatchetConfig,
   own: Partial<WrittenEvalSampling> = {},
 ): WrittenSampling {
-  const said = { ...evaluation?.sampling, ...own };
+  return laidOver(sampling, { ...evaluation?.sampling, ...own });
+}
+
+export function laidOver(sampling: WrittenSampling, said: Partial<WrittenEvalSampling>): WrittenSampling {
   const { max_tokens = sampling.max_tokens, temperature = sampling.temperature, ...more } = said;
   return { ...sampling, ...more, max_tokens, temperature };
 }
@@ -253,9 +258,47 @@ function loraSpec({ lora, lora_alpha }: RatchetConfig): RunSpec['lora'] {
 }
 
 function trainEnvironments(config: RatchetConfig): EnvironmentSpec[] {
-  return withNames(config.env).map(({ id, name, args, weight, buffer }) => {
-    return { id, name, args, weight, pools: poolSpec(writtenPools(config, buffer)) };
+  return withNames(config.env).map((entry) => {
+    const { id, name, args, weight, buffer, sampling } = entry;
+    return {
+      id,
+      ...ofEnvironment(config, entry),
+      ...(sampling === undefined ? {} : { sampling: samplingSpec(laidOver(config.sampling, sampling)) }),
+      name,
+      args,
+      weight,
+      pools: poolSpec(writtenPools(config, buffer)),
+    };
   });
+}
+
+/** What trained and evaluated environments may say alike, where they do. */
+function ofEnvironment(
+  config: RatchetConfig,
+  entry: z.infer<typeof evalEnvironment> | RatchetConfig['env'][number],
+): Pick<EnvironmentSpec, 'variables' | 'limits' | 'agent'> {
+  const { agent } = entry;
+  return { ...seenBy(config, entry.env_vars), ...limitsOf(entry), ...(agent === undefined ? {} : { agent }) };
+}
+
+function limitsOf(
+  entry: z.infer<typeof evalEnvironment> | RatchetConfig['env'][number],
+): Pick<EnvironmentSpec, 'limits'> {
+  const limits = {
+    maxTurns: entry.max_turns ?? null,
+    maxInputTokens: entry.max_input_tokens ?? null,
+    maxOutputTokens: entry.max_output_tokens ?? null,
+    maxTotalTokens: entry.max_total_tokens ?? null,
+    timeoutS: entry.timeout ?? null,
+    maxRetries: entry.max_retries ?? null,
+  };
+  return Object.values(limits).every((limit) => limit === null) ? {} : { limits };
+}
+
+/** Variables that an environment sees beside the usual ones; nothing where there are none. */
+function seenBy({ env_files }: RatchetConfig, names: readonly string[] = []): Pick<EnvironmentSpec, 'variables'> {
+  if (names.length + env_files.length === 0) return {};
+  return { variables: { names: [...new Set(names)], files: env_files } };
 }
 
 type WrittenPools = NonNullable<RatchetConfig['env'][number]['buffer']>;
@@ -281,7 +324,7 @@ function evalSpec(config: RatchetConfig, trained: readonly EnvironmentSpec[]): E
   if (evaluation === undefined) return null;
   const { interval, skip_first_step, eval_base_model, num_examples, rollouts_per_example } = evaluation;
   const entries: readonly z.infer<typeof evalEnvironment>[] =
-    evaluation.env ?? trained.map(({ id, name, args }) => ({ id, name, args }));
+    evaluation.env ?? config.env.map((entry, i) => asEvaluated(entry, trained[i]!));
   return {
     interval,
     sampling: evaluation.sampling === undefined ? null : samplingSpec(evalSampling(config)),
@@ -290,6 +333,7 @@ function evalSpec(config: RatchetConfig, trained: readonly EnvironmentSpec[]): E
     skipFirstStep: skip_first_step ?? (eval_base_model === undefined ? false : !eval_base_model),
     environments: withNames(entries).map((entry) => ({
       id: entry.id,
+      ...ofEnvironment(config, entry),
       name: entry.name,
       args: entry.args,
       numExamples: entry.num_examples ?? num_examples,
@@ -299,6 +343,16 @@ function evalSpec(config: RatchetConfig, trained: readonly EnvironmentSpec[]): E
       sampling: entry.sampling === undefined ? null : samplingSpec(evalSampling(config, entry.sampling)),
     })),
   };
+}
+
+/** One that is trained on, where none is named for evaluations: with its limits and under its name, and sampled as they are. */
+function asEvaluated(
+  trained: RatchetConfig['env'][number],
+  { name }: EnvironmentSpec,
+): z.infer<typeof evalEnvironment> {
+  const entry: Partial<RatchetConfig['env'][number]> & Pick<typeof trained, 'id' | 'args'> = { ...trained, name };
+  for (const key of ['weight', 'buffer', 'sampling'] as const) delete entry[key];
+  return entry;
 }
 
 /** Environments without a name are called after their id, and numbered when that name is taken. */

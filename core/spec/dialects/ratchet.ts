@@ -4,6 +4,7 @@ import {
   inferenceConcurrencyDefault,
   inferenceTimeoutDefaultS,
   poolFractionMin,
+  rolloutRetriesMax,
 } from '../../limits.ts';
 import { runNamePattern } from '../../names.ts';
 import { evalMoments, regressionActions } from '../eval-words.ts';
@@ -20,11 +21,13 @@ import {
   environmentLabel,
   flag,
   fraction,
+  passedVariables,
   penalty,
   positive,
   resumeStep,
   stopTexts,
   text,
+  texts,
   whole,
 } from '../values.ts';
 import { laterShape } from './later.ts';
@@ -50,18 +53,6 @@ const poolFields = {
 /** Fields whose feature is still to come are checked and kept, and known by their paths alone. */
 // eslint-disable-next-line
 const later = (table: string) => laterShape(table) as {};
-
-const trainEnvironment = z.strictObject({
-  id: environmentId(),
-  /** Default: the id without its owner. */
-  name: environmentLabel().optional(),
-  args: args().default({}),
-  /** Relative probability of drawing an example from this environment. */
-  weight: positive().default(1),
-  /** Lies over [buffer], key by key. */
-  buffer: z.strictObject(poolFields).optional(),
-  ...later('env[]'),
-});
 
 /** What changes the distribution, or the end of a turn, beyond the temperature; vLLM's meanings. Neutral when missing. */
 const modifierFields = {
@@ -91,13 +82,41 @@ const templateFields = {
   chat_template_kwargs: args().optional(),
 };
 
-/** Of evaluations, which may be greedy. */
-const evalSamplingFields = {
+/** What is laid over another table; evaluations may be greedy. */
+const laidOver = {
   max_tokens: whole(1).optional(),
   temperature: atLeastZero().optional(),
   ...modifierFields,
   ...templateFields,
 };
+
+/** How far a rollout may go, in verifiers' words. */
+const limitFields = {
+  max_turns: whole(1).optional(),
+  max_input_tokens: whole(1).optional(),
+  max_output_tokens: whole(1).optional(),
+  max_total_tokens: whole(1).optional(),
+  /** Seconds. */
+  timeout: positive().optional(),
+  max_retries: whole(0, rolloutRetriesMax).optional(),
+  agent: args().optional(),
+};
+
+const trainEnvironment = z.strictObject({
+  id: environmentId(),
+  /** Default: the id without its owner. */
+  name: environmentLabel().optional(),
+  args: args().default({}),
+  /** Relative probability of drawing an example from this environment. */
+  weight: positive().default(1),
+  /** Lies over [buffer], key by key. */
+  buffer: z.strictObject(poolFields).optional(),
+  env_vars: passedVariables().optional(),
+  ...limitFields,
+  /** Lies over [sampling], key by key. */
+  sampling: z.strictObject({ ...laidOver, ...later('env[].sampling') }).optional(),
+  ...later('env[]'),
+});
 
 export const evalEnvironment = z.strictObject({
   id: environmentId(),
@@ -105,10 +124,12 @@ export const evalEnvironment = z.strictObject({
   args: args().default({}),
   num_examples: countOrAll('examples').optional(),
   rollouts_per_example: whole(1).optional(),
+  env_vars: passedVariables().optional(),
+  ...limitFields,
   skip_first: whole(0).optional(),
   interval: whole(1).optional(),
   /** Lies over [eval.sampling], key by key. */
-  sampling: z.strictObject({ ...evalSamplingFields, ...later('eval.env[].sampling') }).optional(),
+  sampling: z.strictObject({ ...laidOver, ...later('eval.env[].sampling') }).optional(),
   ...later('eval.env[]'),
 });
 
@@ -156,6 +177,8 @@ export const RatchetConfig = z.strictObject({
   learning_rate: positive().default(1e-4),
   seed: whole(0).default(0),
   oversampling_factor: z.number().min(1).meta({ expected: 'a number ≥ 1' }).default(1),
+  max_concurrent: whole(1).optional(),
+  tasks_per_minute: whole(1).optional(),
   max_async_level: whole(0, 1).default(1),
   max_off_policy_steps: whole(0).default(8),
   /** Seconds; verifiers' name and default. An activity of Temporal's has two hours, with room for what it stores. */
@@ -194,6 +217,8 @@ export const RatchetConfig = z.strictObject({
   builtin: flag().default(false),
   /** At least one, unless there is nothing but [sft] data to learn from: ratchet-relations.ts. */
   env: z.array(trainEnvironment).meta({ expected: 'at least one environment: a [[env]] with an id' }).default([]),
+  /** Files with variables for environments in Python; from the config's folder, or else the project's. */
+  env_files: texts().default([]),
   sampling: z
     .strictObject({
       max_tokens: whole(1).default(512),
@@ -215,7 +240,7 @@ export const RatchetConfig = z.strictObject({
       /** The older name of the opposite. */
       eval_base_model: flag().optional(),
       /** What is not said here is as in [sampling]. */
-      sampling: z.strictObject({ ...evalSamplingFields, ...later('eval.sampling') }).optional(),
+      sampling: z.strictObject({ ...laidOver, ...later('eval.sampling') }).optional(),
       when: choice(...evalMoments).optional(),
       on_regression: choice(...regressionActions).default('flag'),
       /** Default: the training environments. */

@@ -2,9 +2,11 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { generateChunksMax, rolloutsInFlightMax } from '../../../core/limits.ts';
-import { chunkName, chunksOfRound, groupsOfChunk, rolloutsAtOnce } from '../../../core/rl/chunks.ts';
+import { chunkName, chunksOfRound, groupsOfChunk, rolloutsAtOnce, tasksPerMinute } from '../../../core/rl/chunks.ts';
 
 const names = ['short', 'long', 'wiki', 'tools', 'maths', 'games', 'code', 'chat', 'plans'];
+
+const unbounded = { maxConcurrent: null, tasksPerMinute: null };
 
 describe('chunks of a sampling round', () => {
   test('every group lies in exactly one chunk, no chunk mixes environments, and their number is bounded', () => {
@@ -47,10 +49,28 @@ describe('chunks of a sampling round', () => {
       { name: 'hardly', weight: 1e-9 },
     ];
     const share = (environment: string, count: number) =>
-      rolloutsAtOnce({ index: 0, count, environment }, environments);
+      rolloutsAtOnce({ index: 0, count, environment }, { ...unbounded, environments });
     assert.equal(share('often', 2), Math.floor((rolloutsInFlightMax * 3) / (4 + 1e-9) / 2));
     assert.equal(share('seldom', 1), Math.floor(rolloutsInFlightMax / (4 + 1e-9)));
     assert.equal(share('hardly', 1), 1);
-    assert.equal(rolloutsAtOnce({ index: 0, count: 2 }, environments.slice(0, 1)), rolloutsInFlightMax);
+    const one = { ...unbounded, environments: environments.slice(0, 1) };
+    assert.equal(rolloutsAtOnce({ index: 0, count: 2 }, one), rolloutsInFlightMax);
+  });
+
+  test('what a config allows at once, and in a minute, is shared by weight and by part', () => {
+    const environments = [
+      { name: 'often', weight: 3 },
+      { name: 'seldom', weight: 1 },
+    ];
+    const asked = { environments, maxConcurrent: 64, tasksPerMinute: 80 };
+    assert.equal(rolloutsAtOnce({ index: 0, count: 2, environment: 'often' }, asked), 24);
+    assert.equal(rolloutsAtOnce({ index: 0, count: 2, environment: 'seldom' }, asked), 8);
+    assert.equal(tasksPerMinute({ index: 1, count: 2, environment: 'often' }, asked), 30);
+    const one = { ...asked, environments: environments.slice(0, 1) };
+    assert.deepEqual(
+      [rolloutsAtOnce({ index: 0, count: 2 }, one), tasksPerMinute({ index: 0, count: 2 }, one)],
+      [32, 40],
+    );
+    assert.equal(tasksPerMinute({ index: 0, count: 1 }, { ...one, tasksPerMinute: null }), null);
   });
 });

@@ -104,6 +104,24 @@ describe('the breaker', () => {
       }),
     ));
 
+  test('prompts that are too long are their examples’ own: they never open it, and hide nothing', () => {
+    const overlong = (ordinal: number) => group(ordinal, [rollout('overlong_prompt', 'The prompt has 9 tokens')]);
+    const failed = (ordinal: number) => group(ordinal, [broken, broken]);
+    const long = Array.from({ length: 9 }, (_, i) => overlong(i));
+    const counted = countFailures(long);
+    assert.equal(breakerReason(counted, limits), null);
+    assert.deepEqual([counted.failedRollouts, counted.failedGroups, counted.causes.overlong_prompt?.count], [9, 0, 9]);
+    const all = [...long, failed(20), failed(21)];
+    assert.match(
+      breakerReason(countFailures(all), limits) ?? '',
+      /4 of 4 rollouts failed/,
+      'of those that could be played',
+    );
+    const row = [failed(1), overlong(2), failed(3), overlong(4), failed(5)];
+    const open = { maxFailedShare: 1, maxFailedGroups: 3 };
+    assert.match(breakerReason(countFailures(row), open) ?? '', /3 groups in a row/);
+  });
+
   test('it opens above the share, and after so many groups in a row; one group alone never opens it', () => {
     const whole = (ordinal: number) => group(ordinal, [rollout(1), rollout(0)]);
     const failed = (ordinal: number) => group(ordinal, [broken, broken]);

@@ -91,6 +91,16 @@ test('a header with a key in it is refused', () => {
   assert.equal(problem!.path, 'endpoint[0].headers.X-Api-Key');
 });
 
+test('a header that cannot be sent is refused', () => {
+  for (const header of ['"bad header" = "a"', '"x-ü" = "a"', '"X-Team" = "a\\nb"', '"X-Team" = "日本"']) {
+    const [problem] = problemsOf(
+      `[[endpoint]]\nendpoint_id = "a"\nmodel = "m"\nurl = "http://x/v1"\nkey = "A_KEY"\nheaders = { ${header} }`,
+      'e.toml',
+    );
+    assert.match(problem!.path, /^endpoint\[0\]\.headers/, header);
+  }
+});
+
 test('an endpoints.py as the documents have it is read without being run', () => {
   const { endpoints } = read(
     `"""Where models are."""

@@ -119,6 +119,7 @@ function candidates(schema: z.ZodType): unknown[] {
     ['q_proj'],
     { other: 1 },
     { other: 'A_KEY' },
+    { max_retries: 4 },
     { id: 'other' },
     { taskset: { id: 'other' } },
     { zero: { type: 'advantage_range' } },

@@ -41,7 +41,7 @@ describe('Hosted Training', () => {
       [environment?.id, environment?.name, environment?.args],
       ['owner/sort-v1', 'sort', { min_turns: 3 }],
     );
-    assert.deepEqual(spec.later, { 'env[0].harness': { id: 'default' } });
+    assert.deepEqual(environment?.agent, { harness: { id: 'default' } });
     assert.match(only(`${minimal}taskset = ${taskset}\n`).expected, /either an id or a taskset/);
   });
 

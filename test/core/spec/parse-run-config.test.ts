@@ -211,7 +211,7 @@ steps = 0
   test('a key in the wrong table is told where it belongs', () => {
     assert.equal(
       only(`max_tokens = 5\n${minimal}`).suggestion,
-      '"max_tokens" belongs in [sampling] or in [eval.sampling] or in [eval.env.sampling]',
+      '"max_tokens" belongs in [env.sampling] or in [sampling] or in [eval.sampling] or in [eval.env.sampling]',
     );
     assert.equal(
       only(`${minimal}[sampling]\nbatch_size = 8\n`).suggestion,
@@ -219,7 +219,7 @@ steps = 0
     );
     assert.equal(
       only(`${minimal}temperatur = 1\n`).suggestion,
-      'did you mean "temperature"? It belongs in [sampling] or in [eval.sampling] or in [eval.env.sampling]',
+      'did you mean "temperature"? It belongs in [env.sampling] or in [sampling] or in [eval.sampling] or in [eval.env.sampling]',
     );
   });
 

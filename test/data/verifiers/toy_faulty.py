@@ -17,6 +17,10 @@ class APIConnectionError(Judge):
     pass
 
 
+class Panic(BaseException):
+    """As those of libraries in Rust: no Exception."""
+
+
 class Refusing(vf.Rubric):
     def __init__(self):
         super().__init__(funcs=[self.by_method])
@@ -45,6 +49,18 @@ async def go_wrong(how: str, state) -> None:
             time.sleep(0.1)
     if how == "exit":
         os._exit(7)
+    if how == "leave-behind":
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(20)
+            os._exit(0)
+        os._exit(9)
+    if how == "sys.exit":
+        sys.exit("the code of a model calls it")
+    if how == "panic":
+        raise Panic("a library in Rust panics")
+    if how == "cancelled":
+        raise asyncio.CancelledError
     if how == "print":
         print("printed by the environment", flush=True)
         os.system("echo printed by a process of its")
@@ -66,6 +82,8 @@ class FaultyEnv(vf.MultiTurnEnv):
         return state
 
     async def env_response(self, messages, state, **kwargs):
+        if self.how == "image":
+            return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]}]
         return [{"role": "user", "content": "Go on."}]
 
 
@@ -92,7 +110,16 @@ def load_environment(how: str = "", reward: str = "", max_turns: int = 1) -> vf.
             raise ValueError("no number in the answer")
         if reward == "nan":
             return float("nan")
+        if reward == "sys.exit":
+            sys.exit("the code of a model calls it")
+        if reward == "cancelled":
+            raise asyncio.CancelledError
         return float(len(completion))
 
-    rubric = Refusing() if reward == "method" else vf.Rubric(funcs=[said])
+    def longest(completions) -> list[float]:
+        assert len(completions) > 1, "there is nothing to compare"
+        return [1.0] * (len(completions) if reward == "compare" else 1)
+
+    compares = reward in ("compare", "too-few")
+    rubric = Refusing() if reward == "method" else vf.Rubric(funcs=[longest if compares else said])
     return FaultyEnv(how=how, dataset=Dataset.from_list(rows), rubric=rubric, max_turns=max_turns)

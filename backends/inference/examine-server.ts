@@ -1,0 +1,79 @@
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import { ModelServer, type ServerAddress } from './model-server.ts';
+import { samplesIn, withTokenIds } from './wire.ts';
+
+/** What could be learned of an OpenAI-compatible server by asking it, before a run does. null = it could not be told. */
+export interface ServerReport {
+  readonly url: string;
+  /** Why it could not be asked; null where it answered. */
+  readonly away: string | null;
+  /** What it has loaded. */
+  readonly models: readonly string[];
+  /** Whether `/v1/completions` takes and gives token ids, which training needs. */
+  readonly givesTokenIds: boolean | null;
+  /** Why not, in its own words. */
+  readonly why: string | null;
+  /** Whether it has `/update_weights`. */
+  readonly takesWeights: boolean | null;
+  /** Whether its log probabilities are those before the temperature, as vLLM's are without `--logprobs-mode processed_logprobs`. */
+  readonly logprobsAreRaw: boolean | null;
+}
+
+/** A person waits for it. */
+const askMs = 5_000;
+/** Any tokens will do: it is the shape of the answer that is looked at. */
+const promptTokenIds = [1, 2, 3];
+/** Log probabilities of one token under the same distribution differ by less. */
+const sameLogprob = 1e-4;
+
+const Models = z.object({ data: z.array(z.object({ id: z.string() })) });
+
+/**
+ * Asks a server what it has: its models, and two tokens of the first of them. Weights are not touched: of `/update_weights` it
+ * is looked whether there is such a route.
+ */
+export async function examineServer(address: ServerAddress): Promise<ServerReport> {
+  const server = new ModelServer(address, { timeoutMs: askMs, provider: 'cpu' });
+  const nothing = { models: [], givesTokenIds: null, why: null, takesWeights: null, logprobsAreRaw: null };
+  try {
+    await server.look();
+    const listed = await server.get('/v1/models');
+    const read = Models.safeParse(listed.body);
+    const models = read.success ? read.data.data.map(({ id }) => id) : [];
+    const { status } = await server.get('/update_weights');
+    const model = address.model ?? models[0];
+    const tokens = model === undefined ? nothing : await askForTokens(server, model);
+    return { ...nothing, ...tokens, url: server.root, away: null, models, takesWeights: status !== 404 };
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    return { ...nothing, url: server.root, away: error.message };
+  } finally {
+    server.close();
+  }
+}
+
+type Tokens = Pick<ServerReport, 'givesTokenIds' | 'why' | 'logprobsAreRaw'>;
+
+async function askForTokens(server: ModelServer, model: string): Promise<Tokens> {
+  const first = async (temperature: number): Promise<{ token: number; logprob: number }> => {
+    const body = { model, prompt: promptTokenIds, max_tokens: 1, temperature, top_k: 1, seed: 0, ...withTokenIds };
+    const [sample] = samplesIn(await server.post('/v1/completions', body), 1, server.root);
+    return { token: sample!.tokenIds[0]!, logprob: sample!.logprobs[0]! };
+  };
+  try {
+    const [cold, usual] = [await first(0.5), await first(1)];
+    const isTold = cold.token === usual.token && usual.logprob < -sameLogprob;
+    return {
+      givesTokenIds: true,
+      why: null,
+      // Of the likeliest token: the temperature changes how likely it is, unless it was not looked at yet.
+      logprobsAreRaw: isTold ? Math.abs(cold.logprob - usual.logprob) < sameLogprob : false,
+    };
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    // Where there is no such route, it says of the model that it is not there.
+    if (error.isRetryable && error.code !== 'VersionNotHeld') throw error;
+    return { givesTokenIds: false, why: error.message, logprobsAreRaw: null };
+  }
+}

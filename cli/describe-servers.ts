@@ -1,0 +1,55 @@
+import type { ServerReport } from '../backends/inference/index.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+
+const needed =
+  'training asks for token ids in and out (POST /v1/completions with a prompt of ids and return_token_ids) and gives new weights (POST /update_weights), whatever environments the run has, of verifiers v0 or v1: their turns are sampled by Ratchet, so /v1/chat/completions/tokens and /inference/v1/generate are not asked for';
+const evaluationsOnly = 'its environments, v0 and v1, are for evaluations only there';
+const flag = '--logprobs-mode processed_logprobs';
+
+/** What `ratchet check` says of the OpenAI-compatible servers that a run names. */
+export function describeServers(spec: RunSpec, servers: readonly ServerReport[]): string[] {
+  if (servers.length === 0) return [];
+  return [
+    'servers of [inference] kind = "openai":',
+    ...servers.flatMap((server) => serverLines(spec, server)).map((line) => `  ${line}`),
+    `  needed: ${needed}`,
+  ];
+}
+
+function serverLines(spec: RunSpec, server: ServerReport): string[] {
+  const { url, away, models, givesTokenIds, why, takesWeights } = server;
+  if (away !== null) {
+    return [
+      `${url}: could not be asked, so it is not known whether it can be trained with (${away})`,
+      `  → vLLM has to be started with ${flag}`,
+    ];
+  }
+  const known = models.length === 0 ? 'has no model yet' : `has ${models.slice(0, 3).join(', ')}`;
+  const tokens =
+    givesTokenIds === null
+      ? 'whether it gives token ids cannot be asked before it has a model'
+      : givesTokenIds
+        ? 'gives token ids'
+        : 'gives no token ids';
+  const weights = takesWeights === true ? 'takes new weights' : 'has no /update_weights';
+  return [
+    `${url}: ${known}, ${tokens}, ${weights}`,
+    ...(givesTokenIds === false
+      ? [`  → ${evaluationsOnly}: what is trained on are ids, never a guess from text (${why})`]
+      : []),
+    ...(takesWeights === true
+      ? []
+      : ['  → no run can train with it: it goes on sampling from the weights it was started with']),
+    ...logprobLines(spec, server),
+  ];
+}
+
+function logprobLines({ sampling }: RunSpec, { logprobsAreRaw, givesTokenIds }: ServerReport): string[] {
+  if (givesTokenIds === null) return [`  → vLLM has to be started with ${flag}`];
+  if (logprobsAreRaw !== true) return [];
+  const harm =
+    sampling.temperature === 1
+      ? 'that is right at temperature 1 alone, which this run has'
+      : `the loss of this run would be wrong, at temperature ${sampling.temperature}`;
+  return [`  → its log probabilities are those before the temperature: ${harm}; start vLLM with ${flag}`];
+}

@@ -1,0 +1,29 @@
+import type { Acceptance, ProposalSelection } from './search-state.ts';
+
+/** Scores of parent and child on the same examples. null: they are not there, which counts as −∞. */
+export interface Proposal {
+  readonly before: readonly number[] | null;
+  readonly after: readonly number[] | null;
+}
+
+/** Whether a child did well enough on its minibatch to be validated. */
+export function isAccepted(acceptance: Acceptance, { before, after }: Proposal): boolean {
+  const [was, is] = [total(before), total(after)];
+  return acceptance === 'strict_improvement' ? is > was : is >= was;
+}
+
+/** Positions of the proposals that are validated: accepted ones in their order, or those that gained most first. */
+export function selectProposals(
+  selection: ProposalSelection,
+  acceptance: Acceptance,
+  proposals: readonly Proposal[],
+): number[] {
+  const accepted = proposals.flatMap((proposal, i) => (isAccepted(acceptance, proposal) ? [i] : []));
+  if (selection === 'all') return accepted;
+  const gain = (i: number): number => total(proposals[i]!.after) - total(proposals[i]!.before);
+  return accepted.toSorted((a, b) => gain(b) - gain(a) || a - b).slice(0, selection === 'best' ? 1 : selection.top);
+}
+
+export function total(scores: readonly number[] | null): number {
+  return scores === null ? -Infinity : scores.reduce((sum, score) => sum + score, 0);
+}

@@ -1,0 +1,134 @@
+import { beginIteration } from './begin-iteration.ts';
+import { callsFree, callsMade } from './budget.ts';
+import { addCandidate, commitIteration } from './commit.ts';
+import { isComplete, newEvaluation } from './evaluation.ts';
+import { advance, evaluationsOf, isJudgeable, judge } from './iteration.ts';
+import { screenedAverages, screenedExamples } from './standing.ts';
+import { metCondition } from './stop.ts';
+import { callsShort, giveUp } from './take-answer.ts';
+import type { SearchEvent, SearchState } from './search-state.ts';
+
+/**
+ * Takes the search as far as its answers reach, in the state itself. An iteration begins only where another was committed,
+ * and commits are in order, so what it begins with does not depend on whose answers came first.
+ */
+export function goOn(state: SearchState): void {
+  while (step(state));
+}
+
+/** One thing that can be done without another answer; false when there is none. */
+function step(state: SearchState): boolean {
+  switch (state.phase) {
+    case 'start':
+      return afterStart(state);
+    case 'search':
+      return search(state);
+    case 'final':
+      return afterFinals(state);
+    case 'done':
+      return false;
+    default:
+      return state.phase satisfies never;
+  }
+}
+
+function afterStart(state: SearchState): boolean {
+  const { evaluation, texts } = state.start;
+  if (evaluation.isOpen) return false;
+  if (!isComplete(evaluation)) {
+    state.stopReason = 'start_not_evaluated';
+    return end(state);
+  }
+  addCandidate(state, {
+    texts,
+    parents: [],
+    iteration: -1,
+    callsBefore: 0,
+    turn: 0,
+    minibatch: null,
+    validation: evaluation,
+  });
+  state.phase = 'search';
+  return true;
+}
+
+function search(state: SearchState): boolean {
+  const { settings, candidates, tried, iterations } = state;
+  const emit = (event: SearchEvent): void => void state.events.push(event);
+  for (const iteration of iterations) advance(iteration, { settings, tried, emit });
+  if (begin(state)) return true; // after one judgement or commit and before the next, so that nothing depends on how many can be done at once
+  const [first] = iterations;
+  if (first?.stage === 'done') {
+    iterations.shift();
+    commitIteration(state, first);
+    return true;
+  }
+  if (first !== undefined && isJudgeable(first)) {
+    judge(first, { settings, tried, emit, candidates, screened: screenedExamples(settings) });
+    return true;
+  }
+  if (first !== undefined) return askForMore(state);
+  return beginFinals(state);
+}
+
+function begin(state: SearchState): boolean {
+  const { iterations, settings } = state;
+  const looking = settings.overlapsValidation ? iterations.filter(({ stage }) => stage !== 'validate') : iterations;
+  if (looking.length >= settings.parallel) return false;
+  state.stopReason ??= reasonToStop(state);
+  return state.stopReason === null && beginIteration(state);
+}
+
+function reasonToStop(state: SearchState): SearchState['stopReason'] {
+  const { settings, idle, begun, candidates, sinceImprovement } = state;
+  if (idle >= settings.idleIterationsMax) return 'idle';
+  const bestScore = Math.max(...screenedAverages(state));
+  const progress = { iteration: begun - 1, bestScore, candidates: candidates.length, sinceImprovement };
+  return metCondition(settings.stop, progress);
+}
+
+/** The iteration that is to be committed next may take more calls than were set aside for it: some were paid for nothing. */
+function askForMore(state: SearchState): boolean {
+  const first = state.iterations[0]!;
+  const evaluations = evaluationsOf(first);
+  const waiting = evaluations.filter((evaluation) => !isComplete(evaluation));
+  if (waiting.length === 0 || first.outcome !== null || evaluations.some(({ isOpen }) => isOpen)) return false;
+  const short = callsShort(state, first);
+  if (short > callsFree(state)) giveUp(state, first);
+  else {
+    first.reserved += Math.max(0, short);
+    for (const evaluation of waiting) evaluation.isOpen = true;
+  }
+  return true;
+}
+
+/** The best by what all were scored on get the rest, as many as the budget allows. */
+function beginFinals(state: SearchState): boolean {
+  state.stopReason ??= 'budget';
+  state.phase = 'final';
+  const averages = screenedAverages(state);
+  const ranked = averages.map((_, i) => i).sort((a, b) => averages[b]! - averages[a]! || a - b);
+  for (const candidate of ranked) {
+    const rest = state.candidates[candidate]!.scores.flatMap((score, example) => (score === null ? [example] : []));
+    if (rest.length === 0) continue;
+    if (rest.length > callsFree(state)) break;
+    const evaluation = newEvaluation(`final.${candidate}.${callsMade(state)}`, 'val', rest);
+    state.finals.push({ candidate, evaluation, reserved: rest.length });
+  }
+  return true;
+}
+
+function afterFinals(state: SearchState): boolean {
+  if (state.finals.some(({ evaluation }) => evaluation.isOpen)) return false;
+  for (const { candidate, evaluation } of state.finals) {
+    const { scores } = state.candidates[candidate]!;
+    for (const [i, example] of evaluation.examples.entries()) scores[example] = evaluation.scores[i]!;
+  }
+  return end(state);
+}
+
+function end(state: SearchState): boolean {
+  state.phase = 'done';
+  state.events.push({ kind: 'optimization_end', reason: state.stopReason! });
+  return true;
+}

@@ -1,0 +1,99 @@
+import { RatchetError } from '../errors.ts';
+
+/** What a record of a rollout tells the reflection model: names to texts, numbers, lists, maps. */
+export type RecordValue =
+  string | number | boolean | null | readonly RecordValue[] | { readonly [name: string]: RecordValue };
+
+export type ReflectionRecord = { readonly [name: string]: RecordValue };
+
+const placeholders = ['<curr_param>', '<side_info>'] as const;
+
+/** The one user message of a reflection. `<curr_param>` stands for the current text, `<side_info>` for the records. */
+export const reflectionTemplate = `An assistant works under the instruction below.
+
+\`\`\`
+<curr_param>
+\`\`\`
+
+These are examples of its work under this instruction: what it was given, what it answered, and what became of it.
+
+<side_info>
+
+Write a better instruction for the assistant.
+
+- Work out from the examples what the inputs look like and what exactly is asked for, and say so.
+- The feedback may hold facts that the assistant cannot know by itself. Keep every one that later tasks of this kind may need.
+- Where an answer shows a way of solving such tasks that works in general, put it into the instruction.
+- Keep of the current instruction what works.
+
+Answer with the whole new instruction between \`\`\` fences, and nothing else in the fences.`;
+
+/** Throws when a template lacks one of its two places. */
+export function requireTemplate(template: string, where: string): void {
+  const absent = placeholders.filter((place) => !template.includes(place));
+  if (absent.length === 0) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${where}: a reflection template must hold ${placeholders.join(' (the current text) and ')} (the records); ` +
+      `${absent.join(' and ')} ${absent.length === 1 ? 'is' : 'are'} missing.`,
+  );
+}
+
+export function renderReflection(template: string, current: string, records: readonly ReflectionRecord[]): string {
+  const sideInfo = renderRecords(records);
+  return template.replaceAll(/<curr_param>|<side_info>/g, (place) => (place === '<curr_param>' ? current : sideInfo));
+}
+
+/** Records as markdown: a heading per example, one per name, deeper ones for what is nested. */
+export function renderRecords(records: readonly ReflectionRecord[]): string {
+  const examples = records.map((record, i) => `# Example ${i + 1}\n${renderNamed(Object.entries(record), 2)}`);
+  return examples.join('\n\n');
+}
+
+/** Headings of markdown go no deeper. */
+const deepest = 6;
+
+function renderNamed(entries: readonly (readonly [string, RecordValue])[], level: number): string {
+  if (entries.length === 0) return '\n';
+  const heading = '#'.repeat(Math.min(level, deepest));
+  return entries.map(([name, value]) => `${heading} ${name}\n${renderValue(value, level + 1)}`).join('');
+}
+
+function renderValue(value: RecordValue, level: number): string {
+  if (Array.isArray(value)) {
+    const items: readonly RecordValue[] = value;
+    return renderNamed(
+      items.map((item, i) => [`Item ${i + 1}`, item] as const),
+      level,
+    );
+  }
+  if (typeof value === 'object' && value !== null) return renderNamed(Object.entries(value), level);
+  return `${asPython(value).trim()}\n\n`;
+}
+
+/** As gepa writes it, so that a template of its users reads the same. */
+function asPython(value: string | number | boolean | null): string {
+  if (value === null) return 'None';
+  if (typeof value === 'boolean') return value ? 'True' : 'False';
+  return String(value);
+}
+
+/**
+ * The new text in a model's answer: what stands between its first and its last fence, without the name of a language; a fence
+ * that is not closed, or not opened, is forgiven. Without fences the whole answer.
+ */
+export function extractText(answer: string): string {
+  const trimmed = answer.trim();
+  if (/^`{6,}$/.test(trimmed)) return '';
+  const fences = [...trimmed.matchAll(/`{3,}/g)];
+  const [first, last] = [fences[0], fences.at(-1)];
+  if (first === undefined || last === undefined) return trimmed;
+  const afterFirst = first.index + first[0].length;
+  if (first !== last) return withoutLanguage(trimmed.slice(afterFirst, last.index)).trim();
+  if (first.index === 0) return withoutLanguage(trimmed.slice(afterFirst)).trim();
+  return afterFirst === trimmed.length ? trimmed.slice(0, first.index).trim() : trimmed;
+}
+
+function withoutLanguage(text: string): string {
+  return text.replace(/^\S*\n/, '');
+}

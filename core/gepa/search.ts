@@ -1,0 +1,122 @@
+import { average } from './fronts.ts';
+import { callsFree, callsMade } from './budget.ts';
+import { goOn } from './drive.ts';
+import { evaluateRequest, newEvaluation } from './evaluation.ts';
+import { openRequests } from './iteration.ts';
+import { bestOf, screenedExamples } from './standing.ts';
+import { takeAnswer } from './take-answer.ts';
+import type {
+  EvaluateRequest,
+  SearchAnswer,
+  SearchRequest,
+  SearchResult,
+  SearchSettings,
+  SearchState,
+  SingleEvaluation,
+  Texts,
+} from './search-state.ts';
+
+/** A search that has asked for nothing yet. */
+export function startSearch(settings: SearchSettings, start: Texts): SearchState {
+  if (Object.keys(start).length === 0) throw new Error('A prompt search needs at least one component to write anew.');
+  const screened = screenedExamples(settings);
+  return {
+    form: 1,
+    settings,
+    phase: 'start',
+    spent: 0,
+    candidates: [],
+    start: { texts: start, evaluation: newEvaluation('start', 'val', screened), reserved: screened.length },
+    iterations: [],
+    begun: 0,
+    drawn: 0,
+    reflections: 0,
+    tried: [],
+    merging: { due: 0, accepted: 0, isReady: false, seen: [] },
+    idle: 0,
+    sinceImprovement: 0,
+    stopReason: null,
+    finals: [],
+    events: [{ kind: 'optimization_start' }],
+  };
+}
+
+/**
+ * Every request that is open: not answered yet, its calls set aside. Whoever drives the search keeps the ids it is at work
+ * on and begins the others; after a crash it begins all. None: the search is over. Any number may be under way at once,
+ * and answers may come in any order: the search comes out the same.
+ */
+export function next(state: SearchState): readonly SearchRequest[] {
+  const { settings, phase, start, candidates, iterations, finals, begun } = state;
+  const single = (
+    purpose: EvaluateRequest['purpose'],
+    iteration: number,
+    texts: Texts,
+    { evaluation }: SingleEvaluation,
+  ): SearchRequest[] =>
+    evaluation.isOpen ? [evaluateRequest(evaluation, { iteration, purpose, texts, seed: settings.seed })] : [];
+  switch (phase) {
+    case 'start':
+      return single('start', -1, start.texts, start);
+    case 'search':
+      return iterations.flatMap((iteration) => openRequests(iteration, settings));
+    case 'final':
+      return finals.flatMap((final) => single('final', begun, candidates[final.candidate]!.texts, final));
+    case 'done':
+      return [];
+    default:
+      return phase satisfies never;
+  }
+}
+
+/** The search after some answers. The state given stays as it is. Throws on an answer that does not fit an open request. */
+export function settle(state: SearchState, answers: readonly SearchAnswer[]): SearchState {
+  const after = copy(state);
+  for (const answer of answers) takeAnswer(after, answer);
+  goOn(after);
+  return after;
+}
+
+/** Begins no further iteration; what is under way is finished, and the best is validated. */
+export function askToStop(state: SearchState): SearchState {
+  const after = copy(state);
+  after.stopReason ??= 'asked';
+  if (after.phase === 'search') goOn(after);
+  return after;
+}
+
+/** Another budget, at least what is spent and set aside. A search that had used its budget up goes on. */
+export function changeBudget(state: SearchState, maxCalls: number): SearchState {
+  const after = copy(state);
+  after.settings = { ...after.settings, maxCalls: Math.max(maxCalls, after.settings.maxCalls - callsFree(after)) };
+  if (after.stopReason === 'budget' && after.phase === 'done') {
+    after.phase = 'search';
+    after.stopReason = null;
+    after.finals = [];
+    goOn(after);
+  }
+  return after;
+}
+
+/** How the search stands; its best so far while it goes on. */
+export function result(state: SearchState): SearchResult {
+  const { candidates, start } = state;
+  const best = bestOf(state);
+  const scores = candidates[best]?.scores ?? [];
+  const value = average(scores);
+  return {
+    isFinished: state.phase === 'done',
+    stopReason: state.stopReason,
+    best,
+    texts: candidates[best]?.texts ?? start.texts,
+    score: value === -Infinity ? null : value,
+    coverage: scores.filter((score) => score !== null).length,
+    calls: callsMade(state),
+    reflections: state.reflections,
+    candidates,
+  };
+}
+
+function copy(state: SearchState): SearchState {
+  return JSON.parse(JSON.stringify({ ...state, events: [] })) as SearchState;
+}

@@ -1,0 +1,89 @@
+import { RatchetError } from '../errors.ts';
+import type { SearchSettings } from './search-state.ts';
+
+/** What has no default. */
+export type SearchSizes = Pick<SearchSettings, 'seed' | 'maxCalls' | 'trainSize' | 'valSize'>;
+
+export type SearchOptions = SearchSizes & Partial<SearchSettings>;
+
+/** Defaults of gepa 0.1.4 as verifiers runs it, with a budget that is kept. */
+export function classicSettings(options: SearchOptions): SearchSettings {
+  return requireSound({
+    minibatchSize: 3,
+    perfectScore: null,
+    candidateSelection: { kind: 'pareto' },
+    frontier: 'instance',
+    componentSelection: 'round_robin',
+    acceptance: 'strict_improvement',
+    proposals: 1,
+    proposalSelection: 'all',
+    parallel: 1,
+    overlapsValidation: false,
+    screen: null,
+    merge: null,
+    stop: [],
+    skipsUnchanged: false,
+    skipsTried: false,
+    reusesMinibatch: false,
+    seedsReflection: false,
+    attemptsMax: 3,
+    idleIterationsMax: 50,
+    overshoots: false,
+    ...options,
+  });
+}
+
+/**
+ * Ratchet's defaults: more is tried for the same calls. An accepted text is scored on part of the validation examples, the best
+ * one on the rest at the end; texts that are known already are not scored again; of several children of one minibatch the best is
+ * validated, and meanwhile the next iteration begins from it. Chosen by `bench gepa`.
+ */
+export function defaultSettings(options: SearchOptions): SearchSettings {
+  return classicSettings({
+    screen: Math.max(10, Math.ceil(options.valSize / 4)),
+    skipsUnchanged: true,
+    skipsTried: true,
+    reusesMinibatch: true,
+    seedsReflection: true,
+    proposals: Math.min(5, Math.max(2, Math.floor(options.maxCalls / 100))),
+    proposalSelection: 'best',
+    overlapsValidation: true,
+    ...options,
+  });
+}
+
+/** gepa's, when merging is asked for. */
+export const mergeDefaults = { maxInvocations: 5, overlapFloor: 5, subsample: 5 } as const;
+
+/**
+ * The least budget that lets a search try something: the validation of the start and three iterations that are accepted.
+ * `arithmetic` says it for people.
+ */
+export function leastBudget({ valSize, minibatchSize }: Pick<SearchSettings, 'valSize' | 'minibatchSize'>): {
+  readonly calls: number;
+  readonly arithmetic: string;
+} {
+  const calls = valSize + 3 * (minibatchSize + valSize);
+  const arithmetic =
+    `${valSize} (the start on all validation examples) + 3 × (${minibatchSize} (a minibatch) + ${valSize} ` +
+    `(an accepted prompt on all validation examples)) = ${calls}`;
+  return { calls, arithmetic };
+}
+
+function requireSound(settings: SearchSettings): SearchSettings {
+  const positive = ['maxCalls', 'trainSize', 'valSize', 'minibatchSize', 'proposals', 'parallel'] as const;
+  for (const name of positive) {
+    const value = settings[name];
+    if (!Number.isInteger(value) || value < 1) refuse(name, 'a whole number ≥ 1', value);
+  }
+  const { screen, valSize, maxCalls, overshoots } = settings;
+  if (screen !== null && (!Number.isInteger(screen) || screen < 1))
+    refuse('screen', 'a whole number ≥ 1, or null', screen);
+  if (maxCalls < valSize && !overshoots)
+    refuse('maxCalls', `at least ${valSize}, the validation examples that the best is scored on`, maxCalls);
+  return { ...settings, screen: screen !== null && screen < valSize ? screen : null };
+}
+
+function refuse(name: string, expected: string, received: unknown): never {
+  throw new RatchetError('ConfigInvalid', `${name} of a prompt search must be ${expected}; it is ${String(received)}.`);
+}

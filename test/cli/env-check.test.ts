@@ -1,0 +1,38 @@
+/** What `ratchet env check` finds by playing, with the real verifiers from the package index. */
+import assert from 'node:assert/strict';
+import path from 'node:path';
+import { describe, test } from 'node:test';
+import { checkPythonEnvironment, type EnvironmentReport } from '../../cli/python-environments/check.ts';
+import { installVerifiers, modulePaths } from '../backends/python-bridge.ts';
+
+const { python, why } = await installVerifiers('verifiers-v0-requirements.txt');
+
+describe('an environment that is checked', { skip: why }, () => {
+  const check = (module: string, args: Record<string, string | number>): Promise<EnvironmentReport> => {
+    process.env['PYTHONPATH'] = modulePaths.join(path.delimiter); // where its module is found
+    const folder = path.dirname(path.dirname(python));
+    const of = { module, api: 'v0', folder, verifiers: '0.3.1', version: '0.1.0' } as const;
+    return checkPythonEnvironment({ id: module, python: of, args, passEnvironment: [] });
+  };
+
+  test('says which reward function threw, though verifiers counts it as 0', async () => {
+    const { ok, lines } = await check('toy_faulty', { reward: 'inside' });
+    assert(ok);
+    assert.match(lines.join('\n'), /reward 0 .*\n.*! .*toy_faulty\.py:\d+ {2}the reward function said threw, which counts as 0: ValueError: no number in the answer/); // prettier-ignore
+  });
+
+  test('plays two rollouts where rewards compare, and says where they are not one for each', async () => {
+    const { ok, lines } = await check('toy_faulty', { reward: 'compare' });
+    assert(ok, lines.join('\n'));
+    assert.match(lines.join('\n'), /✓ plays: ok after one made-up answer; scored where it was played: reward 1/);
+    const few = await check('toy_faulty', { reward: 'too-few' });
+    assert(!few.ok);
+    assert.match(few.lines.join('\n'), /✗ .*could not be scored.*longest must give a list of 2 scores, one per rollout, but 1 scores came/); // prettier-ignore
+  });
+
+  test('refuses what it says where no run could say it to the model', async () => {
+    const { ok, lines } = await check('toy_faulty', { how: 'image', max_turns: 2 });
+    assert(!ok);
+    assert.match(lines.join('\n'), /✗ its rollout failed: .*"image_url"; only text reaches the model/);
+  });
+});
