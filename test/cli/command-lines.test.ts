@@ -91,10 +91,6 @@ describe('a command line that trains', () => {
 
 describe('a command line whose feature is still to come is known, and says so', () => {
   const lines = [
-    'eval run vf-musique -m Qwen/Qwen2.5-7B-Instruct -b http://0.0.0.0:8007/v1',
-    'eval run vf-musique -m gpt-5-nano',
-    'eval --client.base-url http://localhost:8007/v1 --weights-dir outputs/weights --env.id my-env',
-    'eval --weights-dir outputs/weights --steps 10,50,100 --no-eval-base',
     'gepa run wiki-search --model m --reflection-model n --max-calls 9 --state-columns tool_calls reasoning_trace',
   ];
   for (const line of lines) {
@@ -103,6 +99,30 @@ describe('a command line whose feature is still to come is known, and says so', 
       assert.deepEqual([code, out], [2, '']);
       assert.match(err, /^ratchet \w+(?: \w+)? is still to come\. What there is today:\n {2}/);
       assert.doesNotMatch(err, /\n\s+at /);
+    });
+  }
+});
+
+describe('a command line that evaluates is read as it is, and refused for what is not here', () => {
+  const lines: readonly (readonly [line: string, refused: RegExp])[] = [
+    ['eval run vf-musique -m Qwen/Qwen2.5-7B-Instruct -b http://0.0.0.0:8007/v1', /vf-musique/],
+    ['eval run vf-musique -m gpt-5-nano', /vf-musique/],
+    [
+      'eval --client.base-url http://localhost:8007/v1 --weights-dir outputs/weights --env.id my-env',
+      /--weights-dir: .*outputs\/weights cannot be read/,
+    ],
+    [
+      'eval --weights-dir outputs/weights --steps 10,50,100 --no-eval-base',
+      /not the weights folder of a run of Ratchet/,
+    ],
+  ];
+  for (const [line, refused] of lines) {
+    test(`ratchet ${line}`, async () => {
+      const { code, out, err } = await typed(`${line} --dry-run`);
+      assert.equal(out, '');
+      assert.notEqual(code, 0);
+      assert.match(err, refused);
+      assert.doesNotMatch(err, /unknown option|\n\s+at /);
     });
   }
 });
