@@ -1,8 +1,10 @@
+import { lineageOf } from '../core/layout.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { HoldOutcome, Inference } from '../backends/inference/index.ts';
+import { hasMetrics } from '../backends/metrics/jsonl.ts';
 import { withHeartbeat } from './heartbeat.ts';
-import { requireCommit, servedPolicy, specOf } from './run-access.ts';
+import { requireCommit, servedPolicy, specOf, storeOf } from './run-access.ts';
 
 export interface HoldInput {
   readonly run: RunHandle;
@@ -31,7 +33,17 @@ export const createReleaseVersion =
     await servers.release?.(await servedPolicy(run, policy), holder).catch(() => undefined);
   };
 
-/** The version that a step was committed with. */
-export async function readVersion(input: { readonly run: RunHandle; readonly step: number }): Promise<PolicyVersion> {
-  return (await requireCommit(input.run, input.step)).commit.policy;
+/** The version that a step was committed with, and whether its evaluation on an environment is in the run's metrics already. */
+export async function findEvaluation({
+  run,
+  step,
+  environment,
+}: {
+  readonly run: RunHandle;
+  readonly step: number;
+  readonly environment: string;
+}): Promise<{ readonly policy: PolicyVersion; readonly isRecorded: boolean }> {
+  const { policy } = (await requireCommit(run, step)).commit;
+  const row = { lineage: lineageOf(policy.weights), step, [`eval/${environment}/policy_version`]: step };
+  return { policy, isRecorded: await hasMetrics(storeOf(run), row) };
 }

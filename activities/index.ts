@@ -8,7 +8,7 @@ import { createPlanEvaluations } from './evaluation/plan-evaluations.ts';
 import { createCloseEvaluation, createNoteProgress } from './evaluation/write-results.ts';
 import { judgeEvaluation } from './evaluation/judge-evaluation.ts';
 import { createPlanNewest } from './evaluation/plan-newest.ts';
-import { createHoldVersion, readVersion } from './hold-version.ts';
+import { createHoldVersion, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterGroups } from './filter-groups.ts';
 import { createGenerateRollouts, type GenerateDependencies } from './generate-rollouts.ts';
@@ -76,7 +76,7 @@ export const createOrchestratorActivities = (
   planNewest: createPlanNewest(dependencies),
   judgeEvaluation,
   holdVersion: createHoldVersion(dependencies.inference),
-  readVersion,
+  findEvaluation,
   recordEvaluation: createRecordEvaluation(dependencies.inference),
 });
 export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivities>;

@@ -170,8 +170,9 @@ export class OnlineEvals {
 
   async #evaluate(key: string, pending: PendingEvaluation, entry: Entry): Promise<void> {
     const { turns } = this.#options;
-    const policy = pending.policy ?? (await this.#versionOf(pending.step));
+    const policy = pending.policy ?? (await this.#versionOf(pending.step, entry.name));
     if (this.#left.has(key)) return;
+    if (policy === 'recorded') return void this.#pending.delete(key);
     const known = { ...pending, policy };
     this.#pending.set(key, known);
     if (this.#when === 'defer') {
@@ -245,11 +246,14 @@ export class OnlineEvals {
     return turn;
   }
 
-  async #versionOf(step: number): Promise<PolicyVersion> {
+  /** Of a step that an execution before this one may have evaluated: then nothing is left to do. */
+  async #versionOf(step: number, environment: string): Promise<PolicyVersion | 'recorded'> {
     const { run, publishing } = this.#options;
     const replaced = await publishing.of(step);
     if (replaced?.replay) return replaced;
-    return opening.readVersion.executeWithOptions({ summary: `step ${step}` }, [{ run, step }]);
+    const summary = `v${step} on ${environment}`;
+    const found = await opening.findEvaluation.executeWithOptions({ summary }, [{ run, step, environment }]);
+    return found.isRecorded ? 'recorded' : found.policy;
   }
 
   /** The end of a child: of one that we begin, or of one that was begun before and tells us. */

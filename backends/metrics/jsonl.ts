@@ -25,7 +25,7 @@ export async function appendMetrics(store: Store, row: MetricsRow): Promise<void
   known.add(key);
 }
 
-/** Whether a committed step has its row. */
+/** Whether a committed step, or an evaluation of it, has its row. */
 export async function hasMetrics(store: Store, row: Pick<MetricsRow, 'lineage' | 'step'>): Promise<boolean> {
   return (await keysOf(store)).has(rowKey(row));
 }

@@ -87,7 +87,7 @@ async function inputsOf(env: readonly string[], options: WeightsOptions & { read
 /** Folders `step_N` and where they are. */
 async function stepsIn(folder: string): Promise<Map<number, string>> {
   const names = await readdir(folder).catch((cause: unknown) => {
-    throw new RatchetError('RunNotFound', `--weights-dir: ${folder} cannot be read.`, { cause });
+    throw new RatchetError('RunNotFound', `--weights-dir: expected a folder with step_N/ in it; ${folder} cannot be read.`, { cause });
   });
   const steps = names.flatMap((name): [number, string][] => {
     const step = /^step_(\d+)$/.exec(name)?.[1];

@@ -322,7 +322,8 @@ export async function evaluateVersion(
   { run, spec }: Pick<TestRun, 'run' | 'spec'>,
   step: number,
 ): Promise<RecordedEvaluation> {
-  const policy = await act(roles.readVersion, { run, step });
+  const environment = spec.eval!.environments[0]!.name;
+  const { policy } = await act(roles.findEvaluation, { run, step, environment });
   const [entry] = spec.eval!.environments;
   const evaluate = async (variant: 'sampled' | 'greedy'): Promise<EvaluationResult> => {
     const { input } = onlineEvaluation({ run, spec, policy }, entry!, variant, null);
