@@ -55,7 +55,8 @@ async function measure(bench: Bench, { rollouts, kills, seed, python }: Options)
   if (verifiers) {
     parts.push(await disturbed(bench, { ...one, environment: verifiers, victims: ['Python child', ...nativeVictims] }));
   }
-  const sum = (read: (part: DisturbedEvaluation) => number): number => parts.reduce((total, part) => total + read(part), 0); // prettier-ignore
+  const sum = (read: (part: DisturbedEvaluation) => number): number =>
+    parts.reduce((total, part) => total + read(part), 0);
   return {
     resampled: sum((part) => part.resampled),
     equal: parts.every(({ equal }) => equal),
@@ -100,20 +101,34 @@ export interface DisturbedEvaluation {
 export async function disturbed(bench: Bench, what: Disturbance): Promise<DisturbedEvaluation> {
   const server = await startContentServer({ delayMs: 150, answer: byPlace });
   const run = (folder: string) =>
-    withStack(bench, folder, async (client, stack) => {
-      bench.doing(`${what.environment.name}: ${what.rollouts} rollouts, undisturbed`);
-      const calm = inputFor(folder, server, what, 'undisturbed');
-      await resultOf(await start(client, calm));
-      const asked = server.answered.length;
-      bench.doing(`${what.environment.name}: the same, with ${what.kills} processes killed`);
-      const rough = inputFor(folder, server, what, 'disturbed');
-      const handle = await start(client, rough);
-      const ended = resultOf(handle);
-      ended.catch(() => undefined); // thrown below
-      const kills = await killInTurn(bench, stack, { ...what, ended, isAt: (share) => server.answered.length - asked >= share * asked }); // prettier-ignore
-      const result = await ended;
-      return { ...(await reconcile(rough, server)), kills, rollouts: result.rollouts, equal: await areEqual(calm, rough) };
-    }, { mayRestart: true, variables: { PYTHONPATH: modules } }); // prettier-ignore
+    withStack(
+      bench,
+      folder,
+      async (client, stack) => {
+        bench.doing(`${what.environment.name}: ${what.rollouts} rollouts, undisturbed`);
+        const calm = inputFor(folder, server, what, 'undisturbed');
+        await resultOf(await start(client, calm));
+        const asked = server.answered.length;
+        bench.doing(`${what.environment.name}: the same, with ${what.kills} processes killed`);
+        const rough = inputFor(folder, server, what, 'disturbed');
+        const handle = await start(client, rough);
+        const ended = resultOf(handle);
+        ended.catch(() => undefined); // thrown below
+        const kills = await killInTurn(bench, stack, {
+          ...what,
+          ended,
+          isAt: (share) => server.answered.length - asked >= share * asked,
+        });
+        const result = await ended;
+        return {
+          ...(await reconcile(rough, server)),
+          kills,
+          rollouts: result.rollouts,
+          equal: await areEqual(calm, rough),
+        };
+      },
+      { mayRestart: true, variables: { PYTHONPATH: modules } },
+    );
   try {
     return await withProject(bench, run);
   } finally {
@@ -181,10 +196,19 @@ async function resultOf(handle: Awaited<ReturnType<typeof start>>): Promise<Eval
 async function killInTurn(
   bench: Bench,
   stack: Stack,
-  { kills, victims, seed, ended, isAt }: Disturbance & { readonly ended: Promise<EvaluationResult>; readonly isAt: (share: number) => boolean }, // prettier-ignore
+  {
+    kills,
+    victims,
+    seed,
+    ended,
+    isAt,
+  }: Disturbance & { readonly ended: Promise<EvaluationResult>; readonly isAt: (share: number) => boolean },
 ): Promise<number> {
   const life = { isOver: false };
-  void ended.then(() => (life.isOver = true), () => (life.isOver = true)); // prettier-ignore
+  void ended.then(
+    () => (life.isOver = true),
+    () => (life.isOver = true),
+  );
   let killed = 0;
   for (let i = 0; i < kills; i++) {
     const share = (i + uniform('kill', seed, i)) / kills;
@@ -214,7 +238,9 @@ async function reconcile(
   { answered }: ContentServer,
 ): Promise<Pick<DisturbedEvaluation, 'resampled' | 'lostInFlight'>> {
   const own = path.join(fileURLToPath(results.store), results.name);
-  const files = (await readdir(path.join(own, 'rollouts'), { recursive: true })).filter((name) => /(?:^|\/)part_\d+\.jsonl$/.test(name)); // prettier-ignore
+  const files = (await readdir(path.join(own, 'rollouts'), { recursive: true })).filter((name) =>
+    /(?:^|\/)part_\d+\.jsonl$/.test(name),
+  );
   const stored = new Map<string, { readonly at: number; readonly turns: number }>();
   for (const name of files) {
     const file = path.join(own, 'rollouts', name);
@@ -243,7 +269,10 @@ async function areEqual(calm: EvaluationInput, rough: EvaluationInput): Promise<
 async function figuresOf({ results }: EvaluationInput): Promise<unknown> {
   const own = path.join(fileURLToPath(results.store), results.name);
   const rows = (await readFile(path.join(own, evaluationKeys.results(results)), 'utf8')).trimEnd().split('\n');
-  const { time: _, ...metadata } = JSON.parse(await readFile(path.join(own, 'metadata.json'), 'utf8')) as Record<string, unknown>; // prettier-ignore
+  const { time: _, ...metadata } = JSON.parse(await readFile(path.join(own, 'metadata.json'), 'utf8')) as Record<
+    string,
+    unknown
+  >;
   const facts = rows.map((line) => {
     const { example_id: id, reward, metrics, completion } = JSON.parse(line) as Record<string, unknown>;
     return [id, reward, metrics, completion];

@@ -119,8 +119,13 @@ function serve({ port, latencyMs, flaky }: { port: number; latencyMs: number; fl
     stats[kind] += 1;
     stats.inflight += 1;
     stats.max_inflight = Math.max(stats.max_inflight, stats.inflight);
-    const of = (role: string) => body.messages.filter((one) => one.role === role).map(({ content }) => content).join('\n'); // prettier-ignore
-    const content = kind === 'task' ? answerTask(seed, of('system'), of('user')) : answerReflection(seed, of('user'), body.seed ?? 0); // prettier-ignore
+    const of = (role: string) =>
+      body.messages
+        .filter((one) => one.role === role)
+        .map(({ content }) => content)
+        .join('\n');
+    const content =
+      kind === 'task' ? answerTask(seed, of('system'), of('user')) : answerReflection(seed, of('user'), body.seed ?? 0);
     const isHeld = stats.task + stats.reflect >= holdFrom;
     const say = (): void => {
       stats.inflight -= 1;

@@ -25,7 +25,11 @@ export interface WorldSearch {
 /** A search in the simulated world as the workflow takes it. `folder` is where its results go, under an id of its own. */
 export function inputOf(
   { seed, maxCalls, numTrain, numVal, isClassic }: WorldSearch,
-  { server, folder, id = randomUUID().slice(0, 8) }: { readonly server: Pick<GepaServer, 'url'>; readonly folder: string; readonly id?: string }, // prettier-ignore
+  {
+    server,
+    folder,
+    id = randomUUID().slice(0, 8),
+  }: { readonly server: Pick<GepaServer, 'url'>; readonly folder: string; readonly id?: string },
 ): PromptSearchInput {
   const serverOf = (model: string) => ({ model, baseUrl: server.url, apiKeyVar: null, headers: {} });
   const [task, reflect] = [`sim-task:${seed}`, `sim-reflect:${seed}`];
@@ -72,11 +76,16 @@ export async function measureWallTime(bench: Bench, seeds: readonly number[]): P
           seed: number,
           isClassic: boolean,
         ): Promise<{ seconds: number; result: PromptSearchResult }> => {
-          const input = inputOf({ seed, maxCalls: 500, numTrain: 100, numVal: 50, isClassic }, { server, folder: path.join(folder, 'outputs/gepa/world') }); // prettier-ignore
+          const input = inputOf(
+            { seed, maxCalls: 500, numTrain: 100, numVal: 50, isClassic },
+            { server, folder: path.join(folder, 'outputs/gepa/world') },
+          );
           const startedAt = performance.now();
           const result = await (await startSearchOf(client, input)).result();
           const seconds = (performance.now() - startedAt) / 1000;
-          bench.say(`seed ${seed}${isClassic ? ' classic' : ''}: ${round(seconds, 2)} s, ${result.calls} calls, ${result.reflections} reflections, score ${result.bestScore}`); // prettier-ignore
+          bench.say(
+            `seed ${seed}${isClassic ? ' classic' : ''}: ${round(seconds, 2)} s, ${result.calls} calls, ${result.reflections} reflections, score ${result.bestScore}`,
+          );
           return { seconds, result };
         };
         bench.doing('searches through the workflow');

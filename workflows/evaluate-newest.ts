@@ -28,7 +28,10 @@ export interface EvaluateNewestInput {
 export interface EvaluatedNewest {
   /** null = the file's model. */
   readonly step: number | null;
-  readonly results: readonly Pick<EvaluationResult, 'environment' | 'avgReward' | 'passAtK' | 'rollouts' | 'sampled' | 'folder'>[]; // prettier-ignore
+  readonly results: readonly Pick<
+    EvaluationResult,
+    'environment' | 'avgReward' | 'passAtK' | 'rollouts' | 'sampled' | 'folder'
+  >[];
   /** One line for each environment that got worse. */
   readonly regressions: readonly string[];
 }

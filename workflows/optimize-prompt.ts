@@ -215,6 +215,9 @@ function lastLine({
   stopReason,
 }: PromptSearchResult): string {
   const [now, was] = [bestScore, startScore].map((score) => score?.toFixed(3) ?? 'none');
-  const found = best === 0 ? `no prompt is better than the start, score ${was}` : `best: candidate ${best}, score ${now} (the start: ${was})`; // prettier-ignore
+  const found =
+    best === 0
+      ? `no prompt is better than the start, score ${was}`
+      : `best: candidate ${best}, score ${now} (the start: ${was})`;
   return `finished: ${found}  calls ${calls} of ${maxCalls}  candidates ${candidates}  (${stopReason})`;
 }

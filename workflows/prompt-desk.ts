@@ -113,7 +113,11 @@ export class PromptDesk {
   compared({ before, after, examples }: Comparison): void {
     const [was, is] = [before, after].map((score) => (score === null ? 'none' : score.toFixed(3)));
     const text = `on ${examples} examples that the search has not seen: first prompt ${was}, best prompt ${is}`;
-    this.tell({ kind: 'compared', text, values: { examples, ...(before === null ? {} : { before }), ...(after === null ? {} : { after }) } }); // prettier-ignore
+    this.tell({
+      kind: 'compared',
+      text,
+      values: { examples, ...(before === null ? {} : { before }), ...(after === null ? {} : { after }) },
+    });
   }
 
   status(): PromptSearchStatus {
@@ -188,10 +192,16 @@ export function describePromptSearch(status: PromptSearchStatus, events: readonl
   const from = startScore === null ? '' : ` (the start: ${startScore.toFixed(3)})`;
   return [
     `### ${environment} with ${model}, reflected on by ${reflectionModel}: ${doing}`,
-    ...(maxCalls === 0 ? [] : [`- calls ${calls} of ${maxCalls} · reflections ${status.reflections} · iterations ${status.iterations}`]), // prettier-ignore
+    ...(maxCalls === 0
+      ? []
+      : [`- calls ${calls} of ${maxCalls} · reflections ${status.reflections} · iterations ${status.iterations}`]),
     ...(candidates === 0 ? [] : [`- candidates ${candidates} · best: ${best}${score}${from}`]),
     ...(status.front.length === 0 ? [] : [`- front: ${status.front.join(', ')}`]),
-    ...(status.failed === 0 ? [] : [`- ${status.failed} rollouts failed through infrastructure, ${status.givenUp} iterations given up: ${status.firstFailure ?? ''}`]), // prettier-ignore
+    ...(status.failed === 0
+      ? []
+      : [
+          `- ${status.failed} rollouts failed through infrastructure, ${status.givenUp} iterations given up: ${status.firstFailure ?? ''}`,
+        ]),
     ...status.waitingOn.map((what) => `- waits for ${what}`),
     ...status.warnings.map((line) => `- ${line}`),
     ...(status.folder === '' ? [] : [`- results in \`${status.folder}\``]),

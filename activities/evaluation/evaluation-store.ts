@@ -43,7 +43,12 @@ export function isWhole({ rows }: ScoredExample, rolloutsPerExample: number): bo
  */
 export async function scoredExamples(
   store: Store,
-  { place, attempt, rolloutsPerExample, ...cut }: Pick<EvaluationHandle, 'place' | 'attempt' | 'rolloutsPerExample' | 'chunkExamples' | 'examples'>, // prettier-ignore
+  {
+    place,
+    attempt,
+    rolloutsPerExample,
+    ...cut
+  }: Pick<EvaluationHandle, 'place' | 'attempt' | 'rolloutsPerExample' | 'chunkExamples' | 'examples'>,
   chunk: number,
 ): Promise<Map<number, ScoredExample>> {
   const prefix = evaluationKeys.chunk(place, chunk);

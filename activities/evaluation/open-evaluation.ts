@@ -67,7 +67,10 @@ async function openAttempt(
     if (before?.evaluation.request === request) return before;
     const theirs = before === null ? await differencesFromTheirs(store, input, environment, examples) : null;
     if (before)
-      requireSame(store, differencesOf(before.evaluation.input, input, { before: before.evaluation.examples, now: examples })); // prettier-ignore
+      requireSame(
+        store,
+        differencesOf(before.evaluation.input, input, { before: before.evaluation.examples, now: examples }),
+      );
     else if (theirs !== null) requireSame(store, theirs);
     const { chunkExamples } = cutEvaluation({
       examples,

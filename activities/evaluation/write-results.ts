@@ -49,7 +49,12 @@ export async function writeMetadata(
   const { place, examples, rolloutsPerExample } = handle;
   const { input } = await storedEvaluation(handle);
   const { environment, seconds } = of;
-  const tally = of.tally ?? tallyOf((await allScored(handle)).map(({ rows }) => rows), rolloutsPerExample); // prettier-ignore
+  const tally =
+    of.tally ??
+    tallyOf(
+      (await allScored(handle)).map(({ rows }) => rows),
+      rolloutsPerExample,
+    );
   const metadata = evaluationMetadata({
     input,
     examples,
@@ -95,7 +100,13 @@ export const createCloseEvaluation =
       const { input } = await storedEvaluation(handle);
       const environment = await environments.open(input.environment);
       const scored = await writeResults(handle);
-      const tally = scored.length === 0 ? emptyTally : tallyOf(scored.map(({ rows }) => rows), rolloutsPerExample); // prettier-ignore
+      const tally =
+        scored.length === 0
+          ? emptyTally
+          : tallyOf(
+              scored.map(({ rows }) => rows),
+              rolloutsPerExample,
+            );
       await writeMetadata(handle, { environment, seconds, tally });
       const { atK, allK } = passFigures(rolloutsPerExample, tally.examplesByRight);
       const cost = costOf(tally, input.prices);

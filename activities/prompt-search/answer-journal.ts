@@ -8,7 +8,16 @@ import type { Store } from '../../backends/store/index.ts';
 import { decodeRows, encodeRows } from '../../backends/store/objects.ts';
 import { mapAtOnce } from '../map-at-once.ts';
 import { storeOf } from '../run-access.ts';
-import { type AnswerRow, isReflected, isScored, type PlayedRow, type ReflectedRow, type ScoredRow, searchKeys, textName } from './search-store.ts'; // prettier-ignore
+import {
+  type AnswerRow,
+  isReflected,
+  isScored,
+  type PlayedRow,
+  type ReflectedRow,
+  type ScoredRow,
+  searchKeys,
+  textName,
+} from './search-store.ts';
 
 /** What comes within so long is stored together. */
 const gatherMs = 3;

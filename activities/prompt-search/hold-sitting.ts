@@ -1,7 +1,14 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { figuresOf, tellings } from '../../core/gepa/figures.ts';
-import type { Comparison, PromptSearchEvent, PromptSearchHandle, SearchFigures, Sitting, SittingInput } from '../../core/gepa/prompt-search.ts'; // prettier-ignore
+import type {
+  Comparison,
+  PromptSearchEvent,
+  PromptSearchHandle,
+  SearchFigures,
+  Sitting,
+  SittingInput,
+} from '../../core/gepa/prompt-search.ts';
 import { next, settle } from '../../core/gepa/search.ts';
 import type { SearchAnswer, SearchRequest, SearchState, Texts } from '../../core/gepa/search-state.ts';
 import { sittingAnswersMax, sittingDrainMs, sittingMs, sittingRequestsLong } from '../../core/limits.ts';

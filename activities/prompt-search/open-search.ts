@@ -36,7 +36,6 @@ export const createPlanPromptSearch =
     yes,
     request,
   }: PlanPromptSearchInput): Promise<{ input: PromptSearchInput; warnings: readonly string[] }> =>
-    // prettier-ignore
     withHeartbeat(async () => {
       const { spec, input, warnings } = await loadPromptSearchFile(config, {
         projectFolder,
@@ -142,8 +141,12 @@ function warningsOf(
   return [
     ...fewer(input.numTrain, trainSize, 'to reflect on'),
     ...fewer(input.numVal, valSize, 'to choose by'),
-    ...(together.length === 0 ? [] : [`${together.join(', ')} holds no examples out: those to choose by are drawn apart from those to reflect on`]), // prettier-ignore
-    ...(input.numTest !== 0 && test === 0 ? ['no examples are left over to compare the first and the best prompt on'] : []), // prettier-ignore
+    ...(together.length === 0
+      ? []
+      : [`${together.join(', ')} holds no examples out: those to choose by are drawn apart from those to reflect on`]),
+    ...(input.numTest !== 0 && test === 0
+      ? ['no examples are left over to compare the first and the best prompt on']
+      : []),
   ];
 }
 

@@ -109,7 +109,17 @@ async function writeFiles({ handle, result, comparison, seconds }: WritePromptsI
   ]);
   if (input.savesResults) {
     const { calls, reflections, stopReason } = result;
-    const metadata = gepaMetadata({ input, candidates: told, best, calls, reflections, stopReason, comparison, seconds, completedAt: new Date().toISOString() }); // prettier-ignore
+    const metadata = gepaMetadata({
+      input,
+      candidates: told,
+      best,
+      calls,
+      reflections,
+      stopReason,
+      comparison,
+      seconds,
+      completedAt: new Date().toISOString(),
+    });
     await put('metadata.json', encodeJson(metadata));
     await linkNewestSearch(place);
   }

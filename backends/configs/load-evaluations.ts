@@ -44,7 +44,8 @@ export async function loadEvaluationFile(file: string, options: LoadEvaluationsO
   const absolute = path.resolve(options.projectFolder, file);
   const text = await readFile(absolute, 'utf8').catch((cause: NodeJS.ErrnoException) => {
     const place = { file, line: null, column: null, path: '' };
-    const received = cause.code === 'ENOENT' ? `there is no such file: ${absolute}` : `it cannot be read (${cause.code}): ${absolute}`; // prettier-ignore
+    const received =
+      cause.code === 'ENOENT' ? `there is no such file: ${absolute}` : `it cannot be read (${cause.code}): ${absolute}`;
     throw new ConfigProblems([{ ...place, expected: 'a TOML file with [[eval]]', received }]);
   });
   return loadEvaluations(text, file, options);
@@ -173,9 +174,17 @@ function unheeded({ hub, numWorkers, environment, model, stateColumns }: Evaluat
     ([header, column]) => !(header.toLowerCase() === 'x-session-id' && column === 'trajectory_id'),
   );
   return [
-    ...(stateColumns.length === 0 ? [] : [`${name}: state_columns (${stateColumns.join(', ')}) are not written into the results yet`]), // prettier-ignore
+    ...(stateColumns.length === 0
+      ? []
+      : [`${name}: state_columns (${stateColumns.join(', ')}) are not written into the results yet`]),
     ...(hub === null ? [] : [`${name}: save_to_hf_hub: nothing is uploaded; the results lie in the folder`]),
-    ...(numWorkers === null ? [] : [`${name}: num_workers has no effect: RATCHET_PYTHON_CHILDREN says how many Python processes a worker has`]), // prettier-ignore
-    ...(fromState.length === 0 ? [] : [`${name}: headers from the state (${fromState.map(([header]) => header).join(', ')}) are not sent, but X-Session-ID, which names the rollout`]), // prettier-ignore
+    ...(numWorkers === null
+      ? []
+      : [`${name}: num_workers has no effect: RATCHET_PYTHON_CHILDREN says how many Python processes a worker has`]),
+    ...(fromState.length === 0
+      ? []
+      : [
+          `${name}: headers from the state (${fromState.map(([header]) => header).join(', ')}) are not sent, but X-Session-ID, which names the rollout`,
+        ]),
   ];
 }

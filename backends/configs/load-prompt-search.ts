@@ -40,7 +40,8 @@ export async function loadPromptSearchFile(
   const absolute = path.resolve(options.projectFolder, file);
   const text = await readFile(absolute, 'utf8').catch((cause: NodeJS.ErrnoException) => {
     const place = { file, line: null, column: null, path: '' };
-    const received = cause.code === 'ENOENT' ? `there is no such file: ${absolute}` : `it cannot be read (${cause.code}): ${absolute}`; // prettier-ignore
+    const received =
+      cause.code === 'ENOENT' ? `there is no such file: ${absolute}` : `it cannot be read (${cause.code}): ${absolute}`;
     throw new ConfigProblems([{ ...place, expected: 'a TOML file with [gepa] and [env]', received }]);
   });
   return loadPromptSearch(text, file, options);

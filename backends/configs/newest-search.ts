@@ -3,7 +3,16 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
 
-const linked = ['best_prompt.txt', 'system_prompt.txt', 'best_system_prompt.txt', 'pareto_frontier.jsonl', 'results.jsonl', 'metadata.json', 'candidates.json', 'candidate_tree.md'] as const; // prettier-ignore
+const linked = [
+  'best_prompt.txt',
+  'system_prompt.txt',
+  'best_system_prompt.txt',
+  'pareto_frontier.jsonl',
+  'results.jsonl',
+  'metadata.json',
+  'candidates.json',
+  'candidate_tree.md',
+] as const;
 
 /**
  * The files of the newest search also lie directly in `outputs/gepa/`, as links, where guides look for them. Elsewhere than in such a

@@ -41,7 +41,8 @@ export async function placeOfPromptSearch(
 ): Promise<EvaluationPlace> {
   if (spec.runDir !== null) return placeAt(path.resolve(projectFolder, spec.runDir));
   const folder = promptSearchFolder(spec, input.model.model, projectFolder);
-  const own = request === undefined ? randomUUID().slice(0, 8) : createHash('sha256').update(request).digest('hex').slice(0, 8); // prettier-ignore
+  const own =
+    request === undefined ? randomUUID().slice(0, 8) : createHash('sha256').update(request).digest('hex').slice(0, 8);
   const interrupted = isFresh ? null : await newestInterrupted(folder, input);
   return { store: resolveStoreUri(folder, folder), name: interrupted ?? own, prefix: '' };
 }

@@ -77,7 +77,7 @@ function withCheckpointOptions(command: Command): Command {
       new Option('--env <id>', 'what they are evaluated on, one or several (default: as [eval] of the run)').argParser(
         each,
       ),
-    ) // prettier-ignore
+    )
     .option('-a, --env-args <json>', "the environment's arguments")
     .option('-n, --num-examples <n>', 'held-out examples, -1 = all')
     .option('-r, --rollouts-per-example <n>', 'rollouts of each')
@@ -118,7 +118,9 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
   if (options.dryRun) {
     teller.say(title(plan.evaluations.length));
     for (const { environment, step, input } of plan.evaluations) {
-      teller.say(`  v${step} on ${environment}: ${input.numExamples < 0 ? 'all' : input.numExamples} examples × ${input.rolloutsPerExample}`); // prettier-ignore
+      teller.say(
+        `  v${step} on ${environment}: ${input.numExamples < 0 ? 'all' : input.numExamples} examples × ${input.rolloutsPerExample}`,
+      );
     }
     return 0;
   }
@@ -132,7 +134,12 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
       const isOver = await isLast();
       const { fresh, left } = await notByTheRun(stage, next, figures, told, teller.say);
       if (fresh.length > 0) {
-        const input = { inputs: fresh.map((one) => one.input), names: fresh.map((one) => one.name), title: title(fresh.length), atOnce }; // prettier-ignore
+        const input = {
+          inputs: fresh.map((one) => one.input),
+          names: fresh.map((one) => one.name),
+          title: title(fresh.length),
+          atOnce,
+        };
         const results = await stage.evaluate(`${run}.eval.checkpoints`, input);
         if (results === null) return stage.interrupted.aborted ? 130 : 1;
         for (const [i, result] of results.entries())
@@ -161,7 +168,8 @@ async function notByTheRun(
   for (const evaluation of evaluations) {
     if (known.has(evaluation.name)) continue;
     if (evaluation.online !== null && (await isRunning(client, evaluation.online))) {
-      if (!told.has(evaluation.name)) say(`v${evaluation.step} on ${evaluation.environment} is being evaluated by the run itself; it is waited for`); // prettier-ignore
+      if (!told.has(evaluation.name))
+        say(`v${evaluation.step} on ${evaluation.environment} is being evaluated by the run itself; it is waited for`);
       told.add(evaluation.name);
       left += 1;
       continue;
@@ -182,7 +190,10 @@ export async function figuresOf(step: number, result: EvaluationResult): Promise
 export function choiceOf({ steps, evalBase }: CheckpointOptions): StepChoice {
   const listed = steps === undefined ? null : readSteps(steps);
   if (steps !== undefined && listed === null) {
-    throw new RatchetError('ConfigInvalid', `--steps: expected steps with commas between them, as in 10,50,100; got ${JSON.stringify(steps)}.`); // prettier-ignore
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--steps: expected steps with commas between them, as in 10,50,100; got ${JSON.stringify(steps)}.`,
+    );
   }
   return { steps: listed, includesBase: evalBase };
 }
@@ -191,7 +202,11 @@ async function subjectOf(place: RunPlace, options: CheckpointOptions): Promise<C
   const settings = settingsOf(options);
   const isSaid = options.env !== undefined || Object.keys(settings).length > 0;
   if (options.backfill) {
-    if (isSaid) throw new RatchetError('ConfigInvalid', '--backfill evaluates as last time did: leave --env, -n and the others out, or --backfill.'); // prettier-ignore
+    if (isSaid)
+      throw new RatchetError(
+        'ConfigInvalid',
+        '--backfill evaluates as last time did: leave --env, -n and the others out, or --backfill.',
+      );
     const bytes = await storeOf(place).read(rememberedKey);
     if (bytes) return decodeJson<Remembered>(bytes, rememberedKey).subject;
   }
@@ -212,7 +227,10 @@ function samplingFields(settings: Record<string, JsonValue>): Record<string, Jso
   const { max_tokens, temperature, sampling = {}, ...others } = settings;
   const foreign = Object.keys(others);
   if (foreign.length > 0) {
-    throw new RatchetError('ConfigInvalid', `${foreign.join(', ')}: of environments that --env names; without it the run's own [eval] is evaluated.`); // prettier-ignore
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${foreign.join(', ')}: of environments that --env names; without it the run's own [eval] is evaluated.`,
+    );
   }
   const fields = {
     ...(max_tokens === undefined ? {} : { max_tokens }),

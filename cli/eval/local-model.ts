@@ -19,17 +19,32 @@ import { headStep, lineageOfStep } from '../run-records.ts';
 /** A committed version of a run, as an evaluation names it. */
 export async function versionOfRun(
   run: string,
-  { step, store, sampling }: { readonly step?: string | undefined; readonly store?: string | undefined; readonly sampling: Readonly<Record<string, JsonValue>> }, // prettier-ignore
+  {
+    step,
+    store,
+    sampling,
+  }: {
+    readonly step?: string | undefined;
+    readonly store?: string | undefined;
+    readonly sampling: Readonly<Record<string, JsonValue>>;
+  },
 ): Promise<Extract<EvaluatedModel, { kind: 'version' }>> {
   const place = await findRunFolder(run, store);
   const number = step === undefined ? await headStep(place) : readStep(step);
   const lineage = await lineageOfStep(place, number);
   const { commit } = await requireCommit({ ...place, lineage }, number).catch((cause: unknown) => {
-    throw new RatchetError('RunNotFound', `Step ${number} of ${run} is not committed. \`ratchet status ${run}\` says where it stands.`, { cause }); // prettier-ignore
+    throw new RatchetError(
+      'RunNotFound',
+      `Step ${number} of ${run} is not committed. \`ratchet status ${run}\` says where it stands.`,
+      { cause },
+    );
   });
   const { policy, spec: ref } = commit;
   if (ref === undefined) {
-    throw new RatchetError('Unsupported', `${run} was begun by a version of Ratchet whose commits do not name their settings; train it once more, and evaluate a later step.`); // prettier-ignore
+    throw new RatchetError(
+      'Unsupported',
+      `${run} was begun by a version of Ratchet whose commits do not name their settings; train it once more, and evaluate a later step.`,
+    );
   }
   const handle: RunHandle = { ...place, lineage, spec: ref, attempt: 1 };
   const { spec } = await storedSpec(place);
@@ -75,7 +90,10 @@ export async function serveModel(
 ): Promise<ServedModel> {
   const absolute = path.resolve(projectFolder, folder);
   if (!isModelFolder(absolute)) {
-    throw new RatchetError('ConfigInvalid', `--serve ${folder}: expected a folder with config.json and safetensors, of a model or a checkpoint.`); // prettier-ignore
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--serve ${folder}: expected a folder with config.json and safetensors, of a model or a checkpoint.`,
+    );
   }
   const port = await choosePort(0);
   const guard = startGuard();

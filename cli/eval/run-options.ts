@@ -147,7 +147,7 @@ function refuseElsewhere({ hosted, saveToHfHub }: EvalRunOptions): void {
   if (hosted) {
     throw new RatchetError(
       'ConfigInvalid',
-      '--hosted runs an evaluation on Prime Intellect\'s machines: that is what their own command does (prime eval run --hosted). Here it runs on the workers of this folder, or of TEMPORAL_ADDRESS.', // prettier-ignore
+      "--hosted runs an evaluation on Prime Intellect's machines: that is what their own command does (prime eval run --hosted). Here it runs on the workers of this folder, or of TEMPORAL_ADDRESS.",
     );
   }
   if (saveToHfHub) {
@@ -161,7 +161,11 @@ function refuseElsewhere({ hosted, saveToHfHub }: EvalRunOptions): void {
 function readTable(option: string, text: string | undefined): Record<string, JsonValue> | undefined {
   if (text === undefined) return undefined;
   const refuse = (cause?: unknown): RatchetError =>
-    new RatchetError('ConfigInvalid', `${option}: expected a JSON object such as '{"key": 1}', got ${JSON.stringify(text)}.`, { cause }); // prettier-ignore
+    new RatchetError(
+      'ConfigInvalid',
+      `${option}: expected a JSON object such as '{"key": 1}', got ${JSON.stringify(text)}.`,
+      { cause },
+    );
   let value: unknown;
   try {
     value = JSON.parse(text);

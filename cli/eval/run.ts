@@ -93,7 +93,8 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
     if (prepared.goesOn) teller.say('goes on where it stands');
     else if (options.resume === true)
       teller.say('nothing here has anything left to do with these settings: a new one begins');
-    if (stage.uiUrl) teller.say(`Temporal UI  ${stage.uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}`); // prettier-ignore
+    if (stage.uiUrl)
+      teller.say(`Temporal UI  ${stage.uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}`);
     return await watchEvaluation(handle, {
       teller,
       hasOwnStack: stage.stack !== null,
@@ -120,13 +121,17 @@ async function load(
 ): Promise<LoadedEvaluations> {
   const reading = { projectFolder, over, builtin: options.builtin === true };
   if (isFile(what)) return loadEvaluationFile(what, reading);
-  const ids = what.split(',').map((id) => id.trim()).filter((id) => id !== ''); // prettier-ignore
+  const ids = what
+    .split(',')
+    .map((id) => id.trim())
+    .filter((id) => id !== '');
   const text = ids.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
   const loaded = await loadEvaluations(text, 'command line', reading);
   if (options.run === undefined) return loaded;
   const fields = (loaded.evaluations[0]!.input.model as { sampling: Record<string, JsonValue> }).sampling;
   const model = await versionOfRun(options.run, { step: options.step, store: options.store, sampling: fields });
-  if (options.serve !== undefined) return withModel(loaded, ({ input }) => ({ ...input, model: servedLater(input, model.model) })); // prettier-ignore
+  if (options.serve !== undefined)
+    return withModel(loaded, ({ input }) => ({ ...input, model: servedLater(input, model.model) }));
   return withModel(loaded, ({ input }) => ({ ...input, model }));
 }
 
@@ -150,7 +155,10 @@ function withoutModel(settings: Record<string, JsonValue>, options: EvalRunOptio
   const isLocal = options.run !== undefined || localFolder(options) !== null;
   if (!isLocal) return settings;
   if (settings['api_base_url'] !== undefined || settings['provider'] !== undefined) {
-    throw new RatchetError('ConfigInvalid', `${options.run === undefined ? 'a folder with a model' : '--run'} is evaluated on servers of this machine: -b and -p name others. Leave one of them out.`); // prettier-ignore
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${options.run === undefined ? 'a folder with a model' : '--run'} is evaluated on servers of this machine: -b and -p name others. Leave one of them out.`,
+    );
   }
   const name = localFolder(options) ?? options.run!;
   return { ...settings, model: path.basename(path.resolve(name)), provider: 'local' };
@@ -179,7 +187,10 @@ async function serve(
   if (folder !== null) return serveModel(folder, name, around);
   if (options.serve === undefined) return null;
   const said = settings['model'] === undefined ? '' : `, and -m ${JSON.stringify(settings['model'])} is none`;
-  throw new RatchetError('ConfigInvalid', `--serve: expected a folder with a model (config.json and safetensors)${said}; or --run RUN with --step N.`); // prettier-ignore
+  throw new RatchetError(
+    'ConfigInvalid',
+    `--serve: expected a folder with a model (config.json and safetensors)${said}; or --run RUN with --step N.`,
+  );
 }
 
 function askedAt(one: PlannedEvaluation, { url, model }: ServedModel): PlannedEvaluation {
@@ -200,7 +211,10 @@ async function requireKeys(keys: readonly string[], projectFolder: string): Prom
   if (missing.length === 0) return;
   const isOurs = !process.env['TEMPORAL_ADDRESS'] && (await readRunningStack(projectFolder)) === null;
   if (!isOurs) return;
-  throw new RatchetError('ConfigInvalid', `The model's server asks for a key in the environment variable ${missing.join(', ')}, which is not set here. Set it, or name another with -k.`); // prettier-ignore
+  throw new RatchetError(
+    'ConfigInvalid',
+    `The model's server asks for a key in the environment variable ${missing.join(', ')}, which is not set here. Set it, or name another with -k.`,
+  );
 }
 
 /** Each evaluation at its place; several under one workflow. */

@@ -41,7 +41,7 @@ export const scheduleCommand: Command = new Command('schedule')
     new Option('--cron <expression>', 'minute, hour, day, month, weekday, in UTC').argParser(
       (value: string, before: readonly string[] | undefined) => [...(before ?? []), value],
     ),
-  ) // prettier-ignore
+  )
   .option('--run <run>', 'the run whose newest sealed checkpoint is evaluated')
   .addOption(
     new Option(
@@ -61,7 +61,7 @@ export const scheduleCommand: Command = new Command('schedule')
     one('pause', 'begin no more until it is resumed', (client, id) =>
       handleOf(client, id).pause('ratchet eval schedule pause'),
     ),
-  ) // prettier-ignore
+  )
   .addCommand(one('resume', 'go on', (client, id) => handleOf(client, id).unpause('ratchet eval schedule resume')))
   .addCommand(one('trigger', 'evaluate once, now', (client, id) => handleOf(client, id).trigger()))
   .addCommand(one('delete', 'take it down; what was evaluated stays', (client, id) => handleOf(client, id).delete()));
@@ -77,7 +77,11 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
   const input = await inputOf(file, options);
   const stem = file === undefined ? [] : [path.basename(file, '.toml').replaceAll(/[^\w.-]+/g, '-')];
   const id = options.name ?? ['eval', ...stem, ...(run === undefined ? [] : [run])].join('.');
-  if (!workflowIdPattern.test(id)) throw new RatchetError('ConfigInvalid', `--name: expected letters, digits and . _ : + @ -; got ${JSON.stringify(id)}.`); // prettier-ignore
+  if (!workflowIdPattern.test(id))
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--name: expected letters, digits and . _ : + @ -; got ${JSON.stringify(id)}.`,
+    );
   await withTemporal(async (client) => {
     try {
       await client.schedule.create({
@@ -100,7 +104,11 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
       });
     } catch (error) {
       if (!(error instanceof ScheduleAlreadyRunning)) throw error;
-      throw new RatchetError('ConfigInvalid', `There is a schedule ${id} already: take it down with ratchet eval schedule delete ${id}, or give this one another --name.`, { cause: error }); // prettier-ignore
+      throw new RatchetError(
+        'ConfigInvalid',
+        `There is a schedule ${id} already: take it down with ratchet eval schedule delete ${id}, or give this one another --name.`,
+        { cause: error },
+      );
     }
     const { info } = await handleOf(client, id).describe();
     const [next] = info.nextActionTimes;
@@ -119,7 +127,10 @@ async function inputOf(
     await loadEvaluationFile(file, { projectFolder: process.cwd(), over });
   }
   if (run === undefined && onRegression !== 'flag') {
-    throw new RatchetError('ConfigInvalid', `--on-regression ${onRegression}: of a run that --run names; without one there is nothing to ${onRegression}.`); // prettier-ignore
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--on-regression ${onRegression}: of a run that --run names; without one there is nothing to ${onRegression}.`,
+    );
   }
   const place = run === undefined ? null : await findRunFolder(run, store);
   return { config: file === undefined ? null : path.resolve(file), run: place, onRegression };
@@ -159,7 +170,6 @@ async function cameOf(
   client: Client,
   { workflowId, firstExecutionRunId }: { readonly workflowId: string; readonly firstExecutionRunId: string },
 ): Promise<string> {
-  // prettier-ignore
   const handle = client.workflow.getHandle<typeof evaluateNewest>(workflowId, firstExecutionRunId);
   const { status } = await handle.describe().catch(() => ({ status: { name: 'UNKNOWN' as const } }));
   if (status.name !== 'COMPLETED') return status.name.toLowerCase();
@@ -178,7 +188,11 @@ function one(name: string, description: string, work: (client: Client, id: strin
       await withTemporal(async (client) => {
         await work(client, id).catch((error: unknown) => {
           if (!(error instanceof ScheduleNotFoundError)) throw error;
-          throw new RatchetError('RunNotFound', `There is no schedule ${id}. ratchet eval schedule list shows those there are.`, { cause: error }); // prettier-ignore
+          throw new RatchetError(
+            'RunNotFound',
+            `There is no schedule ${id}. ratchet eval schedule list shows those there are.`,
+            { cause: error },
+          );
         });
         say(`${id}: ${said[name as keyof typeof said]}`);
       });

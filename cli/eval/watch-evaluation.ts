@@ -54,7 +54,6 @@ export async function watchEvaluation(handle: Handle, options: WatchOptions): Pr
     exitCode: number,
     message: string | null,
   ): number => {
-    // prettier-ignore
     if (message !== null) teller.say(message);
     teller.tell({ type: 'end', time: now(), outcome, exit_code: exitCode, message });
     return exitCode;
@@ -72,10 +71,21 @@ export async function watchEvaluation(handle: Handle, options: WatchOptions): Pr
     ended.abort();
     await following;
     if (interrupted.aborted) return end(...(await leave(handle, options)));
-    if (gone.aborted) return end('lost', 1, 'the processes this evaluation used have ended; the same command goes on where it is'); // prettier-ignore
-    if (error instanceof WorkflowNotFoundError) return end('lost', 1, 'this Temporal server does not know the evaluation (any more); its results are kept: the same command goes on where it is'); // prettier-ignore
+    if (gone.aborted)
+      return end('lost', 1, 'the processes this evaluation used have ended; the same command goes on where it is');
+    if (error instanceof WorkflowNotFoundError)
+      return end(
+        'lost',
+        1,
+        'this Temporal server does not know the evaluation (any more); its results are kept: the same command goes on where it is',
+      );
     if (!(error instanceof WorkflowFailedError)) throw error;
-    if (error.cause instanceof CancelledFailure) return end('stopped', 1, 'the evaluation was cancelled; what is finished is kept: the same command goes on from there'); // prettier-ignore
+    if (error.cause instanceof CancelledFailure)
+      return end(
+        'stopped',
+        1,
+        'the evaluation was cancelled; what is finished is kept: the same command goes on from there',
+      );
     return end('failed', 1, `the evaluation stopped: ${rootMessage(error)}`);
   }
 }
@@ -85,7 +95,11 @@ async function leave(handle: Handle, options: WatchOptions): Promise<['stopped' 
   if (options.endsWithUs || options.hasOwnStack) {
     return ['stopped', 130, 'stopped. What is finished is kept: the same command goes on where it is'];
   }
-  return ['detached', 0, `detached. The evaluation goes on; the same command comes back to it. To end it: npx ratchet temporal workflow cancel --workflow-id ${handle.workflowId}`]; // prettier-ignore
+  return [
+    'detached',
+    0,
+    `detached. The evaluation goes on; the same command comes back to it. To end it: npx ratchet temporal workflow cancel --workflow-id ${handle.workflowId}`,
+  ];
 }
 
 /** How long a server that did not answer is left alone. */

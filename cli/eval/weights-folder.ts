@@ -36,18 +36,27 @@ export async function evaluateWeights(options: WeightsOptions): Promise<number> 
 async function evaluateFolder(folder: string, options: WeightsOptions): Promise<number> {
   const { baseUrl, model, env = [] } = options;
   if (baseUrl === undefined || env.length === 0) {
-    throw new RatchetError('ConfigInvalid', `${options.weightsDir} is not the weights folder of a run of Ratchet: --client.base-url names the server that is to load it, --env.id what it is evaluated on.`); // prettier-ignore
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${options.weightsDir} is not the weights folder of a run of Ratchet: --client.base-url names the server that is to load it, --env.id what it is evaluated on.`,
+    );
   }
   const teller = evaluationTeller(options);
   const found = await stepsIn(folder);
   const { steps, includesBase } = choiceOf(options);
   const { chosen, missing } = selectSteps([...found.keys()], { steps, includesBase: false });
   if (chosen.length === 0 || missing.length > 0) {
-    throw new RatchetError('RunNotFound', `${folder}: expected folders step_N, ${missing.length > 0 ? `also of ${missing.join(', ')}` : 'one at least'}; there are ${[...found.keys()].join(', ') || 'none'}.`); // prettier-ignore
+    throw new RatchetError(
+      'RunNotFound',
+      `${folder}: expected folders step_N, ${missing.length > 0 ? `also of ${missing.join(', ')}` : 'one at least'}; there are ${[...found.keys()].join(', ') || 'none'}.`,
+    );
   }
   const withBase = includesBase && model !== undefined;
   if (includesBase && !withBase) teller.say('the base model is left out: --model.name says what the server calls it');
-  const server = new ModelServer({ url: baseUrl, apiKeyVar: null, headers: {}, headersFromEnv: {}, model: null }, { timeoutMs: 600_000, provider: 'cpu' }); // prettier-ignore
+  const server = new ModelServer(
+    { url: baseUrl, apiKeyVar: null, headers: {}, headersFromEnv: {}, model: null },
+    { timeoutMs: 600_000, provider: 'cpu' },
+  );
   const figures: CheckpointFigures[] = [];
   const storeUri = resolveStoreUri('file:outputs', process.cwd());
   return onStage({ storeUri, keys: [], teller }, async (stage) => {
@@ -60,7 +69,11 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
         await server.post('/update_weights', { weight_dir: weights, name });
       }
       const inputs = await inputsOf(env, { ...options, baseUrl }, name);
-      const results = await stage.evaluate(`eval.${path.basename(folder)}.${step}`, { inputs, title: `v${step} in ${folder}`, names: env.map((id, i) => `${i}`) }); // prettier-ignore
+      const results = await stage.evaluate(`eval.${path.basename(folder)}.${step}`, {
+        inputs,
+        title: `v${step} in ${folder}`,
+        names: env.map((id, i) => `${i}`),
+      });
       if (results === null) return stage.interrupted.aborted ? 130 : 1;
       for (const result of results) figures.push(await figuresOf(step, result));
     }
@@ -74,11 +87,21 @@ async function inputsOf(env: readonly string[], options: WeightsOptions & { read
   const text = env.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
   const { model: _, ...settings } = options;
   const over = { ...settingsOf(settings), model, api_base_url: options.baseUrl };
-  const { evaluations } = await loadEvaluations(text, 'command line', { projectFolder, over, builtin: options.builtin === true }); // prettier-ignore
+  const { evaluations } = await loadEvaluations(text, 'command line', {
+    projectFolder,
+    over,
+    builtin: options.builtin === true,
+  });
   return Promise.all(
     evaluations.map(async (one) => {
       // Other weights under the same name would be another evaluation at the same place.
-      const placing = { projectFolder, goOn: 'never' as const, newId: newEvaluationId(), taken: new Set<string>(), isHeld: () => Promise.resolve(false) }; // prettier-ignore
+      const placing = {
+        projectFolder,
+        goOn: 'never' as const,
+        newId: newEvaluationId(),
+        taken: new Set<string>(),
+        isHeld: () => Promise.resolve(false),
+      };
       return { ...one.input, results: (await choosePlace(one, placing)).place };
     }),
   );
@@ -87,7 +110,11 @@ async function inputsOf(env: readonly string[], options: WeightsOptions & { read
 /** Folders `step_N` and where they are. */
 async function stepsIn(folder: string): Promise<Map<number, string>> {
   const names = await readdir(folder).catch((cause: unknown) => {
-    throw new RatchetError('RunNotFound', `--weights-dir: expected a folder with step_N/ in it; ${folder} cannot be read.`, { cause });
+    throw new RatchetError(
+      'RunNotFound',
+      `--weights-dir: expected a folder with step_N/ in it; ${folder} cannot be read.`,
+      { cause },
+    );
   });
   const steps = names.flatMap((name): [number, string][] => {
     const step = /^step_(\d+)$/.exec(name)?.[1];

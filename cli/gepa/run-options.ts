@@ -88,13 +88,13 @@ export function overridesOf(options: GepaRunOptions): Record<string, string> {
   const given: Record<string, string | undefined> = {
     'env.env_args': options.envArgs,
     'env.extra_env_kwargs': options.extraEnvKwargs,
-    'env_dir_path': options.envDirPath,
-    'endpoints_path': options.endpointsPath,
-    'provider': options.provider,
-    'model': options.model,
-    'reflection_model': options.reflectionModel,
-    'api_base_url': options.apiBaseUrl,
-    'api_key_var': options.apiKeyVar,
+    env_dir_path: options.envDirPath,
+    endpoints_path: options.endpointsPath,
+    provider: options.provider,
+    model: options.model,
+    reflection_model: options.reflectionModel,
+    api_base_url: options.apiBaseUrl,
+    api_key_var: options.apiKeyVar,
     'gepa.max_calls': options.maxCalls,
     'gepa.num_train': options.numTrain,
     'gepa.num_val': options.numVal,
@@ -108,9 +108,9 @@ export function overridesOf(options: GepaRunOptions): Record<string, string> {
     'gepa.num_test': options.eval === true ? examplesToCompareOn : options.eval,
     'sampling.max_tokens': options.maxTokens,
     'sampling.temperature': options.temperature,
-    'sampling': options.samplingArgs,
-    'run_dir': options.runDir,
-    'save_results': options.save ? undefined : 'false',
-  }; // prettier-ignore
+    sampling: options.samplingArgs,
+    run_dir: options.runDir,
+    save_results: options.save ? undefined : 'false',
+  };
   return Object.fromEntries(Object.entries(given).filter((entry): entry is [string, string] => entry[1] !== undefined));
 }

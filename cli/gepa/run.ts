@@ -6,7 +6,11 @@ import { RatchetError } from '../../core/errors.ts';
 import { leastBudget } from '../../core/gepa/settings.ts';
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { taskQueues } from '../../core/names.ts';
-import { loadPromptSearch, loadPromptSearchFile, type PlannedPromptSearch } from '../../backends/configs/load-prompt-search.ts'; // prettier-ignore
+import {
+  loadPromptSearch,
+  loadPromptSearchFile,
+  type PlannedPromptSearch,
+} from '../../backends/configs/load-prompt-search.ts';
 import { placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { readRunningStack } from '../../workers/project-lock.ts';
@@ -44,7 +48,10 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
   if (options.dryRun) return 0;
   const keys = keysOf(planned);
   await requireKeys(keys, projectFolder);
-  const results = await placeOfPromptSearch(planned.spec, planned.input, { projectFolder, isFresh: options.fresh === true }); // prettier-ignore
+  const results = await placeOfPromptSearch(planned.spec, planned.input, {
+    projectFolder,
+    isFresh: options.fresh === true,
+  });
   const folder = path.join(fileURLToPath(results.store), results.name);
   const goesOn = existsSync(path.join(folder, 'search', 'search.json'));
   const { interrupted, stop: stopListening } = whenLeft();
@@ -66,7 +73,8 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
       staticSummary: `${names} · ${model.model} · reflected on by ${reflection.model}`,
     });
     if (goesOn) teller.say(`goes on where it was interrupted: ${folder}`);
-    if (stage.uiUrl) teller.say(`Temporal UI  ${stage.uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}`); // prettier-ignore
+    if (stage.uiUrl)
+      teller.say(`Temporal UI  ${stage.uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}`);
     return await watchSearch(handle, {
       teller,
       hasOwnStack: stage.stack !== null,
@@ -90,7 +98,10 @@ async function load(what: string, options: GepaRunOptions, projectFolder: string
     isSmallBudgetMeant: options.yes === true,
   };
   if (what.endsWith('.toml')) return loadPromptSearchFile(what, reading);
-  const ids = what.split(',').map((id) => id.trim()).filter((id) => id !== ''); // prettier-ignore
+  const ids = what
+    .split(',')
+    .map((id) => id.trim())
+    .filter((id) => id !== '');
   const text = ids.map((id) => `[[env]]\nenv_id = ${JSON.stringify(id)}\n`).join('\n');
   return loadPromptSearch(text, 'command line', reading);
 }
@@ -103,8 +114,8 @@ function planLines({ spec, input }: PlannedPromptSearch): string[] {
   const names = environments.map(({ name }) => name).join(', ');
   const least = numVal < 0 ? null : leastBudget({ valSize: numVal, minibatchSize }).calls;
   return [
-    `${names}: the prompt of ${model.model} (${model.kind === 'endpoint' ? asked(model.servers) : 'a version of a run'}), reflected on by ${reflection.model} (${asked(reflection.servers)})`, // prettier-ignore
-    `at most ${maxCalls} rollouts${numTest === 0 ? '' : ` and 2 × ${count(numTest)} to compare`}; ${count(numTrain)} examples to reflect on, ${count(numVal)} to choose by, minibatches of ${minibatchSize}${spec.classic ? ', classic search' : ''}${least !== null && maxCalls < least ? ` (little is tried below ${least})` : ''}`, // prettier-ignore
+    `${names}: the prompt of ${model.model} (${model.kind === 'endpoint' ? asked(model.servers) : 'a version of a run'}), reflected on by ${reflection.model} (${asked(reflection.servers)})`,
+    `at most ${maxCalls} rollouts${numTest === 0 ? '' : ` and 2 × ${count(numTest)} to compare`}; ${count(numTrain)} examples to reflect on, ${count(numVal)} to choose by, minibatches of ${minibatchSize}${spec.classic ? ', classic search' : ''}${least !== null && maxCalls < least ? ` (little is tried below ${least})` : ''}`,
   ];
 }
 
@@ -119,5 +130,8 @@ async function requireKeys(keys: readonly string[], projectFolder: string): Prom
   if (missing.length === 0) return;
   const isOurs = !process.env['TEMPORAL_ADDRESS'] && (await readRunningStack(projectFolder)) === null;
   if (!isOurs) return;
-  throw new RatchetError('ConfigInvalid', `The model's server asks for a key in the environment variable ${missing.join(', ')}, which is not set here. Set it, or name another with -k.`); // prettier-ignore
+  throw new RatchetError(
+    'ConfigInvalid',
+    `The model's server asks for a key in the environment variable ${missing.join(', ')}, which is not set here. Set it, or name another with -k.`,
+  );
 }

@@ -22,7 +22,11 @@ export interface SearchFolder {
   readonly maxCalls: number | null;
   /** null where the search has not said: it goes on, or was begun by another program. */
   readonly stopReason: string | null;
-  readonly comparison: { readonly examples: number; readonly before: number | null; readonly after: number | null } | null; // prettier-ignore
+  readonly comparison: {
+    readonly examples: number;
+    readonly before: number | null;
+    readonly after: number | null;
+  } | null;
   readonly candidates: readonly ShownCandidate[];
 }
 
@@ -68,12 +72,24 @@ export async function findSearchFolder(name: string, projectFolder: string): Pro
   if (existsSync(path.join(direct, 'results.jsonl'))) return direct;
   const all = await searchesOf(projectFolder);
   const below = all.filter(({ folder }) => folder.startsWith(`${direct}${path.sep}`));
-  const named = all.filter(({ folder }) => [path.basename(folder), path.basename(path.dirname(folder)), path.basename(path.dirname(folder)).split('--', 1)[0]].includes(name)); // prettier-ignore
+  const named = all.filter(({ folder }) =>
+    [
+      path.basename(folder),
+      path.basename(path.dirname(folder)),
+      path.basename(path.dirname(folder)).split('--', 1)[0],
+    ].includes(name),
+  );
   const [newest] = [...below, ...named].sort((a, b) => b.at - a.at);
   if (newest !== undefined) return newest.folder;
   const known = all.slice(0, 5).map(({ folder }) => `\n  ${path.relative(projectFolder, folder)}`);
-  const there = known.length === 0 ? ' There is none in outputs/gepa or environments/*/outputs/gepa.' : ` There are:${known.join('')}`; // prettier-ignore
-  throw new RatchetError('ConfigInvalid', `${name}: expected the folder of a search, its id, or an environment that has been searched for.${there}`); // prettier-ignore
+  const there =
+    known.length === 0
+      ? ' There is none in outputs/gepa or environments/*/outputs/gepa.'
+      : ` There are:${known.join('')}`;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${name}: expected the folder of a search, its id, or an environment that has been searched for.${there}`,
+  );
 }
 
 async function searchesOf(projectFolder: string): Promise<{ readonly folder: string; readonly at: number }[]> {

@@ -42,7 +42,10 @@ function chosen(written: string | undefined, { best, candidates }: SearchFolder)
   if (written === undefined) return best;
   const candidate = /^\d+$/.test(written) ? Number(written) : -1;
   if (candidate in candidates) return candidate;
-  throw new RatchetError('ConfigInvalid', `--candidate: expected a number from 0 to ${candidates.length - 1}, got ${written}.`); // prettier-ignore
+  throw new RatchetError(
+    'ConfigInvalid',
+    `--candidate: expected a number from 0 to ${candidates.length - 1}, got ${written}.`,
+  );
 }
 
 /** Which candidates are best at which validation examples, those with most of them first. */
@@ -79,8 +82,17 @@ export function describeSearch(found: SearchFolder, candidate = found.best): str
   });
   return [
     onOneLine(`${environment} · ${model} · reflected on by ${reflectionModel}`),
-    [`best candidate ${best}: ${figure(average(scored))} on ${scored.length} examples`, `the start ${figure(average(beside))}`, ...budget, ...ended].join('  '), // prettier-ignore
-    ...(comparison === null ? [] : [`on ${comparison.examples} further examples: the start ${figure(comparison.before)}, the best ${figure(comparison.after)}`]), // prettier-ignore
+    [
+      `best candidate ${best}: ${figure(average(scored))} on ${scored.length} examples`,
+      `the start ${figure(average(beside))}`,
+      ...budget,
+      ...ended,
+    ].join('  '),
+    ...(comparison === null
+      ? []
+      : [
+          `on ${comparison.examples} further examples: the start ${figure(comparison.before)}, the best ${figure(comparison.after)}`,
+        ]),
     '',
     'candidates',
     ...candidateTree(candidates, best).map(({ line }) => `  ${line}`),

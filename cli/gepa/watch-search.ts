@@ -47,7 +47,6 @@ export async function watchSearch(handle: Handle, options: WatchOptions): Promis
     exitCode: number,
     message: string | null,
   ): number => {
-    // prettier-ignore
     if (message !== null) teller.say(message);
     teller.tell({ type: 'end', time: now(), outcome, exit_code: exitCode, message });
     return exitCode;
@@ -64,13 +63,29 @@ export async function watchSearch(handle: Handle, options: WatchOptions): Promis
     ended.abort();
     await following;
     if (interrupted.aborted) {
-      if (options.hasOwnStack) return end('stopped', 130, 'stopped. What is finished is kept: the same command goes on where it is'); // prettier-ignore
-      return end('detached', 0, `detached. The search goes on; the same command comes back to it. To end it: npx ratchet gepa stop ${handle.workflowId}`); // prettier-ignore
+      if (options.hasOwnStack)
+        return end('stopped', 130, 'stopped. What is finished is kept: the same command goes on where it is');
+      return end(
+        'detached',
+        0,
+        `detached. The search goes on; the same command comes back to it. To end it: npx ratchet gepa stop ${handle.workflowId}`,
+      );
     }
-    if (gone.aborted) return end('lost', 1, 'the processes this search used have ended; the same command goes on where it is'); // prettier-ignore
-    if (error instanceof WorkflowNotFoundError) return end('lost', 1, 'this Temporal server does not know the search (any more); its results are kept: the same command goes on where it is'); // prettier-ignore
+    if (gone.aborted)
+      return end('lost', 1, 'the processes this search used have ended; the same command goes on where it is');
+    if (error instanceof WorkflowNotFoundError)
+      return end(
+        'lost',
+        1,
+        'this Temporal server does not know the search (any more); its results are kept: the same command goes on where it is',
+      );
     if (!(error instanceof WorkflowFailedError)) throw error;
-    if (error.cause instanceof CancelledFailure) return end('stopped', 1, 'the search was cancelled; what is finished is kept: the same command goes on from there'); // prettier-ignore
+    if (error.cause instanceof CancelledFailure)
+      return end(
+        'stopped',
+        1,
+        'the search was cancelled; what is finished is kept: the same command goes on from there',
+      );
     return end('failed', 1, `the search stopped: ${rootMessage(error)}`);
   }
 }

@@ -57,7 +57,9 @@ export function evaluationMetadata({
     pass_all_k: allK,
     pass_threshold: passThreshold,
     usage: averageUsage(tally),
-    ...(cost === null ? {} : { cost: { input_usd: cost.input, output_usd: cost.output, total_usd: cost.input + cost.output } }), // prettier-ignore
+    ...(cost === null
+      ? {}
+      : { cost: { input_usd: cost.input, output_usd: cost.output, total_usd: cost.input + cost.output } }),
     version_info: {
       vf_version: python?.verifiers ?? '',
       vf_commit: null,

@@ -2,18 +2,18 @@ import type { EvaluationInput } from './evaluation.ts';
 
 /** What must be the same for an evaluation to go on: with another value its rollouts would be of two evaluations. */
 const identity: Readonly<Record<string, (input: EvaluationInput) => unknown>> = {
-  'environment': ({ environment }) => environment.id,
-  'env_args': ({ environment }) => environment.args,
-  'extra_env_kwargs': ({ environment }) => environment.extra ?? {},
-  'model': ({ model }) => model.model,
-  'policy': ({ model }) => (model.kind === 'version' ? model.policy.digest : null),
-  'sampling_args': ({ model }) => samplingOf(model),
-  'rollouts_per_example': (input) => input.rolloutsPerExample,
-  'skip_first': (input) => input.skipExamples ?? 0,
-  'shuffle_seed': (input) => input.shuffleSeed,
-  'independent_scoring': (input) => input.independentScoring,
-  'seed': (input) => (input.model.kind === 'version' ? input.seed : null),
-}; // prettier-ignore
+  environment: ({ environment }) => environment.id,
+  env_args: ({ environment }) => environment.args,
+  extra_env_kwargs: ({ environment }) => environment.extra ?? {},
+  model: ({ model }) => model.model,
+  policy: ({ model }) => (model.kind === 'version' ? model.policy.digest : null),
+  sampling_args: ({ model }) => samplingOf(model),
+  rollouts_per_example: (input) => input.rolloutsPerExample,
+  skip_first: (input) => input.skipExamples ?? 0,
+  shuffle_seed: (input) => input.shuffleSeed,
+  independent_scoring: (input) => input.independentScoring,
+  seed: (input) => (input.model.kind === 'version' ? input.seed : null),
+};
 
 /** Where two differ, each as `name: before, now`. Fewer examples than before are a difference, more are not. */
 export function differencesOf(

@@ -31,12 +31,16 @@ export function samplingOver(own: SamplingSpec, fields: Readonly<Record<string, 
         `sampling ${name}: a version of a run is sampled token by token; expected ${Object.keys(fieldNames).join(', ')} or chat_template_kwargs.`,
       );
     }
-    over[field] = field === 'stop' && typeof value === 'string' ? [value] : field === 'topK' && Number(value) <= 0 ? null : value; // prettier-ignore
+    over[field] =
+      field === 'stop' && typeof value === 'string' ? [value] : field === 'topK' && Number(value) <= 0 ? null : value;
   }
   const { temperature = own.temperature, ...others } = over;
   const read = SamplingSpec.safeParse({ ...own, ...others, temperature: Number(temperature) || 1 });
   if (!read.success || Number(temperature) < 0) {
-    throw new RatchetError('ConfigInvalid', `sampling ${JSON.stringify(fields)}: ${read.error?.issues[0]?.path.join('.') ?? 'temperature'} is out of range.`); // prettier-ignore
+    throw new RatchetError(
+      'ConfigInvalid',
+      `sampling ${JSON.stringify(fields)}: ${read.error?.issues[0]?.path.join('.') ?? 'temperature'} is out of range.`,
+    );
   }
   return { ...read.data, temperature: Number(temperature) };
 }

@@ -48,7 +48,8 @@ function textOf(value: JsonValue | undefined): string {
 /** Without what verifiers adds by itself, and what is left out of a request. */
 function samplingOf(sampling: JsonValue | undefined): Record<string, JsonValue> {
   const given = Object.entries((sampling ?? {}) as Record<string, JsonValue>).filter(
-    ([name, value]) => value !== null && !(name === 'n' && value === 1) && !(name === 'extra_body' && canonical(value) === '{}'), // prettier-ignore
+    ([name, value]) =>
+      value !== null && !(name === 'n' && value === 1) && !(name === 'extra_body' && canonical(value) === '{}'),
   );
   return Object.fromEntries(given);
 }

@@ -39,7 +39,10 @@ export function drawExamples(
       train: of(0, trainCount, train, 'dataset'),
       val: of(valFrom, valCount, val, valName),
       // Never repeated: what is compared at the end has been seen by nobody.
-      test: val.slice(valFrom + valCount).slice(0, asked.test < 0 ? undefined : share(asked.test)).map((example): ExampleRef => [environment, valName, example]), // prettier-ignore
+      test: val
+        .slice(valFrom + valCount)
+        .slice(0, asked.test < 0 ? undefined : share(asked.test))
+        .map((example): ExampleRef => [environment, valName, example]),
     };
   });
   return {

@@ -96,11 +96,12 @@ export function tellings(
     const coverage = scores.filter((one) => one !== null).length;
     const on = coverage === settings.valSize ? `${coverage}` : `${coverage} of ${settings.valSize}`;
     const values = { candidate, iteration, score, coverage, calls };
-    if (iteration < 0) return [{ kind: 'start', text: `start: score ${score.toFixed(3)} on ${on} examples  ${used}`, values }]; // prettier-ignore
+    if (iteration < 0)
+      return [{ kind: 'start', text: `start: score ${score.toFixed(3)} on ${on} examples  ${used}`, values }];
     const from = parents.length === 1 ? `candidate ${parents[0]}` : `candidates ${parents.join(' and ')}`;
     const averages = screenedAverages(state);
     const isBest = averages.every((other, i) => i === candidate || other < averages[candidate]!);
-    const text = `candidate ${candidate} from ${from}: score ${score.toFixed(3)} on ${on}${isBest ? ', the best so far' : ''}  ${used}  front ${frontOf(state).join(' ')}`; // prettier-ignore
+    const text = `candidate ${candidate} from ${from}: score ${score.toFixed(3)} on ${on}${isBest ? ', the best so far' : ''}  ${used}  front ${frontOf(state).join(' ')}`;
     return [{ kind: 'candidate', text, values: { ...values, parents: parents.join(','), is_best: Number(isBest) } }];
   });
 }

@@ -43,7 +43,10 @@ export function candidateRows(candidates: readonly ToldCandidate[], best: number
         is_best: i === best,
         system_prompt: prompt,
         system_prompt_sha256: sha256,
-        diff_from_initial: unifiedDiff(start!.prompt, prompt, { from: 'initial/system_prompt.txt', to: 'candidate/system_prompt.txt' }), // prettier-ignore
+        diff_from_initial: unifiedDiff(start!.prompt, prompt, {
+          from: 'initial/system_prompt.txt',
+          to: 'candidate/system_prompt.txt',
+        }),
         parent_candidate_idxs: [...parents],
         val_subscores: scored,
         num_val_examples: Object.keys(scored).length,
@@ -67,7 +70,11 @@ export function frontierRows(candidates: readonly ToldCandidate[]): RolloutRow[]
         valset_row: row,
         best_score: best,
         num_best_candidates: holders.length,
-        best_candidates: holders.map(([i, score]) => ({ candidate_idx: i, system_prompt_sha256: candidates[i]!.sha256, score })), // prettier-ignore
+        best_candidates: holders.map(([i, score]) => ({
+          candidate_idx: i,
+          system_prompt_sha256: candidates[i]!.sha256,
+          score,
+        })),
         num_best_prompts: holders.length,
         best_prompts: holders.map(([i, score]) => ({ candidate_idx: i, system_prompt: candidates[i]!.prompt, score })),
       },
@@ -161,7 +168,10 @@ export function treeDocument(candidates: readonly ToldCandidate[], best: number)
     const [parent] = parents;
     const title = `## Candidate ${candidate}${parent === undefined ? ', the start' : ` from ${parents.join(' and ')}`}`;
     if (parent === undefined) return `${title}\n\n${fenced(prompt, '')}`;
-    const diff = unifiedDiff(candidates[parent]!.prompt, prompt, { from: `candidate ${parent}`, to: `candidate ${candidate}` }); // prettier-ignore
+    const diff = unifiedDiff(candidates[parent]!.prompt, prompt, {
+      from: `candidate ${parent}`,
+      to: `candidate ${candidate}`,
+    });
     return `${title}\n\n${diff === '' ? 'The same text.' : fenced(diff.trimEnd(), 'diff')}`;
   });
   return [`# Candidates\n\n${fenced(tree.map(({ line }) => line).join('\n'), '')}`, ...details].join('\n\n') + '\n';

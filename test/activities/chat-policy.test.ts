@@ -31,7 +31,10 @@ test('calls of tools come back in the form that the API wants, with the ids that
   // As environments in TypeScript go on: the text, then the answers.
   await policy.sample([question, { role: 'assistant', content: 'Let me see.' }, { role: 'tool', content: '3' }]);
   const [, assistant, tool] = asked[1]?.messages ?? [];
-  assert.deepEqual(assistant?.tool_calls?.map(({ id }) => id), [tool?.tool_call_id]); // prettier-ignore
+  assert.deepEqual(
+    assistant?.tool_calls?.map(({ id }) => id),
+    [tool?.tool_call_id],
+  );
   assert.equal(assistant?.tool_calls?.[0]?.function.name, 'add');
 });
 
@@ -39,7 +42,8 @@ test('a request goes out as verifiers sends it, and a server that does not know 
   const server = await startContentServer({ refuse: ({ body }) => (body['model'] === 'gone' ? 404 : undefined) });
   t.after(() => server.close());
   const options = { timeoutMs: 5_000, maxConcurrent: 8 };
-  const open = (model: string, baseUrl: string) => openEndpoint([{ model, baseUrl, apiKeyVar: null, headers: { 'x-a': 'b' } }], options); // prettier-ignore
+  const open = (model: string, baseUrl: string) =>
+    openEndpoint([{ model, baseUrl, apiKeyVar: null, headers: { 'x-a': 'b' } }], options);
   const endpoint = open('m', `${server.url}/v1`);
   t.after(() => endpoint.close());
   const fields = { max_tokens: 5, temperature: null, extra_body: { top_k: 3 }, n: 1 };

@@ -67,7 +67,10 @@ export async function openEvaluation(input: EvaluationInput, request = 'w/1'): P
 export async function playChunk(
   handle: EvaluationHandle,
   chunk: number,
-  { given = dependencies, activity = new MockActivityEnvironment() }: { readonly given?: EvaluateDependencies; readonly activity?: MockActivityEnvironment } = {}, // prettier-ignore
+  {
+    given = dependencies,
+    activity = new MockActivityEnvironment(),
+  }: { readonly given?: EvaluateDependencies; readonly activity?: MockActivityEnvironment } = {},
 ): Promise<ChunkResult> {
   return (await activity.run(createEvaluateChunk(given), { handle, chunk })) as ChunkResult;
 }

@@ -40,7 +40,6 @@ async function ofVerifiers(
   { url }: ContentServer,
   { env, args = {}, examples, rollouts, flags = [] }: Asked,
 ): Promise<string> {
-  // prettier-ignore
   const line = [env, '-m', 'mock', '-b', `${url}/v1`, '-k', 'MOCK_KEY', '-a', JSON.stringify(args)];
   const counts = ['-n', String(examples), '-r', String(rollouts), '-T', '0', '-t', '32', '-s', '-d', '-c', '1'];
   const options = { cwd: folder, env: { ...process.env, MOCK_KEY: 'none', HF_HUB_OFFLINE: '1' } };
@@ -58,8 +57,13 @@ function ours(
   server: ContentServer,
   { env, args = {}, examples, rollouts, over }: Asked,
 ): EvaluationInput {
-  // prettier-ignore
-  const python = { module: env.replaceAll('-', '_'), api: 'v0' as const, folder: venv, verifiers: '0.3.1', version: '' };
+  const python = {
+    module: env.replaceAll('-', '_'),
+    api: 'v0' as const,
+    folder: venv,
+    verifiers: '0.3.1',
+    version: '',
+  };
   return inputFor(folder, server, {
     environment: { id: env, name: env, args, python },
     numExamples: examples,
@@ -71,7 +75,9 @@ function ours(
 
 /** Sums in another order differ in their last bit. */
 function rounded(value: unknown): unknown {
-  return JSON.parse(JSON.stringify(value, (_, inner: unknown) => typeof inner === 'number' ? Number(inner.toPrecision(13)) : inner)); // prettier-ignore
+  return JSON.parse(
+    JSON.stringify(value, (_, inner: unknown) => (typeof inner === 'number' ? Number(inner.toPrecision(13)) : inner)),
+  );
 }
 
 /** What cannot be the same: when, where, and by which code. */
@@ -100,8 +106,15 @@ for (const asked of [
         delete received[key];
       }
       assert.deepEqual(rounded(received), rounded(expected));
-      const facts = (row: Record<string, unknown>) => [row['example_id'], row['reward'], row['metrics'], row['token_usage'], row['completion']]; // prettier-ignore
-      const byExample = (rows: Record<string, unknown>[]) => rows.map(facts).sort((a, b) => JSON.stringify(a) < JSON.stringify(b) ? -1 : 1); // prettier-ignore
+      const facts = (row: Record<string, unknown>) => [
+        row['example_id'],
+        row['reward'],
+        row['metrics'],
+        row['token_usage'],
+        row['completion'],
+      ];
+      const byExample = (rows: Record<string, unknown>[]) =>
+        rows.map(facts).sort((a, b) => (JSON.stringify(a) < JSON.stringify(b) ? -1 : 1));
       assert.deepEqual(rounded(byExample(await rowsIn(own))), rounded(byExample(await rowsIn(theirs))));
       const columns = (rows: Record<string, unknown>[]) => new Set(rows.flatMap((row) => Object.keys(row)));
       const known = columns(await rowsIn(own));
@@ -119,7 +132,9 @@ test(
     const asked: Asked = { env: 'toy_single', examples: 4, rollouts: 3 };
     const theirs = await ofVerifiers(folder, await serve(t, { answer }), asked);
     const before = await rowsIn(theirs);
-    const lines = before.map((row, i) => JSON.stringify(i === 4 ? { ...row, error: { error: 'X', message: 'gone' }, reward: 0 } : row)); // prettier-ignore
+    const lines = before.map((row, i) =>
+      JSON.stringify(i === 4 ? { ...row, error: { error: 'X', message: 'gone' }, reward: 0 } : row),
+    );
     const text = lines.slice(0, 10).join('\n');
     await mkdir(path.join(elsewhere, evaluationId));
     await writeFile(path.join(elsewhere, evaluationId, 'results.jsonl'), text.slice(0, -20)); // the tenth is torn

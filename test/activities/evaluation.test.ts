@@ -98,7 +98,10 @@ test('what infrastructure took has no reward, is counted, and is played again th
   const { result } = await evaluateAll(input, 'w/2');
   assert.equal(server.answered.length - paid, failed.length);
   assert.deepEqual([result.failed, result.rollouts, result.sampled], [0, 36, failed.length]);
-  assert.deepEqual((await rowsIn(path.join(folder, evaluationId))).filter(({ reward }) => reward === null), []); // prettier-ignore
+  assert.deepEqual(
+    (await rowsIn(path.join(folder, evaluationId))).filter(({ reward }) => reward === null),
+    [],
+  );
 });
 
 test('a server that refuses everything ends the evaluation with what it says, not with a hundred failures', async (t) => {

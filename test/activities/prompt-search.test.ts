@@ -25,7 +25,14 @@ import { openTokenizer } from './runs.ts';
 /** Rewards a word that is repeated backwards; the task model does so as soon as its prompt says "backwards". */
 function models({ fails = () => false }: { fails?: (asked: number) => boolean } = {}) {
   const asked: EndpointRequest[] = [];
-  const said = (text: string): ChatSample => ({ text, finishReason: 'stop', promptTokenIds: null, tokenIds: null, logprobs: null, usage: null }); // prettier-ignore
+  const said = (text: string): ChatSample => ({
+    text,
+    finishReason: 'stop',
+    promptTokenIds: null,
+    tokenIds: null,
+    logprobs: null,
+    usage: null,
+  });
   return {
     asked,
     dependencies: {
@@ -79,7 +86,6 @@ async function search(
   handle: PromptSearchHandle,
   { dependencies }: ReturnType<typeof models>,
 ): Promise<{ state: SearchState; sittings: Sitting[] }> {
-  // prettier-ignore
   let state = startSearch(handle.settings, handle.start);
   const sittings: Sitting[] = [];
   while (!result(state).isFinished) {
@@ -150,9 +156,14 @@ test('a server that refuses the very first prompts is no weather', async (t) => 
 
 test('a folder with another search is refused, with what differs', async (t) => {
   const handle = await openSearch(t);
-  await assert.rejects(openSearch(t, { results: handle.place, seed: 1 }), { code: 'ConfigInvalid', message: /seed differ/ }); // prettier-ignore
+  await assert.rejects(openSearch(t, { results: handle.place, seed: 1 }), {
+    code: 'ConfigInvalid',
+    message: /seed differ/,
+  });
 });
 
 test('a budget that tries next to nothing is refused with the arithmetic', async (t) => {
-  await assert.rejects(openSearch(t, { isSmallBudgetMeant: false, maxCalls: 40 }), { message: /10 .* \+ 3 × \(3 .* \+ 10 .*\) = 49/ }); // prettier-ignore
+  await assert.rejects(openSearch(t, { isSmallBudgetMeant: false, maxCalls: 40 }), {
+    message: /10 .* \+ 3 × \(3 .* \+ 10 .*\) = 49/,
+  });
 });

@@ -29,7 +29,14 @@ function talkative(): PlayedPolicy {
     sample() {
       const before = turns.at(-1);
       const promptTokenIds = [...(before?.promptTokenIds ?? []), ...(before?.tokenIds ?? []), 1, 2, 3];
-      const turn: Turn = { promptTokenIds, tokenIds: [8, 9], logprobs: [0, 0], text: 'go on', finishReason: 'stop', policyStep: 0 }; // prettier-ignore
+      const turn: Turn = {
+        promptTokenIds,
+        tokenIds: [8, 9],
+        logprobs: [0, 0],
+        text: 'go on',
+        finishReason: 'stop',
+        policyStep: 0,
+      };
       turns.push(turn);
       return Promise.resolve(turn);
     },

@@ -23,8 +23,16 @@ async function folder(t: TestContext): Promise<string> {
 describe("verifiers' own folders", () => {
   test('are found where vf-eval puts them; one that lacks a file is told', async (t) => {
     const project = await folder(t);
-    await cp(path.join(data, 'verifiers-0.3.1/toy_single--org--words-1b'), path.join(project, 'outputs/evals/toy_single--org--words-1b'), { recursive: true }); // prettier-ignore
-    await cp(path.join(data, 'verifiers-0.3.1/toy_tool--org--words-1b'), path.join(project, 'environments/toy_tool/outputs/evals/toy_tool--org--words-1b'), { recursive: true }); // prettier-ignore
+    await cp(
+      path.join(data, 'verifiers-0.3.1/toy_single--org--words-1b'),
+      path.join(project, 'outputs/evals/toy_single--org--words-1b'),
+      { recursive: true },
+    );
+    await cp(
+      path.join(data, 'verifiers-0.3.1/toy_tool--org--words-1b'),
+      path.join(project, 'environments/toy_tool/outputs/evals/toy_tool--org--words-1b'),
+      { recursive: true },
+    );
     await mkdir(path.join(project, 'outputs/evals/x--m/torn'), { recursive: true });
     await writeFile(path.join(project, 'outputs/evals/x--m/torn/results.jsonl'), '{}\n');
     const folders = await usualFolders(project);

@@ -18,7 +18,10 @@ describe('an environment that is checked', { skip: why }, () => {
   test('says which reward function threw, though verifiers counts it as 0', async () => {
     const { ok, lines } = await check('toy_faulty', { reward: 'inside' });
     assert(ok);
-    assert.match(lines.join('\n'), /reward 0 .*\n.*! .*toy_faulty\.py:\d+ {2}the reward function said threw, which counts as 0: ValueError: no number in the answer/); // prettier-ignore
+    assert.match(
+      lines.join('\n'),
+      /reward 0 .*\n.*! .*toy_faulty\.py:\d+ {2}the reward function said threw, which counts as 0: ValueError: no number in the answer/,
+    );
   });
 
   test('plays two rollouts where rewards compare, and says where they are not one for each', async () => {
@@ -27,7 +30,10 @@ describe('an environment that is checked', { skip: why }, () => {
     assert.match(lines.join('\n'), /✓ plays: ok after one made-up answer; scored where it was played: reward 1/);
     const few = await check('toy_faulty', { reward: 'too-few' });
     assert(!few.ok);
-    assert.match(few.lines.join('\n'), /✗ .*could not be scored.*longest must give a list of 2 scores, one per rollout, but 1 scores came/); // prettier-ignore
+    assert.match(
+      few.lines.join('\n'),
+      /✗ .*could not be scored.*longest must give a list of 2 scores, one per rollout, but 1 scores came/,
+    );
   });
 
   test('refuses what it says where no run could say it to the model', async () => {

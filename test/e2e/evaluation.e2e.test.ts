@@ -82,7 +82,20 @@ function resultIn({ lines, stderr }: Typed): EvaluationResult {
 }
 
 test('ratchet eval run goes on where Ctrl-C left it, and the key stands in nothing that it leaves', async () => {
-  const asked = ['eval', 'run', 'reverse-text', '-m', 'mock', '-b', `${server.url}/v1`, '-k', 'E2E_EVAL_KEY', '-n', '100', '--json']; // prettier-ignore
+  const asked = [
+    'eval',
+    'run',
+    'reverse-text',
+    '-m',
+    'mock',
+    '-b',
+    `${server.url}/v1`,
+    '-k',
+    'E2E_EVAL_KEY',
+    '-n',
+    '100',
+    '--json',
+  ];
   const cut = await ratchet(asked, { until: 60 });
   assert.equal(cut.code, 130, cut.stderr);
   assert.match(cut.stderr, /What is finished is kept: the same command goes on/);
@@ -106,7 +119,22 @@ test('a checkpoint of a run is evaluated on its own servers, and as an API behin
   await writeFile(path.join(folder, 'small.toml'), text);
   const trained = await ratchet(['train', 'small.toml', '--json']);
   assert.equal(trained.code, 0, trained.stderr);
-  const common = ['eval', 'run', 'reverse-text', '-n', '4', '-r', '2', '-t', '8', '-a', '{"min_length":3,"max_length":4}', '-T', '0', '--json']; // prettier-ignore
+  const common = [
+    'eval',
+    'run',
+    'reverse-text',
+    '-n',
+    '4',
+    '-r',
+    '2',
+    '-t',
+    '8',
+    '-a',
+    '{"min_length":3,"max_length":4}',
+    '-T',
+    '0',
+    '--json',
+  ];
   const own = await ratchet([...common, '--run', 'small']);
   assert.equal(own.code, 0, own.stderr);
   const [byTokens, byMessages] = [resultIn(own), resultIn(await ratchet([...common, '--run', 'small', '--serve']))];

@@ -67,7 +67,10 @@ test('a search finds through the workflow what the plain loop finds, and makes e
 test("a search's files are verifiers' own, and the newest lie directly in outputs/gepa", async () => {
   const { result } = undisturbed;
   const read = (name: string) => readFile(path.join(result.folder, name), 'utf8');
-  const rows = (await read('results.jsonl')).trim().split('\n').map((line) => JSON.parse(line) as { reward: number; info: Record<string, unknown> }); // prettier-ignore
+  const rows = (await read('results.jsonl'))
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as { reward: number; info: Record<string, unknown> });
   assert.equal(rows.length, result.candidates);
   assert.equal(rows[0]!.info['schema_version'], 'verifiers.gepa.v1');
   assert.equal(rows.find(({ info }) => info['is_best'])!.info['candidate_idx'], result.best);
@@ -91,7 +94,6 @@ test('a search whose rollout worker and orchestrator are killed twice each finds
       [100, 'rollout worker'],
       [130, 'orchestrator worker'],
     ] as const) {
-      // prettier-ignore
       server.holdFrom(request);
       const held = await untilOnlyHeld(server, folder, inFlight);
       const pid = project.stack.pids()[name]!;

@@ -12,9 +12,19 @@ import type { PromptSearchResult } from '../../core/gepa/prompt-search.ts';
 import { openSmallProject, type SmallProject } from '../e2e/small-run.ts';
 
 const processes = ['rollout worker', 'orchestrator worker', 'Temporal server'] as const;
-const rows = [...processes.map((process) => ({ name: `${process} killed`, process })), { name: 'activity fails', process: null }, { name: 'activity done twice', process: null }] as const; // prettier-ignore
+const rows = [
+  ...processes.map((process) => ({ name: `${process} killed`, process })),
+  { name: 'activity fails', process: null },
+  { name: 'activity done twice', process: null },
+] as const;
 /** A gap's failpoint, and its passing. */
-const columns = { opened: 'openPromptSearch.done', begun: 'holdSitting.begun', answers: 'gepa.part', sitting: 'holdSitting.done', closed: 'closePromptSearch.done' } as const; // prettier-ignore
+const columns = {
+  opened: 'openPromptSearch.done',
+  begun: 'holdSitting.begun',
+  answers: 'gepa.part',
+  sitting: 'holdSitting.done',
+  closed: 'closePromptSearch.done',
+} as const;
 const passings: Readonly<Record<string, number>> = { 'gepa.part': 5 };
 const sizes = { seed: 4, maxCalls: 120, numTrain: 30, numVal: 20, isClassic: false };
 /** So long nothing else happens in a process that is held: what was in flight has come and is stored. */
@@ -79,7 +89,10 @@ describe('a search for a prompt comes out the same, and asks for nothing twice t
 });
 
 interface Played {
-  readonly result: Pick<PromptSearchResult, 'best' | 'bestScore' | 'calls' | 'reflections' | 'candidates' | 'iterations' | 'stopReason'> & { readonly prompt: string }; // prettier-ignore
+  readonly result: Pick<
+    PromptSearchResult,
+    'best' | 'bestScore' | 'calls' | 'reflections' | 'candidates' | 'iterations' | 'stopReason'
+  > & { readonly prompt: string };
   readonly asked: Pick<GepaStats, 'task' | 'reflect'>;
 }
 

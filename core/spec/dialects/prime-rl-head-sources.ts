@@ -60,7 +60,11 @@ function setEnvironment(own: Own, { value, at }: Found, ours: KeyPath): void {
 /** What is said of whole episodes: limits, and knobs of verifiers' own processes. */
 function setEpisode(own: Own, { table, from, ours }: Parameters<typeof setAgent>[1]): void {
   const { timeout, retries, id, ...others } = table;
-  setAgent(own, { table: { ...(timeout === undefined ? {} : { timeout }), ...(retries === undefined ? {} : { retries }) }, from, ours }); // prettier-ignore
+  setAgent(own, {
+    table: { ...(timeout === undefined ? {} : { timeout }), ...(retries === undefined ? {} : { retries }) },
+    from,
+    ours,
+  });
   for (const [key, value] of Object.entries({ ...(id === undefined || id === '' ? {} : { id }), ...others })) {
     own.refuse({
       paths: [[...from, key]],

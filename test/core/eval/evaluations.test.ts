@@ -53,9 +53,19 @@ test('sums over chunks are those over all, in whatever order chunks end', () => 
 });
 
 test('of what vf-eval wrote, failed rollouts and torn lines are left out', () => {
-  const rows = [{ example_id: 0, reward: 1, error: null }, { example_id: 0, reward: 0, error: { error: 'X' } }, { example_id: 1, reward: 0 }]; // prettier-ignore
+  const rows = [
+    { example_id: 0, reward: 1, error: null },
+    { example_id: 0, reward: 0, error: { error: 'X' } },
+    { example_id: 1, reward: 0 },
+  ];
   const text = `${rows.map((row) => JSON.stringify(row)).join('\n')}\n{"example_id": 2, "rew`;
-  assert.deepEqual([...goodRowsByExample(text)].map(([id, own]) => [id, own.length]), [[0, 1], [1, 1]]); // prettier-ignore
+  assert.deepEqual(
+    [...goodRowsByExample(text)].map(([id, own]) => [id, own.length]),
+    [
+      [0, 1],
+      [1, 1],
+    ],
+  );
 });
 
 const access = (over: Partial<ModelAccessSpec>): ModelAccessSpec => ({
@@ -70,7 +80,13 @@ const access = (over: Partial<ModelAccessSpec>): ModelAccessSpec => ({
   headersFromState: {},
   ...over,
 });
-const replica = (url: string) => ({ model: 'real', baseUrl: url, apiKeyVar: 'A_KEY', clientType: null, headers: { a: '1' } }); // prettier-ignore
+const replica = (url: string) => ({
+  model: 'real',
+  baseUrl: url,
+  apiKeyVar: 'A_KEY',
+  clientType: null,
+  headers: { a: '1' },
+});
 const registry = {
   schemaVersion: 1 as const,
   endpoints: [{ id: 'fast', replicas: [replica('http://one/v1'), replica('http://two/v1')] }],
@@ -80,10 +96,15 @@ const unset = () => false;
 test('an alias stands for its servers; a provider, a URL or a key on the command line holds over it', () => {
   const found = serversOfModel(access({ model: 'fast' }), registry, unset);
   assert.ok(found.ok);
-  assert.deepEqual([found.model, found.servers.map(({ baseUrl }) => baseUrl)], ['real', ['http://one/v1', 'http://two/v1']]); // prettier-ignore
+  assert.deepEqual(
+    [found.model, found.servers.map(({ baseUrl }) => baseUrl)],
+    ['real', ['http://one/v1', 'http://two/v1']],
+  );
   const moved = serversOfModel(access({ model: 'fast', provider: 'openrouter', apiKeyVar: 'B_KEY' }), registry, unset);
   assert.ok(moved.ok);
-  assert.deepEqual(moved.servers, [{ model: 'real', baseUrl: 'https://openrouter.ai/api/v1', apiKeyVar: 'B_KEY', headers: { a: '1' } }]); // prettier-ignore
+  assert.deepEqual(moved.servers, [
+    { model: 'real', baseUrl: 'https://openrouter.ai/api/v1', apiKeyVar: 'B_KEY', headers: { a: '1' } },
+  ]);
 });
 
 test('without a word about it the model is asked at Prime Inference where its key is set, else both ways are named', () => {

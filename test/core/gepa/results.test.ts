@@ -37,7 +37,11 @@ test('the frontier names all who are best at an example, and knows nothing of ex
   const rows = frontierRows(candidates.map((one) => ({ ...one, scores: [...one.scores, null] })));
   assert.deepEqual(
     rows.map((row) => [row['valset_row'], row['best_score'], row['num_best_candidates']]),
-    [[0, 1, 2], [1, 1, 2], [2, 1, 1]], // prettier-ignore
+    [
+      [0, 1, 2],
+      [1, 1, 2],
+      [2, 1, 1],
+    ],
   );
 });
 
@@ -81,7 +85,10 @@ test('examples to reflect on, to choose by and to compare on are disjoint, and t
 });
 
 test('of several environments as many examples of each are drawn, those of small ones more than once', () => {
-  const sizes = [{ dataset: 3, evalDataset: 2 }, { dataset: 50, evalDataset: 50 }]; // prettier-ignore
+  const sizes = [
+    { dataset: 3, evalDataset: 2 },
+    { dataset: 50, evalDataset: 50 },
+  ];
   const { train, val, test: unseen } = drawExamples(sizes, { seed: 0, train: 10, val: 5, test: 4 });
   const count = (refs: typeof train, at: number) => refs.filter(([environment]) => environment === at).length;
   assert.deepEqual([count(train, 0), count(train, 1), count(val, 0), count(val, 1)], [5, 5, 3, 2]);
