@@ -49,7 +49,7 @@ export function openEndpoint(servers: readonly EndpointServer[], options: Endpoi
       headersFromEnv: {},
       model,
     })),
-    { ...options, provider: 'cpu' },
+    { ...options, provider: 'cpu', remedy: 'Is it running, and is that its address?' },
   );
   return {
     chat: ({ messages, tools = [], fields, ...call }) =>

@@ -70,6 +70,13 @@ describe('ratchet eval show', () => {
     ]);
   });
 
+  test('leaves out an evaluation that has no rows yet, and says so', async () => {
+    const { code, out, err } = await ratchet('show', small, 'outputs/evals/toy_single--m');
+    assert.equal(code, 0);
+    assert.match(out, /^toy_single · org\/words-1b/);
+    assert.match(err, /toy_single--m\/empty: expected rows in results\.jsonl; it is empty/);
+  });
+
   test('refuses what is no evaluation, and says what was expected and what lies there', async () => {
     const refusals: Readonly<Record<string, RegExp>> = {
       other: /^other holds no evaluation\. Expected results\.jsonl and metadata\.json .*; there is notes\.txt\.\n$/,
