@@ -36,6 +36,8 @@ export interface EndpointOptions {
   readonly timeoutMs: number;
   /** In flight at one server. */
   readonly maxConcurrent: number;
+  /** How long servers of which none answers are waited for. */
+  readonly patienceMs?: number;
   readonly say?: ((line: string) => void) | undefined;
 }
 

@@ -139,6 +139,22 @@ describe('ratchet eval compare', () => {
   });
 });
 
+test('ratchet eval run says of a folder that holds no model what it lacks, and of a misspelt environment what is meant', async () => {
+  const refusals: readonly (readonly [readonly string[], RegExp])[] = [
+    [
+      ['reverse-text', '-m', './other'],
+      /^-m \.\/other: expected a folder with a model .*there is no config\.json in it\.\n$/,
+    ],
+    [['reverse-text', '-m', './nowhere'], /there is no \/.*\/nowhere\.\n$/],
+    [['revers-text', '-m', 'm', '-b', 'http://127.0.0.1:9'], /which is not here\. Did you mean "reverse-text"\?\n$/],
+  ];
+  for (const [args, says] of refusals) {
+    const { code, err } = await ratchet('run', ...args);
+    assert.equal(code, 2);
+    assert.match(err, says);
+  }
+});
+
 test('ratchet eval tui without a terminal is refused, with what does without one', async () => {
   const { code, out, err } = await ratchet('tui');
   assert.deepEqual([code, out], [2, '']);
