@@ -186,7 +186,9 @@ test('what is wrong on the command line is said with what was expected and what 
   const settings = { num_examples: 2.5, max_concurrent: 0, api_base_url: '127.0.0.1:8000', temperature: -1 };
   const parsed = parseEvalFile('[[eval]]\nid = "gsm8k"\n', { file: 'command line', settings });
   assert.deepEqual(
-    (parsed.ok ? [] : parsed.problems).map(({ path, expected, received }) => [path, expected, received]).sort(),
+    (parsed.ok ? [] : parsed.problems)
+      .map(({ path, expected, received }) => [path, expected, received])
+      .sort(([a], [b]) => a!.localeCompare(b!)),
     [
       ['api_base_url', 'a URL such as "https://api.openai.com/v1"', '"127.0.0.1:8000"'],
       ['max_concurrent', 'an integer ≥ 1, or -1 for no bound', '0'],
