@@ -102,7 +102,12 @@ async function generate(
   const { leases, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
   const spec = await specOf(run);
   const { signal, deadline } = sitting.until(cancelled, spec.generationTimeoutS * 1000);
-  const players = await openPlayers(dependencies, run, await servedPolicy(run, policy), { journal, sitting, signal, prompts });
+  const players = await openPlayers(dependencies, run, await servedPolicy(run, policy), {
+    journal,
+    sitting,
+    signal,
+    prompts,
+  });
   const wanted = groupsOfChunk(leases, chunk).flatMap((lease) =>
     Array.from({ length: spec.rolloutsPerExample }, (_, index) => placeIn(lease, index)),
   );

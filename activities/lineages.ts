@@ -85,7 +85,9 @@ export async function completeLineage(run: RunPlace, record: LineageRecord): Pro
     const pendingEvals = first.state.pendingEvals.filter((step) => evaluable.has(step));
     const { pendingBranches, ...state } = first.state;
     // A branch of this very version begins anew; those of earlier ones ended with the lineage that is left.
-    const branches = pendingBranches ? { pendingBranches: pendingBranches.filter((due) => due.step === origin.step) } : {};
+    const branches = pendingBranches
+      ? { pendingBranches: pendingBranches.filter((due) => due.step === origin.step) }
+      : {};
     const commit: StepCommit = { ...first, state: { ...state, pendingEvals, ...branches } };
     await storeOf(run).putIfAbsent(layout.commit(lineage, origin.step), encodeJson(commit));
   }

@@ -51,7 +51,15 @@ export const createScoreRollouts =
       const keepResults = (groups: readonly ScoredGroup[], took: number) =>
         forEach(async (name, environment) => {
           const own = groups.filter((group) => group.environment === name);
-          const of = { round, entry: entries.get(name)!, environment, groups: own, played, seconds: took, systemPrompt: systemPrompts.get(name) };
+          const of = {
+            round,
+            entry: entries.get(name)!,
+            environment,
+            groups: own,
+            played,
+            seconds: took,
+            systemPrompt: systemPrompts.get(name),
+          };
           await storeRoundResults(run, spec, of);
         });
 

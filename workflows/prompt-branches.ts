@@ -1,10 +1,8 @@
 import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
 import {
-  ActivityFailure,
   ApplicationFailure,
   CancellationScope,
   ChildWorkflowCancellationType,
-  ChildWorkflowFailure,
   condition,
   getExternalWorkflowHandle,
   ParentClosePolicy,
@@ -111,9 +109,7 @@ export class PromptBranches {
     for (const branch of branches) {
       if (!gepa.environments.includes(branch.environment) || this.#pending.has(keyOf(branch))) continue;
       this.#pending.set(keyOf(branch), branch);
-      awaitedLater(
-        this.#branch(branch, { ...spec, gepa }).catch((reason: unknown) => this.#failed(branch, reason)),
-      );
+      awaitedLater(this.#branch(branch, { ...spec, gepa }).catch((reason: unknown) => this.#failed(branch, reason)));
     }
   }
 
@@ -260,8 +256,6 @@ export class PromptBranches {
   /** A branch pauses nothing and ends nothing: what failed of it is said. */
   #failed(branch: PromptBranch, reason: unknown): void {
     if (this.#isLeft(branch)) return;
-    const isOurs = reason instanceof BranchFailed || reason instanceof ChildWorkflowFailure;
-    if (!isOurs && !(reason instanceof ActivityFailure)) throw reason;
     this.#pending.delete(keyOf(branch));
     this.#children.delete(keyOf(branch));
     const { environment, step } = branch;
@@ -280,11 +274,14 @@ export class PromptBranches {
 
   #requireBranchable(environment: string | null): void {
     const { gepa } = this.#options.spec;
-    if (gepa === undefined) throw refusal('gepa-branch: the run file has no [gepa], which says who writes prompts anew.');
+    if (gepa === undefined)
+      throw refusal('gepa-branch: the run file has no [gepa], which says who writes prompts anew.');
     if (this.served === null || this.#isOver) throw refusal('gepa-branch: there is no version to branch from.');
     const names = environment === null ? gepa.environments : [environment];
     if (environment !== null && !gepa.environments.includes(environment)) {
-      throw refusal(`gepa-branch: expected one of ${gepa.environments.join(', ')}, got ${JSON.stringify(environment)}.`);
+      throw refusal(
+        `gepa-branch: expected one of ${gepa.environments.join(', ')}, got ${JSON.stringify(environment)}.`,
+      );
     }
     if (names.every((name) => this.#isSearched(name))) {
       throw refusal(`gepa-branch: a branch on ${names.join(', ')} is under way already.`);
@@ -348,7 +345,9 @@ function orNothing(prompts: Prompts): Prompts | undefined {
 
 /** Those that there are. */
 function scored(figures: Readonly<Record<string, number | null>>): Record<string, number> {
-  return Object.fromEntries(Object.entries(figures).flatMap(([name, value]) => (value === null ? [] : [[name, value]])));
+  return Object.fromEntries(
+    Object.entries(figures).flatMap(([name, value]) => (value === null ? [] : [[name, value]])),
+  );
 }
 
 function signed(value: number): string {

@@ -99,7 +99,11 @@ async function sealedVersions(place: RunPlace): Promise<SealedVersion[]> {
   return [...versions.values()].sort((a, b) => a.step - b.step);
 }
 
-function own({ step, policy, handle, prompts }: SealedVersion, spec: RunSpec, settings: OwnSettings): CheckpointEvaluation[] {
+function own(
+  { step, policy, handle, prompts }: SealedVersion,
+  spec: RunSpec,
+  settings: OwnSettings,
+): CheckpointEvaluation[] {
   const { numExamples, rolloutsPerExample, sampling } = settings;
   const isAsTheRun = numExamples === undefined && rolloutsPerExample === undefined && sampling === undefined;
   if (spec.eval === null) {

@@ -147,7 +147,8 @@ function warningsOf(
 ): string[] {
   const fewer = (asked: number, there: number, what: string) =>
     asked > there ? [`there are ${there} examples ${what}, not ${asked}: all are taken`] : [];
-  const together = input.isBranch === true ? [] : opened.filter(({ evalDataset }) => evalDataset.length === 0).map(({ name }) => name);
+  const together =
+    input.isBranch === true ? [] : opened.filter(({ evalDataset }) => evalDataset.length === 0).map(({ name }) => name);
   return [
     ...fewer(input.numTrain, trainSize, 'to reflect on'),
     ...fewer(input.numVal, valSize, 'to choose by'),

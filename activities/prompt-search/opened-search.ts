@@ -1,5 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import type { ExampleRef, PromptSearchHandle, PromptSearchInput, StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
+import type {
+  ExampleRef,
+  PromptSearchHandle,
+  PromptSearchInput,
+  StoredPromptSearch,
+} from '../../core/gepa/prompt-search.ts';
 import { extractText, reflectionTemplate, renderReflection } from '../../core/gepa/reflection-prompt.ts';
 import type { EvaluateRequest, ReflectRequest, SearchAnswer, Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';

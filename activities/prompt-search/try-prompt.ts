@@ -1,6 +1,11 @@
 import { bootstrapMean } from '../../core/eval/bootstrap.ts';
 import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
-import { type PromptSearchHandle, type PromptTrial, type StoredPromptSearch, systemPrompt } from '../../core/gepa/prompt-search.ts';
+import {
+  type PromptSearchHandle,
+  type PromptTrial,
+  type StoredPromptSearch,
+  systemPrompt,
+} from '../../core/gepa/prompt-search.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
@@ -68,7 +73,11 @@ async function reopened(place: EvaluationPlace): Promise<{ handle: PromptSearchH
   const store = storeOf(place);
   const key = searchKeys.search(place);
   const bytes = await store.read(key);
-  if (!bytes) throw new RatchetError('CheckpointDamaged', `${store.uri}${key} is missing: the branch that found the prompt cannot be told from it.`);
+  if (!bytes)
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${store.uri}${key} is missing: the branch that found the prompt cannot be told from it.`,
+    );
   const stored = decodeJson<StoredPromptSearch>(bytes, key);
   const { input, settings, start, warnings } = stored;
   return {

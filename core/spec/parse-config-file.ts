@@ -49,7 +49,8 @@ export function kindOf(text: string, file: string): { readonly kind: ConfigKind;
   if (named && !isRun) return { kind: 'eval', why: `[eval] ${named}` };
   const gepa = gepaKeys.find((key) => key in table);
   // A run may say what branches of it look for.
-  if (gepa !== undefined && !(isRun && gepa === 'gepa')) return { kind: 'gepa', why: isTable(table[gepa]) ? `[${gepa}]` : gepa };
+  if (gepa !== undefined && !(isRun && gepa === 'gepa'))
+    return { kind: 'gepa', why: isTable(table[gepa]) ? `[${gepa}]` : gepa };
   if (!isRun && environmentsOf(env).some((entry) => 'env_id' in entry)) return { kind: 'gepa', why: '[env] env_id' };
   return { kind: 'run', why: 'no other kind shows' };
 }

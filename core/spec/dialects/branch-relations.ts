@@ -11,7 +11,10 @@ export function branchRelations({ gepa, env, max_steps }: RatchetConfig): Relati
   for (const [i, name] of (gepa.environments ?? []).entries()) {
     if (names.includes(name)) continue;
     problems.push({
-      paths: [['gepa', 'environments', i], ['gepa', 'environments']],
+      paths: [
+        ['gepa', 'environments', i],
+        ['gepa', 'environments'],
+      ],
       expected: `a name of [[env]]: ${names.join(', ')}`,
       received: JSON.stringify(name),
     });

@@ -188,7 +188,8 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     max_calls: 'scored rollouts of one branch, never more',
     num_train: 'examples that are reflected on; of training’s own, as all of a branch are',
     num_val: 'examples that candidates are chosen by, others than those',
-    num_test: 'examples, none of those, on which the winner and the prompt in use are played once more on the newest version',
+    num_test:
+      'examples, none of those, on which the winner and the prompt in use are played once more on the newest version',
     minibatch_size: 'examples of one reflection',
     perfect_score: 'minibatches whose every reward is at least this are not reflected on',
     state_columns: 'columns of the rollout’s state that the reflection sees as well',

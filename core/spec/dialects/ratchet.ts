@@ -252,10 +252,7 @@ export const RatchetConfig = z.strictObject({
   gepa: z
     .strictObject({
       interval: whole(1).optional(),
-      at_steps: z
-        .array(whole(0))
-        .meta({ expected: 'a list of steps such as [50, 100]; 0 = v0' })
-        .default([]),
+      at_steps: z.array(whole(0)).meta({ expected: 'a list of steps such as [50, 100]; 0 = v0' }).default([]),
       /** Names of [[env]]; all of them when missing. */
       environments: z.array(environmentLabel()).min(1).meta({ expected: 'a list of names of [[env]]' }).optional(),
       reflection_model: text(),
