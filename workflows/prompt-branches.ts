@@ -17,8 +17,9 @@ import type {
   PromptSearchResult,
   PromptTrial,
 } from '../core/gepa/prompt-search.ts';
+import { layout } from '../core/layout.ts';
 import { evaluationLookAgainMs } from '../core/limits.ts';
-import { promptBranchWorkflowId, versionName } from '../core/names.ts';
+import { versionName } from '../core/names.ts';
 import type { PolicyVersion, PromptBranch, PromptRef, Prompts, RunHandle, RunState } from '../core/rl/run-state.ts';
 import type { PromptBranchSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
@@ -109,7 +110,7 @@ export class PromptBranches {
     for (const branch of branches) {
       if (!gepa.environments.includes(branch.environment) || this.#pending.has(keyOf(branch))) continue;
       this.#pending.set(keyOf(branch), branch);
-      awaitedLater(this.#branch(branch, { ...spec, gepa }).catch((reason: unknown) => this.#failed(branch, reason)));
+      void this.#branch(branch, { ...spec, gepa }).catch((reason: unknown) => this.#failed(branch, reason));
     }
   }
 
@@ -142,7 +143,8 @@ export class PromptBranches {
     const { environment, step } = branch;
     const policy = await this.#versionOf(branch);
     if (this.#isLeft(branch)) return;
-    const holder = promptBranchWorkflowId(run.name, environment, run.lineage, policy);
+    // The one that keeps it while it is searched, and lets go of it.
+    const holder = layout.promptBranch(run.lineage, environment, run.name, [policy.step, policy.replay]);
     const summary = `${versionName(policy)} for its branch on ${environment}`;
     const held = await orchestratorFor(spec).holdVersion.executeWithOptions({ summary }, [{ run, policy, holder }]);
     if (this.#isLeft(branch)) return;

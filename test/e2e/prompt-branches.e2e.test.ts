@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { mkdir, readdir, readFile, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, symlink } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -22,7 +22,7 @@ import { openSmallProject, repositoryFolder, type SmallProject } from './small-r
 const words = Array.from({ length: 512 }, (_, i) => [i % 8, Math.floor(i / 8) % 8, Math.floor(i / 64)])
   .filter((letters) => new Set(letters).size === 3)
   .map((letters) => letters.map((letter) => 'abcdefgh'[letter]).join(''));
-const reversed = (word: string): string => [...word].reverse().join('');
+const reversed = (word: string): string => Array.from(word).toReversed().join('');
 
 /** What it is to obey; a tenth of the rows says anything, so that rollouts of one example differ. */
 function demonstrations(): string {
