@@ -26,7 +26,7 @@ export interface AskedOf {
   readonly session: string;
   /** From 0: how often it was asked the same before. */
   readonly times: number;
-  /** When it was answered, ms since 1970. */
+  /** When it came, ms since 1970. */
   readonly at: number;
   readonly body: Readonly<Record<string, unknown>>;
   readonly headers: IncomingMessage['headers'];
@@ -53,18 +53,19 @@ export async function startContentServer(options: ContentServerOptions = {}): Pr
         return send(401, { error: { message: 'Incorrect API key provided.' } });
       }
       if (request.method === 'GET') return send(200, { object: 'list', data: [{ id: 'mock' }] });
+      const at = Date.now();
       const body = JSON.parse(await textOf(request)) as Record<string, unknown>;
       const messages = body['messages'] as { readonly content: string }[];
       const content = messages.at(-1)!.content;
       const count = times.get(content) ?? 0;
       times.set(content, count + 1);
       const session = String(request.headers['x-session-id'] ?? '');
-      const asked: AskedOf = { content, session, times: count, at: 0, body, headers: request.headers };
+      const asked: AskedOf = { content, session, times: count, at, body, headers: request.headers };
       if (delayMs > 0) await delay(delayMs * (1 + uniform('delay', content, session)));
       const status = refuse?.(asked);
       if (status !== undefined) return send(status, { error: { message: `refused with ${status}` } });
       const text = answer({ ...asked, ...keyed(asked, varies) });
-      response.once('finish', () => answered.push({ ...asked, at: Date.now() }));
+      response.once('finish', () => answered.push(asked));
       send(200, {
         id: `chat-${answered.length}`,
         object: 'chat.completion',

@@ -8,13 +8,15 @@ import { median, round } from './statistics.ts';
 
 /**
  * What evaluations beside the training cost it: two servers that answer after a simulated latency, so that the cores of this machine do not
- * decide it, and a trainer that waits. The same run without and with an evaluation, of so many examples, under way in every step.
+ * decide it, and a trainer that waits. The same run without and with an evaluation, of so many examples, under way in every step; in turn, and
+ * which is first changes, so that a machine that gets slower or faster decides nothing.
  *
  * - `step_time_ratio`, goal < 1.02: median wall time of a step with evaluations ÷ without.
  * - `evaluations`: how many there were, each of `examples` rollouts sampled and as many greedy.
  */
 export const evalOnline = measurement('eval-online', 'what evaluations beside the training cost a step', measure)
-  .option('--steps <n>', 'of each run', Number, 16)
+  .option('--steps <n>', 'of each run', Number, 7)
+  .option('--rounds <n>', 'runs of each kind', Number, 3)
   .option('--examples <n>', 'of an evaluation', Number, 256)
   .option('--latency <ms>', 'of the slowest answer', Number, 2_000)
   .option('--train <ms>', 'a gradient step', Number, 1_000)
@@ -22,13 +24,14 @@ export const evalOnline = measurement('eval-online', 'what evaluations beside th
 
 interface Options {
   readonly steps: number;
+  readonly rounds: number;
   readonly examples: number;
   readonly latency: number;
   readonly train: number;
 }
 
 async function measure(bench: Bench, options: Options): Promise<Figures> {
-  const { steps, examples, latency, train } = options;
+  const { steps, rounds, examples, latency, train } = options;
   const servers = await Promise.all([1, 2].map(() => startMockServer({ delayMs: latency, bySeed: true })));
   try {
     return await withProject(bench, (folder) =>
@@ -52,18 +55,26 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
           // The first step has caches to fill; what comes after the last one is no step.
           return stepSeconds(await readCommits(folder, name, steps)).slice(1);
         };
-        const without = await run('without', '');
         const evaluation = `[eval]\ninterval = 2\nnum_examples = ${examples}`;
-        const beside = await run('beside', evaluation);
+        await run('first', ''); // what is compiled and loaded meanwhile slows no step that counts
+        const kinds = { without: '', beside: evaluation } as const;
+        const seconds: Record<keyof typeof kinds, number[]> = { without: [], beside: [] };
+        for (let turn = 0; turn < rounds; turn++) {
+          const order = ['without', 'beside'] as const;
+          for (const kind of turn % 2 === 0 ? order : order.toReversed()) {
+            seconds[kind].push(...(await run(`${kind}-${turn}`, kinds[kind])));
+          }
+        }
+        const { without, beside } = seconds;
         const store = `file://${runFolder(folder, '')}`;
-        const prefix = layout.evaluation('main', 'reverse-text', 'beside', 2);
-        const rows = await rowsOf({ store, name: 'beside', prefix });
+        const prefix = layout.evaluation('main', 'reverse-text', 'beside-0', 2);
+        const rows = await rowsOf({ store, name: 'beside-0', prefix });
         if (rows.length !== examples) throw new Error(`the evaluation of v2 has ${rows.length} rows of ${examples}`);
         return {
           step_time_ratio: round(median(beside) / median(without), 4),
           step_without_s: round(median(without)),
           step_beside_s: round(median(beside)),
-          evaluations: 1 + Math.floor(steps / 2),
+          evaluations: rounds * (1 + Math.ceil(steps / 2)),
           examples,
           details: { without: without.map((value) => round(value)), beside: beside.map((value) => round(value)) },
         };

@@ -232,7 +232,7 @@ function pythonChildren(stack: Stack): number[] {
   return own.slice(0, 1).map(([, pid]) => Number(pid));
 }
 
-/** The server's record against the store, rollout by rollout. */
+/** The server's record against the store, rollout by rollout: resampled is what was asked for after it was stored. */
 async function reconcile(
   { results, environment }: EvaluationInput,
   { answered }: ContentServer,

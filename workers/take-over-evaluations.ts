@@ -2,55 +2,78 @@ import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
 import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
 
 /** What goes on from the store alone when it is started again. */
-const types = ['evaluate', 'optimizePrompt'] as const;
+const types = ['evaluateNewest', 'evaluate', 'optimizePrompt'];
+
+export interface TakeOverEvaluations {
+  /** Of the workflow code of this process. */
+  readonly version: string;
+  /** Of the code that wrote a history; null before its first task. */
+  readonly versionOf: (found: WorkflowExecutionDescription) => string | null;
+  /** One that cannot be taken over keeps no other from going on. */
+  readonly failed: (workflowId: string, reason: unknown) => void;
+}
+
+interface Open {
+  readonly type: string;
+  readonly workflowId: string;
+  /** '' where nobody started it. */
+  readonly parent: string;
+}
 
 /**
  * Starts open evaluations and searches for prompts anew whose history was written by other workflow code, under the same id and with the same input: what they
- * finished lies in the store, and is adopted. Those of a file are left to the workflow of their file.
+ * finished lies in the store, and is adopted. Those of a file or a schedule end with the workflow that began them, which begins them again. Returns the ids.
  */
-export async function takeOverEvaluations(
-  client: Client,
-  version: string,
-  versionOf: (found: WorkflowExecutionDescription) => string | null,
-): Promise<string[]> {
+export async function takeOverEvaluations(client: Client, options: TakeOverEvaluations): Promise<string[]> {
+  const open: Open[] = [];
+  const query = `WorkflowType IN (${types.map((type) => `'${type}'`).join(', ')}) AND ExecutionStatus='Running'`;
+  for await (const { type, workflowId, parentExecution } of client.workflow.list({ query })) {
+    open.push({ type, workflowId, parent: parentExecution?.workflowId ?? '' });
+  }
   const taken: string[] = [];
-  for (const type of types) taken.push(...(await takeOverType(client, type, { version, versionOf })));
+  for (const one of open) {
+    if (open.some(({ workflowId }) => workflowId === one.parent)) continue;
+    try {
+      if (await takeOver(client, one, open, options)) taken.push(one.workflowId);
+    } catch (error) {
+      options.failed(one.workflowId, error);
+    }
+  }
   return taken;
 }
 
-async function takeOverType(
+async function takeOver(
   client: Client,
-  type: (typeof types)[number],
-  own: {
-    readonly version: string;
-    readonly versionOf: (found: WorkflowExecutionDescription) => string | null;
-  },
-): Promise<string[]> {
-  const { version, versionOf } = own;
-  const query = `WorkflowType='${type}' AND ExecutionStatus='Running'`;
-  const listed: string[] = [];
-  for await (const { workflowId } of client.workflow.list({ query })) listed.push(workflowId);
-  const taken: string[] = [];
-  for (const workflowId of listed) {
-    const found = await client.workflow.getHandle(workflowId).describe();
-    const written = versionOf(found);
-    const parent = found.raw.workflowExecutionInfo?.parentExecution?.workflowId ?? '';
-    const isOurs = written === null || written === version || found.status.name !== 'RUNNING';
-    if (isOurs || listed.includes(parent)) continue;
-    const summary = await found.staticSummary();
-    await client.workflow.start(type, {
-      workflowId,
-      taskQueue: found.taskQueue,
-      args: await inputOf(client, workflowId, found.runId),
-      // In one call: there is no moment at which it is gone.
-      workflowIdConflictPolicy: 'TERMINATE_EXISTING',
-      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-      workflowTaskTimeout: '5s',
-      ...(summary === undefined ? {} : { staticSummary: summary }),
-    });
-    taken.push(workflowId);
+  { type, workflowId }: Open,
+  open: readonly Open[],
+  { version, versionOf }: TakeOverEvaluations,
+): Promise<boolean> {
+  const found = await client.workflow.getHandle(workflowId).describe();
+  const written = versionOf(found);
+  if (written === null || written === version || found.status.name !== 'RUNNING') return false;
+  const summary = await found.staticSummary();
+  const args = await inputOf(client, workflowId, found.runId);
+  // Its parts have histories of the same code, which could not even be cancelled, and their ids are needed again.
+  for (const part of partsOf(workflowId, open)) {
+    await client.workflow.getHandle(part).terminate('taken over by other workflow code');
   }
-  return taken;
+  await client.workflow.start(type, {
+    workflowId,
+    taskQueue: found.taskQueue,
+    args,
+    // In one call: there is no moment at which it is gone.
+    workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+    workflowTaskTimeout: '5s',
+    ...(summary === undefined ? {} : { staticSummary: summary }),
+  });
+  return true;
+}
+
+/** Theirs included, the innermost first. */
+function partsOf(workflowId: string, open: readonly Open[]): string[] {
+  const own = open.filter(({ parent }) => parent === workflowId);
+  return own.flatMap((part) => [...partsOf(part.workflowId, open), part.workflowId]);
 }
 
 async function inputOf(client: Client, workflowId: string, runId: string): Promise<unknown[]> {

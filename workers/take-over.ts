@@ -46,7 +46,9 @@ async function lookOnce({ client, version, say }: TakeOverOptions): Promise<void
         say(`upgrade: run ${workflowId} was begun by other code and could not be taken over: ${messageOf(error)}`);
       }
     }
-    for (const evaluation of await takeOverEvaluations(client, version, versionOf)) {
+    const failed = (workflowId: string, reason: unknown): void =>
+      say(`upgrade: ${workflowId} was begun by other code and could not be taken over: ${messageOf(reason)}`);
+    for (const evaluation of await takeOverEvaluations(client, { version, versionOf, failed })) {
       say(`upgrade: ${evaluation} goes on with what it has finished, under the new code`);
     }
   } catch (error) {

@@ -74,11 +74,11 @@ function inEach(figures: Readonly<Record<string, number>>): string {
 
 /** `cost` is what it took from the training: seconds that it stood still, or that passed until it was begun. */
 export function evalLine(summary: EvaluationSummary, cost: Readonly<Record<string, number>> = {}): string {
-  const { environment, step, rollouts, sampled, greedy, says, failures = [] } = summary;
+  const { environment, step, rollouts, passAtK, sampled, greedy, says, failures = [] } = summary;
   const { paused_s: paused, deferred_s: deferred } = cost;
   const exact = (value: number | null): string => (value === null ? '' : ` exact ${value.toFixed(3)}`);
   return [
-    `eval v${step} ${environment} (${rollouts} held-out): reward ${rewardText(sampled.reward)}${exact(sampled.exact)}`,
+    `eval v${step} ${environment} (${rollouts} ${passAtK === undefined ? 'held-out' : 'rollouts, held-out'}): reward ${rewardText(sampled.reward)}${exact(sampled.exact)}`,
     `greedy ${rewardText(greedy.reward)}${exact(greedy.exact)}`,
     `"${says.prompt}" → "${says.completion}" (right: "${says.answer}", reward ${says.reward?.toFixed(2) ?? '–'})`,
     ...(paused === undefined ? [] : [`training paused ${paused.toFixed(1)}s for it`]),

@@ -121,7 +121,7 @@ export async function findEvaluatedEnvironment(
 ): Promise<{ environment: EvaluatedEnvironment; said: string | null }> {
   const found = environmentFinder({ projectFolder })(id, { builtin });
   if (!found.ok) {
-    const hint = found.suggestion === undefined ? '' : ` ${found.suggestion}.`;
+    const hint = found.suggestion === undefined ? '' : ` ${asSentence(found.suggestion)}`;
     throw new RatchetError('ConfigInvalid', `${id}: expected ${found.expected}, received ${found.received}.${hint}`);
   }
   const said = found.said ?? null;
@@ -141,6 +141,10 @@ export async function findEvaluatedEnvironment(
     .update(await readFile(file))
     .digest('hex');
   return { said, environment: { ...named, id: file, sha256 } };
+}
+
+function asSentence(text: string): string {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? '' : '.'}`;
 }
 
 function v1Args(

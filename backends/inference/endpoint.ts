@@ -36,6 +36,8 @@ export interface EndpointOptions {
   readonly timeoutMs: number;
   /** In flight at one server. */
   readonly maxConcurrent: number;
+  /** How long servers of which none answers are waited for. */
+  readonly patienceMs?: number;
   readonly say?: ((line: string) => void) | undefined;
 }
 
@@ -49,7 +51,7 @@ export function openEndpoint(servers: readonly EndpointServer[], options: Endpoi
       headersFromEnv: {},
       model,
     })),
-    { ...options, provider: 'cpu' },
+    { ...options, provider: 'cpu', remedy: 'Is it running, and is that its address?' },
   );
   return {
     chat: ({ messages, tools = [], fields, ...call }) =>

@@ -23,6 +23,8 @@ export interface ServerOptions {
   readonly timeoutMs: number;
   /** Where it computes, told with the weights. */
   readonly provider: 'cpu' | 'cuda';
+  /** What helps where it does not answer, for people; missing = {@link usualRemedy}. */
+  readonly remedy?: string | undefined;
 }
 
 /** One more thing about a request. */
@@ -45,6 +47,9 @@ export class ConnectionStale extends RatchetError {
     super('InferenceUnavailable', message, { cause });
   }
 }
+
+/** What helps where a run's servers do not answer. */
+export const usualRemedy = 'Is it running? `ratchet dev` starts one; [inference] url names others.';
 
 const probeTimeoutMs = 5_000;
 /** A server that asks to be left alone for longer is asked again after this. */
@@ -175,7 +180,7 @@ export class ModelServer {
         );
       }
       if (!(error instanceof NoAnswer)) throw error;
-      const message = `The inference server at ${this.root} does not answer ${route}: ${error.message}. Is it running? \`ratchet dev\` starts one; [inference] url names others.`;
+      const message = `The inference server at ${this.root} does not answer ${route}: ${error.message}. ${this.#options.remedy ?? usualRemedy}`;
       if (error.isStale) throw new ConnectionStale(message, error);
       throw new RatchetError('InferenceUnavailable', message, { cause: error });
     }

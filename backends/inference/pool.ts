@@ -8,6 +8,7 @@ import {
   type ServerAddress,
   ServerBusy,
   type ServerOptions,
+  usualRemedy,
 } from './model-server.ts';
 import { PoolMember } from './pool-member.ts';
 import { Sticky } from './sticky.ts';
@@ -246,10 +247,9 @@ export class ServerPool {
       away === null ? `${server.root} has left` : `${server.root} (since ${away.since}: ${away.because})`,
     );
     const which = said.length === 0 ? 'none is named' : `none answers: ${said.join('; ')}`;
-    return new RatchetError(
-      'InferenceUnavailable',
-      `No inference server can be asked: ${which}. Are they running? \`ratchet dev\` starts a policy server; [inference] names others.`,
-    );
+    const { remedy = usualRemedy } = this.#options;
+    const helps = which.includes(remedy) ? '' : ` ${remedy}`;
+    return new RatchetError('InferenceUnavailable', `No inference server can be asked: ${which}.${helps}`);
   }
 }
 

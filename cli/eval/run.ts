@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
@@ -167,8 +168,13 @@ function withoutModel(settings: Record<string, JsonValue>, options: EvalRunOptio
 /** The folder that is to be served: of `--serve FOLDER`, or of `-m FOLDER` where nobody else is named. */
 function localFolder({ serve, model, apiBaseUrl, provider }: EvalRunOptions): string | null {
   if (typeof serve === 'string') return serve;
-  const isNamed = apiBaseUrl !== undefined || provider !== undefined;
-  return !isNamed && model !== undefined && isModelFolder(model) ? model : null;
+  if (model === undefined || apiBaseUrl !== undefined || provider !== undefined) return null;
+  if (isModelFolder(model)) return model;
+  if (!/^(\.{0,2}\/|~\/)/.test(model)) return null;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `-m ${model}: expected a folder with a model (config.json and safetensors); ${existsSync(model) ? 'there is no config.json in it' : `there is no ${path.resolve(model)}`}.`,
+  );
 }
 
 async function serve(

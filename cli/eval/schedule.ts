@@ -103,6 +103,14 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
         memo: { ratchet_eval: input },
       });
     } catch (error) {
+      // The server reads the expression; the SDK makes its refusal a TypeError.
+      if (error instanceof TypeError && cron.length > 0) {
+        throw new RatchetError(
+          'ConfigInvalid',
+          `--cron ${cron.map((one) => JSON.stringify(one)).join(', ')}: expected minute, hour, day, month and weekday as in '0 3 * * *'; the Temporal server says: ${error.message}.`,
+          { cause: error },
+        );
+      }
       if (!(error instanceof ScheduleAlreadyRunning)) throw error;
       throw new RatchetError(
         'ConfigInvalid',

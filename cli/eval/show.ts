@@ -1,5 +1,7 @@
 import { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
 import type { ResultMessage, ResultRow } from '../../core/eval/result-rows.ts';
+import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
 import { onOneLine } from '../plain-text.ts';
 import { storeOption } from '../store-option.ts';
 import { figure, titleOf } from './figures.ts';
@@ -23,8 +25,8 @@ export const showCommand = new Command('show')
   .action(async (names: string[], options: ShowOptions) => {
     const found = [];
     for (const name of names) found.push(...(await namedEvaluations(name, options)));
-    const shown = [];
-    for (const one of found) shown.push(await readEvaluation(one));
+    const { shown, without } = await readAll(found);
+    for (const { message } of without) process.stderr.write(`${message}\n`);
     process.stdout.write(
       options.json
         ? `${JSON.stringify(shown.map(told), null, 2)}\n`
@@ -36,6 +38,22 @@ interface ShowOptions {
   readonly env?: string;
   readonly json?: boolean;
   readonly store?: string;
+}
+
+/** One without rows yet keeps nobody from reading the others. Throws where none has any. */
+async function readAll(found: readonly FoundEvaluation[]) {
+  const shown: ReadEvaluation[] = [];
+  const without: RatchetError[] = [];
+  for (const one of found) {
+    try {
+      shown.push(await readEvaluation(one));
+    } catch (error) {
+      if (!(error instanceof RatchetError)) throw error;
+      without.push(error);
+    }
+  }
+  if (shown.length === 0) throw without[0]!;
+  return { shown, without };
 }
 
 /** `--json`: one of these for each evaluation. */

@@ -10,6 +10,7 @@ import { type FileOptions, readFile } from './read-file.ts';
 import { reportSecrets } from './report-secrets.ts';
 import { quoted, type Reporter } from './reporter.ts';
 import { mergedSampling, type RequestSampling, samplingWarnings, withTemplateSwitches } from './request-sampling.ts';
+import { expectedAt } from './schema-reader.ts';
 import { isTable, type Table } from './tables.ts';
 
 export type ParsedEvalFile =
@@ -49,7 +50,11 @@ function readOver(settings: Table, reporter: Reporter): Entry {
   const read = evalEntry.safeParse(settings);
   if (read.success) return readSampling(read.data, [], reporter);
   for (const { path, message } of read.error.issues) {
-    reporter.add({ path: path as KeyPath, expected: message, received: 'what the command line says' });
+    const [key] = path as KeyPath;
+    const expected = expectedAt(evalEntry, key === undefined ? [] : [key]) ?? message;
+    const value = settings[String(key)];
+    const received = typeof value === 'string' ? quoted(value) : (JSON.stringify(value) ?? 'nothing');
+    reporter.fromCommandLine(path as KeyPath, expected, received);
   }
   return {};
 }

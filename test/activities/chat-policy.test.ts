@@ -56,3 +56,21 @@ test('a request goes out as verifiers sends it, and a server that does not know 
   t.after(() => gone.close());
   await assert.rejects(gone.chat({ messages, fields: {} }), { code: 'InferenceRejected' });
 });
+
+test('of a server that nobody listens at it says where, and nothing of a run', async (t) => {
+  const endpoint = openEndpoint([{ model: 'm', baseUrl: 'http://127.0.0.1:9/v1', apiKeyVar: null, headers: {} }], {
+    timeoutMs: 5_000,
+    maxConcurrent: 8,
+    patienceMs: 0,
+  });
+  t.after(() => endpoint.close());
+  await assert.rejects(endpoint.chat({ messages: [{ role: 'user', content: 'word' }], fields: {} }), (error: Error) => {
+    assert.match(
+      error.message,
+      /http:\/\/127\.0\.0\.1:9 .*nobody listens there\. Is it running, and is that its address\?/,
+    );
+    assert.doesNotMatch(error.message, /\[inference\]|ratchet dev/);
+    assert.equal(error.message.split('Is it running').length, 2);
+    return true;
+  });
+});

@@ -64,6 +64,8 @@ test('an evaluation in which everything failed has no reward, rather than one of
 test('a rollout that failed is in no mean, and the row says how many examples were right at once or once', async (t) => {
   const { summary, row } = await evaluation(t, () => undefined);
   assert.equal(row['eval/words/avg@1'], summary.sampled.reward);
+  assert.match(evalLine(summary), /\(\d+ held-out\)/);
+  assert.match(evalLine({ ...summary, rollouts: 12, passAtK: { 2: 0.5 } }), /\(12 rollouts, held-out\)/);
   assert.equal(row['eval/words/reward/mean'], summary.sampled.reward);
   assert.equal(row['eval/words/greedy/reward/mean'], summary.greedy.reward);
   assert.equal(typeof row['eval/words/num_output_tokens/mean'], 'number');

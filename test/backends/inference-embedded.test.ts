@@ -248,7 +248,6 @@ describe('sampling from the policy server', () => {
   });
 
   const strange: Readonly<Record<string, unknown>> = {
-    'a web page': '<html>hello</html>',
     'another JSON': { hello: 'world' },
     'choices without token ids': { choices: [{ index: 0, finish_reason: 'stop', text: 'hi' }] },
     'too few choices': { choices: [] },

@@ -70,6 +70,13 @@ describe('ratchet eval show', () => {
     ]);
   });
 
+  test('leaves out an evaluation that has no rows yet, and says so', async () => {
+    const { code, out, err } = await ratchet('show', small, 'outputs/evals/toy_single--m');
+    assert.equal(code, 0);
+    assert.match(out, /^toy_single · org\/words-1b/);
+    assert.match(err, /toy_single--m\/empty: expected rows in results\.jsonl; it is empty/);
+  });
+
   test('refuses what is no evaluation, and says what was expected and what lies there', async () => {
     const refusals: Readonly<Record<string, RegExp>> = {
       other: /^other holds no evaluation\. Expected results\.jsonl and metadata\.json .*; there is notes\.txt\.\n$/,
@@ -130,6 +137,22 @@ describe('ratchet eval compare', () => {
       /outputs\/evals holds 3 evaluations of toy_single\. Expected one to compare; name it:\n {2}outputs/,
     );
   });
+});
+
+test('ratchet eval run says of a folder that holds no model what it lacks, and of a misspelt environment what is meant', async () => {
+  const refusals: readonly (readonly [readonly string[], RegExp])[] = [
+    [
+      ['reverse-text', '-m', './other'],
+      /^-m \.\/other: expected a folder with a model .*there is no config\.json in it\.\n$/,
+    ],
+    [['reverse-text', '-m', './nowhere'], /there is no \/.*\/nowhere\.\n$/],
+    [['revers-text', '-m', 'm', '-b', 'http://127.0.0.1:9'], /which is not here\. Did you mean "reverse-text"\?\n$/],
+  ];
+  for (const [args, says] of refusals) {
+    const { code, err } = await ratchet('run', ...args);
+    assert.equal(code, 2);
+    assert.match(err, says);
+  }
 });
 
 test('ratchet eval tui without a terminal is refused, with what does without one', async () => {

@@ -103,6 +103,9 @@ test('a schedule, triggered, evaluates the newest checkpoint of a run, and is li
     });
     return stdout;
   };
+  await assert.rejects(ratchet('--run', 'whole', '--cron', '61 * * * *'), {
+    stderr: /^--cron "61 \* \* \* \*": expected minute, hour, .*Minute is not in range[^\n]*\n$/,
+  });
   assert.match(
     await ratchet('--run', 'whole', '--every', '6h'),
     /^eval\.whole: the newest checkpoint of whole on its \[eval\]/,

@@ -14,6 +14,7 @@ export interface SmallProject {
   readonly folder: string;
   readonly stack: Stack;
   readonly client: Client;
+  readonly policyUrl: string;
   readonly log: readonly string[];
   commit(run: string, step: number): Promise<StepCommit | null>;
   close(): Promise<void>;
@@ -56,11 +57,12 @@ export async function openSmallProject(
   for (const [name, text] of Object.entries(configs)) await writeFile(path.join(folder, name), text);
   const log: string[] = [];
   const policyPort = await choosePort(0);
+  const policyUrl = policyUrlAt(policyPort);
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
   const stack = await startStack({
     projectFolder: folder,
-    policyUrl: policyUrlAt(policyPort),
+    policyUrl,
     roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics, count }),
     log: (line) => void log.push(line),
     environment: { ...process.env, ...variables },
@@ -72,6 +74,7 @@ export async function openSmallProject(
     folder,
     stack,
     client,
+    policyUrl,
     log,
     async commit(run, step) {
       const file = path.join(outputs, run, `lineages/main/steps/step_${step}.json`);

@@ -181,3 +181,19 @@ test('keys without effect, and request fields that look misspelt, are warnings',
     'eval[0].sampling.temprature goes into requests as it is; did you mean "temperature"?',
   ]);
 });
+
+test('what is wrong on the command line is said with what was expected and what was typed', () => {
+  const settings = { num_examples: 2.5, max_concurrent: 0, api_base_url: '127.0.0.1:8000', temperature: -1 };
+  const parsed = parseEvalFile('[[eval]]\nid = "gsm8k"\n', { file: 'command line', settings });
+  assert.deepEqual(
+    (parsed.ok ? [] : parsed.problems)
+      .map(({ path, expected, received }) => [path, expected, received])
+      .sort(([a], [b]) => a!.localeCompare(b!)),
+    [
+      ['api_base_url', 'a URL such as "https://api.openai.com/v1"', '"127.0.0.1:8000"'],
+      ['max_concurrent', 'an integer ≥ 1, or -1 for no bound', '0'],
+      ['num_examples', 'an integer ≥ 1, or -1 for all examples', '2.5'],
+      ['temperature', 'a number ≥ 0', '-1'],
+    ],
+  );
+});

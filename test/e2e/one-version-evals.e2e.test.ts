@@ -1,0 +1,104 @@
+/** Evaluations of a run whose inference server samples from one version: they take turns with the training, or come after it. */
+import assert from 'node:assert/strict';
+import { writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { WorkflowHandle } from '@temporalio/client';
+import type { Regression } from '../../core/eval/regression.ts';
+import {
+  eventsQuery,
+  regressionFoundSignal,
+  resumeUpdate,
+  type RunEvent,
+  statusQuery,
+} from '../../workflows/messages.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
+import { type OneVersionServer, oneVersionServer } from './one-version-server.ts';
+import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
+
+let project: SmallProject;
+let server: OneVersionServer;
+before(async () => {
+  project = await openSmallProject({});
+  server = await oneVersionServer(project.policyUrl);
+});
+after(async () => {
+  await project?.close();
+  await server?.close();
+});
+
+/** A short run whose `[eval]` says this besides. */
+async function start(name: string, evaluation: string, maxSteps: number): Promise<WorkflowHandle<typeof trainRun>> {
+  const text = smallRun
+    .replace('max_steps = 12', `max_steps = ${maxSteps}`)
+    .replace('steps = 60', 'steps = 20')
+    .replace('interval = 6\nnum_examples = 16', `interval = 2\nnum_examples = 200\n${evaluation}`);
+  const inference = `\n[inference]\nkind = "openai"\nurl = ${JSON.stringify(server.url)}\n`;
+  await writeFile(path.join(project.folder, `${name}.toml`), text + inference);
+  return project.client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: name,
+    taskQueue: 'ratchet',
+    workflowTaskTimeout: '5s',
+    args: [`${name}.toml`],
+  });
+}
+
+/** How one of four steps goes, and which versions the server was asked for, in turn. */
+async function run(name: string, evaluation: string) {
+  const from = server.sampled.length;
+  const handle = await start(name, evaluation, 4);
+  const { evals } = await handle.result();
+  return {
+    steps: evals.map(({ step }) => step),
+    events: await handle.query(eventsQuery, 0),
+    versions: server.sampled.slice(from),
+  };
+}
+
+const textOf = (events: readonly RunEvent[], kind: string): string[] =>
+  events.filter((event) => event.kind === kind).map(({ text }) => text);
+
+test('a server that holds one version is left to an evaluation while it runs, and that is said once', async () => {
+  const { steps, events, versions } = await run('alone', '');
+  assert.deepEqual(steps, [0, 2, 4]);
+  assert.deepEqual(new Set(versions).size, versions.length, `it never goes back to a version: ${versions.join(' ')}`);
+  const [warning, ...others] = textOf(events, 'warning');
+  assert.match(warning!, /one version at a time: no training rollout is sampled while an evaluation runs/);
+  assert.deepEqual(others, []);
+  for (const text of textOf(events, 'eval')) assert.match(text, /training paused \d+\.\ds for it$/);
+});
+
+test('when = "defer" evaluates after the last step, one version after another', async () => {
+  const { steps, events, versions } = await run('later', 'when = "defer"');
+  assert.deepEqual(steps, [0, 2, 4]);
+  assert.deepEqual(
+    versions.slice(-3).map((version) => version.split(':').at(-1)),
+    ['0', '2', '4'],
+  );
+  const kinds = events.map(({ kind }) => kind).filter((kind) => kind === 'step' || kind === 'eval');
+  assert.deepEqual(kinds, [...Array<string>(4).fill('step'), ...Array<string>(3).fill('eval')]);
+  for (const text of textOf(events, 'eval')) assert.match(text, /deferred by \d+\.\ds$/);
+});
+
+test('a regression that a schedule found pauses the run, or stops it, as the schedule was asked to', async () => {
+  const handle = await start('worse', '', 1_000);
+  const regression: Regression = {
+    best: { name: 'v0', step: 0, reward: 0.5 },
+    reward: 0.25,
+    difference: { mean: -0.25, low: -0.5, high: -0.125 },
+    examples: 16,
+    isWorse: true,
+  };
+  const found = { environment: 'reverse-text', version: 'v1', step: 1, regression };
+  const status = async () => (await handle.query(statusQuery).catch(() => null))?.phase;
+  while ((await status()) !== 'training') await delay(50);
+  await handle.signal(regressionFoundSignal, { ...found, action: 'pause' });
+  while ((await status()) !== 'paused') await delay(50);
+  await handle.executeUpdate(resumeUpdate);
+  await handle.signal(regressionFoundSignal, { ...found, action: 'stop' });
+  await handle.result();
+  const events = await handle.query(eventsQuery, 0);
+  assert.equal(textOf(events, 'regression').length, 2);
+  assert.match(textOf(events, 'paused').join(), /ratchet rewind worse --step 0/);
+});
