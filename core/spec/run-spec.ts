@@ -1,7 +1,8 @@
 import { z } from 'zod';
-import { adoptions, evalMoments, regressionActions } from './eval-words.ts';
+import { evalMoments, regressionActions } from './eval-words.ts';
 import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
+import { PromptBranchSpec } from './prompt-branch-spec.ts';
 import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 
 /**
@@ -99,31 +100,6 @@ export const EvalSpec = z.strictObject({
       sampling: EvalSamplingSpec.nullable().default(null),
     }),
   ),
-});
-
-/** Searches for better system prompts (GEPA) that branch off the run while it trains. */
-export const PromptBranchSpec = z.strictObject({
-  /** Steps between branches; null = at `atSteps` and when asked. */
-  interval: positive.nullable(),
-  /** Ascending. */
-  atSteps: z.array(z.int().min(0)),
-  /** Names of the run's. */
-  environments: z.array(z.string()),
-  /** Writes prompts anew; it answers chat completions at `url`. */
-  reflectionModel: z.string().min(1),
-  url: z.url(),
-  /** Name of the environment variable with its key; null = it asks for none. */
-  apiKeyVar: z.string().nullable(),
-  maxCalls: positive,
-  numTrain: positive,
-  numVal: positive,
-  /** Examples, of neither kind, that the winner and the prompt in use are played on once more; 2 at least. */
-  numTest: z.int().min(2),
-  minibatchSize: positive,
-  perfectScore: z.number().nullable(),
-  stateColumns: z.array(z.string()),
-  maxConcurrent: positive,
-  adopt: z.enum(adoptions),
 });
 
 /** A group is kept when its population variance of rewards is ≥ minRewardVariance and minReward ≤ mean ≤ maxReward. */
@@ -444,7 +420,7 @@ export type PoolSpec = z.infer<typeof PoolSpec>;
 export type PythonEnvironmentSpec = z.infer<typeof PythonEnvironmentSpec>;
 export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
 export type SamplingSpec = z.infer<typeof SamplingSpec>;
-export type PromptBranchSpec = z.infer<typeof PromptBranchSpec>;
+export type { PromptBranchSpec } from './prompt-branch-spec.ts';
 export type EvalSpec = z.infer<typeof EvalSpec>;
 export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;
 export type RolloutFilterSpec = z.infer<typeof RolloutFilterSpec>;
