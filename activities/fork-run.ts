@@ -4,7 +4,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { layout, roundOf } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
-import type { ObjectRef, PolicyVersion, RunState, StepCommit } from '../core/rl/run-state.ts';
+import type { ObjectRef, PolicyVersion, Prompts, RunState, StepCommit } from '../core/rl/run-state.ts';
 import { RunSpec } from '../core/spec/run-spec.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/index.ts';
@@ -99,6 +99,9 @@ export async function forkRun(input: {
   const { pools } = commit.state.curriculum;
   if (pools) await copy.object(pools, pools.key);
 
+  const prompts = await copy.prompts(commit.state.prompts, spec);
+  const offered = await copy.prompts(commit.state.offeredPrompts, spec);
+
   const origin = { run: from.name, lineage: holder.lineage, step, sha256: found.sha256 };
   const taken = firstCommit(commit, { run: spec.name, lineage: firstLineage, origin, committedAt: commit.committedAt });
   const forked: StepCommit = {
@@ -108,12 +111,16 @@ export async function forkRun(input: {
     policy,
     optimizer,
   };
+  const { prompts: _, offeredPrompts: __, pendingBranches, ...rest } = forked.state;
   const state: RunState = {
-    ...forked.state,
+    ...rest,
     policy,
     reference,
     // An evaluation of an earlier version stays the other run's.
     pendingEvals: forked.state.pendingEvals.filter((due) => due === step),
+    ...(prompts ? { prompts } : {}),
+    ...(offered ? { offeredPrompts: offered } : {}),
+    ...(pendingBranches ? { pendingBranches: pendingBranches.filter((due) => due.step === step) } : {}),
   };
   const first = await target.putIfAbsent(layout.commit(firstLineage, step), encodeJson({ ...forked, state }));
   const stored = { commit: decodeJson<StepCommit>(first.bytes), sha256: sha256(first.bytes) };
@@ -200,6 +207,14 @@ class Copy {
   async object(ref: ObjectRef, key: string): Promise<ObjectRef> {
     await this.#to.put(key, await this.#from.get(ref));
     return { ...ref, key };
+  }
+
+  /** Those of environments that the new run has as well; undefined where there are none. */
+  async prompts(prompts: Prompts | undefined, { environments }: RunSpec): Promise<Prompts | undefined> {
+    if (prompts === undefined) return undefined;
+    const kept = Object.entries(prompts).filter(([name]) => environments.some((entry) => entry.name === name));
+    for (const [, { ref }] of kept) await this.object(ref, ref.key);
+    return kept.length === 0 ? undefined : Object.fromEntries(kept);
   }
 
   /** What people read of a round, where it lies there. */

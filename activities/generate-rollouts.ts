@@ -4,7 +4,7 @@ import { layout } from '../core/layout.ts';
 import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinute } from '../core/rl/chunks.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { GroupLease, Rollout, UnfinishedRollout } from '../core/rl/rollout.ts';
-import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import type { LeasedGroups, ObjectRef, Prompts, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { environments as allEnvironments, type Environments } from '../backends/environments/index.ts';
 import { failedRollout } from '../backends/environments/score.ts';
@@ -17,6 +17,7 @@ import { eachInTurn } from './each-in-turn.ts';
 import { isShutdown, lastProgress, withHeartbeat } from './heartbeat.ts';
 import { Pace } from './pace.ts';
 import { playRollout } from './play-rollout.ts';
+import { textsOfPrompts } from './prompts-in-use.ts';
 import { RolloutJournal } from './rollout-journal.ts';
 import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
 import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
@@ -98,10 +99,15 @@ async function generate(
   const journal = await RolloutJournal.open(store, `${prefix}/`, round.leases.sha256);
   journal.keep();
   sitting.work.goOnFrom(journal.size());
-  const { leases, policy } = await readJson<LeasedGroups>(run, round.leases);
+  const { leases, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
   const spec = await specOf(run);
   const { signal, deadline } = sitting.until(cancelled, spec.generationTimeoutS * 1000);
-  const players = await openPlayers(dependencies, run, await servedPolicy(run, policy), { journal, sitting, signal });
+  const players = await openPlayers(dependencies, run, await servedPolicy(run, policy), {
+    journal,
+    sitting,
+    signal,
+    prompts,
+  });
   const wanted = groupsOfChunk(leases, chunk).flatMap((lease) =>
     Array.from({ length: spec.rolloutsPerExample }, (_, index) => placeIn(lease, index)),
   );
@@ -247,12 +253,18 @@ async function openPlayers(
   dependencies: GenerateDependencies,
   run: RunHandle,
   served: ServedPolicy,
-  around: { readonly journal: RolloutJournal; readonly sitting: GenerationSitting; readonly signal: AbortSignal },
+  around: {
+    readonly journal: RolloutJournal;
+    readonly sitting: GenerationSitting;
+    readonly signal: AbortSignal;
+    readonly prompts: Prompts | undefined;
+  },
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
   const { journal, sitting, signal } = around;
   const spec = await specOf(run);
   const inference = sitting.watch(dependencies.inference(spec));
   const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
+  const systemPrompts = await textsOfPrompts(run, around.prompts);
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
   return {
@@ -266,6 +278,7 @@ async function openPlayers(
         dataset: 'dataset',
         place,
         together,
+        systemPrompt: systemPrompts.get(lease.environment),
         signal,
         openPolicy({ isDeterministic, isSingleTurn = false }) {
           sitting.work.begin(pieceOf(place));

@@ -1,5 +1,5 @@
 import { lineageOf } from '../core/layout.ts';
-import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import type { PolicyVersion, Prompts, RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { HoldOutcome, Inference } from '../backends/inference/index.ts';
 import { hasMetrics } from '../backends/metrics/jsonl.ts';
@@ -42,8 +42,14 @@ export async function findEvaluation({
   readonly run: RunHandle;
   readonly step: number;
   readonly environment: string;
-}): Promise<{ readonly policy: PolicyVersion; readonly isRecorded: boolean }> {
-  const { policy } = (await requireCommit(run, step)).commit;
+}): Promise<{
+  readonly policy: PolicyVersion;
+  readonly isRecorded: boolean;
+  /** In use at that commit; absent while every environment had its own. */
+  readonly prompts?: Prompts;
+}> {
+  const { policy, state } = (await requireCommit(run, step)).commit;
+  const { prompts } = state;
   const row = { lineage: lineageOf(policy.weights), step, [`eval/${environment}/policy_version`]: step };
-  return { policy, isRecorded: await hasMetrics(storeOf(run), row) };
+  return { policy, isRecorded: await hasMetrics(storeOf(run), row), ...(prompts ? { prompts } : {}) };
 }

@@ -19,6 +19,7 @@ import { packBatch, planStep } from './plan-step.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
 import { createHoldTrainer, type TrainerHeld } from './hold-trainer.ts';
 import { createComparePrompts, createHoldSitting } from './prompt-search/hold-sitting.ts';
+import { createTryPrompt } from './prompt-search/try-prompt.ts';
 import { createOpenPromptSearch, createPlanPromptSearch } from './prompt-search/open-search.ts';
 import { createClosePromptSearch, createWritePrompts } from './prompt-search/write-results.ts';
 import { createPublishVersion } from './publish-version.ts';
@@ -88,6 +89,7 @@ export const createRolloutActivities = (dependencies: EvaluateDependencies) => (
   evaluateChunk: createEvaluateChunk(dependencies),
   holdSitting: createHoldSitting(dependencies),
   comparePrompts: createComparePrompts(dependencies),
+  tryPrompt: createTryPrompt(dependencies),
 });
 export type RolloutActivities = ReturnType<typeof createRolloutActivities>;
 

@@ -1,10 +1,11 @@
 import { layout } from '../core/layout.ts';
 import { hasExamples, leaseGroups, type CurriculumState } from '../core/rl/curriculum.ts';
 import { chancesOf } from '../core/rl/pools.ts';
-import type { LeasedGroups, PolicyVersion, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import type { GroupLease } from '../core/rl/rollout.ts';
+import type { LeasedGroups, PolicyVersion, Prompts, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { poolsOf } from './pools.ts';
+import { curriculumUnder, poolsOf } from './pools.ts';
 import { specOf, storeOf } from './run-access.ts';
 
 export interface LeaseInput {
@@ -14,6 +15,8 @@ export interface LeaseInput {
   readonly curriculum: CurriculumState;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly policy: PolicyVersion;
+  /** In use; absent while every environment has its own. */
+  readonly prompts?: Prompts;
 }
 
 export interface LeasedRound {
@@ -29,7 +32,8 @@ export interface LeasedRound {
  * stored lease is taken, with the version those groups started from, so that what was generated for it is adopted.
  */
 export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
-  const { run, step, count, curriculum, datasets, policy } = input;
+  const { run, step, count, datasets, policy, prompts } = input;
+  const curriculum = await curriculumUnder(run, input.curriculum, prompts ?? {});
   const spec = await specOf(run);
   const pools = await poolsOf(run, curriculum);
   const environments = datasets.map((dataset) => {
@@ -38,11 +42,15 @@ export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   });
   if (!environments.some(hasExamples)) return { round: null, curriculum };
   const { seed } = spec;
-  const { state, leases } = leaseGroups(curriculum, { count, environments, seed, policyStep: policy.step });
+  const { state, leases: drawn } = leaseGroups(curriculum, { count, environments, seed, policyStep: policy.step });
+  const leases = drawn.map((lease): GroupLease => {
+    const prompt = prompts?.[lease.environment]?.ref.sha256;
+    return prompt === undefined ? lease : { ...lease, prompt };
+  });
   const first = curriculum.nextOrdinal;
   const last = state.nextOrdinal - 1;
   const key = `${layout.round(run.lineage, step, first, last)}leases.json`;
-  const proposal: LeasedGroups = { policy, leases, curriculum: state };
+  const proposal: LeasedGroups = { policy, leases, ...(prompts ? { prompts } : {}), curriculum: state };
   const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(proposal));
   const stored = decodeJson<LeasedGroups>(bytes, key);
   const groups: Record<string, number> = {};

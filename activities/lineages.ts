@@ -83,7 +83,12 @@ export async function completeLineage(run: RunPlace, record: LineageRecord): Pro
       if (step === origin.step || (found && keys.has(found.commit.policy.file.key))) evaluable.add(step);
     }
     const pendingEvals = first.state.pendingEvals.filter((step) => evaluable.has(step));
-    const commit: StepCommit = { ...first, state: { ...first.state, pendingEvals } };
+    const { pendingBranches, ...state } = first.state;
+    // A branch of this very version begins anew; those of earlier ones ended with the lineage that is left.
+    const branches = pendingBranches
+      ? { pendingBranches: pendingBranches.filter((due) => due.step === origin.step) }
+      : {};
+    const commit: StepCommit = { ...first, state: { ...state, pendingEvals, ...branches } };
     await storeOf(run).putIfAbsent(layout.commit(lineage, origin.step), encodeJson(commit));
   }
   const head = await requireCommit(here, origin.step);

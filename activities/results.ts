@@ -1,5 +1,6 @@
 import { layout, roundOf } from '../core/layout.ts';
 import { resultRow, resultsMetadata, type ResultsOf } from '../core/rl/results.ts';
+import { withSystemPrompt } from '../core/rl/system-prompt.ts';
 import type { Rollout, RolloutRow, ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
 import type { ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { EnvironmentSpec, JsonValue, RunSpec, SamplingSpec } from '../core/spec/run-spec.ts';
@@ -74,16 +75,19 @@ export async function storeRoundResults(
     /** The round's rollouts before they were scored. */
     readonly played: ReadonlyMap<number, readonly Rollout[]>;
     readonly seconds: number;
+    /** In place of the environment's own. */
+    readonly systemPrompt: string | undefined;
   },
 ): Promise<void> {
-  const { round, entry, environment, groups, played, seconds } = of;
+  const { round, entry, environment, groups, played, seconds, systemPrompt } = of;
   const store = storeOf(run);
   const prefix = layout.resultsOfRound(run.lineage, round, entry.name, run.name);
   if ((await store.list(prefix)).includes(`${prefix}metadata.json`)) return;
   const rows = groups.flatMap((group) => {
-    const example = environment.dataset.at(group.exampleId);
+    const example = withSystemPrompt(environment.dataset.at(group.exampleId), systemPrompt);
     const records = new Map((played.get(group.ordinal) ?? []).map(({ index, record }) => [index, record]));
-    const place = { step: round.step, group: group.ordinal, policy_version: group.policyStep };
+    const prompt = group.prompt === undefined ? {} : { prompt: group.prompt };
+    const place = { step: round.step, group: group.ordinal, policy_version: group.policyStep, ...prompt };
     return group.rollouts.map((rollout) => {
       return resultRow(rollout, { example, record: records.get(rollout.index), tools: environment.tools, place });
     });

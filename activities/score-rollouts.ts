@@ -2,6 +2,7 @@ import { layout } from '../core/layout.ts';
 import { groupsJudgedAtOnce } from '../core/limits.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { Rollout, ScoredGroup } from '../core/rl/rollout.ts';
+import { withSystemPrompt } from '../core/rl/system-prompt.ts';
 import { needsVocabulary, settleRollout } from '../core/rl/settle-rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { environments as allEnvironments, type Environments } from '../backends/environments/index.ts';
@@ -11,6 +12,7 @@ import { sha256 } from '../backends/store/file-store.ts';
 import { countRows, decodeRows, encodeRows } from '../backends/store/objects.ts';
 import { lastProgress, withHeartbeat } from './heartbeat.ts';
 import { mapAtOnce } from './map-at-once.ts';
+import { textsOfPrompts } from './prompts-in-use.ts';
 import { storeRoundResults, withoutRecord } from './results.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 import { vocabularySizeOf } from './vocabulary.ts';
@@ -38,7 +40,8 @@ export const createScoreRollouts =
       const key = `${layout.round(run.lineage, round.step, round.first, round.last)}scored.jsonl`;
       const store = storeOf(run);
       const spec = await specOf(run);
-      const { leases, policy } = await readJson<LeasedGroups>(run, round.leases);
+      const { leases, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
+      const systemPrompts = await textsOfPrompts(run, prompts);
       const played = await playedGroups(run, finished);
       const names = [...new Set(leases.map(({ environment }) => environment))];
       const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
@@ -48,7 +51,15 @@ export const createScoreRollouts =
       const keepResults = (groups: readonly ScoredGroup[], took: number) =>
         forEach(async (name, environment) => {
           const own = groups.filter((group) => group.environment === name);
-          const of = { round, entry: entries.get(name)!, environment, groups: own, played, seconds: took };
+          const of = {
+            round,
+            entry: entries.get(name)!,
+            environment,
+            groups: own,
+            played,
+            seconds: took,
+            systemPrompt: systemPrompts.get(name),
+          };
           await storeRoundResults(run, spec, of);
         });
 
@@ -65,7 +76,7 @@ export const createScoreRollouts =
         const onScored = ({ group, index }: Rollout) => work.finish(`${group}/${index}`);
         const own = leases.filter((one) => one.environment === name);
         return mapAtOnce(own, atOnce, async (lease): Promise<ScoredGroup> => {
-          const example = environment.dataset.at(lease.exampleId);
+          const example = withSystemPrompt(environment.dataset.at(lease.exampleId), systemPrompts.get(name));
           const members = (played.get(lease.ordinal) ?? []).toSorted((a, b) => a.index - b.index);
           const around = { timeoutMs, dataset: 'dataset', onScored, signal } as const;
           const scored = await scoreGroup(environment, example, members, around);

@@ -31,6 +31,7 @@ const event = z
         'warm-up',
         'eval',
         'regression',
+        'prompt',
         'step',
         'checkpoint',
         'recovery',

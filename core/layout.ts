@@ -65,6 +65,11 @@ export const layout = {
   sftData: () => 'sft/data.jsonl',
   /** The text of `[tokenizer] chat_template`. */
   chatTemplate: () => 'chat_template.jinja',
+  /** A search for a better prompt of one environment, begun from a version. */
+  promptBranch: (lineage: string, environment: string, model: string, version: Parameters<typeof versionNumber>) =>
+    `${branch(lineage)}gepa/${environment}--${model.replaceAll('/', '--')}/step_${versionNumber(...version)}/`,
+  /** The text of a system prompt in use, by content. */
+  prompt: (digest: string) => `prompts/${digest.slice(0, 16)}.txt`,
   metrics: () => 'metrics.jsonl',
   /** In which order the rows of metrics were handed on, one row's key a line: a row keeps its number whatever becomes of the file. */
   metricsOrder: () => 'sinks/order.jsonl',

@@ -32,6 +32,9 @@ export const trainerHeldSignalName = 'trainer-held';
 /** How an evaluation that a run asked for tells it of its end: a signal, `EvaluationNotice`. */
 export const evaluationEndedSignalName = 'evaluation-ended';
 
+/** How a branch that looks for a better prompt tells its run of its end: a signal, `PromptSearchNotice`. */
+export const promptBranchEndedSignalName = 'prompt-branch-ended';
+
 /** How an evaluation on a schedule tells a run that it got worse: a signal, `FoundRegression`. */
 export const regressionFoundSignalName = 'regression-found';
 
@@ -98,6 +101,16 @@ export function evaluationWorkflowId(
   const { step, replay = 0 } = version;
   const place = lineage === firstLineage ? '' : `${lineage}.`;
   return `${run}.eval.${environment}.${place}${versionName({ step, replay })}${variant === '' ? '' : `.${variant}`}`;
+}
+
+/** The branch of a run that looks for a better prompt of one environment, from a version: `RUN.gepa.ENV.v12`, of a later lineage `RUN.gepa.ENV.l2.v12`. */
+export function promptBranchWorkflowId(
+  run: string,
+  environment: string,
+  lineage: string,
+  version: { readonly step: number; readonly replay?: number },
+): string {
+  return `${run}.gepa.${environment}.${lineage === firstLineage ? '' : `${lineage}.`}${versionName(version)}`;
 }
 
 /** Whether an environment id names a file of the user's: `./my-env.ts`, from where the config lies, or an absolute path. */

@@ -3,7 +3,7 @@ import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { countGroups, selectGroups } from '../core/rl/selection.ts';
 import { decodeRanges, encodeRanges, type EndedRanges } from '../core/rl/ledger.ts';
 import { addLost, nothingLost, type LostWork } from '../core/rl/lost-work.ts';
-import type { KeptGroups, ObjectRef, PolicyVersion, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import type { KeptGroups, ObjectRef, PolicyVersion, Prompts, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { FilteredRound, LeaseInput } from '../activities/index.ts';
 import { local, rolloutsFor } from './activity-options.ts';
@@ -22,6 +22,8 @@ export interface CollectInput {
   readonly surplus: readonly KeptGroups[];
   /** The newest version the servers hold, asked again for every round. */
   readonly newestPolicy: () => PolicyVersion;
+  /** System prompts in use; undefined while every environment has its own. */
+  readonly prompts?: Prompts | undefined;
   /** The servers may be an evaluation's alone for a while. */
   readonly turns: ServerTurns;
 }
@@ -143,7 +145,9 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     }
 
     const count = Math.ceil((groupsPerBatch - ready) * spec.oversamplingFactor);
-    const leased = await local.leaseGroups({ run, step, count, curriculum, datasets, policy: input.newestPolicy() });
+    const prompts = input.prompts ? { prompts: input.prompts } : {};
+    const policy = input.newestPolicy();
+    const leased = await local.leaseGroups({ run, step, count, curriculum, datasets, policy, ...prompts });
     const { round } = leased;
     if (round === null) {
       desk.pause(noExamplesReason(spec, step));

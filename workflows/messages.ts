@@ -4,7 +4,13 @@ import type { EvaluationNotice } from '../core/eval/evaluation.ts';
 import type { Regression } from '../core/eval/regression.ts';
 import type { EvalSpec } from '../core/spec/run-spec.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
-import { evaluationEndedSignalName, regressionFoundSignalName, trainerHeldSignalName } from '../core/names.ts';
+import type { PromptSearchNotice } from '../core/gepa/prompt-search.ts';
+import {
+  evaluationEndedSignalName,
+  promptBranchEndedSignalName,
+  regressionFoundSignalName,
+  trainerHeldSignalName,
+} from '../core/names.ts';
 
 /** What one may ask a run and tell it. The command line uses these definitions; the Temporal UI shows them by name. */
 
@@ -113,6 +119,7 @@ export interface RunEvent {
     | 'warm-up'
     | 'eval'
     | 'regression'
+    | 'prompt'
     | 'step'
     | 'checkpoint'
     | 'recovery'
@@ -170,3 +177,10 @@ export const setLearningRateUpdate = defineUpdate<string, [learningRate: number]
 export const stopAfterUpdate = defineUpdate<string, [step: number]>('stop-after');
 /** Goes on from this committed step in a new lineage, once what is under way is done. Nothing is overwritten. */
 export const rewindUpdate = defineUpdate<string, [step: number]>('rewind');
+
+/** From a branch that looked for a better prompt. */
+export const promptBranchEndedSignal = defineSignal<[PromptSearchNotice]>(promptBranchEndedSignalName);
+/** Begins a branch from the newest version that looks for a better prompt: of one environment, or of all that `[gepa]` names. */
+export const branchUpdate = defineUpdate<string, [environment: string | null]>('gepa-branch');
+/** Takes the prompt that a branch found (`adopt = "ask"`) for groups that are leased from the next step on. */
+export const adoptPromptUpdate = defineUpdate<string, [environment: string | null]>('adopt-prompt');

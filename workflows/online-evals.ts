@@ -17,7 +17,7 @@ import { describeRegression, type Regression } from '../core/eval/regression.ts'
 import { evaluationLookAgainMs } from '../core/limits.ts';
 import { lineageOf } from '../core/layout.ts';
 import { evaluationWorkflowId, versionName } from '../core/names.ts';
-import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import type { PolicyVersion, Prompts, RunHandle } from '../core/rl/run-state.ts';
 import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
 import type { EvaluationSummary } from '../activities/index.ts';
 import { opening, orchestratorFor } from './activity-options.ts';
@@ -26,6 +26,7 @@ import type { evaluate } from './evaluate.ts';
 import { evalLine, evalValues } from './lines.ts';
 import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from './messages.ts';
 import type { Publishing } from './publishing.ts';
+import { rootOf } from './root-of.ts';
 import type { RunDesk } from './run-desk.ts';
 import type { ServerTurns } from './server-turns.ts';
 
@@ -35,6 +36,8 @@ export interface PendingEvaluation {
   readonly step: number;
   /** Known once it is in the store. */
   readonly policy: PolicyVersion | null;
+  /** In use at its commit; absent while every environment had its own. */
+  readonly prompts?: Prompts | undefined;
   /** When it was due, ISO time. */
   readonly since: string;
   /** Whether nothing else may be sampled meanwhile; null until that is known. */
@@ -52,6 +55,11 @@ interface OnlineEvalOptions {
 }
 
 type Known = PendingEvaluation & { readonly policy: PolicyVersion };
+/** With the prompts of its commit. */
+interface EvaluatedVersion {
+  readonly policy: PolicyVersion;
+  readonly prompts?: Prompts | undefined;
+}
 type Entry = EvalSpec['environments'][number];
 
 /**
@@ -170,10 +178,11 @@ export class OnlineEvals {
 
   async #evaluate(key: string, pending: PendingEvaluation, entry: Entry): Promise<void> {
     const { turns } = this.#options;
-    const policy = pending.policy ?? (await this.#versionOf(pending.step, entry.name));
+    const { policy } = pending;
+    const found = policy === null ? await this.#versionOf(pending.step, entry.name) : { policy };
     if (this.#left.has(key)) return;
-    if (policy === 'recorded') return void this.#pending.delete(key);
-    const known = { ...pending, policy };
+    if (found === 'recorded') return void this.#pending.delete(key);
+    const known: Known = { ...pending, ...found };
     this.#pending.set(key, known);
     if (this.#when === 'defer') {
       if (!this.#isLastStepMade) await condition(() => this.#isLastStepMade || this.#left.has(key));
@@ -193,12 +202,12 @@ export class OnlineEvals {
   async #carryOut(key: string, pending: Known, entry: Entry, costOf: () => Record<string, number>): Promise<void> {
     if (this.#left.has(key)) return;
     const { run, spec, desk } = this.#options;
-    const { policy, step } = pending;
+    const { policy, step, prompts } = pending;
     const version = versionName(policy);
     const [holder] = this.#workflowsOf(pending) as [string];
     const summary = `${version} on ${entry.name}`;
-    const sampling = awaitedLater(this.#ended(entry, policy, 'sampled'));
-    const alsoGreedy = isGreedy(spec, entry) ? null : awaitedLater(this.#ended(entry, policy, 'greedy'));
+    const sampling = awaitedLater(this.#ended(entry, { policy, prompts }, 'sampled'));
+    const alsoGreedy = isGreedy(spec, entry) ? null : awaitedLater(this.#ended(entry, { policy, prompts }, 'greedy'));
     const [sampled, greedy] = await desk.waitFor(`eval ${summary}`, Promise.all([sampling, alsoGreedy]));
     const cost = costOf();
     if (this.#left.has(key)) return;
@@ -247,20 +256,22 @@ export class OnlineEvals {
   }
 
   /** Of a step that an execution before this one may have evaluated: then nothing is left to do. */
-  async #versionOf(step: number, environment: string): Promise<PolicyVersion | 'recorded'> {
-    const { run, publishing } = this.#options;
+  async #versionOf(step: number, environment: string): Promise<EvaluatedVersion | 'recorded'> {
+    const { run, spec, publishing } = this.#options;
     const replaced = await publishing.of(step);
-    if (replaced?.replay) return replaced;
+    if (replaced?.replay && spec.gepa === undefined) return { policy: replaced };
     const summary = `v${step} on ${environment}`;
     const found = await opening.findEvaluation.executeWithOptions({ summary }, [{ run, step, environment }]);
-    return found.isRecorded ? 'recorded' : found.policy;
+    const prompts = found.prompts ? { prompts: found.prompts } : {};
+    if (replaced?.replay) return { policy: replaced, ...prompts };
+    return found.isRecorded ? 'recorded' : { policy: found.policy, ...prompts };
   }
 
   /** The end of a child: of one that we begin, or of one that was begun before and tells us. */
-  async #ended(entry: Entry, policy: PolicyVersion, variant: EvaluationVariant): Promise<EvaluationResult> {
+  async #ended(entry: Entry, version: EvaluatedVersion, variant: EvaluationVariant): Promise<EvaluationResult> {
     const { run, spec } = this.#options;
     const notify = { workflowId: workflowInfo().workflowId };
-    const { workflowId, input } = onlineEvaluation({ run, spec, policy }, entry, variant, notify);
+    const { workflowId, input } = onlineEvaluation({ run, spec, ...version }, entry, variant, notify);
     for (;;) {
       const child = await this.#startChild(workflowId, input);
       const isNoticed = (): boolean => this.#notices.has(workflowId);
@@ -339,10 +350,4 @@ class EvaluationFailed extends Error {}
 
 function secondsSince(time: string): number {
   return (Date.now() - Date.parse(time)) / 1000;
-}
-
-function rootOf(error: unknown): Error {
-  let root = error instanceof Error ? error : new Error(String(error));
-  while (root.cause instanceof Error) root = root.cause;
-  return root;
 }

@@ -1,7 +1,9 @@
 import {
   ApplicationFailure,
   CancellationScope,
+  ContinueAsNew,
   continueAsNew,
+  getExternalWorkflowHandle,
   isCancellation,
   workflowInfo,
   allHandlersFinished,
@@ -14,11 +16,13 @@ import type {
   PromptFileInput,
   PromptSearchHandle,
   PromptSearchInput,
+  PromptSearchNotice,
   PromptSearchResult,
 } from '../core/gepa/prompt-search.ts';
 import { historyEventsMax } from '../core/limits.ts';
 import { evaluationDesk, promptSittings } from './activity-options.ts';
 import { type KnownSearch, PromptDesk, type PromptDeskState } from './prompt-desk.ts';
+import { rootOf } from './root-of.ts';
 
 /** All that continue-as-new carries: scores and names of texts; what was said lies in the store. */
 export interface CarriedPromptSearch {
@@ -27,6 +31,7 @@ export interface CarriedPromptSearch {
   readonly desk: PromptDeskState;
   /** ms since the epoch. */
   readonly startedAt: number;
+  readonly notify?: PromptSearchInput['notify'];
 }
 
 /**
@@ -35,6 +40,28 @@ export interface CarriedPromptSearch {
  * whatever is killed, the search comes out the same and nothing is paid for twice.
  */
 export async function optimizePrompt(
+  given: string | PromptFileInput | PromptSearchInput | CarriedPromptSearch,
+): Promise<PromptSearchResult> {
+  const { notify } = notified(given);
+  if (notify === undefined) return search(given);
+  const { workflowId } = workflowInfo();
+  const tell = (notice: PromptSearchNotice): Promise<void> =>
+    getExternalWorkflowHandle(notify.workflowId)
+      .signal(notify.signal, notice)
+      .catch(() => undefined); // a run that has ended need not hear of it: what was found lies in the store
+  try {
+    const result = await search(given);
+    await tell({ workflowId, result });
+    return result;
+  } catch (error) {
+    if (error instanceof ContinueAsNew) throw error;
+    const failed = isCancellation(error) ? 'it was cancelled' : rootOf(error).message;
+    await CancellationScope.nonCancellable(() => tell({ workflowId, failed }));
+    throw error;
+  }
+}
+
+async function search(
   given: string | PromptFileInput | PromptSearchInput | CarriedPromptSearch,
 ): Promise<PromptSearchResult> {
   let sitting: CancellationScope | null = null;
@@ -56,7 +83,7 @@ export async function optimizePrompt(
       if (isHistoryLong()) {
         await writing.done();
         await condition(allHandlersFinished);
-        await continueAsNew<typeof optimizePrompt>({ handle, state, desk: desk.state, startedAt });
+        await continueAsNew<typeof optimizePrompt>({ handle, state, desk: desk.state, startedAt, ...notified(given) });
       }
     }
   } catch (error) {
@@ -116,6 +143,10 @@ export async function optimizePrompt(
     desk.is('finished');
     return closed;
   }
+}
+
+function notified(given: Parameters<typeof optimizePrompt>[0]): Pick<CarriedPromptSearch, 'notify'> {
+  return typeof given === 'object' && 'notify' in given && given.notify ? { notify: given.notify } : {};
 }
 
 async function open(

@@ -4,6 +4,14 @@ import type { Overrides, PolicyVersion, RunHandle, RunState } from '../core/rl/r
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { CollectedStep } from './collect-step.ts';
 
+/** What a state says of prompts and of the branches that look for better ones. */
+type StateOfBranches = Pick<RunState, 'prompts' | 'offeredPrompts' | 'pendingBranches'>;
+
+export function withoutBranches(state: RunState): Omit<RunState, keyof StateOfBranches> {
+  const { prompts: _, offeredPrompts: __, pendingBranches: ___, ...rest } = state;
+  return rest;
+}
+
 /** Of v0. */
 export function firstState(made: {
   readonly run: RunHandle;
@@ -11,8 +19,9 @@ export function firstState(made: {
   readonly policy: PolicyVersion;
   readonly overrides: Overrides;
   readonly pendingEvals: readonly number[];
+  readonly branches: StateOfBranches;
 }): RunState {
-  const { run, spec, policy, overrides, pendingEvals } = made;
+  const { run, spec, policy, overrides, pendingEvals, branches } = made;
   return {
     schemaVersion: 1,
     lineage: run.lineage,
@@ -24,6 +33,7 @@ export function firstState(made: {
     surplus: [],
     overrides,
     pendingEvals,
+    ...branches,
   };
 }
 
@@ -38,10 +48,11 @@ export function stateAfter(
     readonly metrics: Readonly<Record<string, number>>;
     readonly overrides: Overrides;
     readonly pendingEvals: readonly number[];
+    readonly branches: StateOfBranches;
   },
 ): RunState {
   const { kl } = made.spec;
-  const { policy, collected, overrides, pendingEvals } = made;
+  const { policy, collected, overrides, pendingEvals, branches } = made;
   const step = before.step + 1;
   const renewsReference = kl.refSyncSteps !== null && step % kl.refSyncSteps === 0;
   const measuredKl = made.metrics['kl_divergence'] ?? 0;
@@ -56,5 +67,6 @@ export function stateAfter(
     surplus: collected.surplus,
     overrides,
     pendingEvals,
+    ...branches,
   };
 }

@@ -19,12 +19,13 @@ import {
   upgradedLine,
 } from './lines.ts';
 import { OnlineEvals } from './online-evals.ts';
+import { PromptBranches } from './prompt-branches.ts';
 import { Publishing } from './publishing.ts';
 import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
 import { ServerTurns } from './server-turns.ts';
 import { committedMetrics, trainFigures } from './step-metrics.ts';
-import { firstState, stateAfter } from './run-states.ts';
+import { firstState, stateAfter, withoutBranches } from './run-states.ts';
 import { stepOutcomes } from './step-outcomes.ts';
 import { TrainerHold } from './trainer-hold.ts';
 
@@ -94,6 +95,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   const publishing = new Publishing(run, desk, hold, tellRecovery);
   const turns = new ServerTurns();
   const evals = new OnlineEvals({ run, spec, desk, publishing, turns, done: carried?.evals ?? [] });
+  const branches = new PromptBranches({ run, spec, desk, publishing, turns, state: start?.state });
   /** The step in training, and rollouts asked for it meanwhile: a recovery needs none. */
   let inTraining = 0;
   let regenerated = 0;
@@ -117,6 +119,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   evals.resume(carried?.evaluating ?? []);
   broadcast = awaitedLater(broadcastWeights(state.policy));
   if (!carried || carried.rewind) for (const step of state.pendingEvals) evals.evaluate(step);
+
+  branches.goOn(state.pendingBranches ?? []);
 
   while (state.step < desk.lastStep) {
     await desk.untilResumed().catch(orRewind);
@@ -155,6 +159,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       metrics: trained.metrics,
       overrides: desk.overrides,
       pendingEvals: isEvalDue ? [...evals.pendingSteps, step] : evals.pendingSteps,
+      branches: branches.toCommit(step),
     });
     const committed = await local.commitStep({
       run,
@@ -182,6 +187,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     desk.tell('step', step, stepLine(step, desk.maxSteps, figures), figures);
     if (trained.snapshot) sealing = sealInTurn(step);
     if (isEvalDue) evals.evaluate(step);
+    branches.begin(step);
   }
   return finish();
 
@@ -191,7 +197,10 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     if (step <= inTraining) regenerated += spec.batchSize;
     const newestPolicy = () => served;
     return awaitedLater(
-      broadcast.then(() => collectStep(desk, { run, spec, datasets, step, curriculum, surplus, newestPolicy, turns })),
+      broadcast.then(() => {
+        const prompts = branches.inUse;
+        return collectStep(desk, { run, spec, datasets, step, curriculum, surplus, newestPolicy, turns, prompts });
+      }),
     );
   }
 
@@ -268,7 +277,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function publishWhatWasCutOff(): Promise<void> {
     // Groups of a step are collected once a version this near is served: older ones were in the store, and may be gone.
     const oldest = state.step - spec.maxAsyncLevel - 1;
-    const pending = state.pendingEvals.filter((step) => step >= oldest && step < state.step);
+    const due = [...state.pendingEvals, ...(state.pendingBranches ?? []).map(({ step }) => step)];
+    const pending = [...new Set(due)].filter((step) => step >= oldest && step < state.step);
     const steps = [...pending.toSorted((a, b) => a - b), state.step];
     for (const policy of await local.findUnpublished({ run, steps })) {
       replaceVersion(policy, await publishing.publish(policy, null));
@@ -282,7 +292,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       `broadcast ${summary}`,
       turns.shared(() => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }])),
     );
-    served = policy;
+    served = branches.served = policy;
     if (canaryDifference !== null && !(canaryDifference <= canaryDifferenceMax)) {
       desk.pause(
         `canary: the logprobs of ${versionName(policy)} at ${servers} are up to ${canaryDifference.toExponential(1)} off the trainer's, expected ${canaryDifferenceMax} at most. It samples from other weights than are trained: restart it, or look at its log; then resume.`,
@@ -309,7 +319,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   }
 
   async function saveCheckpoint(step: number): Promise<void> {
-    const pinned = [state.reference.step, ...evals.pendingSteps];
+    const pinned = [state.reference.step, ...evals.pendingSteps, ...branches.pendingSteps];
     const { kept } = await orchestrator.saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
       { run, step, pinned, ...(desk.rewind === null ? {} : { keepsAll: true }) },
     ]);
@@ -339,6 +349,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       policy: warm.policy,
       overrides: desk.overrides,
       pendingEvals: evals.isDue(0) ? [0] : [],
+      branches: branches.toCommit(0),
     });
     const metrics = { ...(warm.loss === null ? {} : { 'sft/loss': warm.loss }), ...account.take() };
     const outcomes = stepOutcomes(0, []);
@@ -378,14 +389,14 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await beside.finish();
     await condition(allHandlersFinished);
     const { rewind } = desk;
-    if (rewind !== null) await evals.leaveBehind(rewind.step);
+    if (rewind !== null) await Promise.all([evals.leaveBehind(rewind.step), branches.leave()]);
     const { handle, datasets, warnings, hasSearchAttributes } = opened;
     return continueAsNew<typeof trainRun>({
       continued: {
         ...(rewind === null ? {} : { rewind }),
         typed: before.typed,
         opened: { handle, datasets, warnings, hasSearchAttributes, weightsAreGone: false },
-        state: { ...state, overrides: desk.overrides },
+        state: { ...withoutBranches(state), ...branches.toCommit(), overrides: desk.overrides },
         parent,
         desk: desk.carry(),
         account: account.carry(),
@@ -399,6 +410,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function finish(): Promise<RunSummary> {
     desk.at('finishing', state.step, state.policy);
     await broadcast.catch(orRewind);
+    await branches.leave();
     hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
     await Promise.race([evals.finish(), condition(() => desk.rewind !== null)]);

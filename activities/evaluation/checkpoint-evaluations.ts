@@ -7,7 +7,7 @@ import { selectSteps, type StepChoice } from '../../core/eval/select-steps.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout, lineageOf } from '../../core/layout.ts';
 import { versionName } from '../../core/names.ts';
-import type { PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
+import type { PolicyVersion, Prompts, RunHandle } from '../../core/rl/run-state.ts';
 import type { JsonValue, RunSpec } from '../../core/spec/run-spec.ts';
 import { sealedFor } from '../checkpoints.ts';
 import { storedSpec } from '../fork-run.ts';
@@ -49,6 +49,8 @@ interface SealedVersion {
   readonly step: number;
   readonly policy: PolicyVersion;
   readonly handle: RunHandle;
+  /** In use at its commit. */
+  readonly prompts: Prompts | undefined;
 }
 
 /** One evaluation for each chosen checkpoint and environment, each at a place of its own in the run's folder. */
@@ -84,19 +86,24 @@ async function sealedVersions(place: RunPlace): Promise<SealedVersion[]> {
   const versions = new Map<number, SealedVersion>();
   for (const sealed of await sealedFor({ ...place, lineage })) {
     const { commit } = await requireCommit({ ...place, lineage: sealed.lineage }, sealed.step);
-    const { policy, spec, step } = commit;
+    const { policy, spec, step, state } = commit;
     if (spec === undefined) {
       throw new RatchetError(
         'Unsupported',
         `${place.name} was begun by a version of Ratchet whose commits do not name their settings; train it once more, and evaluate a later step.`,
       );
     }
-    versions.set(step, { step, policy, handle: { ...place, lineage: lineageOf(policy.weights), spec, attempt: 1 } });
+    const handle = { ...place, lineage: lineageOf(policy.weights), spec, attempt: 1 };
+    versions.set(step, { step, policy, handle, prompts: state.prompts });
   }
   return [...versions.values()].sort((a, b) => a.step - b.step);
 }
 
-function own({ step, policy, handle }: SealedVersion, spec: RunSpec, settings: OwnSettings): CheckpointEvaluation[] {
+function own(
+  { step, policy, handle, prompts }: SealedVersion,
+  spec: RunSpec,
+  settings: OwnSettings,
+): CheckpointEvaluation[] {
   const { numExamples, rolloutsPerExample, sampling } = settings;
   const isAsTheRun = numExamples === undefined && rolloutsPerExample === undefined && sampling === undefined;
   if (spec.eval === null) {
@@ -113,7 +120,7 @@ function own({ step, policy, handle }: SealedVersion, spec: RunSpec, settings: O
       rolloutsPerExample: rolloutsPerExample ?? entry.rolloutsPerExample,
       sampling: sampling === undefined ? entry.sampling : samplingOver(usual, sampling),
     };
-    const { workflowId, input } = onlineEvaluation({ run: handle, spec, policy }, changed, 'sampled', null);
+    const { workflowId, input } = onlineEvaluation({ run: handle, spec, policy, prompts }, changed, 'sampled', null);
     const name = `${entry.name}.${nameOf(policy)}`;
     if (isAsTheRun) return { step, environment: entry.name, name, input, online: workflowId };
     return { step, environment: entry.name, name, input: atOwnPlace(input, handle, policy), online: null };

@@ -8,6 +8,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { groupsJudgedAtOnce } from '../../core/limits.ts';
 import { resultRow } from '../../core/rl/results.ts';
 import { isRewardedOutcome, type Rollout } from '../../core/rl/rollout.ts';
+import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
 import { environments as allEnvironments } from '../../backends/environments/index.ts';
 import { failedRollout } from '../../backends/environments/score.ts';
 import { scoreGroup } from '../../backends/environments/score-group.ts';
@@ -94,6 +95,8 @@ class ChunkWork {
     const { input } = await storedEvaluation(handle);
     const { environments = allEnvironments } = dependencies;
     const environment = await environments.open(input.environment);
+    const { systemPrompt: ref } = input;
+    const systemPrompt = ref && Buffer.from(await store.get(ref)).toString('utf8');
     const scored = await scoredExamples(store, handle, chunk);
     // What was scored with the others of its example counts with them alone: of earlier attempts, whole examples.
     const playedBelow = isByGroups(input, environment) ? `${own}groups/` : evaluationKeys.chunk(handle.place, chunk);
@@ -103,7 +106,20 @@ class ChunkWork {
       store.list(own).then((keys) => Part.open<ScoredExample>(store, `${own}rows_`, keys)),
     ]);
     return new ChunkWork(
-      { dependencies, environments, handle, chunk, store, input, environment, journal, failures, rows, cancelled },
+      {
+        dependencies,
+        environments,
+        handle,
+        chunk,
+        store,
+        input,
+        environment,
+        systemPrompt,
+        journal,
+        failures,
+        rows,
+        cancelled,
+      },
       scored,
     );
   }
@@ -152,6 +168,7 @@ class ChunkWork {
           place,
           together: together(place),
           attemptsMax: input.maxRetries + 1,
+          systemPrompt: this.#options.systemPrompt,
           signal: stop,
           ...player(place),
         });
@@ -238,10 +255,10 @@ class ChunkWork {
   }
 
   async #scoreAll(groups: readonly number[], signal: AbortSignal): Promise<void> {
-    const { environment, handle, input, journal, failures, rows } = this.#options;
+    const { environment, systemPrompt, handle, input, journal, failures, rows } = this.#options;
     const exampleAt = exampleOrder(environment.evalDataset.length, input.shuffleSeed, input.skipExamples);
     await mapAtOnce(groups, groupsJudgedAtOnce, async (group) => {
-      const example = environment.evalDataset.at(exampleAt(group));
+      const example = withSystemPrompt(environment.evalDataset.at(exampleAt(group)), systemPrompt);
       const members = membersOf(group, handle.rolloutsPerExample, [...journal.of(group), ...failures.of(group)]);
       const around = { timeoutMs: input.standstillS * 1000, dataset: 'evalDataset', signal } as const;
       const scored = input.independentScoring
@@ -289,6 +306,8 @@ interface Opened extends EvaluateChunkInput {
   readonly store: Store;
   readonly input: Awaited<ReturnType<typeof storedEvaluation>>['input'];
   readonly environment: Environment;
+  /** In place of the environment's own. */
+  readonly systemPrompt: string | undefined;
   /** Rollouts that carry a reward, of all attempts; and those of this attempt that do not. */
   readonly journal: RolloutJournal;
   readonly failures: RolloutJournal;

@@ -12,7 +12,7 @@ import type {
 import { next, settle } from '../../core/gepa/search.ts';
 import type { SearchAnswer, SearchRequest, SearchState, Texts } from '../../core/gepa/search-state.ts';
 import { sittingAnswersMax, sittingDrainMs, sittingMs, sittingRequestsLong } from '../../core/limits.ts';
-import type { EvaluateDependencies } from '../evaluation/evaluated-policy.ts';
+import { type EvaluateDependencies, keepVersion } from '../evaluation/evaluated-policy.ts';
 import { isShutdown, withHeartbeat } from '../heartbeat.ts';
 import { OpenedSearch } from './opened-search.ts';
 import { storedSearch } from './search-store.ts';
@@ -44,7 +44,12 @@ export const createHoldSitting =
         setMaxListeners(0, broken.signal); // every rollout listens
         const search = await OpenedSearch.open(dependencies, handle, broken.signal);
         sitting = new OpenSitting(search, state);
-        return sitting.finish(cancelled, broken);
+        const kept = await keepVersion(dependencies, handle.place.prefix, search);
+        try {
+          return await sitting.finish(cancelled, broken);
+        } finally {
+          await kept.release();
+        }
       },
       () => sitting && { ...sitting.progress(), begunAt },
     );

@@ -1,5 +1,5 @@
 import type { Example } from '../../core/rl/rollout.ts';
-import { drawExamples } from '../../core/gepa/examples.ts';
+import { drawExamples, shrunkTo } from '../../core/gepa/examples.ts';
 import { classicSettings, defaultSettings, leastBudget } from '../../core/gepa/settings.ts';
 import {
   type ExampleRef,
@@ -76,7 +76,7 @@ export const createOpenPromptSearch =
         reflectionModel: input.reflection.model,
         settings,
         start,
-        numTest: stored.test.length,
+        numTest: input.isBranch === true ? 0 : stored.test.length,
         folder: `${showStoreUri(store.uri)}${results.prefix}`.replace(/\/$/, ''),
         warnings,
       };
@@ -86,20 +86,21 @@ async function drawSearch(
   { codeVersion, environments }: Required<OpenDependencies>,
   input: PromptSearchInput,
 ): Promise<StoredPromptSearch> {
-  const { seed, numTrain, numVal, numTest, maxCalls, minibatchSize, perfectScore, isClassic } = input;
+  const { seed, numTrain, numVal, numTest, maxCalls, minibatchSize, perfectScore, isClassic, isBranch = false } = input;
   const opened = await Promise.all(input.environments.map((entry) => environments.open(entry)));
   const sizes = opened.map(({ dataset, evalDataset }) => ({
     dataset: dataset.length,
-    evalDataset: evalDataset.length,
+    evalDataset: isBranch ? 0 : evalDataset.length,
   }));
-  const drawn = drawExamples(sizes, { seed, train: numTrain, val: numVal, test: numTest });
+  const asked = { train: numTrain, val: numVal, test: numTest };
+  const drawn = drawExamples(sizes, { seed, ...(isBranch ? shrunkTo(sizes[0]!.dataset, asked) : asked) });
   requireExamples(drawn.train, 'to reflect on', input);
   requireExamples(drawn.val, 'to choose by', input);
   const sized = { trainSize: drawn.train.length, valSize: drawn.val.length };
   const least = leastBudget({ ...sized, minibatchSize });
   if (maxCalls < least.calls && !input.isSmallBudgetMeant) throw tooSmallBudget(maxCalls, least.arithmetic);
   const settingsOf = isClassic ? classicSettings : defaultSettings;
-  const startTexts = { [systemPrompt]: input.initialPrompt ?? ownPrompt(opened, drawn.train) };
+  const startTexts = { [systemPrompt]: await startTextOf(input, opened, drawn.train) };
   return {
     schemaVersion: 1,
     input,
@@ -111,6 +112,15 @@ async function drawSearch(
     openedAt: new Date().toISOString(),
     codeVersion,
   };
+}
+
+async function startTextOf(
+  { startPrompt, initialPrompt, results }: PromptSearchInput,
+  opened: readonly Environment[],
+  train: readonly ExampleRef[],
+): Promise<string> {
+  if (startPrompt) return Buffer.from(await storeOf(results).get(startPrompt)).toString('utf8');
+  return initialPrompt ?? ownPrompt(opened, train);
 }
 
 /** The system prompt that its examples begin with; of several environments the first that has one. */
@@ -137,7 +147,8 @@ function warningsOf(
 ): string[] {
   const fewer = (asked: number, there: number, what: string) =>
     asked > there ? [`there are ${there} examples ${what}, not ${asked}: all are taken`] : [];
-  const together = opened.filter(({ evalDataset }) => evalDataset.length === 0).map(({ name }) => name);
+  const together =
+    input.isBranch === true ? [] : opened.filter(({ evalDataset }) => evalDataset.length === 0).map(({ name }) => name);
   return [
     ...fewer(input.numTrain, trainSize, 'to reflect on'),
     ...fewer(input.numVal, valSize, 'to choose by'),

@@ -1,10 +1,16 @@
 import { randomUUID } from 'node:crypto';
-import type { ExampleRef, PromptSearchHandle, StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
+import type {
+  ExampleRef,
+  PromptSearchHandle,
+  PromptSearchInput,
+  StoredPromptSearch,
+} from '../../core/gepa/prompt-search.ts';
 import { extractText, reflectionTemplate, renderReflection } from '../../core/gepa/reflection-prompt.ts';
 import type { EvaluateRequest, ReflectRequest, SearchAnswer, Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { inferenceTimeoutDefaultS } from '../../core/limits.ts';
 import type { Rollout } from '../../core/rl/rollout.ts';
+import type { PolicyVersion } from '../../core/rl/run-state.ts';
 import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
 import { scoreGroup } from '../../backends/environments/score-group.ts';
@@ -34,6 +40,8 @@ export interface RequestAccount {
  * request's own id, before its answer is given; asked once more, what lies there is the answer.
  */
 export class OpenedSearch {
+  /** Whose prompt is searched. */
+  readonly model: PromptSearchInput['model'];
   readonly account: RequestAccount = { adopted: 0, failed: 0, firstFailure: null };
   readonly #handle: PromptSearchHandle;
   readonly #stored: StoredPromptSearch;
@@ -57,6 +65,7 @@ export class OpenedSearch {
   ) {
     const { environments = allEnvironments, endpoint = sharedEndpoint } = dependencies;
     const { handle, stored, journal, signal } = opened;
+    this.model = stored.input.model;
     this.#handle = handle;
     this.#stored = stored;
     this.#journal = journal;
@@ -71,8 +80,13 @@ export class OpenedSearch {
     dependencies: EvaluateDependencies,
     handle: PromptSearchHandle,
     signal: AbortSignal,
+    /** In place of the one that the search was begun with. */
+    policy?: PolicyVersion,
   ): Promise<OpenedSearch> {
-    const stored = await storedSearch(handle);
+    const found = await storedSearch(handle);
+    const { model } = found.input;
+    const isOther = policy !== undefined && model.kind === 'version';
+    const stored = isOther ? { ...found, input: { ...found.input, model: { ...model, policy } } } : found;
     const { input } = stored;
     const players = await Promise.all(
       input.environments.map((environment) => openPromptPlayer(dependencies, { input, environment, signal })),
@@ -95,7 +109,7 @@ export class OpenedSearch {
   /** Plays and scores examples under some texts. `id` names what is asked: asked once more, what lies in the store is not played again. */
   async score(asked: Asked): Promise<readonly ScoredRow[]> {
     const { id, texts, examples } = asked;
-    const prompt = Object.values(this.#journal.texts(texts)).join('\n\n');
+    const prompt = texts === null ? undefined : Object.values(this.#journal.texts(texts)).join('\n\n');
     const scored = await allOrFirstFailure(
       examples.map(async (example, index): Promise<ScoredRow> => {
         const before = this.#journal.rowOf(id, index);
@@ -203,7 +217,8 @@ export class OpenedSearch {
 /** Examples that are to be scored under some texts. */
 export interface Asked {
   readonly id: string;
-  readonly texts: Texts;
+  /** null: each example's own system prompt. */
+  readonly texts: Texts | null;
   readonly examples: readonly ExampleRef[];
   /** Whether a reflection may ask for what was said. */
   readonly keepsTraces: boolean;
@@ -213,7 +228,7 @@ interface AskedRow {
   readonly asked: Asked;
   readonly index: number;
   readonly example: ExampleRef;
-  readonly prompt: string;
+  readonly prompt: string | undefined;
   /** What an earlier attempt had of it. */
   readonly before: PlayedRow | undefined;
 }

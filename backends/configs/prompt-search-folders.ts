@@ -91,6 +91,7 @@ export function differencesOfSearches(before: PromptSearchInput, now: Omit<Promp
     'seed',
     'isClassic',
     'initialPrompt',
+    'startPrompt',
   ];
   return decide.filter((key) => canonical(before[key]) !== canonical(now[key]));
 }

@@ -77,7 +77,7 @@ function liveNameOf(written: string): keyof typeof liveSettings | null {
 type Argument = [string | Record<string, number> | null];
 
 /** Sends an update and prints what the run says it did. */
-async function tell(run: string, update: string, args: Argument): Promise<void> {
+export async function tell(run: string, update: string, args: Argument): Promise<void> {
   const answer = await withTemporal(async (client) => {
     const handle = await findRun(client, run);
     try {

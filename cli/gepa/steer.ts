@@ -4,6 +4,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { readCount } from '../read-count.ts';
 import { rootMessage } from '../root-message.ts';
 import { withTemporal } from '../with-temporal.ts';
+import { tell } from '../commands/steer.ts';
 
 export const stopCommand = new Command('stop')
   .description('end a search: what is under way is finished, and the best prompt is validated')
@@ -22,6 +23,20 @@ export const raiseCommand = new Command('raise')
       handle.executeUpdate<string, [number]>('raise-budget', { args: [maxCalls] });
     say(await withTemporal((client) => update(client, search, raise)));
   });
+
+const onEnvironment = ['--env <name>', 'the environment, where the run has several'] as const;
+
+export const branchCommand = new Command('branch')
+  .description('let a running run look for a better system prompt beside its training, as its [gepa] says')
+  .argument('<run>')
+  .option(...onEnvironment)
+  .action((run: string, { env = null }: { env?: string | null }) => tell(run, 'gepa-branch', [env]));
+
+export const adoptCommand = new Command('adopt')
+  .description('take the prompt that a branch of a running run found, for groups that are leased from its next step on')
+  .argument('<run>')
+  .option(...onEnvironment)
+  .action((run: string, { env = null }: { env?: string | null }) => tell(run, 'adopt-prompt', [env]));
 
 async function update(
   client: Client,

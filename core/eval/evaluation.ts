@@ -83,6 +83,8 @@ export interface EvaluationInput {
   readonly maxRetries: number;
   /** Seconds without any rollout coming to its end after which what is left is given up as `timeout`. */
   readonly standstillS: number;
+  /** In place of the environment's own; it lies where the results go. */
+  readonly systemPrompt?: ObjectRef | undefined;
   readonly results: EvaluationPlace;
   /** Goes into every row, below `ratchet`. */
   readonly about?: Readonly<Record<string, JsonValue>> | undefined;

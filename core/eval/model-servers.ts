@@ -105,7 +105,7 @@ function serverOf(
 }
 
 /** The key of a known API; none for a server of this machine or of the local network, and for one that nobody knows. */
-function usualKey(url: string): string | null {
+export function usualKey(url: string): string | null {
   const { host } = new URL(url);
   const known = Object.values(knownProviders).find((provider) => new URL(provider.url).host === host);
   return known?.key ?? null;

@@ -1,7 +1,7 @@
 import { generateSittingsMax, rolloutAttemptsMax } from '../limits.ts';
 import { layout, lineageOf } from '../layout.ts';
 import { evaluationEndedSignalName, evaluationWorkflowId } from '../names.ts';
-import type { Overrides, PolicyVersion, RunHandle } from '../rl/run-state.ts';
+import type { Overrides, PolicyVersion, Prompts, RunHandle } from '../rl/run-state.ts';
 import type { EvalSpec, RunSpec } from '../spec/run-spec.ts';
 import type { EvaluationInput } from './evaluation.ts';
 
@@ -33,7 +33,18 @@ export function isGreedy(spec: RunSpec, entry: Entry): boolean {
 
 /** One version on one environment, as the workflow `evaluate` takes it. */
 export function onlineEvaluation(
-  { run, spec, policy }: { readonly run: RunHandle; readonly spec: RunSpec; readonly policy: PolicyVersion },
+  {
+    run,
+    spec,
+    policy,
+    prompts = {},
+  }: {
+    readonly run: RunHandle;
+    readonly spec: RunSpec;
+    readonly policy: PolicyVersion;
+    /** Of the version's commit. */
+    readonly prompts?: Prompts | undefined;
+  },
   entry: Entry,
   variant: EvaluationVariant,
   notify: { readonly workflowId: string } | null,
@@ -43,6 +54,7 @@ export function onlineEvaluation(
   const { id, name, args, sha256, python, variables, limits, agent, skipFirst } = entry;
   const lineage = lineageOf(policy.weights);
   const { step, replay = 0 } = policy;
+  const prompt = isTrainedOn(spec, entry) ? prompts[name]?.ref : undefined;
   const suffix = isSampled ? '' : variant;
   const prefix = layout.evaluation(lineage, name, run.name, step, { replay, variant: suffix });
   return {
@@ -66,7 +78,8 @@ export function onlineEvaluation(
       maxRetries: rolloutAttemptsMax - 1,
       standstillS: generateSittingsMax * spec.generationTimeoutS,
       results: { store: run.store, name: run.name, prefix },
-      about: { step },
+      ...(prompt ? { systemPrompt: prompt } : {}),
+      about: { step, ...(prompt ? { prompt: prompt.sha256 } : {}) },
       ...(notify ? { notify: { ...notify, signal: evaluationEndedSignalName } } : {}),
     },
   };
@@ -74,4 +87,9 @@ export function onlineEvaluation(
 
 function samplingOf(spec: RunSpec, entry: Entry): RunSpec['sampling'] {
   return entry.sampling ?? spec.eval?.sampling ?? spec.sampling;
+}
+
+/** A prompt was found for the environment that has this name in training; another one of that name has its own. */
+function isTrainedOn({ environments }: RunSpec, { id, name }: Entry): boolean {
+  return environments.some((trained) => trained.name === name && trained.id === id);
 }

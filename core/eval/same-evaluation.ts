@@ -10,6 +10,7 @@ const identity: Readonly<Record<string, (input: EvaluationInput) => unknown>> = 
   sampling_args: ({ model }) => samplingOf(model),
   rollouts_per_example: (input) => input.rolloutsPerExample,
   skip_first: (input) => input.skipExamples ?? 0,
+  system_prompt: ({ systemPrompt }) => systemPrompt?.sha256 ?? null,
   shuffle_seed: (input) => input.shuffleSeed,
   independent_scoring: (input) => input.independentScoring,
   seed: (input) => (input.model.kind === 'version' ? input.seed : null),

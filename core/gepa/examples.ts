@@ -52,6 +52,17 @@ export function drawExamples(
   };
 }
 
+/** Of a small dataset each kind gets its share, one example at least. */
+export function shrunkTo(
+  size: number,
+  asked: { readonly train: number; readonly val: number; readonly test: number },
+): typeof asked {
+  const wanted = asked.train + asked.val + asked.test;
+  if (wanted <= size) return asked;
+  const share = (count: number): number => Math.max(1, Math.floor((count * size) / wanted));
+  return { train: share(asked.train), val: share(asked.val), test: share(asked.test) };
+}
+
 /** Of `count` those of one of several environments; the first get what is left over. −1 stays. */
 function shareOf(count: number, environment: number, environments: number): number {
   if (count < 0) return -1;

@@ -46,6 +46,15 @@ export interface PromptSearchInput {
   readonly savesResults: boolean;
   /** A budget too small to try much is meant. */
   readonly isSmallBudgetMeant: boolean;
+  /**
+   * Of a training run: all examples are drawn apart from those that are trained on, so that held-out ones stay unseen; those to test on are
+   * left to the run, which plays them on the version that it has by then.
+   */
+  readonly isBranch?: boolean | undefined;
+  /** Begun with in place of `initialPrompt`; it lies where the results go. */
+  readonly startPrompt?: ObjectRef | undefined;
+  /** Told of the end by a signal with {@link PromptSearchNotice}. */
+  readonly notify?: { readonly workflowId: string; readonly signal: string } | undefined;
 }
 
 /** A file of prompt optimization; relative paths start in the project's folder. */
@@ -195,4 +204,22 @@ export interface PromptSearchResult {
   readonly stopReason: StopReason;
   readonly comparison: Comparison | null;
   readonly seconds: number;
+}
+
+/** How a search ended, for whoever asked for it. */
+export type PromptSearchNotice = { readonly workflowId: string } & (
+  { readonly result: PromptSearchResult } | { readonly failed: string }
+);
+
+/** The winner of a branch and the prompt in use, once more, on the newest version. */
+export interface PromptTrial {
+  /** Of the winner, in the run's folder. */
+  readonly prompt: ObjectRef;
+  /** That both have a score of. */
+  readonly examples: number;
+  /** Means over them; null where there are none. */
+  readonly before: number | null;
+  readonly after: number | null;
+  /** Mean of the paired differences and its 95 % interval (bootstrap); null where there are no examples. */
+  readonly difference: { readonly mean: number; readonly low: number; readonly high: number } | null;
 }

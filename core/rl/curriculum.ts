@@ -11,6 +11,8 @@ export interface CurriculumState {
   readonly environments: Readonly<Record<string, { readonly epoch: number; readonly cursor: number }>>;
   /** → `Pools`; absent while every example is normal. */
   readonly pools?: ObjectRef;
+  /** Digest of the system prompt under which an environment's examples were sorted; absent: its own. */
+  readonly prompts?: Readonly<Record<string, string>>;
 }
 
 /** How often examples are drawn while their environment's dataset is walked. */

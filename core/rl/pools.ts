@@ -54,6 +54,15 @@ export function sortIntoPools(
   return after;
 }
 
+/** Without those of environments whose prompt is another one by now: their examples have to be judged anew. */
+export function poolsUnder(
+  before: Pools,
+  sortedUnder: Readonly<Record<string, string>>,
+  prompts: Readonly<Record<string, string>>,
+): Pools {
+  return Object.fromEntries(Object.entries(before).filter(([name]) => sortedUnder[name] === prompts[name]));
+}
+
 /** How often an environment's examples are drawn in an epoch: a normal one once, others with their pool's fraction. */
 export function chancesOf(
   pools: Pools,

@@ -193,6 +193,8 @@ export interface GroupLease {
   readonly epoch: number;
   /** The policy version the group starts from. */
   readonly policyStep: number;
+  /** Digest of the system prompt that all of it is played with; absent: the environment's own. */
+  readonly prompt?: string;
 }
 
 export interface ScoredGroup extends GroupLease {

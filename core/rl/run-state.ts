@@ -96,6 +96,23 @@ export interface RewindRequest {
 
 export const nothingAsked: AskedOfRun = { pausedBecause: null, isPausedByPerson: false, overrides: {}, rewind: null };
 
+/** A system prompt in place of an environment's own. */
+export interface PromptRef {
+  /** Its text, named by its content; its sha256 is the digest that rollouts carry. */
+  readonly ref: ObjectRef;
+  /** The step whose version the branch began from that found it. */
+  readonly foundAt: number;
+}
+
+/** By name of the environment; one that is missing has its own. */
+export type Prompts = Readonly<Record<string, PromptRef>>;
+
+/** A search for a better prompt of one environment from one version: due, or under way. */
+export interface PromptBranch {
+  readonly environment: string;
+  readonly step: number;
+}
+
 /**
  * Everything whose absence would make N + N steps differ from 2N. It is snapshotted at the moment step n's groups were
  * collected, never later, so that what is prefetched for step n+1 does not leak into commit n: a resumed run leases the
@@ -116,12 +133,20 @@ export interface RunState {
   readonly overrides: Overrides;
   /** Steps whose evaluation was due and had not been recorded at the commit. */
   readonly pendingEvals: readonly number[];
+  /** What groups are leased with from here on. Absent while every environment has its own. */
+  readonly prompts?: Prompts;
+  /** Winners that wait for somebody's yes; absent where there are none. */
+  readonly offeredPrompts?: Prompts;
+  /** Branches that were due or under way at the commit; absent where there were none. */
+  readonly pendingBranches?: readonly PromptBranch[];
 }
 
 /** What a sampling round's lease writes before anything is generated for it. */
 export interface LeasedGroups {
   readonly policy: PolicyVersion;
   readonly leases: readonly GroupLease[];
+  /** What their environments are played with; a group's own digest is among them. Absent where each has its own prompt. */
+  readonly prompts?: Prompts;
   /** What comes after these groups. Absent in what an older version of Ratchet leased. */
   readonly curriculum?: CurriculumState;
 }

@@ -48,7 +48,9 @@ export function kindOf(text: string, file: string): { readonly kind: ConfigKind;
   const named = isTable(evaluation) && ['id', 'env_id'].find((key) => key in evaluation);
   if (named && !isRun) return { kind: 'eval', why: `[eval] ${named}` };
   const gepa = gepaKeys.find((key) => key in table);
-  if (gepa !== undefined) return { kind: 'gepa', why: isTable(table[gepa]) ? `[${gepa}]` : gepa };
+  // A run may say what branches of it look for.
+  if (gepa !== undefined && !(isRun && gepa === 'gepa'))
+    return { kind: 'gepa', why: isTable(table[gepa]) ? `[${gepa}]` : gepa };
   if (!isRun && environmentsOf(env).some((entry) => 'env_id' in entry)) return { kind: 'gepa', why: '[env] env_id' };
   return { kind: 'run', why: 'no other kind shows' };
 }

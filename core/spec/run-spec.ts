@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { evalMoments, regressionActions } from './eval-words.ts';
 import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
+import { PromptBranchSpec } from './prompt-branch-spec.ts';
 import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 
 /**
@@ -384,6 +385,8 @@ export const RunSpec = z.strictObject({
   /** None only where there is no step to collect rollouts for. */
   environments: z.array(EnvironmentSpec),
   eval: EvalSpec.nullable(),
+  /** Missing = nothing branches off. */
+  gepa: PromptBranchSpec.optional(),
   filter: DifficultyFilterSpec,
   kl: KlSpec,
   /** 0 = on-policy; 1 = groups for step n+1 are generated while step n trains. */
@@ -417,6 +420,7 @@ export type PoolSpec = z.infer<typeof PoolSpec>;
 export type PythonEnvironmentSpec = z.infer<typeof PythonEnvironmentSpec>;
 export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
 export type SamplingSpec = z.infer<typeof SamplingSpec>;
+export type { PromptBranchSpec } from './prompt-branch-spec.ts';
 export type EvalSpec = z.infer<typeof EvalSpec>;
 export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;
 export type RolloutFilterSpec = z.infer<typeof RolloutFilterSpec>;

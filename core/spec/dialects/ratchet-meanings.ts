@@ -178,6 +178,25 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     reasoning_effort: 'the same',
     chat_template_kwargs: 'the same',
   },
+  gepa: {
+    interval: 'steps between branches of the run that look for a better system prompt; none by themselves when missing',
+    at_steps: 'further steps at which one begins',
+    environments: 'whose prompts are looked after; all of `[[env]]` when missing',
+    reflection_model: 'who writes prompts anew, as its server calls it',
+    url: 'of its API: any that answers chat completions',
+    api_key_var: 'the name of the environment variable with its key; the usual one of a known API when missing',
+    max_calls: 'scored rollouts of one branch, never more',
+    num_train: 'examples that are reflected on; of training’s own, as all of a branch are',
+    num_val: 'examples that candidates are chosen by, others than those',
+    num_test:
+      'examples, none of those, on which the winner and the prompt in use are played once more on the newest version',
+    minibatch_size: 'examples of one reflection',
+    perfect_score: 'minibatches whose every reward is at least this are not reflected on',
+    state_columns: 'columns of the rollout’s state that the reflection sees as well',
+    max_concurrent: 'rollouts of a branch at once',
+    adopt:
+      'what becomes of a winner: `never` more than told, `ask` (`ratchet gepa adopt RUN`), or taken `if_better` beyond chance; for groups that are leased after that step',
+  },
   difficulty_filter: {
     enabled: 'whether the bounds below hold; groups whose rewards are all equal are always dropped',
     min_reward_variance: 'population variance of a group’s rewards',

@@ -1,5 +1,6 @@
 import type { KeyPath } from '../positions.ts';
 import type { RatchetConfig } from './ratchet.ts';
+import { branchRelations } from './branch-relations.ts';
 import { inferenceRelations } from './inference-relations.ts';
 import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
 import { evalSampling, writtenPools } from './ratchet-run-spec.ts';
@@ -30,6 +31,7 @@ export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
     ...samplingRelations(config),
     ...ownSamplingRelations(config),
     ...evalRelations(config),
+    ...branchRelations(config),
     ...storeRelations(config),
     ...rolloutRelations(config),
     ...duplicateNames(config.env, ['env']),

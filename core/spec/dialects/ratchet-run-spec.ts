@@ -2,6 +2,7 @@ import type { z } from 'zod';
 import { environmentName } from '../../names.ts';
 import { accessDefaults } from '../model-access-spec.ts';
 import { keyOf } from '../model-access.ts';
+import { usualKey } from '../../eval/model-servers.ts';
 import type {
   DifficultyFilterSpec,
   EnvironmentSpec,
@@ -63,6 +64,7 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
     },
     environments,
     eval: evalSpec(config, environments),
+    ...branchSpec(config, environments),
     filter: filterSpec(config),
     kl: klSpec(config),
     maxAsyncLevel: config.max_async_level,
@@ -342,6 +344,30 @@ function evalSpec(config: RatchetConfig, trained: readonly EnvironmentSpec[]): E
       interval: entry.interval ?? null,
       sampling: entry.sampling === undefined ? null : samplingSpec(evalSampling(config, entry.sampling)),
     })),
+  };
+}
+
+/** Nothing where the run has no branches. */
+function branchSpec({ gepa }: RatchetConfig, trained: readonly EnvironmentSpec[]): Pick<RunSpec, 'gepa'> {
+  if (gepa === undefined) return {};
+  return {
+    gepa: {
+      interval: gepa.interval ?? null,
+      atSteps: [...new Set(gepa.at_steps)].sort((a, b) => a - b),
+      environments: gepa.environments ?? trained.map(({ name }) => name),
+      reflectionModel: gepa.reflection_model,
+      url: gepa.url,
+      apiKeyVar: gepa.api_key_var === undefined ? usualKey(gepa.url) : (keyOf(gepa.api_key_var)?.variable ?? null),
+      maxCalls: gepa.max_calls,
+      numTrain: gepa.num_train,
+      numVal: gepa.num_val,
+      numTest: gepa.num_test,
+      minibatchSize: gepa.minibatch_size,
+      perfectScore: gepa.perfect_score ?? null,
+      stateColumns: gepa.state_columns,
+      maxConcurrent: gepa.max_concurrent,
+      adopt: gepa.adopt,
+    },
   };
 }
 

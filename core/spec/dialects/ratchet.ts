@@ -7,8 +7,8 @@ import {
   rolloutRetriesMax,
 } from '../../limits.ts';
 import { runNamePattern } from '../../names.ts';
-import { evalMoments, regressionActions } from '../eval-words.ts';
-import { headersFromEnv, headerTable, serverUrls, variableName } from '../model-access.ts';
+import { adoptions, evalMoments, regressionActions } from '../eval-words.ts';
+import { baseUrl, headersFromEnv, headerTable, serverUrls, variableName } from '../model-access.ts';
 import {
   anyNumber,
   args,
@@ -246,6 +246,27 @@ export const RatchetConfig = z.strictObject({
       /** Default: the training environments. */
       env: z.array(evalEnvironment).min(1).meta({ expected: 'a list of tables: [[eval.env]]' }).optional(),
       ...later('eval'),
+    })
+    .optional(),
+  /** Branches that look for better system prompts while the run trains. */
+  gepa: z
+    .strictObject({
+      interval: whole(1).optional(),
+      at_steps: z.array(whole(0)).meta({ expected: 'a list of steps such as [50, 100]; 0 = v0' }).default([]),
+      /** Names of [[env]]; all of them when missing. */
+      environments: z.array(environmentLabel()).min(1).meta({ expected: 'a list of names of [[env]]' }).optional(),
+      reflection_model: text(),
+      url: baseUrl(),
+      api_key_var: variableName().optional(),
+      max_calls: whole(1).default(500),
+      num_train: whole(1).default(100),
+      num_val: whole(1).default(50),
+      num_test: whole(2).default(50),
+      minibatch_size: whole(1).default(3),
+      perfect_score: anyNumber().optional(),
+      state_columns: texts().default([]),
+      max_concurrent: whole(1).default(32),
+      adopt: choice(...adoptions).default('ask'),
     })
     .optional(),
   difficulty_filter: z

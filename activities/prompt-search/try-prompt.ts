@@ -1,0 +1,102 @@
+import { bootstrapMean } from '../../core/eval/bootstrap.ts';
+import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
+import {
+  type PromptSearchHandle,
+  type PromptTrial,
+  type StoredPromptSearch,
+  systemPrompt,
+} from '../../core/gepa/prompt-search.ts';
+import type { Texts } from '../../core/gepa/search-state.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { layout } from '../../core/layout.ts';
+import { versionName } from '../../core/names.ts';
+import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
+import { sha256 } from '../../backends/store/file-store.ts';
+import { decodeJson } from '../../backends/store/objects.ts';
+import { type EvaluateDependencies, keepVersion } from '../evaluation/evaluated-policy.ts';
+import { withHeartbeat } from '../heartbeat.ts';
+import { storeOf } from '../run-access.ts';
+import { OpenedSearch } from './opened-search.ts';
+import { searchKeys, textName } from './search-store.ts';
+
+export interface TryPromptInput {
+  /** Where the search lies that found it. */
+  readonly place: EvaluationPlace;
+  /** What it found. */
+  readonly prompt: ObjectRef;
+  /** The newest version. */
+  readonly policy: PolicyVersion;
+}
+
+/**
+ * Plays the winner of a branch and the prompt it began with once more, on another version than the one it was found with and on examples
+ * that the branch has not seen, with the same random numbers. A retry plays only what is missing.
+ */
+export const createTryPrompt =
+  (dependencies: EvaluateDependencies) =>
+  async ({ place, prompt, policy }: TryPromptInput): Promise<PromptTrial> =>
+    withHeartbeat(async (signal) => {
+      const { handle, stored } = await reopened(place);
+      const store = storeOf(place);
+      const text = await store.get(prompt);
+      const kept = await store.put(layout.prompt(prompt.sha256), text);
+      const search = await OpenedSearch.open(dependencies, handle, signal, policy);
+      const held = await keepVersion(dependencies, `${place.prefix}trial`, search);
+      try {
+        const score = async (id: string, texts: Texts | null) => {
+          const asked = { id: `trial.${versionName(policy)}.${id}`, texts, examples: stored.test, keepsTraces: false };
+          return (await search.score(asked)).map(({ reward }) => reward);
+        };
+        const name = textName(Buffer.from(text).toString('utf8'));
+        // An environment's own prompts may differ from example to example.
+        const current = stored.input.startPrompt ? stored.start : null;
+        const [before, after] = await Promise.all([score('current', current), score(name, { [systemPrompt]: name })]);
+        const both = before.flatMap((was, i) => (was === null || after[i] == null ? [] : [{ was, is: after[i] }]));
+        if (both.length === 0) return { prompt: kept, examples: 0, before: null, after: null, difference: null };
+        return {
+          prompt: kept,
+          examples: both.length,
+          before: mean(both.map(({ was }) => was)),
+          after: mean(both.map(({ is }) => is)),
+          difference: bootstrapMean(
+            both.map(({ was, is }) => is - was),
+            { key: [stored.input.seed, 'prompt', name, policy.digest] },
+          ),
+        };
+      } finally {
+        await held.release();
+      }
+    });
+
+/** A search that was opened before, as its activities know it. */
+async function reopened(place: EvaluationPlace): Promise<{ handle: PromptSearchHandle; stored: StoredPromptSearch }> {
+  const store = storeOf(place);
+  const key = searchKeys.search(place);
+  const bytes = await store.read(key);
+  if (!bytes)
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${store.uri}${key} is missing: the branch that found the prompt cannot be told from it.`,
+    );
+  const stored = decodeJson<StoredPromptSearch>(bytes, key);
+  const { input, settings, start, warnings } = stored;
+  return {
+    stored,
+    handle: {
+      place,
+      spec: { key, sha256: sha256(bytes), bytes: bytes.byteLength },
+      environment: input.environments.map(({ name }) => name).join('+'),
+      model: input.model.model,
+      reflectionModel: input.reflection.model,
+      settings,
+      start,
+      numTest: stored.test.length,
+      folder: `${store.uri}${place.prefix}`,
+      warnings,
+    },
+  };
+}
+
+function mean(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}

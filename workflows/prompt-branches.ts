@@ -1,0 +1,361 @@
+import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
+import {
+  ApplicationFailure,
+  CancellationScope,
+  ChildWorkflowCancellationType,
+  condition,
+  getExternalWorkflowHandle,
+  ParentClosePolicy,
+  setHandler,
+  startChild,
+  workflowInfo,
+} from '@temporalio/workflow';
+import { areBranchesDue, promptBranch, verdictOn } from '../core/gepa/branch.ts';
+import type {
+  PromptSearchInput,
+  PromptSearchNotice,
+  PromptSearchResult,
+  PromptTrial,
+} from '../core/gepa/prompt-search.ts';
+import { layout } from '../core/layout.ts';
+import { evaluationLookAgainMs } from '../core/limits.ts';
+import { versionName } from '../core/names.ts';
+import type { PolicyVersion, PromptBranch, PromptRef, Prompts, RunHandle, RunState } from '../core/rl/run-state.ts';
+import type { PromptBranchSpec, RunSpec } from '../core/spec/run-spec.ts';
+import { opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
+import { awaitedLater } from './beside.ts';
+import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal } from './messages.ts';
+import type { optimizePrompt } from './optimize-prompt.ts';
+import type { Publishing } from './publishing.ts';
+import { rootOf } from './root-of.ts';
+import type { RunDesk } from './run-desk.ts';
+import type { ServerTurns } from './server-turns.ts';
+
+interface BranchOptions {
+  readonly run: RunHandle;
+  readonly spec: RunSpec;
+  readonly desk: RunDesk;
+  readonly publishing: Publishing;
+  readonly turns: ServerTurns;
+  /** Where the run goes on from; undefined when nothing is committed yet. */
+  readonly state: Pick<RunState, 'prompts' | 'offeredPrompts'> | undefined;
+}
+
+type SpecWithBranches = RunSpec & { readonly gepa: PromptBranchSpec };
+
+/**
+ * Searches for better system prompts beside the loop, each a child workflow that begins from a version and outlives the execution that
+ * asked for it; and which prompt every environment is played with. What is found is played once more against the prompt in use, on the
+ * newest version, before it may take its place: for groups that are leased from the next step on.
+ */
+export class PromptBranches {
+  readonly #options: BranchOptions;
+  readonly #pending = new Map<string, PromptBranch>();
+  /** By workflow id. */
+  readonly #notices = new Map<string, PromptSearchNotice>();
+  /** By key and workflow id: the children that were begun. */
+  readonly #children = new Map<string, string>();
+  #inUse: Prompts;
+  #offered: Prompts;
+  #isOver = false;
+  /** The newest version that the servers hold; null before there is one. */
+  served: PolicyVersion | null = null;
+
+  constructor(options: BranchOptions) {
+    this.#options = options;
+    this.#inUse = options.state?.prompts ?? {};
+    this.#offered = options.state?.offeredPrompts ?? {};
+    setHandler(promptBranchEndedSignal, (notice) => void this.#notices.set(notice.workflowId, notice));
+    setHandler(branchUpdate, (environment) => this.#asked(environment), {
+      validator: (environment) => this.#requireBranchable(environment),
+    });
+    setHandler(adoptPromptUpdate, (environment) => this.#adoptOffered(environment), {
+      validator: (environment) => this.#requireOffered(environment),
+    });
+    // Children outlive us: those of a run that is cancelled are told so themselves.
+    CancellationScope.current().cancelRequested.catch(() => CancellationScope.nonCancellable(() => this.leave()));
+  }
+
+  /** What groups are leased with from now on; undefined while every environment has its own. */
+  get inUse(): Prompts | undefined {
+    return orNothing(this.#inUse);
+  }
+
+  /** Steps whose versions are searched from: their weights must stay. */
+  get pendingSteps(): number[] {
+    return [...new Set([...this.#pending.values()].map(({ step }) => step))];
+  }
+
+  /** What a commit of this step says, with what is due then; what continue-as-new carries of the newest one. */
+  toCommit(step: number | null = null): Pick<RunState, 'prompts' | 'offeredPrompts' | 'pendingBranches'> {
+    const pending = [...this.#pending.values(), ...(step === null ? [] : this.#due(step))];
+    const [prompts, offeredPrompts] = [orNothing(this.#inUse), orNothing(this.#offered)];
+    return {
+      ...(prompts ? { prompts } : {}),
+      ...(offeredPrompts ? { offeredPrompts } : {}),
+      ...(pending.length === 0 ? {} : { pendingBranches: pending }),
+    };
+  }
+
+  /** Begins what is due at a committed step. */
+  begin(step: number): void {
+    this.goOn(this.#due(step));
+  }
+
+  /** Begins branches, or goes on with what an execution before had begun. */
+  goOn(branches: readonly PromptBranch[]): void {
+    const { spec } = this.#options;
+    const { gepa } = spec;
+    if (gepa === undefined) return; // the run file has none any more
+    for (const branch of branches) {
+      if (!gepa.environments.includes(branch.environment) || this.#pending.has(keyOf(branch))) continue;
+      this.#pending.set(keyOf(branch), branch);
+      void this.#branch(branch, { ...spec, gepa }).catch((reason: unknown) => this.#failed(branch, reason));
+    }
+  }
+
+  /** The run ends, or goes on from elsewhere: what is under way belongs to nobody. */
+  async leave(): Promise<void> {
+    this.#isOver = true;
+    this.#pending.clear();
+    const children = [...this.#children.values()];
+    this.#children.clear();
+    // One that has ended needs no word.
+    await Promise.allSettled(children.map((id) => getExternalWorkflowHandle(id).cancel()));
+  }
+
+  /** One of an environment at a time. */
+  #due(step: number): PromptBranch[] {
+    const { spec, desk } = this.#options;
+    const { gepa } = spec;
+    if (gepa === undefined || !areBranchesDue(gepa, step, desk.lastStep)) return [];
+    return gepa.environments
+      .filter((environment) => !this.#isSearched(environment))
+      .map((environment) => ({ environment, step }));
+  }
+
+  #isSearched(environment: string): boolean {
+    return [...this.#pending.values()].some((pending) => pending.environment === environment);
+  }
+
+  async #branch(branch: PromptBranch, spec: SpecWithBranches): Promise<void> {
+    const { turns, run } = this.#options;
+    const { environment, step } = branch;
+    const policy = await this.#versionOf(branch);
+    if (this.#isLeft(branch)) return;
+    // The one that keeps it while it is searched, and lets go of it.
+    const holder = layout.promptBranch(run.lineage, environment, run.name, [policy.step, policy.replay]);
+    const summary = `${versionName(policy)} for its branch on ${environment}`;
+    const held = await orchestratorFor(spec).holdVersion.executeWithOptions({ summary }, [{ run, policy, holder }]);
+    if (this.#isLeft(branch)) return;
+    const carryOut = () => this.#carryOut(branch, policy, spec);
+    // Servers of one version: while they have this one, nothing is sampled for training.
+    await (held === 'single' && spec.eval?.when !== 'beside' ? turns.alone(carryOut) : carryOut());
+    if (this.#isLeft(branch)) return;
+    this.#pending.delete(keyOf({ environment, step }));
+  }
+
+  async #carryOut(branch: PromptBranch, policy: PolicyVersion, spec: SpecWithBranches): Promise<void> {
+    if (this.#isLeft(branch)) return;
+    const { run, desk } = this.#options;
+    const { environment } = branch;
+    const found = `${versionName(policy)} on ${environment}`;
+    const result = await desk.waitFor(`gepa branch ${found}`, this.#searched(branch, policy, spec));
+    if (this.#isLeft(branch)) return;
+    const { bestPrompt, best, calls, bestScore, startScore } = result;
+    const figures = { environment, calls, reflections: result.reflections, ...scored({ bestScore, startScore }) };
+    if (best === 0 || bestPrompt === null || bestPrompt.sha256 === this.#inUse[environment]?.ref.sha256) {
+      return desk.tell('prompt', null, `gepa: no better prompt for ${environment} from ${versionName(policy)} in ${calls} calls; it stays`, figures); // prettier-ignore
+    }
+    const newest = this.served ?? policy;
+    const trial = await desk.waitFor(
+      `the prompt of ${environment} that was found, on ${versionName(newest)}`,
+      rolloutsFor(spec).tryPrompt.executeWithOptions({ summary: `${environment} on ${versionName(newest)}` }, [
+        { place: result.place, prompt: bestPrompt, policy: newest },
+      ]),
+    );
+    if (this.#isLeft(branch)) return;
+    this.#decide(branch, { trial, newest, adopt: spec.gepa.adopt, run: run.name, figures });
+  }
+
+  #decide(
+    { environment, step }: PromptBranch,
+    of: {
+      readonly trial: PromptTrial;
+      readonly newest: PolicyVersion;
+      readonly adopt: PromptBranchSpec['adopt'];
+      readonly run: string;
+      readonly figures: Readonly<Record<string, number | string>>;
+    },
+  ): void {
+    const { trial, newest, adopt, run } = of;
+    const { before, after, examples, difference, prompt } = trial;
+    const verdict = verdictOn(trial, adopt);
+    const winner: PromptRef = { ref: prompt, foundAt: step };
+    const [was, is] = [before, after].map((score) => score?.toFixed(3) ?? 'none');
+    const beyond = difference === null ? '' : ` (${signed(difference.mean)}, 95 % ${signed(difference.low)} … ${signed(difference.high)})`; // prettier-ignore
+    const played = `on ${versionName(newest)} and ${examples} examples that nobody had seen: reward ${is}, the prompt in use ${was}${beyond}`;
+    const next = {
+      taken: 'it is in use for groups that are leased from now on',
+      offered: `to use it: ratchet gepa adopt ${run} --env ${environment}`,
+      told: `the prompt in use stays (adopt = "never"): ${prompt.key}`,
+      'no better': 'the prompt in use stays',
+    }[verdict];
+    if (verdict === 'taken') this.#adopt(environment, winner);
+    if (verdict === 'offered') this.#offered = { ...this.#offered, [environment]: winner };
+    const low = difference === null ? {} : { difference: difference.mean, low: difference.low, high: difference.high };
+    this.#options.desk.tell('prompt', null, `gepa: a prompt for ${environment} from v${step}, ${played}; ${next}`, {
+      ...of.figures,
+      examples,
+      ...scored({ before, after }),
+      ...low,
+      verdict,
+      digest: prompt.sha256,
+    });
+  }
+
+  #adopt(environment: string, winner: PromptRef): void {
+    const { [environment]: _, ...offered } = this.#offered;
+    this.#offered = offered;
+    this.#inUse = { ...this.#inUse, [environment]: winner };
+    this.#options.desk.noteRegression(environment, null); // of another prompt
+  }
+
+  async #versionOf({ environment, step }: PromptBranch): Promise<PolicyVersion> {
+    const { run, publishing } = this.#options;
+    const replaced = await publishing.of(step);
+    if (replaced?.replay) return replaced;
+    const summary = `v${step} for a branch on ${environment}`;
+    return (await opening.findEvaluation.executeWithOptions({ summary }, [{ run, step, environment }])).policy;
+  }
+
+  /** The end of a child: of one that we begin, or of one that was begun before and tells us. */
+  async #searched(branch: PromptBranch, policy: PolicyVersion, spec: SpecWithBranches): Promise<PromptSearchResult> {
+    const { run } = this.#options;
+    const notify = { workflowId: workflowInfo().workflowId };
+    const { workflowId, input } = promptBranch({ run, spec, policy, prompts: this.#inUse }, branch.environment, notify);
+    this.#children.set(keyOf(branch), workflowId);
+    for (;;) {
+      const child = await startBranch(workflowId, input);
+      const isNoticed = (): boolean => this.#notices.has(workflowId) || this.#isLeft(branch);
+      const ended = child?.result ?? condition(isNoticed, evaluationLookAgainMs).then(() => null);
+      const result = await Promise.race([ended, condition(isNoticed).then(() => null)]);
+      const notice = this.#notices.get(workflowId);
+      this.#notices.delete(workflowId);
+      if (this.#isLeft(branch)) throw new BranchFailed('it was left behind');
+      if (notice && 'failed' in notice) throw new BranchFailed(notice.failed);
+      if (notice ?? result) this.#children.delete(keyOf(branch));
+      if (notice) return notice.result;
+      if (result) return result;
+      // Neither we nor it know of its end: begun once more it goes on from the store, or is refused because it is at work.
+    }
+  }
+
+  #isLeft(branch: PromptBranch): boolean {
+    return this.#isOver || !this.#pending.has(keyOf(branch));
+  }
+
+  /** A branch pauses nothing and ends nothing: what failed of it is said. */
+  #failed(branch: PromptBranch, reason: unknown): void {
+    if (this.#isLeft(branch)) return;
+    this.#pending.delete(keyOf(branch));
+    this.#children.delete(keyOf(branch));
+    const { environment, step } = branch;
+    const { desk, spec } = this.#options;
+    const again = `Once that is mended: ratchet gepa branch ${spec.name} --env ${environment}`;
+    desk.tell('warning', null, `gepa: the branch of v${step} on ${environment} failed: ${rootOf(reason).message} ${again}`); // prettier-ignore
+  }
+
+  #asked(environment: string | null): string {
+    const { gepa } = this.#options.spec;
+    const { step } = this.served!;
+    const names = (environment === null ? gepa!.environments : [environment]).filter((name) => !this.#isSearched(name));
+    this.goOn(names.map((name) => ({ environment: name, step })));
+    return `Branched off ${versionName(this.served!)}: a better prompt is looked for on ${names.join(', ')}, ${gepa!.maxCalls} calls at most each; what becomes of a winner: adopt = "${gepa!.adopt}".`;
+  }
+
+  #requireBranchable(environment: string | null): void {
+    const { gepa } = this.#options.spec;
+    if (gepa === undefined)
+      throw refusal('gepa-branch: the run file has no [gepa], which says who writes prompts anew.');
+    if (this.served === null || this.#isOver) throw refusal('gepa-branch: there is no version to branch from.');
+    const names = environment === null ? gepa.environments : [environment];
+    if (environment !== null && !gepa.environments.includes(environment)) {
+      throw refusal(
+        `gepa-branch: expected one of ${gepa.environments.join(', ')}, got ${JSON.stringify(environment)}.`,
+      );
+    }
+    if (names.every((name) => this.#isSearched(name))) {
+      throw refusal(`gepa-branch: a branch on ${names.join(', ')} is under way already.`);
+    }
+  }
+
+  #adoptOffered(environment: string | null): string {
+    const name = environment ?? Object.keys(this.#offered)[0]!;
+    const winner = this.#offered[name]!;
+    this.#adopt(name, winner);
+    const { desk } = this.#options;
+    const text = `gepa: the prompt for ${name} that was found from v${winner.foundAt} is in use for groups that are leased from now on, as asked`;
+    desk.tell('prompt', null, text, { environment: name, verdict: 'taken', digest: winner.ref.sha256 });
+    return `${name}: ${winner.ref.key} is its system prompt for groups that are leased from the next step on.`;
+  }
+
+  #requireOffered(environment: string | null): void {
+    const offered = Object.keys(this.#offered);
+    if (offered.length === 0) throw refusal('adopt-prompt: no prompt that was found waits for a yes.');
+    if (environment === null ? offered.length > 1 : !offered.includes(environment)) {
+      throw refusal(`adopt-prompt: expected one of ${offered.join(', ')}, got ${JSON.stringify(environment)}.`);
+    }
+    const name = environment ?? offered[0]!;
+    if (this.#isSearched(name)) {
+      throw refusal(`adopt-prompt: a branch on ${name} is under way, which began with the prompt in use; wait for its end, or stop it.`); // prettier-ignore
+    }
+  }
+}
+
+/** Why there is no result. */
+class BranchFailed extends Error {}
+
+/** Null where one of that name is at work. */
+async function startBranch(
+  workflowId: string,
+  input: PromptSearchInput,
+): Promise<{ result: Promise<PromptSearchResult> } | null> {
+  try {
+    const child = await startChild<typeof optimizePrompt>('optimizePrompt', {
+      workflowId,
+      args: [input],
+      parentClosePolicy: ParentClosePolicy.ABANDON,
+      cancellationType: ChildWorkflowCancellationType.ABANDON,
+      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+      staticSummary: `${input.environments[0]!.name} · ${input.model.model}`,
+    });
+    return { result: awaitedLater(child.result()) };
+  } catch (error) {
+    if (error instanceof WorkflowExecutionAlreadyStartedError) return null;
+    throw error;
+  }
+}
+
+function keyOf({ environment, step }: PromptBranch): string {
+  return `${environment}@${step}`;
+}
+
+function orNothing(prompts: Prompts): Prompts | undefined {
+  return Object.keys(prompts).length === 0 ? undefined : prompts;
+}
+
+/** Those that there are. */
+function scored(figures: Readonly<Record<string, number | null>>): Record<string, number> {
+  return Object.fromEntries(
+    Object.entries(figures).flatMap(([name, value]) => (value === null ? [] : [[name, value]])),
+  );
+}
+
+function signed(value: number): string {
+  return `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(3)}`;
+}
+
+function refusal(message: string): ApplicationFailure {
+  return ApplicationFailure.nonRetryable(message, 'Refused');
+}
