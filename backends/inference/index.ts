@@ -8,6 +8,7 @@ import { OpenAiInference } from './openai.ts';
 import { ServerPool } from './pool.ts';
 import type { Inference } from './types.ts';
 
+export { examineReflection, type ReflectionReport } from './examine-reflection.ts';
 export type { ServerReport } from './examine-server.ts';
 export {
   type Endpoint,

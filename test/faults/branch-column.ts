@@ -3,6 +3,9 @@ import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
+import type { PromptSearchResult } from '../../core/gepa/prompt-search.ts';
+import { layout } from '../../core/layout.ts';
+import { decodeJson } from '../../backends/store/objects.ts';
 import { statusQuery } from '../../workflows/messages.ts';
 import type { FaultStage, StagedRun } from './stage.ts';
 
@@ -52,10 +55,13 @@ export async function branchOverrides(): Promise<Readonly<Record<string, string>
   };
 }
 
-/** What became of the branch, with its scores and calls. */
-export async function branchOutcome(stage: FaultStage, { name }: StagedRun): Promise<string> {
+/** What the branch found, and with how many calls. Which version is the newest when it has is the moment's: both prompts are played on that. */
+export async function branchOutcome(stage: FaultStage, { name, store }: StagedRun): Promise<string> {
   const { branchesEnded } = await stage.client.workflow.getHandle(name).query(statusQuery);
   const ended = branchesEnded?.['reverse-text'];
   assert.equal(ended?.verdict, 'told', ended?.text ?? 'the branch of the run has ended');
-  return ended.text;
+  const key = `${layout.promptBranch('main', 'reverse-text', name, [1])}search/summary.json`;
+  const found = decodeJson<PromptSearchResult>((await store.read(key))!, key);
+  const { seconds: _, place: __, folder: ___, model: ____, bestPrompt, ...rest } = found;
+  return JSON.stringify({ ...rest, id: '', prompt: bestPrompt?.sha256 });
 }
