@@ -1,11 +1,7 @@
 import { bootstrapMean } from '../../core/eval/bootstrap.ts';
 import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
-import {
-  type PromptSearchHandle,
-  type PromptTrial,
-  type StoredPromptSearch,
-  systemPrompt,
-} from '../../core/gepa/prompt-search.ts';
+import type { PromptSearchHandle, PromptTrial, StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
+import { systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
