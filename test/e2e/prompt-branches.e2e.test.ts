@@ -112,11 +112,12 @@ const reflection = createServer((request, response) => {
   request.on('end', () => {
     reflections += 1;
     const { model } = JSON.parse(Buffer.concat(parts).toString()) as { model: string };
-    if (model === 'sick') return void response.writeHead(401).end('{"error":{"message":"no such key"}}');
+    const isSick = model === 'sick';
     const content = `Better:\n\`\`\`\n${model === 'knows' ? 'COPY' : 'reverse'}\n\`\`\``;
     const choices = [{ index: 0, finish_reason: 'stop', message: { role: 'assistant', content } }];
-    response.setHeader('content-type', 'application/json');
-    response.end(JSON.stringify({ id: 'r', object: 'chat.completion', created: 0, model, choices }));
+    response.writeHead(isSick ? 401 : 200, { 'content-type': 'application/json' });
+    if (isSick) response.end('{"error":{"message":"no such key"}}');
+    else response.end(JSON.stringify({ id: 'r', object: 'chat.completion', created: 0, model, choices }));
   });
 });
 
