@@ -36,8 +36,8 @@ export function classicSettings(options: SearchOptions): SearchSettings {
 /**
  * Ratchet's defaults: more is tried for the same calls. An accepted text is scored on part of the validation examples, the best
  * one on the rest at the end; texts that are known already are not scored again; of several children of one minibatch the best is
- * validated, and meanwhile the next iteration begins from it; where the budget is large, up to three iterations are side by side while they bring nothing. Chosen by
- * `bench gepa`.
+ * validated, and meanwhile the next iteration begins from it; where the budget is large, up to three iterations are side by side
+ * while they bring nothing. Chosen by `bench gepa`.
  */
 export function defaultSettings(options: SearchOptions): SearchSettings {
   return classicSettings({
@@ -73,15 +73,7 @@ export function leastBudget({ valSize, minibatchSize }: Pick<SearchSettings, 'va
 }
 
 function requireSound(settings: SearchSettings): SearchSettings {
-  const positive = [
-    'maxCalls',
-    'trainSize',
-    'valSize',
-    'minibatchSize',
-    'proposals',
-    'parallel',
-    'parallelMax',
-  ] as const;
+  const positive = ['maxCalls', 'trainSize', 'valSize', 'minibatchSize', 'proposals', 'parallel'] as const;
   for (const name of positive) {
     const value = settings[name];
     if (!Number.isInteger(value) || value < 1) refuse(name, 'a whole number ≥ 1', value);
