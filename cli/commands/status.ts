@@ -123,7 +123,7 @@ async function sinksInBucket(run: string, uri: string): Promise<Sinks> {
   const patience = new AbortController();
   const reading = readSinkStates(store).then(
     (sinks): Sinks => ({ sinks, sinksError: null }),
-    (error: unknown): Sinks => ({ sinks: {}, sinksError: error instanceof Error ? rootMessage(error) : String(error) }),
+    (error: unknown): Sinks => ({ sinks: {}, sinksError: rootMessage(error) }),
   );
   const late = delay(bucketPatienceMs, undefined, { signal: patience.signal }).then((): Sinks => ({
     sinks: {},
