@@ -29,6 +29,8 @@ const usualLosses: Readonly<Record<Exclude<LossSettings['type'], 'custom'>, Omit
   importance_sampling: { type: 'importance_sampling', clipHigh: 1 },
   dppo: { type: 'dppo', clipHigh: 1, maskLow: 0.2, maskHigh: 0.2, klTau: 1e-3 },
   ipo: { type: 'ipo', clipHigh: 1, maskLow: 0.1, maskHigh: 0.1, klTau: 1e-3 },
+  gspo: { type: 'gspo', clipLow: 0.9, clipHigh: 1.1 },
+  cross_entropy: { type: 'cross_entropy', clipHigh: 1 },
 };
 export type ContractLoss = keyof typeof usualLosses;
 export const contractLosses = Object.keys(usualLosses) as ContractLoss[];
