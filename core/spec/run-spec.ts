@@ -265,13 +265,21 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
  *     dppo                 −ρ · A, none where π − μ > maskHigh at A > 0 or π − μ < −maskLow at A ≤ 0 (probabilities, not their
  *                          logs), + klTau · (ln ρ)² of every token (prime-rl's default since v0.5)
  *     ipo                  the same, none where π − μ lies outside −maskLow … maskHigh, whatever A is (prime-rl's "ipo")
+ *     gspo                 −min(s·A, clip(s, clipLow, clipHigh)·A), where s = exp(mean over the row's tokens of ln ρ); its gradient
+ *                          reaches each token through its own ρ: sg(s/ρ)·ρ (Zheng et al. 2025, Group Sequence Policy
+ *                          Optimization, eq. 5–7 and, for advantages of tokens, 13–14)
+ *     cross_entropy        −ℓ, whatever A is and whoever sampled: supervised, at temperature 1
  *     custom               what the imported function gives
+ *
+ * What stands for A is advantageTau · A + teacherTau · sg(log π_T − ℓ), with a teacher's log probabilities π_T (prime-rl's
+ * adv_tau and teacher_tau). With 0 and 1 it is on-policy distillation, and ipo with its lower bound alone is then the loss of
+ * prime-rl's "opd".
  */
 export const LossSpec = z.strictObject({
-  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'custom']),
-  /** Lower bound of the ratio ρ in grpo (1 − ε_low); cispo has none. */
+  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'cross_entropy', 'custom']),
+  /** Lower bound of the ratio, ρ in grpo (1 − ε_low) and s in gspo; cispo has none. */
   clipLow: z.number().min(0).default(0),
-  /** Upper bound of the ratio ρ: 1 + ε_high in grpo. */
+  /** Upper bound of the ratio: 1 + ε_high in grpo and gspo. */
   clipHigh: z.number().positive(),
   /**
    * Of importance_sampling: a token whose ratio ρ lies outside carries no loss. 0 and null = no bound. Of dppo and ipo: how far a
@@ -281,6 +289,9 @@ export const LossSpec = z.strictObject({
   maskHigh: z.number().positive().nullable().default(null),
   /** Of dppo and ipo. */
   klTau: z.number().min(0).default(0),
+  /** Of the reward's advantage, and of the teacher's lead over the policy. */
+  advantageTau: z.number().min(0).default(1),
+  teacherTau: z.number().min(0).default(0),
   /**
    * token = Σ over the batch / Σ mask; sequence = mean over rows of (Σ / Σ mask of the row);
    * dr_grpo = Σ / (rows · maxTokens) (Liu et al. 2025, Understanding R1-Zero-like training).

@@ -237,6 +237,8 @@ function lossSpec({ trainer, sampling }: RatchetConfig): RunSpec['loss'] {
     maskLow: mask_low ?? usual.low,
     maskHigh: mask_high ?? usual.high,
     klTau: kl_tau ?? usual.klTau,
+    advantageTau: 1,
+    teacherTau: 0,
     aggregation,
     maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
     import: file === undefined ? null : { path: file, sha256: null },
