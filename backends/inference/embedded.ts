@@ -6,12 +6,14 @@ import type { ServerPool } from './pool.ts';
 import type {
   ChatRequest,
   ChatSample,
+  CompareRequest,
   HoldOutcome,
   Inference,
   Sample,
   SampleRequest,
   ScoreRequest,
   ServedPolicy,
+  ServerDrift,
 } from './types.ts';
 import { askFor } from './versions.ts';
 import { samplesIn, samplingBody, withTokenIds } from './wire.ts';
@@ -46,6 +48,10 @@ export class EmbeddedInference implements Inference {
     return this.#others.score(request);
   }
 
+  compare(request: CompareRequest): Promise<readonly ServerDrift[]> {
+    return this.#others.compare(request);
+  }
+
   bringTo(policy: ServedPolicy): Promise<void> {
     return this.#others.bringTo(policy);
   }
@@ -66,7 +72,8 @@ export class EmbeddedInference implements Inference {
     const batches: { readonly to: PoolMember | null; readonly calls: [Waiting, ...Waiting[]] }[] = [];
     const planned = new Map<PoolMember, number>();
     for (const waiting of this.#waiting) {
-      const to = this.#pool.place(waiting.request, planned);
+      const { avoid = [] } = waiting.request.policy;
+      const to = this.#pool.place({ ...waiting.request, avoid }, planned);
       if (to) planned.set(to, (planned.get(to) ?? 0) + 1);
       const batch = batches.find((one) => one.to === to && travelTogether(one.calls[0].request, waiting.request));
       if (batch) batch.calls.push(waiting);
