@@ -210,6 +210,7 @@ function describeStatus(status: RunStatus, workflow: string, retries: readonly s
     `files         ${status.store}`,
     ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
     ...Object.values(status.regressions ?? {}).map(({ text }) => text),
+    ...(status.progress.serversAside ?? []).map((server) => `canary: ${server} is put aside, and asked for nothing`),
     ...(workflow === 'running' && waiting.length > 0 ? ['waiting on:', ...waiting] : []),
   ];
 }

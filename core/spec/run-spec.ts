@@ -1,8 +1,10 @@
 import { z } from 'zod';
 import { evalMoments, regressionActions } from './eval-words.ts';
-import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
+import { heartbeatTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
 import { PromptBranchSpec } from './prompt-branch-spec.ts';
+import { serverPool } from './server-pool-spec.ts';
+import { VllmSpec } from './vllm-spec.ts';
 import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 
 /**
@@ -216,42 +218,19 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     threads: positive,
     /** Where ONNX Runtime computes; cuda needs its libraries and a GPU. */
     provider: z.enum(['cpu', 'cuda']).default('cpu'),
+    /** Which GPUs it sees; missing = all. */
+    gpuIds: z.array(z.int().min(0)).optional(),
   }),
   ModuleSpec,
 ]);
-
-/** An alias of an `endpoints.toml`, whose servers are asked. The file is read again when it changes. */
-const EndpointsRef = z.strictObject({
-  /** Absolute. */
-  path: z.string().min(1),
-  id: z.string().min(1),
-});
-export type EndpointsRef = z.infer<typeof EndpointsRef>;
-
-/** Servers that are asked for turns; one is a pool of one. */
-const serverPool = {
-  /** Base URLs of servers that run already; null = the policy server that `ratchet dev` started. */
-  url: z.union([z.url(), z.array(z.url()).min(1)]).nullable(),
-  /** In place of `url`. */
-  endpoints: EndpointsRef.nullable().default(null),
-  /** Name of the environment variable with the key; null = they ask for none. */
-  apiKeyVar: z.string().nullable().default(null),
-  headers: z.record(z.string(), z.string()).default({}),
-  /** Header → name of the environment variable with its value. */
-  headersFromEnv: z.record(z.string(), z.string()).default({}),
-  /** Of one request, seconds. */
-  timeoutS: z.number().positive().default(inferenceTimeoutDefaultS),
-  /** Prompts in flight at one server. */
-  maxConcurrent: positive.default(inferenceConcurrencyDefault),
-  /** Where Ratchet's policy server computes. */
-  provider: z.enum(['cpu', 'cuda']).default('cpu'),
-};
 
 export const InferenceSpec = z.discriminatedUnion('kind', [
   /** Ratchet's policy servers: many prompts in one request, each with a seed of its own. */
   z.strictObject({ kind: z.literal('embedded'), ...serverPool }),
   /** Any OpenAI-compatible servers that give token ids: a request for each turn. */
   z.strictObject({ kind: z.literal('openai'), ...serverPool }),
+  /** vLLM: adopted (`url`), or started beside the workers. */
+  z.strictObject({ kind: z.literal('vllm'), ...serverPool, vllm: VllmSpec }),
   ModuleSpec,
 ]);
 
@@ -431,6 +410,7 @@ export type PoolSpec = z.infer<typeof PoolSpec>;
 export type PythonEnvironmentSpec = z.infer<typeof PythonEnvironmentSpec>;
 export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
 export type SamplingSpec = z.infer<typeof SamplingSpec>;
+export type { EndpointsRef } from './server-pool-spec.ts';
 export type { PromptBranchSpec } from './prompt-branch-spec.ts';
 export type EvalSpec = z.infer<typeof EvalSpec>;
 export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;
