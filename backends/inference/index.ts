@@ -12,6 +12,7 @@ import { VllmInference } from './vllm.ts';
 import { VllmServer } from './vllm-server.ts';
 import { askWeightsAgent } from './weights-agent-client.ts';
 
+export { examineReflection, type ReflectionReport } from './examine-reflection.ts';
 export type { ServerReport } from './examine-server.ts';
 export {
   type Endpoint,

@@ -119,6 +119,12 @@ export async function train(
     return 130;
   }
   const { stack, pid, address, uiUrl } = place;
+  const reflectionKey = spec.gepa?.apiKeyVar ?? null;
+  if (stack && reflectionKey !== null && (process.env[reflectionKey] ?? '') === '') {
+    audience.say(
+      `warning: ${reflectionKey} is not set here, the key of ${spec.gepa!.reflectionModel}: branches that look for a better prompt will fail, and the run goes on without`,
+    );
+  }
   const { client, close } = await connect(temporalOf(place, address));
   const watched = watchStack(projectFolder, pid);
   try {
@@ -249,7 +255,9 @@ export interface PlaceNeeds {
 
 export function needsOf(spec: RunSpec): PlaceNeeds {
   const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
-  return { storeUri: spec.store.uri, workersSee: keyVariables(spec.inference), environmentsSee, spec };
+  const reflectionKey = spec.gepa?.apiKeyVar ?? null;
+  const workersSee = [...keyVariables(spec.inference), ...(reflectionKey === null ? [] : [reflectionKey])];
+  return { storeUri: spec.store.uri, workersSee, environmentsSee, spec };
 }
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */
