@@ -123,6 +123,8 @@ function lossLine({ loss, advantage }: RunSpec): string {
       maskLow === 0 && maskHigh === null ? '' : `, tokens of a ratio from ${maskLow} to ${maskHigh ?? '∞'}`,
     dppo: moved,
     ipo: moved,
+    gspo: `, ratio of a row from ${clipLow} to ${clipHigh}`,
+    cross_entropy: '',
     custom: '',
   };
   const code = loss.import ? ` ${loss.import.path}` : '';

@@ -96,6 +96,8 @@ export interface StepProgress {
     readonly rows: number;
     readonly since: string;
   } | null;
+  /** Inference servers that sample from other weights than the newest version, and are asked for nothing. Absent when there are none. */
+  readonly serversAside?: readonly string[];
 }
 
 /** The groups of one step on their way into its batch, in sampling rounds. */

@@ -1,6 +1,6 @@
 import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
-import { canaryDifferenceMax, historyEventsMax, refusedAttemptsMax } from '../core/limits.ts';
-import { namedServers, versionName } from '../core/names.ts';
+import { historyEventsMax, refusedAttemptsMax } from '../core/limits.ts';
+import { versionName } from '../core/names.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';
@@ -23,6 +23,7 @@ import { PromptBranches } from './prompt-branches.ts';
 import { Publishing } from './publishing.ts';
 import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
+import { ServedWeights } from './served-weights.ts';
 import { ServerTurns } from './server-turns.ts';
 import { committedMetrics, trainFigures } from './step-metrics.ts';
 import { firstState, stateAfter, withoutBranches } from './run-states.ts';
@@ -96,6 +97,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   const turns = new ServerTurns();
   const evals = new OnlineEvals({ run, spec, desk, publishing, turns, done: carried?.evals ?? [] });
   const branches = new PromptBranches({ run, spec, desk, publishing, turns, state: start?.state });
+  const weights = new ServedWeights({
+    run,
+    spec,
+    desk,
+    turns,
+    onServed: (policy) => (served = branches.served = policy),
+  });
   /** The step in training, and rollouts asked for it meanwhile: a recovery needs none. */
   let inTraining = 0;
   let regenerated = 0;
@@ -117,7 +125,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   if (opened.weightsAreGone && start?.begins) await restoreWeights().catch(orRewind);
   if (start && !carried) await publishWhatWasCutOff().catch(orRewind);
   evals.resume(carried?.evaluating ?? []);
-  broadcast = awaitedLater(broadcastWeights(state.policy));
+  broadcast = awaitedLater(weights.bring(state.policy));
   if (!carried || carried.rewind) for (const step of state.pendingEvals) evals.evaluate(step);
   branches.goOn(state.pendingBranches ?? []);
 
@@ -176,7 +184,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
           waitedS,
           evalWaitS: turns.takeWaitedS(),
           stepS,
-          account: account.take(),
+          account: { ...account.take(), ...weights.figures() },
         }),
         state,
       });
@@ -269,7 +277,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       stored.then(async (version) => {
         replaceVersion(policy, version);
         await before;
-        await broadcastWeights(version);
+        await weights.bring(version);
       }),
     );
   }
@@ -283,22 +291,6 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const steps = [...pending.toSorted((a, b) => a - b), state.step];
     for (const policy of await local.findUnpublished({ run, steps })) {
       replaceVersion(policy, await publishing.publish(policy, null));
-    }
-  }
-
-  async function broadcastWeights(policy: PolicyVersion): Promise<void> {
-    const servers = namedServers(spec.inference) ?? 'the policy servers';
-    const summary = `${versionName(policy)} to ${servers}`;
-    const { canaryDifference } = await desk.waitFor(
-      `broadcast ${summary}`,
-      turns.shared(() => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }])),
-    );
-    served = branches.served = policy;
-    if (canaryDifference !== null && !(canaryDifference <= canaryDifferenceMax)) {
-      desk.pause(
-        `canary: the logprobs of ${versionName(policy)} at ${servers} are up to ${canaryDifference.toExponential(1)} off the trainer's, expected ${canaryDifferenceMax} at most. It samples from other weights than are trained: restart it, or look at its log; then resume.`,
-      );
-      await desk.untilResumed(); // nothing is sampled there until then
     }
   }
 

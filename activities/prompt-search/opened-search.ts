@@ -17,11 +17,11 @@ import { environments as allEnvironments, type Environments } from '../../backen
 import { scoreGroup } from '../../backends/environments/score-group.ts';
 import { tracebackOf } from '../../backends/environments/score.ts';
 import { sharedEndpoint } from '../../backends/inference/index.ts';
-import type { EvaluateDependencies } from '../evaluation/evaluated-policy.ts';
+import type { AskDependencies } from '../asked-model.ts';
 import { playRollout } from '../play-rollout.ts';
 import { AnswerJournal } from './answer-journal.ts';
 import { Gate } from './gate.ts';
-import { type OpenPolicy, openPromptPlayer } from './prompt-player.ts';
+import { openPromptPlayer, type PromptPlayer } from './prompt-player.ts';
 import { recordOf } from './record-of.ts';
 import { isScored, type PlayedRow, type ReflectedRow, type ScoredRow, storedSearch, textName } from './search-store.ts';
 
@@ -48,21 +48,21 @@ export class OpenedSearch {
   readonly #stored: StoredPromptSearch;
   readonly #journal: AnswerJournal;
   readonly #environments: Environments;
-  readonly #endpoint: NonNullable<EvaluateDependencies['endpoint']>;
-  readonly #players: readonly OpenPolicy[];
+  readonly #endpoint: NonNullable<AskDependencies['endpoint']>;
+  readonly #players: readonly PromptPlayer[];
   readonly #gate: Gate;
   readonly #signal: AbortSignal;
   readonly #attempt = randomUUID();
 
   private constructor(
-    dependencies: EvaluateDependencies,
+    dependencies: AskDependencies,
     opened: {
       readonly handle: PromptSearchHandle;
       readonly stored: StoredPromptSearch;
       readonly journal: AnswerJournal;
       readonly signal: AbortSignal;
     },
-    players: readonly OpenPolicy[],
+    players: readonly PromptPlayer[],
   ) {
     const { environments = allEnvironments, endpoint = sharedEndpoint } = dependencies;
     const { handle, stored, journal, signal } = opened;
@@ -78,7 +78,7 @@ export class OpenedSearch {
   }
 
   static async open(
-    dependencies: EvaluateDependencies,
+    dependencies: AskDependencies,
     handle: PromptSearchHandle,
     signal: AbortSignal,
     /** In place of the one that the search was begun with. */

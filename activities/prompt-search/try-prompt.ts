@@ -9,7 +9,8 @@ import { versionName } from '../../core/names.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
-import { type EvaluateDependencies, keepVersion } from '../evaluation/evaluated-policy.ts';
+import type { AskDependencies } from '../asked-model.ts';
+import { keepVersion } from '../evaluation/evaluated-policy.ts';
 import { withHeartbeat } from '../heartbeat.ts';
 import { storeOf } from '../run-access.ts';
 import { OpenedSearch } from './opened-search.ts';
@@ -29,7 +30,7 @@ export interface TryPromptInput {
  * that the branch has not seen, with the same random numbers. A retry plays only what is missing.
  */
 export const createTryPrompt =
-  (dependencies: EvaluateDependencies) =>
+  (dependencies: AskDependencies) =>
   async ({ place, prompt, policy }: TryPromptInput): Promise<PromptTrial> =>
     withHeartbeat(async (signal) => {
       const { handle, stored } = await reopened(place);

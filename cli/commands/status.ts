@@ -127,7 +127,7 @@ async function sinksInBucket(run: string, uri: string): Promise<Sinks> {
   const patience = new AbortController();
   const reading = readSinkStates(store).then(
     (sinks): Sinks => ({ sinks, sinksError: null }),
-    (error: unknown): Sinks => ({ sinks: {}, sinksError: error instanceof Error ? rootMessage(error) : String(error) }),
+    (error: unknown): Sinks => ({ sinks: {}, sinksError: rootMessage(error) }),
   );
   const late = delay(bucketPatienceMs, undefined, { signal: patience.signal }).then((): Sinks => ({
     sinks: {},
@@ -218,6 +218,7 @@ function describeStatus(
     `files         ${status.store}`,
     ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
     ...Object.values(status.regressions ?? {}).map(({ text }) => text),
+    ...(status.progress.serversAside ?? []).map((server) => `canary: ${server} is put aside, and asked for nothing`),
     ...describePrompts(status, branches),
     ...(workflow === 'running' && waiting.length > 0 ? ['waiting on:', ...waiting] : []),
   ];

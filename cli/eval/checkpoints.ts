@@ -21,11 +21,11 @@ import { decodeJson, decodeRows, encodeJson } from '../../backends/store/objects
 import { tellingOptions } from '../audience.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
+import { openTeller } from '../teller.ts';
 import { checkpointLines } from './checkpoint-table.ts';
 import { type EvalRunOptions, settingsOf } from './run-options.ts';
 import { type EvaluationStage, onStage } from './stage.ts';
-import { evaluationTeller } from './teller.ts';
-import { isRunning } from './watch-evaluation.ts';
+import { type EvaluationLine, isRunning } from './watch-evaluation.ts';
 
 export interface CheckpointOptions extends Pick<
   EvalRunOptions,
@@ -103,7 +103,7 @@ interface Remembered {
 const rememberedKey = `${layout.allEvaluations('main')}checkpoints.json`;
 
 export async function evaluateCheckpoints(run: string, options: CheckpointOptions): Promise<number> {
-  const teller = evaluationTeller(options);
+  const teller = openTeller<EvaluationLine>(options);
   const place = await findRunFolder(run, options.store);
   const choice = choiceOf(options);
   const subject = await subjectOf(place, options);

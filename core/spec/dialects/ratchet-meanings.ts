@@ -1,3 +1,18 @@
+/** Of a table that holds in place of another one, beside `max_tokens` and `temperature`. */
+const sameSampling = {
+  top_p: 'the same',
+  top_k: 'the same',
+  min_p: 'the same',
+  repetition_penalty: 'the same',
+  presence_penalty: 'the same',
+  frequency_penalty: 'the same',
+  min_tokens: 'the same',
+  stop: 'the same',
+  enable_thinking: 'the same',
+  reasoning_effort: 'the same',
+  chat_template_kwargs: 'the same',
+};
+
 /**
  * What each key of a run file means, by table; `''` is the top of the file. Types and defaults stand in ratchet.ts, and
  * docs/your-own-run.md is made from both. A test asks for a line for every key, and for no other.
@@ -119,17 +134,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   'eval.sampling': {
     max_tokens: 'as in `[sampling]`, which holds for what is not said here',
     temperature: 'the same; 0 = greedy',
-    top_p: 'the same',
-    top_k: 'the same',
-    min_p: 'the same',
-    repetition_penalty: 'the same',
-    presence_penalty: 'the same',
-    frequency_penalty: 'the same',
-    min_tokens: 'the same',
-    stop: 'the same',
-    enable_thinking: 'the same',
-    reasoning_effort: 'the same',
-    chat_template_kwargs: 'the same',
+    ...sameSampling,
   },
   'eval.env': {
     id: 'an environment to evaluate on; without such tables, those that are trained on',
@@ -151,32 +156,12 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   'env.sampling': {
     max_tokens: 'of this environment, in place of `[sampling]`',
     temperature: 'that of `[sampling]`: a batch is trained with one',
-    top_p: 'the same',
-    top_k: 'the same',
-    min_p: 'the same',
-    repetition_penalty: 'the same',
-    presence_penalty: 'the same',
-    frequency_penalty: 'the same',
-    min_tokens: 'the same',
-    stop: 'the same',
-    enable_thinking: 'the same',
-    reasoning_effort: 'the same',
-    chat_template_kwargs: 'the same',
+    ...sameSampling,
   },
   'eval.env.sampling': {
     max_tokens: 'of this environment, in place of `[eval.sampling]`',
     temperature: 'the same',
-    top_p: 'the same',
-    top_k: 'the same',
-    min_p: 'the same',
-    repetition_penalty: 'the same',
-    presence_penalty: 'the same',
-    frequency_penalty: 'the same',
-    min_tokens: 'the same',
-    stop: 'the same',
-    enable_thinking: 'the same',
-    reasoning_effort: 'the same',
-    chat_template_kwargs: 'the same',
+    ...sameSampling,
   },
   gepa: {
     interval: 'steps between branches of the run that look for a better system prompt; none by themselves when missing',

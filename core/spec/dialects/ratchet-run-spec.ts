@@ -1,4 +1,5 @@
 import type { z } from 'zod';
+import { vllmSpec } from './vllm-run-spec.ts';
 import { environmentName } from '../../names.ts';
 import { accessDefaults } from '../model-access-spec.ts';
 import { keyOf } from '../model-access.ts';
@@ -102,7 +103,7 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
             minRatio: sft.min_lr_ratio,
           },
     trainer: trainerSpec(trainer),
-    inference: inferenceSpec(config.inference),
+    inference: inferenceSpec(config),
     store: { uri: storeUri(config.store) },
   };
 }
@@ -122,15 +123,15 @@ function moduleSpec({
 }
 
 function trainerSpec(trainer: RatchetConfig['trainer']): RunSpec['trainer'] {
-  const { kind, threads, provider } = trainer;
-  return kind === 'module' ? moduleSpec(trainer) : { kind, threads, provider };
+  const { kind, threads, provider, gpu_ids: gpuIds } = trainer;
+  return kind === 'module' ? moduleSpec(trainer) : { kind, threads, provider, ...(gpuIds ? { gpuIds } : {}) };
 }
 
-function inferenceSpec(inference: RatchetConfig['inference']): RunSpec['inference'] {
+function inferenceSpec(config: RatchetConfig): RunSpec['inference'] {
+  const { inference } = config;
   const { kind, url = null, endpoint_id, endpoints_path = accessDefaults.endpointsPath } = inference;
   if (kind === 'module') return moduleSpec(inference);
-  return {
-    kind,
+  const pool = {
     url,
     endpoints: endpoint_id === undefined ? null : { path: endpoints_path, id: endpoint_id },
     apiKeyVar: keyOf(inference.api_key_var ?? '')?.variable ?? null,
@@ -139,7 +140,9 @@ function inferenceSpec(inference: RatchetConfig['inference']): RunSpec['inferenc
     timeoutS: inference.timeout,
     maxConcurrent: inference.max_concurrent,
     provider: inference.provider,
+    ...(inference.canary_threshold === undefined ? {} : { canaryThreshold: inference.canary_threshold }),
   };
+  return kind === 'vllm' ? { kind, ...pool, vllm: vllmSpec(config) } : { kind, ...pool };
 }
 
 /** The step that the config asks to go on from: −1 = the latest, null = it does not say. */
@@ -237,6 +240,8 @@ function lossSpec({ trainer, sampling }: RatchetConfig): RunSpec['loss'] {
     maskLow: mask_low ?? usual.low,
     maskHigh: mask_high ?? usual.high,
     klTau: kl_tau ?? usual.klTau,
+    advantageTau: 1,
+    teacherTau: 0,
     aggregation,
     maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
     import: file === undefined ? null : { path: file, sha256: null },
