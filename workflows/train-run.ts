@@ -113,6 +113,8 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 
   let served = state.policy;
   let broadcast = Promise.resolve();
+  /** As the last broadcast found them. */
+  let serversHoldOne = false;
   // Of a step that this lineage made itself it is the upload that was cut off: see below.
   if (opened.weightsAreGone && start?.begins) await restoreWeights().catch(orRewind);
   if (start && !carried) await publishWhatWasCutOff().catch(orRewind);
@@ -288,10 +290,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function broadcastWeights(policy: PolicyVersion): Promise<void> {
     const servers = namedServers(spec.inference) ?? 'the policy servers';
     const summary = `${versionName(policy)} to ${servers}`;
-    const { canaryDifference } = await desk.waitFor(
+    const send = () => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }]);
+    // Where servers sample from one version, the round under way has it to its end: else they are loaded back and forth.
+    const { canaryDifference, holdsOne = false } = await desk.waitFor(
       `broadcast ${summary}`,
-      turns.shared(() => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }])),
+      serversHoldOne ? turns.changing(send) : turns.shared(send),
     );
+    serversHoldOne = holdsOne;
     served = branches.served = policy;
     if (canaryDifference !== null && !(canaryDifference <= canaryDifferenceMax)) {
       desk.pause(
