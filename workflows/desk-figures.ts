@@ -55,3 +55,11 @@ export function withRegression(
   if (regression === null && before === undefined) return figures;
   return { ...figures, regressions: regression === null ? others : { ...others, [environment]: regression } };
 }
+
+/** The story of the run as markdown, for the Temporal UI. */
+export function storyOf(title: string, events: readonly RunEvent[], store: string): string {
+  const evals = events.filter(({ kind }) => kind === 'eval').slice(-3);
+  const rest = events.filter(({ kind }) => kind !== 'eval').slice(-8);
+  const lines = [...evals, ...rest].sort((a, b) => a.sequence - b.sequence).map(({ text }) => `- ${text}`);
+  return [title, '', ...lines, '', `Files: \`${store}\``].join('\n');
+}

@@ -1,6 +1,5 @@
 import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
 import {
-  ApplicationFailure,
   CancellationScope,
   ChildWorkflowCancellationType,
   condition,
@@ -29,6 +28,7 @@ import type { optimizePrompt } from './optimize-prompt.ts';
 import type { Publishing } from './publishing.ts';
 import { rootOf } from './root-of.ts';
 import type { RunDesk } from './run-desk.ts';
+import { refusal } from './refusal.ts';
 import type { ServerTurns } from './server-turns.ts';
 
 interface BranchOptions {
@@ -354,8 +354,4 @@ function scored(figures: Readonly<Record<string, number | null>>): Record<string
 
 function signed(value: number): string {
   return `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(3)}`;
-}
-
-function refusal(message: string): ApplicationFailure {
-  return ApplicationFailure.nonRetryable(message, 'Refused');
 }

@@ -29,6 +29,8 @@ interface WatchOptions extends WatchedWorkflow<EvaluationLine> {
   readonly endsWithUs: boolean;
   /** Without an example. */
   readonly abbreviated: boolean;
+  /** What plays again what failed. */
+  readonly toPlayAgain: string;
 }
 
 const pollMs = 1_000;
@@ -97,7 +99,7 @@ function waits({ waitingOn }: EvaluationProgress): string {
 }
 
 /** As `ratchet eval show` has it, where its folder can be read here. */
-async function sayResult(result: EvaluationResult, { teller, abbreviated }: WatchOptions): Promise<void> {
+async function sayResult(result: EvaluationResult, { teller, abbreviated, toPlayAgain }: WatchOptions): Promise<void> {
   const { folder, failed, adopted, cost, failures } = result;
   if (existsSync(folder) && result.rollouts > 0) {
     const [found] = await namedEvaluations(folder, {});
@@ -106,9 +108,7 @@ async function sayResult(result: EvaluationResult, { teller, abbreviated }: Watc
   if (adopted > 0) teller.say(`${result.sampled} rollouts were sampled now, ${adopted} lay here already`);
   if (cost !== null) teller.say(`cost $${cost.toFixed(4)}`);
   if (failed > 0) {
-    teller.say(
-      `${failed} of ${result.rollouts} rollouts have no reward; the same command with --resume plays them again`,
-    );
+    teller.say(`${failed} of ${result.rollouts} rollouts have no reward; ${toPlayAgain} plays them again`);
     for (const failure of failures) teller.say(`  ${onOneLine(failure.split('\n')[0]!)}`);
   }
   teller.say(`results  ${folder}`);
