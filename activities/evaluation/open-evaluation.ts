@@ -52,8 +52,8 @@ export const createOpenEvaluation =
           ? [`${input.environment.name} has ${length} held-out examples, not ${input.numExamples}: all are evaluated`]
           : []),
       ]);
-      await writeResults(handle);
-      await writeMetadata(handle, { environment, seconds: 0 });
+      const { tally } = await writeResults(handle);
+      await writeMetadata(handle, { environment, tally, seconds: 0 });
       return handle;
     });
 
