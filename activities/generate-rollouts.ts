@@ -21,6 +21,7 @@ import { textsOfPrompts } from './prompts-in-use.ts';
 import { RolloutJournal } from './rollout-journal.ts';
 import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
 import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
+import { openSpeaker, type Speak, type TeacherDependencies } from './teacher.ts';
 import { GenerationSitting, type NotReady, type SittingProgress } from './generation-sitting.ts';
 import { lostIn } from './work-under-way.ts';
 import { type OpenTokenizer, policyTokenizer } from './stored-template.ts';
@@ -54,7 +55,7 @@ export interface GeneratedChunk {
   readonly lost?: LostWork;
 }
 
-export interface GenerateDependencies {
+export interface GenerateDependencies extends Pick<TeacherDependencies, 'teacher'> {
   readonly inference: (spec: RunSpec) => Inference;
   readonly tokenizer: OpenTokenizer;
   readonly environments?: Environments;
@@ -264,6 +265,10 @@ async function openPlayers(
   const spec = await specOf(run);
   const inference = sitting.watch(dependencies.inference(spec));
   const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
+  const played = { tokenizer, folder: served.folder, at: served.version.step };
+  const isTaught = spec.teacher?.role === 'samples';
+  const say = isTaught ? await openSpeaker(dependencies, spec, played) : null;
+  const speak = say && { speak: ((...turn) => sitting.look(() => say(...turn))) satisfies Speak };
   const systemPrompts = await textsOfPrompts(run, around.prompts);
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
@@ -271,7 +276,8 @@ async function openPlayers(
     play(lease, place, together) {
       const { group, index } = place;
       const entry = entries.get(lease.environment)!;
-      const { sampling = spec.sampling } = entry;
+      const own = entry.sampling ?? spec.sampling;
+      const sampling = isTaught && spec.teacher ? spec.teacher.sampling : own;
       return playRollout({
         environments,
         entry,
@@ -290,6 +296,7 @@ async function openPlayers(
               served,
               sampling,
               signal,
+              ...speak,
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),
               ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),

@@ -8,6 +8,7 @@ import type {
   ChatSample,
   HoldOutcome,
   Inference,
+  PromptScoreRequest,
   Sample,
   SampleRequest,
   ScoreRequest,
@@ -44,6 +45,10 @@ export class EmbeddedInference implements Inference {
 
   score(request: ScoreRequest): Promise<readonly number[]> {
     return this.#others.score(request);
+  }
+
+  promptLogprobs(request: PromptScoreRequest): Promise<readonly (readonly number[])[]> {
+    return this.#others.promptLogprobs(request);
   }
 
   bringTo(policy: ServedPolicy): Promise<void> {

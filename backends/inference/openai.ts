@@ -5,13 +5,14 @@ import type {
   ChatSample,
   HoldOutcome,
   Inference,
+  PromptScoreRequest,
   Sample,
   SampleRequest,
   ScoreRequest,
   ServedPolicy,
 } from './types.ts';
 import { askFor, bringAll, holdAll, releaseAll, scoreAll } from './versions.ts';
-import { chatBody, samplesIn, samplingBody, turnIn, withTokenIds } from './wire.ts';
+import { chatBody, promptLogprobsIn, samplesIn, samplingBody, turnIn, withTokenIds } from './wire.ts';
 
 /**
  * OpenAI-compatible servers, one request for each turn. Turns of training are token ids in, token ids out
@@ -46,6 +47,14 @@ export class OpenAiInference implements Inference {
       // One forced token: its logprob is that of the whole vocabulary all the same.
       const sample = await complete(member, model, prompt, { allowed_token_ids: [tokenIds[position]!] });
       return sample.logprobs[0]!;
+    });
+  }
+
+  promptLogprobs({ policy, prompts, signal }: PromptScoreRequest): Promise<number[][]> {
+    const call = { size: prompts.length, signal };
+    return askFor(this.#pool, policy, call, async ({ server }, model) => {
+      const body = { model, prompt: prompts, max_tokens: 1, temperature: 1, prompt_logprobs: 0 };
+      return promptLogprobsIn(await server.post('/v1/completions', body, { signal }), prompts, server.root);
     });
   }
 
