@@ -277,7 +277,9 @@ async function openPlayers(
       const { group, index } = place;
       const entry = entries.get(lease.environment)!;
       const own = entry.sampling ?? spec.sampling;
-      const sampling = isTaught && spec.teacher ? spec.teacher.sampling : own;
+      // The prompt is rendered for the policy; how the teacher thinks is told the teacher.
+      const { templateArguments } = own;
+      const sampling = isTaught && spec.teacher ? { ...spec.teacher.sampling, templateArguments } : own;
       return playRollout({
         environments,
         entry,

@@ -75,11 +75,11 @@ export async function openSpeaker(
 async function sayByMessages(
   endpoint: Pick<Endpoint, 'chat'>,
   tokenizer: ChatTokenizer,
-  { sampling: { templateArguments } }: RunSpec,
+  { sampling: { templateArguments }, teacher }: RunSpec,
   { signal, session, group, seed, ...request }: SampleRequest,
   { messages, tools }: Parameters<Speak>[1],
 ): Promise<Sample> {
-  const said = await endpoint.chat({ messages, tools, fields: { ...fieldsOf(request), seed }, signal, session, group });
+  const said = await endpoint.chat({ messages, tools, fields: { ...fieldsOf(request), ...templateFields(teacher), seed }, signal, session, group });
   const options = { tools, templateArguments };
   const before = tokenizer.renderChatText(messages, { ...options, addGenerationPrompt: true });
   const whole = tokenizer.renderChatText([...messages, messageOf(said)], { ...options, addGenerationPrompt: false });
@@ -113,6 +113,15 @@ function fieldsOf(sampling: Omit<SampleRequest, 'seed' | 'signal' | 'session' | 
     ...(stop.length === 0 ? {} : { stop: [...stop] }),
     ...(presencePenalty === 0 ? {} : { presence_penalty: presencePenalty }),
     ...(frequencyPenalty === 0 ? {} : { frequency_penalty: frequencyPenalty }),
+  };
+}
+
+/** How it thinks, as APIs have it; further variables of a chat template are vLLM's. */
+function templateFields(teacher: TeacherSpec | null): Record<string, JsonValue> {
+  const { reasoning_effort: effort, ...others } = teacher?.sampling.templateArguments ?? {};
+  return {
+    ...(effort === undefined ? {} : { reasoning_effort: effort }),
+    ...(Object.keys(others).length === 0 ? {} : { chat_template_kwargs: others }),
   };
 }
 

@@ -17,8 +17,6 @@ import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
 
 const optimizer = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
-const steps = 8;
-
 let project: SmallProject;
 let folder: string;
 let servers: PolicyServer[] = [];
@@ -43,8 +41,8 @@ async function trainTeacher(to: string): Promise<void> {
     const answer = [...tokenizer.encode(word.toReversed().join('')), config.endTokenIds[0]!];
     return { tokenIds: [...prompt, ...answer], lossMask: [...prompt.map(() => 0), ...answer.map(() => 1)] };
   };
-  for (let step = 0; step < 250; step++) {
-    const learningRate = 4e-3 * (1 - step / 300);
+  for (let step = 0; step < 120; step++) {
+    const learningRate = 4e-3 * (1 - step / 144);
     await engine.sftStep(Array.from({ length: 64 }, row), { learningRate, optimizer });
   }
   await mkdir(to, { recursive: true });
@@ -61,22 +59,18 @@ async function serveTeacher(port: number): Promise<void> {
   assert.equal((await fetch(`${server.url}/update_weights`, { method: 'POST', body, headers })).status, 200);
 }
 
-async function start(name: string, more: string, learningRate = 2e-3) {
+async function start(name: string, steps: number, more: string) {
   const text = `
 model = "preset:reverse-text-0.2m"
 max_steps = ${steps}
 batch_size = 64
 rollouts_per_example = 1
-learning_rate = ${learningRate}
+learning_rate = 5e-3
 max_async_level = 0
 ${more}
 [[env]]
 id = "reverse-text"
 args = { min_length = 3, max_length = 3 }
-[sft]
-steps = 40
-batch_size = 32
-learning_rate = 3e-3
 [checkpoints]
 interval = 4
 `;
@@ -96,7 +90,7 @@ async function planOf(run: string, step: number): Promise<StepPlan> {
   return decodeJson<StepPlan>(await storeOf(run).get(plan!), plan!.key);
 }
 
-async function metric(run: string, name: string): Promise<number[]> {
+async function metric(run: string, steps: number, name: string): Promise<number[]> {
   const commits: (StepCommit | null)[] = [];
   for (let step = 1; step <= steps; step++) commits.push(await project.commit(run, step));
   return commits.map((commit) => commit?.metrics[name] ?? NaN);
@@ -106,13 +100,13 @@ const mean = (values: readonly number[]): number => values.reduce((sum, value) =
 
 test('on-policy distillation brings the policy towards a teacher in a folder, to the same bits when the trainer is killed', async () => {
   const more = `loss = "opd"\nteacher = { model = "./outputs/teacher" }\n[sampling]\nmax_tokens = 6`;
-  const undisturbed = await start('opd', more);
+  const undisturbed = await start('opd', 12, more);
   const { ledger } = await undisturbed.result();
   assert.equal(ledger.isSound, true);
-  assert.equal(ledger.counts['trained'], steps * 64, 'no group is left out because its rewards are equal');
+  assert.equal(ledger.counts['trained'], 12 * 64, 'no group is left out because its rewards are equal');
 
-  const kl = await metric('opd', 'train/teacher_kl');
-  assert.ok(mean(kl.slice(-2)) < 0.7 * mean(kl.slice(0, 2)), `KL to the teacher: ${kl.map((one) => one.toFixed(2)).join(' ')}`);
+  const kl = await metric('opd', 12, 'train/teacher_kl');
+  assert.ok(mean(kl.slice(-3)) < 0.8 * mean(kl.slice(0, 3)), `KL to the teacher: ${kl.map((one) => one.toFixed(2)).join(' ')}`);
 
   const plan = await planOf('opd', 3);
   assert.match(plan.taught?.teacher ?? '', /^teacher:weights:[0-9a-f]{16}$/);
@@ -123,7 +117,7 @@ test('on-policy distillation brings the policy towards a teacher in a folder, to
     batch.map(({ tokenIds }) => tokenIds.length),
   );
 
-  const disturbed = await start('opd-killed', more);
+  const disturbed = await start('opd-killed', 12, more);
   while ((await project.commit('opd-killed', 5)) === null) await delay(50);
   process.kill(project.stack.pids()['train worker']!, 'SIGKILL');
   const ended = await disturbed.result();
@@ -133,14 +127,14 @@ test('on-policy distillation brings the policy towards a teacher in a folder, to
 test('a teacher’s server that is away is waited for by name, and what it says is asked for once it is there', async () => {
   const port = await choosePort(0);
   const teacher = `teacher = { model = "teacher", url = "http://127.0.0.1:${port}" }`;
-  const handle = await start('away', `loss = "opd"\n${teacher}\n[sampling]\nmax_tokens = 6`);
+  const handle = await start('away', 2, `loss = "opd"\n${teacher}\n[sampling]\nmax_tokens = 6`);
   for (;;) {
     const status = await handle.query(statusQuery).catch(() => null); // no handler before the run is open
     if (status?.waitingOn.some(({ what }) => what.startsWith('ask the teacher, step 1: 64 rows'))) break;
     await delay(100);
   }
   await serveTeacher(port);
-  assert.equal((await handle.result()).step, steps);
+  assert.equal((await handle.result()).step, 2);
   assert.equal((await planOf('away', 1)).taught?.teacher, `teacher at http://127.0.0.1:${port}`);
 });
 
@@ -155,12 +149,12 @@ model = "teacher"
 url = "http://127.0.0.1:${port}/v1"
 [[pre_batch_filters]]
 type = "low_reward"
-min_reward = 0.6`;
-  const handle = await start('sft', more, 4e-3);
+min_reward = 0.3`;
+  const handle = await start('sft', 8, more);
   const { ledger } = await handle.result();
   assert.equal(ledger.isSound, true);
   assert.ok((ledger.counts['filtered'] ?? 0) > 0, 'what the teacher got wrong is not learned');
-  const loss = await metric('sft', 'train/loss');
+  const loss = await metric('sft', 8, 'train/loss');
   assert.ok(mean(loss.slice(-2)) < mean(loss.slice(0, 2)) - 0.1, `cross entropy: ${loss.map((one) => one.toFixed(2)).join(' ')}`);
   const plan = await planOf('sft', 2);
   assert.equal(plan.loss.type, 'cross_entropy');
