@@ -6,6 +6,7 @@ import { ModelServer, type ServerAddress } from './model-server.ts';
 import { ModuleInference } from './module.ts';
 import { OpenAiInference } from './openai.ts';
 import { ServerPool } from './pool.ts';
+import { TinkerInference } from './tinker.ts';
 import type { Inference } from './types.ts';
 
 export type { ServerReport } from './examine-server.ts';
@@ -41,6 +42,8 @@ export function openInference(
       return new EmbeddedInference(openPool(spec, defaultUrl, say));
     case 'openai':
       return new OpenAiInference(openPool(spec, defaultUrl, say));
+    case 'tinker':
+      return new TinkerInference(spec, say);
     case 'module':
       return new ModuleInference(spec);
     default:
@@ -66,7 +69,7 @@ export async function examineServers(spec: InferenceSpec): Promise<ServerReport[
   return Promise.all(serversOf(spec, '').flatMap((address) => (address.url === '' ? [] : examineServer(address))));
 }
 
-type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' }>;
+type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' | 'tinker' }>;
 
 function openPool(spec: PoolSpec, defaultUrl: string, say: (line: string) => void): ServerPool {
   const { endpoints, provider, maxConcurrent, timeoutS } = spec;
@@ -88,6 +91,7 @@ export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
 /** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */
 export function keyVariables(spec: InferenceSpec): string[] {
   if (spec.kind === 'module') return [];
+  if (spec.kind === 'tinker') return spec.apiKeyVar === null ? [] : [spec.apiKeyVar];
   const named = serversOf(spec, '').flatMap(({ apiKeyVar, headersFromEnv }) => [
     ...(apiKeyVar === null ? [] : [apiKeyVar]),
     ...Object.values(headersFromEnv),

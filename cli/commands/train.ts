@@ -5,6 +5,7 @@ import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
 import { givenVariables, variablesFor } from '../../backends/environments/variables.ts';
 import { keyVariables } from '../../backends/inference/index.ts';
+import { trainerKeys } from '../../core/spec/tinker-spec.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { EnvironmentVariables } from '../../core/spec/environment-spec.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
@@ -245,7 +246,11 @@ export interface PlaceNeeds {
 
 export function needsOf(spec: RunSpec): PlaceNeeds {
   const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
-  return { storeUri: spec.store.uri, workersSee: keyVariables(spec.inference), environmentsSee };
+  return {
+    storeUri: spec.store.uri,
+    workersSee: [...keyVariables(spec.inference), ...trainerKeys(spec.trainer)],
+    environmentsSee,
+  };
 }
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { evalMoments, regressionActions } from './eval-words.ts';
 import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
+import { TinkerInferenceSpec, TinkerTrainerSpec } from './tinker-spec.ts';
 import { PromptBranchSpec } from './prompt-branch-spec.ts';
 import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 
@@ -217,6 +218,7 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     /** Where ONNX Runtime computes; cuda needs its libraries and a GPU. */
     provider: z.enum(['cpu', 'cuda']).default('cpu'),
   }),
+  TinkerTrainerSpec,
   ModuleSpec,
 ]);
 
@@ -252,6 +254,7 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('embedded'), ...serverPool }),
   /** Any OpenAI-compatible servers that give token ids: a request for each turn. */
   z.strictObject({ kind: z.literal('openai'), ...serverPool }),
+  TinkerInferenceSpec,
   ModuleSpec,
 ]);
 
@@ -430,6 +433,7 @@ export type KlSpec = z.infer<typeof KlSpec>;
 export type CheckpointSpec = z.infer<typeof CheckpointSpec>;
 export type OptimizerSpec = z.infer<typeof OptimizerSpec>;
 export type ScheduleSpec = z.infer<typeof ScheduleSpec>;
+export type { TinkerInferenceSpec, TinkerTrainerSpec } from './tinker-spec.ts';
 export type TrainerSpec = z.infer<typeof TrainerSpec>;
 export type InferenceSpec = z.infer<typeof InferenceSpec>;
 export type LossSpec = z.infer<typeof LossSpec>;

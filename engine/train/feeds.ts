@@ -82,7 +82,8 @@ export function requirePolicyInputs({ samples }: TrainBatch, options: TrainOptio
  * A token that was drawn from q rather than from the behaviour policy μ weighs μ/q: the expectation over q is then the
  * one over μ, and the ratio of the loss stays π/μ (decoupled objective, Hilton et al. 2022, Batch size-invariance, §3).
  */
-function correctedAdvantages({ advantages, behaviorLogprobs, samplingLogprobs }: TrainSample): readonly number[] {
+/** Advantages with which tokens of a distribution that penalties or cuts had changed weigh as those of the policy's own. */
+export function correctedAdvantages({ advantages, behaviorLogprobs, samplingLogprobs }: TrainSample): readonly number[] {
   if (!samplingLogprobs) return advantages;
   return advantages.map((advantage, t) => {
     const weight = Math.exp(behaviorLogprobs[t]! - samplingLogprobs[t]!);

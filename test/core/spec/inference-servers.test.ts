@@ -22,8 +22,9 @@ function read(text: string) {
 function serversOf(text: string) {
   const parsed = read(text);
   assert.ok(parsed.ok, parsed.ok ? '' : JSON.stringify(parsed.problems));
-  assert.ok(parsed.spec.inference.kind !== 'module', 'a module has no servers');
-  return parsed.spec.inference;
+  const { inference } = parsed.spec;
+  assert.ok(inference.kind !== 'module' && inference.kind !== 'tinker', 'those have no pool of servers');
+  return inference;
 }
 
 function problems(text: string) {
