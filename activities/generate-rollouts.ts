@@ -268,17 +268,18 @@ async function openPlayers(
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
   return {
-    play(lease, place, together) {
+    async play(lease, place, together) {
       const { group, index } = place;
+      const systemPrompt = systemPrompts.get(lease.environment);
       const entry = entries.get(lease.environment)!;
       const { sampling = spec.sampling } = entry;
-      return playRollout({
+      const rollout = await playRollout({
         environments,
         entry,
         dataset: 'dataset',
         place,
         together,
-        systemPrompt: systemPrompts.get(lease.environment),
+        systemPrompt,
         signal,
         openPolicy({ isDeterministic, isSingleTurn = false }) {
           sitting.work.begin(pieceOf(place));
@@ -302,6 +303,7 @@ async function openPlayers(
           );
         },
       });
+      return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },
   };
 }

@@ -1,5 +1,4 @@
 import {
-  ApplicationFailure,
   condition,
   setCurrentDetails,
   setHandler,
@@ -27,6 +26,7 @@ import {
 } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { type DeskFigures, figuresAfter, withRegression } from './desk-figures.ts';
+import { storyOf } from './lines.ts';
 import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
@@ -40,9 +40,11 @@ import {
   viewQuery,
   stopUpdate,
   type NotedRegression,
+  type PromptStanding,
   type RunEvent,
   type RunStatus,
 } from './messages.ts';
+import { refusal } from './refusal.ts';
 import { attributes } from './search-attributes.ts';
 import { ProgressOfSteps } from './step-progress.ts';
 
@@ -179,6 +181,9 @@ export class RunDesk {
     this.tell('paused', this.#step, `paused: ${reason}`);
   }
 
+  /** Which prompts are in use; of a run that looks for none. */
+  prompts: () => readonly PromptStanding[] = () => [];
+
   /** What is done once when a pause gets long. */
   onLongPause: () => void = () => undefined;
 
@@ -198,7 +203,7 @@ export class RunDesk {
     this.tell('stopping', null, `stopping after step ${last}: ${reason}`);
   }
 
-  /** Told how long the run stood still because a person had paused it. */
+  /** How long it stood still because a person had paused it. */
   onStoodStill: (seconds: number) => void = () => undefined;
 
   /** Throws {@link RewindAsked} when the run is to go on from another step, or to end. */
@@ -252,7 +257,7 @@ export class RunDesk {
     });
     setHandler(stopUpdate, () => this.#stop(), {
       validator: () => {
-        const isOver = this.#phase === 'finishing' || this.#phase === 'finished' || this.#phase === 'stopped';
+        const isOver = ['finishing', 'finished', 'stopped'].includes(this.#phase);
         if (isOver) throw refusal(`The run is ending already, after step ${this.#step}.`);
       },
     });
@@ -352,7 +357,7 @@ export class RunDesk {
   }
 
   #stop(): string {
-    const { name: run } = this.#options.spec;
+    const run = this.#options.spec.name;
     const goOn = 'Later: ratchet train with its file goes on from there.';
     if (this.isPaused) {
       const before = this.#pausedBecause;
@@ -421,17 +426,15 @@ export class RunDesk {
       lost: lost(),
       progress: this.progress.read(),
       ...this.#figures,
+      prompts: this.prompts(),
     };
   }
 
-  /** The story of the run as markdown, for the Temporal UI. */
   #details(): string {
     const { spec, store } = this.#options;
-    const title = `**${spec.name}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${this.maxSteps}`;
-    const evals = this.#events.filter(({ kind }) => kind === 'eval').slice(-3);
-    const rest = this.#events.filter(({ kind }) => kind !== 'eval').slice(-8);
-    const lines = [...evals, ...rest].sort((a, b) => a.sequence - b.sequence).map(({ text }) => `- ${text}`);
-    return [title, '', ...lines, '', `Files: \`${store}\``].join('\n');
+    const phase = this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase;
+    const title = `**${spec.name}** · ${phase} · step ${this.#step} of ${this.maxSteps}`;
+    return storyOf(title, { events: this.#events, prompts: this.prompts(), store });
   }
 }
 
@@ -442,8 +445,4 @@ function staying(overrides: Overrides): string {
 
 function now(): string {
   return new Date().toISOString();
-}
-
-function refusal(message: string): ApplicationFailure {
-  return ApplicationFailure.nonRetryable(message, 'Refused');
 }

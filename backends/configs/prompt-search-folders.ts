@@ -92,6 +92,8 @@ export function differencesOfSearches(before: PromptSearchInput, now: Omit<Promp
     'isClassic',
     'initialPrompt',
     'startPrompt',
+    'components',
+    'merges',
   ];
   return decide.filter((key) => canonical(before[key]) !== canonical(now[key]));
 }

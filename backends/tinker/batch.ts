@@ -25,17 +25,24 @@ export function policyBatch(
   loss: LossSettings,
   reduction: LossReduction,
 ): ServerBatch {
+  if (loss.type === 'cross_entropy') return supervisedBatch(samples, reduction, loss);
   const rows = rowsWithLoss(samples);
   const factors = rescaled(samples, rows, aggregationOf(samples, loss), reduction);
-  const data = rows.map((row, i) => policyDatum(samples[row]!, factors[i]!, reduction));
+  const { advantageTau = 1 } = loss;
+  const data = rows.map((row, i) =>
+    policyDatum(samples[row]!, correctedAdvantages(samples[row]!, advantageTau), factors[i]!, reduction),
+  );
   return { data, loss: lossCall(loss), rows };
 }
 
 /** −Σ m ℓ / Σ m: the supervised loss of a warm-up. */
-export function supervisedBatch(samples: readonly TrainSample[], reduction: LossReduction): ServerBatch {
+export function supervisedBatch(
+  samples: readonly TrainSample[],
+  reduction: LossReduction,
+  loss: Pick<LossSettings, 'aggregation' | 'maxTokens'> = { aggregation: 'token' },
+): ServerBatch {
   const rows = rowsWithLoss(samples);
-  const aggregation = aggregationOf(samples, { aggregation: 'token' });
-  const factors = rescaled(samples, rows, aggregation, reduction);
+  const factors = rescaled(samples, rows, aggregationOf(samples, loss), reduction);
   if (reduction === 'sum') {
     const data = rows.map((row, i) => supervisedDatum(samples[row]!, factors[i]!));
     return { data, loss: { lossFn: 'cross_entropy', config: null }, rows };
@@ -45,13 +52,15 @@ export function supervisedBatch(samples: readonly TrainSample[], reduction: Loss
   const data = rows.map((row, i) => {
     const sample = samples[row]!;
     const advantages = sample.lossMask.map(() => 1);
-    return policyDatum({ ...sample, advantages, behaviorLogprobs: advantages.map(() => 0) }, factors[i]!, reduction);
+    return policyDatum({ ...sample, behaviorLogprobs: advantages.map(() => 0) }, advantages, factors[i]!, reduction);
   });
   return { data, loss: { lossFn: 'cispo', config: { clip_low_threshold: 1, clip_high_threshold: 1 } }, rows };
 }
 
 /** What of a loss no server of the Tinker API computes, in words; null where it does. */
-export function missingLoss({ type, maskLow, maskHigh }: LossSettings): string | null {
+export function missingLoss({ type, maskLow, maskHigh, teacherTau = 0 }: LossSettings): string | null {
+  if (teacherTau > 0) return 'a teacher in the loss (teacher_tau)';
+  if (type === 'cross_entropy') return null;
   if (type === 'cispo' || type === 'grpo') return null;
   if (type !== 'importance_sampling') return `the loss "${type}"`;
   return (maskLow ?? 0) > 0 || maskHigh != null ? 'a mask of importance_sampling (mask_low, mask_high)' : null;
@@ -82,9 +91,12 @@ function rescaled(
 }
 
 /** Targets are the next tokens, so everything that speaks of token t stands at t − 1. */
-function policyDatum(sample: TrainSample, factor: number, reduction: LossReduction): Datum {
-  const { tokenIds, lossMask, behaviorLogprobs } = sample;
-  const advantages = correctedAdvantages(sample);
+function policyDatum(
+  { tokenIds, lossMask, behaviorLogprobs }: TrainSample,
+  advantages: readonly number[],
+  factor: number,
+  reduction: LossReduction,
+): Datum {
   const mask = lossMask.slice(1);
   return {
     tokens: tokenIds.slice(0, -1),

@@ -18,7 +18,7 @@ export function policyPassMetrics(
   for (const [row, sample] of samples.entries()) {
     const found = logprobs[row];
     if (!found) continue;
-    const advantages = correctedAdvantages(sample);
+    const advantages = correctedAdvantages(sample, loss.advantageTau ?? 1);
     for (const [t, mask] of sample.lossMask.entries()) {
       if (mask === 0 || t === 0) continue;
       const [logprob, advantage] = [found[t - 1]!, advantages[t]!];
@@ -28,11 +28,13 @@ export function policyPassMetrics(
       const isHigh = type === 'cispo' ? ratio > clipHigh : type === 'grpo' && advantage > 0 && ratio > clipHigh;
       const isLow = type === 'grpo' && advantage < 0 && ratio < clipLow;
       const value =
-        type === 'cispo'
-          ? -clipped * advantage * logprob
-          : type === 'grpo'
-            ? -Math.min(ratio * advantage, clipped * advantage)
-            : -ratio * advantage;
+        type === 'cross_entropy'
+          ? -logprob
+          : type === 'cispo'
+            ? -clipped * advantage * logprob
+            : type === 'grpo'
+              ? -Math.min(ratio * advantage, clipped * advantage)
+              : -ratio * advantage;
       total += (mask * factors[row]! * value) / normalizer;
       tokens += mask;
       k3 += mask * (ratio - 1 - difference);

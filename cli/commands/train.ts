@@ -8,6 +8,7 @@ import { keyVariables } from '../../backends/inference/index.ts';
 import { trainerKeys } from '../../core/spec/tinker-spec.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { EnvironmentVariables } from '../../core/spec/environment-spec.ts';
+import { trainerGpusOf } from '../../core/spec/gpu-settings.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig, type LoadOptions } from '../../backends/configs/load-run-config.ts';
@@ -17,6 +18,7 @@ import { waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
+import { vllmRole } from '../../workers/vllm-role.ts';
 import { remoteTemporal } from '../../workers/temporal-settings.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
@@ -118,6 +120,12 @@ export async function train(
     return 130;
   }
   const { stack, pid, address, uiUrl } = place;
+  const reflectionKey = spec.gepa?.apiKeyVar ?? null;
+  if (stack && reflectionKey !== null && (process.env[reflectionKey] ?? '') === '') {
+    audience.say(
+      `warning: ${reflectionKey} is not set here, the key of ${spec.gepa!.reflectionModel}: branches that look for a better prompt will fail, and the run goes on without`,
+    );
+  }
   const { client, close } = await connect(temporalOf(place, address));
   const watched = watchStack(projectFolder, pid);
   try {
@@ -242,20 +250,24 @@ export interface PlaceNeeds {
   readonly workersSee: readonly string[];
   /** What environments see. Where workers are started here, all of it must be set here. */
   readonly environmentsSee?: readonly EnvironmentVariables[];
+  /** The run, where it may want servers of its own. */
+  readonly spec?: RunSpec;
 }
 
 export function needsOf(spec: RunSpec): PlaceNeeds {
   const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
-  return {
-    storeUri: spec.store.uri,
-    workersSee: [...keyVariables(spec.inference), ...trainerKeys(spec.trainer)],
-    environmentsSee,
-  };
+  const reflectionKey = spec.gepa?.apiKeyVar ?? null;
+  const workersSee = [
+    ...keyVariables(spec.inference),
+    ...trainerKeys(spec.trainer),
+    ...(reflectionKey === null ? [] : [reflectionKey]),
+  ];
+  return { storeUri: spec.store.uri, workersSee, environmentsSee, spec };
 }
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */
 export async function openPlace(
-  { storeUri, workersSee, environmentsSee = [] }: PlaceNeeds,
+  { storeUri, workersSee, environmentsSee = [], spec }: PlaceNeeds,
   projectFolder: string,
   clock: Teller,
   signal: AbortSignal,
@@ -277,13 +289,17 @@ export async function openPlace(
   const policyPort = await choosePolicyPort();
   try {
     const cli = elsewhere ? null : await findServer(clock);
-    clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}1 trainer, 1 rollout worker, policy server`);
+    const vllm = spec ? await vllmRole(spec, projectFolder) : null;
+    const servers = vllm ? `policy server, vLLM (${vllm.url}, .ratchet/logs/vllm-server.log)` : 'policy server';
+    clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}1 trainer, 1 rollout worker, ${servers}`);
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
       roles: localRoles({
         weightRoots,
         policyPort,
+        vllm,
+        trainerGpus: spec ? trainerGpusOf(spec) : null,
         workersSee: [...workersSee, ...environmentsSee.flatMap(({ names }) => names)],
       }),
       log: clock.say,

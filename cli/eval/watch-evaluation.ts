@@ -1,33 +1,42 @@
 import { existsSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import {
-  type Client,
-  isGrpcServiceError,
-  ServiceError,
-  WorkflowFailedError,
-  type WorkflowHandle,
-  WorkflowNotFoundError,
-} from '@temporalio/client';
-import { CancelledFailure } from '@temporalio/common';
+import { type Client, type WorkflowHandle, WorkflowNotFoundError } from '@temporalio/client';
 import type { ChunkProgress } from '../../activities/evaluation/evaluate-chunk.ts';
 import type { EvaluationResult, EvaluationStatus } from '../../core/eval/evaluation.ts';
-import type { Evaluated, evaluate } from '../../workflows/evaluate.ts';
+import type { evaluate } from '../../workflows/evaluate.ts';
 import { pendingActivities } from '../pending-activities.ts';
 import { onOneLine } from '../plain-text.ts';
-import { rootMessage } from '../root-message.ts';
+import type { Teller } from '../teller.ts';
+import { type WatchOptions as WatchedWorkflow, watchWorkflow } from '../watch-workflow.ts';
 import { namedEvaluations } from './find.ts';
 import { readEvaluation } from './read.ts';
 import { describe } from './show.ts';
-import type { EvaluationProgress, EvaluationTeller } from './teller.ts';
 
-export interface WatchOptions {
-  readonly teller: EvaluationTeller;
-  /** The processes are this command's: they end with it. */
-  readonly hasOwnStack: boolean;
-  /** So does what answers: nobody could go on without this command. */
+/** One line of `ratchet eval run --json` between its first and its last. */
+export type EvaluationLine =
+  | ({ readonly type: 'progress'; readonly time: string } & EvaluationProgress)
+  | ({ readonly type: 'result'; readonly time: string } & EvaluationResult);
+
+/** How far one evaluation is. */
+export interface EvaluationProgress {
+  readonly workflow: string;
+  readonly environment: string;
+  readonly model: string;
+  readonly phase: string;
+  readonly done: number;
+  /** null until its examples are counted. */
+  readonly of: number | null;
+  readonly failed: number;
+  /** Of what is scored so far. */
+  readonly avgReward: number | null;
+  readonly waitingOn: readonly string[];
+}
+
+export type EvaluationTeller = Teller<EvaluationLine>;
+
+interface WatchOptions extends WatchedWorkflow<EvaluationLine> {
+  /** What answers ends with this command: nobody could go on without it. */
   readonly endsWithUs: boolean;
-  readonly interrupted: AbortSignal;
-  readonly gone: AbortSignal;
   /** Without an example. */
   readonly abbreviated: boolean;
 }
@@ -42,78 +51,21 @@ const toldShare = 0.1;
 type Handle = WorkflowHandle<typeof evaluate>;
 
 /** Tells of an evaluation until it ends or is left, and what came of it; the exit code. */
-export async function watchEvaluation(handle: Handle, options: WatchOptions): Promise<number> {
-  const { teller, interrupted, gone } = options;
-  const { workflowId: workflow } = handle;
-  teller.tell({ type: 'started', time: now(), workflow, attached: !options.hasOwnStack });
-  const ended = new AbortController();
-  const left = AbortSignal.any([interrupted, gone]);
-  const following = follow(handle, teller, AbortSignal.any([ended.signal, left]));
-  const end = (
-    outcome: 'finished' | 'failed' | 'stopped' | 'detached' | 'lost',
-    exitCode: number,
-    message: string | null,
-  ): number => {
-    if (message !== null) teller.say(message);
-    teller.tell({ type: 'end', time: now(), outcome, exit_code: exitCode, message });
-    return exitCode;
-  };
-  try {
-    const { results } = await resultOf(handle, left);
-    ended.abort();
-    await following;
-    for (const result of results) {
-      teller.tell({ type: 'result', time: now(), ...result });
-      await sayResult(result, options);
-    }
-    return end('finished', results.every(({ rollouts, failed }) => failed < rollouts) ? 0 : 1, null);
-  } catch (error) {
-    ended.abort();
-    await following;
-    if (interrupted.aborted) return end(...(await leave(handle, options)));
-    if (gone.aborted)
-      return end('lost', 1, 'the processes this evaluation used have ended; the same command goes on where it is');
-    if (error instanceof WorkflowNotFoundError)
-      return end(
-        'lost',
-        1,
-        'this Temporal server does not know the evaluation (any more); its results are kept: the same command goes on where it is',
-      );
-    if (!(error instanceof WorkflowFailedError)) throw error;
-    if (error.cause instanceof CancelledFailure)
-      return end(
-        'stopped',
-        1,
-        'the evaluation was cancelled; what is finished is kept: the same command goes on from there',
-      );
-    return end('failed', 1, `the evaluation stopped: ${rootMessage(error)}`);
-  }
-}
-
-async function leave(handle: Handle, options: WatchOptions): Promise<['stopped' | 'detached', number, string]> {
-  if (options.endsWithUs) await handle.cancel().catch(() => undefined); // it is done for anyway, once its server ends
-  if (options.endsWithUs || options.hasOwnStack) {
-    return ['stopped', 130, 'stopped. What is finished is kept: the same command goes on where it is'];
-  }
-  return [
-    'detached',
-    0,
-    `detached. The evaluation goes on; the same command comes back to it. To end it: npx ratchet temporal workflow cancel --workflow-id ${handle.workflowId}`,
-  ];
-}
-
-/** How long a server that did not answer is left alone. */
-const serverPauseMs = 1_000;
-
-async function resultOf(handle: Handle, left: AbortSignal): Promise<Evaluated> {
-  for (;;) {
-    try {
-      return await handle.client.withAbortSignal(left, () => handle.result());
-    } catch (error) {
-      if (left.aborted || !(error instanceof ServiceError || isGrpcServiceError(error))) throw error;
-      await delay(serverPauseMs, undefined, { signal: left });
-    }
-  }
+export function watchEvaluation(handle: Handle, options: WatchOptions): Promise<number> {
+  const { teller, endsWithUs } = options;
+  return watchWorkflow(handle, options, {
+    noun: 'evaluation',
+    endsWithUs,
+    toEnd: `npx ratchet temporal workflow cancel --workflow-id ${handle.workflowId}`,
+    follow: (signal) => follow(handle, teller, signal),
+    async tellResult({ results }) {
+      for (const result of results) {
+        teller.tell({ type: 'result', time: now(), ...result });
+        await sayResult(result, options);
+      }
+      return results.every(({ rollouts, failed }) => failed < rollouts) ? 0 : 1;
+    },
+  });
 }
 
 async function follow(handle: Handle, teller: EvaluationTeller, signal: AbortSignal): Promise<void> {

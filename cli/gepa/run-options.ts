@@ -20,6 +20,8 @@ export interface GepaRunOptions {
   readonly perfectScore?: string;
   readonly stateColumns?: readonly string[];
   readonly initialPrompt?: string;
+  readonly components?: readonly string[];
+  readonly merge?: boolean;
   readonly maxConcurrent?: string;
   readonly maxTokens?: string;
   readonly temperature?: string;
@@ -56,6 +58,11 @@ export function gepaRunCommand(): Command {
       'columns that the reflection sees as well: of the rollout, its rewards, its example',
     )
     .option('--initial-prompt <text>', "what is begun with (default: the environment's system prompt)")
+    .option(
+      '--components <names...>',
+      'what is written anew: system_prompt, system_prompts (one of each environment), tool_descriptions (default: system_prompt)',
+    )
+    .option('--merge', 'candidates that changed different components are merged as well')
     .option('-c, --max-concurrent <n>', 'rollouts at once, -1 = no bound (default: 32)')
     .option('-t, --max-tokens <n>', 'tokens of each turn')
     .option('-T, --temperature <x>', 'of the sampling')
@@ -84,7 +91,8 @@ const examplesToCompareOn = '50';
 
 /** What was typed, as dotted keys of a file with [gepa]. */
 export function overridesOf(options: GepaRunOptions): Record<string, string> {
-  const { stateColumns } = options;
+  const { stateColumns, components } = options;
+  const listed = (names: readonly string[]) => JSON.stringify(names.flatMap((name) => name.split(',')));
   const given: Record<string, string | undefined> = {
     'env.env_args': options.envArgs,
     'env.extra_env_kwargs': options.extraEnvKwargs,
@@ -100,7 +108,9 @@ export function overridesOf(options: GepaRunOptions): Record<string, string> {
     'gepa.num_val': options.numVal,
     'gepa.minibatch_size': options.minibatchSize,
     'gepa.perfect_score': options.perfectScore,
-    'gepa.state_columns': stateColumns && JSON.stringify(stateColumns.flatMap((names) => names.split(','))),
+    'gepa.state_columns': stateColumns && listed(stateColumns),
+    'gepa.components': components && listed(components),
+    'gepa.merge': options.merge === true ? 'true' : undefined,
     'gepa.initial_prompt': options.initialPrompt,
     'gepa.max_concurrent': options.maxConcurrent,
     'gepa.seed': options.seed,

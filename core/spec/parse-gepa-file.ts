@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { promptComponents } from '../gepa/prompt-parts.ts';
 import { withNames } from './dialects/ratchet-run-spec.ts';
 import { GepaSpec } from './gepa-spec.ts';
 import { accessFields, provider } from './model-access.ts';
@@ -8,7 +9,7 @@ import { type FileOptions, readFile } from './read-file.ts';
 import { reportSecrets } from './report-secrets.ts';
 import type { Reporter } from './reporter.ts';
 import { requestSampling, type RequestSampling, samplingWarnings, withTemplateSwitches } from './request-sampling.ts';
-import { anyNumber, args, countOrAll, environmentId, flag, text, whole } from './values.ts';
+import { anyNumber, args, choice, countOrAll, environmentId, flag, text, whole } from './values.ts';
 
 /** Files of `gepa run`, in the words of verifiers' `vf-gepa`. */
 
@@ -51,6 +52,12 @@ const GepaFile = z.strictObject({
       classic: flag().optional(),
       num_test: countOrAll('examples').optional(),
       initial_prompt: text().optional(),
+      components: z
+        .array(choice(...promptComponents))
+        .min(1)
+        .meta({ expected: `a list of ${promptComponents.join(', ')}` })
+        .optional(),
+      merge: flag().optional(),
     })
     .prefault({}),
   sampling: requestSampling().optional(),
@@ -90,6 +97,7 @@ export function parseGepaFile(written: string, options: FileOptions): ParsedGepa
   const file = read.table as GepaFile | undefined;
   const environments = file === undefined ? [] : environmentsOf(file, reporter);
   if (file !== undefined) reportTwice(file, reporter);
+  if (file !== undefined) reportComponents(file, reporter);
   if (file === undefined || reporter.problems.length > 0) return { ok: false, problems: reporter.inOrder() };
   const { gepa, execution = {} } = file;
   const sampling = (file.sampling ?? execution.sampling_args ?? {}) as RequestSampling;
@@ -121,6 +129,8 @@ export function parseGepaFile(written: string, options: FileOptions): ParsedGepa
     classic: gepa.classic ?? false,
     numTest: gepa.num_test ?? 0,
     initialPrompt: gepa.initial_prompt ?? null,
+    components: [...new Set(gepa.components ?? ['system_prompt' as const])],
+    merge: gepa.merge ?? false,
     runDir: file.run_dir ?? null,
     savesResults: file.save_results ?? true,
   };
@@ -166,6 +176,13 @@ function environmentsOf({ env = [] }: GepaFile, reporter: Reporter): GepaSpec['e
     return { id: found ?? 'x', args: { ...env_args, ...own }, extraKwargs: extra_env_kwargs };
   });
   return withNames(entries);
+}
+
+/** One prompt for all, or one for each: not both. */
+function reportComponents({ gepa: { components = [] } }: GepaFile, reporter: Reporter): void {
+  if (!components.includes('system_prompt') || !components.includes('system_prompts')) return;
+  const expected = 'one of system_prompt (the same for all environments) and system_prompts (one for each)';
+  reporter.add({ path: ['gepa', 'components'], expected, received: 'both' });
 }
 
 /** What [execution] says again. */

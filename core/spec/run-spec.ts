@@ -1,9 +1,11 @@
 import { z } from 'zod';
 import { evalMoments, regressionActions } from './eval-words.ts';
-import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
+import { heartbeatTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
 import { TinkerInferenceSpec, TinkerTrainerSpec } from './tinker-spec.ts';
 import { PromptBranchSpec } from './prompt-branch-spec.ts';
+import { serverPool } from './server-pool-spec.ts';
+import { VllmSpec } from './vllm-spec.ts';
 import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 
 /**
@@ -217,43 +219,20 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     threads: positive,
     /** Where ONNX Runtime computes; cuda needs its libraries and a GPU. */
     provider: z.enum(['cpu', 'cuda']).default('cpu'),
+    /** Which GPUs it sees; missing = all. */
+    gpuIds: z.array(z.int().min(0)).optional(),
   }),
   TinkerTrainerSpec,
   ModuleSpec,
 ]);
-
-/** An alias of an `endpoints.toml`, whose servers are asked. The file is read again when it changes. */
-const EndpointsRef = z.strictObject({
-  /** Absolute. */
-  path: z.string().min(1),
-  id: z.string().min(1),
-});
-export type EndpointsRef = z.infer<typeof EndpointsRef>;
-
-/** Servers that are asked for turns; one is a pool of one. */
-const serverPool = {
-  /** Base URLs of servers that run already; null = the policy server that `ratchet dev` started. */
-  url: z.union([z.url(), z.array(z.url()).min(1)]).nullable(),
-  /** In place of `url`. */
-  endpoints: EndpointsRef.nullable().default(null),
-  /** Name of the environment variable with the key; null = they ask for none. */
-  apiKeyVar: z.string().nullable().default(null),
-  headers: z.record(z.string(), z.string()).default({}),
-  /** Header → name of the environment variable with its value. */
-  headersFromEnv: z.record(z.string(), z.string()).default({}),
-  /** Of one request, seconds. */
-  timeoutS: z.number().positive().default(inferenceTimeoutDefaultS),
-  /** Prompts in flight at one server. */
-  maxConcurrent: positive.default(inferenceConcurrencyDefault),
-  /** Where Ratchet's policy server computes. */
-  provider: z.enum(['cpu', 'cuda']).default('cpu'),
-};
 
 export const InferenceSpec = z.discriminatedUnion('kind', [
   /** Ratchet's policy servers: many prompts in one request, each with a seed of its own. */
   z.strictObject({ kind: z.literal('embedded'), ...serverPool }),
   /** Any OpenAI-compatible servers that give token ids: a request for each turn. */
   z.strictObject({ kind: z.literal('openai'), ...serverPool }),
+  /** vLLM: adopted (`url`), or started beside the workers. */
+  z.strictObject({ kind: z.literal('vllm'), ...serverPool, vllm: VllmSpec }),
   TinkerInferenceSpec,
   ModuleSpec,
 ]);
@@ -268,13 +247,21 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
  *     dppo                 −ρ · A, none where π − μ > maskHigh at A > 0 or π − μ < −maskLow at A ≤ 0 (probabilities, not their
  *                          logs), + klTau · (ln ρ)² of every token (prime-rl's default since v0.5)
  *     ipo                  the same, none where π − μ lies outside −maskLow … maskHigh, whatever A is (prime-rl's "ipo")
+ *     gspo                 −min(s·A, clip(s, clipLow, clipHigh)·A), where s = exp(mean over the row's tokens of ln ρ); its gradient
+ *                          reaches each token through its own ρ: sg(s/ρ)·ρ (Zheng et al. 2025, Group Sequence Policy
+ *                          Optimization, eq. 5–7 and, for advantages of tokens, 13–14)
+ *     cross_entropy        −ℓ, whatever A is and whoever sampled: supervised, at temperature 1
  *     custom               what the imported function gives
+ *
+ * What stands for A is advantageTau · A + teacherTau · sg(log π_T − ℓ), with a teacher's log probabilities π_T (prime-rl's
+ * adv_tau and teacher_tau). With 0 and 1 it is on-policy distillation, and ipo with its lower bound alone is then the loss of
+ * prime-rl's "opd".
  */
 export const LossSpec = z.strictObject({
-  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'custom']),
-  /** Lower bound of the ratio ρ in grpo (1 − ε_low); cispo has none. */
+  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'cross_entropy', 'custom']),
+  /** Lower bound of the ratio, ρ in grpo (1 − ε_low) and s in gspo; cispo has none. */
   clipLow: z.number().min(0).default(0),
-  /** Upper bound of the ratio ρ: 1 + ε_high in grpo. */
+  /** Upper bound of the ratio: 1 + ε_high in grpo and gspo. */
   clipHigh: z.number().positive(),
   /**
    * Of importance_sampling: a token whose ratio ρ lies outside carries no loss. 0 and null = no bound. Of dppo and ipo: how far a
@@ -284,6 +271,9 @@ export const LossSpec = z.strictObject({
   maskHigh: z.number().positive().nullable().default(null),
   /** Of dppo and ipo. */
   klTau: z.number().min(0).default(0),
+  /** Of the reward's advantage, and of the teacher's lead over the policy. */
+  advantageTau: z.number().min(0).default(1),
+  teacherTau: z.number().min(0).default(0),
   /**
    * token = Σ over the batch / Σ mask; sequence = mean over rows of (Σ / Σ mask of the row);
    * dr_grpo = Σ / (rows · maxTokens) (Liu et al. 2025, Understanding R1-Zero-like training).
@@ -423,6 +413,7 @@ export type PoolSpec = z.infer<typeof PoolSpec>;
 export type PythonEnvironmentSpec = z.infer<typeof PythonEnvironmentSpec>;
 export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
 export type SamplingSpec = z.infer<typeof SamplingSpec>;
+export type { EndpointsRef } from './server-pool-spec.ts';
 export type { PromptBranchSpec } from './prompt-branch-spec.ts';
 export type EvalSpec = z.infer<typeof EvalSpec>;
 export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;

@@ -6,7 +6,7 @@ import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createEvaluateChunk } from '../../activities/evaluation/evaluate-chunk.ts';
-import type { EvaluateDependencies } from '../../activities/evaluation/evaluated-policy.ts';
+import type { AskDependencies } from '../../activities/asked-model.ts';
 import { createOpenEvaluation } from '../../activities/evaluation/open-evaluation.ts';
 import { createCloseEvaluation } from '../../activities/evaluation/write-results.ts';
 import { placeIn } from '../../backends/configs/evaluation-folders.ts';
@@ -16,7 +16,7 @@ import { openTokenizer } from './runs.ts';
 
 export const evaluationId = 'abcd1234';
 
-export const dependencies: EvaluateDependencies = {
+export const dependencies: AskDependencies = {
   inference: () => assert.fail('no version is evaluated'),
   tokenizer: openTokenizer,
 };
@@ -70,7 +70,7 @@ export async function playChunk(
   {
     given = dependencies,
     activity = new MockActivityEnvironment(),
-  }: { readonly given?: EvaluateDependencies; readonly activity?: MockActivityEnvironment } = {},
+  }: { readonly given?: AskDependencies; readonly activity?: MockActivityEnvironment } = {},
 ): Promise<ChunkResult> {
   return (await activity.run(createEvaluateChunk(given), { handle, chunk })) as ChunkResult;
 }
