@@ -6,7 +6,14 @@ import type { RelationProblem } from './ratchet-relations.ts';
 
 /** What [inference] says of its servers, taken together. */
 export function inferenceRelations({ inference, lora, sft, model }: RatchetConfig): RelationProblem[] {
-  return [...placeRelations(inference), ...headerRelations(inference), ...vllmRelations(inference, needsFullWeights({ loraRank: lora?.r ?? null, servesBase: sft === undefined && !model.startsWith('preset:') }))];
+  return [
+    ...placeRelations(inference),
+    ...headerRelations(inference),
+    ...vllmRelations(
+      inference,
+      needsFullWeights({ loraRank: lora?.r ?? null, servesBase: sft === undefined && !model.startsWith('preset:') }),
+    ),
+  ];
 }
 
 type Written = RatchetConfig['inference'];
@@ -16,7 +23,7 @@ const at = (...keys: (string | number)[]) => ['inference', ...keys];
 /** Where the servers are is said once. */
 function placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }: Written): RelationProblem[] {
   const problems: RelationProblem[] = [];
-  if (kind === 'module') return problems;
+  if (kind === 'module' || kind === 'tinker') return problems;
   if (url !== undefined && endpoint_id !== undefined) {
     problems.push({
       paths: [at('endpoint_id'), at('url')],
