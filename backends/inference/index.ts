@@ -22,6 +22,7 @@ export {
   sharedEndpoint,
 } from './endpoint.ts';
 export type { ServerAddress } from './model-server.ts';
+export { startWeightsAgent, type WeightsAgent } from './weights-agent.ts';
 export { meanDifference } from './versions.ts';
 export type {
   ChatRequest,

@@ -102,3 +102,16 @@ function argument(name: string, value: unknown): string[] {
 function asText(value: unknown): string {
   return typeof value === 'string' ? value : JSON.stringify(value);
 }
+
+/** What a run file that says no more than `kind = "vllm"` has, of a run that trains all weights of a model that is served as it is. */
+export const vllmSpecDefaults: VllmSpec = {
+  program: null,
+  port: null,
+  host: '127.0.0.1',
+  gpuIds: null,
+  args: {},
+  loraRank: null,
+  servesBase: true,
+  weights: 'auto',
+  weightsAgent: null,
+};
