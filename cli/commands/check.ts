@@ -1,6 +1,7 @@
 import { Command } from 'commander';
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
 import type { Problem } from '../../core/spec/problems.ts';
+import { describeVllmStart } from '../../workers/vllm-role.ts';
 import { readConfigLine } from '../config-line.ts';
 import { examineServers, type ServerReport } from '../../backends/inference/index.ts';
 import { describeRunFile } from '../describe-run-file.ts';
@@ -59,9 +60,11 @@ interface Report {
 async function reportOf(report: RunFileReport): Promise<Report> {
   const { loaded, problems } = report;
   const servers = loaded === null ? [] : await examineServers(loaded.spec.inference);
+  const start = loaded === null ? null : await describeVllmStart(loaded.spec, process.cwd());
+  const vllm = start === null ? [] : ['vLLM is started with the run:', `  ${start}`];
   return {
     problems,
-    lines: [...describeRunFile(report), ...(loaded ? describeServers(loaded.spec, servers) : [])],
+    lines: [...describeRunFile(report), ...(loaded ? describeServers(loaded.spec, servers) : []), ...vllm],
     json: { kind: 'run', ...asJson(report, servers) },
   };
 }
