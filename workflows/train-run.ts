@@ -127,77 +127,78 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   evals.resume(carried?.evaluating ?? []);
   broadcast = awaitedLater(weights.bring(state.policy));
   if (!carried || carried.rewind) for (const step of state.pendingEvals) evals.evaluate(step);
-
   branches.goOn(state.pendingBranches ?? []);
 
-  while (state.step < desk.lastStep) {
-    await desk.untilResumed().catch(orRewind);
-    beside.throwIfFailed();
-    if (isHistoryLong() && collecting === null) await continueRun();
-    const step = state.step + 1;
-    const startedAt = Date.now();
-    let collected: CollectedStep = await (collecting ?? collect(step, state)).catch(orRewind);
-    const waitedS = (Date.now() - startedAt) / 1000;
-    collecting = mayPrefetch(step) ? collect(step + 1, collected) : null;
+  return branches.endingWith(async () => {
+    while (state.step < desk.lastStep) {
+      await desk.untilResumed().catch(orRewind);
+      beside.throwIfFailed();
+      if (isHistoryLong() && collecting === null) await continueRun();
+      const step = state.step + 1;
+      const startedAt = Date.now();
+      let collected: CollectedStep = await (collecting ?? collect(step, state)).catch(orRewind);
+      const waitedS = (Date.now() - startedAt) / 1000;
+      collecting = mayPrefetch(step) ? collect(step + 1, collected) : null;
 
-    const attempts: CollectedStep[] = [collected];
-    let trained = await train(step, 1, collected).catch(orRewind);
-    while (trained.policy === null) {
-      desk.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are set aside`);
-      if (attempts.length >= refusedAttemptsMax) {
-        desk.pause(
-          `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate (set-learning-rate), then resume.`,
-        );
-        await desk.untilResumed().catch(orRewind);
+      const attempts: CollectedStep[] = [collected];
+      let trained = await train(step, 1, collected).catch(orRewind);
+      while (trained.policy === null) {
+        desk.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are set aside`);
+        if (attempts.length >= refusedAttemptsMax) {
+          desk.pause(
+            `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate (set-learning-rate), then resume.`,
+          );
+          await desk.untilResumed().catch(orRewind);
+        }
+        collected = await (collecting ?? collect(step, collected)).catch(orRewind);
+        collecting = null;
+        attempts.push(collected);
+        trained = await train(step, attempts.length, collected).catch(orRewind);
       }
-      collected = await (collecting ?? collect(step, collected)).catch(orRewind);
-      collecting = null;
-      attempts.push(collected);
-      trained = await train(step, attempts.length, collected).catch(orRewind);
-    }
 
-    const stepS = (Date.now() - startedAt) / 1000;
-    const figures = { ...collected.figures, ...trainFigures(trained), train_s: trained.seconds, step_s: stepS };
-    for (const { lost } of attempts) account.add(lost);
-    const isEvalDue = evals.isDue(step);
-    state = stateAfter(state, {
-      spec,
-      policy: trained.policy,
-      collected,
-      metrics: trained.metrics,
-      overrides: desk.overrides,
-      pendingEvals: isEvalDue ? [...evals.pendingSteps, step] : evals.pendingSteps,
-      branches: branches.toCommit(step),
-    });
-    const committed = await local.commitStep({
-      run,
-      parent,
-      plan: trained.plan,
-      optimizer: trained.optimizer,
-      staged: trained.staged,
-      engine: trained.engine,
-      outcomes: stepOutcomes(step, attempts),
-      metrics: committedMetrics({
+      const stepS = (Date.now() - startedAt) / 1000;
+      const figures = { ...collected.figures, ...trainFigures(trained), train_s: trained.seconds, step_s: stepS };
+      for (const { lost } of attempts) account.add(lost);
+      const isEvalDue = evals.isDue(step);
+      state = stateAfter(state, {
+        spec,
+        policy: trained.policy,
         collected,
-        trained,
-        klBeta: state.klBeta,
-        waitedS,
-        evalWaitS: turns.takeWaitedS(),
-        stepS,
-        account: { ...account.take(), ...weights.figures() },
-      }),
-      state,
-    });
-    parent = committed.sha256;
-    desk.at('training', step, state.policy);
-    serve(state.policy, trained.optimizer, committed.isPublished);
-    desk.publish(step, collected.figures['reward'] ?? null);
-    desk.tell('step', step, stepLine(step, desk.maxSteps, figures), figures);
-    if (trained.snapshot) sealing = sealInTurn(step);
-    if (isEvalDue) evals.evaluate(step);
-    branches.begin(step);
-  }
-  return finish();
+        metrics: trained.metrics,
+        overrides: desk.overrides,
+        pendingEvals: isEvalDue ? [...evals.pendingSteps, step] : evals.pendingSteps,
+        branches: branches.toCommit(step),
+      });
+      const committed = await local.commitStep({
+        run,
+        parent,
+        plan: trained.plan,
+        optimizer: trained.optimizer,
+        staged: trained.staged,
+        engine: trained.engine,
+        outcomes: stepOutcomes(step, attempts),
+        metrics: committedMetrics({
+          collected,
+          trained,
+          klBeta: state.klBeta,
+          waitedS,
+          evalWaitS: turns.takeWaitedS(),
+          stepS,
+          account: { ...account.take(), ...weights.figures() },
+        }),
+        state,
+      });
+      parent = committed.sha256;
+      desk.at('training', step, state.policy);
+      serve(state.policy, trained.optimizer, committed.isPublished);
+      desk.publish(step, collected.figures['reward'] ?? null);
+      desk.tell('step', step, stepLine(step, desk.maxSteps, figures), figures);
+      if (trained.snapshot) sealing = sealInTurn(step);
+      if (isEvalDue) evals.evaluate(step);
+      branches.begin(step);
+    }
+    return finish();
+  });
 
   /** Level 0 collects after the newest version is served; level 1 beside the training of the step before. */
   function collect(step: number, from: Pick<CollectedStep, 'curriculum' | 'surplus'>): Promise<CollectedStep> {
@@ -222,8 +223,9 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     for (;;) {
       const { policy: from, reference, klBeta } = state;
       const { overrides } = desk;
-      const { packed } = collected;
-      const planned = await local.planStep({ run, step, attempt, from, reference, klBeta, overrides, packed });
+      const { packed, taught } = collected;
+      const asked = { run, step, attempt, from, reference, klBeta, overrides, packed };
+      const planned = await local.planStep(taught ? { ...asked, taught } : asked);
       const { plan } = planned;
       const summary = `step ${step}: ${collected.rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
       inTraining = desk.planned = step;
@@ -381,7 +383,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await beside.finish();
     await condition(allHandlersFinished);
     const { rewind } = desk;
-    if (rewind !== null) await Promise.all([evals.leaveBehind(rewind.step), branches.leave()]);
+    if (rewind !== null) await Promise.all([evals.leaveBehind(rewind.step), branches.leave('rewind')]);
     const { handle, datasets, warnings, hasSearchAttributes } = opened;
     return continueAsNew<typeof trainRun>({
       continued: {
@@ -402,7 +404,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function finish(): Promise<RunSummary> {
     desk.at('finishing', state.step, state.policy);
     await broadcast.catch(orRewind);
-    await branches.leave();
+    await branches.leave('end');
     hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
     await Promise.race([evals.finish(), condition(() => desk.rewind !== null)]);

@@ -3,18 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { OpenAiInference } from './openai.ts';
 import type { PoolMember } from './pool-member.ts';
 import type { ServerPool } from './pool.ts';
-import type {
-  ChatRequest,
-  ChatSample,
-  CompareRequest,
-  HoldOutcome,
-  Inference,
-  Sample,
-  SampleRequest,
-  ScoreRequest,
-  ServedPolicy,
-  ServerDrift,
-} from './types.ts';
+import type { Sample, SampleRequest } from './types.ts';
 import { askFor } from './versions.ts';
 import { samplesIn, samplingBody, withTokenIds } from './wire.ts';
 
@@ -23,49 +12,20 @@ import { samplesIn, samplingBody, withTokenIds } from './wire.ts';
  * as one `/v1/completions` request with many prompts (token ids in, token ids out), one for each server, so an environment
  * may be written one rollout at a time and 512 of them cost one round trip.
  */
-export class EmbeddedInference implements Inference {
+export class EmbeddedInference extends OpenAiInference {
   readonly #pool: ServerPool;
-  readonly #others: OpenAiInference;
   #waiting: Waiting[] = [];
 
   constructor(pool: ServerPool) {
+    super(pool);
     this.#pool = pool;
-    this.#others = new OpenAiInference(pool);
   }
 
-  sample(request: SampleRequest): Promise<Sample> {
+  override sample(request: SampleRequest): Promise<Sample> {
     return new Promise((resolve, reject) => {
       if (this.#waiting.length === 0) setImmediate(() => this.#flush());
       this.#waiting.push({ request, resolve, reject });
     });
-  }
-
-  chat(request: ChatRequest): Promise<ChatSample> {
-    return this.#others.chat(request);
-  }
-
-  score(request: ScoreRequest): Promise<readonly number[]> {
-    return this.#others.score(request);
-  }
-
-  compare(request: CompareRequest): Promise<readonly ServerDrift[]> {
-    return this.#others.compare(request);
-  }
-
-  bringTo(policy: ServedPolicy): Promise<void> {
-    return this.#others.bringTo(policy);
-  }
-
-  hold(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome> {
-    return this.#others.hold(policy, holder, seconds);
-  }
-
-  release(policy: ServedPolicy, holder: string): Promise<void> {
-    return this.#others.release(policy, holder);
-  }
-
-  close(): void {
-    this.#pool.close();
   }
 
   #flush(): void {

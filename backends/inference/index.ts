@@ -1,5 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { InferenceSpec } from '../../core/spec/run-spec.ts';
+import type { InferenceSpec, RunSpec } from '../../core/spec/run-spec.ts';
 import { EmbeddedInference } from './embedded.ts';
 import { readEndpoints, watchEndpoints } from './endpoints-file.ts';
 import { examineServer, type ServerReport } from './examine-server.ts';
@@ -7,11 +7,13 @@ import { ModelServer, type ServerAddress } from './model-server.ts';
 import { ModuleInference } from './module.ts';
 import { OpenAiInference } from './openai.ts';
 import { type PoolOptions, ServerPool } from './pool.ts';
+import { teacherServers } from './teacher.ts';
 import type { Inference } from './types.ts';
 import { VllmInference } from './vllm.ts';
 import { VllmServer } from './vllm-server.ts';
 import { askWeightsAgent } from './weights-agent-client.ts';
 
+export { examineReflection, type ReflectionReport } from './examine-reflection.ts';
 export type { ServerReport } from './examine-server.ts';
 export {
   type Endpoint,
@@ -24,12 +26,14 @@ export {
 export type { ServerAddress } from './model-server.ts';
 export { startWeightsAgent, type WeightsAgent } from './weights-agent.ts';
 export { meanDifference } from './versions.ts';
+export { openTeacher, type TeacherServers, teacherServers } from './teacher.ts';
 export type {
   ChatRequest,
   ChatSample,
   CompareRequest,
   HoldOutcome,
   Inference,
+  PromptScoreRequest,
   Sample,
   SamplePlace,
   SampleRequest,
@@ -131,9 +135,9 @@ export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
 }
 
 /** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */
-export function keyVariables(spec: InferenceSpec): string[] {
-  if (spec.kind === 'module') return [];
-  const named = serversOf(spec, '').flatMap(({ apiKeyVar, headersFromEnv }) => [
+export function keyVariables({ inference, teacher }: Pick<RunSpec, 'inference' | 'teacher'>): string[] {
+  const own = inference.kind === 'module' ? [] : serversOf(inference, '');
+  const named = [...own, ...(teacher ? teacherServers(teacher) : [])].flatMap(({ apiKeyVar, headersFromEnv }) => [
     ...(apiKeyVar === null ? [] : [apiKeyVar]),
     ...Object.values(headersFromEnv),
   ]);

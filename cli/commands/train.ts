@@ -119,6 +119,12 @@ export async function train(
     return 130;
   }
   const { stack, pid, address, uiUrl } = place;
+  const reflectionKey = spec.gepa?.apiKeyVar ?? null;
+  if (stack && reflectionKey !== null && (process.env[reflectionKey] ?? '') === '') {
+    audience.say(
+      `warning: ${reflectionKey} is not set here, the key of ${spec.gepa!.reflectionModel}: branches that look for a better prompt will fail, and the run goes on without`,
+    );
+  }
   const { client, close } = await connect(temporalOf(place, address));
   const watched = watchStack(projectFolder, pid);
   try {
@@ -241,6 +247,8 @@ export interface PlaceNeeds {
   readonly storeUri: string;
   /** Environment variables that workers see beside the usual ones: keys, by name. */
   readonly workersSee: readonly string[];
+  /** Folders of weights that the policy server loads beside the runs' own: a teacher's. */
+  readonly weightsAt?: readonly string[];
   /** What environments see. Where workers are started here, all of it must be set here. */
   readonly environmentsSee?: readonly EnvironmentVariables[];
   /** The run, where it may want servers of its own. */
@@ -249,12 +257,16 @@ export interface PlaceNeeds {
 
 export function needsOf(spec: RunSpec): PlaceNeeds {
   const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
-  return { storeUri: spec.store.uri, workersSee: keyVariables(spec.inference), environmentsSee, spec };
+  const reflectionKey = spec.gepa?.apiKeyVar ?? null;
+  const workersSee = [...keyVariables(spec), ...(reflectionKey === null ? [] : [reflectionKey])];
+  const teacher = spec.teacher?.folder;
+  const weightsAt = teacher == null ? {} : { weightsAt: [teacher] };
+  return { storeUri: spec.store.uri, workersSee, environmentsSee, spec, ...weightsAt };
 }
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */
 export async function openPlace(
-  { storeUri, workersSee, environmentsSee = [], spec }: PlaceNeeds,
+  { storeUri, workersSee, environmentsSee = [], weightsAt = [], spec }: PlaceNeeds,
   projectFolder: string,
   clock: Teller,
   signal: AbortSignal,
@@ -270,8 +282,9 @@ export async function openPlace(
     return { stack: null, pid: null, address: elsewhere, uiUrl: null };
   }
   // Other runs may join these processes, also such whose weights are copied from S3.
-  const weightRoots = [...new Set([localRoot(storeUri), allCopies()])];
-  for (const root of weightRoots) await mkdir(root, { recursive: true });
+  const ownRoots = [localRoot(storeUri), allCopies()];
+  for (const root of ownRoots) await mkdir(root, { recursive: true });
+  const weightRoots = [...new Set([...ownRoots, ...weightsAt])];
   for (const variables of environmentsSee) givenVariables(variables); // what is missing is said before anything starts
   const policyPort = await choosePolicyPort();
   try {

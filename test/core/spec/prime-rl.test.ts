@@ -2,23 +2,10 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
 import { learningRateAt } from '../../../core/rl/schedule.ts';
-import { formatProblems, parseRunConfig, type ParseOptions } from '../../../core/spec/parse-run-config.ts';
+import { formatProblems } from '../../../core/spec/parse-run-config.ts';
 import type { Problem } from '../../../core/spec/problems.ts';
 import { configsFolder } from './run-files.ts';
-
-type Options = Partial<ParseOptions>;
-
-function accept(text: string, options: Options = {}) {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...options });
-  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
-  return parsed;
-}
-
-function refuse(text: string, options: Options = {}): Problem[] {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...options });
-  assert.ok(!parsed.ok, 'was accepted');
-  return parsed.problems;
-}
+import { accept, refuse } from './read-run.ts';
 
 /** Each as `line path`. */
 const places = (problems: readonly Problem[]): string[] => problems.map(({ line, path }) => `${line ?? '-'} ${path}`);
