@@ -25,6 +25,7 @@ export {
   sharedEndpoint,
 } from './endpoint.ts';
 export type { ServerAddress } from './model-server.ts';
+export { startWeightsAgent, type WeightsAgent } from './weights-agent.ts';
 export { meanDifference } from './versions.ts';
 export { openTeacher, type TeacherServers, teacherServers } from './teacher.ts';
 export type {

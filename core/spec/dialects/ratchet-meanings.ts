@@ -231,6 +231,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     options: 'what it is called with',
     threads: 'threads per session; 1 = the same bits on a busy machine',
     provider: 'where it computes; `cuda` needs its libraries and a GPU (`ratchet doctor`)',
+    gpu_ids: 'which GPUs it sees; by default all, or the one behind those of a vLLM that is started',
     clip_high: 'another place for `[trainer.loss] clip_high`',
     num_iterations: 'optimizer steps per batch',
     micro_batch_size: 'rows computed at once; bounds memory, the gradient stays the same but for rounding',
@@ -297,7 +298,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   },
   'trainer.ckpt': { resume_step: 'another place for `[resume] step`' },
   inference: {
-    kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, vLLM, the Tinker server that trains, or an inference of your own',
+    kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, vLLM (started from this file unless `url` names one), the Tinker server that trains, or an inference of your own',
     import: 'of kind "module": the file whose default export makes it',
     options: 'what it is called with',
     url: 'servers that run already, with or without `/v1`; else the worker’s `--policy-url`',
@@ -310,6 +311,18 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     timeout: 'seconds a request may take; then it is asked again',
     max_concurrent: 'prompts in flight at one server; more wait for their turn',
     provider: 'where Ratchet’s policy server computes',
+    canary_threshold:
+      'how far a server’s logprobs may lie from the trainer’s, mean of |Δ| over the canary’s tokens; by default 0.001 where both are known to compute in float32, else 0.05',
+    gpus: 'of "vllm" that is started: how many GPUs it sees, the first ones',
+    gpu_ids: 'of "vllm" that is started: which GPUs it sees, in place of `gpus`',
+    vllm: 'of "vllm" that is started: any argument of its server, with underscores; `dtype` also of one that runs already',
+    program: 'of "vllm" that is started: the Python that has vLLM, or the program `vllm`; by default looked for',
+    port: 'of "vllm" that is started; 8000 by default, or another if that is taken',
+    host: 'of "vllm" that is started: where it listens, 127.0.0.1 by default; elsewhere it needs `api_key_var`',
+    weights:
+      'of "vllm", how full weights reach it: by vLLM’s development routes, by prime-rl’s /update_weights, or by what it has',
+    weights_agent:
+      'of "vllm" on another host: the `ratchet weights-agent` beside it; without one it reads the run’s folder itself',
   },
   store: {
     uri: 'below which the run’s folder lies',

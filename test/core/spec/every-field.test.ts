@@ -59,8 +59,17 @@ const pooled: Table = {
     },
   },
 };
+/** Of a vLLM that is started: its settings mean nothing to servers of other kinds. */
+const vllm = (...keys: string[]): typeof beside =>
+  Object.fromEntries(
+    keys.map((key) => [`inference.${key}`, { inference: { kind: 'vllm', api_key_var: 'A_KEY' }, lora: {} }]),
+  );
+const ofVllm: typeof beside = { 'inference.server.port': { ratchet: { inference: { kind: 'vllm' } } } };
 const besideIn: Readonly<Record<string, typeof beside>> = {
+  ratchet: vllm('gpus', 'gpu_ids', 'vllm', 'program', 'port', 'host', 'weights', 'weights_agent'),
+  'prime-rl-0.4': ofVllm,
   'prime-rl': {
+    ...ofVllm,
     'orchestrator.eval': { orchestrator: { eval: { source: [{ env: { taskset: { id: 'owner/gsm8k' } } }] } } },
     'deployment.gpus_per_node': multiNode,
     'deployment.num_train_nodes': multiNode,
