@@ -6,11 +6,20 @@ import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { environmentReward, stepMetrics } from '../core/rl/metrics.ts';
 import { poolMetrics } from '../core/rl/pools.ts';
 import { allFlags, filterMetrics } from '../core/rl/filters.ts';
+import { type PromptsOfBatch, promptsOfBatch } from '../core/rl/prompts-of-batch.ts';
 import { advantagesOf, packSamples, type SetAside } from '../core/rl/pack.ts';
 import type { AdvantageFunction, AdvantageKind } from '../core/rl/advantage.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
-import type { KeptGroups, ObjectRef, Overrides, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
+import type {
+  KeptGroups,
+  ObjectRef,
+  Overrides,
+  PolicyVersion,
+  RunHandle,
+  StepPlan,
+  TaughtBatch,
+} from '../core/rl/run-state.ts';
 import { hash32 } from '../core/random.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { importUserFunction } from '../engine/index.ts';
@@ -29,6 +38,8 @@ const trainedTokens = 'batch/trained_tokens';
 export interface PackedBatch {
   readonly batch: ObjectRef;
   readonly metrics: Readonly<Record<string, number>>;
+  /** As in {@link StepPlan}. */
+  readonly prompts?: PromptsOfBatch;
 }
 
 /**
@@ -66,7 +77,7 @@ export async function packBatch(input: {
   const finished = (await Promise.all(input.scored.map((ref) => readRows<ScoredGroup>(run, ref)))).flat();
   const advantage = await advantageOf(spec);
   const { batch, stats, setAside } = packSamples(trained, { ...spec, advantage });
-  const filter = input.widened === true ? widenedBounds() : spec.filter;
+  const filter = input.widened === true ? widenedBounds(spec.filter) : spec.filter;
   const { curriculum, datasets } = input;
   const pools = curriculum && datasets ? await poolFigures(run, spec, curriculum, datasets) : {};
   const metrics: Record<string, number> = {
@@ -84,9 +95,11 @@ export async function packBatch(input: {
   const digest = sha256(bytes);
   const stored = await store.put(layout.batch(run.lineage, step, digest), bytes);
   await storeBatchResults(run, step, digest, sources);
+  const prompts = promptsOfBatch(trained);
   const packed = await putJson(store, layout.packed(run.lineage, step, digest), {
     batch: { ...stored, count: batch.samples.length },
     metrics,
+    ...(prompts ? { prompts } : {}),
   } satisfies PackedBatch);
   const headline = [
     'train/agg/all/metrics/exact_match',
@@ -99,7 +112,7 @@ export async function packBatch(input: {
   ];
   return {
     packed,
-    hasSignal: stats.signalTokens > 0,
+    hasSignal: (spec.filter.keepsEqual ? stats.trainedTokens : stats.signalTokens) > 0,
     rows: stats.rows,
     reward: metrics['train/reward'] ?? null,
     metrics: Object.fromEntries(
@@ -176,12 +189,13 @@ export async function planStep(input: {
   readonly klBeta: number;
   readonly overrides: Overrides;
   readonly packed: ObjectRef;
+  readonly taught?: TaughtBatch | undefined;
 }): Promise<{ plan: ObjectRef; learningRate: number; snapshot: boolean }> {
   const { run, step, attempt, from, reference, klBeta, overrides } = input;
   await refuseBehind(run, step);
   const spec = await specOf(run);
   const store = storeOf(run);
-  const { batch, metrics } = await readJson<PackedBatch>(run, input.packed);
+  const { batch, metrics, prompts } = await readJson<PackedBatch>(run, input.packed);
   if (metrics[trainedTokens] === 0) {
     throw new RatchetError(
       'Unsupported',
@@ -198,6 +212,8 @@ export async function planStep(input: {
     from,
     batch,
     packed: input.packed,
+    ...(prompts ? { prompts } : {}),
+    ...(input.taught ? { taught: { logprobs: input.taught.logprobs, teacher: input.taught.teacher } } : {}),
     learningRate: learningRateAt({ step, maxSteps, peak, schedule: spec.schedule }),
     temperature: spec.sampling.temperature,
     klBeta,

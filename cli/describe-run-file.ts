@@ -77,8 +77,19 @@ function summary(spec: RunSpec, { model, environments }: RunFileReport): string[
     `  trains        ${trainedPart(spec, model?.adapterCount ?? null)}`,
     `  loss          ${lossLine(spec)}`,
     `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}${spec.sft.data ? ` from ${spec.sft.data.path}` : ''}` : 'none'}`,
+    ...(spec.gepa ? [`  branches      ${branchLine(spec.gepa)}`] : []),
     `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
   ];
+}
+
+function branchLine(gepa: NonNullable<RunSpec['gepa']>): string {
+  const { interval, atSteps, environments, maxCalls, reflectionModel, adopt } = gepa;
+  const when = [
+    ...(interval === null ? [] : [`every ${interval} steps`]),
+    ...(atSteps.length === 0 ? [] : [`at ${atSteps.join(', ')}`]),
+  ];
+  const begun = when.length === 0 ? 'when asked for (ratchet gepa branch)' : when.join(' and ');
+  return `${begun}: the prompt of ${environments.join(', ')} by ${reflectionModel}, ${maxCalls} calls at most each, adopt = "${adopt}"`;
 }
 
 function packageOf({ version, verifiers, api }: PythonEnvironmentSpec): string {
@@ -112,6 +123,8 @@ function lossLine({ loss, advantage }: RunSpec): string {
       maskLow === 0 && maskHigh === null ? '' : `, tokens of a ratio from ${maskLow} to ${maskHigh ?? '∞'}`,
     dppo: moved,
     ipo: moved,
+    gspo: `, ratio of a row from ${clipLow} to ${clipHigh}`,
+    cross_entropy: '',
     custom: '',
   };
   const code = loss.import ? ` ${loss.import.path}` : '';

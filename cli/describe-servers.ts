@@ -1,4 +1,4 @@
-import type { ServerReport } from '../backends/inference/index.ts';
+import type { ReflectionReport, ServerReport } from '../backends/inference/index.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 
 const needed =
@@ -14,6 +14,19 @@ export function describeServers(spec: RunSpec, servers: readonly ServerReport[])
     ...servers.flatMap((server) => serverLines(spec, server)).map((line) => `  ${line}`),
     `  needed: ${needed}`,
   ];
+}
+
+/** What it says of the server that writes prompts anew. */
+export function describeReflection({ url, model, missingKey, away, hasModel }: ReflectionReport): string[] {
+  const who = `${model} at ${url}`;
+  if (missingKey !== null)
+    return [
+      `[gepa]: ${who} asks for a key in ${missingKey}, which is not set here, so it was not asked`,
+      `  → set it where the workers are started, or name another: [gepa] api_key_var`,
+    ];
+  if (away !== null) return [`[gepa]: ${who} could not be asked (${away})`];
+  if (hasModel === false) return [`[gepa]: ${url} answers, and does not list ${model} among its models`];
+  return [`[gepa]: ${who} answers${hasModel === null ? '; what models it has it does not tell' : ''}`];
 }
 
 function serverLines(spec: RunSpec, server: ServerReport): string[] {

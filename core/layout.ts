@@ -26,6 +26,9 @@ export const layout = {
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.jsonl`,
   packed: (lineage: string, step: number, digest: string) =>
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.json`,
+  /** A teacher's log probabilities of a packed batch, and while they are asked for parts of them. */
+  taught: (lineage: string, step: number, packedDigest: string, part = '') =>
+    `${layout.allBatches(lineage)}step_${step}.${packedDigest.slice(0, 8)}.teacher${part}.jsonl`,
   plan: (lineage: string, step: number, attempt: number, packedDigest: string, fromReplay = 0) =>
     `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}${fromReplay === 0 ? '' : `.onto.r${fromReplay}`}.plan.json`,
   /** `replay` as in `PolicyVersion`. */
@@ -36,6 +39,9 @@ export const layout = {
   allStaged: (lineage: string) => `${branch(lineage)}staged/`,
   canary: (lineage: string, step: number, replay = 0) =>
     `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.json`,
+  /** Servers that hold other weights under the version's name, as its canary found. */
+  serversAside: (lineage: string, step: number, replay = 0) =>
+    `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.aside.json`,
   allCanaries: (lineage: string) => `${branch(lineage)}canaries/`,
   allWeights: (lineage: string) => `${branch(lineage)}weights/`,
   checkpoint: (lineage: string, step: number) => `${branch(lineage)}checkpoints/step_${step}/`,

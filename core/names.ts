@@ -167,3 +167,6 @@ export function namedServers(inference: SaidServers): string | null {
   const urls = [url].flat();
   return urls.length === 1 ? `the server at ${urls[0]}` : `${urls.length} servers: ${urls.join(', ')}`;
 }
+
+/** The environment variable with the key of weights agents that listen to other machines. */
+export const weightsAgentKeyVar = 'RATCHET_WEIGHTS_AGENT_KEY';

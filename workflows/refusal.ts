@@ -1,6 +1,6 @@
 import { ApplicationFailure } from '@temporalio/workflow';
 
-/** An update that is not taken, with the words for whoever sent it. */
+/** What an update that makes no sense now is answered with. */
 export function refusal(message: string): ApplicationFailure {
   return ApplicationFailure.nonRetryable(message, 'Refused');
 }

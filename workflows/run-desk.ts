@@ -25,7 +25,8 @@ import {
   type RunHandle,
 } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import { type DeskFigures, figuresAfter, storyOf, withRegression } from './desk-figures.ts';
+import { type DeskFigures, figuresAfter, withRegression } from './desk-figures.ts';
+import { storyOf } from './lines.ts';
 import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
@@ -39,6 +40,7 @@ import {
   viewQuery,
   stopUpdate,
   type NotedRegression,
+  type PromptStanding,
   type RunEvent,
   type RunStatus,
 } from './messages.ts';
@@ -173,9 +175,8 @@ export class RunDesk {
     if (this.#events.length > eventsKept) this.#events = this.#events.slice(-eventsKept);
     const { spec, store } = this.#options;
     const phase = this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase;
-    setCurrentDetails(
-      storyOf(`**${spec.name}** · ${phase} · step ${this.#step} of ${this.maxSteps}`, this.#events, store),
-    );
+    const title = `**${spec.name}** · ${phase} · step ${this.#step} of ${this.maxSteps}`;
+    setCurrentDetails(storyOf(title, { events: this.#events, prompts: this.prompts(), store }));
   }
 
   /** A run that is stopping gives the step up instead that would wait for somebody. */
@@ -186,6 +187,9 @@ export class RunDesk {
     this.#noteAsked();
     this.tell('paused', this.#step, `paused: ${reason}`);
   }
+
+  /** Which prompts are in use; of a run that looks for none. */
+  prompts: () => readonly PromptStanding[] = () => [];
 
   /** What is done once when a pause gets long. */
   onLongPause: () => void = () => undefined;
@@ -220,7 +224,7 @@ export class RunDesk {
     this.tell('stopping', null, `stopping at step ${this.#endAfter(Math.max(this.planned, this.#step))}, ${why}`);
   }
 
-  /** Told how long the run stood still because a person had paused it. */
+  /** How long it stood still because a person had paused it. */
   onStoodStill: (seconds: number) => void = () => undefined;
 
   /** Throws {@link RewindAsked} when the run is to go on from another step, or to end. */
@@ -274,7 +278,7 @@ export class RunDesk {
     });
     setHandler(stopUpdate, () => this.#stop(), {
       validator: () => {
-        const isOver = this.#phase === 'finishing' || this.#phase === 'finished' || this.#phase === 'stopped';
+        const isOver = ['finishing', 'finished', 'stopped'].includes(this.#phase);
         if (isOver) throw refusal(`The run is ending already, after step ${this.#step}.`);
       },
     });
@@ -374,7 +378,7 @@ export class RunDesk {
   }
 
   #stop(): string {
-    const { name: run } = this.#options.spec;
+    const run = this.#options.spec.name;
     const goOn = 'Later: ratchet train with its file goes on from there.';
     if (this.isPaused) {
       const before = this.#pausedBecause;
@@ -436,6 +440,7 @@ export class RunDesk {
       lost: lost(),
       progress: this.progress.read(),
       ...this.#figures,
+      prompts: this.prompts(),
     };
   }
 }

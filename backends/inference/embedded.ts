@@ -32,7 +32,8 @@ export class EmbeddedInference extends OpenAiInference {
     const batches: { readonly to: PoolMember | null; readonly calls: [Waiting, ...Waiting[]] }[] = [];
     const planned = new Map<PoolMember, number>();
     for (const waiting of this.#waiting) {
-      const to = this.#pool.place(waiting.request, planned);
+      const { avoid = [] } = waiting.request.policy;
+      const to = this.#pool.place({ ...waiting.request, avoid }, planned);
       if (to) planned.set(to, (planned.get(to) ?? 0) + 1);
       const batch = batches.find((one) => one.to === to && travelTogether(one.calls[0].request, waiting.request));
       if (batch) batch.calls.push(waiting);

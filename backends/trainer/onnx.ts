@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
+import { RatchetError } from '../../core/errors.ts';
 import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import {
@@ -46,6 +47,16 @@ export class OnnxTrainer implements Trainer {
     const { plan, batch, referenceFolder } = input;
     const { learningRate, optimizer, loss, temperature, klBeta, numIterations = 1 } = plan;
     const engine = this.#engine();
+    const cut = {
+      ...(plan.microBatchSize == null ? {} : { microBatchRows: plan.microBatchSize }),
+      ...(plan.dropoutSeed === undefined ? {} : { dropoutSeed: plan.dropoutSeed }),
+    };
+    if (loss.type === 'cross_entropy') {
+      requireSupervised(plan);
+      const reported = await this.#reportedKl(batch.samples, 1, referenceFolder);
+      const result = await engine.sftStep(batch.samples, { learningRate, optimizer, ...cut });
+      return { ...outcomeOf(result, { kl_divergence: reported }), digest: await engine.digest() };
+    }
     const isPenalized = klBeta > 0;
     const reported = isPenalized ? null : await this.#reportedKl(batch.samples, temperature, referenceFolder);
     const result = await engine.trainStep(batch, {
@@ -55,8 +66,7 @@ export class OnnxTrainer implements Trainer {
       temperature,
       klBeta,
       iterations: numIterations,
-      ...(plan.microBatchSize == null ? {} : { microBatchRows: plan.microBatchSize }),
-      ...(plan.dropoutSeed === undefined ? {} : { dropoutSeed: plan.dropoutSeed }),
+      ...cut,
       ...(isPenalized
         ? { referenceLogprobs: await engine.forwardLogprobs(batch.samples, { temperature, weights: referenceFolder }) }
         : {}),
@@ -123,6 +133,15 @@ export class OnnxTrainer implements Trainer {
     }
     return count === 0 ? 0 : sum / count;
   }
+}
+
+/** What supervised steps have no place for is not left out in silence. */
+function requireSupervised({ loss, klBeta, numIterations = 1 }: StepPlan): void {
+  if (klBeta === 0 && numIterations === 1 && loss.aggregation === 'token') return;
+  throw new RatchetError(
+    'Unsupported',
+    `The loss "cross_entropy" is one pass over the batch's tokens: expected no KL penalty, num_iterations = 1 and aggregation = "token"; got ${klBeta}, ${numIterations} and "${loss.aggregation}".`,
+  );
 }
 
 /** In a line, the many vector features by their sum: it goes into every commit. */

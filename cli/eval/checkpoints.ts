@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
 import { type CheckpointFigures, checkpointCurves } from '../../core/eval/checkpoint-curve.ts';
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
-import { measuredRow, rewardRow } from '../../core/eval/measured-row.ts';
+import { measuredRow, promptOf, rewardRow } from '../../core/eval/measured-row.ts';
 import { rewardsByExample } from '../../core/eval/regression.ts';
 import { readSteps, type StepChoice } from '../../core/eval/select-steps.ts';
 import { layout } from '../../core/layout.ts';
@@ -184,7 +184,10 @@ export async function figuresOf(step: number, result: EvaluationResult): Promise
   const key = evaluationKeys.results(place);
   const rows = decodeRows<RolloutRow>((await storeOf(place).read(key)) ?? Buffer.of(), key);
   const measured = rows.filter((row) => measuredRow(row).reward !== null).map(rewardRow);
-  return { step, environment, reward: avgReward, passAtK, failed, rollouts, rewards: rewardsByExample(measured) };
+  const [first] = rows;
+  const prompt = first && promptOf(first);
+  const rewards = rewardsByExample(measured);
+  return { step, environment, prompt, reward: avgReward, passAtK, failed, rollouts, rewards };
 }
 
 export function choiceOf({ steps, evalBase }: CheckpointOptions): StepChoice {

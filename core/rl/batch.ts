@@ -13,6 +13,8 @@ export interface TrainSample {
    */
   readonly samplingLogprobs?: readonly number[];
   readonly advantages: readonly number[];
+  /** A teacher's log probability of the token, at temperature 1; 0 where the mask is 0. Absent where the run has no teacher that scores. */
+  readonly teacherLogprobs?: readonly number[];
 }
 
 export interface TrainBatch {

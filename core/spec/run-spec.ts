@@ -1,8 +1,12 @@
 import { z } from 'zod';
 import { evalMoments, regressionActions } from './eval-words.ts';
-import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
+import { heartbeatTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
 import { PromptBranchSpec } from './prompt-branch-spec.ts';
+import { args, type JsonValue, SamplingSpec } from './sampling-spec.ts';
+import { serverPool } from './server-pool-spec.ts';
+import { TeacherSpec } from './teacher-spec.ts';
+import { VllmSpec } from './vllm-spec.ts';
 import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 
 /**
@@ -10,42 +14,9 @@ import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } 
  * later readers. Keys keep the field's names in camel case. This file is the meaning of a run; dialects are spellings.
  */
 const positive = z.int().positive();
-const jsonValue: z.ZodType<JsonValue> = z.json();
-export type JsonValue = string | number | boolean | null | JsonValue[] | { [key: string]: JsonValue };
-
-const args = z.record(z.string(), jsonValue);
 
 /** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
 const fileSha256 = z.string().optional();
-
-/**
- * How turns are sampled; vLLM's meaning and order. Behaviour logprobs are those of softmax(logits / temperature); what
- * changes the distribution further is corrected for in the loss (see TrainSample). Fields with a default leave it alone.
- */
-export const SamplingSpec = z.strictObject({
-  /** Per turn. */
-  maxTokens: positive,
-  temperature: z.number().positive(),
-  /** Probability mass of the most likely tokens that may be drawn; 1 = all of them. */
-  topP: z.number().positive().max(1).default(1),
-  /** How many of the most likely tokens may be drawn; null = all of them. */
-  topK: positive.nullable().default(null),
-  /** Tokens less likely than this times the most likely one are not drawn. */
-  minP: z.number().min(0).max(1).default(0),
-  /** Divides the logits of tokens that occurred, or multiplies the negative ones; 1 = none. */
-  repetitionPenalty: z.number().positive().default(1),
-  /** Taken off the logit of a sampled token once, and once per occurrence. */
-  presencePenalty: z.number().min(-2).max(2).default(0),
-  frequencyPenalty: z.number().min(-2).max(2).default(0),
-  /** A turn does not end before. */
-  minTokens: z.int().min(0).default(0),
-  /** Texts that end a turn. */
-  stop: z.array(z.string().min(1)).default([]),
-  /** Further variables of the chat template, as vLLM's chat_template_kwargs: `enable_thinking`, `reasoning_effort`. */
-  templateArguments: args.default({}),
-  /** Keys the random numbers of training rollouts in place of the run's seed; null = the run's seed. */
-  seed: z.int().min(0).nullable().default(null),
-});
 
 export const EnvironmentSpec = z.strictObject({
   /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
@@ -109,6 +80,8 @@ export const DifficultyFilterSpec = z.strictObject({
   maxReward: z.number(),
   /** Drops groups whose rollouts are all right or all wrong (mean reward 1 or 0), as prime-rl's switch of that name. */
   onlineDifficultyFiltering: z.boolean(),
+  /** Keeps groups whose rewards are all equal: what is trained does not ask for advantages. */
+  keepsEqual: z.boolean().default(false),
   /** When sampling rounds keep too little: pause with a report, or first keep every group that has any variance. */
   onStarvation: z.enum(['pause', 'widen']).default('pause'),
 });
@@ -120,6 +93,7 @@ export const DifficultyFilterSpec = z.strictObject({
  *     gibberish       a token with an id > tokenIdThreshold and a logprob < −ln(vocabulary) − logprobOffset
  *     repetition      `window` sampled tokens in a row with a probability > probThreshold
  *     zero_advantage  an advantage of exactly 0
+ *     low_reward      a reward < minReward (ours)
  */
 export const RolloutFilterSpec = z.discriminatedUnion('type', [
   z.strictObject({
@@ -135,6 +109,7 @@ export const RolloutFilterSpec = z.discriminatedUnion('type', [
     probThreshold: z.number().min(0).max(1),
   }),
   z.strictObject({ type: z.literal('zero_advantage'), enforce: z.boolean() }),
+  z.strictObject({ type: z.literal('low_reward'), enforce: z.boolean(), minReward: z.number() }),
 ]);
 
 /** In each slot the first filter that matches flags a rollout. */
@@ -216,42 +191,19 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     threads: positive,
     /** Where ONNX Runtime computes; cuda needs its libraries and a GPU. */
     provider: z.enum(['cpu', 'cuda']).default('cpu'),
+    /** Which GPUs it sees; missing = all. */
+    gpuIds: z.array(z.int().min(0)).optional(),
   }),
   ModuleSpec,
 ]);
-
-/** An alias of an `endpoints.toml`, whose servers are asked. The file is read again when it changes. */
-const EndpointsRef = z.strictObject({
-  /** Absolute. */
-  path: z.string().min(1),
-  id: z.string().min(1),
-});
-export type EndpointsRef = z.infer<typeof EndpointsRef>;
-
-/** Servers that are asked for turns; one is a pool of one. */
-const serverPool = {
-  /** Base URLs of servers that run already; null = the policy server that `ratchet dev` started. */
-  url: z.union([z.url(), z.array(z.url()).min(1)]).nullable(),
-  /** In place of `url`. */
-  endpoints: EndpointsRef.nullable().default(null),
-  /** Name of the environment variable with the key; null = they ask for none. */
-  apiKeyVar: z.string().nullable().default(null),
-  headers: z.record(z.string(), z.string()).default({}),
-  /** Header → name of the environment variable with its value. */
-  headersFromEnv: z.record(z.string(), z.string()).default({}),
-  /** Of one request, seconds. */
-  timeoutS: z.number().positive().default(inferenceTimeoutDefaultS),
-  /** Prompts in flight at one server. */
-  maxConcurrent: positive.default(inferenceConcurrencyDefault),
-  /** Where Ratchet's policy server computes. */
-  provider: z.enum(['cpu', 'cuda']).default('cpu'),
-};
 
 export const InferenceSpec = z.discriminatedUnion('kind', [
   /** Ratchet's policy servers: many prompts in one request, each with a seed of its own. */
   z.strictObject({ kind: z.literal('embedded'), ...serverPool }),
   /** Any OpenAI-compatible servers that give token ids: a request for each turn. */
   z.strictObject({ kind: z.literal('openai'), ...serverPool }),
+  /** vLLM: adopted (`url`), or started beside the workers. */
+  z.strictObject({ kind: z.literal('vllm'), ...serverPool, vllm: VllmSpec }),
   ModuleSpec,
 ]);
 
@@ -265,13 +217,21 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
  *     dppo                 −ρ · A, none where π − μ > maskHigh at A > 0 or π − μ < −maskLow at A ≤ 0 (probabilities, not their
  *                          logs), + klTau · (ln ρ)² of every token (prime-rl's default since v0.5)
  *     ipo                  the same, none where π − μ lies outside −maskLow … maskHigh, whatever A is (prime-rl's "ipo")
+ *     gspo                 −min(s·A, clip(s, clipLow, clipHigh)·A), where s = exp(mean over the row's tokens of ln ρ); its gradient
+ *                          reaches each token through its own ρ: sg(s/ρ)·ρ (Zheng et al. 2025, Group Sequence Policy
+ *                          Optimization, eq. 5–7 and, for advantages of tokens, 13–14)
+ *     cross_entropy        −ℓ, whatever A is and whoever sampled: supervised, at temperature 1
  *     custom               what the imported function gives
+ *
+ * What stands for A is advantageTau · A + teacherTau · sg(log π_T − ℓ), with a teacher's log probabilities π_T (prime-rl's
+ * adv_tau and teacher_tau). With 0 and 1 it is on-policy distillation, and ipo with its lower bound alone is then the loss of
+ * prime-rl's "opd".
  */
 export const LossSpec = z.strictObject({
-  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'custom']),
-  /** Lower bound of the ratio ρ in grpo (1 − ε_low); cispo has none. */
+  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'cross_entropy', 'custom']),
+  /** Lower bound of the ratio, ρ in grpo (1 − ε_low) and s in gspo; cispo has none. */
   clipLow: z.number().min(0).default(0),
-  /** Upper bound of the ratio ρ: 1 + ε_high in grpo. */
+  /** Upper bound of the ratio: 1 + ε_high in grpo and gspo. */
   clipHigh: z.number().positive(),
   /**
    * Of importance_sampling: a token whose ratio ρ lies outside carries no loss. 0 and null = no bound. Of dppo and ipo: how far a
@@ -281,6 +241,9 @@ export const LossSpec = z.strictObject({
   maskHigh: z.number().positive().nullable().default(null),
   /** Of dppo and ipo. */
   klTau: z.number().min(0).default(0),
+  /** Of the reward's advantage, and of the teacher's lead over the policy. */
+  advantageTau: z.number().min(0).default(1),
+  teacherTau: z.number().min(0).default(0),
   /**
    * token = Σ over the batch / Σ mask; sequence = mean over rows of (Σ / Σ mask of the row);
    * dr_grpo = Σ / (rows · maxTokens) (Liu et al. 2025, Understanding R1-Zero-like training).
@@ -351,7 +314,8 @@ export const RunSpec = z.strictObject({
   maxSteps: z.int().min(0),
   /** Rollouts per optimizer step; a multiple of rolloutsPerExample. */
   batchSize: positive,
-  rolloutsPerExample: z.int().min(2),
+  /** At least 2 where rollouts are compared: where their rewards' advantages are trained on. */
+  rolloutsPerExample: positive,
   learningRate: z.number().positive(),
   schedule: ScheduleSpec,
   optimizer: OptimizerSpec,
@@ -385,6 +349,8 @@ export const RunSpec = z.strictObject({
   /** None only where there is no step to collect rollouts for. */
   environments: z.array(EnvironmentSpec),
   eval: EvalSpec.nullable(),
+  /** Who the policy learns from beside its rewards, or in their place; null = from its rewards alone. */
+  teacher: TeacherSpec.nullable().default(null),
   /** Missing = nothing branches off. */
   gepa: PromptBranchSpec.optional(),
   filter: DifficultyFilterSpec,
@@ -419,7 +385,9 @@ export type RunSpec = z.infer<typeof RunSpec>;
 export type PoolSpec = z.infer<typeof PoolSpec>;
 export type PythonEnvironmentSpec = z.infer<typeof PythonEnvironmentSpec>;
 export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
-export type SamplingSpec = z.infer<typeof SamplingSpec>;
+export { type JsonValue, SamplingSpec } from './sampling-spec.ts';
+export type { EndpointsRef } from './server-pool-spec.ts';
+export type { TeacherSpec } from './teacher-spec.ts';
 export type { PromptBranchSpec } from './prompt-branch-spec.ts';
 export type EvalSpec = z.infer<typeof EvalSpec>;
 export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;

@@ -6,8 +6,14 @@ import { type Aggregation, aggregationOf } from './aggregate.ts';
 import { gather, type MaskedSample, type MicroBatch, requireAligned } from './pack.ts';
 import type { TrainOptions } from './types.ts';
 
-/** What the loss of a micro-batch is computed from, as inputs of a train graph. */
-export type LossFeeds = (micro: MicroBatch) => Record<string, Tensor>;
+/**
+ * What the loss of a micro-batch is computed from, as inputs of a train graph. A graph that sees only some positions of its rows is
+ * told what the loss wants to know of all of them.
+ */
+export type LossFeeds = (micro: MicroBatch, rows?: RowDifferences) => Record<string, Tensor>;
+
+/** By row of the batch: the mean of ℓ − μ over its tokens. */
+export type RowDifferences = ReadonlyMap<number, number>;
 
 /**
  * Largest weight of a token drawn from a modified distribution. Truncated importance sampling (Ionides 2008); the bound
@@ -37,11 +43,13 @@ export function supervisedFeeds(samples: readonly MaskedSample[]): LossFeeds {
 export function policyFeeds({ samples }: TrainBatch, options: TrainOptions): LossFeeds {
   const { loss, referenceLogprobs, temperature, klBeta } = options;
   const aggregation = aggregationOf(samples, loss);
-  const advantages = samples.map(correctedAdvantages);
-  return (micro) => ({
+  const advantages = samples.map((sample) => correctedAdvantages(sample, loss.advantageTau ?? 1));
+  return (micro, rows) => ({
     ...scoreFeeds(micro, temperature),
     ...weightFeeds(micro, samples, aggregation),
     ...boundFeeds(loss),
+    ...(loss.type === 'gspo' ? rowFeeds(micro, samples, rows) : {}),
+    ...teacherFeeds(micro, samples, loss),
     advantages: vectorTensor(micro, (row) => advantages[row]!),
     behavior_logprobs: vectorTensor(micro, (row) => samples[row]!.behaviorLogprobs),
     ...(referenceLogprobs && {
@@ -49,6 +57,63 @@ export function policyFeeds({ samples }: TrainBatch, options: TrainOptions): Los
       beta: floatScalar(klBeta),
     }),
   });
+}
+
+/** A teacher's log probabilities; where a row has none, they are as far from the policy's as a weight of 0 makes them. */
+function teacherFeeds(
+  micro: MicroBatch,
+  samples: readonly TrainSample[],
+  { teacherTau = 0 }: TrainOptions['loss'],
+): Record<string, Tensor> {
+  const without = new Float32Array(micro.sourceRow.length);
+  return {
+    teacher_tau: floatScalar(teacherTau),
+    teacher_logprobs:
+      teacherTau === 0
+        ? floats(without, [without.length])
+        : vectorTensor(micro, (row) => samples[row]!.teacherLogprobs ?? []),
+  };
+}
+
+/** Of a graph that sees whole rows the shares of their tokens, else the means themselves. */
+function rowFeeds(
+  micro: MicroBatch,
+  samples: readonly MaskedSample[],
+  rows: RowDifferences | undefined,
+): Record<string, Tensor> {
+  const { sourceRow } = micro;
+  const count = sourceRow.length;
+  if (rows) return { row_differences: floats(Float32Array.from(sourceRow, (row) => rows.get(row)!), [count]) };
+  const mask = gather(micro, (row) => samples[row]!.lossMask);
+  const placeOf = new Map(micro.rows.map((row, place) => [row, place]));
+  const rowOf = Array.from(sourceRow, (row) => placeOf.get(row)!);
+  const totals = new Float64Array(micro.rows.length);
+  rowOf.forEach((row, i) => (totals[row] = totals[row]! + mask[i]!));
+  const shares = new Float32Array(micro.rows.length * count);
+  rowOf.forEach((row, i) => (shares[row * count + i] = mask[i]! / totals[row]!));
+  return {
+    row_shares: floats(shares, [micro.rows.length, count]),
+    row_of: longs(BigInt64Array.from(rowOf, BigInt), [count]),
+  };
+}
+
+/** From the policy's log probabilities, [selected]. */
+export function rowDifferences(
+  micro: MicroBatch,
+  logprobs: Float32Array,
+  samples: readonly TrainSample[],
+): RowDifferences {
+  const mask = gather(micro, (row) => samples[row]!.lossMask);
+  const behavior = gather(micro, (row) => samples[row]!.behaviorLogprobs);
+  const sums = new Map<number, { difference: number; total: number }>();
+  micro.sourceRow.forEach((row, i) => {
+    const { difference = 0, total = 0 } = sums.get(row) ?? {};
+    sums.set(row, {
+      difference: difference + mask[i]! * (logprobs[i]! - behavior[i]!),
+      total: total + mask[i]!,
+    });
+  });
+  return new Map([...sums].map(([row, { difference, total }]) => [row, difference / total]));
 }
 
 /** The largest float32, where there is no bound. */
@@ -63,12 +128,13 @@ function boundFeeds(loss: TrainOptions['loss']): Record<string, Tensor> {
 }
 
 export function requirePolicyInputs({ samples }: TrainBatch, options: TrainOptions): void {
-  const { referenceLogprobs, klBeta, temperature } = options;
+  const { referenceLogprobs, klBeta, temperature, loss } = options;
   samples.forEach((sample, row) => {
     requireAligned(sample.behaviorLogprobs, sample, `behaviour logprobs in row ${row}`);
     requireAligned(sample.advantages, sample, `advantages in row ${row}`);
     if (sample.samplingLogprobs) requireAligned(sample.samplingLogprobs, sample, `sampling logprobs in row ${row}`);
     if (referenceLogprobs) requireAligned(referenceLogprobs[row], sample, `reference logprobs in row ${row}`);
+    if (loss.teacherTau) requireAligned(sample.teacherLogprobs, sample, `teacher logprobs in row ${row}`);
   });
   if (klBeta > 0 && !referenceLogprobs) {
     throw new RatchetError('Unsupported', `A KL term of ${klBeta} needs reference logprobs; none were given.`);
@@ -82,7 +148,11 @@ export function requirePolicyInputs({ samples }: TrainBatch, options: TrainOptio
  * A token that was drawn from q rather than from the behaviour policy μ weighs μ/q: the expectation over q is then the
  * one over μ, and the ratio of the loss stays π/μ (decoupled objective, Hilton et al. 2022, Batch size-invariance, §3).
  */
-function correctedAdvantages({ advantages, behaviorLogprobs, samplingLogprobs }: TrainSample): readonly number[] {
+function correctedAdvantages(
+  { advantages: given, behaviorLogprobs, samplingLogprobs }: TrainSample,
+  advantageTau: number,
+): readonly number[] {
+  const advantages = advantageTau === 1 ? given : given.map((advantage) => advantage * advantageTau);
   if (!samplingLogprobs) return advantages;
   return advantages.map((advantage, t) => {
     const weight = Math.exp(behaviorLogprobs[t]! - samplingLogprobs[t]!);

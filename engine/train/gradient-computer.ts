@@ -8,7 +8,7 @@ import type { Graph } from '../onnx/graph.ts';
 import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
 import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
 import { type DropoutKey, dropoutFeeds } from './dropout.ts';
-import { type LossFeeds, scoreFeeds, tokenFeeds } from './feeds.ts';
+import { type LossFeeds, type RowDifferences, scoreFeeds, tokenFeeds } from './feeds.ts';
 import type { TokenLoss } from './loss.ts';
 import { type MaskedSample, type MicroBatch, packRows, slicePositions } from './pack.ts';
 import { addMetrics, type Sums } from './step-metrics.ts';
@@ -34,6 +34,11 @@ export interface Pass {
   readonly samples: readonly MaskedSample[];
   readonly lossFeeds: LossFeeds;
   readonly customLoss?: CustomLoss;
+  /** Of a loss that compares rows: what it makes of the log probabilities of a micro-batch, and at which temperature they are. */
+  readonly compareRows?: {
+    readonly temperature: number;
+    readonly of: (micro: MicroBatch, logprobs: Float32Array) => RowDifferences;
+  };
   readonly microBatchPositions?: number;
   readonly microBatchRows?: number;
   /** Of the masks for adapters with dropout. */
@@ -140,8 +145,9 @@ export class GradientComputer {
       const metrics: Float32Array[] = [];
       const session = await this.#gradientSession('head', pass, weights);
       const fromHead = outputGradient && this.#outputGradientPart(weights);
+      const rows = await this.#compareRows(pass, micro, hidden, weights);
       for (const part of this.#parts(micro)) {
-        const feeds = { ...this.#headFeeds(part, hidden, weights), ...pass.lossFeeds(part.positions) };
+        const feeds = { ...this.#headFeeds(part, hidden, weights), ...pass.lossFeeds(part.positions, rows) };
         const output = await session.run(feeds, {
           metrics: null,
           [gradientName('hidden')]: this.#rows(hiddenGradient, part),
@@ -191,11 +197,37 @@ export class GradientComputer {
     results: readonly Float32Array[],
   ): Promise<void> {
     const hidden = await this.#hidden(micro, weights);
+    await this.#scoreHidden(micro, { hidden, weights, temperature }, (part, logprobs) =>
+      scatter(part.positions, logprobs, results),
+    );
+  }
+
+  async #scoreHidden(
+    micro: MicroBatch,
+    of: { readonly hidden: Float32Array; readonly weights: PolicyWeights; readonly temperature: number },
+    take: (part: Part, logprobs: Float32Array) => void,
+  ): Promise<void> {
+    const { hidden, weights, temperature } = of;
     const session = await this.#session(weights, 'score head', () => buildHeadGraph(this.#config, 'score'));
     for (const part of this.#parts(micro)) {
       const feeds = { ...this.#headFeeds(part, hidden, weights), ...scoreFeeds(part.positions, temperature) };
-      scatter(part.positions, floatsOf(await session.run(feeds), 'logprobs'), results);
+      take(part, floatsOf(await session.run(feeds), 'logprobs'));
     }
+  }
+
+  /** Before any part of a row is looked at by itself. */
+  async #compareRows(
+    { compareRows }: Pass,
+    micro: MicroBatch,
+    hidden: Float32Array,
+    weights: PolicyWeights,
+  ): Promise<RowDifferences | undefined> {
+    if (!compareRows) return undefined;
+    const logprobs = new Float32Array(micro.selected.length);
+    await this.#scoreHidden(micro, { hidden, weights, temperature: compareRows.temperature }, (part, values) =>
+      logprobs.set(values, part.first),
+    );
+    return compareRows.of(micro, logprobs);
   }
 
   /** What the output layer reads; with dropout when it is for a pass of training. */

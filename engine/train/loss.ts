@@ -8,9 +8,12 @@ import {
   exponential,
   isGreater,
   largest,
+  matmul,
   minimum,
   multiply,
   negate,
+  reshape,
+  selectRows,
   stopGradient,
   subtract,
   sum,
@@ -29,6 +32,8 @@ export interface LossContext {
   readonly clipHigh: Value;
   /** Scalar: the weight of (ln ρ)² in dppo and ipo. */
   readonly klTau: Value;
+  /** Of each token the mean of ℓ − μ over the tokens of its row, without gradient; null in losses that do not ask for it. */
+  readonly rowDifferences: Value | null;
   /** Log probabilities under the reference policy; null when the step has none. Its KL term is added by the trainer. */
   readonly referenceLogprobs: Value | null;
   /** What a loss may be made of. */
@@ -67,7 +72,7 @@ export const lossOperators: LossOperators = {
   stopGradient,
 };
 
-export const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'custom'] as const;
+export const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'custom'] as const;
 export type PolicyLossType = (typeof policyLossTypes)[number];
 
 /** The policy gradient losses we have; their formulas stand at LossSpec. */
@@ -84,8 +89,8 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
   grpo(context) {
     const { logprobs, behaviorLogprobs, advantages } = context;
     const ratio = exponential(subtract(logprobs, behaviorLogprobs));
-    const cut = isCut(context);
-    const clipped = multiply(clippedRatio(context), advantages);
+    const cut = isCut(context, ratioOf(context));
+    const clipped = multiply(clippedRatio(context, ratioOf(context)), advantages);
     const kept = multiply(subtract(cut, 1), multiply(ratio, advantages));
     return subtract(kept, multiply(cut, clipped));
   },
@@ -101,7 +106,21 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
   dppo: (context) => trustRegionLoss(context, movedApart(context, 'dppo')),
 
   ipo: (context) => trustRegionLoss(context, movedApart(context, 'ipo')),
+
+  /** Every token of a row has the row's ratio, and a gradient through its own ρ alone: sg(s / ρ) · ρ. */
+  gspo(context) {
+    const { logprobs, advantages } = context;
+    const cut = isCut(context, rowRatio(context));
+    const clipped = multiply(clippedRatio(context, rowRatio(context)), advantages);
+    const ratio = multiply(rowRatio(context), exponential(subtract(logprobs, stopGradient(logprobs))));
+    return subtract(multiply(subtract(cut, 1), multiply(ratio, advantages)), multiply(cut, clipped));
+  },
 };
+
+/** Whether a loss asks for {@link LossContext.rowDifferences}. */
+export function comparesRows(type: PolicyLossType): boolean {
+  return type === 'gspo';
+}
 
 /** A loss summed over this graph's tokens, with the metrics that go with it. */
 export interface Loss {
@@ -124,18 +143,30 @@ export function supervisedLoss(graph: Graph, logprobs: TokenLogprobs): Loss {
 export function policyLoss(
   graph: Graph,
   logprobs: TokenLogprobs,
-  options: { readonly type: PolicyLossType; readonly tokenLoss: TokenLoss; readonly hasReference: boolean },
+  options: {
+    readonly type: PolicyLossType;
+    readonly tokenLoss: TokenLoss;
+    readonly hasReference: boolean;
+    /** The graph sees all tokens of its rows; else what needs that is handed in. */
+    readonly seesRows: boolean;
+  },
 ): Loss {
-  const { type, tokenLoss, hasReference } = options;
+  const { type, tokenLoss, hasReference, seesRows } = options;
   const weights = vector(graph, 'weights');
+  const behaviorLogprobs = vector(graph, 'behavior_logprobs');
   const context: LossContext = {
     logprobs: logprobs.tokens,
-    behaviorLogprobs: vector(graph, 'behavior_logprobs'),
-    advantages: vector(graph, 'advantages'),
+    behaviorLogprobs,
+    advantages: taughtAdvantages(graph, logprobs.tokens),
     mask: vector(graph, 'mask'),
     clipLow: graph.input('clip_low', 'float32', []),
     clipHigh: graph.input('clip_high', 'float32', []),
     klTau: graph.input('kl_tau', 'float32', []),
+    rowDifferences: comparesRows(type)
+      ? seesRows
+        ? meansOfRows(graph, stopGradient(subtract(logprobs.tokens, behaviorLogprobs)))
+        : vector(graph, 'row_differences')
+      : null,
     referenceLogprobs: hasReference ? vector(graph, 'reference_logprobs') : null,
     operators: lossOperators,
   };
@@ -234,24 +265,45 @@ function clippedTokens(context: LossContext, type: PolicyLossType): { low: Value
   if (type === 'cispo') return { low: null, high: isGreater(ratioOf(context), clipHigh) };
   if (type === 'importance_sampling') return outsideMask(context);
   if (type === 'dppo' || type === 'ipo') return movedApart(context, type);
-  if (type !== 'grpo') return { low: null, high: null };
-  const cut = isCut(context);
+  if (type !== 'grpo' && type !== 'gspo') return { low: null, high: null };
+  const cut = isCut(context, type === 'gspo' ? rowRatio(context) : ratioOf(context));
   const high = isGreater(advantages, advantages.graph.scalar(0));
   return { low: multiply(cut, subtract(high.graph.scalar(1), high)), high: multiply(cut, high) };
 }
 
-/** 1 where clip(ρ)·A < ρ·A: the token's ratio has left its bounds in the direction its advantage pushes it. */
-function isCut(context: LossContext): Value {
+/** 1 where clip(ρ)·A < ρ·A: the ratio has left its bounds in the direction its advantage pushes it. */
+function isCut(context: LossContext, ratio: Value): Value {
   const { advantages } = context;
-  return isGreater(multiply(ratioOf(context), advantages), multiply(clippedRatio(context), advantages));
+  return isGreater(multiply(ratio, advantages), multiply(clippedRatio(context, ratio), advantages));
+}
+
+/** s = exp(mean over the row of ℓ − μ). */
+function rowRatio({ rowDifferences }: LossContext): Value {
+  assert(rowDifferences, 'the loss compares rows');
+  return exponential(rowDifferences);
+}
+
+/** Of each token the mean over its row: `row_shares` [rows, selected] are the shares of a row's tokens in it, `row_of` [selected] says whose they are. */
+function meansOfRows(graph: Graph, values: Value): Value {
+  const shares = graph.input('row_shares', 'float32', ['rows', 'selected']);
+  const rowOf = graph.input('row_of', 'int64', ['selected']);
+  const means = matmul(shares, reshape(values, ['selected', 1]));
+  return reshape(selectRows(means, rowOf), ['selected']);
+}
+
+/** advantage_tau · A + teacher_tau · sg(log π_T − ℓ), with a teacher's log probabilities. */
+function taughtAdvantages(graph: Graph, logprobs: Value): Value {
+  const own = vector(graph, 'advantages');
+  const lead = subtract(vector(graph, 'teacher_logprobs'), stopGradient(logprobs));
+  return add(own, multiply(graph.input('teacher_tau', 'float32', []), lead));
 }
 
 function ratioOf({ logprobs, behaviorLogprobs }: LossContext): Value {
   return exponential(stopGradient(subtract(logprobs, behaviorLogprobs)));
 }
 
-function clippedRatio(context: LossContext): Value {
-  return maximum(minimum(ratioOf(context), context.clipHigh), context.clipLow);
+function clippedRatio({ clipLow, clipHigh }: LossContext, ratio: Value): Value {
+  return maximum(minimum(ratio, clipHigh), clipLow);
 }
 
 /** Elementwise maximum of values that carry no gradient. */

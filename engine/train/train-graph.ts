@@ -58,7 +58,7 @@ export function buildTrainGraph(config: ModelConfig, kind: TrainGraphKind, optio
   const { hidden, weights, trained } = trunk(graph, config, kind !== 'score', options);
   const outputLayer = weights.get(outputLayerName(config));
   assert(outputLayer, 'every model has an output layer');
-  outputLoss(graph, { hidden, weight: outputLayer }, kind, { ...options, trained });
+  outputLoss(graph, { hidden, weight: outputLayer }, kind, { ...options, trained, seesRows: true });
   return graph;
 }
 
@@ -85,7 +85,7 @@ export function buildHeadGraph(config: OutputLayer, kind: TrainGraphKind, option
   const weight = graph.input(name, 'float32', [config.vocabularySize, config.hiddenSize], { needsGradient: isTrained });
   const trained = new Map([['hidden', hidden]]);
   if (isTrained) trained.set(name, weight);
-  outputLoss(graph, { hidden, weight }, kind, { ...options, trained });
+  outputLoss(graph, { hidden, weight }, kind, { ...options, trained, seesRows: false });
   return graph;
 }
 
@@ -142,14 +142,18 @@ function outputLoss(
   graph: Graph,
   output: { readonly hidden: Value; readonly weight: Value },
   kind: TrainGraphKind,
-  options: { readonly trained: ReadonlyMap<string, Value>; readonly customLoss?: TokenLoss },
+  options: {
+    readonly trained: ReadonlyMap<string, Value>;
+    readonly customLoss?: TokenLoss;
+    readonly seesRows: boolean;
+  },
 ): void {
   const inverseTemperature = graph.input('inverse_temperature', 'float32', []);
   const targets = graph.input('targets', 'int64', ['selected']);
   const logprobs = tokenLogprobs({ ...output, targets, inverseTemperature });
   if (kind === 'score') return graph.output('logprobs', logprobs.tokens);
   const { loss, metrics } =
-    kind === 'sft' ? supervisedLoss(graph, logprobs) : policyLoss(graph, logprobs, policyOf(kind, options.customLoss));
+    kind === 'sft' ? supervisedLoss(graph, logprobs) : policyLoss(graph, logprobs, { ...policyOf(kind, options.customLoss), seesRows: options.seesRows });
   graph.output('metrics', stack([loss, ...metrics]));
   outputGradients(graph, loss, options.trained);
 }

@@ -8,9 +8,10 @@ import type { ModelFolder } from '../model/model-folder.ts';
 import type { FlatTensors } from '../model/parameters.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { AdamW } from './adamw.ts';
-import { policyFeeds, requirePolicyInputs, supervisedFeeds } from './feeds.ts';
+import { policyFeeds, requirePolicyInputs, rowDifferences, supervisedFeeds } from './feeds.ts';
 import { type CustomLoss, GradientComputer, type Pass } from './gradient-computer.ts';
-import { maskTotal, type MaskedSample, requireTrainable } from './pack.ts';
+import { comparesRows } from './loss.ts';
+import { maskTotal, type MaskedSample, type MicroBatch, requireTrainable } from './pack.ts';
 import { meanOfPasses, policyMetrics, refusal, type Sums, supervisedMetrics } from './step-metrics.ts';
 import { TrainedPolicy } from './trained-policy.ts';
 import { loadCustomLoss } from './user-code.ts';
@@ -168,10 +169,15 @@ export class EngineTrainer implements Trainer {
 
   async #trainPass(batch: TrainBatch, options: TrainOptions, number: number): Promise<StepResult<TrainMetrics>> {
     const { samples } = batch;
-    const { loss, referenceLogprobs } = options;
+    const { loss, referenceLogprobs, temperature } = options;
+    if (loss.type === 'cross_entropy') {
+      throw new RatchetError('Unsupported', 'The loss "cross_entropy" is that of sftStep; trainStep has policy losses.');
+    }
     const kind = referenceLogprobs ? (`${loss.type}_kl` as const) : loss.type;
     const custom = loss.type === 'custom' ? { customLoss: await customLossOf(loss) } : {};
-    const pass = { kind, samples, lossFeeds: policyFeeds(batch, options), ...custom };
+    const of = (micro: MicroBatch, logprobs: Float32Array) => rowDifferences(micro, logprobs, samples);
+    const compared = comparesRows(loss.type) ? { compareRows: { temperature, of } } : {};
+    const pass = { kind, samples, lossFeeds: policyFeeds(batch, options), ...custom, ...compared };
     const sums = await this.#accumulate(pass, options, number);
     const metrics = policyMetrics(sums, maskTotal(samples), await this.#optimizer.globalNorm(this.#gradient.flat));
     const reason = refusal(metrics);

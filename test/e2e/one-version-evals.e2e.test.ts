@@ -1,6 +1,8 @@
 /** Evaluations of a run whose inference server samples from one version: they take turns with the training, or come after it. */
 import assert from 'node:assert/strict';
 import { writeFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -97,6 +99,43 @@ test('when = "defer" evaluates after the last step, one version after another', 
   const kinds = events.map(({ kind }) => kind).filter((kind) => kind === 'step' || kind === 'eval');
   assert.deepEqual(kinds, [...Array<string>(4).fill('step'), ...Array<string>(3).fill('eval')]);
   for (const text of textOf(events, 'eval')) assert.match(text, /deferred by \d+\.\ds$/);
+});
+
+test('a branch that looks for a better prompt has such a server to itself as well, and that is said', async () => {
+  const reflection = createServer((request, response) => {
+    request.resume().on('end', () => {
+      const message = { role: 'assistant', content: '```\nabc\n```' };
+      const choices = [{ index: 0, finish_reason: 'stop', message }];
+      response.setHeader('content-type', 'application/json');
+      response.end(JSON.stringify({ id: 'r', object: 'chat.completion', created: 0, model: 'r', choices }));
+    });
+  });
+  await new Promise<void>((resolve) => void reflection.listen(0, '127.0.0.1', resolve));
+  const url = `http://127.0.0.1:${(reflection.address() as AddressInfo).port}/v1`;
+  const gepa = `[gepa]\nreflection_model = "r"\nurl = "${url}"\nat_steps = [1]\nmax_calls = 45\nnum_train = 12\nnum_val = 8\nnum_test = 8\n`;
+  const text = smallRun
+    .replace('max_steps = 12', 'max_steps = 3')
+    .replace('steps = 60', 'steps = 20')
+    .replace(/\[eval\][^[]*/, () => gepa);
+  const inference = `[inference]\nkind = "openai"\nurl = ${JSON.stringify(server.url)}\n`;
+  await writeFile(path.join(project.folder, 'branch.toml'), `${text}\n${inference}`);
+  const from = server.sampled.length;
+  const handle = await project.client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: 'branch',
+    taskQueue: 'ratchet',
+    workflowTaskTimeout: '5s',
+    args: ['branch.toml'],
+  });
+  assert.equal((await handle.result()).step, 3);
+  reflection.close();
+  const events = await handle.query(eventsQuery, 0);
+  assert.match(
+    textOf(events, 'warning').join('\n'),
+    /v1 is searched from on reverse-text: no training rollout is sampled/,
+  );
+  assert.match(textOf(events, 'prompt').join('\n'), /prompt for reverse-text from v1/);
+  const versions = server.sampled.slice(from);
+  assert.deepEqual(new Set(versions).size, versions.length, `it never goes back to a version: ${versions.join(' ')}`);
 });
 
 test('when = "pause" leaves servers that hold several versions to an evaluation, too', async () => {

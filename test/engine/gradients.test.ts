@@ -84,6 +84,8 @@ async function openLosses(config: typeof tinyConfig, lossCase: LossCase, paramet
     clip_low: floatScalar(lossCase.clipLow ?? 0),
     clip_high: floatScalar(lossCase.clipHigh),
     kl_tau: floatScalar(0),
+    teacher_tau: floatScalar(0),
+    teacher_logprobs: vector(new Float32Array(advantages.length)),
   };
   const lossFeeds = {
     mask: vector(mask),

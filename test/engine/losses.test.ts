@@ -132,6 +132,8 @@ describe('losses agree with their formulas in double precision', () => {
             clip_low: floatScalar(boundsOf(type).clipLow),
             clip_high: floatScalar(boundsOf(type).clipHigh),
             kl_tau: floatScalar(klTau),
+            teacher_tau: floatScalar(0),
+            teacher_logprobs: vector(new Float32Array(logprobs.length)),
             ...(beta === null ? {} : { reference_logprobs: vector(reference), beta: floatScalar(beta) }),
           });
           const loss = plain.reduce((sum, token, i) => sum + weights[i]! * token.loss, 0) / normalizer;

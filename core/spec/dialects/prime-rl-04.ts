@@ -16,6 +16,7 @@ import {
   warnOfLengths,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
+import { setScoringTeacher } from './prime-rl-teacher.ts';
 import { agreed, type Found, found, hasTable, setServers, withoutNulls } from './prime-rl-words.ts';
 
 /**
@@ -78,6 +79,7 @@ function together(written: Table, own: Own): void {
   setEnvironments(written, own);
   setEvaluation(written, own);
   refuseOtherLosses(written, own);
+  setScoringTeacher(written, own);
   refuseOtherOptimizers(written, own);
   refuseOthers(written, own);
 }
@@ -124,7 +126,10 @@ function setLengths(written: Table, own: Own): void {
 function setGpus(written: Table, own: Own): void {
   const [train, infer] = ['trainer', 'inference'].map((role) => {
     const ids = found(written, `${role}_gpu_ids`);
-    if (Array.isArray(ids?.value)) own.set([role, 'gpus'], ids.value.length, ids.at);
+    if (Array.isArray(ids?.value)) {
+      own.set([role, 'gpus'], ids.value.length, ids.at);
+      own.set([role, 'gpu_ids'], ids.value, ids.at);
+    }
     return ids;
   });
   const both = idsOf(train).filter((id) => idsOf(infer).includes(id));
@@ -275,8 +280,6 @@ function refuseOtherLosses(written: Table, own: Own): void {
     geo_mask_high: 10,
     sequence_mask_low: 0,
     sequence_mask_high: 100,
-    adv_tau: 1,
-    teacher_tau: 0,
     kl_tau: 0,
   };
   for (const [key, value] of Object.entries(usual)) refuseUnless(written, own, at(key), value, engine);

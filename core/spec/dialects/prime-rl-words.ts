@@ -114,11 +114,13 @@ export const serverBaseUrls: Field = becomes('inference.url', serverUrls());
 
 /** Whoever names servers means these, and not the one that we would start. */
 export function setServers(own: Own): void {
-  if (own.get(['inference', 'url']) !== undefined) own.set(['inference', 'kind'], 'openai');
+  const isSaid = own.get(['inference', 'kind']) !== undefined;
+  if (own.get(['inference', 'url']) !== undefined && !isSaid) own.set(['inference', 'kind'], 'openai');
 }
 
 /** Settings of prime-rl's own processes and their traffic. */
 export const why = {
+  teacherServer: 'a server of the teacher’s own is not started here: start it, and name its client.base_url in orchestrator.teacher_model',
   processes: 'Ratchet starts and places its own processes',
   logs: 'logs are kept by role, see `ratchet logs`',
   broadcast: 'weights reach the sampler through the store, as files that are named by their content',

@@ -47,6 +47,8 @@ const beside: Readonly<Record<string, Table>> = {
     orchestrator: { sampling: { temp_scheduler: { start_temperature: 1.5, end_temperature: 0.5, total_steps: 9 } } },
   },
   sft: { sft: { steps: 50 } },
+  gepa: { gepa: { reflection_model: 'm', url: 'http://127.0.0.1:9/v1' } },
+  teacher: { loss: 'sft', teacher: { model: 'big', url: 'http://localhost:9' } },
   'difficulty_filter.enabled': { difficulty_filter: { min_reward: 0.4 } },
 };
 const multiNode: Table = { deployment: { type: 'multi_node', num_train_nodes: 1 }, slurm: {} };

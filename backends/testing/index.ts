@@ -1,0 +1,24 @@
+/**
+ * `ratchet/testing`: what a trainer and an inference must hold, as suites of `node:test` over a factory. Ours are run by the same
+ * ones. docs/adapters.md shows how.
+ */
+export type { CodeRef, LoraSpec, LossSettings, OptimizerSpec } from '../../core/spec/run-spec.ts';
+export type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+export type { PolicyVersion, StepPlan } from '../../core/rl/run-state.ts';
+export { type ErrorCode, RatchetError } from '../../core/errors.ts';
+export type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from '../inference/index.ts';
+export type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from '../trainer/index.ts';
+export { inferenceContract, type InferencePromises, type InferenceUnderTest } from './inference-contract.ts';
+export {
+  type ContractLoss,
+  contractLosses,
+  engineLogprobs,
+  lossOf,
+  planOf,
+  rowsOf,
+  temporaryFolder,
+  trainVersions,
+  type VersionFolders,
+  writePreset,
+} from './material.ts';
+export { trainerContract, type TrainerPromises, type TrainerUnderTest } from './trainer-contract.ts';

@@ -1,0 +1,354 @@
+import assert from 'node:assert/strict';
+import { mkdir, readdir } from 'node:fs/promises';
+import path from 'node:path';
+import { after, describe, test, type TestContext } from 'node:test';
+import { RatchetError } from '../../core/errors.ts';
+import type { TrainSample } from '../../core/rl/batch.ts';
+import type { StepPlan } from '../../core/rl/run-state.ts';
+import type { LossSettings } from '../../core/spec/run-spec.ts';
+import { OnnxTrainer } from '../trainer/onnx.ts';
+import type { TrainedPart, Trainer, TrainOutcome } from '../trainer/index.ts';
+import {
+  type ContractLoss,
+  contractLosses,
+  contractOptimizer,
+  engineLogprobs,
+  farthest,
+  gradientSteps,
+  lossOf,
+  nearPolicy,
+  planOf,
+  rowsOf,
+  temporaryFolder,
+  writePreset,
+} from './material.ts';
+
+/** What a trainer can do beside what all must; it is tried for what it promises. */
+export interface TrainerPromises {
+  /** Every other policy loss must be refused. */
+  readonly losses: readonly ContractLoss[];
+  /** How losses of tokens become that of a batch; `token` alone when left out. */
+  readonly aggregations?: readonly LossSettings['aggregation'][];
+  /** At which temperatures of sampling it trains; 1 alone when left out. */
+  readonly temperatures?: readonly number[];
+  /** The KL penalty against a reference policy (`klBeta` > 0). */
+  readonly penalizesKl?: boolean;
+  /** The same steps from the same place give the same digests, in another process, too. */
+  readonly exactReplay?: boolean;
+  /** What `saveOptimizer` gives is enough to go on as if nothing had been. */
+  readonly savesOptimizer?: boolean;
+  /** A batch without a finite gradient is refused, and changes nothing. */
+  readonly refuses?: boolean;
+  /** `sftStep` trains, so that a run may begin with a warm-up. */
+  readonly supervises?: boolean;
+  /** It has `logprobs`. */
+  readonly scores?: boolean;
+  /** What it exports are Hugging Face or PEFT files that the embedded engine reads. */
+  readonly exportsModels?: boolean;
+}
+
+export interface TrainerUnderTest {
+  /** A trainer that holds nothing yet, as another process would have it. The suite closes it. */
+  readonly open: () => Promise<Trainer>;
+  /** Folder of the model to begin with; the 0.2 M parameter preset when left out. */
+  readonly model?: () => Promise<string>;
+  /** What is trained; all weights when left out. */
+  readonly part?: TrainedPart;
+  readonly promises: TrainerPromises;
+  /** Peak rate of the steps that are to learn; 1e-2 when left out. */
+  readonly learningRate?: number;
+  /** How far logprobs may be off those of the embedded engine, nats; 1e-3 when left out. */
+  readonly tolerance?: number;
+}
+
+const allWeights: TrainedPart = { lora: null, seed: 1 };
+
+/** What every trainer promises (`backends/trainer/types.ts`), as tests of `node:test`. */
+export function trainerContract(name: string, under: TrainerUnderTest): void {
+  const { promises, part = allWeights, tolerance = 1e-3, learningRate = 1e-2 } = under;
+  const { exactReplay = false, exportsModels = false, scores = false, temperatures = [1] } = promises;
+  const [firstLoss] = promises.losses;
+  assert(firstLoss, 'a trainer has one loss at least');
+  const loss = lossOf(firstLoss, promises.aggregations?.[0]);
+  const temperature = temperatures[0] ?? 1;
+
+  /** One trainer plays many tests, since opening a folder forgets everything else. */
+  const shared: { own?: Promise<Trainer>; engine?: OnnxTrainer } = {};
+
+  async function begin(t: TestContext): Promise<Stage> {
+    const root = await temporaryFolder(t);
+    const model = under.model ? await under.model() : await writePreset(path.join(root, 'step_0'));
+    const stage = new Stage({ root, model, part, rows: await rowsOf(model) });
+    t.after(() => stage.close());
+    return stage;
+  }
+  const openIn = async (trainer: Trainer, folder: string): Promise<Trainer> => {
+    await trainer.open(folder, part);
+    await trainer.restoreOptimizer(null);
+    return trainer;
+  };
+  /** One that has been at work before. */
+  const usedAt = async (stage: Stage): Promise<Trainer> => openIn(await (shared.own ??= under.open()), stage.model);
+  /** One of its own. */
+  const openAt = async (stage: Stage, folder = stage.model): Promise<Trainer> =>
+    openIn(stage.own(await under.open()), folder);
+  /** As far as can be told from outside: its own word, or what the embedded engine reads from its files. */
+  const logprobsOf = async (stage: Stage, trainer: Trainer): Promise<readonly ArrayLike<number>[]> => {
+    if (trainer.logprobs) return trainer.logprobs(stage.rows, temperature);
+    return engineLogprobs(await stage.exported(trainer), stage.rows, temperature);
+  };
+
+  describe(`${name} keeps the promises of a trainer`, () => {
+    after(async () => {
+      await (await shared.own)?.close();
+      await shared.engine?.close();
+    });
+
+    test('a folder that is opened has a digest, the same each time and for everybody', async (t) => {
+      const stage = await begin(t);
+      const [first, second] = [stage.own(await under.open()), stage.own(await under.open())];
+      const { digest } = await first.open(stage.model, part);
+      assert.match(digest, /^[0-9a-f]{64}$/);
+      assert.equal(await first.digest(), digest);
+      assert.equal((await second.open(stage.model, part)).digest, digest);
+    });
+
+    test('a step gives another version, figures that are numbers, and the digest that it then has', async (t) => {
+      const stage = await begin(t);
+      const trainer = await usedAt(stage);
+      const before = await trainer.digest();
+      const outcome = await stage.step(trainer, { loss, temperature });
+      assert.equal(outcome.applied, true, outcome.reason);
+      assert.notEqual(outcome.digest, before);
+      assert.equal(await trainer.digest(), outcome.digest);
+      assert.ok('loss' in outcome.metrics, 'the metrics have a loss');
+      for (const [metric, value] of Object.entries(outcome.metrics)) assert.ok(Number.isFinite(value), metric);
+    });
+
+    test('opening a folder again forgets what was trained since', async (t) => {
+      const stage = await begin(t);
+      const trainer = await usedAt(stage);
+      const before = await trainer.digest();
+      await stage.step(trainer, { loss, temperature });
+      assert.equal((await trainer.open(stage.model, part)).digest, before);
+    });
+
+    test('an exported version is opened by another trainer under the digest it had', async (t) => {
+      const stage = await begin(t);
+      const trainer = await openAt(stage);
+      const { digest } = await stage.step(trainer, { loss, temperature });
+      const folder = await stage.exported(trainer);
+      const weights = (await readdir(folder)).filter((file) => file.endsWith('.safetensors'));
+      assert.equal(weights.length, 1, 'a version is one .safetensors file with others beside it');
+      assert.equal(await trainer.digest(), digest, 'exporting changes nothing');
+      const other = stage.own(await under.open());
+      assert.equal((await other.open(folder, part)).digest, digest);
+    });
+
+    test('training makes what had an advantage likelier, and what had a disadvantage less likely', async (t) => {
+      if (!scores && !exportsModels) return t.skip('it promises neither logprobs nor files that can be read');
+      const stage = await begin(t);
+      const trainer = await usedAt(stage);
+      const before = await logprobsOf(stage, trainer);
+      for (let step = 1; step <= 5; step++) await stage.step(trainer, { loss, temperature, step, learningRate });
+      const after = await logprobsOf(stage, trainer);
+      const gain = (sign: number): number =>
+        stage.rows.reduce((sum, { lossMask, advantages }, r) => {
+          const counts = (t: number): boolean => lossMask[t] === 1 && Math.sign(advantages[t]!) === sign;
+          return lossMask.reduce((of, _, t) => of + (counts(t) ? after[r]![t]! - before[r]![t]! : 0), sum);
+        }, 0);
+      assert.ok(gain(1) > 0, `tokens with an advantage gained ${gain(1)} nats`);
+      assert.ok(gain(1) > gain(-1), `those with a disadvantage ${gain(-1)}`);
+    });
+
+    test('the same steps from the same place give the same digests, in another trainer, too', async (t) => {
+      if (!exactReplay) return t.skip('it does not promise the same bits');
+      const stage = await begin(t);
+      const digests = [];
+      for (const trainer of [await openAt(stage), await openAt(stage)]) {
+        const first = await stage.step(trainer, { loss, temperature, step: 1 });
+        const second = await stage.step(trainer, { loss, temperature, step: 2 });
+        digests.push([first.digest, second.digest]);
+      }
+      assert.deepEqual(digests[0], digests[1]);
+    });
+
+    test('two steps are one, a restart with the optimizer’s state, and another one', async (t) => {
+      if (!promises.savesOptimizer) return t.skip('it does not promise to keep its optimizer');
+      const stage = await begin(t);
+      const trainer = await openAt(stage);
+      const first = { loss, temperature, step: 1, learningRate };
+      const second = { ...first, step: 2 };
+      await stage.step(trainer, first);
+      const folder = await stage.exported(trainer);
+      const state = await trainer.saveOptimizer();
+      const onward = await stage.step(trainer, second);
+      const undisturbed = scores || exportsModels ? await logprobsOf(stage, trainer) : null;
+
+      const other = await openAt(stage, folder);
+      await other.restoreOptimizer(state);
+      const resumed = await stage.step(other, second);
+      if (exactReplay) assert.equal(resumed.digest, onward.digest);
+      if (!undisturbed) return;
+      const off = farthest(stage.rows, await logprobsOf(stage, other), undisturbed);
+      assert.ok(off <= tolerance, `logprobs are ${off} off those of the undisturbed trainer`);
+      const fresh = await openAt(stage, folder);
+      await stage.step(fresh, second);
+      const without = farthest(stage.rows, await logprobsOf(stage, fresh), undisturbed);
+      assert.ok(without > off, `without the state they are ${without} off, with it ${off}`);
+    });
+
+    test('a batch without a finite gradient is refused, and changes nothing', async (t) => {
+      if (!promises.refuses) return t.skip('it does not promise to refuse');
+      const stage = await begin(t);
+      const trainer = await openAt(stage);
+      const { digest } = await stage.step(trainer, { loss, temperature, step: 1 });
+      const rows = stage.rows.map((row) => ({ ...row, advantages: row.lossMask.map((mask) => mask * Infinity || 0) }));
+      const refused = await stage.step(trainer, { loss, temperature, step: 2 }, rows);
+      assert.deepEqual([refused.applied, refused.digest, await trainer.digest()], [false, digest, digest]);
+      assert.ok(refused.reason, 'it says why');
+      if (!exactReplay) return;
+      const other = await openAt(stage);
+      for (const step of [1, 2]) await stage.step(other, { loss, temperature, step });
+      assert.equal((await stage.step(trainer, { loss, temperature, step: 2 })).digest, await other.digest());
+    });
+
+    test('supervised steps make their rows likelier', async (t) => {
+      if (!promises.supervises) return t.skip('it does not promise supervised steps');
+      const stage = await begin(t);
+      const trainer = await usedAt(stage);
+      const losses = [];
+      for (let step = 0; step < 4; step++) {
+        const outcome = await trainer.sftStep({ samples: stage.rows, learningRate, optimizer: contractOptimizer });
+        assert.equal(outcome.applied, true, outcome.reason);
+        losses.push(outcome.metrics['loss']!);
+      }
+      assert.ok(losses.at(-1)! < losses[0]!, losses.join(', '));
+    });
+
+    test('what it says of logprobs is what the files say that it exports', async (t) => {
+      if (!scores || !exportsModels) return t.skip('it does not promise both');
+      const stage = await begin(t);
+      const trainer = await usedAt(stage);
+      await stage.step(trainer, { loss, temperature, learningRate });
+      const folder = await stage.exported(trainer);
+      for (const at of temperatures) {
+        const off = farthest(
+          stage.rows,
+          await trainer.logprobs!(stage.rows, at),
+          await engineLogprobs(folder, stage.rows, at),
+        );
+        assert.ok(off <= tolerance, `at temperature ${at} they are ${off} off`);
+      }
+    });
+
+    for (const type of promises.losses) {
+      for (const aggregation of promises.aggregations ?? ['token']) {
+        for (const at of temperatures) {
+          test(`${type}, by ${aggregation}, at temperature ${at}: its gradient is that of the embedded engine`, (t) =>
+            compare(t, { loss: lossOf(type, aggregation), temperature: at }));
+        }
+      }
+    }
+
+    test('the KL penalty pulls as that of the embedded engine', (t) => {
+      if (!promises.penalizesKl) return t.skip('it does not promise a KL penalty');
+      return compare(t, { loss, temperature, klBeta: 0.5 });
+    });
+
+    for (const type of contractLosses.filter((one) => !promises.losses.includes(one))) {
+      test(`${type}, which it does not have, is refused and never replaced by another loss`, async (t) => {
+        const stage = await begin(t);
+        const trainer = await openAt(stage);
+        const before = await trainer.digest();
+        await assert.rejects(
+          stage.step(trainer, { loss: lossOf(type), temperature }),
+          (error) => error instanceof RatchetError && error.code === 'Unsupported',
+        );
+        assert.equal(await trainer.digest(), before);
+      });
+    }
+
+    test('it may be closed twice, and without ever having been opened', async () => {
+      const trainer = await under.open();
+      await trainer.close();
+      await trainer.close();
+    });
+  });
+
+  /**
+   * A step by both from one version, whose adapters, where it has some, are no longer new: what is new is random. The optimizer is
+   * told to take the gradient as it is, so that its size shows as well as its direction.
+   */
+  async function compare(t: TestContext, what: Partial<StepPlan> & Pick<StepPlan, 'loss'>): Promise<void> {
+    if (!exportsModels) return t.skip('it does not promise files that the embedded engine reads');
+    const stage = await begin(t);
+    const trainer = await usedAt(stage);
+    await stage.step(trainer, { loss, temperature, learningRate });
+    const folder = await stage.exported(trainer);
+    const { temperature: at = 1 } = what;
+    const before = await engineLogprobs(folder, stage.rows, at);
+    const rows = nearPolicy(stage.rows, before);
+    const plan = { learningRate: 1, ...what, step: 2, optimizer: gradientSteps };
+    const moved = [];
+    shared.engine ??= new OnnxTrainer({ threads: 1 });
+    for (const one of [shared.engine, trainer]) {
+      await openIn(one, folder);
+      await stage.step(one, plan, rows);
+      moved.push(await engineLogprobs(await stage.exported(one), stage.rows, at));
+    }
+    const [engine, own] = [moved[0]!, moved[1]!];
+    const size = farthest(stage.rows, engine, before);
+    const off = farthest(stage.rows, engine, own);
+    assert.ok(size > 5 * tolerance, `the step is large enough to tell: ${size}`);
+    assert.ok(off <= tolerance + 0.02 * size, `logprobs moved by up to ${size} nats, and are ${off} apart`);
+  }
+}
+
+/** A test's folders and trainers. */
+class Stage {
+  readonly model: string;
+  readonly rows: readonly TrainSample[];
+  readonly #root: string;
+  readonly #part: TrainedPart;
+  readonly #trainers: Trainer[] = [];
+  #exports = 0;
+
+  constructor(of: {
+    readonly root: string;
+    readonly model: string;
+    readonly part: TrainedPart;
+    readonly rows: readonly TrainSample[];
+  }) {
+    this.model = of.model;
+    this.rows = of.rows;
+    this.#root = of.root;
+    this.#part = of.part;
+  }
+
+  own<T extends Trainer>(trainer: T): T {
+    this.#trainers.push(trainer);
+    return trainer;
+  }
+
+  step(
+    trainer: Trainer,
+    plan: Partial<StepPlan> & Pick<StepPlan, 'loss'>,
+    samples: readonly TrainSample[] = this.rows,
+  ): Promise<TrainOutcome> {
+    const whole = planOf({ ...plan, ...(this.#part.lora ? { dropoutSeed: plan.step ?? 1 } : {}) });
+    return trainer.trainStep({ plan: whole, batch: { samples }, referenceFolder: this.model });
+  }
+
+  /** A new folder with what it holds. */
+  async exported(trainer: Trainer): Promise<string> {
+    const folder = path.join(this.#root, `version_${++this.#exports}`);
+    await mkdir(folder);
+    await trainer.exportTo(folder, { base: path.relative(folder, this.model) });
+    return folder;
+  }
+
+  async close(): Promise<void> {
+    for (const trainer of this.#trainers) await trainer.close();
+  }
+}

@@ -1,0 +1,19 @@
+import { type VllmSpec } from '../vllm-spec.ts';
+import type { RatchetConfig } from './ratchet.ts';
+
+/** Which vLLM a run wants, out of [inference], and of what is said elsewhere of model and adapters. */
+export function vllmSpec({ model, lora, sft, inference }: RatchetConfig): VllmSpec {
+  const { gpus, gpu_ids, vllm = {}, program, port, host, weights, weights_agent } = inference;
+  return {
+    program: program ?? null,
+    port: port ?? null,
+    host: host ?? '127.0.0.1',
+    // Where only their number is said, the server has the first ones; the trainer's come behind them (prime-rl's order).
+    gpuIds: gpu_ids ?? (gpus === undefined ? null : Array.from({ length: gpus }, (_, i) => i)),
+    args: vllm,
+    loraRank: lora?.r ?? null,
+    servesBase: sft === undefined && !model.startsWith('preset:'),
+    weights,
+    weightsAgent: weights_agent ?? null,
+  };
+}

@@ -1,0 +1,57 @@
+/** The suites that every adapter is run by (`ratchet/testing`), over our own. */
+import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
+import { openInference } from '../../backends/inference/index.ts';
+import { inferenceContract, trainerContract, trainVersions } from '../../backends/testing/index.ts';
+import { InferenceSpec } from '../../core/spec/run-spec.ts';
+import { startPolicyServer } from '../../engine/index.ts';
+
+const lora = { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj', 'v_proj', 'o_proj', 'down_proj'] };
+
+trainerContract('the embedded engine', {
+  open: () => Promise.resolve(new OnnxTrainer({ threads: 1 })),
+  promises: {
+    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo'],
+    penalizesKl: true,
+    exactReplay: true,
+    savesOptimizer: true,
+    refuses: true,
+    supervises: true,
+    scores: true,
+    exportsModels: true,
+  },
+});
+
+trainerContract('the embedded engine with adapters', {
+  open: () => Promise.resolve(new OnnxTrainer({ threads: 1 })),
+  part: { lora, seed: 3 },
+  promises: {
+    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo'],
+    exactReplay: true,
+    savesOptimizer: true,
+    refuses: true,
+    supervises: true,
+    scores: true,
+    exportsModels: true,
+  },
+});
+
+for (const part of [null, lora]) {
+  inferenceContract(`the embedded policy server${part ? ' with adapters' : ''}`, {
+    versions: (t) => trainVersions(t, { part: { lora: part, seed: 1 } }),
+    async open(t, { root }) {
+      const server = await startPolicyServer({ host: '127.0.0.1', port: 0, allowRoots: [root], threads: 1 });
+      t.after(() => server.close());
+      return openInference(InferenceSpec.parse({ kind: 'embedded', url: server.url }), '');
+    },
+    promises: {
+      seeds: true,
+      scores: true,
+      holds: 'held',
+      truncates: true,
+      stops: true,
+      contextTokens: 64,
+      temperatures: [1, 0.7],
+      readsModels: true,
+    },
+  });
+}
