@@ -140,3 +140,11 @@ export function recoveryLines(
   }
   return lines;
 }
+
+/** A step that ran out of memory, and is tried once more. */
+export function halvedLine(
+  step: number,
+  { halvedTo, reason }: { readonly halvedTo?: number | undefined; readonly reason?: string | undefined },
+): string {
+  return `step ${step}: out of memory; tried once more with ${halvedTo} rows at a time. ${reason ?? ''}`;
+}

@@ -243,6 +243,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   trainer: {
     kind: 'the embedded engine, or a trainer of your own',
     import: 'of kind "module": the file whose default export makes it',
+    path: 'another name for `import`',
     options: 'what it is called with',
     threads: 'threads per session; 1 = the same bits on a busy machine',
     provider: 'where it computes; `cuda` needs its libraries and a GPU (`ratchet doctor`)',
@@ -306,6 +307,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   inference: {
     kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, or an inference of your own',
     import: 'of kind "module": the file whose default export makes it',
+    path: 'another name for `import`',
     options: 'what it is called with',
     url: 'servers that run already, with or without `/v1`; else the worker’s `--policy-url`',
     endpoint_id:

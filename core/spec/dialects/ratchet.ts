@@ -316,6 +316,8 @@ export const RatchetConfig = z.strictObject({
       kind: choice('onnx', 'module').default('onnx'),
       /** Of kind "module": a file whose default export makes the trainer, and what it is called with. */
       import: codeFile().optional(),
+      /** Another name for `import`. */
+      path: codeFile().optional(),
       options: z.record(z.string(), z.json()).default({}),
       threads: whole(1).default(1),
       provider: choice('cpu', 'cuda').default('cpu'),
@@ -347,6 +349,8 @@ export const RatchetConfig = z.strictObject({
     .strictObject({
       kind: choice('embedded', 'openai', 'module').default('embedded'),
       import: codeFile().optional(),
+      /** Another name for `import`. */
+      path: codeFile().optional(),
       options: z.record(z.string(), z.json()).default({}),
       /** One server, or several that share the rollouts. */
       url: serverUrls().optional(),
