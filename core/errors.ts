@@ -19,6 +19,7 @@ export const errorCodes = {
   InferenceRejected: { retryable: false },
   PromptTooLong: { retryable: false },
   OutOfMemory: { retryable: true },
+  NcclFailed: { retryable: true },
   VersionNotHeld: { retryable: true },
   TrainerDetached: { retryable: true },
   TrainerBusy: { retryable: true },
