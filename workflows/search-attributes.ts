@@ -2,7 +2,7 @@ import { upsertMemo, upsertSearchAttributes } from '@temporalio/workflow';
 import { defineSearchAttributeKey } from '@temporalio/common';
 
 /** By which runs are found: `temporal workflow list --query 'RatchetRun="…"'`. */
-export const attributes = {
+const attributes = {
   run: defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
   step: defineSearchAttributeKey('RatchetStep', 'INT'),
   reward: defineSearchAttributeKey('RatchetReward', 'DOUBLE'),
