@@ -1,28 +1,13 @@
 /** A verifiers environment over a bridge that is a few lines of TypeScript: what crosses the pipe, and what becomes of it. */
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import path from 'node:path';
-import { test, type TestContext } from 'node:test';
+import { test } from 'node:test';
 import { whyNoDemonstrations } from '../../backends/environments/demonstrations.ts';
 import { createEnvironments } from '../../backends/environments/index.ts';
 import { scoreGroup } from '../../backends/environments/score-group.ts';
 import { scriptedPolicy } from '../../backends/environments/scripted.ts';
 import type { Environment, Policy, RolloutPlace } from '../../backends/environments/types.ts';
-import {
-  groupScores,
-  type PlayingBridge,
-  verifiersEnvironment,
-} from '../../backends/environments/verifiers/environment.ts';
 import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
-import { openInputs } from '../../backends/environments/verifiers/inputs.ts';
-import { Suspects } from '../../backends/environments/verifiers/suspects.ts';
-import type {
-  LoadedEnvironment,
-  RolloutRequest,
-  SampledTurn,
-  WireMessage,
-} from '../../backends/environments/verifiers/protocol.ts';
+import type { RolloutRequest, SampledTurn } from '../../backends/environments/verifiers/protocol.ts';
 import { playRollout } from '../../activities/play-rollout.ts';
 import type { PlayedPolicy } from '../../activities/sample-policy.ts';
 import { RatchetError } from '../../core/errors.ts';
