@@ -11,6 +11,7 @@ import {
   endOf,
   finishedLine,
   finishedValues,
+  halvedLine,
   recoveryLines,
   rewoundLine,
   segmentAfter,
@@ -220,11 +221,14 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 
   async function train(step: number, attempt: number, collected: CollectedStep) {
     await publishing.of(state.reference.step); // the trainer reads it from the store
+    let halvedTo: number | undefined;
     for (;;) {
       const { policy: from, reference, klBeta } = state;
       const { overrides } = desk;
-      const { packed } = collected;
-      const planned = await local.planStep({ run, step, attempt, from, reference, klBeta, overrides, packed });
+      const { packed, taught } = collected;
+      const halved = halvedTo === undefined ? { attempt } : { attempt: attempt + 1, halvedTo };
+      const asked = { run, step, from, reference, klBeta, overrides, packed, ...halved, ...(taught && { taught }) };
+      const planned = await local.planStep(asked);
       const { plan } = planned;
       const summary = `step ${step}: ${collected.rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
       inTraining = desk.planned = step;
@@ -238,6 +242,11 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       if (result.policy === null) desk.planned = 0; // what is asked for now can still reach this step
       if (result.lost) account.attemptsLost(result.lost);
       if (result.recovery) tellRecovery(step, result.recovery);
+      if (result.halvedTo !== undefined) {
+        ({ halvedTo } = result);
+        desk.tell('warning', step, halvedLine(step, result));
+        continue;
+      }
       if (result.replay === null) return { ...result, ...planned };
       takeReplay(result.replay);
     }

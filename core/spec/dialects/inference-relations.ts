@@ -6,7 +6,14 @@ import type { RelationProblem } from './ratchet-relations.ts';
 
 /** What [inference] says of its servers, taken together. */
 export function inferenceRelations({ inference, lora, sft, model }: RatchetConfig): RelationProblem[] {
-  return [...placeRelations(inference), ...headerRelations(inference), ...vllmRelations(inference, needsFullWeights({ loraRank: lora?.r ?? null, servesBase: sft === undefined && !model.startsWith('preset:') }))];
+  return [
+    ...placeRelations(inference),
+    ...headerRelations(inference),
+    ...vllmRelations(
+      inference,
+      needsFullWeights({ loraRank: lora?.r ?? null, servesBase: sft === undefined && !model.startsWith('preset:') }),
+    ),
+  ];
 }
 
 type Written = RatchetConfig['inference'];
@@ -16,7 +23,7 @@ const at = (...keys: (string | number)[]) => ['inference', ...keys];
 /** Where the servers are is said once. */
 function placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }: Written): RelationProblem[] {
   const problems: RelationProblem[] = [];
-  if (kind === 'module') return problems;
+  if (kind === 'module' || kind === 'tinker') return problems;
   if (url !== undefined && endpoint_id !== undefined) {
     problems.push({
       paths: [at('endpoint_id'), at('url')],
@@ -59,7 +66,8 @@ function placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }:
 
 /** Of a vLLM: what Ratchet says itself, what only it has, and where it may listen. */
 function vllmRelations(written: Written, takesFullWeights: boolean): RelationProblem[] {
-  const { kind, vllm = {}, program, weights_agent, host, api_key_var, url, endpoint_id } = written;
+  const { kind, vllm = {}, program, weights_agent, api_key_var, url, endpoint_id } = written;
+  const host = written.host ?? (typeof vllm['host'] === 'string' ? vllm['host'] : undefined);
   if (kind !== 'vllm') {
     return Object.entries({ program, weights_agent })
       .filter(([, value]) => value !== undefined)
