@@ -1,4 +1,4 @@
-import { RatchetError } from '../core/errors.ts';
+import { asRatchetError, RatchetError } from '../core/errors.ts';
 import { engineFailuresMax } from '../core/limits.ts';
 import type { StepPlan } from '../core/rl/run-state.ts';
 import { memoryRemedies, ncclRemedy, saysNcclFailed, saysOutOfMemory } from '../core/rl/failures.ts';
@@ -7,7 +7,8 @@ import { memoryRemedies, ncclRemedy, saysNcclFailed, saysOutOfMemory } from '../
  * The trainer's failure as one of ours: where its words, or the way its process ended, say that memory ran out, it is
  * `OutOfMemory`, where they speak of NCCL `NcclFailed`, each with what may be done about it.
  */
-export function trainerFailure(error: unknown): unknown {
+export function trainerFailure(given: unknown): unknown {
+  const error = asRatchetError(given);
   if (!(error instanceof Error) || (error instanceof RatchetError && error.code !== 'EngineDied')) return error;
   if (saysNcclFailed(error.message)) {
     return new RatchetError(

@@ -49,3 +49,11 @@ export class RatchetError extends Error {
     return errorCodes[this.code].retryable;
   }
 }
+
+/** An error of code that cannot import ours: with one of our codes it is as ours. */
+export function asRatchetError(error: unknown): unknown {
+  if (!(error instanceof Error) || error instanceof RatchetError) return error;
+  const { code } = error as { readonly code?: unknown };
+  if (typeof code !== 'string' || !Object.hasOwn(errorCodes, code)) return error;
+  return new RatchetError(code as ErrorCode, error.message, { cause: error });
+}

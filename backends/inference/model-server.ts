@@ -257,9 +257,11 @@ export function rootOf(url: string): string {
 function refusalOf(where: string, { status, headers, text }: HttpAnswer): RatchetError {
   const message = `${where} answered ${status}: ${errorMessage(text)}`;
   if (status === 507 || (status >= 500 && saysOutOfMemory(text))) return new RatchetError('OutOfMemory', message);
-  if (status >= 500 && saysNcclFailed(text)) return new RatchetError('NcclFailed', `${message} Remedies: ${ncclRemedy}.`);
+  if (status >= 500 && saysNcclFailed(text))
+    return new RatchetError('NcclFailed', `${message} Remedies: ${ncclRemedy}.`);
   if (status >= 500 && saysEngineDied(text)) {
-    const remedy = 'Its engine is gone, and it must be started again; its log says why: out of memory wants a smaller gpu-memory-utilization or max-model-len.';
+    const remedy =
+      'Its engine is gone, and it must be started again; its log says why: out of memory wants a smaller gpu-memory-utilization or max-model-len.';
     return new RatchetError('InferenceUnavailable', `${message} ${remedy}`);
   }
   if (status === 409 || status === 404) return new RatchetError('VersionNotHeld', message);

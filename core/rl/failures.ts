@@ -230,7 +230,9 @@ export const ncclRemedy =
 
 /** Whether a server's words say that the engine behind it is gone: it answers, and will not sample again before it is started anew. */
 export function saysEngineDied(text: string): boolean {
-  return /\bEngine(?:Core|Dead)\w*(?:Error\b|[^\n]{0,60}\b(?:died|dead|encountered an issue|failed|exited|proc))/i.test(text);
+  return /\bEngine(?:Core|Dead)\w*(?:Error\b|[^\n]{0,60}\b(?:died|dead|encountered an issue|failed|exited|proc))/i.test(
+    text,
+  );
 }
 
 const overlongShapes: readonly RegExp[] = [
