@@ -98,7 +98,7 @@ export class TinkerTrainer implements Trainer {
     }
     const adapter = await readAdapterFiles(folder);
     const digest = adapterDigest(adapter.get('adapter_model.safetensors')!);
-    await this.#unloadAll();
+    await this.#unloadAll(version.modelId);
     this.#part = part;
     this.#at = { version: { ...version, digest }, adapter, texts: await readTextFiles(folder) };
     this.#withOptimizer = false;
@@ -194,11 +194,9 @@ export class TinkerTrainer implements Trainer {
     await this.#translated(async () => this.#ready());
   }
 
-  /** What is sampled from stays while the server keeps it: evaluations of the last version may go on without a trainer. */
+  /** The last version's model stays while the server keeps it: evaluations may go on without a trainer. */
   async close(): Promise<void> {
-    const model = await this.#model?.catch(() => null);
-    this.#model = null;
-    if (model && !this.#served.includes(model)) await model.unload();
+    await this.#unloadAll(this.#at?.version.modelId);
     this.#client.close();
   }
 
@@ -321,13 +319,16 @@ export class TinkerTrainer implements Trainer {
   #discard(): void {
     const model = this.#model;
     this.#model = null;
-    void model?.then((found) => found.unload()).catch(() => undefined);
+    const isSampled = (id: string): boolean => this.#served.some((served) => served.id === id);
+    void model?.then((found) => (isSampled(found.id) ? undefined : found.unload())).catch(() => undefined);
   }
 
-  async #unloadAll(): Promise<void> {
+  /** All but the one with this id, which is sampled from. */
+  async #unloadAll(kept?: string): Promise<void> {
     const models = [...this.#served, await this.#model?.catch(() => null)];
-    [this.#model, this.#served, this.#at] = [null, [], null];
-    for (const model of models) await model?.unload();
+    this.#served = this.#served.filter(({ id }) => id === kept);
+    [this.#model, this.#at] = [null, null];
+    for (const model of models) if (model && model.id !== kept) await model.unload();
   }
 
   #held(): VersionFolder {

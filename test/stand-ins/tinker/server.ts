@@ -21,7 +21,7 @@ import { tarGz } from './tar.ts';
 export interface StandInOptions {
   /** Its database, its checkpoints and its base model. */
   readonly folder: string;
-  /** A preset of ours. */
+  /** A preset of ours, or a folder of Hugging Face files. */
   readonly model: string;
   readonly port?: number;
   /** Slots for adapters, the base's among them. */
@@ -80,8 +80,9 @@ class Refusal extends Error {
 }
 
 export async function startTinkerStandIn(options: StandInOptions): Promise<StandIn> {
-  const base = path.join(options.folder, 'base');
-  if (!existsSync(path.join(base, 'model.safetensors'))) {
+  const isPreset = options.model.startsWith('preset:');
+  const base = isPreset ? path.join(options.folder, 'base') : options.model;
+  if (isPreset && !existsSync(path.join(base, 'model.safetensors'))) {
     await saveModelFolder(createPreset(options.model, { seed: 0 }), base);
   }
   const journal = new Journal(options.folder);

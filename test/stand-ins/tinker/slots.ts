@@ -36,7 +36,10 @@ export class Slots {
   }
 
   static async open(options: { base: string; folder: string; count: number }): Promise<Slots> {
-    return new Slots(options, await startPolicyServer({ threads: 1, allowRoots: [options.folder], maxVersions: 6 }));
+    return new Slots(
+      options,
+      await startPolicyServer({ threads: 1, allowRoots: [options.folder, options.base], maxVersions: 6 }),
+    );
   }
 
   folderOf(checkpoint: string): string {
