@@ -31,7 +31,16 @@ export interface StandInOptions {
   readonly callMs?: Readonly<Record<string, number>>;
 }
 
+/** One piece of training's work at the server, in milliseconds of the system clock. */
+export interface Span {
+  readonly call: string;
+  readonly from: number;
+  readonly to: number;
+}
+
 export interface StandIn {
+  /** What training's calls took there, in order; sampling is beside. */
+  readonly spans: readonly Span[];
   readonly url: string;
   /** How often each route was asked, by its last word. */
   readonly calls: Readonly<Record<string, number>>;
@@ -96,6 +105,7 @@ export async function startTinkerStandIn(options: StandInOptions): Promise<Stand
   return {
     url: `http://127.0.0.1:${port}`,
     calls: service.calls,
+    spans: service.spans,
     close: async () => {
       service.stop();
       await closed(server);
@@ -106,6 +116,7 @@ export async function startTinkerStandIn(options: StandInOptions): Promise<Stand
 
 class Service {
   readonly calls: Record<string, number> = {};
+  readonly spans: Span[] = [];
   readonly #options: StandInOptions;
   readonly #journal: Journal;
   readonly #slots: Slots;
@@ -282,8 +293,11 @@ class Service {
   #promise(word: string, work: () => Promise<unknown>): { request_id: string } {
     const id = this.#begun();
     const turn = this.#tail.then(async () => {
+      const from = Date.now();
       await delay(this.#options.callMs?.[word] ?? 0);
-      return work();
+      const result = await work();
+      this.spans.push({ call: word, from, to: Date.now() });
+      return result;
     });
     this.#tail = turn.catch(() => undefined);
     this.#settle(id, turn);
