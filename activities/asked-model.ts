@@ -10,7 +10,9 @@ import { policyTokenizer } from './stored-template.ts';
 /** What evaluations and searches ask models with. */
 export interface AskDependencies extends GenerateDependencies {
   /** One for each set of servers; missing = those of this process. */
-  readonly endpoint?: (servers: readonly EndpointServer[]) => Pick<Endpoint, 'chat'>;
+  readonly endpoint?: (
+    servers: readonly EndpointServer[],
+  ) => Pick<Endpoint, 'chat'> & Partial<Pick<Endpoint, 'silence'>>;
 }
 
 /** How a rollout gets its model. */
@@ -28,6 +30,14 @@ export function askEndpoint(
     openPolicy: ({ sampling: own = {} }) =>
       chatPolicy({ endpoint, fields: { ...own, ...sampling }, signal, place: samplePlace(path, index) }),
   });
+}
+
+/** Why nobody answers for a model at the moment; null while somebody does, or where nobody knows. */
+export function silentServers(
+  { endpoint: open = sharedEndpoint }: Pick<AskDependencies, 'endpoint'>,
+  model: EvaluatedModel,
+): string | null {
+  return model.kind === 'endpoint' ? (open(model.servers).silence?.() ?? null) : null;
 }
 
 /** A version of a run, ready to be sampled from token by token. */

@@ -22,7 +22,12 @@ export interface BroadcastResult {
   readonly isNoneLeft?: true;
   /** Servers that agreed once they had been given the weights again; absent when there are none. */
   readonly reloaded?: readonly ServerDrift[];
+  /** They sample from the version they were given last, and from no other. Absent: they hold several. */
+  readonly holdsOne?: boolean;
 }
+
+/** Nobody needs it kept: how a server answers says what it can. */
+const askedHoldS = 1;
 
 /**
  * Brings every inference server to a committed version, and asks each for the logprobs of a few tokens that the trainer
@@ -38,16 +43,19 @@ export const createBroadcastWeights =
       const servers = inference(spec);
       const { avoid: _, ...served } = await servedPolicy(run, policy);
       await servers.bringTo(served);
+      // Whoever refuses the question is brought to a version when it is asked for another.
+      const held = await servers.hold?.(served, `${run.name}.broadcast`, askedHoldS).catch(() => undefined);
+      const kind = held === 'single' ? { holdsOne: true } : {};
       const key = layout.canary(run.lineage, policy.step, policy.replay);
       const bytes = await storeOf(run).read(key);
       const canary = bytes && decodeJson<Canary>(bytes, key);
-      if (!canary || canary.digest !== policy.digest) return { canaryDifference: null };
+      if (!canary || canary.digest !== policy.digest) return { canaryDifference: null, ...kind };
       const threshold = canaryThreshold(spec);
       const drifts = await compare(servers, served, canary, threshold);
-      if (!drifts) return { canaryDifference: null };
+      if (!drifts) return { canaryDifference: null, ...kind };
       const result = verdict(drifts, threshold);
       await noteAside(run, policy, result.aside ?? []);
-      return result;
+      return { ...result, ...kind };
     });
 
 async function compare(

@@ -48,7 +48,7 @@ export async function filterGroups(input: {
   readonly curriculum?: CurriculumState;
 }): Promise<FilteredRound> {
   const spec = await specOf(input.run);
-  const filter = input.widened === true ? widenedBounds() : spec.filter;
+  const filter = input.widened === true ? widenedBounds(spec.filter) : spec.filter;
   const groups = await readRows<ScoredGroup>(input.run, input.scored);
   const rewards = groups.map(rewardsOf);
   const kept: number[] = [];

@@ -21,6 +21,7 @@ import { textsOfPrompts } from './prompts-in-use.ts';
 import { RolloutJournal } from './rollout-journal.ts';
 import { readJson, servedPolicy, specOf, storeOf } from './run-access.ts';
 import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
+import { openSpeaker, type Speak, type TeacherDependencies } from './teacher.ts';
 import { GenerationSitting, type NotReady, type SittingProgress } from './generation-sitting.ts';
 import { lostIn } from './work-under-way.ts';
 import { type OpenTokenizer, policyTokenizer } from './stored-template.ts';
@@ -54,7 +55,7 @@ export interface GeneratedChunk {
   readonly lost?: LostWork;
 }
 
-export interface GenerateDependencies {
+export interface GenerateDependencies extends Pick<TeacherDependencies, 'teacher'> {
   readonly inference: (spec: RunSpec) => Inference;
   readonly tokenizer: OpenTokenizer;
   readonly environments?: Environments;
@@ -264,6 +265,10 @@ async function openPlayers(
   const spec = await specOf(run);
   const inference = sitting.watch(dependencies.inference(spec));
   const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
+  const played = { tokenizer, folder: served.folder, at: served.version.step };
+  const isTaught = spec.teacher?.role === 'samples';
+  const say = isTaught ? await openSpeaker(dependencies, spec, played) : null;
+  const speak = say && { speak: ((...turn) => sitting.look(() => say(...turn))) satisfies Speak };
   const systemPrompts = await textsOfPrompts(run, around.prompts);
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
@@ -272,7 +277,10 @@ async function openPlayers(
       const { group, index } = place;
       const systemPrompt = systemPrompts.get(lease.environment);
       const entry = entries.get(lease.environment)!;
-      const { sampling = spec.sampling } = entry;
+      const own = entry.sampling ?? spec.sampling;
+      // The prompt is rendered for the policy; how the teacher thinks is told the teacher.
+      const { templateArguments } = own;
+      const sampling = isTaught && spec.teacher ? { ...spec.teacher.sampling, templateArguments } : own;
       const rollout = await playRollout({
         environments,
         entry,
@@ -291,6 +299,7 @@ async function openPlayers(
               served,
               sampling,
               signal,
+              ...speak,
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),
               ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),

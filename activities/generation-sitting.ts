@@ -64,20 +64,21 @@ export class GenerationSitting {
 
   /** The same server, with an eye on whether it answers. */
   watch(inference: Inference): Pick<Inference, 'sample'> {
-    return {
-      sample: async (request): Promise<Sample> => {
-        const since = new Date().toISOString();
-        try {
-          const sample = await inference.sample(request);
-          this.#notReady = null;
-          return sample;
-        } catch (error) {
-          if (error instanceof RatchetError && error.code === 'InferenceUnavailable') {
-            this.#notReady = { since: this.#notReady?.since ?? since, message: error.message };
-          }
-          throw error;
-        }
-      },
-    };
+    return { sample: (request): Promise<Sample> => this.look(() => inference.sample(request)) };
+  }
+
+  /** Asks a server, and notes whether it answered. */
+  async look<T>(ask: () => Promise<T>): Promise<T> {
+    const since = new Date().toISOString();
+    try {
+      const answer = await ask();
+      this.#notReady = null;
+      return answer;
+    } catch (error) {
+      if (error instanceof RatchetError && error.code === 'InferenceUnavailable') {
+        this.#notReady = { since: this.#notReady?.since ?? since, message: error.message };
+      }
+      throw error;
+    }
   }
 }

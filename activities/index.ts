@@ -1,3 +1,4 @@
+import { createAskTeacher } from './ask-teacher.ts';
 import { auditRun } from './audit-run.ts';
 import { createBroadcastWeights } from './broadcast-weights.ts';
 import { createCommitStep } from './commit-step.ts';
@@ -86,6 +87,7 @@ export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivit
 export const createRolloutActivities = (dependencies: AskDependencies) => ({
   generateRollouts: createGenerateRollouts(dependencies),
   scoreRollouts: createScoreRollouts(dependencies),
+  askTeacher: createAskTeacher(dependencies),
   evaluateChunk: createEvaluateChunk(dependencies),
   holdSitting: createHoldSitting(dependencies),
   comparePrompts: createComparePrompts(dependencies),

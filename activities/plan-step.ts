@@ -11,7 +11,15 @@ import { advantagesOf, packSamples, type SetAside } from '../core/rl/pack.ts';
 import type { AdvantageFunction, AdvantageKind } from '../core/rl/advantage.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
-import type { KeptGroups, ObjectRef, Overrides, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
+import type {
+  KeptGroups,
+  ObjectRef,
+  Overrides,
+  PolicyVersion,
+  RunHandle,
+  StepPlan,
+  TaughtBatch,
+} from '../core/rl/run-state.ts';
 import { hash32 } from '../core/random.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { importUserFunction } from '../engine/index.ts';
@@ -69,7 +77,7 @@ export async function packBatch(input: {
   const finished = (await Promise.all(input.scored.map((ref) => readRows<ScoredGroup>(run, ref)))).flat();
   const advantage = await advantageOf(spec);
   const { batch, stats, setAside } = packSamples(trained, { ...spec, advantage });
-  const filter = input.widened === true ? widenedBounds() : spec.filter;
+  const filter = input.widened === true ? widenedBounds(spec.filter) : spec.filter;
   const { curriculum, datasets } = input;
   const pools = curriculum && datasets ? await poolFigures(run, spec, curriculum, datasets) : {};
   const metrics: Record<string, number> = {
@@ -104,7 +112,7 @@ export async function packBatch(input: {
   ];
   return {
     packed,
-    hasSignal: stats.signalTokens > 0,
+    hasSignal: (spec.filter.keepsEqual ? stats.trainedTokens : stats.signalTokens) > 0,
     rows: stats.rows,
     reward: metrics['train/reward'] ?? null,
     metrics: Object.fromEntries(
@@ -181,6 +189,7 @@ export async function planStep(input: {
   readonly klBeta: number;
   readonly overrides: Overrides;
   readonly packed: ObjectRef;
+  readonly taught?: TaughtBatch | undefined;
 }): Promise<{ plan: ObjectRef; learningRate: number; snapshot: boolean }> {
   const { run, step, attempt, from, reference, klBeta, overrides } = input;
   await refuseBehind(run, step);
@@ -204,6 +213,7 @@ export async function planStep(input: {
     batch,
     packed: input.packed,
     ...(prompts ? { prompts } : {}),
+    ...(input.taught ? { taught: { logprobs: input.taught.logprobs, teacher: input.taught.teacher } } : {}),
     learningRate: learningRateAt({ step, maxSteps, peak, schedule: spec.schedule }),
     temperature: spec.sampling.temperature,
     klBeta,

@@ -109,7 +109,7 @@ export class PolicyTrainer {
 
   async train(run: RunHandle, plan: StepPlan): Promise<TrainOutcome> {
     const store = storeOf(run);
-    const samples = await readRows<TrainSample>(run, plan.batch);
+    const samples = await taughtSamples(run, plan);
     const reference = `${run.store}${run.name}/${plan.reference.file.key}#${plan.reference.file.sha256}`;
     if (this.#reference !== reference) await store.verify(plan.reference.file); // throws when a byte of it changed
     this.#reference = reference;
@@ -315,6 +315,14 @@ export class PolicyTrainer {
     this.#owner = null;
     void trainer?.close().catch(() => undefined); // it may be dead already
   }
+}
+
+/** A batch's rows, with what the teacher said of them where the plan has it. */
+async function taughtSamples(run: RunHandle, { batch, taught }: StepPlan): Promise<TrainSample[]> {
+  const samples = await readRows<TrainSample>(run, batch);
+  if (!taught) return samples;
+  const rows = await readRows<readonly number[]>(run, taught.logprobs);
+  return samples.map((sample, r) => ({ ...sample, teacherLogprobs: rows[r]! }));
 }
 
 interface SpoolWish {

@@ -4,6 +4,7 @@ import type { ChatMessage, Turn } from '../core/rl/rollout.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { type ChatTokenizer, ConversationPrompts, readToolCalls } from '../engine/index.ts';
 import type { Policy, SampleOptions } from '../backends/environments/types.ts';
+import type { Speak } from './teacher.ts';
 import type { Inference, Sample, SamplePlace, ServedPolicy } from '../backends/inference/index.ts';
 
 export interface SamplePolicyOptions {
@@ -18,6 +19,8 @@ export interface SamplePolicyOptions {
   readonly place?: SamplePlace;
   /** Turns that this rollout finished before; each is given again instead of sampled, while the prompts agree. */
   readonly recorded?: readonly Turn[];
+  /** Who says the turns in place of the policy; missing = the policy does. */
+  readonly speak?: Speak;
   /** Told every turn that was sampled, and its position in the rollout. */
   readonly onTurn?: (turn: Turn, position: number) => void;
 }
@@ -36,6 +39,7 @@ export interface PlayedPolicy extends Policy {
  */
 export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
   const { inference, tokenizer, served, signal, place, recorded = [], onTurn } = options;
+  const speak: Speak = options.speak ?? ((request) => inference.sample(request));
   const { templateArguments, ...sampling } = options.sampling;
   const prompts = new ConversationPrompts(tokenizer);
   const turns: Turn[] = [];
@@ -62,7 +66,8 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
           return known;
         }
         const seed = seedOfTurn(position);
-        const sample = await inference.sample({ ...sampling, ...place, policy: served, promptTokenIds, seed, signal });
+        const request = { ...sampling, ...place, policy: served, promptTokenIds, seed, signal };
+        const sample = await speak(request, { messages, tools });
         requireTokens(sample);
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);

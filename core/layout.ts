@@ -26,6 +26,9 @@ export const layout = {
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.jsonl`,
   packed: (lineage: string, step: number, digest: string) =>
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.json`,
+  /** A teacher's log probabilities of a packed batch, and while they are asked for parts of them. */
+  taught: (lineage: string, step: number, packedDigest: string, part = '') =>
+    `${layout.allBatches(lineage)}step_${step}.${packedDigest.slice(0, 8)}.teacher${part}.jsonl`,
   plan: (lineage: string, step: number, attempt: number, packedDigest: string, fromReplay = 0) =>
     `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}${fromReplay === 0 ? '' : `.onto.r${fromReplay}`}.plan.json`,
   /** `replay` as in `PolicyVersion`. */

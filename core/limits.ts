@@ -122,6 +122,9 @@ export const eventsKept = 200;
 /** Policy versions an embedded server holds at once: the current one, the one before, and those evals are pinned to. */
 export const policyVersionsHeld = 8;
 
+/** Rows that a teacher is asked to score in one request: what a retry may have to pay again. */
+export const teacherRowsAtOnce = 32;
+
 /** Python processes of one virtual environment in one worker, each with one event loop; RATCHET_PYTHON_CHILDREN says otherwise. */
 export const pythonChildrenDefault = 2;
 

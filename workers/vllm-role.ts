@@ -65,6 +65,21 @@ export async function vllmRole(spec: RunSpec, projectFolder: string): Promise<St
   return { role, url };
 }
 
+/** How it would be started, for people: a line with its command, or why it cannot be. Null where none would be. */
+export async function describeVllmStart(spec: RunSpec, projectFolder: string): Promise<string | null> {
+  const { inference } = spec;
+  if (inference.kind !== 'vllm' || inference.url !== null || inference.endpoints !== null) return null;
+  const { vllm } = inference;
+  try {
+    const { command, args } = await findVllm(vllm, projectFolder);
+    const gpus = vllm.gpuIds === null ? '' : `CUDA_VISIBLE_DEVICES=${vllm.gpuIds.join(',')} `;
+    return `${gpus}${[command, ...args, ...vllmArguments(vllm, spec.model, vllm.port ?? usualPort)].join(' ')}`;
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    return error.message;
+  }
+}
+
 /** What starts vLLM: an interpreter that has it, or its own program. */
 async function findVllm(
   { program }: VllmSpec,

@@ -3,7 +3,15 @@ import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { countGroups, selectGroups } from '../core/rl/selection.ts';
 import { decodeRanges, encodeRanges, type EndedRanges } from '../core/rl/ledger.ts';
 import { addLost, nothingLost, type LostWork } from '../core/rl/lost-work.ts';
-import type { KeptGroups, ObjectRef, PolicyVersion, Prompts, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import type {
+  KeptGroups,
+  ObjectRef,
+  PolicyVersion,
+  Prompts,
+  RunHandle,
+  SamplingRound,
+  TaughtBatch,
+} from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { FilteredRound, LeaseInput } from '../activities/index.ts';
 import { local, rolloutsFor } from './activity-options.ts';
@@ -30,6 +38,8 @@ export interface CollectInput {
 
 export interface CollectedStep {
   readonly packed: ObjectRef;
+  /** Where the run has a teacher that scores. */
+  readonly taught?: TaughtBatch;
   readonly trained: readonly KeptGroups[];
   readonly surplus: readonly KeptGroups[];
   readonly curriculum: CurriculumState;
@@ -97,8 +107,10 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
         [surplus, rounds] = [selection.surplus, []];
         continue;
       }
+      const taught = await askTeacher(desk, input, packed);
       return {
         packed: packed.packed,
+        ...taught,
         trained: selection.trained,
         surplus: selection.surplus,
         curriculum,
@@ -146,28 +158,31 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
 
     const count = Math.ceil((groupsPerBatch - ready) * spec.oversamplingFactor);
     const prompts = input.prompts ? { prompts: input.prompts } : {};
-    const policy = input.newestPolicy();
-    const leased = await local.leaseGroups({ run, step, count, curriculum, datasets, policy, ...prompts });
-    const { round } = leased;
-    if (round === null) {
+    const sampled = await input.turns.shared(async () => {
+      const policy = input.newestPolicy(); // a broadcast that was waited for has changed it
+      const leased = await local.leaseGroups({ run, step, count, curriculum, datasets, policy, ...prompts });
+      const { round, groups } = leased;
+      if (round === null) return null;
+      const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
+      desk.progress.leased({
+        step,
+        policyStep: round.policyStep,
+        rollouts: count * spec.rolloutsPerExample,
+        needed: groupsPerBatch,
+        kept: ready,
+      });
+      const generated = await generateRound(desk, { run, spec, round, count, groups, label });
+      return { curriculum: leased.curriculum, round, label, generated };
+    });
+    if (sampled === null) {
       desk.pause(noExamplesReason(spec, step));
       await desk.untilResumed();
       curriculum = withAllExamples(curriculum);
       continue;
     }
-    curriculum = leased.curriculum;
+    const { round, label, generated } = sampled;
+    curriculum = sampled.curriculum;
     issued.push([round.first, round.last]);
-    const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
-
-    const { groups } = leased;
-    desk.progress.leased({
-      step,
-      policyStep: round.policyStep,
-      rollouts: count * spec.rolloutsPerExample,
-      needed: groupsPerBatch,
-      kept: ready,
-    });
-    const generated = await input.turns.shared(() => generateRound(desk, { run, spec, round, count, groups, label }));
     desk.progress.scoring();
     const score = await desk.waitFor(
       `score ${label}`,
@@ -198,6 +213,21 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
       account.forgetFailures();
     }
   }
+}
+
+/** Before the step is planned; nothing where the run has no teacher that scores. */
+async function askTeacher(
+  desk: RunDesk,
+  { run, spec, step }: Pick<CollectInput, 'run' | 'spec' | 'step'>,
+  { packed, rows }: { readonly packed: ObjectRef; readonly rows: number },
+): Promise<Pick<CollectedStep, 'taught'>> {
+  if (spec.teacher?.role !== 'scores') return {};
+  const summary = `step ${step}: ${rows} rows`;
+  const taught = await desk.waitFor(
+    `ask the teacher, ${summary}`,
+    rolloutsFor(spec).askTeacher.executeWithOptions({ summary }, [{ run, step, packed }]),
+  );
+  return { taught };
 }
 
 function noExamplesReason({ environments }: RunSpec, step: number): string {

@@ -37,9 +37,9 @@ import {
 import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from './messages.ts';
 import type { optimizePrompt } from './optimize-prompt.ts';
 import type { Publishing } from './publishing.ts';
-import { refusal } from './refusal.ts';
 import { rootOf } from './root-of.ts';
 import type { RunDesk } from './run-desk.ts';
+import { refusal } from './refusal.ts';
 import type { ServerTurns } from './server-turns.ts';
 
 interface BranchOptions {

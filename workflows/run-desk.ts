@@ -98,6 +98,8 @@ export class RunDesk {
   #rewind: RewindRequest | null = null;
   /** Somebody asked for the end of a paused run: the step it is paused in is given up. */
   #isLeft = false;
+  /** The step under way is the last one, because its end was asked for. */
+  #isStopping = false;
   /** The step that is planned already: what is set from now on is for later ones. 0 = none. */
   planned = 0;
   /** What was set and is in the newest commit. */
@@ -171,10 +173,15 @@ export class RunDesk {
     this.#events.push(event);
     this.#figures = figuresAfter(this.#figures, event);
     if (this.#events.length > eventsKept) this.#events = this.#events.slice(-eventsKept);
-    setCurrentDetails(this.#details());
+    const { spec, store } = this.#options;
+    const phase = this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase;
+    const title = `**${spec.name}** · ${phase} · step ${this.#step} of ${this.maxSteps}`;
+    setCurrentDetails(storyOf(title, { events: this.#events, prompts: this.prompts(), store }));
   }
 
+  /** A run that is stopping gives the step up instead that would wait for somebody. */
   pause(reason: string, by: 'run' | 'person' = 'run'): void {
+    if (this.#isStopping && by === 'run') return this.#leave(`given up, as the run is stopping: ${reason}`);
     this.#pausedBecause = reason;
     this.#isPausedByPerson = by === 'person';
     this.#noteAsked();
@@ -197,10 +204,24 @@ export class RunDesk {
   /** Ends the run after the step under way, for a reason of its own. */
   stopBecause(reason: string): void {
     if (this.isPaused) return this.tell('warning', null, `to be stopped, and it is paused: ${reason}`);
-    const last = Math.min(this.lastStep, this.#step + 1);
-    this.#overrides = { ...this.#overrides, stopAfter: last };
+    this.tell('stopping', null, `stopping after step ${this.#lastIsUnderWay()}: ${reason}`);
+  }
+
+  #lastIsUnderWay(): number {
+    this.#isStopping = true;
+    return this.#endAfter(Math.min(this.lastStep, this.#step + 1));
+  }
+
+  #endAfter(step: number): number {
+    this.#overrides = { ...this.#overrides, stopAfter: step };
     this.#noteAsked();
-    this.tell('stopping', null, `stopping after step ${last}: ${reason}`);
+    return step;
+  }
+
+  /** The run ends with the step that is planned, or else with the last one that was made. */
+  #leave(why: string): void {
+    [this.#pausedBecause, this.#isPausedByPerson, this.#isLeft] = [null, false, true];
+    this.tell('stopping', null, `stopping at step ${this.#endAfter(Math.max(this.planned, this.#step))}, ${why}`);
   }
 
   /** How long it stood still because a person had paused it. */
@@ -361,18 +382,12 @@ export class RunDesk {
     const goOn = 'Later: ratchet train with its file goes on from there.';
     if (this.isPaused) {
       const before = this.#pausedBecause;
-      const last = Math.max(this.planned, this.#step);
-      this.#overrides = { ...this.#overrides, stopAfter: last };
-      [this.#pausedBecause, this.#isPausedByPerson, this.#isLeft] = [null, false, true];
-      this.#noteAsked();
-      this.tell('stopping', null, `stopping at step ${last}, as asked; it was paused`);
+      this.#leave('as asked; it was paused');
       const isForgotten = staying(this.#overrides) !== this.#committed;
       const forgotten = isForgotten ? ' What was set since its last step is in no commit: set it again then.' : '';
-      return `paused (${before}) → stopping at step ${last}: what was sampled for a later one stays in the store. ${goOn}${forgotten}`;
+      return `paused (${before}) → stopping at step ${this.lastStep}: what was sampled for a later one stays in the store. ${goOn}${forgotten}`;
     }
-    const last = Math.min(this.lastStep, this.#step + 1);
-    this.#overrides = { ...this.#overrides, stopAfter: last };
-    this.#noteAsked();
+    const last = this.#lastIsUnderWay();
     this.tell('stopping', null, `stopping after step ${last}, as asked`);
     const checkpoint =
       this.planned === last
@@ -388,8 +403,7 @@ export class RunDesk {
   }
 
   #stopAfter(step: number): string {
-    this.#overrides = { ...this.#overrides, stopAfter: step };
-    this.#noteAsked();
+    this.#endAfter(step);
     return `The run ends after step ${this.lastStep}.`;
   }
 
@@ -428,13 +442,6 @@ export class RunDesk {
       ...this.#figures,
       prompts: this.prompts(),
     };
-  }
-
-  #details(): string {
-    const { spec, store } = this.#options;
-    const phase = this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase;
-    const title = `**${spec.name}** · ${phase} · step ${this.#step} of ${this.maxSteps}`;
-    return storyOf(title, { events: this.#events, prompts: this.prompts(), store });
   }
 }
 

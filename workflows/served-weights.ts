@@ -55,10 +55,10 @@ export class ServedWeights {
     const { run, spec, desk, turns } = this.#options;
     const summary = `${versionName(policy)} to ${this.#servers}`;
     const orchestrator = orchestratorFor(spec);
-    return desk.waitFor(
-      `broadcast ${summary}`,
-      turns.shared(() => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }])),
-    );
+    const send = () => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }]);
+    // Where servers sample from one version, the round under way has it to its end: else they are loaded back and forth.
+    const holdOne = this.#newest?.holdsOne === true;
+    return desk.waitFor(`broadcast ${summary}`, holdOne ? turns.changing(send) : turns.shared(send));
   }
 
   #tell(policy: PolicyVersion, { aside = [], reloaded = [], threshold, isNoneLeft }: BroadcastResult): void {

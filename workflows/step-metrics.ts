@@ -32,6 +32,7 @@ export function committedMetrics(step: {
   const { metrics, learningRate, seconds } = trained;
   return {
     ...metrics,
+    ...(collected.taught ? { 'train/teacher_kl': collected.taught.kl, 'time/teacher': collected.taught.seconds } : {}),
     'train/learning_rate': learningRate,
     'train/loss': metrics['loss'] ?? 0,
     'train/kl_divergence': metrics['kl_divergence'] ?? 0,

@@ -223,8 +223,9 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     for (;;) {
       const { policy: from, reference, klBeta } = state;
       const { overrides } = desk;
-      const { packed } = collected;
-      const planned = await local.planStep({ run, step, attempt, from, reference, klBeta, overrides, packed });
+      const { packed, taught } = collected;
+      const asked = { run, step, attempt, from, reference, klBeta, overrides, packed };
+      const planned = await local.planStep(taught ? { ...asked, taught } : asked);
       const { plan } = planned;
       const summary = `step ${step}: ${collected.rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
       inTraining = desk.planned = step;

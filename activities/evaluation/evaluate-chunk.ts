@@ -15,7 +15,7 @@ import { scoreGroup } from '../../backends/environments/score-group.ts';
 import type { Environment, RolloutPlace } from '../../backends/environments/types.ts';
 import type { Store } from '../../backends/store/index.ts';
 import { encodeRows } from '../../backends/store/objects.ts';
-import type { AskDependencies } from '../asked-model.ts';
+import { type AskDependencies, silentServers } from '../asked-model.ts';
 import { eachInTurn } from '../each-in-turn.ts';
 import { withHeartbeat } from '../heartbeat.ts';
 import { mapAtOnce } from '../map-at-once.ts';
@@ -40,6 +40,8 @@ export interface ChunkProgress {
   /** Of scored ones: the sum of their rewards, and how many. */
   readonly rewards: number;
   readonly rewarded: number;
+  /** Servers of which none answers at the moment; null while one does. */
+  readonly waitsFor: string | null;
 }
 
 /** How often finished rollouts and scored examples are stored while others of their chunk still run. */
@@ -137,6 +139,7 @@ class ChunkWork {
       failed: this.#failed,
       rewards: rewards.reduce((sum, reward) => sum + reward, 0),
       rewarded: rewards.length,
+      waitsFor: silentServers(this.#options.dependencies, this.#options.input.model),
     };
   }
 

@@ -1,6 +1,7 @@
 import type { Example } from '../../core/rl/rollout.ts';
 import { drawExamples, shrunkTo } from '../../core/gepa/examples.ts';
 import { classicSettings, defaultSettings, leastBudget, mergeDefaults } from '../../core/gepa/settings.ts';
+import { tunedSettings } from '../../core/gepa/tuning.ts';
 import {
   type ExampleRef,
   type PromptFileInput,
@@ -106,7 +107,15 @@ async function drawSearch(
   return {
     schemaVersion: 1,
     input,
-    settings: settingsOf({ seed, maxCalls, minibatchSize, perfectScore, ...sized, ...merge }),
+    settings: settingsOf({
+      ...tunedSettings(input.tuning ?? {}),
+      seed,
+      maxCalls,
+      minibatchSize,
+      perfectScore,
+      ...sized,
+      ...merge,
+    }),
     start: Object.fromEntries(Object.entries(startTexts).map(([component, text]) => [component, textName(text)])),
     startTexts,
     ...drawn,

@@ -103,6 +103,7 @@ export async function loadPromptSearch(
     initialPrompt: spec.initialPrompt,
     ...(spec.components.join() === systemPrompt ? {} : { components: spec.components }),
     ...(spec.merge ? { merges: true } : {}),
+    ...(Object.keys(spec.tuning).length === 0 ? {} : { tuning: spec.tuning }),
     savesResults: spec.savesResults,
     isSmallBudgetMeant,
   };

@@ -113,6 +113,7 @@ export async function loadRunConfig(
   const begun = keeps && mayLook ? await begunWith({ ...spec, store }) : null;
   const around = { folder, projectFolder, begun };
   const inference = await readServers(spec.inference, { folder, projectFolder }, tried);
+  const teacher = await readTeacher(spec.teacher, { folder, projectFolder }, tried);
   const data = await tried([['sft', 'data']], () => readData(spec, around));
   const template = await tried([['tokenizer', 'chat_template']], () => readTemplate(spec, around));
   if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
@@ -132,6 +133,7 @@ export async function loadRunConfig(
       advantage: code.advantage === null ? spec.advantage : { import: code.advantage },
       trainer: withCode(spec.trainer, code.trainer),
       inference: withCode(inference, code.inference),
+      teacher,
       model: await resolveModel(spec.model, folder, projectFolder),
       store,
     },
@@ -247,15 +249,47 @@ async function readServers(
     ['inference', 'endpoints_path'],
     ['inference', 'endpoint_id'],
   ];
-  await tried(names, () => {
-    try {
-      return Promise.resolve(readEndpoints(endpoints));
-    } catch (error) {
-      if (!(error instanceof RatchetError)) throw error;
-      throw new Refused({ expected: 'an endpoints.toml with this alias', received: error.message }, error);
-    }
-  });
+  await tried(names, () => lookAtAlias(endpoints));
   return { ...spec, endpoints };
+}
+
+/** A folder, or the servers that an alias stands for: both from the config's folder or the project's. */
+async function readTeacher(
+  teacher: RunSpec['teacher'],
+  { folder, projectFolder }: { readonly folder: string; readonly projectFolder: string },
+  tried: Tried,
+): Promise<RunSpec['teacher']> {
+  if (teacher === null) return null;
+  const { folder: written, endpoints } = teacher;
+  if (written !== null) {
+    const found = resolvePath(written, folder, projectFolder);
+    await tried([['teacher', 'model']], async () => {
+      if (await isThere(path.join(found, 'config.json'))) return;
+      if (await isThere(path.join(found, 'adapter_config.json'))) return;
+      throw new Refused({
+        expected: 'a folder of weights (config.json, …), or a url beside it: the server that has this model',
+        received: JSON.stringify(written),
+      });
+    });
+    return { ...teacher, folder: found };
+  }
+  if (endpoints === null) return teacher;
+  const there = { ...endpoints, path: resolvePath(endpoints.path, folder, projectFolder) };
+  const names = [
+    ['teacher', 'endpoints_path'],
+    ['teacher', 'endpoint_id'],
+  ];
+  await tried(names, () => lookAtAlias(there));
+  return { ...teacher, endpoints: there };
+}
+
+function lookAtAlias(endpoints: Parameters<typeof readEndpoints>[0]): Promise<unknown> {
+  try {
+    return Promise.resolve(readEndpoints(endpoints));
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    throw new Refused({ expected: 'an endpoints.toml with this alias', received: error.message }, error);
+  }
 }
 
 interface LoadedData {

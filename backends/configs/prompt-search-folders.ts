@@ -94,6 +94,7 @@ export function differencesOfSearches(before: PromptSearchInput, now: Omit<Promp
     'startPrompt',
     'components',
     'merges',
+    'tuning',
   ];
   return decide.filter((key) => canonical(before[key]) !== canonical(now[key]));
 }

@@ -9,7 +9,17 @@ import type { ServerAddress } from './model-server.ts';
 const lookMs = 2_000;
 
 /** The servers that an alias of an `endpoints.toml` stands for, as the file is now. Throws `ConfigInvalid`. */
-export function readEndpoints({ path, id }: EndpointsRef): ServerAddress[] {
+export function readEndpoints(ref: EndpointsRef): ServerAddress[] {
+  // A run asks for its own versions by name, whatever model the file says.
+  return replicasOf(ref).map((server) => ({ ...server, model: null }));
+}
+
+/** The same for the model that the file says. */
+export function readEndpointModels(ref: EndpointsRef): (ServerAddress & { readonly model: string })[] {
+  return replicasOf(ref);
+}
+
+function replicasOf({ path, id }: EndpointsRef): (ServerAddress & { readonly model: string })[] {
   const parsed = parseEndpoints(readText(path), { file: path });
   if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
   const { endpoints } = parsed.spec;
@@ -28,9 +38,8 @@ export function readEndpoints({ path, id }: EndpointsRef): ServerAddress[] {
       `${path}: "${id}" has a server of type "${strange.clientType}", which gives no token ids: no run can train with it. Expected ${[...speaksOpenAi].join(', ')}.`,
     );
   }
-  return found.replicas.map(({ baseUrl, apiKeyVar, headers }) => {
-    // A run asks for its own versions by name, whatever model the file says.
-    return { url: baseUrl, apiKeyVar, headers, headersFromEnv: {}, model: null };
+  return found.replicas.map(({ model, baseUrl, apiKeyVar, headers }) => {
+    return { url: baseUrl, apiKeyVar, headers, headersFromEnv: {}, model };
   });
 }
 

@@ -1,5 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { InferenceSpec } from '../../core/spec/run-spec.ts';
+import type { InferenceSpec, RunSpec } from '../../core/spec/run-spec.ts';
 import { EmbeddedInference } from './embedded.ts';
 import { readEndpoints, watchEndpoints } from './endpoints-file.ts';
 import { examineServer, type ServerReport } from './examine-server.ts';
@@ -7,6 +7,7 @@ import { ModelServer, type ServerAddress } from './model-server.ts';
 import { ModuleInference } from './module.ts';
 import { OpenAiInference } from './openai.ts';
 import { type PoolOptions, ServerPool } from './pool.ts';
+import { teacherServers } from './teacher.ts';
 import { TinkerInference } from './tinker.ts';
 import type { Inference } from './types.ts';
 import { VllmInference } from './vllm.ts';
@@ -24,13 +25,16 @@ export {
   sharedEndpoint,
 } from './endpoint.ts';
 export type { ServerAddress } from './model-server.ts';
+export { startWeightsAgent, type WeightsAgent } from './weights-agent.ts';
 export { meanDifference } from './versions.ts';
+export { openTeacher, type TeacherServers, teacherServers } from './teacher.ts';
 export type {
   ChatRequest,
   ChatSample,
   CompareRequest,
   HoldOutcome,
   Inference,
+  PromptScoreRequest,
   Sample,
   SamplePlace,
   SampleRequest,
@@ -134,12 +138,20 @@ export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
 }
 
 /** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */
-export function keyVariables(spec: InferenceSpec): string[] {
-  if (spec.kind === 'module') return [];
-  if (spec.kind === 'tinker') return spec.apiKeyVar === null ? [] : [spec.apiKeyVar];
-  const named = serversOf(spec, '').flatMap(({ apiKeyVar, headersFromEnv }) => [
-    ...(apiKeyVar === null ? [] : [apiKeyVar]),
-    ...Object.values(headersFromEnv),
-  ]);
+export function keyVariables({ inference, teacher }: Pick<RunSpec, 'inference' | 'teacher'>): string[] {
+  const named = [...namedKeys(inference), ...(teacher ? teacherServers(teacher) : [])].flatMap(
+    ({ apiKeyVar, headersFromEnv }) => [...(apiKeyVar === null ? [] : [apiKeyVar]), ...Object.values(headersFromEnv)],
+  );
   return [...new Set(named)];
+}
+
+function namedKeys(spec: InferenceSpec): readonly Pick<ServerAddress, 'apiKeyVar' | 'headersFromEnv'>[] {
+  switch (spec.kind) {
+    case 'module':
+      return [];
+    case 'tinker':
+      return [{ apiKeyVar: spec.apiKeyVar, headersFromEnv: {} }];
+    default:
+      return serversOf(spec, '');
+  }
 }

@@ -6,6 +6,7 @@ import type {
   CompareRequest,
   HoldOutcome,
   Inference,
+  PromptScoreRequest,
   Sample,
   SampleRequest,
   ScoreRequest,
@@ -13,7 +14,7 @@ import type {
   ServerDrift,
 } from './types.ts';
 import { askFor, bringAll, compareAll, holdAll, releaseAll, scoreAll } from './versions.ts';
-import { chatBody, samplesIn, samplingBody, turnIn, withTokenIds } from './wire.ts';
+import { chatBody, promptLogprobsIn, samplesIn, samplingBody, turnIn, withTokenIds } from './wire.ts';
 
 interface OpenAiOptions {
   /** Told before a turn is asked of a server, and when it has answered; what it returns at first becomes part of the sample. */
@@ -73,6 +74,14 @@ export class OpenAiInference implements Inference {
         }),
       ),
     );
+  }
+
+  promptLogprobs({ policy, prompts, signal }: PromptScoreRequest): Promise<number[][]> {
+    const call = { size: prompts.length, signal };
+    return askFor(this.#pool, policy, call, async ({ server }, model) => {
+      const body = { model, prompt: prompts, max_tokens: 1, temperature: 1, prompt_logprobs: 0 };
+      return promptLogprobsIn(await server.post('/v1/completions', body, { signal }), prompts, server.root);
+    });
   }
 
   bringTo(policy: ServedPolicy): Promise<void> {

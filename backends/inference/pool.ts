@@ -114,6 +114,12 @@ export class ServerPool {
     return this.#members.map(({ server, inFlight, away }) => ({ url: server.root, inFlight, away }));
   }
 
+  /** What is said while no server answers; null while one does. */
+  silence(): string | null {
+    const away = this.#members.flatMap(({ away }) => (away === null ? [] : [away.because]));
+    return away.length === 0 || away.length < this.#members.length ? null : [...new Set(away)].join(' ');
+  }
+
   /** The server that a call would go to, with `planned` prompts beside those in flight; null = whichever can be asked first. */
   place(call: PoolCall, planned: ReadonlyMap<PoolMember, number>): PoolMember | null {
     const member = this.#best({ ...call, not: null }, (one) => one.inFlight + (planned.get(one) ?? 0));

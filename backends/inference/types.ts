@@ -55,6 +55,12 @@ export interface ServerDrift {
   readonly isReloaded?: true;
 }
 
+export interface PromptScoreRequest {
+  readonly policy: ServedPolicy;
+  readonly prompts: readonly (readonly number[])[];
+  readonly signal?: AbortSignal | undefined;
+}
+
 export interface Sample {
   readonly tokenIds: readonly number[];
   /** log softmax(logits / temperature) at each sampled token. */
@@ -123,6 +129,12 @@ export interface Inference {
    * again. Absent where `score` will do: then there is one server.
    */
   compare?(request: CompareRequest): Promise<readonly ServerDrift[]>;
+  /**
+   * log softmax(logits) of every token of every prompt after the tokens before it, temperature 1; 0 for the first ones, which have
+   * none before them. What a teacher is asked. Absent where it cannot; throws as `sample` does, and `InferenceRejected` where
+   * the server gives none.
+   */
+  promptLogprobs?(request: PromptScoreRequest): Promise<readonly (readonly number[])[]>;
   /** Idempotent; returns when every server that can be reached has confirmed that it holds the version with this digest. */
   bringTo(policy: ServedPolicy): Promise<void>;
   /**

@@ -6,7 +6,7 @@ import type { CompareRequest, HoldOutcome, ScoreRequest, ServedPolicy, ServerDri
 /** Servers and the versions they hold: what every adapter that speaks to a pool has in common. */
 
 /** Asks a server that is to hold a version. One that does not is brought to it, and asked again. */
-export function askFor<T>(
+export async function askFor<T>(
   pool: ServerPool,
   policy: ServedPolicy,
   call: PoolCall,

@@ -54,7 +54,7 @@ const knownMax = 64;
 
 /** Null where a version's folder has whole weights. What lies in a version's folder never changes. */
 export async function adapterOf(policy: ServedPolicy): Promise<ServedAdapter | null> {
-  const key = `${policy.folder}@${policy.version.digest}`;
+  const key = `${policy.folder} ${labelOf(policy).text}`;
   const before = known.get(key);
   if (before !== undefined) return before;
   const described = await describeAdapter(policy.folder);

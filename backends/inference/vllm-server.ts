@@ -120,8 +120,8 @@ export class VllmServer extends ModelServer {
       await this.#bringWhole(labelOf(policy), policy);
     } else {
       const { base } = adapter;
-      const isNew =
-        needsFullWeights(this.#use) && (await this.#bringWhole(base.label, { ...policy, folder: base.folder }));
+      const below = path.relative(policy.folder, base.folder);
+      const isNew = needsFullWeights(this.#use) && (await this.#bringWhole(base.label, policy, below));
       const { adapters } = await this.#routes.models();
       const isThere = !isNew && adapters.some(({ id }) => id === adapter.name);
       if (!isThere) await this.#routes.loadAdapter(adapter.name, await this.#folderOf(policy));
@@ -131,10 +131,10 @@ export class VllmServer extends ModelServer {
   }
 
   /** Whether its weights were exchanged for these. */
-  async #bringWhole(wanted: WeightsLabel, policy: ServedPolicy): Promise<boolean> {
+  async #bringWhole(wanted: WeightsLabel, policy: ServedPolicy, below = ''): Promise<boolean> {
     await this.#look();
     if (this.#isThis(wanted)) return false;
-    await this.#routes.exchangeWeights(await this.#folderOf(policy), wanted.text);
+    await this.#routes.exchangeWeights(path.join(await this.#folderOf(policy), below), wanted.text);
     this.#base = wanted;
     return true;
   }

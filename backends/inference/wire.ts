@@ -70,6 +70,41 @@ export function samplesIn(answer: unknown, count: number, root: string): Sample[
   }));
 }
 
+const PromptLogprobs = z.object({
+  choices: z.array(
+    z.object({
+      index: z.int(),
+      prompt_logprobs: z.array(z.record(z.string(), z.object({ logprob: z.number() })).nullable()),
+    }),
+  ),
+});
+
+/** The log probabilities of the prompts of a `/v1/completions`, each token's own; 0 for the first. */
+export function promptLogprobsIn(
+  answer: unknown,
+  prompts: readonly (readonly number[])[],
+  root: string,
+): number[][] {
+  const read = PromptLogprobs.safeParse(answer);
+  const refuse = (received: string): never => {
+    throw new RatchetError(
+      'InferenceRejected',
+      `${root}/v1/completions: expected prompt_logprobs of every token of ${prompts.length} prompts, got ${received}. A teacher that scores must give them: vLLM and Ratchet's policy server do (prompt_logprobs).`,
+    );
+  };
+  if (!read.success) return refuse(z.prettifyError(read.error).slice(0, 500));
+  const inOrder = read.data.choices.toSorted((a, b) => a.index - b.index);
+  if (inOrder.length !== prompts.length) return refuse(`${inOrder.length} choices`);
+  return prompts.map((prompt, p) => {
+    const given = inOrder[p]!.prompt_logprobs;
+    if (given.length !== prompt.length) return refuse(`${given.length} for a prompt of ${prompt.length} tokens`);
+    return prompt.map((id, t) => {
+      const logprob = t === 0 ? 0 : given[t]?.[id]?.logprob;
+      return logprob ?? refuse(`none for token ${t} of prompt ${p}, whose id is ${id}`);
+    });
+  });
+}
+
 /** Everything but a limit is an end of its own, unless the server gave the request up. */
 function finishOf(reason: string | null | undefined, root: string): 'stop' | 'length' {
   if (reason === 'length') return 'length';

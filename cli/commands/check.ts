@@ -2,6 +2,7 @@ import { Command } from 'commander';
 import { describeTinker, examineTinker } from '../../backends/configs/check-tinker.ts';
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
 import type { Problem } from '../../core/spec/problems.ts';
+import { describeVllmStart } from '../../workers/vllm-role.ts';
 import { readConfigLine } from '../config-line.ts';
 import { examineReflection, examineServers, type ServerReport } from '../../backends/inference/index.ts';
 import { describeRunFile } from '../describe-run-file.ts';
@@ -62,6 +63,7 @@ async function reportOf(report: RunFileReport): Promise<Report> {
   const { loaded, problems } = report;
   const servers = loaded === null ? [] : await examineServers(loaded.spec.inference);
   const tinker = loaded === null ? null : await examineTinker(loaded.spec, report.file);
+  const start = loaded === null ? null : await describeVllmStart(loaded.spec, process.cwd());
   const reflection = loaded?.spec.gepa ? await examineReflection(loaded.spec.gepa) : null;
   return {
     problems: [...problems, ...(tinker?.problems ?? [])],
@@ -69,6 +71,7 @@ async function reportOf(report: RunFileReport): Promise<Report> {
       ...describeRunFile(report),
       ...(loaded ? describeServers(loaded.spec, servers) : []),
       ...(tinker ? describeTinker(tinker) : []),
+      ...(start === null ? [] : ['vLLM is started with the run:', `  ${start}`]),
       ...(reflection ? describeReflection(reflection) : []),
     ],
     json: { kind: 'run', ...asJson(report, servers), tinker, reflection },

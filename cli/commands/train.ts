@@ -248,6 +248,8 @@ export interface PlaceNeeds {
   readonly storeUri: string;
   /** Environment variables that workers see beside the usual ones: keys, by name. */
   readonly workersSee: readonly string[];
+  /** Folders of weights that the policy server loads beside the runs' own: a teacher's. */
+  readonly weightsAt?: readonly string[];
   /** What environments see. Where workers are started here, all of it must be set here. */
   readonly environmentsSee?: readonly EnvironmentVariables[];
   /** The run, where it may want servers of its own. */
@@ -258,16 +260,18 @@ export function needsOf(spec: RunSpec): PlaceNeeds {
   const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
   const reflectionKey = spec.gepa?.apiKeyVar ?? null;
   const workersSee = [
-    ...keyVariables(spec.inference),
+    ...keyVariables(spec),
     ...trainerKeys(spec.trainer),
     ...(reflectionKey === null ? [] : [reflectionKey]),
   ];
-  return { storeUri: spec.store.uri, workersSee, environmentsSee, spec };
+  const teacher = spec.teacher?.folder;
+  const weightsAt = teacher == null ? {} : { weightsAt: [teacher] };
+  return { storeUri: spec.store.uri, workersSee, environmentsSee, spec, ...weightsAt };
 }
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */
 export async function openPlace(
-  { storeUri, workersSee, environmentsSee = [], spec }: PlaceNeeds,
+  { storeUri, workersSee, environmentsSee = [], weightsAt = [], spec }: PlaceNeeds,
   projectFolder: string,
   clock: Teller,
   signal: AbortSignal,
@@ -283,8 +287,9 @@ export async function openPlace(
     return { stack: null, pid: null, address: elsewhere, uiUrl: null };
   }
   // Other runs may join these processes, also such whose weights are copied from S3.
-  const weightRoots = [...new Set([localRoot(storeUri), allCopies()])];
-  for (const root of weightRoots) await mkdir(root, { recursive: true });
+  const ownRoots = [localRoot(storeUri), allCopies()];
+  for (const root of ownRoots) await mkdir(root, { recursive: true });
+  const weightRoots = [...new Set([...ownRoots, ...weightsAt])];
   for (const variables of environmentsSee) givenVariables(variables); // what is missing is said before anything starts
   const policyPort = await choosePolicyPort();
   try {

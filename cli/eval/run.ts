@@ -103,6 +103,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
       interrupted: interrupted.signal,
       gone: watched.gone,
       abbreviated: options.abbreviatedSummary === true,
+      toPlayAgain: 'the same command with --resume',
     });
   } finally {
     watched.stop();

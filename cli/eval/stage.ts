@@ -53,6 +53,7 @@ export async function onStage(
           interrupted: interrupted.signal,
           gone: watched.gone,
           abbreviated: true,
+          toPlayAgain: 'the same command',
         });
         return exitCode === 0 ? (await handle.result()).results : null;
       },

@@ -113,9 +113,19 @@ function planLines({ spec, input }: PlannedPromptSearch): string[] {
   const names = environments.map(({ name }) => name).join(', ');
   const least = numVal < 0 ? null : leastBudget({ valSize: numVal, minibatchSize }).calls;
   return [
-    `${names}: the prompt of ${model.model} (${model.kind === 'endpoint' ? asked(model.servers) : 'a version of a run'}), reflected on by ${reflection.model} (${asked(reflection.servers)})`,
-    `at most ${maxCalls} rollouts${numTest === 0 ? '' : ` and 2 × ${count(numTest)} to compare`}; ${count(numTrain)} examples to reflect on, ${count(numVal)} to choose by, minibatches of ${minibatchSize}${spec.classic ? ', classic search' : ''}${least !== null && maxCalls < least ? ` (little is tried below ${least})` : ''}`,
+    `${names}: ${whatOf(spec)} of ${model.model} (${model.kind === 'endpoint' ? asked(model.servers) : 'a version of a run'}), reflected on by ${reflection.model} (${asked(reflection.servers)})`,
+    `at most ${maxCalls} rollouts${numTest === 0 ? '' : ` and 2 × ${count(numTest)} to compare`}; ${count(numTrain)} examples to reflect on, ${count(numVal)} to choose by, minibatches of ${minibatchSize}${spec.classic ? ', classic search' : ''}${spec.merge ? ', with merges' : ''}${least !== null && maxCalls < least ? ` (little is tried below ${least})` : ''}`,
   ];
+}
+
+/** What is written anew, in words. */
+function whatOf({ components }: PlannedPromptSearch['spec']): string {
+  const words = {
+    system_prompt: 'the prompt',
+    system_prompts: 'the prompt of each environment',
+    tool_descriptions: 'descriptions of tools',
+  };
+  return components.map((component) => words[component]).join(' and ');
 }
 
 function serversOf({ input: { model, reflection } }: PlannedPromptSearch): EvaluatedServer[] {

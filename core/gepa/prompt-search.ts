@@ -2,6 +2,7 @@ import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer, EvaluationP
 import type { ObjectRef } from '../rl/run-state.ts';
 import type { JsonValue } from '../spec/run-spec.ts';
 import type { PromptComponent } from './prompt-parts.ts';
+import type { SearchTuning } from './tuning.ts';
 import type { SearchAnswer, SearchSettings, SearchState, StopReason, Texts } from './search-state.ts';
 
 /** The words of a search for a better prompt as it is run: what is asked, where its results go, what came of it. Plain data. */
@@ -43,6 +44,8 @@ export interface PromptSearchInput {
   readonly components?: readonly PromptComponent[] | undefined;
   /** Candidates that changed different parts are merged as well; absent: they are not. */
   readonly merges?: boolean | undefined;
+  /** Absent: the defaults. */
+  readonly tuning?: SearchTuning | undefined;
   readonly results: EvaluationPlace;
   /** Whether the files for people are written. */
   readonly savesResults: boolean;

@@ -4,7 +4,8 @@ import { rewardMoments } from './advantage.ts';
 /** Which groups are worth a gradient. */
 
 /** The part of the filter that judges a group. */
-export type DifficultyBounds = Omit<DifficultyFilterSpec, 'onStarvation'>;
+export type DifficultyBounds = Omit<DifficultyFilterSpec, 'onStarvation' | 'keepsEqual'> &
+  Partial<Pick<DifficultyFilterSpec, 'keepsEqual'>>;
 
 export type DropReason = 'too_easy' | 'too_hard' | 'low_variance' | 'no_signal' | 'non_finite';
 
@@ -16,7 +17,7 @@ export type Verdict = { readonly kept: true } | { readonly kept: false; readonly
  *     min_reward ≤ mean ≤ max_reward   and   population variance ≥ min_reward_variance
  *
  * and, with online_difficulty_filtering, when its mean is neither exactly 0 nor exactly 1 (prime-rl v0.4,
- * orchestrator/buffer.py). A group whose rewards are all equal is never kept: its advantages are all 0. The mean is
+ * orchestrator/buffer.py). A group whose rewards are all equal is kept only where advantages are not asked for: they are all 0. The mean is
  * judged first, because "too easy" tells the reader more than "no variance". Rewards so large that their mean or
  * variance overflows are not compared with anything: nothing that is not finite enters a batch.
  */
@@ -27,7 +28,7 @@ export function judgeGroup(rewards: readonly (number | null)[], filter: Difficul
   if (mean > filter.maxReward || (filter.onlineDifficultyFiltering && mean === 1)) return dropped('too_easy');
   if (mean < filter.minReward || (filter.onlineDifficultyFiltering && mean === 0)) return dropped('too_hard');
   if (variance < filter.minRewardVariance) return dropped('low_variance');
-  if (variance === 0) return dropped('no_signal');
+  if (variance === 0 && filter.keepsEqual !== true) return dropped('no_signal');
   return { kept: true };
 }
 
@@ -50,15 +51,16 @@ export function solvedCounts(groups: readonly (readonly (number | null)[])[]): R
 
 /**
  * The filter with every bound taken away that was the config's choice: only groups whose rewards are all equal are
- * dropped, as they have no gradient. What `on_starvation = "widen"` falls back to.
+ * dropped, where they have no gradient. What `on_starvation = "widen"` falls back to.
  */
-export function widenedBounds(): DifficultyBounds {
+export function widenedBounds({ keepsEqual = false }: Pick<DifficultyBounds, 'keepsEqual'> = {}): DifficultyBounds {
   const { MAX_VALUE } = Number;
   return {
     minRewardVariance: 0,
     minReward: -MAX_VALUE,
     maxReward: MAX_VALUE,
     onlineDifficultyFiltering: false,
+    keepsEqual,
   };
 }
 

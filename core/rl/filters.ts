@@ -11,24 +11,24 @@ import type { RolloutFlag, ScoredGroup, ScoredRollout, Turn } from './rollout.ts
 type Filters = RunSpec['rolloutFilters'];
 const slots = ['pre', 'post'] as const;
 
-/** Whether a filter looks at tokens alone, so that it can judge a rollout by itself. */
-export function judgesTokens({ type }: Pick<RolloutFilterSpec, 'type'>): boolean {
-  return type !== 'zero_advantage';
-}
-
-/** What the filters that look at tokens say of a rollout: one flag per slot at most. `vocabularySize`: for gibberish. */
-export function tokenFlags(
-  { turns }: Pick<ScoredRollout, 'turns'>,
+/** What the filters that look at a rollout by itself say of it: one flag per slot at most. `vocabularySize`: for gibberish. */
+export function ownFlags(
+  rollout: Pick<ScoredRollout, 'turns' | 'reward'>,
   filters: Filters,
   vocabularySize: number,
 ): RolloutFlag[] {
   return slots.flatMap((slot) => {
-    const found = filters[slot].find((filter) => matchesTokens(turns, filter, vocabularySize));
+    const found = filters[slot].find((filter) => matches(rollout, filter, vocabularySize));
     return found === undefined ? [] : [{ slot, name: found.type, isEnforced: found.enforce }];
   });
 }
 
-function matchesTokens(turns: readonly Turn[], filter: RolloutFilterSpec, vocabularySize: number): boolean {
+function matches(
+  { turns, reward }: Pick<ScoredRollout, 'turns' | 'reward'>,
+  filter: RolloutFilterSpec,
+  vocabularySize: number,
+): boolean {
+  if (filter.type === 'low_reward') return reward !== null && reward < filter.minReward;
   if (filter.type === 'gibberish') return turns.some((turn) => isGibberish(turn, filter, vocabularySize));
   if (filter.type === 'repetition') return isRepetition(turns, filter);
   return false;
@@ -114,7 +114,7 @@ export function filterMetrics(
 
 /** What `filterMetrics` gives, for the table of all metrics. */
 export const filterMetricDefinitions: readonly MetricDefinition[] = (
-  ['gibberish', 'repetition', 'zero_advantage'] as const
+  ['gibberish', 'repetition', 'zero_advantage', 'low_reward'] as const
 )
   .flatMap((filter): MetricDefinition[] => [
     {

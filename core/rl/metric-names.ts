@@ -18,7 +18,7 @@ export interface MetricDefinition {
   readonly when?: string;
 }
 
-export type MetricSource = 'rollouts' | 'batch' | 'trainer' | 'clock' | 'recovery' | 'evaluation';
+export type MetricSource = 'rollouts' | 'batch' | 'trainer' | 'servers' | 'clock' | 'recovery' | 'evaluation';
 
 /** What is measured over a set of rollouts, wherever: below `train/agg/all/`, `eval/<env>/`, …. */
 interface RolloutFigure extends Omit<MetricDefinition, 'name' | 'source'> {
@@ -316,6 +316,26 @@ export const metricSections: readonly {
         meaning: 'mean loss per token at the end of the supervised warm-up',
         source: 'trainer',
         when: 'row of step 0, with `[sft]`',
+      },
+    ],
+  },
+  {
+    title: 'Inference servers',
+    text: 'Of the broadcast before the step: each server is asked for the logprobs of the canary, a few tokens that the trainer scored.',
+    metrics: [
+      {
+        name: 'inference/canary_difference',
+        unit: 'nats',
+        meaning: 'how far the worst server’s logprobs lie from the trainer’s, mean of |Δ|',
+        source: 'servers',
+        when: 'from the first canary on',
+      },
+      {
+        name: 'inference/servers_aside',
+        unit: '1',
+        meaning: 'servers that were off by more than the threshold, and are asked for nothing of that version',
+        source: 'servers',
+        when: 'from the first canary on',
       },
     ],
   },

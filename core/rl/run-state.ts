@@ -152,6 +152,17 @@ export interface LeasedGroups {
   readonly curriculum?: CurriculumState;
 }
 
+/** What a teacher said of a packed batch, fixed before it is trained. */
+export interface TaughtBatch {
+  /** Rows of log probabilities, aligned with the batch's. */
+  readonly logprobs: ObjectRef;
+  /** Which weights or which server. */
+  readonly teacher: string;
+  /** Estimate of KL(policy ‖ teacher), nats per token. */
+  readonly kl: number;
+  readonly seconds: number;
+}
+
 /** One immutable object: all that decides what a train step does. Training it again does the same again. */
 export interface StepPlan {
   readonly lineage: string;
@@ -173,6 +184,8 @@ export interface StepPlan {
   readonly numIterations?: number;
   /** Rows computed at once; as many as suit the engine when absent. It decides the order of sums, so bits. */
   readonly microBatchSize?: number | null;
+  /** Of a run with a teacher that scores. */
+  readonly taught?: Pick<TaughtBatch, 'logprobs' | 'teacher'>;
   /** Keys the dropout masks of adapters; 0 when absent. */
   readonly dropoutSeed?: number;
   /** Whether the optimizer's state is stored with the new version, to be sealed as a checkpoint. */

@@ -1,5 +1,5 @@
 import type { RunSpec } from '../spec/run-spec.ts';
-import { tokenFlags } from './filters.ts';
+import { ownFlags } from './filters.ts';
 import type { ScoredRollout } from './rollout.ts';
 import { isCut, missingTokens } from './trajectories.ts';
 
@@ -8,13 +8,13 @@ export type SettleSettings = Pick<RunSpec, 'zeroTruncated' | 'trajectoryStrategy
 /**
  * What training makes of a rollout that has its rewards. Without the token ids of its turns it is `rejected`, which is no
  * reward: its group is dropped and the cause counted. One that was cut gets the reward 0 where the config says so, as
- * verifiers' trainer does it; its metrics stay. Filters that look at tokens leave their flags.
+ * verifiers' trainer does it; its metrics stay. Filters that look at it by itself leave their flags.
  */
 export function settleRollout(rollout: ScoredRollout, settings: SettleSettings, vocabularySize: number): ScoredRollout {
   if (rollout.reward === null) return rollout;
   const missing = missingTokens(rollout);
   if (missing !== null) return { ...rollout, outcome: 'rejected', reward: null, error: missing };
-  const flags = tokenFlags(rollout, settings.rolloutFilters, vocabularySize);
+  const flags = ownFlags(rollout, settings.rolloutFilters, vocabularySize);
   const isZeroed = settings.zeroTruncated && isCut(rollout, settings);
   return {
     ...rollout,

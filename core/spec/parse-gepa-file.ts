@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { promptComponents } from '../gepa/prompt-parts.ts';
+import { frontierTypes, selectionStrategies } from '../gepa/tuning.ts';
 import { withNames } from './dialects/ratchet-run-spec.ts';
 import { GepaSpec } from './gepa-spec.ts';
 import { accessFields, provider } from './model-access.ts';
@@ -58,6 +59,14 @@ const GepaFile = z.strictObject({
         .meta({ expected: `a list of ${promptComponents.join(', ')}` })
         .optional(),
       merge: flag().optional(),
+      screen: countOrAll('validation examples').optional(),
+      proposals: whole(1).optional(),
+      parallel: whole(1).optional(),
+      candidate_selection_strategy: z
+        .union([choice(...selectionStrategies), z.array(choice(...selectionStrategies)).min(1)])
+        .meta({ expected: `one of ${selectionStrategies.join(', ')}, or a list of them to draw from` })
+        .optional(),
+      frontier_type: choice(...frontierTypes).optional(),
     })
     .prefault({}),
   sampling: requestSampling().optional(),
@@ -131,10 +140,22 @@ export function parseGepaFile(written: string, options: FileOptions): ParsedGepa
     initialPrompt: gepa.initial_prompt ?? null,
     components: [...new Set(gepa.components ?? ['system_prompt' as const])],
     merge: gepa.merge ?? false,
+    tuning: tuningOf(gepa),
     runDir: file.run_dir ?? null,
     savesResults: file.save_results ?? true,
   };
   return { ok: true, spec: GepaSpec.parse(spec), warnings: warningsOf(file) };
+}
+
+function tuningOf(gepa: GepaFile['gepa']): GepaSpec['tuning'] {
+  const { screen, proposals, parallel, candidate_selection_strategy: selection, frontier_type: frontier } = gepa;
+  return {
+    ...(screen === undefined ? {} : { screen }),
+    ...(proposals === undefined ? {} : { proposals }),
+    ...(parallel === undefined ? {} : { parallel }),
+    ...(selection === undefined ? {} : { selection: [selection].flat() }),
+    ...(frontier === undefined ? {} : { frontier }),
+  };
 }
 
 function environmentsOf({ env = [] }: GepaFile, reporter: Reporter): GepaSpec['environments'] {

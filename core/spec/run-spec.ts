@@ -4,7 +4,9 @@ import { heartbeatTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
 import { TinkerInferenceSpec, TinkerTrainerSpec } from './tinker-spec.ts';
 import { PromptBranchSpec } from './prompt-branch-spec.ts';
+import { args, type JsonValue, SamplingSpec } from './sampling-spec.ts';
 import { serverPool } from './server-pool-spec.ts';
+import { TeacherSpec } from './teacher-spec.ts';
 import { VllmSpec } from './vllm-spec.ts';
 import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 
@@ -13,42 +15,9 @@ import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } 
  * later readers. Keys keep the field's names in camel case. This file is the meaning of a run; dialects are spellings.
  */
 const positive = z.int().positive();
-const jsonValue: z.ZodType<JsonValue> = z.json();
-export type JsonValue = string | number | boolean | null | JsonValue[] | { [key: string]: JsonValue };
-
-const args = z.record(z.string(), jsonValue);
 
 /** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
 const fileSha256 = z.string().optional();
-
-/**
- * How turns are sampled; vLLM's meaning and order. Behaviour logprobs are those of softmax(logits / temperature); what
- * changes the distribution further is corrected for in the loss (see TrainSample). Fields with a default leave it alone.
- */
-export const SamplingSpec = z.strictObject({
-  /** Per turn. */
-  maxTokens: positive,
-  temperature: z.number().positive(),
-  /** Probability mass of the most likely tokens that may be drawn; 1 = all of them. */
-  topP: z.number().positive().max(1).default(1),
-  /** How many of the most likely tokens may be drawn; null = all of them. */
-  topK: positive.nullable().default(null),
-  /** Tokens less likely than this times the most likely one are not drawn. */
-  minP: z.number().min(0).max(1).default(0),
-  /** Divides the logits of tokens that occurred, or multiplies the negative ones; 1 = none. */
-  repetitionPenalty: z.number().positive().default(1),
-  /** Taken off the logit of a sampled token once, and once per occurrence. */
-  presencePenalty: z.number().min(-2).max(2).default(0),
-  frequencyPenalty: z.number().min(-2).max(2).default(0),
-  /** A turn does not end before. */
-  minTokens: z.int().min(0).default(0),
-  /** Texts that end a turn. */
-  stop: z.array(z.string().min(1)).default([]),
-  /** Further variables of the chat template, as vLLM's chat_template_kwargs: `enable_thinking`, `reasoning_effort`. */
-  templateArguments: args.default({}),
-  /** Keys the random numbers of training rollouts in place of the run's seed; null = the run's seed. */
-  seed: z.int().min(0).nullable().default(null),
-});
 
 export const EnvironmentSpec = z.strictObject({
   /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
@@ -112,6 +81,8 @@ export const DifficultyFilterSpec = z.strictObject({
   maxReward: z.number(),
   /** Drops groups whose rollouts are all right or all wrong (mean reward 1 or 0), as prime-rl's switch of that name. */
   onlineDifficultyFiltering: z.boolean(),
+  /** Keeps groups whose rewards are all equal: what is trained does not ask for advantages. */
+  keepsEqual: z.boolean().default(false),
   /** When sampling rounds keep too little: pause with a report, or first keep every group that has any variance. */
   onStarvation: z.enum(['pause', 'widen']).default('pause'),
 });
@@ -123,6 +94,7 @@ export const DifficultyFilterSpec = z.strictObject({
  *     gibberish       a token with an id > tokenIdThreshold and a logprob < −ln(vocabulary) − logprobOffset
  *     repetition      `window` sampled tokens in a row with a probability > probThreshold
  *     zero_advantage  an advantage of exactly 0
+ *     low_reward      a reward < minReward (ours)
  */
 export const RolloutFilterSpec = z.discriminatedUnion('type', [
   z.strictObject({
@@ -138,6 +110,7 @@ export const RolloutFilterSpec = z.discriminatedUnion('type', [
     probThreshold: z.number().min(0).max(1),
   }),
   z.strictObject({ type: z.literal('zero_advantage'), enforce: z.boolean() }),
+  z.strictObject({ type: z.literal('low_reward'), enforce: z.boolean(), minReward: z.number() }),
 ]);
 
 /** In each slot the first filter that matches flags a rollout. */
@@ -344,7 +317,8 @@ export const RunSpec = z.strictObject({
   maxSteps: z.int().min(0),
   /** Rollouts per optimizer step; a multiple of rolloutsPerExample. */
   batchSize: positive,
-  rolloutsPerExample: z.int().min(2),
+  /** At least 2 where rollouts are compared: where their rewards' advantages are trained on. */
+  rolloutsPerExample: positive,
   learningRate: z.number().positive(),
   schedule: ScheduleSpec,
   optimizer: OptimizerSpec,
@@ -378,6 +352,8 @@ export const RunSpec = z.strictObject({
   /** None only where there is no step to collect rollouts for. */
   environments: z.array(EnvironmentSpec),
   eval: EvalSpec.nullable(),
+  /** Who the policy learns from beside its rewards, or in their place; null = from its rewards alone. */
+  teacher: TeacherSpec.nullable().default(null),
   /** Missing = nothing branches off. */
   gepa: PromptBranchSpec.optional(),
   filter: DifficultyFilterSpec,
@@ -412,8 +388,9 @@ export type RunSpec = z.infer<typeof RunSpec>;
 export type PoolSpec = z.infer<typeof PoolSpec>;
 export type PythonEnvironmentSpec = z.infer<typeof PythonEnvironmentSpec>;
 export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
-export type SamplingSpec = z.infer<typeof SamplingSpec>;
+export { type JsonValue, SamplingSpec } from './sampling-spec.ts';
 export type { EndpointsRef } from './server-pool-spec.ts';
+export type { TeacherSpec } from './teacher-spec.ts';
 export type { PromptBranchSpec } from './prompt-branch-spec.ts';
 export type EvalSpec = z.infer<typeof EvalSpec>;
 export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;

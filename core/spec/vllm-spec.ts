@@ -27,16 +27,11 @@ export const VllmSpec = z.strictObject({
 });
 export type VllmSpec = z.infer<typeof VllmSpec>;
 
-/** Arguments of vLLM's that Ratchet gives itself, and what to write instead. */
+/** Arguments of vLLM's that Ratchet gives itself, and what to write instead. Where it listens, and adapters, may be said there too. */
 export const vllmArgumentsKept: Readonly<Record<string, string>> = {
   api_key: 'api_key_var = "NAME" in [inference]: a key is named, never written',
-  enable_lora: '[lora] in the run: adapters are served where adapters are trained',
-  host: 'host in [inference]',
   logprobs_mode: 'nothing: training needs processed_logprobs, which Ratchet asks for',
   lora_modules: 'nothing: adapters are loaded while the server runs',
-  max_lora_rank: 'r in [lora]: the rank is taken from there',
-  model: 'model at the top: what is trained is what is served',
-  port: 'port in [inference]',
   served_model_name: 'nothing: versions have names of their own',
 };
 
@@ -102,3 +97,16 @@ function argument(name: string, value: unknown): string[] {
 function asText(value: unknown): string {
   return typeof value === 'string' ? value : JSON.stringify(value);
 }
+
+/** What a run file that says no more than `kind = "vllm"` has, of a run that trains all weights of a model that is served as it is. */
+export const vllmSpecDefaults: VllmSpec = {
+  program: null,
+  port: null,
+  host: '127.0.0.1',
+  gpuIds: null,
+  args: {},
+  loraRank: null,
+  servesBase: true,
+  weights: 'auto',
+  weightsAgent: null,
+};

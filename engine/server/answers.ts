@@ -3,13 +3,18 @@ import { hash32 } from '../../core/random.ts';
 import type { Delta } from './choice.ts';
 import type { AnswerForm, FinishedChoice } from './generation.ts';
 import type { Plan } from './plan.ts';
+import type { PromptScores } from './prompt-scores.ts';
 import type { HeldVersion } from './versions.ts';
 import type { ChatRequest, CompletionRequest, GenerateRequest } from './wire.ts';
 
 /** What the generating routes say, in OpenAI's and vLLM's words. */
 
 /** POST /v1/completions */
-export function completionForm(plan: Plan, request: CompletionRequest): AnswerForm {
+export function completionForm(
+  plan: Plan,
+  request: CompletionRequest,
+  promptScores: readonly PromptScores[] | null = null,
+): AnswerForm {
   const envelope = envelopeOf('cmpl', 'text_completion', plan.version);
   const { logprobs: asked, return_token_ids: tellsIds } = request;
   const nameToken = tokenNamer(plan, request.return_tokens_as_token_ids === true);
@@ -31,6 +36,14 @@ export function completionForm(plan: Plan, request: CompletionRequest): AnswerFo
       text_offset: tokens.map((token) => (offsets[index]! += token.length) - token.length),
     };
   };
+  /** By id, as vLLM has them, which says nothing of the first token. */
+  const promptLogprobsOf = (index: number): unknown => {
+    const prompt = Math.floor((index * plan.prompts.length) / plan.requests.length);
+    return promptScores?.[prompt]?.map((logprob, t) => {
+      const id = plan.prompts[prompt]![t]!;
+      return logprob === null ? null : { [id]: { logprob: shortest(logprob), decoded_token: nameToken(id) } };
+    });
+  };
   return {
     whole: (choices, usage) => ({
       ...envelope,
@@ -39,6 +52,7 @@ export function completionForm(plan: Plan, request: CompletionRequest): AnswerFo
         finish_reason: choice.finishReason,
         stop_reason: choice.stopReason,
         ...(tellsIds && asked != null && samplingLogprobsOf(choice)),
+        ...(promptScores && { prompt_logprobs: promptLogprobsOf(choice.index) }),
       })),
       usage,
     }),

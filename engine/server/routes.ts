@@ -16,6 +16,7 @@ import { metricsText, TokenRate } from './metrics.ts';
 import { PauseGate } from './pause-gate.ts';
 import { type Plan, planSampling } from './plan.ts';
 import type { PolicyServerOptions } from './policy-server.ts';
+import { type PromptScores, PromptScorer } from './prompt-scores.ts';
 import { detokenize, encodePrompts, renderPrompt, tokenize } from './prompts.ts';
 import { RefusalLog } from './refusal-log.ts';
 import { type HeldVersion, PolicyVersions } from './versions.ts';
@@ -44,7 +45,9 @@ interface Generation {
   readonly model: string | null;
   readonly stream: { readonly includeUsage: boolean } | null;
   readonly plan: (version: HeldVersion, signal: AbortSignal, purse: Purse) => Promise<Plan>;
-  readonly form: (plan: Plan) => AnswerForm;
+  readonly form: (plan: Plan, promptScores: readonly PromptScores[] | null) => AnswerForm;
+  /** Log probabilities of its prompts are wanted. */
+  readonly scoresPrompts?: boolean;
 }
 
 /** Routes that tell nothing about the models and need no key. */
@@ -61,6 +64,7 @@ export class Routes {
   readonly #generationRate = new TokenRate();
   readonly #promptRate = new TokenRate();
   readonly #latencies = new Latencies();
+  readonly #scorer: PromptScorer;
   readonly #session: SessionOptions;
   readonly #apiKey: string | undefined;
   readonly #log: (line: string) => void;
@@ -124,6 +128,7 @@ export class Routes {
     this.#versions = new PolicyVersions({ threads, provider, allowRoots, maxVersions });
     this.#apiKey = options.apiKey;
     this.#session = { threads, provider };
+    this.#scorer = new PromptScorer(this.#session);
     this.#log = options.log ?? (() => undefined);
     this.#refusals = new RefusalLog(this.#log);
   }
@@ -145,6 +150,7 @@ export class Routes {
   async close(): Promise<void> {
     for (const controller of this.#running) controller.abort(new HttpError(503, 'The server is closing.'));
     this.#gate.resume();
+    await this.#scorer.close();
     await this.#versions.close();
   }
 
@@ -169,7 +175,7 @@ export class Routes {
 
   #generating(parse: (body: unknown) => Generation): Handler {
     return async (request, response, purse) => {
-      const { model, stream, plan, form } = parse(await readJson(request, purse));
+      const { model, stream, plan, form, scoresPrompts = false } = parse(await readJson(request, purse));
       purse.takeRequest();
       await this.#whileConnected(request, response, async (controller) => {
         const { signal } = controller;
@@ -177,8 +183,9 @@ export class Routes {
         await this.#versions.use(model, async (version) => {
           const planned = await plan(version, signal, purse);
           const parts = { latencies: this.#latencies, controller };
-          if (stream) await answerStream(planned, form(planned), { ...parts, ...stream, response });
-          else sendJson(response, 200, await answerWhole(planned, form(planned), parts));
+          if (stream) return answerStream(planned, form(planned, null), { ...parts, ...stream, response });
+          const scores = scoresPrompts ? await this.#scorer.score(version, planned.prompts, signal) : null;
+          sendJson(response, 200, await answerWhole(planned, form(planned, scores), parts));
         });
       });
     };
@@ -242,7 +249,8 @@ function completionOf(request: CompletionRequest): Generation {
         isStream: request.stream === true,
         purse,
       }),
-    form: (plan) => completionForm(plan, request),
+    form: (plan, scores) => completionForm(plan, request, scores),
+    scoresPrompts: request.prompt_logprobs != null,
   };
 }
 

@@ -64,6 +64,8 @@ export const CompletionRequest = z.object({
   ...samplingFields,
   ...answerFields,
   logprobs: ownLogprob.nullish(),
+  /** vLLM's: 0 or 1 = of each token of the prompt its own. */
+  prompt_logprobs: ownLogprob.nullish(),
 });
 export type CompletionRequest = z.infer<typeof CompletionRequest>;
 
@@ -157,7 +159,9 @@ export const HoldVersionRequest = z.strictObject({
 export const ReleaseVersionRequest = z.strictObject({ name: modelName, holder });
 
 export function parseCompletion(body: unknown): CompletionRequest {
-  return requireStream(parseHonoured(CompletionRequest, body));
+  const request = requireStream(parseHonoured(CompletionRequest, body));
+  if (request.prompt_logprobs == null || request.stream !== true) return request;
+  throw new HttpError(400, '"prompt_logprobs" is not for streams; leave "stream" out.', { param: 'prompt_logprobs' });
 }
 
 export function parseChat(body: unknown): ChatRequest {

@@ -59,8 +59,12 @@ export function inputFor(
   };
 }
 
-export async function openEvaluation(input: EvaluationInput, request = 'w/1'): Promise<EvaluationHandle> {
-  const open = createOpenEvaluation({ codeVersion: 'test' });
+export async function openEvaluation(
+  input: EvaluationInput,
+  request = 'w/1',
+  given: Pick<Parameters<typeof createOpenEvaluation>[0], 'prices'> = {},
+): Promise<EvaluationHandle> {
+  const open = createOpenEvaluation({ codeVersion: 'test', ...given });
   return (await new MockActivityEnvironment().run(open, { input, request })) as EvaluationHandle;
 }
 
@@ -79,9 +83,9 @@ export async function playChunk(
 export async function evaluateAll(
   input: EvaluationInput,
   request = 'w/1',
-  given = dependencies,
+  given: AskDependencies & Pick<Parameters<typeof createOpenEvaluation>[0], 'prices'> = dependencies,
 ): Promise<{ readonly result: EvaluationResult; readonly handle: EvaluationHandle }> {
-  const handle = await openEvaluation(input, request);
+  const handle = await openEvaluation(input, request, given.prices ? { prices: given.prices } : {});
   let adopted = 0;
   for (let chunk = 0; chunk < handle.chunks; chunk++) adopted += (await playChunk(handle, chunk, { given })).adopted;
   const closing = { handle, adopted, seconds: 1 };

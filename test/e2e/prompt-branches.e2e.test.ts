@@ -112,11 +112,12 @@ const reflection = createServer((request, response) => {
   request.on('end', () => {
     reflections += 1;
     const { model } = JSON.parse(Buffer.concat(parts).toString()) as { model: string };
-    if (model === 'sick') return void response.writeHead(401).end('{"error":{"message":"no such key"}}');
+    const isSick = model === 'sick';
     const content = `Better:\n\`\`\`\n${model === 'knows' ? 'COPY' : 'reverse'}\n\`\`\``;
     const choices = [{ index: 0, finish_reason: 'stop', message: { role: 'assistant', content } }];
-    response.setHeader('content-type', 'application/json');
-    response.end(JSON.stringify({ id: 'r', object: 'chat.completion', created: 0, model, choices }));
+    response.writeHead(isSick ? 401 : 200, { 'content-type': 'application/json' });
+    if (isSick) response.end('{"error":{"message":"no such key"}}');
+    else response.end(JSON.stringify({ id: 'r', object: 'chat.completion', created: 0, model, choices }));
   });
 });
 
@@ -128,7 +129,11 @@ before(async () => {
     {
       'better.toml': runFile(`reflection_model = "knows"\n${url}\nat_steps = [1]\nadopt = "if_better"`),
       'forked.toml': runFile(`reflection_model = "knows"\n${url}\nadopt = "never"`, 5),
-      'nothing.toml': runFile(`reflection_model = "guesses"\n${url}\ninterval = 2\nadopt = "if_better"`),
+      // Two environments, each with a branch of its own.
+      'nothing.toml': runFile(`reflection_model = "guesses"\n${url}\ninterval = 2\nadopt = "if_better"`).replace(
+        '[sft]',
+        '[[env]]\nid = "./say.ts"\nname = "again"\n[sft]',
+      ),
       'sick.toml': runFile(`reflection_model = "sick"\n${url}\nat_steps = [1]`, 2),
       'failing.toml': runFile(`reflection_model = "knows"\n${url}\nat_steps = [1]`),
       'asked.toml': runFile(`reflection_model = "knows"\n${url}\nadopt = "ask"`, 5),
@@ -301,12 +306,14 @@ test('a branch finds the prompt that its environment rewards, whoever dies meanw
   assert.equal(await read(`forked/${inUse.ref.key}`), 'COPY');
 });
 
-test('where nothing that is written helps, the prompt stays, at every interval', async () => {
+test('where nothing that is written helps, the prompt stays, at every interval and in every environment', async () => {
   const before = reflections;
   await fork('nothing', 0);
   const handle = await pausedAfter('nothing', 2);
-  const { text, values } = await told(handle, ['taken', 'no better', 'nothing found']);
-  assert.notEqual(values['verdict'], 'taken', text);
+  const ended = async () => (await handle.query<RunStatus>('status')).branchesEnded ?? {};
+  await until(async () => Object.keys(await ended()).length === 2);
+  for (const { verdict, text } of Object.values(await ended()))
+    assert.match(verdict, /^no better|nothing found$/, text);
   await handle.executeUpdate('resume');
   await handle.result();
   assert.ok(reflections > before);

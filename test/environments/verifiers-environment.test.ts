@@ -154,6 +154,47 @@ test('examples are read by position, and a rollout begins with the line that ver
   assert.match(String(input), /^\{.*"example_id":1,.*\}$/);
 });
 
+test('a rollout under another system prompt and other descriptions of tools: Python is told the one, the model the others', async (t) => {
+  const tools = ['look', 'take'].map((name) => ({
+    type: 'function' as const,
+    function: { name, description: `to ${name}`, parameters: { type: 'object' } },
+  }));
+  let asked: RolloutRequest | undefined;
+  const bridge = new FakeBridge({
+    async play(say, request) {
+      asked = request;
+      await say([{ role: 'system', content: String(request.system_prompt) }, prompt[1]], tools);
+      return { row: { example_id: 1 } };
+    },
+  });
+  const environment = await environmentOf(t, bridge, { tools });
+  const heard: unknown[] = [];
+  const script = scriptedPolicy(() => 'ab');
+  const policy: PlayedPolicy = {
+    turns: [],
+    failure: undefined,
+    sample(messages, options) {
+      heard.push([messages[0]!.content, options?.tools?.map((tool) => tool.function)]);
+      return script.sample(messages, options);
+    },
+  };
+  const entry = { id: 'toy', name: 'toy', args: {} };
+  await playRollout({
+    environments: createEnvironments(() => Promise.resolve(environment)),
+    entry,
+    dataset: 'dataset',
+    place: { group: 0, index: 0, exampleId: 1 },
+    together: { group: 'a', size: 1 },
+    systemPrompt: 'Be kind.',
+    toolDescriptions: { look: 'Look before you take.' },
+    signal: new AbortController().signal,
+    openPolicy: () => policy,
+  });
+  assert.equal(asked?.system_prompt, 'Be kind.');
+  const [look, take] = tools.map((tool) => tool.function);
+  assert.deepEqual(heard, [['Be kind.', [{ ...look, description: 'Look before you take.' }, take]]]);
+});
+
 test('what the model said goes back to it as it wrote it, though Python has calls of tools apart', async (t) => {
   const call = '<tool_call>\n{"name": "look", "arguments": {"at": "x"}}\n</tool_call>';
   const tools = [{ type: 'function', function: { name: 'look', description: '', parameters: {} } }];

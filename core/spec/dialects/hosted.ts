@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { describe } from '../reporter.ts';
 import type { KeyPath } from '../positions.ts';
+import { headerTable, serverUrls, variableName } from '../model-access.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import {
   anyNumber,
@@ -135,10 +136,20 @@ function ownSampling(table: string): Record<string, Field> {
   };
 }
 
+/** How a teacher is sampled whose rollouts are learned. */
+function ofTeacher(): Record<string, Field> {
+  const { 'teacher.sampling.extra_body': _, ...fields } = ownSampling('teacher.sampling');
+  return { ...fields, 'teacher.sampling.extra_body': refused('further fields of a teacher’s requests') };
+}
+
 /** From 0.6.35 on. */
 const newer: Readonly<Record<string, Field>> = {
-  loss: together('refused unless "rl"', choice('rl', 'sft', 'opd')),
-  teacher: refused('distillation from a teacher; for supervised steps on rows of yours see [ratchet.sft]'),
+  loss: becomes('loss', choice('rl', 'sft', 'opd'), { usual: '"rl"' }),
+  'teacher.model': becomes('teacher.model', text()),
+  'teacher.client.base_url': together('`teacher.url`; Prime Inference where it is missing', serverUrls()),
+  'teacher.client.api_key_var': becomes('teacher.api_key_var', variableName()),
+  'teacher.client.headers': becomes('teacher.headers', headerTable()),
+  ...ofTeacher(),
   max_inflight_rollouts: together('`oversampling_factor`: so many ÷ batch_size, at least 1', whole(1)),
   pre_batch_filters: becomes('pre_batch_filters', filters()),
   post_batch_filters: becomes('post_batch_filters', filters()),
@@ -307,20 +318,25 @@ function newerTogether(written: Table, own: Own): void {
   setGroupSize(written, own);
   for (const path of [['env'], ['eval', 'env']]) setLimits(written, own, path);
   for (const path of laidOver) setExtraBody(own, written, path);
-  if (written['loss'] !== undefined && written['loss'] !== 'rl') {
-    own.refuse({
-      paths: [['loss']],
-      expected: '"rl": distillation from a teacher is known and not supported',
-      received: JSON.stringify(written['loss']),
-      suggestion: 'for supervised steps on rows of yours, before RL or alone, see [ratchet.sft]',
-    });
-  }
+  setTeacher(written, own);
   for (const path of [['sampling'], ...laidOver]) onlyOneSwitch(written, own, path);
   setInflight(written, own);
+  if ((written['loss'] ?? 'rl') !== 'rl') return;
   own.warn(
     'the loss leaves out tokens whose probability moved by more than 0.2 in the direction of their advantage (dppo), which is prime-rl’s default; Hosted Training of this version does not say by how much',
   );
 }
+
+/** Prime Inference is asked where no other server is named. The loss of distillation is its own. */
+function setTeacher(written: Table, own: Own): void {
+  if ((written['loss'] ?? 'rl') !== 'rl') own.set(['trainer', 'loss', 'type'], undefined);
+  const teacher = written['teacher'];
+  if (!isTable(teacher)) return;
+  const url = valueAt(teacher, ['client', 'base_url']);
+  own.set(['teacher', 'url'], url ?? primeInference, url === undefined ? ['teacher'] : ['teacher', 'client', 'base_url']);
+}
+
+const primeInference = 'https://api.pinference.ai/api/v1';
 
 /** Groups are compared alike: those of one batch are all of one size. */
 function setGroupSize(written: Table, own: Own): void {

@@ -66,7 +66,8 @@ function placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }:
 
 /** Of a vLLM: what Ratchet says itself, what only it has, and where it may listen. */
 function vllmRelations(written: Written, takesFullWeights: boolean): RelationProblem[] {
-  const { kind, vllm = {}, program, weights_agent, host, api_key_var, url, endpoint_id } = written;
+  const { kind, vllm = {}, program, weights_agent, api_key_var, url, endpoint_id } = written;
+  const host = written.host ?? (typeof vllm['host'] === 'string' ? vllm['host'] : undefined);
   if (kind !== 'vllm') {
     return Object.entries({ program, weights_agent })
       .filter(([, value]) => value !== undefined)

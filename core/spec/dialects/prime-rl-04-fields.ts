@@ -15,6 +15,7 @@ import {
 } from '../values.ts';
 import { headerTable, variableName } from '../model-access.ts';
 import { becomes, converted, type Field, ignored, refused, together } from './dialect.ts';
+import { teacherField } from './prime-rl-teacher.ts';
 import { anyText, gpuIds, nullable, port, scheduler, serverBaseUrls, texts, under, why } from './prime-rl-words.ts';
 
 /** Every field of `rl`'s files in prime-rl v0.4.0 (2026-02), and those of the months before that it dropped. */
@@ -56,8 +57,8 @@ const logExtras = (table: string) => ({
 const top: Readonly<Record<string, Field>> = {
   inference_gpu_ids: together('`inference.gpu_ids`, and `inference.gpus`: how many', gpuIds(), { usual: '[0]' }),
   trainer_gpu_ids: together('`trainer.gpu_ids`, and `trainer.gpus`: how many', gpuIds(), { usual: '[1]' }),
-  teacher_gpu_ids: { ...refused('distillation from a teacher'), isNullable: true },
-  teacher_inference: { ...refused('distillation from a teacher'), isNullable: true },
+  teacher_gpu_ids: { ...refused(why.teacherServer), isNullable: true },
+  teacher_inference: { ...refused(why.teacherServer), isNullable: true },
   output_dir: converted('store.uri', text(), (folder) => `file:${folder}`, { usual: 'outputs' }),
   clean: ignored(why.clean, flag()),
   ...log,
@@ -129,8 +130,8 @@ const trainer: Readonly<Record<string, Field>> = {
   'loss.geo_mask_high': together('refused unless 10', atLeastZero(), { usual: '10' }),
   'loss.sequence_mask_low': together('refused unless 0', atLeastZero(), { usual: '0' }),
   'loss.sequence_mask_high': together('refused unless 100', atLeastZero(), { usual: '100' }),
-  'loss.adv_tau': together('refused unless 1', atLeastZero(), { usual: '1' }),
-  'loss.teacher_tau': together('refused unless 0', atLeastZero(), { usual: '0' }),
+  'loss.adv_tau': together('`trainer.loss.adv_tau`', atLeastZero(), { usual: '1' }),
+  'loss.teacher_tau': together('`trainer.loss.teacher_tau`', atLeastZero(), { usual: '0' }),
   'loss.kl_tau': together('refused unless 0', atLeastZero(), { usual: '0' }),
   'optim.type': together('refused unless "adamw"', choice('adamw', 'sgd', 'muon')),
   'optim.lr': becomes('learning_rate', atLeastZero(), { usual: '1e-6' }),
@@ -267,7 +268,7 @@ const orchestrator: Readonly<Record<string, Field>> = {
   }),
   'model.lora.alpha': together('as trainer.model.lora.alpha, or refused', atLeastZero()),
   'optim.lr': ignored('it is of several runs in one trainer; the learning rate is trainer.optim.lr', atLeastZero()),
-  teacher_model: { ...refused('distillation from a teacher'), isNullable: true },
+  teacher_model: teacherField,
   ...under('sampling', sampling),
   'env[].id': becomes('env[].id', environmentId(), { usual: 'reverse-text' }),
   'env[].args': becomes('env[].args', args()),

@@ -16,6 +16,7 @@ import {
   warnOfLengths,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
+import { setScoringTeacher } from './prime-rl-teacher.ts';
 import { agreed, type Found, found, hasTable, setServers, withoutNulls } from './prime-rl-words.ts';
 
 /**
@@ -78,6 +79,7 @@ function together(written: Table, own: Own): void {
   setEnvironments(written, own);
   setEvaluation(written, own);
   refuseOtherLosses(written, own);
+  setScoringTeacher(written, own);
   refuseOtherOptimizers(written, own);
   refuseOthers(written, own);
 }
@@ -278,8 +280,6 @@ function refuseOtherLosses(written: Table, own: Own): void {
     geo_mask_high: 10,
     sequence_mask_low: 0,
     sequence_mask_high: 100,
-    adv_tau: 1,
-    teacher_tau: 0,
     kl_tau: 0,
   };
   for (const [key, value] of Object.entries(usual)) refuseUnless(written, own, at(key), value, engine);

@@ -21,7 +21,6 @@ import {
   processes,
   speed,
   python,
-  teacher,
   gone,
   log,
   checkpoints,
@@ -33,6 +32,7 @@ import {
   envVars,
   vlm,
 } from './prime-rl-head-shared.ts';
+import { teacherField } from './prime-rl-teacher.ts';
 import { nullable, port, serverBaseUrls, texts, under, why } from './prime-rl-words.ts';
 import { buffer } from './prime-rl-04-fields.ts';
 
@@ -150,7 +150,7 @@ const filters = () =>
     .meta({ expected: 'a list of tables, each with type = "gibberish", "repetition" or "zero_advantage"' });
 
 export const orchestrator: Fields = {
-  algo: together('refused unless it is grpo', args(), { usual: '{ type = "grpo" }' }),
+  algo: together('`loss` and `teacher`; others than grpo, opd and sft are refused', args(), { usual: '{ type = "grpo" }' }),
   'model.name': together('`model`', text()),
   'model.trust_remote_code': becomes('trainer.trust_remote_code', flag()),
   'model.vlm': vlm,
@@ -213,11 +213,11 @@ export const orchestrator: Fields = {
   filters: becomes('post_batch_filters', filters()),
   pre_batch_filters: becomes('pre_batch_filters', filters()),
   post_batch_filters: becomes('post_batch_filters', filters()),
-  training_mode: together('refused unless "rl"', choice('rl', 'opd', 'sft')),
-  teacher,
-  teacher_model: teacher,
-  teacher_rollout_model: teacher,
-  use_sft_loss: gone(flag()),
+  training_mode: together('`loss`', choice('rl', 'opd', 'sft')),
+  teacher: teacherField,
+  teacher_model: teacherField,
+  teacher_rollout_model: teacherField,
+  use_sft_loss: together('`loss` = "sft"', flag()),
   use_token_client: ignored('the policy server answers with tokens', flag()),
   env_install_prerelease: ignored('`ratchet env install` installs environments', flag()),
   'verification.enabled': together('refused where it is off', flag()),

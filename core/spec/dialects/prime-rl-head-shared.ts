@@ -12,7 +12,7 @@ export const processes = (schema: z.ZodType): Field => ignored(why.processes, sc
 export const speed = (schema: z.ZodType): Field => ignored('it is about the speed or the memory of GPUs alone', schema);
 export const python = (what: string, place: string): Field =>
   refused(`${what} in Python; write it in TypeScript and name it in [ratchet.${place}] import`);
-export const teacher: Field = { ...refused('distillation from a teacher'), isNullable: true };
+export const teacher: Field = { ...refused(why.teacherServer), isNullable: true };
 export const gone = (schema: z.ZodType): Field => together('refused where it is on', schema);
 
 export const log: Fields = {

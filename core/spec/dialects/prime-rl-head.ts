@@ -4,6 +4,7 @@ import type { Dialect, Own } from './dialect.ts';
 import { primeRlHeadFields, primeRlHeadTables } from './prime-rl-head-fields.ts';
 import { placed, placesOf } from './places.ts';
 import { setSources } from './prime-rl-head-sources.ts';
+import { setLearning } from './prime-rl-teacher.ts';
 import {
   refuseOtherOptimizers,
   refuseUnless,
@@ -105,7 +106,7 @@ function together(written: Table, own: Own): void {
   setSampling(written, own);
   setSources(written, own);
   setServerArguments(written, own);
-  setLoss(written, own);
+  if (setLearning(written, own) === 'rl') setLoss(written, own);
   refuseOtherOptimizers(written, own);
   refuseOthers(written, own);
 }
@@ -304,8 +305,8 @@ function setServerArguments(written: Table, own: Own): void {
 function setLoss(written: Table, own: Own): void {
   const at = (key: string) => ['trainer', 'loss', key];
   const type = found(written, 'trainer.loss.type');
-  const usual = { type: 'default', ipo_mask_low: 0.2, ipo_mask_high: 0.2, adv_tau: 1, teacher_tau: 0 };
-  const engine = 'the embedded engine computes the losses "default" and "ipo", of advantages as they are';
+  const usual = { type: 'default', ipo_mask_low: 0.2, ipo_mask_high: 0.2 };
+  const engine = 'the embedded engine computes the losses "default" and "ipo"';
   for (const [key, value] of Object.entries(usual)) {
     if (key !== 'type' || type?.value !== 'ipo') refuseUnless(written, own, `trainer.loss.${key}`, value, engine);
   }
@@ -335,8 +336,6 @@ function refuseOthers(written: Table, own: Own): void {
     ['orchestrator.advantage.type', 'default', centered],
     ['orchestrator.advantage.length_weighted_mean', false, centered],
     ['orchestrator.advantage.length_weighted_baseline', false, centered],
-    ['orchestrator.training_mode', 'rl', 'runs here learn from rewards'],
-    ['orchestrator.use_sft_loss', false, 'runs here learn from rewards'],
     ['orchestrator.verification.enabled', true, 'without rewards there is nothing to learn from'],
     ['orchestrator.buffer.skip_verification', false, 'without rewards there is nothing to learn from'],
     ['orchestrator.mask_env_responses', true, 'what an environment says is never trained on'],
@@ -375,13 +374,14 @@ const launcherOwns: readonly string[] = [
 /** grpo, without a penalty of lengths, is the reward less the mean of its group. */
 function refuseOtherAlgorithms(own: Own, { value, at }: Found): void {
   const { type = 'grpo', length_penalty: penalty = null, ...rest } = isTable(value) ? value : {};
+  if (type === 'sft' || type === 'opd') return; // prime-rl-teacher.ts
   const { sampling, ...others } = rest;
   const source = isTable(sampling) ? (sampling['source'] ?? 'policy') : 'policy';
   const isPlain = type === 'grpo' && penalty === null && source === 'policy' && Object.keys(others).length === 0;
   if (isPlain) return;
   own.refuse({
     paths: [at],
-    expected: 'type = "grpo" alone: the advantage is the reward less the mean of its group',
+    expected: 'type = "grpo" alone, "opd" or "sft": the advantage is the reward less the mean of its group',
     received: JSON.stringify(value),
   });
 }

@@ -21,7 +21,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   '': {
     model: 'what is trained',
     name: 'name of the run; else the name of the file, or `--name`',
-    loss: 'the kind of run; for the loss function see `[trainer.loss]`',
+    loss: 'what is learned from: rewards, what a `[teacher]` says (`sft`), or its log probabilities of what the policy says (`opd`); for the loss function see `[trainer.loss]`',
     max_steps: 'optimizer steps; 0 = supervised only, the run ends after `[sft]`',
     batch_size: 'rollouts per step, a multiple of `rollouts_per_example`',
     rollouts_per_example: 'rollouts of one example, the group: they are compared with one another',
@@ -55,13 +55,14 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
       'files of lines `NAME=value` with keys of judges and tools, which environments in Python see; from the config’s folder, or else the project’s, on every machine with workers. Read where they are needed, never stored',
   },
   pre_batch_filters: {
-    type: 'rare tokens nobody would say, a text that goes in circles, or a rollout without an advantage',
+    type: 'rare tokens nobody would say, a text that goes in circles, a rollout without an advantage, or one with a low reward',
     enforce:
-      'whether what it flags loses its loss; else it is counted only. True for `zero_advantage` where it is not written. A group of which nothing is left makes room for another one',
+      'whether what it flags loses its loss; else it is counted only. True for `zero_advantage` and `low_reward` where it is not written. A group of which nothing is left makes room for another one',
     token_id_threshold: 'of gibberish: a token with a higher id (100000 when missing) …',
     logprob_offset: '… and a log probability below −ln(vocabulary) less this (2 when missing)',
     window: 'of repetition: so many sampled tokens in a row (3000 when missing) …',
     prob_threshold: '… each with a higher probability than this (0.99 when missing)',
+    min_reward: 'of low_reward: rollouts with less are flagged',
   },
   post_batch_filters: {
     type: 'the same, for a batch that is full: what is flagged and enforced has no loss, and nothing takes its place',
@@ -70,6 +71,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     logprob_offset: 'the same',
     window: 'the same',
     prob_threshold: 'the same',
+    min_reward: 'the same',
   },
   tokenizer: {
     chat_template:
@@ -229,6 +231,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     options: 'what it is called with',
     threads: 'threads per session; 1 = the same bits on a busy machine',
     provider: 'where it computes; `cuda` needs its libraries and a GPU (`ratchet doctor`)',
+    gpu_ids: 'which GPUs it sees; by default all, or the one behind those of a vLLM that is started',
     clip_high: 'another place for `[trainer.loss] clip_high`',
     num_iterations: 'optimizer steps per batch',
     micro_batch_size: 'rows computed at once; bounds memory, the gradient stays the same but for rounding',
@@ -251,16 +254,43 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     checkpoint_ttl: 'seconds after which the server may delete a checkpoint; never when missing',
   },
   'trainer.loss': {
-    type: 'the policy loss; a text `loss = "grpo"` will do',
-    clip_low: 'lower bound of the ratio; grpo 0.8, others none',
-    clip_high: 'upper bound of the ratio; cispo 3, grpo 1.2',
+    type: 'the policy loss; a text `loss = "grpo"` will do; cispo when missing, with `loss = "opd"` that of prime-rl: ipo without an upper bound',
+    clip_low: 'lower bound of the ratio; grpo 0.8, gspo 0.9997, others none',
+    clip_high: 'upper bound of the ratio; cispo 3, grpo 1.2, gspo 1.0004',
     mask_low:
       'of importance_sampling: tokens with a smaller ratio carry no loss, and still count as tokens, none when missing; of dppo and ipo: tokens whose probability fell by more, 0.2 and 0.1',
     mask_high: 'the same for tokens with a larger ratio, or whose probability rose by more',
     kl_tau: 'of dppo and ipo: weight of (ln ρ)², 0.001',
+    adv_tau: 'weight of the reward’s advantage; 1, and 0 with `loss = "opd"`',
+    teacher_tau: 'weight of the teacher’s lead, log π_T − log π, beside the advantage; 0, and 1 with `loss = "opd"`',
     dr_grpo_tokens: 'of dr_grpo: what a row is divided by; `[sampling] max_tokens` when missing',
-    aggregation: 'how tokens are summed',
+    aggregation: 'how tokens are summed; `token` when missing, of gspo `sequence`',
     import: 'of type "custom": the file with the function',
+  },
+  teacher: {
+    model: 'what its servers call it; without `url` a folder of weights, which the run’s policy servers hold beside the policy',
+    url: 'its servers, OpenAI-compatible; one that scores must give `prompt_logprobs`, as vLLM and Ratchet’s own do',
+    endpoint_id: 'in place of `model` and `url`: an alias of `endpoints_path`',
+    endpoints_path: '`endpoints.toml`, there on every machine with workers; `./configs/endpoints.toml` when missing',
+    api_key_var: 'the name of the environment variable with its key; of known APIs their usual one when missing',
+    headers: 'sent with every request; none with a key in it',
+    timeout: 'seconds a request may take; then it is asked again',
+    max_concurrent: 'prompts in flight at one server',
+  },
+  'teacher.sampling': {
+    max_tokens: 'of the teacher, with `loss = "sft"`, in place of `[sampling]`',
+    temperature: 'the same',
+    top_p: 'the same',
+    top_k: 'the same',
+    min_p: 'the same',
+    repetition_penalty: 'the same',
+    presence_penalty: 'the same',
+    frequency_penalty: 'the same',
+    min_tokens: 'the same',
+    stop: 'the same',
+    enable_thinking: 'the same',
+    reasoning_effort: 'the same, as a field of the request',
+    chat_template_kwargs: 'the same',
   },
   'trainer.advantage': {
     type: 'reward − mean of the group, or that divided by its standard deviation; a text will do',
@@ -268,7 +298,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   },
   'trainer.ckpt': { resume_step: 'another place for `[resume] step`' },
   inference: {
-    kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, vLLM, the Tinker server that trains, or an inference of your own',
+    kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, vLLM (started from this file unless `url` names one), the Tinker server that trains, or an inference of your own',
     import: 'of kind "module": the file whose default export makes it',
     options: 'what it is called with',
     url: 'servers that run already, with or without `/v1`; else the worker’s `--policy-url`',
@@ -281,6 +311,18 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     timeout: 'seconds a request may take; then it is asked again',
     max_concurrent: 'prompts in flight at one server; more wait for their turn',
     provider: 'where Ratchet’s policy server computes',
+    canary_threshold:
+      'how far a server’s logprobs may lie from the trainer’s, mean of |Δ| over the canary’s tokens; by default 0.001 where both are known to compute in float32, else 0.05',
+    gpus: 'of "vllm" that is started: how many GPUs it sees, the first ones',
+    gpu_ids: 'of "vllm" that is started: which GPUs it sees, in place of `gpus`',
+    vllm: 'of "vllm" that is started: any argument of its server, with underscores; `dtype` also of one that runs already',
+    program: 'of "vllm" that is started: the Python that has vLLM, or the program `vllm`; by default looked for',
+    port: 'of "vllm" that is started; 8000 by default, or another if that is taken',
+    host: 'of "vllm" that is started: where it listens, 127.0.0.1 by default; elsewhere it needs `api_key_var`',
+    weights:
+      'of "vllm", how full weights reach it: by vLLM’s development routes, by prime-rl’s /update_weights, or by what it has',
+    weights_agent:
+      'of "vllm" on another host: the `ratchet weights-agent` beside it; without one it reads the run’s folder itself',
   },
   store: {
     uri: 'below which the run’s folder lies',

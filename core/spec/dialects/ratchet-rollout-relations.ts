@@ -7,6 +7,7 @@ const fieldsOfFilter = {
   gibberish: ['token_id_threshold', 'logprob_offset'],
   repetition: ['window', 'prob_threshold'],
   zero_advantage: [],
+  low_reward: ['min_reward'],
 } as const;
 
 /** What the fields say that decide which tokens of a rollout are trained. */
@@ -50,7 +51,11 @@ function filterRelations(
 ): RelationProblem[] {
   const own: readonly string[] = fieldsOfFilter[filter.type];
   const others = Object.entries(fieldsOfFilter).flatMap(([type, fields]) => fields.map((field) => ({ type, field })));
-  return others.flatMap(({ type, field }) => {
+  const unsaid: RelationProblem[] =
+    filter.type === 'low_reward' && filter.min_reward === undefined
+      ? [{ paths: [[...at, 'min_reward'], at], expected: 'a number: what has less is left out', received: 'nothing' }]
+      : [];
+  const foreign = others.flatMap(({ type, field }) => {
     const value = filter[field];
     if (value === undefined || own.includes(field)) return [];
     return [
@@ -64,6 +69,7 @@ function filterRelations(
       },
     ];
   });
+  return [...unsaid, ...foreign];
 }
 
 /** What is legal but has no effect. */

@@ -15,10 +15,8 @@ import type {
   RolloutFilterSpec,
   RunSpec,
 } from '../run-spec.ts';
+import { lossSpec, learnsFromRewards, teacherSpec } from './learning-spec.ts';
 import { defaultLoraAlpha, defaultLoraRank, type evalEnvironment, type RatchetConfig, loraModules } from './ratchet.ts';
-
-/** Bounds of the ratio where the config names none: PPO's ε = 0.2 on either side; cispo has no lower one. */
-const defaultClip = { low: 0.8, high: 1.2, cispoHigh: 3 };
 
 /** The one meaning of a config whose fields and relations are right. */
 export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunSpec, 'later'> {
@@ -61,10 +59,11 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
     seqLen: config.seq_len ?? null,
     overlongRows: config.overlong_rows,
     rolloutFilters: {
-      pre: config.pre_batch_filters.map(filterOfRollouts),
-      post: config.post_batch_filters.map(filterOfRollouts),
+      pre: filtersOfRollouts(config, config.pre_batch_filters),
+      post: filtersOfRollouts(config, config.post_batch_filters),
     },
     environments,
+    teacher: teacherSpec(config),
     eval: evalSpec(config, environments),
     ...branchSpec(config, environments),
     filter: filterSpec(config),
@@ -182,7 +181,7 @@ export function laidOver(sampling: WrittenSampling, said: Partial<WrittenEvalSam
   return { ...sampling, ...more, max_tokens, temperature };
 }
 
-function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
+export function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
   const { top_k = -1 } = sampling;
   return {
     maxTokens: sampling.max_tokens,
@@ -213,41 +212,23 @@ function templateArguments({
   };
 }
 
+/** Without a use for advantages, one of 0 says nothing about a rollout. */
+function filtersOfRollouts(config: RatchetConfig, written: RatchetConfig['pre_batch_filters']): RolloutFilterSpec[] {
+  const filters = written.map(filterOfRollouts);
+  return learnsFromRewards(config) ? filters : filters.filter(({ type }) => type !== 'zero_advantage');
+}
+
 /** prime-rl's defaults (v0.5 to v0.7): filters that look at tokens only count unless told otherwise. */
 function filterOfRollouts(written: RatchetConfig['pre_batch_filters'][number]): RolloutFilterSpec {
-  const { type, enforce = type === 'zero_advantage' } = written;
+  const { type, enforce = type === 'zero_advantage' || type === 'low_reward' } = written;
   if (type === 'gibberish') {
     const { token_id_threshold: tokenIdThreshold = 100_000, logprob_offset: logprobOffset = 2 } = written;
     return { type, enforce, tokenIdThreshold, logprobOffset };
   }
   if (type === 'zero_advantage') return { type, enforce };
+  if (type === 'low_reward') return { type, enforce, minReward: written.min_reward ?? 0 };
   const { window = 3_000, prob_threshold: probThreshold = 0.99 } = written;
   return { type, enforce, window, probThreshold };
-}
-
-/** prime-rl's, of the losses that are its own. */
-const defaultMasks: Readonly<Record<string, { low: number; high: number; klTau: number }>> = {
-  dppo: { low: 0.2, high: 0.2, klTau: 1e-3 },
-  ipo: { low: 0.1, high: 0.1, klTau: 1e-3 },
-};
-
-function lossSpec({ trainer, sampling }: RatchetConfig): RunSpec['loss'] {
-  const { type, clip_low, mask_low, mask_high, kl_tau, aggregation, import: file } = trainer.loss;
-  const usual = defaultMasks[type] ?? { low: 0, high: null, klTau: 0 };
-  const clipHigh = trainer.loss.clip_high ?? trainer.clip_high;
-  return {
-    type,
-    clipLow: clip_low ?? (type === 'cispo' ? 0 : defaultClip.low),
-    clipHigh: clipHigh ?? (type === 'cispo' ? defaultClip.cispoHigh : defaultClip.high),
-    maskLow: mask_low ?? usual.low,
-    maskHigh: mask_high ?? usual.high,
-    klTau: kl_tau ?? usual.klTau,
-    advantageTau: 1,
-    teacherTau: 0,
-    aggregation,
-    maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
-    import: file === undefined ? null : { path: file, sha256: null },
-  };
 }
 
 function advantageSpec({ trainer: { advantage } }: RatchetConfig): RunSpec['advantage'] {
@@ -408,13 +389,15 @@ export function withNames<T extends { readonly id: string; readonly name?: strin
 /** Bounds that keep every group. JSON has no infinity. */
 const unbounded = { minReward: -Number.MAX_VALUE, maxReward: Number.MAX_VALUE };
 
-function filterSpec({ difficulty_filter, buffer }: RatchetConfig): DifficultyFilterSpec {
+function filterSpec(config: RatchetConfig): DifficultyFilterSpec {
+  const { difficulty_filter, buffer } = config;
   const bounds = difficulty_filter?.enabled === true ? difficulty_filter : undefined;
   return {
     minRewardVariance: bounds?.min_reward_variance ?? 0,
     minReward: bounds?.min_reward ?? unbounded.minReward,
     maxReward: bounds?.max_reward ?? unbounded.maxReward,
     onlineDifficultyFiltering: buffer.online_difficulty_filtering,
+    keepsEqual: !learnsFromRewards(config),
     onStarvation: difficulty_filter?.on_starvation ?? 'pause',
   };
 }

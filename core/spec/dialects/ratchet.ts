@@ -32,6 +32,7 @@ import {
 } from '../values.ts';
 import { weightRoutes } from '../vllm-spec.ts';
 import { laterShape } from './later.ts';
+import { codeFile, lossTable, runKinds, teacherTable } from './learning-words.ts';
 
 /**
  * Our own dialect, which all others are translated into: Hosted Training's TOML, and the tables Ratchet adds to it
@@ -138,28 +139,21 @@ export const evalEnvironment = z.strictObject({
 
 /** A filter of rollouts; which of its fields belong to which type: ratchet-relations.ts. */
 const rolloutFilter = z.strictObject({
-  type: choice('gibberish', 'repetition', 'zero_advantage'),
+  type: choice('gibberish', 'repetition', 'zero_advantage', 'low_reward'),
   enforce: flag().optional(),
   token_id_threshold: whole(0).optional(),
   logprob_offset: atLeastZero().optional(),
   window: whole(1).optional(),
   prob_threshold: fraction().optional(),
+  min_reward: anyNumber().optional(),
 });
 const rolloutFilters = () =>
   z
     .array(rolloutFilter)
-    .meta({ expected: 'a list of tables, each with type = "gibberish", "repetition" or "zero_advantage"' })
+    .meta({ expected: 'a list of tables, each with type = "gibberish", "repetition", "zero_advantage" or "low_reward"' })
     .default([]);
 
-const lossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'custom'] as const;
 const advantageTypes = ['centered', 'std_normalized', 'custom'] as const;
-/** Code of the user's: a path from the config's folder if it begins with a dot. */
-const codeFile = () =>
-  z
-    .string()
-    .regex(/\.[cm]?[jt]s$/)
-    .meta({ expected: 'a .ts or .js file beside or below this config, such as "./my-loss.ts"' });
-
 /** A run in our own words: Hosted Training's, and what Ratchet adds to them. */
 export const RatchetConfig = z.strictObject({
   /** `preset:NAME` or a folder of Hugging Face files. */
@@ -169,14 +163,13 @@ export const RatchetConfig = z.strictObject({
     .regex(runNamePattern)
     .meta({ expected: 'up to 64 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit' })
     .optional(),
-  loss: z
-    .literal('rl')
-    .meta({ expected: '"rl"; known, not supported yet: "sft" and "opd" (for supervised steps before RL, see [sft])' })
-    .default('rl'),
+  /** What is learned from: rewards, a teacher's rollouts, or a teacher's log probabilities. */
+  loss: choice(...runKinds).default('rl'),
+  teacher: teacherTable(z.strictObject(laidOver)).optional(),
   /** 0 = supervised only: the run ends after [sft]. */
   max_steps: whole(0).default(100),
-  batch_size: whole(2).default(128),
-  rollouts_per_example: whole(2).default(8),
+  batch_size: whole(1).default(128),
+  rollouts_per_example: whole(1).default(8),
   learning_rate: positive().default(1e-4),
   seed: whole(0).default(0),
   oversampling_factor: z.number().min(1).meta({ expected: 'a number ≥ 1' }).default(1),
@@ -330,19 +323,7 @@ export const RatchetConfig = z.strictObject({
       threads: whole(1).default(1),
       provider: choice('cpu', 'cuda').default('cpu'),
       /** A loss without settings may be written as a text: `loss = "grpo"`. */
-      loss: z
-        .strictObject({
-          type: choice(...lossTypes).default('cispo'),
-          clip_low: atLeastZero().optional(),
-          clip_high: positive().optional(),
-          mask_low: atLeastZero().optional(),
-          mask_high: positive().optional(),
-          kl_tau: atLeastZero().optional(),
-          dr_grpo_tokens: whole(1).optional(),
-          aggregation: choice('token', 'sequence', 'dr_grpo').default('token'),
-          import: codeFile().optional(),
-        })
-        .prefault({}),
+      loss: lossTable().prefault({}),
       /** Another place for [trainer.loss] clip_high. */
       clip_high: positive().optional(),
       /** An advantage without settings may be written as a text: `advantage = "std_normalized"`. */

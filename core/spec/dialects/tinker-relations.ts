@@ -94,7 +94,7 @@ function lossOfTinker({ trainer, kl_penalty, sampling }: RatchetConfig): Relatio
       received,
     });
   const known: readonly string[] = ['cispo', 'grpo', 'importance_sampling'];
-  if (!known.includes(loss.type)) {
+  if (loss.type !== undefined && !known.includes(loss.type)) {
     say(
       'type',
       '"cispo", "grpo" (Tinker’s ppo) or "importance_sampling": what a Tinker server computes',

@@ -6,8 +6,8 @@ export function vllmSpec({ model, lora, sft, inference }: RatchetConfig): VllmSp
   const { gpus, gpu_ids, vllm = {}, program, port, host, weights, weights_agent } = inference;
   return {
     program: program ?? null,
-    port: port ?? null,
-    host: host ?? '127.0.0.1',
+    port: port ?? (Number(vllm['port'] ?? 0) || null),
+    host: host ?? textOf(vllm['host']) ?? '127.0.0.1',
     // Where only their number is said, the server has the first ones; the trainer's come behind them (prime-rl's order).
     gpuIds: gpu_ids ?? (gpus === undefined ? null : Array.from({ length: gpus }, (_, i) => i)),
     args: vllm,
@@ -16,4 +16,9 @@ export function vllmSpec({ model, lora, sft, inference }: RatchetConfig): VllmSp
     weights,
     weightsAgent: weights_agent ?? null,
   };
+}
+
+/** As the older dialects have it, among vLLM's arguments. */
+function textOf(value: unknown): string | null {
+  return typeof value === 'string' ? value : null;
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { allFlags, filterMetrics, leavesNothing, tokenFlags } from '../../../core/rl/filters.ts';
+import { allFlags, filterMetrics, leavesNothing, ownFlags } from '../../../core/rl/filters.ts';
 import { packSamples } from '../../../core/rl/pack.ts';
 import type { RolloutFlag, ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
 import type { RolloutFilterSpec } from '../../../core/spec/run-spec.ts';
@@ -51,7 +51,7 @@ const group = (...rollouts: ScoredRollout[]): ScoredGroup => ({
   rollouts,
 });
 const names = (turns: readonly Turn[], ...pre: RolloutFilterSpec[]) =>
-  tokenFlags({ turns }, { pre, post: [] }, vocabulary).map(({ name, isEnforced }) => `${name} ${isEnforced}`);
+  ownFlags({ turns, reward: 1 }, { pre, post: [] }, vocabulary).map(({ name, isEnforced }) => `${name} ${isEnforced}`);
 
 describe('filters of rollouts', () => {
   test('gibberish: a token with a high id that the policy finds far less likely than chance', () => {
@@ -70,7 +70,7 @@ describe('filters of rollouts', () => {
   test('the first filter of a list that matches counts, in each of the two lists', () => {
     const both = [strange, certain(4)];
     assert.deepEqual(names(both, repetition(false), gibberish(true)), ['repetition false']);
-    const flags = tokenFlags({ turns: both }, { pre: [gibberish(false)], post: [repetition(true)] }, vocabulary);
+    const flags = ownFlags({ turns: both, reward: 1 }, { pre: [gibberish(false)], post: [repetition(true)] }, vocabulary);
     assert.deepEqual(flags, [
       { slot: 'pre', name: 'gibberish', isEnforced: false },
       { slot: 'post', name: 'repetition', isEnforced: true },

@@ -1,0 +1,53 @@
+import type { ModelConfig } from '../model/config.ts';
+import type { SessionOptions } from '../onnx/session.ts';
+import { GradientComputer } from '../train/gradient-computer.ts';
+import { HttpError } from './http-error.ts';
+import type { HeldVersion } from './versions.ts';
+
+/** Of each token of a prompt what the tokens before it gave it, temperature 1; null for the first. */
+export type PromptScores = readonly (number | null)[];
+
+/** Log probabilities of prompts. One computation at a time: sampling goes on beside it in threads of its own. */
+export class PromptScorer {
+  readonly #session: SessionOptions;
+  /** Of the architecture that was asked for last; versions of one share it. */
+  #computer: { readonly key: string; readonly computer: GradientComputer } | null = null;
+  #turn: Promise<unknown> = Promise.resolve();
+
+  constructor(session: SessionOptions) {
+    this.#session = session;
+  }
+
+  score(version: HeldVersion, prompts: readonly (readonly number[])[], signal: AbortSignal): Promise<PromptScores[]> {
+    const turn = this.#turn.then(async () => {
+      signal.throwIfAborted();
+      const samples = prompts.map((tokenIds) => ({ tokenIds, lossMask: tokenIds.map((_, t) => Number(t > 0)) }));
+      const { config, parameters } = version.model;
+      const computer = await this.#computerOf(config);
+      const scores = await computer.score(samples, { parameters, adapter: null }, 1);
+      return scores.map((row, p) => {
+        const own = [...row.subarray(1)];
+        if (own.every(Number.isFinite)) return prompts[p]!.length === 0 ? [] : [null, ...own];
+        const message = `The version "${version.name}" gives probabilities that are not numbers: its weights are broken.`;
+        throw new HttpError(500, message, { code: 'CheckpointDamaged', headers: { 'x-should-retry': 'false' } });
+      });
+    });
+    this.#turn = turn.catch(() => undefined);
+    return turn;
+  }
+
+  async close(): Promise<void> {
+    await this.#turn;
+    await this.#computer?.computer.close();
+    this.#computer = null;
+  }
+
+  async #computerOf(config: ModelConfig): Promise<GradientComputer> {
+    const key = JSON.stringify(config);
+    if (this.#computer?.key !== key) {
+      await this.#computer?.computer.close();
+      this.#computer = { key, computer: new GradientComputer(config, this.#session) };
+    }
+    return this.#computer.computer;
+  }
+}
