@@ -6,7 +6,7 @@ import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec, TinkerTrainerSpec } from '../../core/spec/run-spec.ts';
 import { readTextFiles } from '../../engine/index.ts';
-import { inRequests, policyBatch, type ServerBatch, supervisedBatch } from '../tinker/batch.ts';
+import { inRequests, isFinite, missingLoss, policyBatch, type ServerBatch, supervisedBatch } from '../tinker/batch.ts';
 import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
 import { loadModel, onlyModelOf, trainerError } from '../tinker/load-model.ts';
 import { policyPassMetrics, refusalOf, supervisedPassMetrics } from '../tinker/pass-metrics.ts';
@@ -203,7 +203,9 @@ export class TinkerTrainer implements Trainer {
   async #step(plan: StepPlan, samples: readonly TrainSample[]): Promise<TrainOutcome> {
     const { loss, optimizer, learningRate, numIterations = 1 } = plan;
     const { digest } = this.#held().version;
+    requireKnown(plan);
     const batch = policyBatch(samples, loss, this.#spec.reduction);
+    if (!isFinite(batch.data)) return this.#refused('an advantage or a logprob of the batch is no number', {}, digest);
     const model = await this.#ready();
     let metrics: Record<string, number> = {};
     for (let pass = 1; pass <= numIterations; pass++) {
@@ -348,6 +350,16 @@ export class TinkerTrainer implements Trainer {
 function adaptersOf({ lora }: TrainedPart): NonNullable<TrainedPart['lora']> {
   if (lora) return lora;
   throw new RatchetError('Unsupported', 'A Tinker server trains adapters: expected [lora], got none.');
+}
+
+/** What `ratchet check` refuses; never replaced by something else. */
+function requireKnown({ loss, temperature, klBeta }: StepPlan): void {
+  const missing =
+    missingLoss(loss) ??
+    (temperature === 1 ? null : `the temperature ${temperature}: it trains at 1`) ??
+    (klBeta > 0 ? 'a KL penalty' : null);
+  if (missing === null) return;
+  throw new RatchetError('Unsupported', `A Tinker server does not have ${missing}. docs/tinker.md says what it has.`);
 }
 
 function adam({ beta1, beta2, epsilon, weightDecay, maxGradNorm }: OptimizerSpec, learningRate: number) {

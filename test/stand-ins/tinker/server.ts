@@ -77,6 +77,8 @@ const SampleWish = z.object({
       .default(0),
     temperature: z.number().default(1),
     stop: z.array(z.int()).nullish(),
+    top_k: z.int().default(-1),
+    top_p: z.number().default(1),
   }),
 });
 
