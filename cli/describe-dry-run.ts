@@ -40,10 +40,17 @@ function free(freeBytes: number | null, stored: number): string {
 function processes(spec: RunSpec): string[] {
   const { trainerGpus, inferenceGpus } = gpuSettingsOf(spec);
   const { trainer, inference } = spec;
-  const trains = trainer.kind === 'module' ? trainer.import.path : `the embedded engine on ${trainer.provider}`;
+  const trains =
+    trainer.kind === 'module'
+      ? trainer.import.path
+      : trainer.kind === 'tinker'
+        ? `the Tinker server at ${trainer.url}`
+        : `the embedded engine on ${trainer.provider}`;
   const samples =
     namedServers(inference) ??
-    (inference.kind === 'module' ? inference.import.path : `one policy server on ${inference.provider}`);
+    (inference.kind === 'module'
+      ? inference.import.path
+      : `one policy server on ${inference.kind === 'tinker' ? 'it' : inference.provider}`);
   const here = isHubId(spec.model)
     ? 'nothing, since the model is not here (see below)'
     : `trained by ${trains}, sampled by ${samples}`;

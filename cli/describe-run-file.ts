@@ -99,7 +99,7 @@ function packageOf({ version, verifiers, api }: PythonEnvironmentSpec): string {
 function sampledBy(inference: RunSpec['inference']): string {
   if (inference.kind === 'module') return `, sampled by ${inference.import.path}`;
   const servers = namedServers(inference);
-  if (servers !== null) return `, sampled by ${servers}`;
+  if (servers !== null || inference.kind === 'tinker') return `, sampled by ${servers}`;
   return inference.provider === 'cpu' ? '' : `, sampled on ${inference.provider}`;
 }
 
@@ -109,8 +109,13 @@ function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, adapte
     ? `adapters${size} (r ${lora.r}, alpha ${lora.alpha}, dropout ${lora.dropout}) on ${lora.targetModules.join(', ')}`
     : 'all weights';
   const passes = numIterations === 1 ? '' : `, ${numIterations} passes over a batch`;
-  const by = trainer.kind === 'module' ? `by ${trainer.import.path}` : `on ${trainer.provider}`;
+  const by = trainedBy(trainer);
   return `${what}${passes}, ${schedule.type} learning rate, ${by}`;
+}
+
+function trainedBy(trainer: RunSpec['trainer']): string {
+  if (trainer.kind === 'module') return `by ${trainer.import.path}`;
+  return trainer.kind === 'tinker' ? `by the Tinker server at ${trainer.url}` : `on ${trainer.provider}`;
 }
 
 function lossLine({ loss, advantage }: RunSpec): string {

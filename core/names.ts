@@ -153,14 +153,17 @@ function nameOfFile(file: string): string {
   return spelt === '' || spelt === 'agg' ? 'environment' : spelt;
 }
 
-type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' }>;
+type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' | 'tinker' }>;
 /** As a history may hold it that was begun before there were endpoints. */
 type SaidServers =
-  { readonly kind: 'module' } | (Pick<PoolSpec, 'kind' | 'url'> & Partial<Pick<PoolSpec, 'endpoints'>>);
+  | { readonly kind: 'module' }
+  | { readonly kind: 'tinker'; readonly url: string }
+  | (Pick<PoolSpec, 'kind' | 'url'> & Partial<Pick<PoolSpec, 'endpoints'>>);
 
 /** The servers that a run file names, for people; null where it names none. */
 export function namedServers(inference: SaidServers): string | null {
   if (inference.kind === 'module') return null;
+  if (inference.kind === 'tinker') return `the Tinker server at ${inference.url}`;
   const { url, endpoints } = inference;
   if (endpoints) return `the servers of "${endpoints.id}" in ${endpoints.path}`;
   if (url === null) return null;

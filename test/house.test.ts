@@ -48,6 +48,8 @@ const house: Readonly<Record<string, Room>> = {
     also: {
       'backends/environments/load.ts': [computed, 'tsx/esm/api'],
       'backends/environments/judge.ts': ['p-queue'],
+      'backends/inference/tinker.ts': ['p-queue'],
+      'backends/tinker/proto.ts': ['@bufbuild/protobuf/wire'],
       'backends/environments/python': ['p-queue'],
       'backends/store': ['@aws-sdk/client-s3'],
     },

@@ -5,6 +5,7 @@ import {
   environmentForStore,
   environmentForVerifiers,
   temporalSecrets,
+  tinkerVariables,
   variablesOfEnvironments,
   wandbVariables,
 } from '../core/child-environment.ts';
@@ -68,6 +69,7 @@ export function localRoles({
       ...(role === 'orchestrator' && i === 0 ? { argsAtOwnServer: ['--take-over'], aloud: 'upgrade: ' } : {}),
       passEnv: [
         ...environmentForStore,
+        ...tinkerVariables,
         ...workersSee,
         ...environmentForVerifiers,
         ...variablesOfEnvironments(process.env),

@@ -8,6 +8,7 @@ import { ModuleInference } from './module.ts';
 import { OpenAiInference } from './openai.ts';
 import { type PoolOptions, ServerPool } from './pool.ts';
 import { teacherServers } from './teacher.ts';
+import { TinkerInference } from './tinker.ts';
 import type { Inference } from './types.ts';
 import { VllmInference } from './vllm.ts';
 import { VllmServer } from './vllm-server.ts';
@@ -53,6 +54,8 @@ export function openInference(
       return new EmbeddedInference(openPool(spec, defaultUrl, say));
     case 'openai':
       return new OpenAiInference(openPool(spec, defaultUrl, say));
+    case 'tinker':
+      return new TinkerInference(spec, say);
     case 'vllm':
       return new VllmInference(openPool(spec, defaultUrl, say, vllmServers(spec)));
     case 'module':
@@ -97,7 +100,7 @@ export async function examineServers(spec: InferenceSpec): Promise<ServerReport[
   return Promise.all(serversOf(spec, '').flatMap((address) => (address.url === '' ? [] : examineServer(address))));
 }
 
-type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' }>;
+type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' | 'tinker' }>;
 
 function openPool(
   spec: PoolSpec,
@@ -136,10 +139,19 @@ export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
 
 /** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */
 export function keyVariables({ inference, teacher }: Pick<RunSpec, 'inference' | 'teacher'>): string[] {
-  const own = inference.kind === 'module' ? [] : serversOf(inference, '');
-  const named = [...own, ...(teacher ? teacherServers(teacher) : [])].flatMap(({ apiKeyVar, headersFromEnv }) => [
-    ...(apiKeyVar === null ? [] : [apiKeyVar]),
-    ...Object.values(headersFromEnv),
-  ]);
+  const named = [...namedKeys(inference), ...(teacher ? teacherServers(teacher) : [])].flatMap(
+    ({ apiKeyVar, headersFromEnv }) => [...(apiKeyVar === null ? [] : [apiKeyVar]), ...Object.values(headersFromEnv)],
+  );
   return [...new Set(named)];
+}
+
+function namedKeys(spec: InferenceSpec): readonly Pick<ServerAddress, 'apiKeyVar' | 'headersFromEnv'>[] {
+  switch (spec.kind) {
+    case 'module':
+      return [];
+    case 'tinker':
+      return [{ apiKeyVar: spec.apiKeyVar, headersFromEnv: {} }];
+    default:
+      return serversOf(spec, '');
+  }
 }

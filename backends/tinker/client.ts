@@ -305,7 +305,11 @@ export class TinkerModel {
   }
 
   /** A name that is taken by a request of ours that went through is what was asked for. */
-  async #save(route: string, wish: { readonly type: string; readonly path: string }, ttlS: number | null): Promise<string> {
+  async #save(
+    route: string,
+    wish: { readonly type: string; readonly path: string },
+    ttlS: number | null,
+  ): Promise<string> {
     const body = { ...wish, model_id: this.id, seq_id: this.#next(), ...(ttlS === null ? {} : { ttl_seconds: ttlS }) };
     try {
       return (await this.#client.promised(route, body, Saved, true)).path;

@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { describeTinker, examineTinker } from '../../backends/configs/check-tinker.ts';
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
 import type { Problem } from '../../core/spec/problems.ts';
 import { describeVllmStart } from '../../workers/vllm-role.ts';
@@ -62,16 +63,18 @@ async function reportOf(report: RunFileReport): Promise<Report> {
   const { loaded, problems } = report;
   const servers = loaded === null ? [] : await examineServers(loaded.spec.inference);
   const start = loaded === null ? null : await describeVllmStart(loaded.spec, process.cwd());
+  const tinker = loaded === null ? null : await examineTinker(loaded.spec, report.file);
   const reflection = loaded?.spec.gepa ? await examineReflection(loaded.spec.gepa) : null;
   return {
-    problems,
+    problems: [...problems, ...(tinker?.problems ?? [])],
     lines: [
       ...describeRunFile(report),
       ...(loaded ? describeServers(loaded.spec, servers) : []),
       ...(start === null ? [] : ['vLLM is started with the run:', `  ${start}`]),
+      ...(tinker ? describeTinker(tinker) : []),
       ...(reflection ? describeReflection(reflection) : []),
     ],
-    json: { kind: 'run', ...asJson(report, servers), reflection },
+    json: { kind: 'run', ...asJson(report, servers), tinker, reflection },
   };
 }
 

@@ -5,6 +5,7 @@ import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
 import { givenVariables, variablesFor } from '../../backends/environments/variables.ts';
 import { keyVariables } from '../../backends/inference/index.ts';
+import { trainerKeys } from '../../core/spec/tinker-spec.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { EnvironmentVariables } from '../../core/spec/environment-spec.ts';
 import { trainerGpusOf } from '../../core/spec/gpu-settings.ts';
@@ -258,7 +259,11 @@ export interface PlaceNeeds {
 export function needsOf(spec: RunSpec): PlaceNeeds {
   const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
   const reflectionKey = spec.gepa?.apiKeyVar ?? null;
-  const workersSee = [...keyVariables(spec), ...(reflectionKey === null ? [] : [reflectionKey])];
+  const workersSee = [
+    ...keyVariables(spec),
+    ...trainerKeys(spec.trainer),
+    ...(reflectionKey === null ? [] : [reflectionKey]),
+  ];
   const teacher = spec.teacher?.folder;
   const weightsAt = teacher == null ? {} : { weightsAt: [teacher] };
   return { storeUri: spec.store.uri, workersSee, environmentsSee, spec, ...weightsAt };

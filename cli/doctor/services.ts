@@ -129,7 +129,8 @@ async function checkClockOf(url: string): Promise<Check[]> {
 
 /** Those that the file names; what `ratchet dev` starts needs no look. */
 async function checkServers({ inference }: RunSpec): Promise<Check[]> {
-  if (inference.kind === 'module' || (inference.url === null && inference.endpoints === null)) return [];
+  if (inference.kind === 'module' || inference.kind === 'tinker') return [];
+  if (inference.url === null && inference.endpoints === null) return [];
   const name = 'inference server';
   const fix = 'start it, or correct [inference]';
   let addresses: ServerAddress[];

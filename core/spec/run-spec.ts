@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { evalMoments, regressionActions } from './eval-words.ts';
 import { heartbeatTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
+import { TinkerInferenceSpec, TinkerTrainerSpec } from './tinker-spec.ts';
 import { PromptBranchSpec } from './prompt-branch-spec.ts';
 import { args, type JsonValue, SamplingSpec } from './sampling-spec.ts';
 import { serverPool } from './server-pool-spec.ts';
@@ -194,6 +195,7 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     /** Which GPUs it sees; missing = all. */
     gpuIds: z.array(z.int().min(0)).optional(),
   }),
+  TinkerTrainerSpec,
   ModuleSpec,
 ]);
 
@@ -204,6 +206,7 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('openai'), ...serverPool }),
   /** vLLM: adopted (`url`), or started beside the workers. */
   z.strictObject({ kind: z.literal('vllm'), ...serverPool, vllm: VllmSpec }),
+  TinkerInferenceSpec,
   ModuleSpec,
 ]);
 
@@ -398,6 +401,7 @@ export type KlSpec = z.infer<typeof KlSpec>;
 export type CheckpointSpec = z.infer<typeof CheckpointSpec>;
 export type OptimizerSpec = z.infer<typeof OptimizerSpec>;
 export type ScheduleSpec = z.infer<typeof ScheduleSpec>;
+export type { TinkerInferenceSpec, TinkerTrainerSpec } from './tinker-spec.ts';
 export type TrainerSpec = z.infer<typeof TrainerSpec>;
 export type InferenceSpec = z.infer<typeof InferenceSpec>;
 export type LossSpec = z.infer<typeof LossSpec>;

@@ -23,7 +23,7 @@ const at = (...keys: (string | number)[]) => ['inference', ...keys];
 /** Where the servers are is said once. */
 function placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }: Written): RelationProblem[] {
   const problems: RelationProblem[] = [];
-  if (kind === 'module') return problems;
+  if (kind === 'module' || kind === 'tinker') return problems;
   if (url !== undefined && endpoint_id !== undefined) {
     problems.push({
       paths: [at('endpoint_id'), at('url')],

@@ -226,7 +226,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     mode: 'online where there is a key, else offline',
   },
   trainer: {
-    kind: 'the embedded engine, or a trainer of your own',
+    kind: 'the embedded engine, a server of the Tinker API, or a trainer of your own',
     import: 'of kind "module": the file whose default export makes it',
     options: 'what it is called with',
     threads: 'threads per session; 1 = the same bits on a busy machine',
@@ -244,6 +244,14 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     decay_steps: 'of the linear schedule: the rate stays at its peak until this many steps before the end',
     warmup_steps: 'steps over which the learning rate rises from 0',
     min_lr_ratio: 'what linear and cosine schedules end at, as a fraction',
+    url: 'of kind "tinker": where the server is, before `/api/v1`; the hosted service when missing',
+    api_key_var:
+      'the name of the environment variable with its key; `TINKER_API_KEY` for the hosted service, none for SkyRL',
+    server: 'what it is: the hosted service (`tinker`) or SkyRL; by its `url` when missing',
+    base_model: 'what the server calls the model; the only one it has when missing',
+    loss_reduction:
+      'what the server makes of the losses of tokens; their sum on the hosted service, the mean per sequence on SkyRL. Whatever it is, the gradient is the one that `aggregation` asks for',
+    checkpoint_ttl: 'seconds after which the server may delete a checkpoint; never when missing',
   },
   'trainer.loss': {
     type: 'the policy loss; a text `loss = "grpo"` will do; cispo when missing, with `loss = "opd"` that of prime-rl: ipo without an upper bound',
@@ -290,7 +298,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   },
   'trainer.ckpt': { resume_step: 'another place for `[resume] step`' },
   inference: {
-    kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, vLLM (started from this file unless `url` names one), or an inference of your own',
+    kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, vLLM (started from this file unless `url` names one), the Tinker server that trains, or an inference of your own',
     import: 'of kind "module": the file whose default export makes it',
     options: 'what it is called with',
     url: 'servers that run already, with or without `/v1`; else the worker’s `--policy-url`',

@@ -4,6 +4,7 @@ import { environmentName } from '../../names.ts';
 import { accessDefaults } from '../model-access-spec.ts';
 import { keyOf } from '../model-access.ts';
 import { usualKey } from '../../eval/model-servers.ts';
+import { tinkerInferenceSpec, tinkerLoraSpec, tinkerTrainerSpec } from './tinker-run-spec.ts';
 import type {
   DifficultyFilterSpec,
   EnvironmentSpec,
@@ -101,7 +102,7 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
             warmupSteps: sft.warmup_steps ?? Math.min(sftWarmupSteps, sft.steps),
             minRatio: sft.min_lr_ratio,
           },
-    trainer: trainerSpec(trainer),
+    trainer: trainer.kind === 'tinker' ? tinkerTrainerSpec(config) : trainerSpec(trainer.kind, trainer),
     inference: inferenceSpec(config),
     store: { uri: storeUri(config.store) },
   };
@@ -121,8 +122,8 @@ function moduleSpec({
   return { kind: 'module', import: { path, sha256: null }, options };
 }
 
-function trainerSpec(trainer: RatchetConfig['trainer']): RunSpec['trainer'] {
-  const { kind, threads, provider, gpu_ids: gpuIds } = trainer;
+function trainerSpec(kind: 'onnx' | 'module', trainer: RatchetConfig['trainer']): RunSpec['trainer'] {
+  const { threads, provider, gpu_ids: gpuIds } = trainer;
   return kind === 'module' ? moduleSpec(trainer) : { kind, threads, provider, ...(gpuIds ? { gpuIds } : {}) };
 }
 
@@ -130,6 +131,7 @@ function inferenceSpec(config: RatchetConfig): RunSpec['inference'] {
   const { inference } = config;
   const { kind, url = null, endpoint_id, endpoints_path = accessDefaults.endpointsPath } = inference;
   if (kind === 'module') return moduleSpec(inference);
+  if (kind === 'tinker') return tinkerInferenceSpec(config);
   const pool = {
     url,
     endpoints: endpoint_id === undefined ? null : { path: endpoints_path, id: endpoint_id },
@@ -235,7 +237,9 @@ function advantageSpec({ trainer: { advantage } }: RatchetConfig): RunSpec['adva
 }
 
 /** Naming an alpha asks for LoRA, as in Hosted Training, which trains nothing else. */
-function loraSpec({ lora, lora_alpha }: RatchetConfig): RunSpec['lora'] {
+function loraSpec(config: RatchetConfig): RunSpec['lora'] {
+  const { lora, lora_alpha } = config;
+  if (config.trainer.kind === 'tinker') return tinkerLoraSpec(config);
   if (lora?.enabled === false || (lora === undefined && lora_alpha === undefined)) return null;
   return {
     r: lora?.r ?? defaultLoraRank,

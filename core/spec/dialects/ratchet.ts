@@ -316,7 +316,7 @@ export const RatchetConfig = z.strictObject({
     .optional(),
   trainer: z
     .strictObject({
-      kind: choice('onnx', 'module').default('onnx'),
+      kind: choice('onnx', 'tinker', 'module').default('onnx'),
       /** Of kind "module": a file whose default export makes the trainer, and what it is called with. */
       import: codeFile().optional(),
       options: z.record(z.string(), z.json()).default({}),
@@ -344,12 +344,20 @@ export const RatchetConfig = z.strictObject({
       min_lr_ratio: fraction().default(0),
       ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
       gpu_ids: gpuNumbers().optional(),
+      /** Of kind "tinker": the server, which samples as well. */
+      url: baseUrl().optional(),
+      api_key_var: variableName().optional(),
+      server: choice('tinker', 'skyrl').optional(),
+      base_model: text().optional(),
+      loss_reduction: choice('sum', 'sequence_mean').optional(),
+      /** Seconds; the hosted service takes an hour to ten years. */
+      checkpoint_ttl: whole(1).optional(),
       ...later('trainer'),
     })
     .prefault({}),
   inference: z
     .strictObject({
-      kind: choice('embedded', 'openai', 'vllm', 'module').default('embedded'),
+      kind: choice('embedded', 'openai', 'vllm', 'tinker', 'module').default('embedded'),
       import: codeFile().optional(),
       options: z.record(z.string(), z.json()).default({}),
       /** One server, or several that share the rollouts. */
