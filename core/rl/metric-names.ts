@@ -11,7 +11,7 @@ export interface MetricDefinition {
   /** As it is written, with `<env>` for an environment's name, `<function>` for a reward function's, `<outcome>` for a failure, `<k>` for a number. */
   readonly name: string;
   /** 1 stands for a plain number: a ratio, a count, a reward. */
-  readonly unit: 'reward' | 'share' | 'tokens' | 'rollouts' | 'groups' | 'steps' | 'seconds' | 'nats' | '1';
+  readonly unit: 'reward' | 'share' | 'tokens' | 'rollouts' | 'groups' | 'servers' | 'steps' | 'seconds' | 'nats' | '1';
   readonly meaning: string;
   /** What it is measured on. */
   readonly source: MetricSource;
