@@ -160,13 +160,13 @@ type SaidServers =
   | { readonly kind: 'tinker'; readonly url: string }
   | (Pick<PoolSpec, 'kind' | 'url'> & Partial<Pick<PoolSpec, 'endpoints'>>);
 
-/** The servers that a run file names, for people; null where it names none. */
+/** The servers that a run file asks for, for people; null where those are Ratchet's own. */
 export function namedServers(inference: SaidServers): string | null {
   if (inference.kind === 'module') return null;
   if (inference.kind === 'tinker') return `the Tinker server at ${inference.url}`;
   const { url, endpoints } = inference;
   if (endpoints) return `the servers of "${endpoints.id}" in ${endpoints.path}`;
-  if (url === null) return null;
+  if (url === null) return inference.kind === 'vllm' ? 'the vLLM that is started with it' : null;
   const urls = [url].flat();
   return urls.length === 1 ? `the server at ${urls[0]}` : `${urls.length} servers: ${urls.join(', ')}`;
 }

@@ -195,7 +195,10 @@ describe('the style of the house', () => {
 
   test('file names are kebab-case', () => {
     const names = sources.filter(
-      (file) => !/^[a-z0-9-]+(\.(test|e2e\.test|faults\.test|contract|d))?\.(ts|mts|mjs)$/.test(path.basename(file)),
+      (file) =>
+        !/^[a-z0-9-]+(\.(test|e2e\.test|faults\.test|engines\.test|contract|d))?\.(ts|mts|mjs)$/.test(
+          path.basename(file),
+        ),
     );
     assert.deepEqual(names, []);
   });

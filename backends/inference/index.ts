@@ -109,7 +109,7 @@ function openPool(
   openServer?: PoolOptions['openServer'],
 ): ServerPool {
   const { endpoints, provider, maxConcurrent, timeoutS } = spec;
-  const more = openServer ? { openServer } : {};
+  const more = openServer ? { openServer, remedy: vllmRemedy } : {};
   const options = { provider, maxConcurrent, timeoutMs: timeoutS * 1000, say, ...more };
   if (spec.url === null && endpoints === null && defaultUrl === '') throw noVllm;
   if (endpoints === null) return new ServerPool(serversOf(spec, defaultUrl), options);
@@ -117,6 +117,8 @@ function openPool(
   watchEndpoints(endpoints, (servers) => pool.setServers(servers), say);
   return pool;
 }
+
+const vllmRemedy = 'Is vLLM running there, and past its start? Without [inference] url Ratchet starts one.';
 
 const noVllm = new RatchetError(
   'ConfigInvalid',

@@ -1,3 +1,4 @@
+import { serverMetrics } from './server-metrics.ts';
 import { evaluationMetrics } from './evaluation-metric-names.ts';
 import { filterMetricDefinitions } from './filters.ts';
 import { failedOutcomes } from './rollout.ts';
@@ -10,7 +11,7 @@ export interface MetricDefinition {
   /** As it is written, with `<env>` for an environment's name, `<function>` for a reward function's, `<outcome>` for a failure, `<k>` for a number. */
   readonly name: string;
   /** 1 stands for a plain number: a ratio, a count, a reward. */
-  readonly unit: 'reward' | 'share' | 'tokens' | 'rollouts' | 'groups' | 'steps' | 'seconds' | 'nats' | '1';
+  readonly unit: 'reward' | 'share' | 'tokens' | 'rollouts' | 'groups' | 'servers' | 'steps' | 'seconds' | 'nats' | '1';
   readonly meaning: string;
   /** What it is measured on. */
   readonly source: MetricSource;
@@ -319,26 +320,7 @@ export const metricSections: readonly {
       },
     ],
   },
-  {
-    title: 'Inference servers',
-    text: 'Of the broadcast before the step: each server is asked for the logprobs of the canary, a few tokens that the trainer scored.',
-    metrics: [
-      {
-        name: 'inference/canary_difference',
-        unit: 'nats',
-        meaning: 'how far the worst server’s logprobs lie from the trainer’s, mean of |Δ|',
-        source: 'servers',
-        when: 'from the first canary on',
-      },
-      {
-        name: 'inference/servers_aside',
-        unit: '1',
-        meaning: 'servers that were off by more than the threshold, and are asked for nothing of that version',
-        source: 'servers',
-        when: 'from the first canary on',
-      },
-    ],
-  },
+  serverMetrics,
   {
     title: 'Time',
     text: 'At `max_async_level = 1` generation and scoring run beside the step before, so the parts add up to more than the step.',

@@ -135,6 +135,23 @@ test('full weights are exchanged between two tokens, and a restarted server is n
   assert.equal(count(second, 'POST /collective_rpc'), 1);
 });
 
+test('prime-rl’s server is given full weights by its own route; one that is another process than before is given them again', async (t) => {
+  const versions = await makeVersions(t);
+  const more = { isDevelopment: false, isPrimeRl: true };
+  const first = await standIn(t, versions, more);
+  const vllm = openVllm(t, [first.url], { loraRank: null });
+  const policy = await versions.whole(1);
+  await vllm.bringTo(policy);
+  const weights = first.asked.filter((one) => /pause|resume|POST \/update/.test(one));
+  assert.deepEqual(weights, ['POST /pause', 'POST /update_weights', 'POST /resume']);
+  const before = await vllm.sample({ ...prompt, policy });
+  await first.close();
+  const second = await standIn(t, versions, { ...more, port: first.port });
+  await new Promise((resolve) => setTimeout(resolve, 2_100)); // longer than an answer is taken to vouch for
+  assert.deepEqual(await vllm.sample({ ...prompt, policy }), before);
+  assert.equal(count(second, 'POST /update_weights'), 1);
+});
+
 test('a turn of an older version goes on with the newer weights and says so; it never turns them back', async (t) => {
   const versions = await makeVersions(t);
   const server = await standIn(t, versions);

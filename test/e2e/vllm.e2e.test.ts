@@ -12,12 +12,14 @@ import { choosePort } from '../../workers/ports.ts';
 import { localRoles } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import { vllmRole } from '../../workers/vllm-role.ts';
+import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
+import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
 import { writeStandInPython } from '../stand-ins/vllm/python.ts';
 
 /** Runs whose vLLM is started from their config, and killed: the stand-in has its routes, its arithmetic and its failures. */
 
-const config = (python: string, more: string): string => `
+const config = (servers: string, more: string): string => `
 model = "preset:reverse-text-vllm-0.2m"
 max_steps = 5
 batch_size = 32
@@ -40,7 +42,7 @@ interval = 5
 keep_last = 1
 [inference]
 kind = "vllm"
-program = "${python}"
+${servers}
 [inference.vllm]
 dtype = "float32"
 max_model_len = 64
@@ -53,9 +55,9 @@ const said: string[] = [];
 
 before(async () => {
   folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-vllm-'));
-  const python = writeStandInPython(folder);
-  await writeFile(path.join(folder, 'full.toml'), config(python, ''));
-  await writeFile(path.join(folder, 'adapters.toml'), config(python, '[lora]\nr = 4\n'));
+  const program = `program = "${writeStandInPython(folder)}"`;
+  await writeFile(path.join(folder, 'full.toml'), config(program, ''));
+  await writeFile(path.join(folder, 'adapters.toml'), config(program, '[lora]\nr = 4\n'));
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
   // One server for both: it takes adapters, and the base of those whole.
@@ -117,3 +119,28 @@ for (const [file, what] of [
     assert(canaries.length > 0 && canaries.every((difference) => difference < 1e-5), canaries.join());
   });
 }
+
+test('of two servers one samples from other weights than are trained: it is put aside, and the other one goes on', async (t) => {
+  const model = path.join(folder, '.ratchet/models/reverse-text-vllm-0.2m-0');
+  const open = () => startVllmStandIn({ model, servedName: 'base', isDevelopment: true });
+  const [well, sick] = [await open(), await open()];
+  t.after(() => Promise.all([well.close(), sick.close()]));
+  await writeFile(path.join(folder, 'two.toml'), config(`url = ["${well.url}", "${sick.url}"]`, ''));
+  const handle = await start('two', 'two.toml');
+  await untilStep('two', 1);
+  sick.faults.keepsWeights = true;
+  await untilStep('two', 3);
+  const { progress } = await handle.query<RunStatus>('status');
+  assert.deepEqual(progress.serversAside, [sick.url]);
+  const asked = sick.asked.length;
+  const ended = await handle.result();
+  assert.deepEqual([ended.step, ended.ledger.isSound], [5, true]);
+  const scored = sick.asked.slice(asked).filter((route) => route === 'POST /v1/completions');
+  assert(scored.length <= 8, `${scored.length}: it is asked for canaries, and for no rollouts`);
+  const events = await handle.query<RunEvent[]>('events');
+  assert(
+    events.some(({ text }) => text.startsWith(`canary: ${sick.url} is put aside`)),
+    JSON.stringify(events),
+  );
+  assert(rowsOf('two').some((row) => row['inference/servers_aside'] === 1));
+});

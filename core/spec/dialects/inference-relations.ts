@@ -2,18 +2,15 @@ import { secretHeadersIn } from '../model-access.ts';
 import { rotate } from '../report-secrets.ts';
 import { needsFullWeights, vllmArgumentsKept } from '../vllm-spec.ts';
 import type { RatchetConfig } from './ratchet.ts';
+import { loraSpec } from './ratchet-run-spec.ts';
+import { weightsTaken } from './vllm-run-spec.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
 
 /** What [inference] says of its servers, taken together. */
-export function inferenceRelations({ inference, lora, sft, model }: RatchetConfig): RelationProblem[] {
-  return [
-    ...placeRelations(inference),
-    ...headerRelations(inference),
-    ...vllmRelations(
-      inference,
-      needsFullWeights({ loraRank: lora?.r ?? null, servesBase: sft === undefined && !model.startsWith('preset:') }),
-    ),
-  ];
+export function inferenceRelations(config: RatchetConfig): RelationProblem[] {
+  const { inference } = config;
+  const takesFullWeights = needsFullWeights(weightsTaken(config, loraSpec(config)));
+  return [...placeRelations(inference), ...headerRelations(inference), ...vllmRelations(inference, takesFullWeights)];
 }
 
 type Written = RatchetConfig['inference'];

@@ -145,7 +145,7 @@ function inferenceSpec(config: RatchetConfig): RunSpec['inference'] {
     provider: inference.provider,
     ...(inference.canary_threshold === undefined ? {} : { canaryThreshold: inference.canary_threshold }),
   };
-  return kind === 'vllm' ? { kind, ...pool, vllm: vllmSpec(config) } : { kind, ...pool };
+  return kind === 'vllm' ? { kind, ...pool, vllm: vllmSpec(config, loraSpec(config)) } : { kind, ...pool };
 }
 
 /** The step that the config asks to go on from: −1 = the latest, null = it does not say. */
@@ -239,7 +239,7 @@ function advantageSpec({ trainer: { advantage } }: RatchetConfig): RunSpec['adva
 }
 
 /** Naming an alpha asks for LoRA, as in Hosted Training, which trains nothing else. */
-function loraSpec(config: RatchetConfig): RunSpec['lora'] {
+export function loraSpec(config: RatchetConfig): RunSpec['lora'] {
   const { lora, lora_alpha } = config;
   if (config.trainer.kind === 'tinker') return tinkerLoraSpec(config);
   if (lora?.enabled === false || (lora === undefined && lora_alpha === undefined)) return null;

@@ -17,6 +17,8 @@ export interface StandInOptions {
   readonly takesAdapters?: boolean;
   /** VLLM_SERVER_DEV_MODE=1 */
   readonly isDevelopment?: boolean;
+  /** With prime-rl's routes for full weights, in place of vLLM's. */
+  readonly isPrimeRl?: boolean;
   /** Asked for below /v1, and nowhere else. */
   readonly apiKey?: string | undefined;
 }
@@ -119,6 +121,16 @@ const ofDevelopment: Readonly<Record<string, Route>> = {
   },
 };
 
+const ofPrimeRl: Readonly<Record<string, Route>> = {
+  'GET /liveness': () => ({ status: 'ok' }),
+  'POST /pause': ({ engine }) => engine.pause(),
+  'POST /resume': ({ engine }) => engine.resume(),
+  'POST /update_weights': async ({ engine }, { weight_dir: folder }) => {
+    await engine.callWorkers({ method: 'reload_weights', kwargs: { weights_path: folder } });
+    return { status: 'ok' };
+  },
+};
+
 async function answer(context: Context, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const { options } = context;
   const route = request.url!.split('?', 1)[0]!;
@@ -126,6 +138,7 @@ async function answer(context: Context, request: IncomingMessage, response: Serv
     ...always,
     ...(options.takesAdapters ? ofAdapters : {}),
     ...(options.isDevelopment ? ofDevelopment : {}),
+    ...(options.isPrimeRl ? ofPrimeRl : {}),
   };
   try {
     if (route.startsWith('/v1/') && options.apiKey && request.headers.authorization !== `Bearer ${options.apiKey}`) {
