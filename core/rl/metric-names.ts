@@ -305,12 +305,7 @@ export const metricSections: readonly {
         meaning: 'coefficient of that divergence in the loss; 0 = measured only',
         source: 'trainer',
       },
-      {
-        name: 'token_count',
-        unit: 'tokens',
-        meaning: 'tokens that counted, as the trainer counted them',
-        source: 'trainer',
-      },
+      { name: 'token_count', unit: 'tokens', meaning: 'tokens that the trainer counted', source: 'trainer' },
       {
         name: 'sft/loss',
         unit: 'nats',
