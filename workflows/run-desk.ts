@@ -9,13 +9,7 @@ import {
 import { eventsKept, longPauseMs } from '../core/limits.ts';
 import { memoKeys, versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
-import {
-  describeSettings,
-  overridesThatStay,
-  refuseSettings,
-  withSettings,
-  type SettingsContext,
-} from '../core/rl/live-settings.ts';
+import { describeSettings, refuseSettings, withSettings, type SettingsContext } from '../core/rl/live-settings.ts';
 import {
   type AskedOfRun,
   nothingAsked,
@@ -45,6 +39,7 @@ import {
   type RunStatus,
 } from './messages.ts';
 import { refusal } from './refusal.ts';
+import { staying } from './run-states.ts';
 import { attributes } from './search-attributes.ts';
 import { ProgressOfSteps } from './step-progress.ts';
 
@@ -443,11 +438,6 @@ export class RunDesk {
       prompts: this.prompts(),
     };
   }
-}
-
-/** What was set and stays when the run is trained again, to be compared. */
-function staying(overrides: Overrides): string {
-  return JSON.stringify(overridesThatStay(overrides));
 }
 
 function now(): string {
