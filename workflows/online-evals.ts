@@ -5,7 +5,6 @@ import {
   ChildWorkflowCancellationType,
   ChildWorkflowFailure,
   condition,
-  getExternalWorkflowHandle,
   ParentClosePolicy,
   setHandler,
   startChild,
@@ -22,6 +21,7 @@ import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
 import type { EvaluationSummary } from '../activities/index.ts';
 import { opening, orchestratorFor } from './activity-options.ts';
 import { awaitedLater } from './beside.ts';
+import { Children } from './children.ts';
 import type { evaluate } from './evaluate.ts';
 import { evalLine, evalValues } from './lines.ts';
 import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from './messages.ts';
@@ -72,6 +72,7 @@ export class OnlineEvals {
   readonly #pending = new Map<string, PendingEvaluation>();
   /** By workflow id. */
   readonly #notices = new Map<string, EvaluationNotice>();
+  readonly #begun = new Children();
   readonly #done: EvaluationSummary[];
   readonly #when: EvalSpec['when'];
   #work: Promise<void>[] = [];
@@ -151,8 +152,7 @@ export class OnlineEvals {
       this.#left.add(key);
     }
     const workflows = left.flatMap(([, pending]) => this.#workflowsOf(pending));
-    // One that has ended, or was not begun, needs no word.
-    await Promise.allSettled(workflows.map((id) => getExternalWorkflowHandle(id).cancel()));
+    await this.#begun.cancel(workflows);
   }
 
   #workflowsOf({ environment, policy }: PendingEvaluation): string[] {
@@ -273,7 +273,7 @@ export class OnlineEvals {
     const notify = { workflowId: workflowInfo().workflowId };
     const { workflowId, input } = onlineEvaluation({ run, spec, ...version }, entry, variant, notify);
     for (;;) {
-      const child = await this.#startChild(workflowId, input);
+      const child = await this.#begun.begin(workflowId, this.#startChild(workflowId, input));
       const isNoticed = (): boolean => this.#notices.has(workflowId);
       const ended = child?.result ?? condition(isNoticed, evaluationLookAgainMs).then(() => null);
       const result = await Promise.race([ended, condition(isNoticed).then(() => null)]);

@@ -4,7 +4,6 @@ import {
   ChildWorkflowCancellationType,
   condition,
   ContinueAsNew,
-  getExternalWorkflowHandle,
   isCancellation,
   ParentClosePolicy,
   setHandler,
@@ -35,6 +34,7 @@ import {
   unansweredLine,
   verdictLine,
 } from './branch-lines.ts';
+import { Children } from './children.ts';
 import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from './messages.ts';
 import type { optimizePrompt } from './optimize-prompt.ts';
 import type { Publishing } from './publishing.ts';
@@ -67,6 +67,7 @@ export class PromptBranches {
   readonly #notices = new Map<string, PromptSearchNotice>();
   /** By key and workflow id: the children that were begun. */
   readonly #children = new Map<string, string>();
+  readonly #begun = new Children();
   #inUse: Prompts;
   #offered: Prompts;
   #isOver = false;
@@ -146,8 +147,7 @@ export class PromptBranches {
     this.#pending.clear();
     const children = [...this.#children.values()];
     this.#children.clear();
-    // One that has ended needs no word.
-    await Promise.allSettled(children.map((id) => getExternalWorkflowHandle(id).cancel()));
+    await this.#begun.cancel(children);
   }
 
   #tellOfLeaving(why: LeftBecause): void {
@@ -287,7 +287,7 @@ export class PromptBranches {
     const { workflowId, input } = promptBranch({ run, spec, policy, prompts: this.#inUse }, branch.environment, notify);
     this.#children.set(keyOf(branch), workflowId);
     for (;;) {
-      const child = await startBranch(workflowId, input);
+      const child = await this.#begun.begin(workflowId, startBranch(workflowId, input));
       const isNoticed = (): boolean => this.#notices.has(workflowId) || this.#isLeft(branch);
       const ended = child?.result ?? condition(isNoticed, evaluationLookAgainMs).then(() => null);
       const result = await Promise.race([ended, condition(isNoticed).then(() => null)]);

@@ -2,13 +2,7 @@ import { condition, setCurrentDetails, setHandler, upsertMemo, workflowInfo } fr
 import { eventsKept, longPauseMs } from '../core/limits.ts';
 import { memoKeys, versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
-import {
-  describeSettings,
-  overridesThatStay,
-  refuseSettings,
-  withSettings,
-  type SettingsContext,
-} from '../core/rl/live-settings.ts';
+import { describeSettings, refuseSettings, withSettings, type SettingsContext } from '../core/rl/live-settings.ts';
 import {
   type AskedOfRun,
   nothingAsked,
@@ -39,6 +33,7 @@ import {
 } from './messages.ts';
 import { refusal } from './refusal.ts';
 import { publishStep } from './search-attributes.ts';
+import { staying } from './run-states.ts';
 import { ProgressOfSteps } from './step-progress.ts';
 
 /** What the desk carries over continue-as-new. */
@@ -429,11 +424,6 @@ export class RunDesk {
       prompts: this.prompts(),
     };
   }
-}
-
-/** What was set and stays when the run is trained again, to be compared. */
-function staying(overrides: Overrides): string {
-  return JSON.stringify(overridesThatStay(overrides));
 }
 
 function now(): string {

@@ -1,4 +1,5 @@
 import { initialCurriculum } from '../core/rl/curriculum.ts';
+import { overridesThatStay } from '../core/rl/live-settings.ts';
 import { nextBeta } from '../core/rl/kl-controller.ts';
 import type { Overrides, PolicyVersion, RunHandle, RunState } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
@@ -69,4 +70,9 @@ export function stateAfter(
     pendingEvals,
     ...branches,
   };
+}
+
+/** What was set and stays when the run is trained again, to be compared. */
+export function staying(overrides: Overrides): string {
+  return JSON.stringify(overridesThatStay(overrides));
 }
