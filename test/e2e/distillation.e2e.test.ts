@@ -1,6 +1,6 @@
-/** Runs that learn from a teacher: from its log probabilities (opd), or from what it says (sft). */
+/** Runs that learn from a teacher: from its log probabilities (opd), or from what it says (sft); and one on an engine of one's own. */
 import assert from 'node:assert/strict';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -14,7 +14,7 @@ import { EngineTrainer, type PolicyServer, saveModelFolder, startPolicyServer } 
 import { choosePort } from '../../workers/ports.ts';
 import { statusQuery } from '../../workflows/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
-import { openSmallProject, type SmallProject } from './small-run.ts';
+import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 
 const optimizer = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
 let project: SmallProject;
@@ -169,4 +169,19 @@ min_reward = 0.3`;
   const end = 1; // of the preset's vocabulary
   assert.equal(turns[0]!.tokenIds.at(-1), end, 'a turn ends as the policy’s own do');
   assert.ok(turns[0]!.tokenIds.length === turns[0]!.text.length + 1 && reward !== null);
+});
+
+test('the engine of docs/adapters.md, a table that a page of TypeScript trains and samples, learns to write words backwards', async () => {
+  const own = path.join(repositoryFolder, 'configs/own-engine');
+  const text = await readFile(path.join(own, 'my-engine.toml'), 'utf8');
+  const here = text.replace('max_steps = 40', 'max_steps = 12').replaceAll('"./my-', `"${own}/my-`);
+  await writeFile(path.join(project.folder, 'my-engine.toml'), here);
+  const handle = await project.client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: 'my-engine',
+    taskQueue: 'ratchet',
+    args: ['my-engine.toml'],
+  });
+  assert.equal((await handle.result()).step, 12);
+  const rewards = await metric('my-engine', 12, 'train/reward');
+  assert.ok(rewards.at(-1)! > rewards[0]! + 0.3, rewards.map((reward) => reward.toFixed(2)).join(' '));
 });
