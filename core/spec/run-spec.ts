@@ -3,7 +3,7 @@ import { evalMoments, regressionActions } from './eval-words.ts';
 import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
 import { PromptBranchSpec } from './prompt-branch-spec.ts';
-import { args, type JsonValue, SamplingSpec } from './sampling-spec.ts';
+import { args, SamplingSpec } from './sampling-spec.ts';
 import { EndpointsRef, TeacherSpec } from './teacher-spec.ts';
 import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 

@@ -164,7 +164,7 @@ min_reward = 0.3`;
 
   const store = storeOf('sft');
   const [key] = (await store.list('rollouts/step_2/')).filter((one) => one.endsWith('/scored.jsonl'));
-  const groups = decodeRows<ScoredGroup>((await store.read(key!))!, key!);
+  const groups = decodeRows<ScoredGroup>((await store.read(key!))!, 'scored.jsonl');
   const { turns, reward } = groups.flatMap(({ rollouts }) => rollouts)[0]!;
   const end = 1; // of the preset's vocabulary
   assert.equal(turns[0]!.tokenIds.at(-1), end, 'a turn ends as the policy’s own do');

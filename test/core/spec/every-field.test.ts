@@ -58,7 +58,12 @@ const pooled: Table = {
     },
   },
 };
+const hostedTeacher: typeof beside = {
+  teacher: { loss: 'sft', teacher: { model: 'big', client: { base_url: 'http://localhost:9' } } },
+};
 const besideIn: Readonly<Record<string, typeof beside>> = {
+  hosted: hostedTeacher,
+  'hosted-0.6.35': hostedTeacher,
   'prime-rl': {
     'orchestrator.eval': { orchestrator: { eval: { source: [{ env: { taskset: { id: 'owner/gsm8k' } } }] } } },
     'deployment.gpus_per_node': multiNode,
@@ -66,6 +71,9 @@ const besideIn: Readonly<Record<string, typeof beside>> = {
     'deployment.num_infer_nodes': multiNode,
     'deployment.num_infer_replicas': multiNode,
     'orchestrator.train.source[].curriculum.sampler.pools': pooled,
+    'orchestrator.use_sft_loss': {
+      orchestrator: { teacher_rollout_model: { name: 'big', base_url: 'http://localhost:9' } },
+    },
     'orchestrator.model.lora': { trainer: { model: { lora: {} } } },
   },
 };
