@@ -1,35 +1,92 @@
-import type { Inference } from '../backends/inference/index.ts';
+import type { Inference, ServerDrift } from '../backends/inference/index.ts';
+import { meanDifference } from '../backends/inference/index.ts';
 import { layout } from '../core/layout.ts';
+import { canaryThreshold } from '../core/rl/canary.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import { decodeJson } from '../backends/store/objects.ts';
+import type { ServedPolicy } from '../backends/inference/index.ts';
+import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { servedPolicy, specOf, storeOf } from './run-access.ts';
 import type { Canary } from './version-spool.ts';
 
-/** How far the servers' logprobs of the canary lie from the trainer's, at most; null where there was nothing to compare. */
+/** What a broadcast found. */
 export interface BroadcastResult {
+  /** How far the servers' logprobs of the canary lie from the trainer's: mean |Δ| at the worst of them; null where there was nothing to compare. */
   readonly canaryDifference: number | null;
+  /** What it may be; absent where nothing was compared. */
+  readonly threshold?: number;
+  /** Servers above it, which are asked for nothing of this version; absent when there are none. */
+  readonly aside?: readonly ServerDrift[];
+  /** All of them are. */
+  readonly isNoneLeft?: true;
+  /** Servers that agreed once they had been given the weights again; absent when there are none. */
+  readonly reloaded?: readonly ServerDrift[];
+  /** They sample from the version they were given last, and from no other. Absent: they hold several. */
+  readonly holdsOne?: boolean;
 }
 
+/** Nobody needs it kept: how a server answers says what it can. */
+const askedHoldS = 1;
+
 /**
- * Brings every inference server to a committed version, and asks it for the logprobs of a few tokens that the trainer
- * scored under the same weights. A desired state: twice is once.
+ * Brings every inference server to a committed version, and asks each for the logprobs of a few tokens that the trainer
+ * scored under the same weights. Which of them are off is noted beside the canary, where whoever asks for the version finds it. A
+ * desired state: twice is once.
  */
 export const createBroadcastWeights =
   (inference: (spec: RunSpec) => Inference) =>
   async (input: { readonly run: RunHandle; readonly policy: PolicyVersion }): Promise<BroadcastResult> =>
     withHeartbeat(async () => {
       const { run, policy } = input;
-      const servers = inference(await specOf(run));
-      const served = await servedPolicy(run, policy);
+      const spec = await specOf(run);
+      const servers = inference(spec);
+      const { avoid: _, ...served } = await servedPolicy(run, policy);
       await servers.bringTo(served);
+      // Whoever refuses the question is brought to a version when it is asked for another.
+      const held = await servers.hold?.(served, `${run.name}.broadcast`, askedHoldS).catch(() => undefined);
+      const kind = held === 'single' ? { holdsOne: true } : {};
       const key = layout.canary(run.lineage, policy.step, policy.replay);
       const bytes = await storeOf(run).read(key);
       const canary = bytes && decodeJson<Canary>(bytes, key);
-      if (!canary || canary.digest !== policy.digest || !servers.score) return { canaryDifference: null };
-      const { tokenIds, positions, logprobs } = canary;
-      const sampled = await servers.score({ policy: served, tokenIds, positions, expected: logprobs });
-      if (!sampled) return { canaryDifference: null };
-      return { canaryDifference: Math.max(...logprobs.map((logprob, i) => Math.abs(logprob - sampled[i]!))) };
+      if (!canary || canary.digest !== policy.digest) return { canaryDifference: null, ...kind };
+      const threshold = canaryThreshold(spec);
+      const drifts = await compare(servers, served, canary, threshold);
+      if (!drifts) return { canaryDifference: null, ...kind };
+      const result = verdict(drifts, threshold);
+      await noteAside(run, policy, result.aside ?? []);
+      return { ...result, ...kind };
     });
+
+async function compare(
+  servers: Inference,
+  policy: ServedPolicy,
+  { tokenIds, positions, logprobs: expected }: Canary,
+  threshold: number,
+): Promise<readonly ServerDrift[] | null> {
+  const request = { policy, tokenIds, positions, expected };
+  if (servers.compare) return servers.compare({ ...request, threshold });
+  const sampled = await servers.score?.(request);
+  return sampled ? [{ server: 'the server', difference: meanDifference(sampled, expected) }] : null;
+}
+
+function verdict(drifts: readonly ServerDrift[], threshold: number): BroadcastResult {
+  const isNear = ({ difference }: ServerDrift): boolean => difference <= threshold; // not so where it is no number
+  const aside = drifts.filter((drift) => !isNear(drift));
+  const reloaded = drifts.filter((drift) => isNear(drift) && drift.isReloaded);
+  return {
+    canaryDifference: Math.max(...drifts.map(({ difference }) => difference)),
+    threshold,
+    ...(aside.length === 0 ? {} : { aside }),
+    ...(aside.length < drifts.length ? {} : { isNoneLeft: true }),
+    ...(reloaded.length === 0 ? {} : { reloaded }),
+  };
+}
+
+/** A later broadcast of the same version may find them well again. */
+async function noteAside(run: RunHandle, policy: PolicyVersion, aside: readonly ServerDrift[]): Promise<void> {
+  const store = storeOf(run);
+  const key = layout.serversAside(run.lineage, policy.step, policy.replay);
+  if (aside.length > 0) await store.put(key, encodeJson(aside.map(({ server }) => server)));
+  else if (await store.read(key)) await store.removeAll(key);
+}

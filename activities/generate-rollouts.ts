@@ -273,20 +273,21 @@ async function openPlayers(
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
   return {
-    play(lease, place, together) {
+    async play(lease, place, together) {
       const { group, index } = place;
+      const systemPrompt = systemPrompts.get(lease.environment);
       const entry = entries.get(lease.environment)!;
       const own = entry.sampling ?? spec.sampling;
       // The prompt is rendered for the policy; how the teacher thinks is told the teacher.
       const { templateArguments } = own;
       const sampling = isTaught && spec.teacher ? { ...spec.teacher.sampling, templateArguments } : own;
-      return playRollout({
+      const rollout = await playRollout({
         environments,
         entry,
         dataset: 'dataset',
         place,
         together,
-        systemPrompt: systemPrompts.get(lease.environment),
+        systemPrompt,
         signal,
         openPolicy({ isDeterministic, isSingleTurn = false }) {
           sitting.work.begin(pieceOf(place));
@@ -311,6 +312,7 @@ async function openPlayers(
           );
         },
       });
+      return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },
   };
 }

@@ -2,7 +2,7 @@ import { createAskTeacher } from './ask-teacher.ts';
 import { auditRun } from './audit-run.ts';
 import { createBroadcastWeights } from './broadcast-weights.ts';
 import { createCommitStep } from './commit-step.ts';
-import type { EvaluateDependencies } from './evaluation/evaluated-policy.ts';
+import type { AskDependencies } from './asked-model.ts';
 import { createEvaluateChunk } from './evaluation/evaluate-chunk.ts';
 import { createOpenEvaluation } from './evaluation/open-evaluation.ts';
 import { createPlanEvaluations } from './evaluation/plan-evaluations.ts';
@@ -84,7 +84,7 @@ export const createOrchestratorActivities = (
 export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivities>;
 
 /** Queue `ratchet-rollout`: environments and rubrics. */
-export const createRolloutActivities = (dependencies: EvaluateDependencies) => ({
+export const createRolloutActivities = (dependencies: AskDependencies) => ({
   generateRollouts: createGenerateRollouts(dependencies),
   scoreRollouts: createScoreRollouts(dependencies),
   askTeacher: createAskTeacher(dependencies),

@@ -6,6 +6,7 @@ import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { environmentReward, stepMetrics } from '../core/rl/metrics.ts';
 import { poolMetrics } from '../core/rl/pools.ts';
 import { allFlags, filterMetrics } from '../core/rl/filters.ts';
+import { type PromptsOfBatch, promptsOfBatch } from '../core/rl/prompts-of-batch.ts';
 import { advantagesOf, packSamples, type SetAside } from '../core/rl/pack.ts';
 import type { AdvantageFunction, AdvantageKind } from '../core/rl/advantage.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
@@ -37,6 +38,8 @@ const trainedTokens = 'batch/trained_tokens';
 export interface PackedBatch {
   readonly batch: ObjectRef;
   readonly metrics: Readonly<Record<string, number>>;
+  /** As in {@link StepPlan}. */
+  readonly prompts?: PromptsOfBatch;
 }
 
 /**
@@ -92,9 +95,11 @@ export async function packBatch(input: {
   const digest = sha256(bytes);
   const stored = await store.put(layout.batch(run.lineage, step, digest), bytes);
   await storeBatchResults(run, step, digest, sources);
+  const prompts = promptsOfBatch(trained);
   const packed = await putJson(store, layout.packed(run.lineage, step, digest), {
     batch: { ...stored, count: batch.samples.length },
     metrics,
+    ...(prompts ? { prompts } : {}),
   } satisfies PackedBatch);
   const headline = [
     'train/agg/all/metrics/exact_match',
@@ -192,7 +197,7 @@ export async function planStep(input: {
   await refuseBehind(run, step);
   const spec = await specOf(run);
   const store = storeOf(run);
-  const { batch, metrics } = await readJson<PackedBatch>(run, input.packed);
+  const { batch, metrics, prompts } = await readJson<PackedBatch>(run, input.packed);
   if (metrics[trainedTokens] === 0) {
     throw new RatchetError(
       'Unsupported',
@@ -209,6 +214,7 @@ export async function planStep(input: {
     from,
     batch,
     packed: input.packed,
+    ...(prompts ? { prompts } : {}),
     ...(input.taught ? { taught: { logprobs: input.taught.logprobs, teacher: input.taught.teacher } } : {}),
     learningRate: learningRateAt({ step, maxSteps, peak, schedule: spec.schedule }),
     temperature: spec.sampling.temperature,

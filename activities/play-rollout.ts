@@ -1,10 +1,10 @@
 import { rolloutAttemptsMax } from '../core/limits.ts';
 import { onAbort } from '../core/on-abort.ts';
 import { outcomeOfFailure } from '../core/rl/failures.ts';
-import { type FailedOutcome, isOutcome, isRewardedOutcome, type Rollout } from '../core/rl/rollout.ts';
+import { type FailedOutcome, isOutcome, isRewardedOutcome, type Rollout, type ToolSchema } from '../core/rl/rollout.ts';
 import type { EnvironmentEntry, Environments } from '../backends/environments/index.ts';
 import { failedRollout, tookLonger, tracebackOf } from '../backends/environments/score.ts';
-import type { Environment, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
+import type { Environment, Policy, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
 import { withSystemPrompt } from '../core/rl/system-prompt.ts';
 import { withinLimits } from './rollout-limits.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
@@ -22,6 +22,8 @@ export interface PlayOptions {
   readonly sampling?: RolloutPlace['sampling'];
   /** In place of the environment's own; '' = none. */
   readonly systemPrompt?: string | undefined;
+  /** By name: what the model is told of tools, in place of the environment's own descriptions. */
+  readonly toolDescriptions?: Readonly<Record<string, string>> | undefined;
   readonly openPolicy: (environment: Environment) => PlayedPolicy;
   readonly signal: AbortSignal;
 }
@@ -48,7 +50,7 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
     const where: RolloutPlace = { ...together, index: place.index, dataset, signal: until, ...asked };
     try {
       const example = withSystemPrompt(environment[dataset].at(place.exampleId), systemPrompt);
-      const playing = environment.rollout(example, policy, where);
+      const playing = environment.rollout(example, describingTools(policy, options.toolDescriptions), where);
       const record = checked(await unlessAborted(playing, until), environment);
       const { outcome } = record;
       if (isRewardedOutcome(outcome)) return { ...place, ...record, outcome };
@@ -72,6 +74,19 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
       late?.stop();
     }
   }
+}
+
+/** The same policy, told other descriptions of the tools that an environment offers it. */
+function describingTools(policy: Policy, descriptions: PlayOptions['toolDescriptions']): Policy {
+  if (descriptions === undefined) return policy;
+  const described = (tool: ToolSchema): ToolSchema => {
+    const description = descriptions[tool.function.name];
+    return description === undefined ? tool : { ...tool, function: { ...tool.function, description } };
+  };
+  return {
+    sample: (messages, options = {}) =>
+      policy.sample(messages, options.tools ? { ...options, tools: options.tools.map(described) } : options),
+  };
 }
 
 /** Raised after so many seconds, unless it is stopped. */

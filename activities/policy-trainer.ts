@@ -129,12 +129,9 @@ export class PolicyTrainer {
     folder: string,
     { optimizer, isWarmUp }: { readonly optimizer: Uint8Array | null; readonly isWarmUp: boolean },
   ): Promise<{ digest: string }> {
-    const { trainer: settings, lora, seed } = await specOf(run);
-    if (!isDeepStrictEqual(settings, this.#settings)) await this.close();
-    this.#trainer ??= await this.#open(run);
-    this.#settings = settings;
+    const { lora, seed } = await this.#opened(run);
     const opened = await this.#use(async (trainer) => {
-      const { digest } = await trainer.open(folder, { lora: isWarmUp ? null : lora, seed });
+      const { digest } = await trainer.open(folder, { lora: isWarmUp && !this.hasAdaptersOnly ? null : lora, seed });
       await trainer.restoreOptimizer(optimizer);
       return digest;
     });
@@ -143,6 +140,41 @@ export class PolicyTrainer {
     this.#step = null;
     this.#standsFor = null;
     return { digest: opened };
+  }
+
+  /**
+   * Has the trainer make the first version, and stores it below `prefix`; null where the model's own folder is that. `files` are the
+   * model's texts.
+   */
+  async makeBase(
+    run: RunHandle,
+    prefix: string,
+    files: () => Promise<Readonly<Record<string, string>>>,
+  ): Promise<{ readonly digest: string; readonly file: ObjectRef } | null> {
+    const { lora, seed } = await this.#opened(run);
+    if (this.#trainer?.makeBase === undefined) return null;
+    const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
+    try {
+      const texts = await files();
+      const { digest } = await this.#use((trainer) => trainer.makeBase!(temporary, { lora, seed, files: texts }));
+      return { digest, file: await storeFolder(run, temporary, prefix) };
+    } finally {
+      await rm(temporary, { recursive: true, force: true });
+    }
+  }
+
+  /** Whether adapters are all that its trainer has, in the warm-up as well. */
+  get hasAdaptersOnly(): boolean {
+    return this.#trainer?.makeBase !== undefined;
+  }
+
+  /** With a trainer of the kind that the run wants. */
+  async #opened(run: RunHandle): Promise<RunSpec> {
+    const spec = await specOf(run);
+    if (!isDeepStrictEqual(spec.trainer, this.#settings)) await this.close();
+    this.#trainer ??= await this.#open(run);
+    this.#settings = spec.trainer;
+    return spec;
   }
 
   /** The version is unknown until `digest()` says it. */

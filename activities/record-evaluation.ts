@@ -1,5 +1,5 @@
 import type { EvaluationResult } from '../core/eval/evaluation.ts';
-import { measuredRow } from '../core/eval/measured-row.ts';
+import { measuredRow, promptOf } from '../core/eval/measured-row.ts';
 import type { Regression } from '../core/eval/regression.ts';
 import { lineageOf } from '../core/layout.ts';
 import { measuredMetrics } from '../core/rl/metrics.ts';
@@ -16,6 +16,8 @@ export interface EvaluationSummary {
   readonly environment: string;
   readonly step: number;
   readonly rollouts: number;
+  /** The system prompt that a branch found, and whether there is a version before to compare with under it; absent: the environment's own. */
+  readonly prompt?: { readonly sha256: string; readonly isHeldAgainst: boolean };
   /** Sampled as [eval.sampling] or [sampling] says, and greedily. A reward is null where every rollout failed. */
   readonly sampled: { readonly reward: number | null; readonly exact: number | null };
   readonly greedy: { readonly reward: number | null; readonly exact: number | null };
@@ -44,7 +46,7 @@ export interface RecordInput {
 
 export interface RecordedEvaluation {
   readonly summary: EvaluationSummary;
-  /** Beside the best version before it; null where there is none to compare with. */
+  /** Beside the best version before it under the same prompt; null where there is none to compare with. */
   readonly regression: Regression | null;
 }
 
@@ -67,7 +69,9 @@ async function recordRow({ run, policy, sampled, greedy }: RecordInput): Promise
   const rows = await rowsOf(sampled.place);
   const regression = await regressionOf(run, policy, sampled);
   const own = measuredMetrics(rows.map(measuredRow));
-  const summary = summaryOf(policy, sampled, greedy);
+  const prompt = rows[0] && promptOf(rows[0]);
+  const under = prompt === undefined ? {} : { prompt: { sha256: prompt, isHeldAgainst: regression !== null } };
+  const summary = { ...summaryOf(policy, sampled, greedy), ...under };
   const numbers: Record<string, number | null> = {
     policy_version: policy.step,
     ...own,

@@ -165,8 +165,11 @@ async function commitBefore(
 }
 
 export async function servedPolicy(run: RunHandle, version: PolicyVersion): Promise<ServedPolicy> {
-  const folder = await weightsFolder(storeOf(run), version.weights);
-  return { name: policyName(run.name, run.lineage, version.step, version.replay), version, folder };
+  const store = storeOf(run);
+  const key = layout.serversAside(run.lineage, version.step, version.replay);
+  const [folder, aside] = await Promise.all([weightsFolder(store, version.weights), store.read(key)]);
+  const avoid = aside ? { avoid: decodeJson<string[]>(aside, key) } : {};
+  return { name: policyName(run.name, run.lineage, version.step, version.replay), version, folder, ...avoid };
 }
 
 /** Parsed objects by content. Bounded: a few steps' worth of rollouts. */

@@ -72,12 +72,13 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
         const toolCalls = tools === undefined ? [] : readToolCalls(text);
+        const { servedStep = served.version.step, ...sampled } = sample;
         const turn: Turn = {
           promptTokenIds,
-          ...sample,
+          ...sampled,
           text,
           ...(toolCalls.length === 0 ? {} : { toolCalls }),
-          policyStep: served.version.step,
+          policyStep: servedStep,
         };
         turns[position] = turn;
         prompts.said(prompt, turn.tokenIds);

@@ -10,7 +10,16 @@ import { drawByWeight } from '../core/rl/curriculum.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import { type ChatTokenizer, openModel, saveModelFolder, withChatTemplate } from '../engine/index.ts';
+import {
+  type ChatTokenizer,
+  openModel,
+  presetFiles,
+  readTextFiles,
+  saveModelFolder,
+  type TextFiles,
+  withChatTemplate,
+  withTemplateFile,
+} from '../engine/index.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { demonstrationRows } from './demonstration-rows.ts';
@@ -61,7 +70,7 @@ export const createWarmUp = (
       const stored = await storeOf(run).read(key);
       if (stored) return decodeJson<WarmUpState>(stored, key);
 
-      const made = from === null ? await makeBase(run, spec, isLast) : await trainSegment(from, step);
+      const made = from === null ? await makeBase(trainer, run, spec, isLast) : await trainSegment(from, step);
       await mayGoOn();
       await storeOf(run).put(key, encodeJson(made));
       return made;
@@ -103,7 +112,7 @@ export const createWarmUp = (
           ? null
           : await storeOf(run).put(`${layout.warmUp(end)}optimizer.state`, await trainer.saveOptimizer());
         // What follows trains adapters, which is another trainer: it opens v0 as after a crash.
-        if (isLast && spec.lora) await trainer.close();
+        if (isLast && spec.lora && !trainer.hasAdaptersOnly) await trainer.close();
         return {
           step: end,
           policy: { step: 0, digest, weights, file },
@@ -115,7 +124,15 @@ export const createWarmUp = (
   };
 };
 
-async function makeBase(run: RunHandle, spec: RunSpec, isLast: boolean): Promise<WarmUpState> {
+async function makeBase(
+  trainer: TrainDependencies['trainer'],
+  run: RunHandle,
+  spec: RunSpec,
+  isLast: boolean,
+): Promise<WarmUpState> {
+  const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(0);
+  const elsewhere = await trainer.makeBase(run, weights, () => textsOf(run, spec));
+  if (elsewhere) return { step: 0, policy: { step: 0, weights, ...elsewhere }, optimizer: null, loss: null };
   const opened = await openModel(spec.model, { seed: spec.seed });
   const template = await storedTemplate(run, spec);
   // With the weights, every later version has it: whoever serves or fetches one renders as it was trained.
@@ -125,7 +142,6 @@ async function makeBase(run: RunHandle, spec: RunSpec, isLast: boolean): Promise
     const { templateArguments } = spec.sampling;
     await checkData(run, spec.sft.data, { tokenizer, positionsMax: config.positionsMax, templateArguments });
   }
-  const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(0);
   const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
   try {
     await saveModelFolder(model, temporary);
@@ -135,6 +151,14 @@ async function makeBase(run: RunHandle, spec: RunSpec, isLast: boolean): Promise
   } finally {
     await rm(temporary, { recursive: true, force: true });
   }
+}
+
+/** The texts of a model whose weights are elsewhere: tokenizer, configs, the run's own chat template. */
+async function textsOf(run: RunHandle, spec: RunSpec): Promise<TextFiles> {
+  const { model } = spec;
+  const files = model.startsWith('preset:') ? presetFiles(model) : await readTextFiles(model);
+  const template = await storedTemplate(run, spec);
+  return template === null ? files : withTemplateFile(files, template);
 }
 
 function sftRate(spec: RunSpec, step: number): number {

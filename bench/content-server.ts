@@ -17,6 +17,8 @@ export interface ContentServerOptions {
   readonly delayMs?: number;
   /** A status to refuse a request with; undefined = answer it. */
   readonly refuse?: (asked: AskedOf) => number | undefined;
+  /** US dollars for a million tokens, as Prime Inference lists them; missing = its list says none. */
+  readonly pricing?: { readonly input_usd_per_mtok: number | string; readonly output_usd_per_mtok: number | string };
   /** The key it wants; none where missing. */
   readonly key?: string;
 }
@@ -41,7 +43,7 @@ export interface ContentServer {
 }
 
 export async function startContentServer(options: ContentServerOptions = {}): Promise<ContentServer> {
-  const { answer = reversed(options.rightShare ?? 0.6), varies, delayMs = 0, refuse, key } = options;
+  const { answer = reversed(options.rightShare ?? 0.6), varies, delayMs = 0, refuse, key, pricing } = options;
   const answered: AskedOf[] = [];
   const times = new Map<string, number>();
   const server = createServer((request, response) => {
@@ -52,7 +54,9 @@ export async function startContentServer(options: ContentServerOptions = {}): Pr
       if (key !== undefined && request.headers.authorization !== `Bearer ${key}`) {
         return send(401, { error: { message: 'Incorrect API key provided.' } });
       }
-      if (request.method === 'GET') return send(200, { object: 'list', data: [{ id: 'mock' }] });
+      if (request.method === 'GET') {
+        return send(200, { object: 'list', data: [{ id: 'other' }, { id: 'mock', ...(pricing && { pricing }) }] });
+      }
       const at = Date.now();
       const body = JSON.parse(await textOf(request)) as Record<string, unknown>;
       const messages = body['messages'] as { readonly content: string }[];

@@ -146,6 +146,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'one worker against a Temporal server elsewhere',
       load: async () => (await import('./commands/worker.ts')).workerCommand,
     },
+    'weights-agent': {
+      line: 'beside a vLLM server on another host: fetches versions there',
+      load: async () => (await import('./commands/weights-agent.ts')).weightsAgentCommand,
+    },
     temporal: {
       line: 'the Temporal CLI, pointed at the server of this folder',
       load: async () => (await import('./commands/temporal.ts')).temporalCommand,

@@ -40,10 +40,17 @@ function free(freeBytes: number | null, stored: number): string {
 function processes(spec: RunSpec): string[] {
   const { trainerGpus, inferenceGpus } = gpuSettingsOf(spec);
   const { trainer, inference } = spec;
-  const trains = trainer.kind === 'module' ? trainer.import.path : `the embedded engine on ${trainer.provider}`;
+  const trains =
+    trainer.kind === 'module'
+      ? trainer.import.path
+      : trainer.kind === 'tinker'
+        ? `the Tinker server at ${trainer.url}`
+        : `the embedded engine on ${trainer.provider}`;
   const samples =
     namedServers(inference) ??
-    (inference.kind === 'module' ? inference.import.path : `one policy server on ${inference.provider}`);
+    (inference.kind === 'module'
+      ? inference.import.path
+      : `one policy server on ${inference.kind === 'tinker' ? 'it' : inference.provider}`);
   const here = isHubId(spec.model)
     ? 'nothing, since the model is not here (see below)'
     : `trained by ${trains}, sampled by ${samples}`;
@@ -54,7 +61,7 @@ function processes(spec: RunSpec): string[] {
   if (trainerGpus === null && inferenceGpus === null) return lines;
   return [
     ...lines,
-    `  GPUs          ${trainerGpus ?? 0} to train and ${inferenceGpus ?? 0} to sample are asked for; the engines that use them are still to come`,
+    `  GPUs          ${trainerGpus ?? 0} to train and ${inferenceGpus ?? 0} to sample are asked for${inference.kind === 'vllm' ? '; a vLLM that is started uses its own' : '; the engines that use them are still to come'}`,
   ];
 }
 

@@ -77,8 +77,19 @@ function summary(spec: RunSpec, { model, environments }: RunFileReport): string[
     `  trains        ${trainedPart(spec, model?.adapterCount ?? null)}`,
     `  loss          ${lossLine(spec)}`,
     `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}${spec.sft.data ? ` from ${spec.sft.data.path}` : ''}` : 'none'}`,
+    ...(spec.gepa ? [`  branches      ${branchLine(spec.gepa)}`] : []),
     `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
   ];
+}
+
+function branchLine(gepa: NonNullable<RunSpec['gepa']>): string {
+  const { interval, atSteps, environments, maxCalls, reflectionModel, adopt } = gepa;
+  const when = [
+    ...(interval === null ? [] : [`every ${interval} steps`]),
+    ...(atSteps.length === 0 ? [] : [`at ${atSteps.join(', ')}`]),
+  ];
+  const begun = when.length === 0 ? 'when asked for (ratchet gepa branch)' : when.join(' and ');
+  return `${begun}: the prompt of ${environments.join(', ')} by ${reflectionModel}, ${maxCalls} calls at most each, adopt = "${adopt}"`;
 }
 
 function packageOf({ version, verifiers, api }: PythonEnvironmentSpec): string {
@@ -88,7 +99,7 @@ function packageOf({ version, verifiers, api }: PythonEnvironmentSpec): string {
 function sampledBy(inference: RunSpec['inference']): string {
   if (inference.kind === 'module') return `, sampled by ${inference.import.path}`;
   const servers = namedServers(inference);
-  if (servers !== null) return `, sampled by ${servers}`;
+  if (servers !== null || inference.kind === 'tinker') return `, sampled by ${servers}`;
   return inference.provider === 'cpu' ? '' : `, sampled on ${inference.provider}`;
 }
 
@@ -98,8 +109,13 @@ function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, adapte
     ? `adapters${size} (r ${lora.r}, alpha ${lora.alpha}, dropout ${lora.dropout}) on ${lora.targetModules.join(', ')}`
     : 'all weights';
   const passes = numIterations === 1 ? '' : `, ${numIterations} passes over a batch`;
-  const by = trainer.kind === 'module' ? `by ${trainer.import.path}` : `on ${trainer.provider}`;
+  const by = trainedBy(trainer);
   return `${what}${passes}, ${schedule.type} learning rate, ${by}`;
+}
+
+function trainedBy(trainer: RunSpec['trainer']): string {
+  if (trainer.kind === 'module') return `by ${trainer.import.path}`;
+  return trainer.kind === 'tinker' ? `by the Tinker server at ${trainer.url}` : `on ${trainer.provider}`;
 }
 
 function lossLine({ loss, advantage }: RunSpec): string {

@@ -1,4 +1,5 @@
-import type { ServerReport } from '../backends/inference/index.ts';
+import type { ReflectionReport, ServerReport } from '../backends/inference/index.ts';
+import { needsFullWeights, type VllmSpec } from '../core/spec/vllm-spec.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 
 const needed =
@@ -9,11 +10,31 @@ const flag = '--logprobs-mode processed_logprobs';
 /** What `ratchet check` says of the OpenAI-compatible servers that a run names. */
 export function describeServers(spec: RunSpec, servers: readonly ServerReport[]): string[] {
   if (servers.length === 0) return [];
+  const { inference } = spec;
+  if (inference.kind === 'vllm') {
+    return [
+      'vLLM servers:',
+      ...servers.flatMap((server) => vllmLines(spec, inference.vllm, server)).map((line) => `  ${line}`),
+    ];
+  }
   return [
     'servers of [inference] kind = "openai":',
     ...servers.flatMap((server) => serverLines(spec, server)).map((line) => `  ${line}`),
     `  needed: ${needed}`,
   ];
+}
+
+/** What it says of the server that writes prompts anew. */
+export function describeReflection({ url, model, missingKey, away, hasModel }: ReflectionReport): string[] {
+  const who = `${model} at ${url}`;
+  if (missingKey !== null)
+    return [
+      `[gepa]: ${who} asks for a key in ${missingKey}, which is not set here, so it was not asked`,
+      `  → set it where the workers are started, or name another: [gepa] api_key_var`,
+    ];
+  if (away !== null) return [`[gepa]: ${who} could not be asked (${away})`];
+  if (hasModel === false) return [`[gepa]: ${url} answers, and does not list ${model} among its models`];
+  return [`[gepa]: ${who} answers${hasModel === null ? '; what models it has it does not tell' : ''}`];
 }
 
 function serverLines(spec: RunSpec, server: ServerReport): string[] {
@@ -40,6 +61,28 @@ function serverLines(spec: RunSpec, server: ServerReport): string[] {
     ...(takesWeights === true
       ? []
       : ['  → no run can train with it: it goes on sampling from the weights it was started with']),
+    ...logprobLines(spec, server),
+  ];
+}
+
+/** Adapters and full weights reach vLLM by different routes, of which it has those that it was started with. */
+function vllmLines(spec: RunSpec, vllm: VllmSpec, server: ServerReport): string[] {
+  const { url, away, models, givesTokenIds, version, takesAdapters, takesFullWeights } = server;
+  if (away !== null) return [`${url}: could not be asked, so it is not known whether it can be trained with (${away})`];
+  const adapters = vllm.loraRank === null ? [] : [takesAdapters ? 'takes adapters' : 'takes no adapters'];
+  const full = needsFullWeights(vllm) ? [takesFullWeights ? 'takes full weights' : 'takes no full weights'] : [];
+  const tokens = givesTokenIds === false ? ['gives no token ids'] : givesTokenIds ? ['gives token ids'] : [];
+  const has = [`has ${models.slice(0, 3).join(', ') || 'no model yet'}`, ...tokens, ...adapters, ...full];
+  const because =
+    vllm.loraRank === null ? 'the run trains all weights' : 'v0 is another model than it was started with';
+  return [
+    `${url}: ${version === null ? '' : `version ${version}, `}${has.join(', ')}`,
+    ...(vllm.loraRank !== null && takesAdapters === false
+      ? ['  → the run trains adapters: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1']
+      : []),
+    ...(needsFullWeights(vllm) && takesFullWeights === false
+      ? [`  → ${because}: start vLLM with VLLM_SERVER_DEV_MODE=1, on loopback, or use prime-rl's server`]
+      : []),
     ...logprobLines(spec, server),
   ];
 }

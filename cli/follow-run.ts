@@ -3,8 +3,10 @@ import { QueryNotRegisteredError, WorkflowFailedError, type WorkflowHandle } fro
 import { TerminatedFailure } from '@temporalio/common';
 import { memoKeys } from '../core/names.ts';
 import type { RunEvent, RunStatus, RunView } from '../workflows/messages.ts';
+import type { evaluate } from '../workflows/evaluate.ts';
 import { onOneLine, withoutControls } from './plain-text.ts';
-import { type PendingActivity, pendingActivities } from './pending-activities.ts';
+import { type EvaluationProgress, evaluationProgress } from './eval/evaluation-progress.ts';
+import { type PendingActivity, pendingActivities, pendingWork } from './pending-activities.ts';
 
 /** How often the run is asked for news; a query costs its worker a few milliseconds. */
 const pollMs = 1_000;
@@ -42,6 +44,8 @@ export interface Look {
   readonly status: RunStatus | null;
   /** Activities under way, as the server knows them; null when it is silent. */
   readonly pending: readonly PendingActivity[] | null;
+  /** Its evaluations under way; missing where nobody looked. */
+  readonly evaluations?: readonly EvaluationProgress[];
 }
 
 export interface FollowOptions extends Follower {
@@ -62,8 +66,13 @@ export async function followRun(options: FollowOptions): Promise<number> {
   let lastToldAt = Date.now();
   let status: RunStatus | null = null;
   let pending: readonly PendingActivity[] | null = [];
+  let evaluations: readonly EvaluationProgress[] = [];
   for (let looks = 0; !signal.aborted; looks++) {
-    if (look && looks % looksPerDescribe === 0) pending = await pendingActivities(handle, queryTimeoutMs);
+    if (look && looks % looksPerDescribe === 0) {
+      const work = await pendingWork(handle, queryTimeoutMs);
+      pending = work?.activities ?? null;
+      evaluations = await evaluationsOf(handle, work?.evaluations ?? []);
+    }
     const answer = await ask<RunView>(handle, 'view', [seen]);
     const view = answer.is === 'answer' ? answer.value : null;
     const fresh = (view?.events ?? []).filter(({ sequence }) => sequence > seen);
@@ -79,7 +88,7 @@ export async function followRun(options: FollowOptions): Promise<number> {
       lastToldAt = Date.now();
     }
     status = view?.status ?? status;
-    look?.({ is: answer.is, status, pending });
+    look?.({ is: answer.is, status, pending, evaluations });
     if (!look && Date.now() - lastToldAt > silenceMs) {
       waiting(await whatItWaitsFor(handle));
       lastToldAt = Date.now();
@@ -87,6 +96,12 @@ export async function followRun(options: FollowOptions): Promise<number> {
     await delay(pollMs, undefined, { signal }).catch(() => undefined); // aborted: the loop ends
   }
   return seen;
+}
+
+/** A version sampled and greedy are two evaluations; one that does not answer is left out. */
+async function evaluationsOf({ client }: WorkflowHandle, ids: readonly string[]): Promise<EvaluationProgress[]> {
+  const found = await Promise.all(ids.map((id) => evaluationProgress(client.getHandle<typeof evaluate>(id))));
+  return found.filter((one) => one !== null);
 }
 
 /** Tells what happened since the last look of a run that has ended, and returns how it stands; null when nobody could tell. */

@@ -51,7 +51,9 @@ const event = z
     text: z.string().describe('one line for people'),
     values: z
       .record(z.string(), z.union([z.number(), z.string()]))
-      .describe('its figures; names ending in `_s` are seconds'),
+      .describe(
+        'its figures; names ending in `_s` are seconds. What became of a branch that looked for a better prompt has `environment` and `verdict` (`taken`, `offered`, `told`, `no better`, `nothing found`, `failed`, `cancelled`, `unanswered`), and where it was played `calls`, `reflections`, `before`, `after`, `difference`, `low`, `high`, `examples` and `digest`',
+      ),
   })
   .describe('Something happened. When one attaches to a running run, the last few events come first.');
 

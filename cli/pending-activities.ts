@@ -20,12 +20,27 @@ export interface PendingActivity {
   readonly said?: unknown;
 }
 
+/** What a workflow has under way, as the server knows it without any worker. */
+export interface PendingWork {
+  readonly activities: readonly PendingActivity[];
+  /** Ids of the evaluations it has begun and that have not ended. */
+  readonly evaluations: readonly string[];
+}
+
 /** Null when the server is silent. */
-export async function pendingActivities(handle: WorkflowHandle, timeoutMs: number): Promise<PendingActivity[] | null> {
+export async function pendingActivities(
+  handle: WorkflowHandle,
+  timeoutMs: number,
+): Promise<readonly PendingActivity[] | null> {
+  return (await pendingWork(handle, timeoutMs))?.activities ?? null;
+}
+
+/** Null when the server is silent. */
+export async function pendingWork(handle: WorkflowHandle, timeoutMs: number): Promise<PendingWork | null> {
   const converter = handle.client.options.loadedDataConverter;
   try {
     const { raw } = await handle.client.withDeadline(Date.now() + timeoutMs, () => handle.describe());
-    return await Promise.all(
+    const activities = await Promise.all(
       (raw.pendingActivities ?? []).map(
         async ({ activityType, attempt, lastFailure, heartbeatDetails, scheduledTime }) => {
           const failure = await decodeOptionalFailureToOptionalError(converter, lastFailure);
@@ -42,6 +57,10 @@ export async function pendingActivities(handle: WorkflowHandle, timeoutMs: numbe
         },
       ),
     );
+    const evaluations = (raw.pendingChildren ?? []).flatMap(({ workflowTypeName, workflowId }) =>
+      workflowTypeName === 'evaluate' && workflowId ? [workflowId] : [],
+    );
+    return { activities, evaluations };
   } catch {
     return null; // A server that is being restarted, or gone: asked again at the next look.
   }

@@ -2,7 +2,8 @@ import { ApplicationFailure } from '@temporalio/common';
 import { errorCodes, RatchetError } from '../core/errors.ts';
 
 /** What went wrong, without what it was wrapped in: the first message of ours in a chain of failures, else the one at its bottom. */
-export function rootMessage(error: Error): string {
+export function rootMessage(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
   let current: Error = error;
   while (current.cause instanceof Error && !isOurs(current)) {
     if (current.cause.message === '') break;

@@ -52,7 +52,7 @@ async function storeByRun(run: string): Promise<{ store: string | null; why: str
   } catch (error) {
     return {
       store: null,
-      why: ` The run could not be asked either: ${error instanceof Error ? rootMessage(error) : String(error)}`,
+      why: ` The run could not be asked either: ${rootMessage(error)}`,
     };
   }
 }

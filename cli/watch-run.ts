@@ -1,13 +1,6 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
-import {
-  isGrpcServiceError,
-  ServiceError,
-  WorkflowFailedError,
-  type WorkflowHandle,
-  WorkflowNotFoundError,
-} from '@temporalio/client';
-import { CancelledFailure } from '@temporalio/common';
+import { WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { describeEffectiveness } from '../core/rl/effectiveness.ts';
 import { showStoreUri } from '../backends/store/index.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
@@ -15,8 +8,10 @@ import type { Stack } from '../workers/supervisor.ts';
 import type { RunStatus } from '../workflows/messages.ts';
 import type { RunSummary, trainRun } from '../workflows/train-run.ts';
 import type { Audience } from './audience.ts';
+import { endingOf } from './ending.ts';
 import { followRun, isTakenOver, tellRest } from './follow-run.ts';
 import type { NdjsonEnd } from './ndjson.ts';
+import { resultOf } from './result-of.ts';
 import { rootMessage } from './root-message.ts';
 import type { StoredRollouts } from './view/stored-rollouts.ts';
 
@@ -106,30 +101,29 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<End | 
   } catch (error) {
     ended.abort();
     const seen = await following;
-    if (interrupted.aborted) {
-      return stack
-        ? over('stopped', 130, `stopped. The run ${run} is not lost: ${goOn} goes on where it is`)
-        : over('detached', 0, `detached. The run ${run} goes on; come back with: npx ratchet attach ${run}`);
-    }
-    if (gone.aborted) {
-      return over(
-        'lost',
-        1,
-        `the processes this run used have ended; the run is not lost: ${goOn} goes on where it is`,
-      );
-    }
-    if (error instanceof WorkflowNotFoundError) {
-      return over(
-        'lost',
-        1,
-        `this Temporal server does not know the run ${run} (any more); its files are kept: ${goOn} goes on where it is`,
-      );
-    }
-    if (!(error instanceof WorkflowFailedError)) throw error;
-    if (await isTakenOver(handle, error)) return 'taken over';
-    await tellRest(handle, seen, audience);
-    if (error.cause instanceof CancelledFailure) {
-      return over('failed', 1, `the run was cancelled; what is committed stays: ${goOn} goes on from there`);
+    switch (endingOf(error, { interrupted, gone })) {
+      case 'interrupted':
+        return stack
+          ? over('stopped', 130, `stopped. The run ${run} is not lost: ${goOn} goes on where it is`)
+          : over('detached', 0, `detached. The run ${run} goes on; come back with: npx ratchet attach ${run}`);
+      case 'gone':
+        return over(
+          'lost',
+          1,
+          `the processes this run used have ended; the run is not lost: ${goOn} goes on where it is`,
+        );
+      case 'unknown':
+        return over(
+          'lost',
+          1,
+          `this Temporal server does not know the run ${run} (any more); its files are kept: ${goOn} goes on where it is`,
+        );
+      case 'cancelled':
+        await tellRest(handle, seen, audience);
+        return over('failed', 1, `the run was cancelled; what is committed stays: ${goOn} goes on from there`);
+      case 'failed':
+        if (error instanceof WorkflowFailedError && (await isTakenOver(handle, error))) return 'taken over';
+        await tellRest(handle, seen, audience);
     }
     const end = over('failed', 1, `the run stopped: ${rootMessage(error)}`);
     audience.say(sayAfterFailure(options, rootMessage(error)));
@@ -143,21 +137,6 @@ function sayAfterFailure({ run, goOn, goOnPlainly }: Watch, why: string): string
     return `when that is mended: ${goOn}   (goes on from the last committed step, if there is one)`;
   }
   return `nothing was changed. From another step: ${goOnPlainly} --resume.step N   (npx ratchet checkpoints ${run} lists them); from where it stands: ${goOnPlainly}`;
-}
-
-/** How long a server that did not answer is left alone. */
-const serverPauseMs = 1_000;
-
-/** Waits for the end of a run, however often its server is restarted meanwhile. */
-async function resultOf(handle: RunHandle, left: AbortSignal): Promise<RunSummary> {
-  for (;;) {
-    try {
-      return await handle.client.withAbortSignal(left, () => handle.result());
-    } catch (error) {
-      if (left.aborted || !(error instanceof ServiceError || isGrpcServiceError(error))) throw error;
-      await delay(serverPauseMs, undefined, { signal: left });
-    }
-  }
 }
 
 /** How often one looks whether another command's processes are still there. */

@@ -21,6 +21,9 @@ export const environmentForRoles: readonly string[] = [...environmentForAll, 'RA
  */
 export const temporalSecrets: readonly string[] = ['TEMPORAL_API_KEY*', 'TEMPORAL_TLS_*', 'RATCHET_PAYLOAD_KEY*'];
 
+/** The key of a Tinker server: for those who train and sample there. */
+export const tinkerVariables: readonly string[] = ['TINKER_API_KEY'];
+
 /** How the AWS chain finds credentials; for roles that reach the store, when it is S3. */
 export const environmentForStore: readonly string[] = ['AWS_*'];
 
@@ -34,6 +37,7 @@ const keptFromEnvironments: readonly string[] = [
   'RATCHET_*',
   ...environmentForStore,
   ...wandbVariables,
+  ...tinkerVariables,
 ];
 
 /** Whether a variable stays with Ratchet though an environment asks for it. A name that ends in `*` stands for all that begin so. */

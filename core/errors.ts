@@ -23,6 +23,7 @@ export const errorCodes = {
   VersionNotHeld: { retryable: true },
   TrainerDetached: { retryable: true },
   TrainerBusy: { retryable: true },
+  TrainerUnavailable: { retryable: true },
   TrainerFailing: { retryable: false },
   TrainerSuperseded: { retryable: false },
   ServerUnavailable: { retryable: true },

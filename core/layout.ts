@@ -39,6 +39,9 @@ export const layout = {
   allStaged: (lineage: string) => `${branch(lineage)}staged/`,
   canary: (lineage: string, step: number, replay = 0) =>
     `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.json`,
+  /** Servers that hold other weights under the version's name, as its canary found. */
+  serversAside: (lineage: string, step: number, replay = 0) =>
+    `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.aside.json`,
   allCanaries: (lineage: string) => `${branch(lineage)}canaries/`,
   allWeights: (lineage: string) => `${branch(lineage)}weights/`,
   checkpoint: (lineage: string, step: number) => `${branch(lineage)}checkpoints/step_${step}/`,

@@ -16,9 +16,10 @@ export const longPauseMs = 60_000;
 /** Versions on a GPU worker's own disk: the one that is uploaded, the one in training, and as many again in reserve. */
 export const versionsSpooledMax = 4;
 
-/** Tokens of the canary, and how far the sampler's and the trainer's logprobs of one may lie apart. */
+/** Tokens of the canary, and how far the sampler's and the trainer's logprobs may lie apart: the mean over them, of |Δ|. */
 export const canaryTokens = 4;
-export const canaryDifferenceMax = 1e-3;
+export const canaryDifferenceMax = 0.05;
+export const canaryDifferenceMaxInFloat32 = 1e-3;
 
 /** What a commit may carry of the run's state: history and continue-as-new stay small whatever the batch size. */
 export const runStateBytesMax = 16 * 1024;

@@ -153,17 +153,23 @@ function nameOfFile(file: string): string {
   return spelt === '' || spelt === 'agg' ? 'environment' : spelt;
 }
 
-type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' }>;
+type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' | 'tinker' }>;
 /** As a history may hold it that was begun before there were endpoints. */
 type SaidServers =
-  { readonly kind: 'module' } | (Pick<PoolSpec, 'kind' | 'url'> & Partial<Pick<PoolSpec, 'endpoints'>>);
+  | { readonly kind: 'module' }
+  | { readonly kind: 'tinker'; readonly url: string }
+  | (Pick<PoolSpec, 'kind' | 'url'> & Partial<Pick<PoolSpec, 'endpoints'>>);
 
-/** The servers that a run file names, for people; null where it names none. */
+/** The servers that a run file asks for, for people; null where those are Ratchet's own. */
 export function namedServers(inference: SaidServers): string | null {
   if (inference.kind === 'module') return null;
+  if (inference.kind === 'tinker') return `the Tinker server at ${inference.url}`;
   const { url, endpoints } = inference;
   if (endpoints) return `the servers of "${endpoints.id}" in ${endpoints.path}`;
-  if (url === null) return null;
+  if (url === null) return inference.kind === 'vllm' ? 'the vLLM that is started with it' : null;
   const urls = [url].flat();
   return urls.length === 1 ? `the server at ${urls[0]}` : `${urls.length} servers: ${urls.join(', ')}`;
 }
+
+/** The environment variable with the key of weights agents that listen to other machines. */
+export const weightsAgentKeyVar = 'RATCHET_WEIGHTS_AGENT_KEY';

@@ -9,9 +9,10 @@ export {
   type ModelFolder,
   saveModelFolder,
   withChatTemplate,
+  withTemplateFile,
 } from './model/model-folder.ts';
 export { writeAtOnce } from './model/write-at-once.ts';
-export { type AdapterDescription, describeAdapter, relativeBase, saveAdapterFolder } from './model/adapter-folder.ts';
+export { type AdapterDescription, describeAdapter, readBaseDigest, relativeBase, saveAdapterFolder } from './model/adapter-folder.ts';
 export { adaptedLayers, adapterParameterCount, type LoraConfig } from './model/adapter-layout.ts';
 export {
   adapterInputs,
@@ -25,6 +26,8 @@ export {
 export { parameterCount } from './model/parameter-layout.ts';
 export { Parameters } from './model/parameters.ts';
 export { createPreset, openModel } from './model/presets.ts';
+export { presetFiles } from './model/preset-files.ts';
+export { readTextFiles, type TextFiles, writeTextFiles } from './model/text-files.ts';
 export type { SessionOptions } from './onnx/session.ts';
 export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';
 export { ConversationPrompts } from './model/conversation-prompts.ts';
@@ -45,6 +48,8 @@ export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
 export type { MaskedSample } from './train/pack.ts';
 export { importUserFunction, requireCustomLoss } from './train/user-code.ts';
 export { TrainerProcess } from './train/trainer-process.ts';
+export { type Aggregation, aggregationOf } from './train/aggregate.ts';
+export { correctedAdvantages } from './train/feeds.ts';
 export { EngineTrainer, type TrainerOptions } from './train/trainer.ts';
 export type {
   ExportOptions,

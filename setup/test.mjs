@@ -1,6 +1,6 @@
 /**
  * `npm test`: packages, a Temporal CLI, an S3 server, then every test; `npm test -- e2e` only those against a real server, `npm test -- faults` the
- * whole fault matrix, `npm test -- PATH…` only those files or folders. The last line is `N passed, N failed`.
+ * whole fault matrix, `npm test -- engines` real engines, `npm test -- PATH…` only those files or folders. The last line is `N passed, N failed`.
  */
 import { execFile, spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
@@ -32,7 +32,7 @@ async function testAll(wanted) {
     await runTests(files.units, timeoutMs.units, concurrency.units, temporalCli),
     await runTests(
       files.endToEnd,
-      files.endToEnd.some(isMatrix) ? timeoutMs.matrix : timeoutMs.endToEnd,
+      files.endToEnd.some((file) => isMatrix(file) || isEngine(file)) ? timeoutMs.matrix : timeoutMs.endToEnd,
       concurrency.endToEnd,
       temporalCli,
     ),
@@ -46,6 +46,9 @@ async function testAll(wanted) {
 /** @param {string} file */
 const isMatrix = (file) => file.endsWith('.faults.test.ts');
 
+/** Against real engines, which are installed first. @param {string} file */
+const isEngine = (file) => file.endsWith('.engines.test.ts');
+
 /**
  * Which files to run: all, those against a real server, or those named.
  * @param {readonly string[]} wanted
@@ -53,10 +56,11 @@ const isMatrix = (file) => file.endsWith('.faults.test.ts');
  * @returns {TestFiles}
  */
 export function chooseTests(wanted, all) {
-  const isEndToEnd = (/** @type {string} */ file) => file.endsWith('.e2e.test.ts') || isMatrix(file);
-  const usual = all.filter((file) => !isMatrix(file));
+  const isEndToEnd = (/** @type {string} */ file) => file.endsWith('.e2e.test.ts') || isMatrix(file) || isEngine(file);
+  const usual = all.filter((file) => !isMatrix(file) && !isEngine(file));
   if (wanted.length === 1 && wanted[0] === 'e2e') return { units: [], endToEnd: usual.filter(isEndToEnd) };
   if (wanted.length === 1 && wanted[0] === 'faults') return { units: [], endToEnd: all.filter(isMatrix) };
+  if (wanted.length === 1 && wanted[0] === 'engines') return { units: [], endToEnd: all.filter(isEngine) };
   const places = wanted.map((place) => resolve(place));
   for (const [i, place] of places.entries()) {
     if (!all.some((file) => isWithin(file, place))) throw new SetupError(`there is no test in ${wanted[i]}`);

@@ -48,6 +48,8 @@ const house: Readonly<Record<string, Room>> = {
     also: {
       'backends/environments/load.ts': [computed, 'tsx/esm/api'],
       'backends/environments/judge.ts': ['p-queue'],
+      'backends/inference/tinker.ts': ['p-queue'],
+      'backends/tinker/proto.ts': ['@bufbuild/protobuf/wire'],
       'backends/environments/python': ['p-queue'],
       'backends/store': ['@aws-sdk/client-s3'],
     },
@@ -193,7 +195,10 @@ describe('the style of the house', () => {
 
   test('file names are kebab-case', () => {
     const names = sources.filter(
-      (file) => !/^[a-z0-9-]+(\.(test|e2e\.test|faults\.test|contract|d))?\.(ts|mts|mjs)$/.test(path.basename(file)),
+      (file) =>
+        !/^[a-z0-9-]+(\.(test|e2e\.test|faults\.test|engines\.test|contract|d))?\.(ts|mts|mjs)$/.test(
+          path.basename(file),
+        ),
     );
     assert.deepEqual(names, []);
   });

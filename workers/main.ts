@@ -34,6 +34,7 @@ const worker = await openWorker({
   ...takeCredentials(),
   projectFolder: process.cwd(),
   policyUrl: process.env['RATCHET_POLICY_URL'] ?? 'http://127.0.0.1:8420',
+  vllmUrl: process.env['RATCHET_VLLM_URL'] ?? '',
   onTakeOver: values['take-over'] === true ? (line) => void process.stdout.write(`${line}\n`) : undefined,
 });
 process.stdout.write(`${values.role} worker ready\n`);

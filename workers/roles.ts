@@ -5,12 +5,14 @@ import {
   environmentForStore,
   environmentForVerifiers,
   temporalSecrets,
+  tinkerVariables,
   variablesOfEnvironments,
   wandbVariables,
 } from '../core/child-environment.ts';
 import { workerRoles, type WorkerRole } from '../core/names.ts';
 import { choosePort } from './ports.ts';
 import type { Role } from './supervisor.ts';
+import type { StartedVllm } from './vllm-role.ts';
 
 /** The policy server's usual port; another is chosen when it is taken. */
 export const usualPolicyPort = 8420;
@@ -25,6 +27,10 @@ export interface RoleOptions {
   readonly metricsPort?: number | undefined;
   /** Environment variables that workers see beside the usual ones: keys that a run file names. */
   readonly workersSee?: readonly string[];
+  /** The vLLM that is started beside them. */
+  readonly vllm?: StartedVllm | null;
+  /** Which GPU the trainers see (CUDA_VISIBLE_DEVICES); all of them when missing. */
+  readonly trainerGpus?: readonly number[] | null;
   /** Processes of a role; one where not said. */
   readonly count?: Partial<Readonly<Record<WorkerRole, number>>>;
 }
@@ -36,6 +42,8 @@ export function localRoles({
   followsMetrics = true,
   metricsPort,
   workersSee = [],
+  vllm = null,
+  trainerGpus = null,
   count = {},
 }: RoleOptions): Role[] {
   const policyUrl = policyUrlAt(policyPort);
@@ -61,12 +69,18 @@ export function localRoles({
       ...(role === 'orchestrator' && i === 0 ? { argsAtOwnServer: ['--take-over'], aloud: 'upgrade: ' } : {}),
       passEnv: [
         ...environmentForStore,
+        ...tinkerVariables,
         ...workersSee,
         ...environmentForVerifiers,
         ...variablesOfEnvironments(process.env),
       ],
       // Who orchestrates only looks at datasets.
-      env: { RATCHET_POLICY_URL: policyUrl, ...(role === 'orchestrator' ? { RATCHET_PYTHON_CHILDREN: '1' } : {}) },
+      env: {
+        RATCHET_POLICY_URL: policyUrl,
+        ...(vllm ? { RATCHET_VLLM_URL: vllm.url } : {}),
+        ...(role === 'orchestrator' ? { RATCHET_PYTHON_CHILDREN: '1' } : {}),
+        ...(role === 'train' && trainerGpus ? { CUDA_VISIBLE_DEVICES: trainerGpus.join(',') } : {}),
+      },
       ready: { line: `${role} worker ready` },
     })),
   );
@@ -77,7 +91,7 @@ export function localRoles({
     passEnv: [...environmentForStore, ...wandbVariables, ...environmentForPython],
     env: metricsPort === undefined ? {} : { RATCHET_METRICS_PORT: String(metricsPort) },
   };
-  return [policyServer, ...workers, ...(followsMetrics ? [metrics] : [])];
+  return [policyServer, ...(vllm ? [vllm.role] : []), ...workers, ...(followsMetrics ? [metrics] : [])];
 }
 
 export function policyUrlAt(port: number): string {

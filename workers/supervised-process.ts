@@ -9,6 +9,14 @@ import { openRoleLog, type RoleLog } from './role-log.ts';
 export type ReadyWhen =
   { readonly line: string } | { readonly url: string } | { readonly check: () => boolean | Promise<boolean> };
 
+/** How it is told that a process which is there still works. */
+export interface AliveWhile {
+  readonly check: () => Promise<boolean>;
+  readonly everyMs: number;
+  /** In a row; then it is ended, and starts again. */
+  readonly failuresMax: number;
+}
+
 export interface ProcessSpec {
   /** As people say it: `rollout worker`. */
   readonly name: string;
@@ -24,6 +32,7 @@ export interface ProcessSpec {
   readonly readyTimeoutMs?: number | undefined;
   /** Ends in a row before it was ever ready after which starting is given up. */
   readonly startAttemptsMax?: number | undefined;
+  readonly alive?: AliveWhile | undefined;
 }
 
 export interface Surroundings {
@@ -168,7 +177,10 @@ export class SupervisedProcess {
     const watching = new AbortController();
     const isReady = this.#waitUntilReady(() => saidReady, watching.signal);
     const first = await Promise.race([ended, isReady]);
-    if (first === 'ready') onReady();
+    if (first === 'ready') {
+      onReady();
+      void this.#watchLife(group, watching.signal);
+    }
     const neverReady = first === 'late';
     if (neverReady && group !== undefined) signalGroup(group, 'SIGKILL');
     const how = await ended;
@@ -181,6 +193,20 @@ export class SupervisedProcess {
     this.#child = null;
     this.log.append(`--- ${new Date().toISOString()} ${this.spec.name} ${how}\n`);
     return neverReady ? 'did not get ready' : how;
+  }
+
+  async #watchLife(group: number | undefined, signal: AbortSignal): Promise<void> {
+    const { alive, name } = this.spec;
+    let failures = 0;
+    while (alive && !signal.aborted) {
+      await sleep(alive.everyMs, undefined, { signal, ref: false }).catch(() => {});
+      if (signal.aborted) return;
+      failures = (await alive.check()) ? 0 : failures + 1;
+      if (failures < alive.failuresMax || signal.aborted) continue;
+      this.#surroundings.log(`${name} is there and does not work`);
+      if (group !== undefined) signalGroup(group, 'SIGKILL');
+      return;
+    }
   }
 
   async #waitUntilReady(saidReady: () => boolean, signal: AbortSignal): Promise<'ready' | 'late' | 'ended'> {

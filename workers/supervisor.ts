@@ -20,7 +20,7 @@ import { startGuard } from './guard.ts';
 import { readPayloadKeys } from './payload-codec.ts';
 import { choosePort } from './ports.ts';
 import { holdProject } from './project-lock.ts';
-import { SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
+import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
 import { ensureTemporalCli, type TemporalCli } from './temporal-cli.ts';
 import { remoteTemporal } from './temporal-settings.ts';
 
@@ -42,6 +42,9 @@ export interface Role {
   readonly dropEnv?: readonly string[];
   readonly ready?: ReadyWhen;
   readonly readyTimeoutMs?: number;
+  readonly startAttemptsMax?: number;
+  /** Looked at once it was ready: one that is there and does nothing any more is started again. */
+  readonly alive?: AliveWhile;
 }
 
 /** Where a stack is, as its roles need to know it. */
@@ -213,6 +216,8 @@ function superviseRole(
       rank: 'role',
       ready: role.ready,
       readyTimeoutMs: role.readyTimeoutMs,
+      startAttemptsMax: role.startAttemptsMax,
+      alive: role.alive,
     },
     surroundings,
   );

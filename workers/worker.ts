@@ -27,6 +27,8 @@ export interface WorkerSettings {
   readonly projectFolder: string;
   /** The policy server that a run uses when its config names none. */
   readonly policyUrl: string;
+  /** The same of vLLM, '' where none was started; missing = none. */
+  readonly vllmUrl?: string;
   /** Set where this is the server's only orchestrator: runs of other workflow code are started anew, and it is told. */
   readonly onTakeOver?: ((line: string) => void) | undefined;
 }
@@ -130,11 +132,12 @@ function say(line: string): void {
 }
 
 /** One pool per set of servers: calls of all activities of this process travel together. */
-function inferenceFor({ policyUrl }: WorkerSettings): (spec: RunSpec) => Inference {
+function inferenceFor({ policyUrl, vllmUrl = '' }: WorkerSettings): (spec: RunSpec) => Inference {
   const opened = new Map<string, Inference>();
   return (spec) => {
     const key = JSON.stringify(spec.inference);
-    const known = opened.get(key) ?? openInference(spec.inference, policyUrl, say);
+    const known =
+      opened.get(key) ?? openInference(spec.inference, spec.inference.kind === 'vllm' ? vllmUrl : policyUrl, say);
     opened.set(key, known);
     return known;
   };

@@ -158,28 +158,31 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
 
     const count = Math.ceil((groupsPerBatch - ready) * spec.oversamplingFactor);
     const prompts = input.prompts ? { prompts: input.prompts } : {};
-    const policy = input.newestPolicy();
-    const leased = await local.leaseGroups({ run, step, count, curriculum, datasets, policy, ...prompts });
-    const { round } = leased;
-    if (round === null) {
+    const sampled = await input.turns.shared(async () => {
+      const policy = input.newestPolicy(); // a broadcast that was waited for has changed it
+      const leased = await local.leaseGroups({ run, step, count, curriculum, datasets, policy, ...prompts });
+      const { round, groups } = leased;
+      if (round === null) return null;
+      const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
+      desk.progress.leased({
+        step,
+        policyStep: round.policyStep,
+        rollouts: count * spec.rolloutsPerExample,
+        needed: groupsPerBatch,
+        kept: ready,
+      });
+      const generated = await generateRound(desk, { run, spec, round, count, groups, label });
+      return { curriculum: leased.curriculum, round, label, generated };
+    });
+    if (sampled === null) {
       desk.pause(noExamplesReason(spec, step));
       await desk.untilResumed();
       curriculum = withAllExamples(curriculum);
       continue;
     }
-    curriculum = leased.curriculum;
+    const { round, label, generated } = sampled;
+    curriculum = sampled.curriculum;
     issued.push([round.first, round.last]);
-    const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
-
-    const { groups } = leased;
-    desk.progress.leased({
-      step,
-      policyStep: round.policyStep,
-      rollouts: count * spec.rolloutsPerExample,
-      needed: groupsPerBatch,
-      kept: ready,
-    });
-    const generated = await input.turns.shared(() => generateRound(desk, { run, spec, round, count, groups, label }));
     desk.progress.scoring();
     const score = await desk.waitFor(
       `score ${label}`,

@@ -1,5 +1,5 @@
 import { evalsKept, trendKept } from '../core/limits.ts';
-import type { EvalFigures, NotedRegression, RunEvent, StepTrend } from './messages.ts';
+import type { EndedBranch, EvalFigures, NotedRegression, RunEvent, StepTrend } from './messages.ts';
 
 /** What the curves of a run are drawn from. */
 export interface DeskFigures {
@@ -9,6 +9,8 @@ export interface DeskFigures {
   readonly trend: readonly StepTrend[];
   readonly evals: readonly EvalFigures[];
   readonly regressions: Readonly<Record<string, NotedRegression>>;
+  /** Absent where there was none. */
+  readonly branchesEnded?: Readonly<Record<string, EndedBranch>>;
 }
 
 /** Those of an attempt that begins now, where the run has curves already. */
@@ -17,7 +19,7 @@ export function figuresFrom({ trend, evals }: Pick<DeskFigures, 'trend' | 'evals
 }
 
 /** The figures with those of an event. After a rewind the steps that were superseded leave the curve. */
-export function figuresAfter(figures: DeskFigures, { kind, step, values }: RunEvent): DeskFigures {
+export function figuresAfter(figures: DeskFigures, { kind, step, text, values }: RunEvent): DeskFigures {
   const number = (name: string): number | null => (typeof values[name] === 'number' ? values[name] : null);
   if (kind === 'step') {
     const exact = number('train/agg/all/metrics/exact_match');
@@ -35,12 +37,20 @@ export function figuresAfter(figures: DeskFigures, { kind, step, values }: RunEv
     };
     return { ...figures, evals: [...figures.evals, added].slice(-evalsKept) };
   }
+  const { environment, verdict } = values;
+  if (typeof environment === 'string' && typeof verdict === 'string') {
+    return { ...figures, branchesEnded: { ...figures.branchesEnded, [environment]: { step, verdict, text } } };
+  }
   if (kind === 'rewound') {
     const trend = figures.trend.filter(([of]) => of <= step);
     const regressions = Object.fromEntries(
       Object.entries(figures.regressions).filter(([, regression]) => regression.step <= step),
     );
-    return { ...figures, latest: {}, trend, evals: figures.evals.filter((found) => found.step <= step), regressions };
+    const { branchesEnded = {}, ...rest } = figures;
+    const ended = Object.fromEntries(Object.entries(branchesEnded).filter(([, branch]) => branch.step <= step));
+    const evals = figures.evals.filter((found) => found.step <= step);
+    const branches = Object.keys(ended).length === 0 ? {} : { branchesEnded: ended };
+    return { ...rest, latest: {}, trend, evals, regressions, ...branches };
   }
   return figures;
 }

@@ -1,4 +1,5 @@
 import {
+  ApplicationFailure,
   executeChild,
   getExternalWorkflowHandle,
   ParentClosePolicy,
@@ -79,6 +80,8 @@ export async function evaluateNewest(input: EvaluateNewestInput): Promise<Evalua
       if (version) await tellRun({ environment, version: name, step: version.policy.step, regression });
     }
     if (lines.length > 0) upsertMemo({ [memoKeys.regression]: lines });
+    const lost = evaluated.filter(({ result }) => result.failed === result.rollouts);
+    if (lost.length > 0) throw nothingCameOf(lost.map(({ result }) => result));
     const step = evaluated[0]?.version?.policy.step ?? null;
     setCurrentDetails(
       [...lines, ...evaluated.map(({ result }) => lineOf(result))].map((line) => `- ${line}`).join('\n'),
@@ -92,6 +95,14 @@ export async function evaluateNewest(input: EvaluateNewestInput): Promise<Evalua
       .signal(regressionFoundSignal, { ...found, action: input.onRegression })
       .catch(() => undefined);
   }
+}
+
+/** It would fail the same way the next time: a schedule pauses. */
+function nothingCameOf(lost: readonly EvaluationResult[]): ApplicationFailure {
+  const each = lost.map(({ environment, rollouts, failures, folder }) => {
+    return `all ${rollouts} rollouts of ${environment} failed (${folder}): ${failures.join('; ')}`;
+  });
+  return ApplicationFailure.nonRetryable(each.join('\n'), 'EvaluationFailed');
 }
 
 function versionIn(model: EvaluationModel) {

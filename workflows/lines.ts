@@ -3,7 +3,7 @@ import { warmUpStepsPerSegment } from '../core/limits.ts';
 import { firstLineage } from '../core/names.ts';
 import { environmentRewards } from '../core/rl/metrics.ts';
 import type { EvaluationSummary, OrchestratorActivities, Recovery } from '../activities/index.ts';
-import type { RunEvent } from './messages.ts';
+import type { PromptStanding, RunEvent } from './messages.ts';
 
 /** What a run tells people, one line per event. */
 
@@ -74,13 +74,18 @@ function inEach(figures: Readonly<Record<string, number>>): string {
 
 /** `cost` is what it took from the training: seconds that it stood still, or that passed until it was begun. */
 export function evalLine(summary: EvaluationSummary, cost: Readonly<Record<string, number>> = {}): string {
-  const { environment, step, rollouts, passAtK, sampled, greedy, says, failures = [] } = summary;
+  const { environment, step, rollouts, passAtK, sampled, greedy, says, failures = [], prompt } = summary;
   const { paused_s: paused, deferred_s: deferred } = cost;
   const exact = (value: number | null): string => (value === null ? '' : ` exact ${value.toFixed(3)}`);
   return [
     `eval v${step} ${environment} (${rollouts} ${passAtK === undefined ? 'held-out' : 'rollouts, held-out'}): reward ${rewardText(sampled.reward)}${exact(sampled.exact)}`,
     `greedy ${rewardText(greedy.reward)}${exact(greedy.exact)}`,
     `"${says.prompt}" → "${says.completion}" (right: "${says.answer}", reward ${says.reward?.toFixed(2) ?? '–'})`,
+    ...(prompt === undefined
+      ? []
+      : [
+          `prompt ${prompt.sha256.slice(0, 8)}${prompt.isHeldAgainst ? '' : ', the first under it: held against none before'}`,
+        ]),
     ...(paused === undefined ? [] : [`training paused ${paused.toFixed(1)}s for it`]),
     ...(deferred === undefined ? [] : [`deferred by ${deferred.toFixed(1)}s`]),
     ...(failures.length === 0 ? [] : [`failed: ${failures.join('; ')}`]),
@@ -139,6 +144,38 @@ export function recoveryLines(
     });
   }
   return lines;
+}
+
+/** The story of a run as markdown: its newest events, and what is under way beside it. */
+export function storyOf(
+  title: string,
+  of: {
+    readonly events: readonly RunEvent[];
+    readonly prompts: readonly PromptStanding[];
+    readonly store: string;
+  },
+): string {
+  const { events, prompts, store } = of;
+  const evals = events.filter(({ kind }) => kind === 'eval').slice(-3);
+  const branches = events.filter(({ kind, values }) => kind !== 'eval' && 'verdict' in values).slice(-2);
+  const rest = events.filter((event) => event.kind !== 'eval' && !branches.includes(event)).slice(-8);
+  const told = [...evals, ...branches, ...rest].sort((a, b) => a.sequence - b.sequence);
+  return [
+    title,
+    '',
+    ...[...told.map(({ text }) => text), ...prompts.flatMap(underWayLines)].map((text) => `- ${text}`),
+    '',
+    `Files: \`${store}\``,
+  ].join('\n');
+}
+
+function underWayLines({ environment, branch, offered }: PromptStanding): string[] {
+  const { step, workflow } = branch ?? {};
+  const where = workflow == null ? '' : `: workflow \`${workflow}\``;
+  return [
+    ...(step === undefined ? [] : [`gepa: a better prompt for ${environment} is looked for from v${step}${where}`]),
+    ...(offered === null ? [] : [`gepa: a prompt for ${environment} waits for a yes: \`${offered.ref.key}\``]),
+  ];
 }
 
 /** A step that ran out of memory, and is tried once more. */

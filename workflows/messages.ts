@@ -4,6 +4,7 @@ import type { EvaluationNotice } from '../core/eval/evaluation.ts';
 import type { Regression } from '../core/eval/regression.ts';
 import type { EvalSpec } from '../core/spec/run-spec.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
+import type { PromptRef } from '../core/rl/run-state.ts';
 import type { PromptSearchNotice } from '../core/gepa/prompt-search.ts';
 import {
   evaluationEndedSignalName,
@@ -50,6 +51,29 @@ export interface RunStatus {
   readonly evals: readonly EvalFigures[];
   /** By environment: its newest evaluation was worse than the best before it, beyond chance. Absent where older code answers. */
   readonly regressions?: Readonly<Record<string, NotedRegression>>;
+  /** Of a run that looks for better prompts, one of each environment. Absent where older code answers. */
+  readonly prompts?: readonly PromptStanding[];
+  /** By environment: what became of its newest branch. Absent where there was none. */
+  readonly branchesEnded?: Readonly<Record<string, EndedBranch>>;
+}
+
+/** Which prompt an environment is played with, and what is under way to better it. */
+export interface PromptStanding {
+  readonly environment: string;
+  /** In place of the environment's own; null = its own. */
+  readonly inUse: PromptRef | null;
+  /** Found, and waiting for somebody's yes. */
+  readonly offered: PromptRef | null;
+  /** Under way: from which version, since when (ISO time), and as which workflow; null before that is begun. */
+  readonly branch: { readonly step: number; readonly since: string; readonly workflow: string | null } | null;
+}
+
+export interface EndedBranch {
+  readonly step: number;
+  /** `taken`, `offered`, `told`, `no better`, `nothing found`, `failed`, `cancelled` or `unanswered`. */
+  readonly verdict: string;
+  /** One line for people. */
+  readonly text: string;
 }
 
 /** A flag that stays up until an evaluation of the environment is no worse than the best before it. */
@@ -72,6 +96,8 @@ export interface StepProgress {
     readonly rows: number;
     readonly since: string;
   } | null;
+  /** Inference servers that sample from other weights than the newest version, and are asked for nothing. Absent when there are none. */
+  readonly serversAside?: readonly string[];
 }
 
 /** The groups of one step on their way into its batch, in sampling rounds. */

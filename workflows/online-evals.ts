@@ -318,8 +318,10 @@ export class OnlineEvals {
     );
   }
 
+  /** With nothing to compare with (the first under a prompt), the flag stays as it is: it speaks of the policy under the prompt before. */
   #judge(environment: string, version: string, step: number, regression: Regression | null): void {
-    if (regression?.isWorse !== true) return this.#options.desk.noteRegression(environment, null);
+    if (regression === null) return;
+    if (!regression.isWorse) return this.#options.desk.noteRegression(environment, null);
     const action = this.#options.spec.eval?.onRegression ?? 'flag';
     this.#raise({ environment, version, step, regression, action });
   }

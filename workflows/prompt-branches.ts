@@ -1,10 +1,11 @@
 import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
 import {
-  ApplicationFailure,
   CancellationScope,
   ChildWorkflowCancellationType,
   condition,
+  ContinueAsNew,
   getExternalWorkflowHandle,
+  isCancellation,
   ParentClosePolicy,
   setHandler,
   startChild,
@@ -24,11 +25,22 @@ import type { PolicyVersion, PromptBranch, PromptRef, Prompts, RunHandle, RunSta
 import type { PromptBranchSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
 import { awaitedLater } from './beside.ts';
-import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal } from './messages.ts';
+import {
+  adoptedLine,
+  branchCancelledLine,
+  branchFailedLine,
+  foundNothingLine,
+  type LeftBecause,
+  oneVersionLine,
+  unansweredLine,
+  verdictLine,
+} from './branch-lines.ts';
+import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from './messages.ts';
 import type { optimizePrompt } from './optimize-prompt.ts';
 import type { Publishing } from './publishing.ts';
 import { rootOf } from './root-of.ts';
 import type { RunDesk } from './run-desk.ts';
+import { refusal } from './refusal.ts';
 import type { ServerTurns } from './server-turns.ts';
 
 interface BranchOptions {
@@ -50,7 +62,7 @@ type SpecWithBranches = RunSpec & { readonly gepa: PromptBranchSpec };
  */
 export class PromptBranches {
   readonly #options: BranchOptions;
-  readonly #pending = new Map<string, PromptBranch>();
+  readonly #pending = new Map<string, PromptBranch & { readonly since: string }>();
   /** By workflow id. */
   readonly #notices = new Map<string, PromptSearchNotice>();
   /** By key and workflow id: the children that were begun. */
@@ -72,8 +84,9 @@ export class PromptBranches {
     setHandler(adoptPromptUpdate, (environment) => this.#adoptOffered(environment), {
       validator: (environment) => this.#requireOffered(environment),
     });
+    options.desk.prompts = () => this.#standing();
     // Children outlive us: those of a run that is cancelled are told so themselves.
-    CancellationScope.current().cancelRequested.catch(() => CancellationScope.nonCancellable(() => this.leave()));
+    CancellationScope.current().cancelRequested.catch(() => CancellationScope.nonCancellable(() => this.leave(null)));
   }
 
   /** What groups are leased with from now on; undefined while every environment has its own. */
@@ -88,7 +101,8 @@ export class PromptBranches {
 
   /** What a commit of this step says, with what is due then; what continue-as-new carries of the newest one. */
   toCommit(step: number | null = null): Pick<RunState, 'prompts' | 'offeredPrompts' | 'pendingBranches'> {
-    const pending = [...this.#pending.values(), ...(step === null ? [] : this.#due(step))];
+    const underWay = [...this.#pending.values()].map(({ environment, step: of }) => ({ environment, step: of }));
+    const pending = [...underWay, ...(step === null ? [] : this.#due(step))];
     const [prompts, offeredPrompts] = [orNothing(this.#inUse), orNothing(this.#offered)];
     return {
       ...(prompts ? { prompts } : {}),
@@ -109,19 +123,61 @@ export class PromptBranches {
     if (gepa === undefined) return; // the run file has none any more
     for (const branch of branches) {
       if (!gepa.environments.includes(branch.environment) || this.#pending.has(keyOf(branch))) continue;
-      this.#pending.set(keyOf(branch), branch);
+      this.#pending.set(keyOf(branch), { ...branch, since: new Date().toISOString() });
       void this.#branch(branch, { ...spec, gepa }).catch((reason: unknown) => this.#failed(branch, reason));
     }
   }
 
-  /** The run ends, or goes on from elsewhere: what is under way belongs to nobody. */
-  async leave(): Promise<void> {
+  /** A run that fails takes its branches with it, as one does that ends. */
+  async endingWith<T>(work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      const why = isCancellation(error) ? null : 'failure';
+      if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => this.leave(why));
+      throw error;
+    }
+  }
+
+  /** The run ends, or goes on from elsewhere: what is under way belongs to nobody. `why` is told people where it is not null. */
+  async leave(why: LeftBecause | null): Promise<void> {
+    if (why !== null && !this.#isOver) this.#tellOfLeaving(why);
     this.#isOver = true;
     this.#pending.clear();
     const children = [...this.#children.values()];
     this.#children.clear();
     // One that has ended needs no word.
     await Promise.allSettled(children.map((id) => getExternalWorkflowHandle(id).cancel()));
+  }
+
+  #tellOfLeaving(why: LeftBecause): void {
+    const { desk, spec } = this.#options;
+    for (const branch of this.#pending.values()) {
+      const values = { environment: branch.environment, verdict: 'cancelled' };
+      desk.tell('prompt', null, branchCancelledLine(branch, why), values);
+    }
+    if (why === 'rewind') return; // it is an offer of another lineage
+    for (const [environment, offered] of Object.entries(this.#offered)) {
+      const values = { environment, verdict: 'unanswered', digest: offered.ref.sha256 };
+      desk.tell('prompt', null, unansweredLine(spec.name, environment, offered), values);
+    }
+  }
+
+  #standing(): PromptStanding[] {
+    const { spec } = this.#options;
+    const underWay = [...this.#pending.values()];
+    const names = [...(spec.gepa?.environments ?? []), ...Object.keys(this.#inUse)];
+    return [...new Set(names)].map((environment) => {
+      const branch = underWay.find((pending) => pending.environment === environment);
+      const from = branch && { step: branch.step, since: branch.since };
+      const workflow = branch && this.#children.get(keyOf(branch));
+      return {
+        environment,
+        inUse: this.#inUse[environment] ?? null,
+        offered: this.#offered[environment] ?? null,
+        branch: from ? { ...from, workflow: workflow ?? null } : null,
+      };
+    });
   }
 
   /** One of an environment at a time. */
@@ -139,7 +195,7 @@ export class PromptBranches {
   }
 
   async #branch(branch: PromptBranch, spec: SpecWithBranches): Promise<void> {
-    const { turns, run } = this.#options;
+    const { turns, run, desk } = this.#options;
     const { environment, step } = branch;
     const policy = await this.#versionOf(branch);
     if (this.#isLeft(branch)) return;
@@ -150,7 +206,9 @@ export class PromptBranches {
     if (this.#isLeft(branch)) return;
     const carryOut = () => this.#carryOut(branch, policy, spec);
     // Servers of one version: while they have this one, nothing is sampled for training.
-    await (held === 'single' && spec.eval?.when !== 'beside' ? turns.alone(carryOut) : carryOut());
+    const isAlone = held === 'single' && spec.eval?.when !== 'beside';
+    if (held === 'single') desk.tell('warning', null, oneVersionLine(environment, versionName(policy), isAlone));
+    await (isAlone ? turns.alone(carryOut) : carryOut());
     if (this.#isLeft(branch)) return;
     this.#pending.delete(keyOf({ environment, step }));
   }
@@ -165,7 +223,8 @@ export class PromptBranches {
     const { bestPrompt, best, calls, bestScore, startScore } = result;
     const figures = { environment, calls, reflections: result.reflections, ...scored({ bestScore, startScore }) };
     if (best === 0 || bestPrompt === null || bestPrompt.sha256 === this.#inUse[environment]?.ref.sha256) {
-      return desk.tell('prompt', null, `gepa: no better prompt for ${environment} from ${versionName(policy)} in ${calls} calls; it stays`, figures); // prettier-ignore
+      const text = foundNothingLine(environment, versionName(policy), calls);
+      return desk.tell('prompt', null, text, { ...figures, verdict: 'nothing found' });
     }
     const newest = this.served ?? policy;
     const trial = await desk.waitFor(
@@ -179,7 +238,7 @@ export class PromptBranches {
   }
 
   #decide(
-    { environment, step }: PromptBranch,
+    branch: PromptBranch,
     of: {
       readonly trial: PromptTrial;
       readonly newest: PolicyVersion;
@@ -189,22 +248,15 @@ export class PromptBranches {
     },
   ): void {
     const { trial, newest, adopt, run } = of;
+    const { environment, step } = branch;
     const { before, after, examples, difference, prompt } = trial;
     const verdict = verdictOn(trial, adopt);
     const winner: PromptRef = { ref: prompt, foundAt: step };
-    const [was, is] = [before, after].map((score) => score?.toFixed(3) ?? 'none');
-    const beyond = difference === null ? '' : ` (${signed(difference.mean)}, 95 % ${signed(difference.low)} … ${signed(difference.high)})`; // prettier-ignore
-    const played = `on ${versionName(newest)} and ${examples} examples that nobody had seen: reward ${is}, the prompt in use ${was}${beyond}`;
-    const next = {
-      taken: 'it is in use for groups that are leased from now on',
-      offered: `to use it: ratchet gepa adopt ${run} --env ${environment}`,
-      told: `the prompt in use stays (adopt = "never"): ${prompt.key}`,
-      'no better': 'the prompt in use stays',
-    }[verdict];
     if (verdict === 'taken') this.#adopt(environment, winner);
     if (verdict === 'offered') this.#offered = { ...this.#offered, [environment]: winner };
     const low = difference === null ? {} : { difference: difference.mean, low: difference.low, high: difference.high };
-    this.#options.desk.tell('prompt', null, `gepa: a prompt for ${environment} from v${step}, ${played}; ${next}`, {
+    const text = verdictLine({ branch, trial, version: versionName(newest), verdict, run });
+    this.#options.desk.tell('prompt', null, text, {
       ...of.figures,
       examples,
       ...scored({ before, after }),
@@ -218,7 +270,6 @@ export class PromptBranches {
     const { [environment]: _, ...offered } = this.#offered;
     this.#offered = offered;
     this.#inUse = { ...this.#inUse, [environment]: winner };
-    this.#options.desk.noteRegression(environment, null); // of another prompt
   }
 
   async #versionOf({ environment, step }: PromptBranch): Promise<PolicyVersion> {
@@ -262,8 +313,8 @@ export class PromptBranches {
     this.#children.delete(keyOf(branch));
     const { environment, step } = branch;
     const { desk, spec } = this.#options;
-    const again = `Once that is mended: ratchet gepa branch ${spec.name} --env ${environment}`;
-    desk.tell('warning', null, `gepa: the branch of v${step} on ${environment} failed: ${rootOf(reason).message} ${again}`); // prettier-ignore
+    const text = branchFailedLine(spec.name, { environment, step }, rootOf(reason).message);
+    desk.tell('warning', null, text, { environment, verdict: 'failed' });
   }
 
   #asked(environment: string | null): string {
@@ -295,8 +346,11 @@ export class PromptBranches {
     const winner = this.#offered[name]!;
     this.#adopt(name, winner);
     const { desk } = this.#options;
-    const text = `gepa: the prompt for ${name} that was found from v${winner.foundAt} is in use for groups that are leased from now on, as asked`;
-    desk.tell('prompt', null, text, { environment: name, verdict: 'taken', digest: winner.ref.sha256 });
+    desk.tell('prompt', null, adoptedLine(name, winner), {
+      environment: name,
+      verdict: 'taken',
+      digest: winner.ref.sha256,
+    });
     return `${name}: ${winner.ref.key} is its system prompt for groups that are leased from the next step on.`;
   }
 
@@ -308,7 +362,9 @@ export class PromptBranches {
     }
     const name = environment ?? offered[0]!;
     if (this.#isSearched(name)) {
-      throw refusal(`adopt-prompt: a branch on ${name} is under way, which began with the prompt in use; wait for its end, or stop it.`); // prettier-ignore
+      throw refusal(
+        `adopt-prompt: a branch on ${name} is under way, which began with the prompt in use; wait for its end, or stop it.`,
+      );
     }
   }
 }
@@ -350,12 +406,4 @@ function scored(figures: Readonly<Record<string, number | null>>): Record<string
   return Object.fromEntries(
     Object.entries(figures).flatMap(([name, value]) => (value === null ? [] : [[name, value]])),
   );
-}
-
-function signed(value: number): string {
-  return `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(3)}`;
-}
-
-function refusal(message: string): ApplicationFailure {
-  return ApplicationFailure.nonRetryable(message, 'Refused');
 }

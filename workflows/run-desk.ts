@@ -1,12 +1,4 @@
-import {
-  ApplicationFailure,
-  condition,
-  setCurrentDetails,
-  setHandler,
-  upsertMemo,
-  upsertSearchAttributes,
-  workflowInfo,
-} from '@temporalio/workflow';
+import { condition, setCurrentDetails, setHandler, upsertMemo, workflowInfo } from '@temporalio/workflow';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
 import { memoKeys, versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
@@ -27,6 +19,7 @@ import {
 } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { type DeskFigures, figuresAfter, withRegression } from './desk-figures.ts';
+import { storyOf } from './lines.ts';
 import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
@@ -40,10 +33,12 @@ import {
   viewQuery,
   stopUpdate,
   type NotedRegression,
+  type PromptStanding,
   type RunEvent,
   type RunStatus,
 } from './messages.ts';
-import { attributes } from './search-attributes.ts';
+import { refusal } from './refusal.ts';
+import { publishStep } from './search-attributes.ts';
 import { ProgressOfSteps } from './step-progress.ts';
 
 /** What the desk carries over continue-as-new. */
@@ -96,6 +91,8 @@ export class RunDesk {
   #rewind: RewindRequest | null = null;
   /** Somebody asked for the end of a paused run: the step it is paused in is given up. */
   #isLeft = false;
+  /** The step under way is the last one, because its end was asked for. */
+  #isStopping = false;
   /** The step that is planned already: what is set from now on is for later ones. 0 = none. */
   planned = 0;
   /** What was set and is in the newest commit. */
@@ -169,15 +166,23 @@ export class RunDesk {
     this.#events.push(event);
     this.#figures = figuresAfter(this.#figures, event);
     if (this.#events.length > eventsKept) this.#events = this.#events.slice(-eventsKept);
-    setCurrentDetails(this.#details());
+    const { spec, store } = this.#options;
+    const phase = this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase;
+    const title = `**${spec.name}** · ${phase} · step ${this.#step} of ${this.maxSteps}`;
+    setCurrentDetails(storyOf(title, { events: this.#events, prompts: this.prompts(), store }));
   }
 
+  /** A run that is stopping gives the step up instead that would wait for somebody. */
   pause(reason: string, by: 'run' | 'person' = 'run'): void {
+    if (this.#isStopping && by === 'run') return this.#leave(`given up, as the run is stopping: ${reason}`);
     this.#pausedBecause = reason;
     this.#isPausedByPerson = by === 'person';
     this.#noteAsked();
     this.tell('paused', this.#step, `paused: ${reason}`);
   }
+
+  /** Which prompts are in use; of a run that looks for none. */
+  prompts: () => readonly PromptStanding[] = () => [];
 
   /** What is done once when a pause gets long. */
   onLongPause: () => void = () => undefined;
@@ -192,13 +197,27 @@ export class RunDesk {
   /** Ends the run after the step under way, for a reason of its own. */
   stopBecause(reason: string): void {
     if (this.isPaused) return this.tell('warning', null, `to be stopped, and it is paused: ${reason}`);
-    const last = Math.min(this.lastStep, this.#step + 1);
-    this.#overrides = { ...this.#overrides, stopAfter: last };
-    this.#noteAsked();
-    this.tell('stopping', null, `stopping after step ${last}: ${reason}`);
+    this.tell('stopping', null, `stopping after step ${this.#lastIsUnderWay()}: ${reason}`);
   }
 
-  /** Told how long the run stood still because a person had paused it. */
+  #lastIsUnderWay(): number {
+    this.#isStopping = true;
+    return this.#endAfter(Math.min(this.lastStep, this.#step + 1));
+  }
+
+  #endAfter(step: number): number {
+    this.#overrides = { ...this.#overrides, stopAfter: step };
+    this.#noteAsked();
+    return step;
+  }
+
+  /** The run ends with the step that is planned, or else with the last one that was made. */
+  #leave(why: string): void {
+    [this.#pausedBecause, this.#isPausedByPerson, this.#isLeft] = [null, false, true];
+    this.tell('stopping', null, `stopping at step ${this.#endAfter(Math.max(this.planned, this.#step))}, ${why}`);
+  }
+
+  /** How long it stood still because a person had paused it. */
   onStoodStill: (seconds: number) => void = () => undefined;
 
   /** Throws {@link RewindAsked} when the run is to go on from another step, or to end. */
@@ -228,15 +247,8 @@ export class RunDesk {
 
   /** Lets `temporal workflow list --query 'RatchetRun="…"'` find the run and see how far it is. */
   publish(step: number, reward: number | null): void {
-    if (this.#options.hasSearchAttributes) {
-      upsertSearchAttributes([
-        { key: attributes.run, value: this.#options.spec.name },
-        { key: attributes.step, value: step },
-        ...(reward === null ? [] : [{ key: attributes.reward, value: reward }]),
-      ]);
-    } else {
-      upsertMemo({ run: this.#options.spec.name, step, ...(reward === null ? {} : { reward }) });
-    }
+    const { spec, hasSearchAttributes } = this.#options;
+    publishStep({ run: spec.name, step, reward, hasSearchAttributes });
   }
 
   #listen(): void {
@@ -252,7 +264,7 @@ export class RunDesk {
     });
     setHandler(stopUpdate, () => this.#stop(), {
       validator: () => {
-        const isOver = this.#phase === 'finishing' || this.#phase === 'finished' || this.#phase === 'stopped';
+        const isOver = ['finishing', 'finished', 'stopped'].includes(this.#phase);
         if (isOver) throw refusal(`The run is ending already, after step ${this.#step}.`);
       },
     });
@@ -352,22 +364,16 @@ export class RunDesk {
   }
 
   #stop(): string {
-    const { name: run } = this.#options.spec;
+    const run = this.#options.spec.name;
     const goOn = 'Later: ratchet train with its file goes on from there.';
     if (this.isPaused) {
       const before = this.#pausedBecause;
-      const last = Math.max(this.planned, this.#step);
-      this.#overrides = { ...this.#overrides, stopAfter: last };
-      [this.#pausedBecause, this.#isPausedByPerson, this.#isLeft] = [null, false, true];
-      this.#noteAsked();
-      this.tell('stopping', null, `stopping at step ${last}, as asked; it was paused`);
+      this.#leave('as asked; it was paused');
       const isForgotten = staying(this.#overrides) !== this.#committed;
       const forgotten = isForgotten ? ' What was set since its last step is in no commit: set it again then.' : '';
-      return `paused (${before}) → stopping at step ${last}: what was sampled for a later one stays in the store. ${goOn}${forgotten}`;
+      return `paused (${before}) → stopping at step ${this.lastStep}: what was sampled for a later one stays in the store. ${goOn}${forgotten}`;
     }
-    const last = Math.min(this.lastStep, this.#step + 1);
-    this.#overrides = { ...this.#overrides, stopAfter: last };
-    this.#noteAsked();
+    const last = this.#lastIsUnderWay();
     this.tell('stopping', null, `stopping after step ${last}, as asked`);
     const checkpoint =
       this.planned === last
@@ -383,8 +389,7 @@ export class RunDesk {
   }
 
   #stopAfter(step: number): string {
-    this.#overrides = { ...this.#overrides, stopAfter: step };
-    this.#noteAsked();
+    this.#endAfter(step);
     return `The run ends after step ${this.lastStep}.`;
   }
 
@@ -421,17 +426,8 @@ export class RunDesk {
       lost: lost(),
       progress: this.progress.read(),
       ...this.#figures,
+      prompts: this.prompts(),
     };
-  }
-
-  /** The story of the run as markdown, for the Temporal UI. */
-  #details(): string {
-    const { spec, store } = this.#options;
-    const title = `**${spec.name}** · ${this.isPaused ? `paused: ${this.#pausedBecause}` : this.#phase} · step ${this.#step} of ${this.maxSteps}`;
-    const evals = this.#events.filter(({ kind }) => kind === 'eval').slice(-3);
-    const rest = this.#events.filter(({ kind }) => kind !== 'eval').slice(-8);
-    const lines = [...evals, ...rest].sort((a, b) => a.sequence - b.sequence).map(({ text }) => `- ${text}`);
-    return [title, '', ...lines, '', `Files: \`${store}\``].join('\n');
   }
 }
 
@@ -442,8 +438,4 @@ function staying(overrides: Overrides): string {
 
 function now(): string {
   return new Date().toISOString();
-}
-
-function refusal(message: string): ApplicationFailure {
-  return ApplicationFailure.nonRetryable(message, 'Refused');
 }

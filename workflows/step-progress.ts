@@ -8,9 +8,12 @@ import type { CollectProgress, StepProgress } from './messages.ts';
 export class ProgressOfSteps {
   #collecting: CollectProgress | null = null;
   #training: StepProgress['training'] = null;
+  /** As {@link StepProgress} has it. */
+  serversAside: readonly string[] = [];
 
   read(): StepProgress {
-    return { collecting: this.#collecting, training: this.#training };
+    const aside = this.serversAside.length === 0 ? {} : { serversAside: this.serversAside };
+    return { collecting: this.#collecting, training: this.#training, ...aside };
   }
 
   /** A sampling round begins: `groups` are leased, and `kept` wait from before. */

@@ -1,6 +1,6 @@
 import { allHandlersFinished, condition, continueAsNew, workflowInfo } from '@temporalio/workflow';
-import { canaryDifferenceMax, historyEventsMax, refusedAttemptsMax } from '../core/limits.ts';
-import { namedServers, versionName } from '../core/names.ts';
+import { historyEventsMax, refusedAttemptsMax } from '../core/limits.ts';
+import { versionName } from '../core/names.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import type { ObjectRef, PolicyVersion, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, Recovery, TrainRunInput, WarmUpState } from '../activities/index.ts';
@@ -24,6 +24,7 @@ import { PromptBranches } from './prompt-branches.ts';
 import { Publishing } from './publishing.ts';
 import { RewindAsked, RunDesk } from './run-desk.ts';
 import { openOrContinue, type ContinuedRun } from './run-start.ts';
+import { ServedWeights } from './served-weights.ts';
 import { ServerTurns } from './server-turns.ts';
 import { committedMetrics, trainFigures } from './step-metrics.ts';
 import { firstState, stateAfter, withoutBranches } from './run-states.ts';
@@ -97,6 +98,13 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   const turns = new ServerTurns();
   const evals = new OnlineEvals({ run, spec, desk, publishing, turns, done: carried?.evals ?? [] });
   const branches = new PromptBranches({ run, spec, desk, publishing, turns, state: start?.state });
+  const weights = new ServedWeights({
+    run,
+    spec,
+    desk,
+    turns,
+    onServed: (policy) => (served = branches.served = policy),
+  });
   /** The step in training, and rollouts asked for it meanwhile: a recovery needs none. */
   let inTraining = 0;
   let regenerated = 0;
@@ -118,79 +126,80 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   if (opened.weightsAreGone && start?.begins) await restoreWeights().catch(orRewind);
   if (start && !carried) await publishWhatWasCutOff().catch(orRewind);
   evals.resume(carried?.evaluating ?? []);
-  broadcast = awaitedLater(broadcastWeights(state.policy));
+  broadcast = awaitedLater(weights.bring(state.policy));
   if (!carried || carried.rewind) for (const step of state.pendingEvals) evals.evaluate(step);
-
   branches.goOn(state.pendingBranches ?? []);
 
-  while (state.step < desk.lastStep) {
-    await desk.untilResumed().catch(orRewind);
-    beside.throwIfFailed();
-    if (isHistoryLong() && collecting === null) await continueRun();
-    const step = state.step + 1;
-    const startedAt = Date.now();
-    let collected: CollectedStep = await (collecting ?? collect(step, state)).catch(orRewind);
-    const waitedS = (Date.now() - startedAt) / 1000;
-    collecting = mayPrefetch(step) ? collect(step + 1, collected) : null;
+  return branches.endingWith(async () => {
+    while (state.step < desk.lastStep) {
+      await desk.untilResumed().catch(orRewind);
+      beside.throwIfFailed();
+      if (isHistoryLong() && collecting === null) await continueRun();
+      const step = state.step + 1;
+      const startedAt = Date.now();
+      let collected: CollectedStep = await (collecting ?? collect(step, state)).catch(orRewind);
+      const waitedS = (Date.now() - startedAt) / 1000;
+      collecting = mayPrefetch(step) ? collect(step + 1, collected) : null;
 
-    const attempts: CollectedStep[] = [collected];
-    let trained = await train(step, 1, collected).catch(orRewind);
-    while (trained.policy === null) {
-      desk.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are set aside`);
-      if (attempts.length >= refusedAttemptsMax) {
-        desk.pause(
-          `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate (set-learning-rate), then resume.`,
-        );
-        await desk.untilResumed().catch(orRewind);
+      const attempts: CollectedStep[] = [collected];
+      let trained = await train(step, 1, collected).catch(orRewind);
+      while (trained.policy === null) {
+        desk.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are set aside`);
+        if (attempts.length >= refusedAttemptsMax) {
+          desk.pause(
+            `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate (set-learning-rate), then resume.`,
+          );
+          await desk.untilResumed().catch(orRewind);
+        }
+        collected = await (collecting ?? collect(step, collected)).catch(orRewind);
+        collecting = null;
+        attempts.push(collected);
+        trained = await train(step, attempts.length, collected).catch(orRewind);
       }
-      collected = await (collecting ?? collect(step, collected)).catch(orRewind);
-      collecting = null;
-      attempts.push(collected);
-      trained = await train(step, attempts.length, collected).catch(orRewind);
-    }
 
-    const stepS = (Date.now() - startedAt) / 1000;
-    const figures = { ...collected.figures, ...trainFigures(trained), train_s: trained.seconds, step_s: stepS };
-    for (const { lost } of attempts) account.add(lost);
-    const isEvalDue = evals.isDue(step);
-    state = stateAfter(state, {
-      spec,
-      policy: trained.policy,
-      collected,
-      metrics: trained.metrics,
-      overrides: desk.overrides,
-      pendingEvals: isEvalDue ? [...evals.pendingSteps, step] : evals.pendingSteps,
-      branches: branches.toCommit(step),
-    });
-    const committed = await local.commitStep({
-      run,
-      parent,
-      plan: trained.plan,
-      optimizer: trained.optimizer,
-      staged: trained.staged,
-      engine: trained.engine,
-      outcomes: stepOutcomes(step, attempts),
-      metrics: committedMetrics({
+      const stepS = (Date.now() - startedAt) / 1000;
+      const figures = { ...collected.figures, ...trainFigures(trained), train_s: trained.seconds, step_s: stepS };
+      for (const { lost } of attempts) account.add(lost);
+      const isEvalDue = evals.isDue(step);
+      state = stateAfter(state, {
+        spec,
+        policy: trained.policy,
         collected,
-        trained,
-        klBeta: state.klBeta,
-        waitedS,
-        evalWaitS: turns.takeWaitedS(),
-        stepS,
-        account: account.take(),
-      }),
-      state,
-    });
-    parent = committed.sha256;
-    desk.at('training', step, state.policy);
-    serve(state.policy, trained.optimizer, committed.isPublished);
-    desk.publish(step, collected.figures['reward'] ?? null);
-    desk.tell('step', step, stepLine(step, desk.maxSteps, figures), figures);
-    if (trained.snapshot) sealing = sealInTurn(step);
-    if (isEvalDue) evals.evaluate(step);
-    branches.begin(step);
-  }
-  return finish();
+        metrics: trained.metrics,
+        overrides: desk.overrides,
+        pendingEvals: isEvalDue ? [...evals.pendingSteps, step] : evals.pendingSteps,
+        branches: branches.toCommit(step),
+      });
+      const committed = await local.commitStep({
+        run,
+        parent,
+        plan: trained.plan,
+        optimizer: trained.optimizer,
+        staged: trained.staged,
+        engine: trained.engine,
+        outcomes: stepOutcomes(step, attempts),
+        metrics: committedMetrics({
+          collected,
+          trained,
+          klBeta: state.klBeta,
+          waitedS,
+          evalWaitS: turns.takeWaitedS(),
+          stepS,
+          account: { ...account.take(), ...weights.figures() },
+        }),
+        state,
+      });
+      parent = committed.sha256;
+      desk.at('training', step, state.policy);
+      serve(state.policy, trained.optimizer, committed.isPublished);
+      desk.publish(step, collected.figures['reward'] ?? null);
+      desk.tell('step', step, stepLine(step, desk.maxSteps, figures), figures);
+      if (trained.snapshot) sealing = sealInTurn(step);
+      if (isEvalDue) evals.evaluate(step);
+      branches.begin(step);
+    }
+    return finish();
+  });
 
   /** Level 0 collects after the newest version is served; level 1 beside the training of the step before. */
   function collect(step: number, from: Pick<CollectedStep, 'curriculum' | 'surplus'>): Promise<CollectedStep> {
@@ -273,7 +282,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       stored.then(async (version) => {
         replaceVersion(policy, version);
         await before;
-        await broadcastWeights(version);
+        await weights.bring(version);
       }),
     );
   }
@@ -287,22 +296,6 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     const steps = [...pending.toSorted((a, b) => a - b), state.step];
     for (const policy of await local.findUnpublished({ run, steps })) {
       replaceVersion(policy, await publishing.publish(policy, null));
-    }
-  }
-
-  async function broadcastWeights(policy: PolicyVersion): Promise<void> {
-    const servers = namedServers(spec.inference) ?? 'the policy servers';
-    const summary = `${versionName(policy)} to ${servers}`;
-    const { canaryDifference } = await desk.waitFor(
-      `broadcast ${summary}`,
-      turns.shared(() => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }])),
-    );
-    served = branches.served = policy;
-    if (canaryDifference !== null && !(canaryDifference <= canaryDifferenceMax)) {
-      desk.pause(
-        `canary: the logprobs of ${versionName(policy)} at ${servers} are up to ${canaryDifference.toExponential(1)} off the trainer's, expected ${canaryDifferenceMax} at most. It samples from other weights than are trained: restart it, or look at its log; then resume.`,
-      );
-      await desk.untilResumed(); // nothing is sampled there until then
     }
   }
 
@@ -394,7 +387,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     await beside.finish();
     await condition(allHandlersFinished);
     const { rewind } = desk;
-    if (rewind !== null) await Promise.all([evals.leaveBehind(rewind.step), branches.leave()]);
+    if (rewind !== null) await Promise.all([evals.leaveBehind(rewind.step), branches.leave('rewind')]);
     const { handle, datasets, warnings, hasSearchAttributes } = opened;
     return continueAsNew<typeof trainRun>({
       continued: {
@@ -415,7 +408,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
   async function finish(): Promise<RunSummary> {
     desk.at('finishing', state.step, state.policy);
     await broadcast.catch(orRewind);
-    await branches.leave();
+    await branches.leave('end');
     hold.releaseWhenIdle(); // evaluations under way need none
     await beside.finish();
     await Promise.race([evals.finish(), condition(() => desk.rewind !== null)]);

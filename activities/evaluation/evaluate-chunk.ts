@@ -15,6 +15,7 @@ import { scoreGroup } from '../../backends/environments/score-group.ts';
 import type { Environment, RolloutPlace } from '../../backends/environments/types.ts';
 import type { Store } from '../../backends/store/index.ts';
 import { encodeRows } from '../../backends/store/objects.ts';
+import { type AskDependencies, silentServers } from '../asked-model.ts';
 import { eachInTurn } from '../each-in-turn.ts';
 import { withHeartbeat } from '../heartbeat.ts';
 import { mapAtOnce } from '../map-at-once.ts';
@@ -22,7 +23,7 @@ import { playRollout } from '../play-rollout.ts';
 import { Part, RolloutJournal } from '../rollout-journal.ts';
 import { storeOf } from '../run-access.ts';
 import { Standstill } from '../standstill.ts';
-import { type EvaluateDependencies, keepVersion, openPlayer } from './evaluated-policy.ts';
+import { keepVersion, openPlayer } from './evaluated-policy.ts';
 import { evaluationKeys, type ScoredExample, scoredExamples, storedEvaluation } from './evaluation-store.ts';
 
 export interface EvaluateChunkInput {
@@ -39,6 +40,8 @@ export interface ChunkProgress {
   /** Of scored ones: the sum of their rewards, and how many. */
   readonly rewards: number;
   readonly rewarded: number;
+  /** Servers of which none answers at the moment; null while one does. */
+  readonly waitsFor: string | null;
 }
 
 /** How often finished rollouts and scored examples are stored while others of their chunk still run. */
@@ -53,7 +56,7 @@ const refusedMax = 8;
  * is played again; where the environment scores whole groups, with the others of its example.
  */
 export const createEvaluateChunk =
-  (dependencies: EvaluateDependencies) =>
+  (dependencies: AskDependencies) =>
   async (input: EvaluateChunkInput): Promise<ChunkResult> => {
     let work: ChunkWork | null = null;
     return withHeartbeat(
@@ -86,7 +89,7 @@ class ChunkWork {
   }
 
   static async open(
-    dependencies: EvaluateDependencies,
+    dependencies: AskDependencies,
     { handle, chunk }: EvaluateChunkInput,
     cancelled: AbortSignal,
   ): Promise<ChunkWork> {
@@ -136,6 +139,7 @@ class ChunkWork {
       failed: this.#failed,
       rewards: rewards.reduce((sum, reward) => sum + reward, 0),
       rewarded: rewards.length,
+      waitsFor: silentServers(this.#options.dependencies, this.#options.input.model),
     };
   }
 
@@ -301,7 +305,7 @@ class ChunkWork {
 type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
 
 interface Opened extends EvaluateChunkInput {
-  readonly dependencies: EvaluateDependencies;
+  readonly dependencies: AskDependencies;
   readonly environments: typeof allEnvironments;
   readonly store: Store;
   readonly input: Awaited<ReturnType<typeof storedEvaluation>>['input'];

@@ -5,6 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
+import { isPriced, type Prices, pricesAt } from '../../backends/inference/prices.ts';
 import { showStoreUri, type Store } from '../../backends/store/index.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
@@ -23,6 +24,8 @@ export interface OpenEvaluationInput {
 interface OpenDependencies {
   readonly codeVersion: string;
   readonly environments?: Environments;
+  /** What a model costs at its servers; missing = as those tell that do. */
+  readonly prices?: typeof pricesOf;
 }
 
 /**
@@ -30,10 +33,12 @@ interface OpenDependencies {
  * Refuses one that is not the same. Idempotent for who asks.
  */
 export const createOpenEvaluation =
-  ({ codeVersion, environments = allEnvironments }: OpenDependencies) =>
+  ({ codeVersion, environments = allEnvironments, prices: findPrices = pricesOf }: OpenDependencies) =>
   async (asked: OpenEvaluationInput): Promise<EvaluationHandle> =>
     withHeartbeat(async () => {
-      const { input, request } = asked;
+      const { request } = asked;
+      const { prices, warning } = await findPrices(asked.input.model);
+      const input = { ...asked.input, ...(prices === null ? {} : { prices }) };
       const store = storeOf(input.results);
       const environment = await environments.open(input.environment);
       const length = Math.max(0, environment.evalDataset.length - (input.skipExamples ?? 0));
@@ -42,14 +47,29 @@ export const createOpenEvaluation =
       const { evaluation, ref } = await openAttempt(store, environment, { input, examples, request, codeVersion });
       const handle = handleOf(evaluation, ref, [
         ...(environment.warnings ?? []).filter((line) => !isOfTraining(line)),
+        ...(warning === null ? [] : [warning]),
         ...(input.numExamples > length
           ? [`${input.environment.name} has ${length} held-out examples, not ${input.numExamples}: all are evaluated`]
           : []),
       ]);
-      await writeResults(handle);
-      await writeMetadata(handle, { environment, seconds: 0 });
+      const { tally } = await writeResults(handle);
+      await writeMetadata(handle, { environment, tally, seconds: 0 });
       return handle;
     });
+
+/** `metadata.json` has a cost where verifiers' has one. An evaluation whose prices cannot be learned goes on without. */
+export async function pricesOf(
+  model: EvaluationInput['model'],
+): Promise<{ readonly prices: Prices | null; readonly warning: string | null }> {
+  if (model.kind !== 'endpoint' || !isPriced(model.servers)) return { prices: null, warning: null };
+  try {
+    const [server] = model.servers;
+    return { prices: await pricesAt(server!, server!.model), warning: null };
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    return { prices: null, warning: `what ${model.model} costs is not known: ${error.message}` };
+  }
+}
 
 /** The newest attempt where it is ours, else the next one. Of several who ask at once each gets its own. */
 async function openAttempt(

@@ -1,3 +1,6 @@
+import { appendFile, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { averageMetrics, averageReward, averageUsage, costOf, emptyTally, tallyOf } from '../../core/eval/tally.ts';
 import type {
   EvaluationHandle,
@@ -17,44 +20,56 @@ import { withHeartbeat } from '../heartbeat.ts';
 import { storeOf } from '../run-access.ts';
 import { evaluationKeys, isWhole, type ScoredExample, scoredExamples, storedEvaluation } from './evaluation-store.ts';
 
-/** All scored examples, in the evaluation's order. */
-async function allScored(handle: EvaluationHandle): Promise<ScoredExample[]> {
-  const store = storeOf(handle.place);
-  const scored: ScoredExample[] = [];
-  for (let chunk = 0; chunk < handle.chunks; chunk++) {
-    scored.push(...(await scoredExamples(store, handle, chunk)).values());
-  }
-  return scored.sort((a, b) => a.group - b.group);
+/** What all scored examples come to. */
+export interface WrittenResults {
+  readonly tally: EvaluationTally;
+  readonly says: EvaluationSaying | null;
 }
 
-/** `results.jsonl` anew, from what lies in the store: in order, each rollout once. */
-export async function writeResults(handle: EvaluationHandle): Promise<ScoredExample[]> {
+/**
+ * `results.jsonl` anew, from what lies in the store: in order, each rollout once. A chunk at a time, as all of them may be more than a
+ * process holds.
+ */
+export async function writeResults(handle: EvaluationHandle): Promise<WrittenResults> {
   const store = storeOf(handle.place);
-  const scored = await allScored(handle);
   const key = evaluationKeys.results(handle.place);
-  await store.removeAll(`${key}.tail/`); // of a store whose logs do not grow: lines that are in it now
-  await store.put(key, encodeRows(scored.flatMap(({ rows }) => rows)));
-  return scored;
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-results-'));
+  try {
+    const file = path.join(folder, 'results.jsonl');
+    await writeFile(file, '');
+    let tally = emptyTally;
+    let sample: ScoredExample | undefined;
+    for (let chunk = 0; chunk < handle.chunks; chunk++) {
+      const found = await scoredExamples(store, handle, chunk);
+      const scored = [...found.values()].toSorted((a, b) => a.group - b.group);
+      for (const { rows } of scored) await appendFile(file, encodeRows(rows));
+      tally = tallyOf(
+        scored.map(({ rows }) => rows),
+        handle.rolloutsPerExample,
+        tally,
+      );
+      const isSettled = sample !== undefined && isWhole(sample, handle.rolloutsPerExample);
+      if (!isSettled) sample = scored.find((one) => isWhole(one, handle.rolloutsPerExample)) ?? sample ?? scored[0];
+    }
+    await store.removeAll(`${key}.tail/`); // of a store whose logs do not grow: lines that are in it now
+    await store.putFile(key, file);
+    return { tally: tally.rollouts === 0 ? emptyTally : tally, says: sayingOf(sample) };
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
 }
 
-/** `metadata.json` over all scored examples, or over what the tally sums. */
+/** `metadata.json` over what the tally sums. */
 export async function writeMetadata(
   handle: EvaluationHandle,
-  of: {
-    readonly environment: Environment;
-    readonly seconds: number;
-    readonly tally?: EvaluationTally;
-  },
+  {
+    environment,
+    tally,
+    seconds,
+  }: { readonly environment: Environment; readonly tally: EvaluationTally; readonly seconds: number },
 ): Promise<void> {
-  const { place, examples, rolloutsPerExample } = handle;
+  const { place, examples } = handle;
   const { input } = await storedEvaluation(handle);
-  const { environment, seconds } = of;
-  const tally =
-    of.tally ??
-    tallyOf(
-      (await allScored(handle)).map(({ rows }) => rows),
-      rolloutsPerExample,
-    );
   const metadata = evaluationMetadata({
     input,
     examples,
@@ -99,14 +114,7 @@ export const createCloseEvaluation =
       const key = evaluationKeys.summary(place, attempt);
       const { input } = await storedEvaluation(handle);
       const environment = await environments.open(input.environment);
-      const scored = await writeResults(handle);
-      const tally =
-        scored.length === 0
-          ? emptyTally
-          : tallyOf(
-              scored.map(({ rows }) => rows),
-              rolloutsPerExample,
-            );
+      const { tally, says } = await writeResults(handle);
       await writeMetadata(handle, { environment, seconds, tally });
       const { atK, allK } = passFigures(rolloutsPerExample, tally.examplesByRight);
       const cost = costOf(tally, input.prices);
@@ -133,7 +141,7 @@ export const createCloseEvaluation =
         sampled: tally.rollouts - adopted,
         adopted,
         seconds,
-        says: sayingIn(scored, rolloutsPerExample),
+        says,
       };
       const { bytes } = await store.putIfAbsent(key, encodeJson(result));
       return decodeJson<EvaluationResult>(bytes, key);
@@ -142,8 +150,7 @@ export const createCloseEvaluation =
 /** Of history nothing more is asked than a look at it. */
 const sayingCharsMax = 400;
 
-function sayingIn(scored: readonly ScoredExample[], rolloutsPerExample: number): EvaluationSaying | null {
-  const example = scored.find((one) => isWhole(one, rolloutsPerExample)) ?? scored[0];
+function sayingOf(example: ScoredExample | undefined): EvaluationSaying | null {
   const row = example?.rows.find(({ reward }) => typeof reward === 'number') ?? example?.rows[0];
   if (row === undefined) return null;
   return {

@@ -12,7 +12,8 @@ import type {
 import { next, settle } from '../../core/gepa/search.ts';
 import type { SearchAnswer, SearchRequest, SearchState, Texts } from '../../core/gepa/search-state.ts';
 import { sittingAnswersMax, sittingDrainMs, sittingMs, sittingRequestsLong } from '../../core/limits.ts';
-import { type EvaluateDependencies, keepVersion } from '../evaluation/evaluated-policy.ts';
+import type { AskDependencies } from '../asked-model.ts';
+import { keepVersion } from '../evaluation/evaluated-policy.ts';
 import { isShutdown, withHeartbeat } from '../heartbeat.ts';
 import { OpenedSearch } from './opened-search.ts';
 import { storedSearch } from './search-store.ts';
@@ -35,7 +36,7 @@ const toldInHeartbeats = 8;
  * it goes the same way again, from the store. It ends with the search, after a while, or when asked to.
  */
 export const createHoldSitting =
-  (dependencies: EvaluateDependencies) =>
+  (dependencies: AskDependencies) =>
   async ({ handle, state, begunAt }: SittingInput): Promise<Sitting> => {
     let sitting: OpenSitting | null = null;
     return withHeartbeat(
@@ -160,7 +161,7 @@ export interface ComparePromptsInput {
 
 /** Scores the first and the best prompt on examples that the search has not seen. A retry plays only what is missing. */
 export const createComparePrompts =
-  (dependencies: EvaluateDependencies) =>
+  (dependencies: AskDependencies) =>
   async ({ handle, best }: ComparePromptsInput): Promise<Comparison> =>
     withHeartbeat(async (signal) => {
       const search = await OpenedSearch.open(dependencies, handle, signal);

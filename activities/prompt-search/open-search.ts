@@ -1,14 +1,16 @@
 import type { Example } from '../../core/rl/rollout.ts';
 import { drawExamples, shrunkTo } from '../../core/gepa/examples.ts';
-import { classicSettings, defaultSettings, leastBudget } from '../../core/gepa/settings.ts';
+import { classicSettings, defaultSettings, leastBudget, mergeDefaults } from '../../core/gepa/settings.ts';
+import { tunedSettings } from '../../core/gepa/tuning.ts';
 import {
   type ExampleRef,
   type PromptFileInput,
   type PromptSearchHandle,
   type PromptSearchInput,
   type StoredPromptSearch,
-  systemPrompt,
 } from '../../core/gepa/prompt-search.ts';
+import { startOfParts, systemPrompt } from '../../core/gepa/prompt-parts.ts';
+import type { Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { systemPromptOf } from '../../core/rl/system-prompt.ts';
 import { loadPromptSearchFile, tooSmallBudget } from '../../backends/configs/load-prompt-search.ts';
@@ -100,11 +102,20 @@ async function drawSearch(
   const least = leastBudget({ ...sized, minibatchSize });
   if (maxCalls < least.calls && !input.isSmallBudgetMeant) throw tooSmallBudget(maxCalls, least.arithmetic);
   const settingsOf = isClassic ? classicSettings : defaultSettings;
-  const startTexts = { [systemPrompt]: await startTextOf(input, opened, drawn.train) };
+  const startTexts = await startTextsOf(input, opened, drawn.train);
+  const merge = input.merges === true ? { merge: mergeDefaults } : {};
   return {
     schemaVersion: 1,
     input,
-    settings: settingsOf({ seed, maxCalls, minibatchSize, perfectScore, ...sized }),
+    settings: settingsOf({
+      ...tunedSettings(input.tuning ?? {}),
+      seed,
+      maxCalls,
+      minibatchSize,
+      perfectScore,
+      ...sized,
+      ...merge,
+    }),
     start: Object.fromEntries(Object.entries(startTexts).map(([component, text]) => [component, textName(text)])),
     startTexts,
     ...drawn,
@@ -114,24 +125,32 @@ async function drawSearch(
   };
 }
 
-async function startTextOf(
-  { startPrompt, initialPrompt, results }: PromptSearchInput,
+async function startTextsOf(
+  { startPrompt, initialPrompt, results, components = [systemPrompt] }: PromptSearchInput,
   opened: readonly Environment[],
   train: readonly ExampleRef[],
-): Promise<string> {
-  if (startPrompt) return Buffer.from(await storeOf(results).get(startPrompt)).toString('utf8');
-  return initialPrompt ?? ownPrompt(opened, train);
+): Promise<Texts> {
+  const given = startPrompt ? Buffer.from(await storeOf(results).get(startPrompt)).toString('utf8') : initialPrompt;
+  const environments = opened.map(({ name, tools = [] }, i) => ({
+    name,
+    tools,
+    systemPrompt: ownPrompt(opened, train, i),
+  }));
+  const texts = startOfParts(components, environments, given);
+  const hasTools = environments.some(({ tools }) => tools.length > 0);
+  if (!components.includes('tool_descriptions') || hasTools) return texts;
+  const names = opened.map(({ name }) => name).join(', ');
+  throw new RatchetError(
+    'ConfigInvalid',
+    `--components tool_descriptions: expected an environment whose tools are known when it is opened, and ${names} says of none (verifiers v1 tells them with each task). Leave it out, or search another environment.`,
+  );
 }
 
-/** The system prompt that its examples begin with; of several environments the first that has one. */
-function ownPrompt(opened: readonly Environment[], train: readonly ExampleRef[]): string {
-  for (const [i, environment] of opened.entries()) {
-    const ref = train.find(([at]) => at === i);
-    const example: Example | undefined = ref && environment[ref[1]].at(ref[2]);
-    const prompt = example === undefined ? '' : systemPromptOf(example);
-    if (prompt !== '') return prompt;
-  }
-  return '';
+/** The system prompt that an environment's examples begin with. */
+function ownPrompt(opened: readonly Environment[], train: readonly ExampleRef[], i: number): string {
+  const ref = train.find(([at]) => at === i);
+  const example: Example | undefined = ref && opened[i]![ref[1]].at(ref[2]);
+  return example === undefined ? '' : systemPromptOf(example);
 }
 
 function requireExamples(drawn: readonly ExampleRef[], what: string, { environments }: PromptSearchInput): void {

@@ -5,7 +5,8 @@ import type {
   PromptSearchInput,
   StoredPromptSearch,
 } from '../../core/gepa/prompt-search.ts';
-import { extractText, reflectionTemplate, renderReflection } from '../../core/gepa/reflection-prompt.ts';
+import { environmentOfPart, partsFor, type PlayedParts } from '../../core/gepa/prompt-parts.ts';
+import { extractText, reflectionTemplateFor, renderReflection } from '../../core/gepa/reflection-prompt.ts';
 import type { EvaluateRequest, ReflectRequest, SearchAnswer, Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { inferenceTimeoutDefaultS } from '../../core/limits.ts';
@@ -16,11 +17,11 @@ import { environments as allEnvironments, type Environments } from '../../backen
 import { scoreGroup } from '../../backends/environments/score-group.ts';
 import { tracebackOf } from '../../backends/environments/score.ts';
 import { sharedEndpoint } from '../../backends/inference/index.ts';
-import type { EvaluateDependencies } from '../evaluation/evaluated-policy.ts';
+import type { AskDependencies } from '../asked-model.ts';
 import { playRollout } from '../play-rollout.ts';
 import { AnswerJournal } from './answer-journal.ts';
 import { Gate } from './gate.ts';
-import { type OpenPolicy, openPromptPlayer } from './prompt-player.ts';
+import { openPromptPlayer, type PromptPlayer } from './prompt-player.ts';
 import { recordOf } from './record-of.ts';
 import { isScored, type PlayedRow, type ReflectedRow, type ScoredRow, storedSearch, textName } from './search-store.ts';
 
@@ -47,21 +48,21 @@ export class OpenedSearch {
   readonly #stored: StoredPromptSearch;
   readonly #journal: AnswerJournal;
   readonly #environments: Environments;
-  readonly #endpoint: NonNullable<EvaluateDependencies['endpoint']>;
-  readonly #players: readonly OpenPolicy[];
+  readonly #endpoint: NonNullable<AskDependencies['endpoint']>;
+  readonly #players: readonly PromptPlayer[];
   readonly #gate: Gate;
   readonly #signal: AbortSignal;
   readonly #attempt = randomUUID();
 
   private constructor(
-    dependencies: EvaluateDependencies,
+    dependencies: AskDependencies,
     opened: {
       readonly handle: PromptSearchHandle;
       readonly stored: StoredPromptSearch;
       readonly journal: AnswerJournal;
       readonly signal: AbortSignal;
     },
-    players: readonly OpenPolicy[],
+    players: readonly PromptPlayer[],
   ) {
     const { environments = allEnvironments, endpoint = sharedEndpoint } = dependencies;
     const { handle, stored, journal, signal } = opened;
@@ -77,7 +78,7 @@ export class OpenedSearch {
   }
 
   static async open(
-    dependencies: EvaluateDependencies,
+    dependencies: AskDependencies,
     handle: PromptSearchHandle,
     signal: AbortSignal,
     /** In place of the one that the search was begun with. */
@@ -109,12 +110,13 @@ export class OpenedSearch {
   /** Plays and scores examples under some texts. `id` names what is asked: asked once more, what lies in the store is not played again. */
   async score(asked: Asked): Promise<readonly ScoredRow[]> {
     const { id, texts, examples } = asked;
-    const prompt = texts === null ? undefined : Object.values(this.#journal.texts(texts)).join('\n\n');
+    const all = texts === null ? null : this.#journal.texts(texts);
+    const parts = this.#stored.input.environments.map(({ name }) => (all === null ? ownParts : partsFor(all, name)));
     const scored = await allOrFirstFailure(
       examples.map(async (example, index): Promise<ScoredRow> => {
         const before = this.#journal.rowOf(id, index);
         if (before === undefined || !isScored(before))
-          return this.#gate.through(() => this.#row({ asked, index, example, prompt, before }));
+          return this.#gate.through(() => this.#row({ asked, index, example, parts: parts[example[0]]!, before }));
         this.account.adopted += 1;
         return before;
       }),
@@ -142,8 +144,13 @@ export class OpenedSearch {
 
   async #ask({ id, component, texts, records, seed }: ReflectRequest): Promise<ReflectedRow> {
     const { servers, fields } = this.#stored.input.reflection;
-    const told = records.map(({ request, index }) => this.#journal.scoredRow(request, index).record ?? {});
-    const content = renderReflection(reflectionTemplate, this.#journal.text(texts[component]!), told);
+    const rows = records.map(({ request, index }) => this.#journal.scoredRow(request, index));
+    const of = environmentOfPart(component);
+    // Of a part of one environment its own examples tell something, unless there are none among these.
+    const own = rows.filter(({ example }) => of === null || this.#stored.input.environments[example[0]]!.name === of);
+    const told = (own.length === 0 ? rows : own).map(({ record = {} }) => record);
+    const template = reflectionTemplateFor(component);
+    const content = renderReflection(template, this.#journal.text(texts[component]!), told);
     const said = await this.#endpoint(servers).chat({
       messages: [{ role: 'user', content }],
       fields: { ...fields, ...(seed === null ? {} : { seed }) },
@@ -162,7 +169,7 @@ export class OpenedSearch {
     const [at, dataset, exampleId] = example;
     const rollout = before !== undefined ? before.rollout : await this.#play(of);
     const environment = await this.#environments.open(this.#stored.input.environments[at]!);
-    const shown = withSystemPrompt(environment[dataset].at(exampleId), of.prompt);
+    const shown = withSystemPrompt(environment[dataset].at(exampleId), of.parts.systemPrompt);
     const isStoredAlready = before !== undefined;
     const around = { timeoutMs: inferenceTimeoutDefaultS * 1000, dataset, signal: this.#signal } as const;
     const scoring = scoreGroup(environment, shown, [rollout], around);
@@ -186,7 +193,7 @@ export class OpenedSearch {
     return row;
   }
 
-  async #play({ asked, index, example, prompt }: AskedRow): Promise<Rollout> {
+  async #play({ asked, index, example, parts }: AskedRow): Promise<Rollout> {
     const [at, dataset, exampleId] = example;
     const place = { group: index, index: 0, exampleId };
     const entry = this.#stored.input.environments[at]!;
@@ -197,7 +204,7 @@ export class OpenedSearch {
       place,
       together: { group: `${this.#attempt}/${asked.id}/${index}`, size: 1 },
       attemptsMax: 1, // the search itself asks again, and counts it
-      systemPrompt: prompt,
+      ...parts,
       signal: this.#signal,
       ...this.#players[at]!(place, `${asked.id}/${index}`),
     });
@@ -214,6 +221,9 @@ export class OpenedSearch {
   }
 }
 
+/** Nothing in place of what an environment has itself. */
+const ownParts: PlayedParts = { systemPrompt: undefined, toolDescriptions: undefined };
+
 /** Examples that are to be scored under some texts. */
 export interface Asked {
   readonly id: string;
@@ -228,7 +238,7 @@ interface AskedRow {
   readonly asked: Asked;
   readonly index: number;
   readonly example: ExampleRef;
-  readonly prompt: string | undefined;
+  readonly parts: PlayedParts;
   /** What an earlier attempt had of it. */
   readonly before: PlayedRow | undefined;
 }

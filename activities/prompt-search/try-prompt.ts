@@ -1,19 +1,16 @@
 import { bootstrapMean } from '../../core/eval/bootstrap.ts';
 import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
-import {
-  type PromptSearchHandle,
-  type PromptTrial,
-  type StoredPromptSearch,
-  systemPrompt,
-} from '../../core/gepa/prompt-search.ts';
+import type { PromptSearchHandle, PromptTrial, StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
+import { systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
 import { versionName } from '../../core/names.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
-import { decodeJson } from '../../backends/store/objects.ts';
-import { type EvaluateDependencies, keepVersion } from '../evaluation/evaluated-policy.ts';
+import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
+import type { AskDependencies } from '../asked-model.ts';
+import { keepVersion } from '../evaluation/evaluated-policy.ts';
 import { withHeartbeat } from '../heartbeat.ts';
 import { storeOf } from '../run-access.ts';
 import { OpenedSearch } from './opened-search.ts';
@@ -33,7 +30,7 @@ export interface TryPromptInput {
  * that the branch has not seen, with the same random numbers. A retry plays only what is missing.
  */
 export const createTryPrompt =
-  (dependencies: EvaluateDependencies) =>
+  (dependencies: AskDependencies) =>
   async ({ place, prompt, policy }: TryPromptInput): Promise<PromptTrial> =>
     withHeartbeat(async (signal) => {
       const { handle, stored } = await reopened(place);
@@ -52,21 +49,30 @@ export const createTryPrompt =
         const current = stored.input.startPrompt ? stored.start : null;
         const [before, after] = await Promise.all([score('current', current), score(name, { [systemPrompt]: name })]);
         const both = before.flatMap((was, i) => (was === null || after[i] == null ? [] : [{ was, is: after[i] }]));
-        if (both.length === 0) return { prompt: kept, examples: 0, before: null, after: null, difference: null };
-        return {
-          prompt: kept,
-          examples: both.length,
-          before: mean(both.map(({ was }) => was)),
-          after: mean(both.map(({ is }) => is)),
-          difference: bootstrapMean(
-            both.map(({ was, is }) => is - was),
-            { key: [stored.input.seed, 'prompt', name, policy.digest] },
-          ),
-        };
+        const key = [stored.input.seed, 'prompt', name, policy.digest];
+        const trial = { prompt: kept, ...comparedOn(both, key) };
+        await store.put(`${place.prefix}trial.json`, encodeJson({ ...trial, version: versionName(policy) }));
+        return trial;
       } finally {
         await held.release();
       }
     });
+
+function comparedOn(
+  both: readonly { readonly was: number; readonly is: number }[],
+  key: readonly (string | number)[],
+): Omit<PromptTrial, 'prompt'> {
+  if (both.length === 0) return { examples: 0, before: null, after: null, difference: null };
+  return {
+    examples: both.length,
+    before: mean(both.map(({ was }) => was)),
+    after: mean(both.map(({ is }) => is)),
+    difference: bootstrapMean(
+      both.map(({ was, is }) => is - was),
+      { key },
+    ),
+  };
+}
 
 /** A search that was opened before, as its activities know it. */
 async function reopened(place: EvaluationPlace): Promise<{ handle: PromptSearchHandle; stored: StoredPromptSearch }> {

@@ -1,5 +1,6 @@
 import { startScoreBeside } from '../../core/gepa/figures.ts';
 import { average } from '../../core/gepa/fronts.ts';
+import { asOneText, systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type {
   Comparison,
   PromptSearchHandle,
@@ -92,12 +93,19 @@ async function writeFiles({ handle, result, comparison, seconds }: WritePromptsI
   const store = storeOf(place);
   const told = await tellAll(handle, stored, result);
   const { best } = result;
-  const prompt = Buffer.from(told[best]!.prompt);
+  const { texts } = told[best]!;
+  const whole = Buffer.from(told[best]!.prompt);
   const names = input.savesResults ? promptFiles : [promptFiles[0]];
+  const isOne = Object.keys(texts).length === 1;
   const put = (name: string, bytes: Uint8Array) => store.put(`${place.prefix}${name}`, bytes);
   const [ref] = await Promise.all([
-    put(names[0], prompt),
-    ...names.slice(1).map((name) => put(name, prompt)),
+    put(names[0], whole),
+    // The names that others have given it mean a system prompt; of several parts that alone, where there is one.
+    ...names.slice(1).flatMap((name) => {
+      const text = isOne ? whole : texts[systemPrompt] === undefined ? null : Buffer.from(texts[systemPrompt]);
+      return text === null ? [] : [put(name, text)];
+    }),
+    ...(isOne ? [] : [put('best_components.json', encodeJson(texts))]),
     ...(input.savesResults
       ? [
           put('results.jsonl', encodeRows(candidateRows(told, best))),
@@ -134,7 +142,7 @@ async function tellAll(
   const journal = await AnswerJournal.open(place, stored);
   return candidates.map(({ texts: names, parents, scores, callsBefore }) => {
     const texts = journal.texts(names);
-    const prompt = Object.values(texts).join('\n\n');
+    const prompt = asOneText(texts);
     return { texts, prompt, sha256: sha256(Buffer.from(prompt)), parents, scores, callsBefore };
   });
 }

@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
@@ -8,6 +9,7 @@ import { adapterParameterCount } from '../../engine/model/adapter-layout.ts';
 import { type ModelConfig, parseModelConfig } from '../../engine/model/config.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../../engine/model/memory.ts';
 import { parameterCount } from '../../engine/model/parameter-layout.ts';
+import { requiredFiles } from '../../engine/model/text-files.ts';
 import { presetFiles } from '../../engine/model/preset-files.ts';
 
 type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> & Partial<Pick<RunSpec, 'numIterations' | 'trainer'>>;
@@ -23,7 +25,9 @@ export interface ModelSize {
  * Refuses a model that the embedded engine cannot open, adapt or hold, before anything is started for it; else says how
  * large it is. Where there is a warm-up it trains all weights, whatever the run trains after it.
  */
-export async function checkModel({ model, lora, sft, numIterations = 1, trainer }: ModelUse): Promise<ModelSize> {
+export async function checkModel(use: ModelUse): Promise<ModelSize | null> {
+  const { model, lora, sft, numIterations = 1, trainer } = use;
+  if (trainer?.kind === 'tinker') return checkTexts(model);
   const config = await readModelConfig(model);
   const size = { parameterCount: parameterCount(config), adapterCount: lora && adapterParameterCount(config, lora) };
   if (trainer?.kind === 'module') return size; // what it can hold is its own affair
@@ -32,6 +36,26 @@ export async function checkModel({ model, lora, sft, numIterations = 1, trainer 
   if (size.adapterCount === null) return size;
   requireMemory(size.parameterCount, copies, 'training its adapters', { adapterCount: size.adapterCount });
   return size;
+}
+
+/** Of a model whose weights are on a server its texts are enough; how large it is may not be known here. */
+async function checkTexts(model: string): Promise<ModelSize | null> {
+  if (!model.startsWith('preset:')) {
+    const missing = requiredFiles.filter((name) => !existsSync(path.join(model, name)));
+    if (missing.length > 0) {
+      const [name, to] = isHubId(model) ? [model, `models/${path.basename(model)}`] : ['OWNER/NAME', model];
+      throw new RatchetError(
+        'ModelUnsupported',
+        `model: expected a folder with the model’s ${requiredFiles.join(', ')} (prompts are made here; the weights stay on the server), but ${model} has no ${missing.join(', ')}. Nothing is downloaded by itself: hf download ${name} ${requiredFiles.join(' ')} generation_config.json --local-dir ${to}${isHubId(model) ? `, and name that folder` : ''}`,
+      );
+    }
+  }
+  try {
+    return { parameterCount: parameterCount(await readModelConfig(model)), adapterCount: null };
+  } catch (error) {
+    if (error instanceof RatchetError && error.code === 'ModelUnsupported') return null; // by the embedded engine, which has no part in it
+    throw error;
+  }
 }
 
 async function readModelConfig(model: string): Promise<ModelConfig> {

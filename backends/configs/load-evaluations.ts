@@ -76,8 +76,9 @@ export async function loadEvaluations(
       if (!registries.has(endpointsPath)) registries.set(endpointsPath, await readRegistry(endpointsPath));
       const servers = serversOfModel(spec.model, registries.get(endpointsPath) ?? null, isSet);
       if (!servers.ok) throw new RatchetError('ConfigInvalid', `${name}: ${servers.problem}.`);
-      warnings.push(...unheeded(spec));
-      planned.push({ spec, said, input: await inputOf(spec, environment, servers) });
+      warnings.push(...unheeded(spec, environment));
+      const input = await inputOf(spec, withColumns(environment, spec.stateColumns), servers);
+      planned.push({ spec, said, input });
     } catch (error) {
       if (!(error instanceof RatchetError)) throw error;
       problems.push(error.message);
@@ -106,6 +107,12 @@ async function inputOf(
     maxRetries: spec.maxRetries,
     standstillS: Math.max(timeoutS ?? 0, evaluationStandstillS),
   };
+}
+
+/** Only verifiers' own API before 1 has a state. */
+function withColumns(environment: EvaluatedEnvironment, columns: readonly string[]): EvaluatedEnvironment {
+  if (columns.length === 0 || environment.python?.api !== 'v0') return environment;
+  return { ...environment, stateColumns: columns };
 }
 
 /** As vf-eval has it: the environment itself ends a rollout that takes longer, and scores it. */
@@ -172,15 +179,19 @@ export async function readRegistry(file: string): Promise<EndpointsSpec | null> 
 }
 
 /** What is read, and has no effect here. */
-function unheeded({ hub, numWorkers, environment, model, stateColumns }: EvaluationSpec): string[] {
-  const { name } = environment;
+function unheeded(
+  { hub, numWorkers, environment: { name }, model, stateColumns }: EvaluationSpec,
+  { python }: EvaluatedEnvironment,
+): string[] {
   const fromState = Object.entries(model.headersFromState).filter(
     ([header, column]) => !(header.toLowerCase() === 'x-session-id' && column === 'trajectory_id'),
   );
   return [
-    ...(stateColumns.length === 0
+    ...(stateColumns.length === 0 || python?.api === 'v0'
       ? []
-      : [`${name}: state_columns (${stateColumns.join(', ')}) are not written into the results yet`]),
+      : [
+          `${name}: state_columns (${stateColumns.join(', ')}) have no effect: an environment ${python ? 'of verifiers v1' : 'in TypeScript'} has no state to take them from`,
+        ]),
     ...(hub === null ? [] : [`${name}: save_to_hf_hub: nothing is uploaded; the results lie in the folder`]),
     ...(numWorkers === null
       ? []

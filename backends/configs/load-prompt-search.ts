@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { serversOfModel } from '../../core/eval/model-servers.ts';
 import { leastBudget } from '../../core/gepa/settings.ts';
+import { systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { GepaSpec } from '../../core/spec/gepa-spec.ts';
@@ -100,6 +101,9 @@ export async function loadPromptSearch(
     seed: spec.seed,
     isClassic: spec.classic,
     initialPrompt: spec.initialPrompt,
+    ...(spec.components.join() === systemPrompt ? {} : { components: spec.components }),
+    ...(spec.merge ? { merges: true } : {}),
+    ...(Object.keys(spec.tuning).length === 0 ? {} : { tuning: spec.tuning }),
     savesResults: spec.savesResults,
     isSmallBudgetMeant,
   };

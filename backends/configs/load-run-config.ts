@@ -243,7 +243,7 @@ async function readServers(
   { folder, projectFolder }: { readonly folder: string; readonly projectFolder: string },
   tried: Tried,
 ): Promise<RunSpec['inference']> {
-  if (spec.kind === 'module' || spec.endpoints === null) return spec;
+  if (spec.kind === 'module' || spec.kind === 'tinker' || spec.endpoints === null) return spec;
   const endpoints = { ...spec.endpoints, path: resolvePath(spec.endpoints.path, folder, projectFolder) };
   const names = [
     ['inference', 'endpoints_path'],

@@ -92,6 +92,9 @@ export function differencesOfSearches(before: PromptSearchInput, now: Omit<Promp
     'isClassic',
     'initialPrompt',
     'startPrompt',
+    'components',
+    'merges',
+    'tuning',
   ];
   return decide.filter((key) => canonical(before[key]) !== canonical(now[key]));
 }

@@ -13,6 +13,8 @@ export type EnvironmentEntry = Pick<
 > & {
   /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
+  /** Columns of its rollouts' state that a verifiers environment (v0) adds to their rows. */
+  readonly stateColumns?: readonly string[] | undefined;
 };
 type Entry = EnvironmentEntry;
 
@@ -26,8 +28,8 @@ export interface Environments {
 
 export function createEnvironments(load: (entry: Entry) => Promise<Environment>): Environments {
   const opened = new Map<string, Promise<Environment>>();
-  const keyOf = ({ id, args, sha256, python, variables, limits, agent, extra }: Entry) =>
-    JSON.stringify([id, args, sha256, python, variables, agent, python ? limits : null, extra]);
+  const keyOf = ({ id, args, sha256, python, variables, limits, agent, extra, stateColumns }: Entry) =>
+    JSON.stringify([id, args, sha256, python, variables, agent, python ? limits : null, extra, stateColumns]);
   const open = (entry: Entry): Promise<Environment> => {
     const key = keyOf(entry);
     const known = opened.get(key);

@@ -3,17 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { OpenAiInference } from './openai.ts';
 import type { PoolMember } from './pool-member.ts';
 import type { ServerPool } from './pool.ts';
-import type {
-  ChatRequest,
-  ChatSample,
-  HoldOutcome,
-  Inference,
-  PromptScoreRequest,
-  Sample,
-  SampleRequest,
-  ScoreRequest,
-  ServedPolicy,
-} from './types.ts';
+import type { Sample, SampleRequest } from './types.ts';
 import { askFor } from './versions.ts';
 import { samplesIn, samplingBody, withTokenIds } from './wire.ts';
 
@@ -22,56 +12,28 @@ import { samplesIn, samplingBody, withTokenIds } from './wire.ts';
  * as one `/v1/completions` request with many prompts (token ids in, token ids out), one for each server, so an environment
  * may be written one rollout at a time and 512 of them cost one round trip.
  */
-export class EmbeddedInference implements Inference {
+export class EmbeddedInference extends OpenAiInference {
   readonly #pool: ServerPool;
-  readonly #others: OpenAiInference;
   #waiting: Waiting[] = [];
 
   constructor(pool: ServerPool) {
+    super(pool);
     this.#pool = pool;
-    this.#others = new OpenAiInference(pool);
   }
 
-  sample(request: SampleRequest): Promise<Sample> {
+  override sample(request: SampleRequest): Promise<Sample> {
     return new Promise((resolve, reject) => {
       if (this.#waiting.length === 0) setImmediate(() => this.#flush());
       this.#waiting.push({ request, resolve, reject });
     });
   }
 
-  chat(request: ChatRequest): Promise<ChatSample> {
-    return this.#others.chat(request);
-  }
-
-  score(request: ScoreRequest): Promise<readonly number[]> {
-    return this.#others.score(request);
-  }
-
-  promptLogprobs(request: PromptScoreRequest): Promise<readonly (readonly number[])[]> {
-    return this.#others.promptLogprobs(request);
-  }
-
-  bringTo(policy: ServedPolicy): Promise<void> {
-    return this.#others.bringTo(policy);
-  }
-
-  hold(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome> {
-    return this.#others.hold(policy, holder, seconds);
-  }
-
-  release(policy: ServedPolicy, holder: string): Promise<void> {
-    return this.#others.release(policy, holder);
-  }
-
-  close(): void {
-    this.#pool.close();
-  }
-
   #flush(): void {
     const batches: { readonly to: PoolMember | null; readonly calls: [Waiting, ...Waiting[]] }[] = [];
     const planned = new Map<PoolMember, number>();
     for (const waiting of this.#waiting) {
-      const to = this.#pool.place(waiting.request, planned);
+      const { avoid = [] } = waiting.request.policy;
+      const to = this.#pool.place({ ...waiting.request, avoid }, planned);
       if (to) planned.set(to, (planned.get(to) ?? 0) + 1);
       const batch = batches.find((one) => one.to === to && travelTogether(one.calls[0].request, waiting.request));
       if (batch) batch.calls.push(waiting);

@@ -28,6 +28,8 @@ export interface EndpointRequest extends SamplePlace {
 export interface Endpoint {
   /** Throws `InferenceUnavailable` (ask again later), or `PromptTooLong` and `InferenceRejected`, which asking again does not help. */
   chat(request: EndpointRequest): Promise<ChatSample>;
+  /** Why no server can be asked at the moment; null while one can. */
+  silence(): string | null;
   close(): void;
 }
 
@@ -63,6 +65,7 @@ export function openEndpoint(servers: readonly EndpointServer[], options: Endpoi
         });
         return turnIn(answer, { tokens: 'none' }, server.root);
       }),
+    silence: () => pool.silence(),
     close: () => pool.close(),
   };
 }

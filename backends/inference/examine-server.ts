@@ -16,6 +16,11 @@ export interface ServerReport {
   readonly why: string | null;
   /** Whether it has `/update_weights`. */
   readonly takesWeights: boolean | null;
+  /** Whether it has the routes of vLLM for adapters, and for full weights (vLLM's or prime-rl's). */
+  readonly takesAdapters: boolean | null;
+  readonly takesFullWeights: boolean | null;
+  /** As it says itself. */
+  readonly version: string | null;
   /** Whether its log probabilities are those before the temperature, as vLLM's are without `--logprobs-mode processed_logprobs`. */
   readonly logprobsAreRaw: boolean | null;
 }
@@ -27,6 +32,7 @@ const promptTokenIds = [1, 2, 3];
 /** Log probabilities of one token under the same distribution differ by less. */
 const sameLogprob = 1e-4;
 
+const Version = z.object({ version: z.string() });
 const Models = z.object({ data: z.array(z.object({ id: z.string() })) });
 
 /**
@@ -35,16 +41,41 @@ const Models = z.object({ data: z.array(z.object({ id: z.string() })) });
  */
 export async function examineServer(address: ServerAddress): Promise<ServerReport> {
   const server = new ModelServer(address, { timeoutMs: askMs, provider: 'cpu' });
-  const nothing = { models: [], givesTokenIds: null, why: null, takesWeights: null, logprobsAreRaw: null };
+  const nothing = {
+    models: [],
+    givesTokenIds: null,
+    why: null,
+    takesWeights: null,
+    takesAdapters: null,
+    takesFullWeights: null,
+    version: null,
+    logprobsAreRaw: null,
+  };
   try {
     await server.look();
     const listed = await server.get('/v1/models');
     const read = Models.safeParse(listed.body);
     const models = read.success ? read.data.data.map(({ id }) => id) : [];
-    const { status } = await server.get('/update_weights');
+    const has = async (route: string): Promise<boolean> => (await server.get(route)).status !== 404;
+    const takesWeights = await has('/update_weights');
+    const isTransfer = await has('/init_weight_transfer_engine'); // vLLM's own /update_weights is one end of such a one
+    const takesFullWeights = (takesWeights && !isTransfer) || (await has('/collective_rpc'));
+    const takesAdapters = await has('/v1/load_lora_adapter');
+    const said = Version.safeParse((await server.get('/version')).body);
+    const version = said.success ? said.data.version : null;
     const model = address.model ?? models[0];
     const tokens = model === undefined ? nothing : await askForTokens(server, model);
-    return { ...nothing, ...tokens, url: server.root, away: null, models, takesWeights: status !== 404 };
+    return {
+      ...nothing,
+      ...tokens,
+      url: server.root,
+      away: null,
+      models,
+      takesWeights,
+      takesAdapters,
+      takesFullWeights,
+      version,
+    };
   } catch (error) {
     if (!(error instanceof RatchetError)) throw error;
     return { ...nothing, url: server.root, away: error.message };

@@ -1,3 +1,4 @@
+import { RatchetError } from '../../core/errors.ts';
 import type { InferenceSpec, RunSpec } from '../../core/spec/run-spec.ts';
 import { EmbeddedInference } from './embedded.ts';
 import { readEndpoints, watchEndpoints } from './endpoints-file.ts';
@@ -5,10 +6,15 @@ import { examineServer, type ServerReport } from './examine-server.ts';
 import { ModelServer, type ServerAddress } from './model-server.ts';
 import { ModuleInference } from './module.ts';
 import { OpenAiInference } from './openai.ts';
-import { ServerPool } from './pool.ts';
+import { type PoolOptions, ServerPool } from './pool.ts';
 import { teacherServers } from './teacher.ts';
+import { TinkerInference } from './tinker.ts';
 import type { Inference } from './types.ts';
+import { VllmInference } from './vllm.ts';
+import { VllmServer } from './vllm-server.ts';
+import { askWeightsAgent } from './weights-agent-client.ts';
 
+export { examineReflection, type ReflectionReport } from './examine-reflection.ts';
 export type { ServerReport } from './examine-server.ts';
 export {
   type Endpoint,
@@ -19,10 +25,13 @@ export {
   sharedEndpoint,
 } from './endpoint.ts';
 export type { ServerAddress } from './model-server.ts';
+export { startWeightsAgent, type WeightsAgent } from './weights-agent.ts';
+export { meanDifference } from './versions.ts';
 export { openTeacher, type TeacherServers, teacherServers } from './teacher.ts';
 export type {
   ChatRequest,
   ChatSample,
+  CompareRequest,
   HoldOutcome,
   Inference,
   PromptScoreRequest,
@@ -31,9 +40,10 @@ export type {
   SampleRequest,
   ScoreRequest,
   ServedPolicy,
+  ServerDrift,
 } from './types.ts';
 
-/** `defaultUrl` is the policy server this machine's `ratchet dev` started. `say` is told what becomes of the servers. */
+/** `defaultUrl` is the server of that kind that was started on this machine, '' where none was. `say` is told what becomes of the servers. */
 export function openInference(
   spec: InferenceSpec,
   defaultUrl: string,
@@ -44,6 +54,10 @@ export function openInference(
       return new EmbeddedInference(openPool(spec, defaultUrl, say));
     case 'openai':
       return new OpenAiInference(openPool(spec, defaultUrl, say));
+    case 'tinker':
+      return new TinkerInference(spec, say);
+    case 'vllm':
+      return new VllmInference(openPool(spec, defaultUrl, say, vllmServers(spec)));
     case 'module':
       return new ModuleInference(spec);
     default:
@@ -63,21 +77,58 @@ export async function lookAtServer(address: ServerAddress): Promise<void> {
   }
 }
 
+/**
+ * Whether the engine behind a vLLM server generates: `dead` where it says that it cannot, `silent` where nobody answers (yet), or
+ * not in time.
+ */
+export async function lookAtEngine(address: ServerAddress): Promise<'alive' | 'dead' | 'silent'> {
+  const server = new VllmServer(
+    address,
+    { timeoutMs: lookMs, provider: 'cpu' },
+    { loraRank: null, servesBase: true, weights: 'auto' },
+  );
+  try {
+    return await server.lookAtEngine();
+  } finally {
+    server.close();
+  }
+}
+
 /** What the OpenAI-compatible servers of a run have of what training needs; those of other kinds have it all. */
 export async function examineServers(spec: InferenceSpec): Promise<ServerReport[]> {
-  if (spec.kind !== 'openai') return [];
+  if (spec.kind !== 'openai' && spec.kind !== 'vllm') return [];
   return Promise.all(serversOf(spec, '').flatMap((address) => (address.url === '' ? [] : examineServer(address))));
 }
 
-type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' }>;
+type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' | 'tinker' }>;
 
-function openPool(spec: PoolSpec, defaultUrl: string, say: (line: string) => void): ServerPool {
+function openPool(
+  spec: PoolSpec,
+  defaultUrl: string,
+  say: (line: string) => void,
+  openServer?: PoolOptions['openServer'],
+): ServerPool {
   const { endpoints, provider, maxConcurrent, timeoutS } = spec;
-  const options = { provider, maxConcurrent, timeoutMs: timeoutS * 1000, say };
+  const more = openServer ? { openServer, remedy: vllmRemedy } : {};
+  const options = { provider, maxConcurrent, timeoutMs: timeoutS * 1000, say, ...more };
+  if (spec.url === null && endpoints === null && defaultUrl === '') throw noVllm;
   if (endpoints === null) return new ServerPool(serversOf(spec, defaultUrl), options);
   const pool = new ServerPool(readEndpoints(endpoints), options);
   watchEndpoints(endpoints, (servers) => pool.setServers(servers), say);
   return pool;
+}
+
+const vllmRemedy = 'Is vLLM running there, and past its start? Without [inference] url Ratchet starts one.';
+
+const noVllm = new RatchetError(
+  'ConfigInvalid',
+  '[inference] kind = "vllm" has no url, and these processes were started without a vLLM. Start them with the run file, `ratchet train FILE` where nothing runs yet or `ratchet dev --serve FILE`, or name a server that runs: [inference] url.',
+);
+
+function vllmServers({ vllm }: Extract<InferenceSpec, { readonly kind: 'vllm' }>): PoolOptions['openServer'] {
+  const { weightsAgent } = vllm;
+  const locate = weightsAgent === null ? {} : { locate: askWeightsAgent(weightsAgent) };
+  return (address, options) => new VllmServer(address, options, { ...vllm, ...locate });
 }
 
 /** The servers that a run names, or the one of this machine; of an endpoints file as it is now. Throws `ConfigInvalid`. */
@@ -90,10 +141,19 @@ export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
 
 /** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */
 export function keyVariables({ inference, teacher }: Pick<RunSpec, 'inference' | 'teacher'>): string[] {
-  const own = inference.kind === 'module' ? [] : serversOf(inference, '');
-  const named = [...own, ...(teacher ? teacherServers(teacher) : [])].flatMap(({ apiKeyVar, headersFromEnv }) => [
-    ...(apiKeyVar === null ? [] : [apiKeyVar]),
-    ...Object.values(headersFromEnv),
-  ]);
+  const named = [...namedKeys(inference), ...(teacher ? teacherServers(teacher) : [])].flatMap(
+    ({ apiKeyVar, headersFromEnv }) => [...(apiKeyVar === null ? [] : [apiKeyVar]), ...Object.values(headersFromEnv)],
+  );
   return [...new Set(named)];
+}
+
+function namedKeys(spec: InferenceSpec): readonly Pick<ServerAddress, 'apiKeyVar' | 'headersFromEnv'>[] {
+  switch (spec.kind) {
+    case 'module':
+      return [];
+    case 'tinker':
+      return [{ apiKeyVar: spec.apiKeyVar, headersFromEnv: {} }];
+    default:
+      return serversOf(spec, '');
+  }
 }

@@ -100,6 +100,11 @@ export class ModelServer {
     }
   }
 
+  /** Brings it to a version that it says it holds, and samples otherwise. */
+  reload(policy: ServedPolicy): Promise<void> {
+    return this.load(policy);
+  }
+
   /** Keeps a version there. `gone` where it does not hold it, `single` where it knows of no such thing, `full` where it has no room. */
   async hold(name: string, holder: string, seconds: number): Promise<'held' | 'gone' | 'full' | 'single'> {
     const route = '/hold_version';
@@ -129,6 +134,30 @@ export class ModelServer {
   async get(route: string): Promise<{ readonly status: number; readonly body: unknown }> {
     const { status, text } = await this.#ask('GET', route, undefined, {});
     return { status, body: parseJson(text) };
+  }
+
+  /**
+   * What the server calls a version. Throws `VersionNotHeld` where it is known, before it is asked for turns, that it holds another
+   * one.
+   */
+  modelFor(policy: ServedPolicy): Promise<string> {
+    return Promise.resolve(policy.name);
+  }
+
+  /** An answer, whatever its status, and the JSON in it. Throws `InferenceUnavailable` where none comes. */
+  async send(
+    method: HttpCall['method'],
+    route: string,
+    body?: unknown,
+    options: PostOptions & { readonly timeoutMs?: number } = {},
+  ): Promise<HttpAnswer & { readonly json: unknown }> {
+    const answer = await this.#ask(method, route, body, options);
+    return { ...answer, json: parseJson(answer.text) };
+  }
+
+  /** What a refusal means, in the server's words. */
+  refusal(route: string, answer: HttpAnswer): RatchetError {
+    return this.#refusal(route, answer);
   }
 
   /** For people: throws why it cannot be asked, a key that is missing or refused included. */

@@ -3,6 +3,7 @@ import type { ServerPool } from './pool.ts';
 import type {
   ChatRequest,
   ChatSample,
+  CompareRequest,
   HoldOutcome,
   Inference,
   PromptScoreRequest,
@@ -10,9 +11,15 @@ import type {
   SampleRequest,
   ScoreRequest,
   ServedPolicy,
+  ServerDrift,
 } from './types.ts';
-import { askFor, bringAll, holdAll, releaseAll, scoreAll } from './versions.ts';
+import { askFor, bringAll, compareAll, holdAll, releaseAll, scoreAll } from './versions.ts';
 import { chatBody, promptLogprobsIn, samplesIn, samplingBody, turnIn, withTokenIds } from './wire.ts';
+
+interface OpenAiOptions {
+  /** Told before a turn is asked of a server, and when it has answered; what it returns at first becomes part of the sample. */
+  readonly onAnswer?: (member: PoolMember, policy: ServedPolicy) => Pick<Sample, 'servedStep'>;
+}
 
 /**
  * OpenAI-compatible servers, one request for each turn. Turns of training are token ids in, token ids out
@@ -23,13 +30,20 @@ import { chatBody, promptLogprobsIn, samplesIn, samplingBody, turnIn, withTokenI
  */
 export class OpenAiInference implements Inference {
   readonly #pool: ServerPool;
+  readonly #onAnswer: NonNullable<OpenAiOptions['onAnswer']>;
 
-  constructor(pool: ServerPool) {
+  constructor(pool: ServerPool, { onAnswer = () => ({}) }: OpenAiOptions = {}) {
     this.#pool = pool;
+    this.#onAnswer = onAnswer;
   }
 
   sample(request: SampleRequest): Promise<Sample> {
-    return askFor(this.#pool, request.policy, request, (member, model) => complete(member, model, request));
+    return askFor(this.#pool, request.policy, request, async (member, model) => {
+      const begun = this.#onAnswer(member, request.policy);
+      const sample = await complete(member, model, request);
+      this.#onAnswer(member, request.policy);
+      return { ...sample, ...begun };
+    });
   }
 
   chat(request: ChatRequest): Promise<ChatSample> {
@@ -41,13 +55,25 @@ export class OpenAiInference implements Inference {
   }
 
   score(request: ScoreRequest): Promise<readonly number[]> {
-    const { policy } = request;
-    return scoreAll(this.#pool, request, async (member, model, tokenIds, position) => {
-      const prompt = { policy, promptTokenIds: tokenIds.slice(0, position), maxTokens: 1, temperature: 1, seed: 0 };
-      // One forced token: its logprob is that of the whole vocabulary all the same.
-      const sample = await complete(member, model, prompt, { allowed_token_ids: [tokenIds[position]!] });
-      return sample.logprobs[0]!;
-    });
+    return scoreAll(this.#pool, request, (to) => this.#scoreAt(to, request));
+  }
+
+  compare(request: CompareRequest): Promise<readonly ServerDrift[]> {
+    return compareAll(this.#pool, request, (to) => this.#scoreAt(to, request));
+  }
+
+  async #scoreAt(to: PoolMember | null, { policy, tokenIds, positions }: ScoreRequest): Promise<number[]> {
+    const call = to ? { to, isOnlyThere: true } : {};
+    return Promise.all(
+      positions.map((position) =>
+        askFor(this.#pool, policy, call, async (member, model) => {
+          const prompt = { policy, promptTokenIds: tokenIds.slice(0, position), maxTokens: 1, temperature: 1, seed: 0 };
+          // One forced token: its logprob is that of the whole vocabulary all the same.
+          const sample = await complete(member, model, prompt, { allowed_token_ids: [tokenIds[position]!] });
+          return sample.logprobs[0]!;
+        }),
+      ),
+    );
   }
 
   promptLogprobs({ policy, prompts, signal }: PromptScoreRequest): Promise<number[][]> {

@@ -19,6 +19,8 @@ export interface PoolOptions extends ServerOptions {
   readonly maxConcurrent: number;
   /** How long one waits for servers of which none answers. */
   readonly patienceMs?: number;
+  /** What speaks with one of them; a plain {@link ModelServer} when missing. */
+  readonly openServer?: (address: ServerAddress, options: ServerOptions) => ModelServer;
   /** Told when a server is put aside, is back, joins or leaves. */
   readonly say?: ((line: string) => void) | undefined;
 }
@@ -33,6 +35,8 @@ export interface PoolCall {
   readonly size?: number;
   /** Where it goes if that can be asked, as `place` said. */
   readonly to?: PoolMember | null;
+  /** Roots of servers that will not do. */
+  readonly avoid?: readonly string[];
   /** No other server will do. */
   readonly isOnlyThere?: boolean;
   readonly signal?: AbortSignal | undefined;
@@ -110,6 +114,12 @@ export class ServerPool {
     return this.#members.map(({ server, inFlight, away }) => ({ url: server.root, inFlight, away }));
   }
 
+  /** What is said while no server answers; null while one does. */
+  silence(): string | null {
+    const away = this.#members.flatMap(({ away }) => (away === null ? [] : [away.because]));
+    return away.length === 0 || away.length < this.#members.length ? null : [...new Set(away)].join(' ');
+  }
+
   /** The server that a call would go to, with `planned` prompts beside those in flight; null = whichever can be asked first. */
   place(call: PoolCall, planned: ReadonlyMap<PoolMember, number>): PoolMember | null {
     const member = this.#best({ ...call, not: null }, (one) => one.inFlight + (planned.get(one) ?? 0));
@@ -157,7 +167,8 @@ export class ServerPool {
   }
 
   #open(address: ServerAddress, isLate: boolean): PoolMember {
-    return new PoolMember(new ModelServer(address, this.#options), {
+    const open = this.#options.openServer ?? ((at, options) => new ModelServer(at, options));
+    return new PoolMember(open(address, this.#options), {
       isLate,
       maxConcurrent: this.#options.maxConcurrent,
       say: this.#say,
@@ -191,9 +202,9 @@ export class ServerPool {
   }
 
   #best(ticket: Ticket, load: (member: PoolMember) => number): PoolMember | null {
-    const { session, group, to, isOnlyThere, not } = ticket;
+    const { session, group, to, isOnlyThere, not, avoid = [] } = ticket;
     if (isOnlyThere && to) return to.isOpen ? to : null;
-    const open = this.#members.filter((member) => member.isOpen);
+    const open = this.#members.filter((member) => member.isOpen && !avoid.includes(member.server.root));
     const candidates = open.length > 1 ? open.filter((member) => member !== not) : open;
     if (to && candidates.includes(to)) return to;
     const own = session === undefined ? undefined : this.#sessions.get(session);

@@ -7,6 +7,8 @@ export interface ServedPolicy {
   readonly name: string;
   readonly version: PolicyVersion;
   readonly folder: string;
+  /** Roots of servers that hold other weights under its name, as its broadcast found: nothing of it is asked there. */
+  readonly avoid?: readonly string[];
 }
 
 /** What changes the distribution, or the end of a turn, beyond the temperature; nothing where left out. */
@@ -18,6 +20,11 @@ export interface SamplePlace {
   readonly session?: string | undefined;
   /** Its group: the rollouts of one example begin with the same tokens. */
   readonly group?: string | undefined;
+}
+
+export interface CompareRequest extends ScoreRequest {
+  readonly expected: readonly number[];
+  readonly threshold: number;
 }
 
 export interface SampleRequest extends SamplingModifiers, SamplePlace {
@@ -39,6 +46,15 @@ export interface ScoreRequest {
   readonly expected?: readonly number[];
 }
 
+/** How far one server's logprobs of the canary lie from those expected: the mean of |Δ|, in nats. */
+export interface ServerDrift {
+  /** Its root, or a name for the only one. */
+  readonly server: string;
+  readonly difference: number;
+  /** It was given the weights once more before it was this near. */
+  readonly isReloaded?: true;
+}
+
 export interface PromptScoreRequest {
   readonly policy: ServedPolicy;
   readonly prompts: readonly (readonly number[])[];
@@ -52,6 +68,8 @@ export interface Sample {
   /** The same of the distribution really drawn from; absent where it is no other. */
   readonly samplingLogprobs?: readonly number[];
   readonly finishReason: 'stop' | 'length';
+  /** The step of the weights it began with, where the server exchanges weights in place and has later ones; absent: as asked. */
+  readonly servedStep?: number;
 }
 
 /** One turn, asked for by its messages: the server renders them with the chat template of its own. */
@@ -106,6 +124,11 @@ export interface Inference {
    * or null, where the server cannot say.
    */
   score?(request: ScoreRequest): Promise<readonly number[] | null>;
+  /**
+   * How far each server is off `expected`; one that is off by more than `threshold` is given the weights once more and asked
+   * again. Absent where `score` will do: then there is one server.
+   */
+  compare?(request: CompareRequest): Promise<readonly ServerDrift[]>;
   /**
    * log softmax(logits) of every token of every prompt after the tokens before it, temperature 1; 0 for the first ones, which have
    * none before them. What a teacher is asked. Absent where it cannot; throws as `sample` does, and `InferenceRejected` where

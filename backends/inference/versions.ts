@@ -1,23 +1,30 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { PoolMember } from './pool-member.ts';
 import type { PoolCall, ServerPool } from './pool.ts';
-import type { HoldOutcome, ScoreRequest, ServedPolicy } from './types.ts';
+import type { CompareRequest, HoldOutcome, ScoreRequest, ServedPolicy, ServerDrift } from './types.ts';
 
 /** Servers and the versions they hold: what every adapter that speaks to a pool has in common. */
 
 /** Asks a server that is to hold a version. One that does not is brought to it, and asked again. */
-export function askFor<T>(
+export async function askFor<T>(
   pool: ServerPool,
   policy: ServedPolicy,
   call: PoolCall,
   ask: (member: PoolMember, model: string) => Promise<T>,
 ): Promise<T> {
-  return pool.use(call, async (member) => {
+  const { avoid = [] } = policy;
+  if (avoid.length > 0 && pool.members.length > 0 && pool.members.every(({ server }) => avoid.includes(server.root))) {
+    throw new RatchetError(
+      'InferenceUnavailable',
+      `No inference server may be asked for ${policy.name}: all that there are were put aside by its canary (${avoid.join(', ')}).`,
+    );
+  }
+  return pool.use(avoid.length === 0 || call.isOnlyThere ? call : { ...call, avoid }, async (member) => {
     const { root, address } = member.server;
     if (address.model !== null) return ask(member, address.model);
     if (member.hasMissed(policy)) await member.bring(policy);
     try {
-      return await ask(member, policy.name);
+      return await ask(member, await member.server.modelFor(policy));
     } catch (error) {
       if (!(error instanceof RatchetError) || error.code !== 'VersionNotHeld') throw error;
       await member.bring(policy);
@@ -78,26 +85,46 @@ function membersHere({ members }: ServerPool): readonly PoolMember[] {
   return here.length > 0 ? here : members;
 }
 
+type Ask = (to: PoolMember | null) => Promise<readonly number[]>;
+
 /** The logprobs of a canary at every server that can be asked; of several those that are furthest off what is expected. */
-export async function scoreAll(
-  pool: ServerPool,
-  { policy, tokenIds, positions, expected }: ScoreRequest,
-  ask: (member: PoolMember, model: string, tokenIds: readonly number[], position: number) => Promise<number>,
-): Promise<readonly number[]> {
-  const score = async (to: PoolMember | null): Promise<number[]> =>
-    Promise.all(
-      positions.map((position) =>
-        askFor(pool, policy, to ? { to, isOnlyThere: true } : {}, (member, model) =>
-          ask(member, model, tokenIds, position),
-        ),
-      ),
-    );
-  const here = pool.members.filter(({ away }) => away === null);
-  if (here.length === 0) return score(null);
-  const outcomes = await Promise.allSettled(here.map(score));
-  const scores = outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? [outcome.value] : []));
-  if (scores.length === 0) throw (outcomes[0] as PromiseRejectedResult).reason;
+export async function scoreAll(pool: ServerPool, { expected }: ScoreRequest, ask: Ask): Promise<readonly number[]> {
+  const scores = (await scoreEach(pool, ask)).map(({ logprobs }) => logprobs);
   if (expected === undefined) return scores[0]!;
-  const off = (logprobs: readonly number[]) => Math.max(...logprobs.map((one, i) => Math.abs(one - expected[i]!)));
-  return scores.toSorted((a, b) => off(b) - off(a))[0]!;
+  return scores.toSorted((a, b) => meanDifference(b, expected) - meanDifference(a, expected))[0]!;
+}
+
+/** How far every server that can be asked is off. One that is off by too much is given the weights once more. */
+export async function compareAll(pool: ServerPool, request: CompareRequest, ask: Ask): Promise<ServerDrift[]> {
+  const { expected, threshold, policy } = request;
+  const scored = await scoreEach(pool, ask);
+  return Promise.all(
+    scored.map(async ({ member, logprobs }): Promise<ServerDrift> => {
+      const difference = meanDifference(logprobs, expected);
+      const server = member?.server.root ?? 'the servers';
+      if (difference <= threshold || member === null) return { server, difference };
+      await member.server.reload(policy);
+      const again = await ask(member);
+      return { server, difference: meanDifference(again, expected), isReloaded: true };
+    }),
+  );
+}
+
+async function scoreEach(
+  pool: ServerPool,
+  ask: Ask,
+): Promise<{ readonly member: PoolMember | null; readonly logprobs: readonly number[] }[]> {
+  const here = pool.members.filter(({ away }) => away === null);
+  if (here.length === 0) return [{ member: null, logprobs: await ask(null) }];
+  const outcomes = await Promise.allSettled(here.map(ask));
+  const scores = outcomes.flatMap((outcome, i) =>
+    outcome.status === 'fulfilled' ? [{ member: here[i]!, logprobs: outcome.value }] : [],
+  );
+  if (scores.length === 0) throw (outcomes[0] as PromiseRejectedResult).reason;
+  return scores;
+}
+
+/** Mean of |Δ|. */
+export function meanDifference(a: readonly number[], b: readonly number[]): number {
+  return a.reduce((sum, one, i) => sum + Math.abs(one - b[i]!), 0) / a.length;
 }

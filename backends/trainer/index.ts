@@ -1,14 +1,18 @@
 import type { TrainerSpec } from '../../core/spec/run-spec.ts';
 import { loadTrainer } from './module.ts';
 import { OnnxTrainer } from './onnx.ts';
+import { TinkerTrainer } from './tinker.ts';
 import type { Trainer } from './types.ts';
 
 export type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
-export async function openTrainer(spec: TrainerSpec): Promise<Trainer> {
+/** `say` is told what a server elsewhere is waited for. */
+export async function openTrainer(spec: TrainerSpec, say: (line: string) => void = () => undefined): Promise<Trainer> {
   switch (spec.kind) {
     case 'onnx':
       return new OnnxTrainer({ threads: spec.threads, provider: spec.provider });
+    case 'tinker':
+      return new TinkerTrainer(spec, { say });
     case 'module':
       return loadTrainer(spec);
     default:

@@ -33,6 +33,15 @@ export interface Trainer {
    * optimizer's state included. A new adapter changes nothing, so its digest is that of the base.
    */
   open(folder: string, part: TrainedPart): Promise<{ digest: string }>;
+  /**
+   * Makes the first version where its weights are elsewhere, as a folder that {@link open} takes; `files` are the model's texts
+   * (tokenizer, configs). Absent where the model's own folder is the first version. Such a trainer has adapters only, in the
+   * warm-up as well.
+   */
+  makeBase?(
+    folder: string,
+    options: TrainedPart & { readonly files: Readonly<Record<string, string>> },
+  ): Promise<{ digest: string }>;
   /** One application of the batch. `referenceFolder` holds the reference policy's files. */
   trainStep(input: {
     readonly plan: StepPlan;

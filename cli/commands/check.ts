@@ -1,10 +1,12 @@
 import { Command } from 'commander';
+import { describeTinker, examineTinker } from '../../backends/configs/check-tinker.ts';
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
 import type { Problem } from '../../core/spec/problems.ts';
+import { describeVllmStart } from '../../workers/vllm-role.ts';
 import { readConfigLine } from '../config-line.ts';
-import { examineServers, type ServerReport } from '../../backends/inference/index.ts';
+import { examineReflection, examineServers, type ServerReport } from '../../backends/inference/index.ts';
 import { describeRunFile } from '../describe-run-file.ts';
-import { describeServers } from '../describe-servers.ts';
+import { describeReflection, describeServers } from '../describe-servers.ts';
 import { otherKind } from '../other-kinds.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 
@@ -16,7 +18,8 @@ interface CheckOptions {
 const afterHelp = `
 For each file: what it was read as, everything that is wrong with it, with file, line and column; else what it is, what is read but not
 yet honoured, what stands in the way of training it here, and advice from rules of thumb. Exit code 2 where anything is wrong.
-Servers of [inference] kind = "openai" are asked, if they answer, what they have of what training needs: two tokens of each.
+Servers of [inference] kind = "openai" are asked, if they answer, what they have of what training needs: two tokens of each; the one that
+writes prompts anew for [gepa], what models it has.
 `;
 
 export const checkCommand = new Command('check')
@@ -59,10 +62,19 @@ interface Report {
 async function reportOf(report: RunFileReport): Promise<Report> {
   const { loaded, problems } = report;
   const servers = loaded === null ? [] : await examineServers(loaded.spec.inference);
+  const start = loaded === null ? null : await describeVllmStart(loaded.spec, process.cwd());
+  const tinker = loaded === null ? null : await examineTinker(loaded.spec, report.file);
+  const reflection = loaded?.spec.gepa ? await examineReflection(loaded.spec.gepa) : null;
   return {
-    problems,
-    lines: [...describeRunFile(report), ...(loaded ? describeServers(loaded.spec, servers) : [])],
-    json: { kind: 'run', ...asJson(report, servers) },
+    problems: [...problems, ...(tinker?.problems ?? [])],
+    lines: [
+      ...describeRunFile(report),
+      ...(loaded ? describeServers(loaded.spec, servers) : []),
+      ...(start === null ? [] : ['vLLM is started with the run:', `  ${start}`]),
+      ...(tinker ? describeTinker(tinker) : []),
+      ...(reflection ? describeReflection(reflection) : []),
+    ],
+    json: { kind: 'run', ...asJson(report, servers), tinker, reflection },
   };
 }
 

@@ -6,6 +6,10 @@ import { allCopies } from '../../backends/store/index.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { installService, planService, uninstallService } from '../../workers/service.ts';
 import { startStack } from '../../workers/supervisor.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { trainerGpusOf } from '../../core/spec/gpu-settings.ts';
+import { vllmRole } from '../../workers/vllm-role.ts';
 import { startClock } from '../clock.ts';
 
 interface DevOptions {
@@ -13,6 +17,7 @@ interface DevOptions {
   readonly trainers: number;
   readonly rolloutWorkers: number;
   readonly metricsPort?: number;
+  readonly serve?: string;
   readonly installService?: boolean;
   readonly uninstallService?: boolean;
 }
@@ -27,6 +32,7 @@ export const devCommand = new Command('dev')
     'where /metrics is served for Prometheus; default: 9464, or another if it is taken',
     port,
   )
+  .option('--serve <file>', 'a run file whose [inference] kind = "vllm" is started, for all runs that want one')
   .option(
     '--install-service',
     'write a service (systemd, launchd) that starts this at boot, so that runs go on by themselves',
@@ -47,12 +53,17 @@ export const devCommand = new Command('dev')
     process.on('SIGINT', () => interrupted.abort()).on('SIGTERM', () => interrupted.abort());
 
     const policyPort = await choosePolicyPort();
+    const served = options.serve === undefined ? null : (await loadRunConfig(options.serve, { projectFolder })).spec;
+    const vllm = served && (await vllmRole(served, projectFolder));
+    if (served && !vllm) throw nothingToServe(options.serve!);
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
       roles: localRoles({
         weightRoots,
         policyPort,
+        vllm,
+        trainerGpus: served && trainerGpusOf(served),
         metricsPort: options.metricsPort,
         count: { train: trainers, rollout: rolloutWorkers },
       }),
@@ -86,6 +97,7 @@ function tellService(projectFolder: string, options: DevOptions, installs: boole
     '--rollout-workers',
     String(rolloutWorkers),
     ...(metricsPort === undefined ? [] : ['--metrics-port', String(metricsPort)]),
+    ...(options.serve === undefined ? [] : ['--serve', path.resolve(projectFolder, options.serve)]),
   ];
   const command = [process.execPath, ratchet, 'dev', ...workers, '--weights', ...weights];
   const plan = planService({ projectFolder, command });
@@ -101,6 +113,13 @@ function tellService(projectFolder: string, options: DevOptions, installs: boole
   if (!uninstallService(plan)) return say(`There is no service for ${projectFolder}: ${plan.file} does not exist.`);
   say(`${plan.file}: removed. If it is running, end it:`);
   for (const line of plan.toDisable) say(`  ${line}`);
+}
+
+function nothingToServe(file: string): RatchetError {
+  return new RatchetError(
+    'ConfigInvalid',
+    `--serve ${file}: expected [inference] kind = "vllm" without url, which is what is started here.`,
+  );
 }
 
 /** Processes of one role on one machine. */

@@ -55,7 +55,7 @@ async function eventsAfter(handle: WorkflowHandle, seen: number, isFollowed: boo
     return await handle.client.withDeadline(Date.now() + answerWithinMs, ask);
   } catch (error) {
     if (isFollowed) return [];
-    const why = error instanceof Error ? rootMessage(error) : String(error);
+    const why = rootMessage(error);
     throw new RatchetError(
       'ServerUnavailable',
       `${handle.workflowId} does not tell its events: ${why} An orchestrator has to be there to answer for it (ratchet dev, or ratchet worker --role orchestrator).`,

@@ -13,6 +13,7 @@ import { describePools } from '../../core/rl/pools.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
 import { askStatus } from '../ask-status.ts';
 import { findRun } from '../connection.ts';
+import { askBranches, type BranchFigures, describePrompts } from '../describe-prompts.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
 import { withoutControls } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
@@ -49,6 +50,8 @@ export interface StatusReport {
   readonly committed: CommittedRun | null;
   /** Why Temporal could not be asked; null when it could. */
   readonly temporalError: string | null;
+  /** How far its branches are that look for better prompts, by workflow; those that answer. */
+  readonly branches: BranchFigures;
   /** What stands in for a status: who does not answer. */
   readonly waiting: string | null;
   /** Where its metrics go besides its folder, and how far that is; empty where that cannot be read from here. */
@@ -72,14 +75,14 @@ async function reportOf(run: string, store: string | undefined): Promise<StatusR
     const committed = isKnown ? await readCommitted(run, store) : null;
     if (!committed) throw error;
     const sinks = await sinksOf(run, store);
-    return { ...nothing, ...sinks, waiting: null, committed, temporalError: (error as Error).message };
+    return { ...nothing, ...sinks, branches: {}, waiting: null, committed, temporalError: (error as Error).message };
   }
 }
 
 const runningPatienceMs = 10_000;
 const endedPatienceMs = 3_000;
 
-type Told = Pick<StatusReport, 'workflow' | 'status' | 'retries' | 'stoppedBecause' | 'waiting'>;
+type Told = Pick<StatusReport, 'workflow' | 'status' | 'retries' | 'stoppedBecause' | 'waiting' | 'branches'>;
 
 async function askTemporal(client: Client, run: string): Promise<Told> {
   const handle = await findRun(client, run);
@@ -90,6 +93,7 @@ async function askTemporal(client: Client, run: string): Promise<Told> {
   return {
     workflow: description.status.name.toLowerCase(),
     status,
+    branches: isRunning && status ? await askBranches(client, status) : {},
     retries: isRunning && status ? ((await retrying(handle)) ?? []) : [],
     stoppedBecause: isRunning ? null : await failureOf(handle),
     waiting: isRunning && !status ? await describeWaiting(handle) : null,
@@ -123,7 +127,7 @@ async function sinksInBucket(run: string, uri: string): Promise<Sinks> {
   const patience = new AbortController();
   const reading = readSinkStates(store).then(
     (sinks): Sinks => ({ sinks, sinksError: null }),
-    (error: unknown): Sinks => ({ sinks: {}, sinksError: error instanceof Error ? rootMessage(error) : String(error) }),
+    (error: unknown): Sinks => ({ sinks: {}, sinksError: rootMessage(error) }),
   );
   const late = delay(bucketPatienceMs, undefined, { signal: patience.signal }).then((): Sinks => ({
     sinks: {},
@@ -163,8 +167,8 @@ async function failureOf(handle: WorkflowHandle): Promise<string | null> {
 }
 
 async function describe(report: StatusReport): Promise<string[]> {
-  const { run, workflow, status, committed, stoppedBecause, temporalError, waiting, retries } = report;
-  const lines = status ? describeStatus(status, workflow!, retries) : [`${run}: ${standing(report)}`];
+  const { run, workflow, status, committed, stoppedBecause, temporalError, waiting } = report;
+  const lines = status ? describeStatus(status, workflow!, report) : [`${run}: ${standing(report)}`];
   if (stoppedBecause) lines.push(`stopped because: ${stoppedBecause}`);
   if (waiting) lines.push(waiting);
   if (temporalError) lines.push(temporalError);
@@ -195,7 +199,11 @@ function describeEnvironments(figures: Readonly<Record<string, number | string>>
   ];
 }
 
-function describeStatus(status: RunStatus, workflow: string, retries: readonly string[]): string[] {
+function describeStatus(
+  status: RunStatus,
+  workflow: string,
+  { retries, branches }: Pick<StatusReport, 'retries' | 'branches'>,
+): string[] {
   const waiting = [
     ...status.waitingOn.map(({ what, since }) => `  ${what}, since ${since}`),
     ...retries.map((retry) => `  ${retry}`),
@@ -210,6 +218,8 @@ function describeStatus(status: RunStatus, workflow: string, retries: readonly s
     `files         ${status.store}`,
     ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
     ...Object.values(status.regressions ?? {}).map(({ text }) => text),
+    ...(status.progress.serversAside ?? []).map((server) => `canary: ${server} is put aside, and asked for nothing`),
+    ...describePrompts(status, branches, workflow === 'running'),
     ...(workflow === 'running' && waiting.length > 0 ? ['waiting on:', ...waiting] : []),
   ];
 }

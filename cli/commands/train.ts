@@ -5,8 +5,10 @@ import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
 import { givenVariables, variablesFor } from '../../backends/environments/variables.ts';
 import { keyVariables } from '../../backends/inference/index.ts';
+import { trainerKeys } from '../../core/spec/tinker-spec.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { EnvironmentVariables } from '../../core/spec/environment-spec.ts';
+import { trainerGpusOf } from '../../core/spec/gpu-settings.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig, type LoadOptions } from '../../backends/configs/load-run-config.ts';
@@ -16,6 +18,7 @@ import { waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
+import { vllmRole } from '../../workers/vllm-role.ts';
 import { remoteTemporal } from '../../workers/temporal-settings.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
@@ -117,6 +120,12 @@ export async function train(
     return 130;
   }
   const { stack, pid, address, uiUrl } = place;
+  const reflectionKey = spec.gepa?.apiKeyVar ?? null;
+  if (stack && reflectionKey !== null && (process.env[reflectionKey] ?? '') === '') {
+    audience.say(
+      `warning: ${reflectionKey} is not set here, the key of ${spec.gepa!.reflectionModel}: branches that look for a better prompt will fail, and the run goes on without`,
+    );
+  }
   const { client, close } = await connect(temporalOf(place, address));
   const watched = watchStack(projectFolder, pid);
   try {
@@ -243,18 +252,26 @@ export interface PlaceNeeds {
   readonly weightsAt?: readonly string[];
   /** What environments see. Where workers are started here, all of it must be set here. */
   readonly environmentsSee?: readonly EnvironmentVariables[];
+  /** The run, where it may want servers of its own. */
+  readonly spec?: RunSpec;
 }
 
 export function needsOf(spec: RunSpec): PlaceNeeds {
   const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
+  const reflectionKey = spec.gepa?.apiKeyVar ?? null;
+  const workersSee = [
+    ...keyVariables(spec),
+    ...trainerKeys(spec.trainer),
+    ...(reflectionKey === null ? [] : [reflectionKey]),
+  ];
   const teacher = spec.teacher?.folder;
   const weightsAt = teacher == null ? {} : { weightsAt: [teacher] };
-  return { storeUri: spec.store.uri, workersSee: keyVariables(spec), environmentsSee, ...weightsAt };
+  return { storeUri: spec.store.uri, workersSee, environmentsSee, spec, ...weightsAt };
 }
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */
 export async function openPlace(
-  { storeUri, workersSee, environmentsSee = [], weightsAt = [] }: PlaceNeeds,
+  { storeUri, workersSee, environmentsSee = [], weightsAt = [], spec }: PlaceNeeds,
   projectFolder: string,
   clock: Teller,
   signal: AbortSignal,
@@ -277,13 +294,17 @@ export async function openPlace(
   const policyPort = await choosePolicyPort();
   try {
     const cli = elsewhere ? null : await findServer(clock);
-    clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}1 trainer, 1 rollout worker, policy server`);
+    const vllm = spec ? await vllmRole(spec, projectFolder) : null;
+    const servers = vllm ? `policy server, vLLM (${vllm.url}, .ratchet/logs/vllm-server.log)` : 'policy server';
+    clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}1 trainer, 1 rollout worker, ${servers}`);
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
       roles: localRoles({
         weightRoots,
         policyPort,
+        vllm,
+        trainerGpus: spec ? trainerGpusOf(spec) : null,
         workersSee: [...workersSee, ...environmentsSee.flatMap(({ names }) => names)],
       }),
       log: clock.say,

@@ -49,7 +49,7 @@ export async function checkTemporalServer(projectFolder: string): Promise<Check[
       await close();
     }
   } catch (error) {
-    const says = error instanceof Error ? rootMessage(error).split('\n')[0]! : String(error);
+    const says = rootMessage(error).split('\n')[0]!;
     const fix = isElsewhere
       ? 'check TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE and the TLS settings'
       : 'wait until it is ready, or stop it and start ratchet dev again';
@@ -129,7 +129,8 @@ async function checkClockOf(url: string): Promise<Check[]> {
 
 /** Those that the file names; what `ratchet dev` starts needs no look. */
 async function checkServers({ inference }: RunSpec): Promise<Check[]> {
-  if (inference.kind === 'module' || (inference.url === null && inference.endpoints === null)) return [];
+  if (inference.kind === 'module' || inference.kind === 'tinker') return [];
+  if (inference.url === null && inference.endpoints === null) return [];
   const name = 'inference server';
   const fix = 'start it, or correct [inference]';
   let addresses: ServerAddress[];
@@ -151,8 +152,7 @@ async function tried(name: string, says: string, work: () => Promise<unknown>, f
 }
 
 function bad(name: string, error: unknown, fix: string): Check {
-  const says =
-    error instanceof RatchetError ? error.message : error instanceof Error ? rootMessage(error) : String(error);
+  const says = error instanceof RatchetError ? error.message : rootMessage(error);
   return { name, state: 'bad', says, fix };
 }
 

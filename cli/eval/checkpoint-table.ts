@@ -36,10 +36,11 @@ export function checkpointLines(
   });
 }
 
-function remark({ isBest, worseThan, failed }: CheckpointRow): string {
+function remark({ isBest, worseThan, isPromptNew, failed }: CheckpointRow): string {
   return [
     ...(isBest ? ['best'] : []),
     ...(worseThan === null ? [] : [`worse than v${worseThan} (95 %)`]),
+    ...(isPromptNew ? ['another prompt from here on'] : []),
     ...(failed === 0 ? [] : [`${failed} failed`]),
   ].join(', ');
 }

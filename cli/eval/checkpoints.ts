@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
 import { type CheckpointFigures, checkpointCurves } from '../../core/eval/checkpoint-curve.ts';
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
-import { measuredRow, rewardRow } from '../../core/eval/measured-row.ts';
+import { measuredRow, promptOf, rewardRow } from '../../core/eval/measured-row.ts';
 import { rewardsByExample } from '../../core/eval/regression.ts';
 import { readSteps, type StepChoice } from '../../core/eval/select-steps.ts';
 import { layout } from '../../core/layout.ts';
@@ -21,11 +21,11 @@ import { decodeJson, decodeRows, encodeJson } from '../../backends/store/objects
 import { tellingOptions } from '../audience.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
+import { openTeller } from '../teller.ts';
 import { checkpointLines } from './checkpoint-table.ts';
 import { type EvalRunOptions, settingsOf } from './run-options.ts';
 import { type EvaluationStage, onStage } from './stage.ts';
-import { evaluationTeller } from './teller.ts';
-import { isRunning } from './watch-evaluation.ts';
+import { type EvaluationLine, isRunning } from './watch-evaluation.ts';
 
 export interface CheckpointOptions extends Pick<
   EvalRunOptions,
@@ -103,7 +103,7 @@ interface Remembered {
 const rememberedKey = `${layout.allEvaluations('main')}checkpoints.json`;
 
 export async function evaluateCheckpoints(run: string, options: CheckpointOptions): Promise<number> {
-  const teller = evaluationTeller(options);
+  const teller = openTeller<EvaluationLine>(options);
   const place = await findRunFolder(run, options.store);
   const choice = choiceOf(options);
   const subject = await subjectOf(place, options);
@@ -184,7 +184,10 @@ export async function figuresOf(step: number, result: EvaluationResult): Promise
   const key = evaluationKeys.results(place);
   const rows = decodeRows<RolloutRow>((await storeOf(place).read(key)) ?? Buffer.of(), key);
   const measured = rows.filter((row) => measuredRow(row).reward !== null).map(rewardRow);
-  return { step, environment, reward: avgReward, passAtK, failed, rollouts, rewards: rewardsByExample(measured) };
+  const [first] = rows;
+  const prompt = first && promptOf(first);
+  const rewards = rewardsByExample(measured);
+  return { step, environment, prompt, reward: avgReward, passAtK, failed, rollouts, rewards };
 }
 
 export function choiceOf({ steps, evalBase }: CheckpointOptions): StepChoice {

@@ -27,7 +27,7 @@ export const compareCommand = new Command('compare')
     const examples = readCount('--examples', options.examples);
     const seed = readSeed(options.seed);
     const found = [];
-    for (const name of [a, ...others]) found.push({ name, evaluations: await namedEvaluations(name, options) });
+    for (const name of [a, ...others]) found.push({ name, evaluations: usual(await namedEvaluations(name, options)) });
     const compared = [];
     for (const set of byEnvironment(found)) compared.push(await compare(set, seed));
     process.stdout.write(
@@ -48,6 +48,16 @@ interface CompareOptions {
 function readSeed(text: string): number {
   if (/^\d{1,9}$/.test(text)) return Number(text);
   throw new RatchetError('ConfigInvalid', `--seed: expected a whole number from 0, got ${JSON.stringify(text)}.`);
+}
+
+/** Of a version that was also asked greedily, what `[eval]` asks for. */
+function usual(evaluations: readonly FoundEvaluation[]): FoundEvaluation[] {
+  return evaluations.filter(
+    ({ step, id, environment }) =>
+      !evaluations.some(
+        (other) => other.step === step && other.environment === environment && id.startsWith(`${other.id}.`),
+      ),
+  );
 }
 
 interface Named {

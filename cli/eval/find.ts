@@ -1,6 +1,6 @@
 import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
-import { pathToFileURL } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import { firstLineage, runNamePattern } from '../../core/names.ts';
 import { begunLineages, type RunPlace, storeOf } from '../../activities/run-access.ts';
@@ -22,7 +22,7 @@ export interface Wanted {
  * that was evaluated unless a step is given. Refused where there is none, with what was expected and what lies there.
  */
 export async function namedEvaluations(name: string, wanted: Wanted): Promise<FoundEvaluation[]> {
-  const kind = await kindOf(name);
+  const kind = await kindOf(name.startsWith('file:') ? fileURLToPath(name) : name);
   const found = 'run' in kind ? await ofRun(kind, wanted) : await ofFolder(kind.folder);
   if (wanted.env === undefined) return found;
   const chosen = found.filter(({ environment }) => environment === wanted.env);

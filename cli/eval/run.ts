@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import type { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import type { EvaluationInput, EvaluationsInput } from '../../core/eval/evaluation.ts';
+import type { EvaluatedServer, EvaluationInput, EvaluationsInput } from '../../core/eval/evaluation.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { choosePlace, evaluationsIn, newEvaluationId, placeName } from '../../backends/configs/evaluation-folders.ts';
@@ -15,16 +15,16 @@ import {
   type PlannedEvaluation,
 } from '../../backends/configs/load-evaluations.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
-import { readRunningStack } from '../../workers/project-lock.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
+import { keysOf, requireKeys } from '../server-keys.ts';
+import { openTeller } from '../teller.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
-import { evaluationTeller } from './teller.ts';
 import { describePlan } from './plan-lines.ts';
 import { folderOfVersion, isModelFolder, type ServedModel, serveModel, versionOfRun } from './local-model.ts';
 import { evalRunCommand, type EvalRunOptions, settingsOf } from './run-options.ts';
-import { isRunning, watchEvaluation } from './watch-evaluation.ts';
+import { type EvaluationLine, isRunning, watchEvaluation } from './watch-evaluation.ts';
 
 const help = `
 Examples:
@@ -56,7 +56,7 @@ interface Prepared {
 
 async function run(what: string, options: EvalRunOptions): Promise<number> {
   const projectFolder = process.cwd();
-  const teller = evaluationTeller(options);
+  const teller = openTeller<EvaluationLine>(options);
   const settings = settingsOf(options);
   const loaded = await load(what, withoutModel(settings, options), options, projectFolder);
   for (const line of loaded.warnings) teller.say(`warning: ${line}`);
@@ -65,7 +65,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
     for (const line of describePlan(loaded.evaluations)) teller.say(line);
     return 0;
   }
-  const keys = keysOf(loaded);
+  const keys = keysOf(serversOf(loaded));
   await requireKeys(keys, projectFolder);
   const { interrupted, stop: stopListening } = whenLeft();
   const served = await serve(options, settings, loaded, { projectFolder, log: teller.say });
@@ -103,6 +103,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
       interrupted: interrupted.signal,
       gone: watched.gone,
       abbreviated: options.abbreviatedSummary === true,
+      toPlayAgain: 'the same command with --resume',
     });
   } finally {
     watched.stop();
@@ -206,21 +207,8 @@ function askedAt(one: PlannedEvaluation, { url, model }: ServedModel): PlannedEv
   return { ...one, input: { ...one.input, model: { ...before, model, servers } } };
 }
 
-function keysOf({ evaluations }: LoadedEvaluations): string[] {
-  const servers = evaluations.flatMap(({ input: { model } }) => (model.kind === 'endpoint' ? model.servers : []));
-  return [...new Set(servers.flatMap(({ apiKeyVar }) => apiKeyVar ?? []))];
-}
-
-/** Workers that run elsewhere, or were started by another command, have an environment of their own. */
-async function requireKeys(keys: readonly string[], projectFolder: string): Promise<void> {
-  const missing = keys.filter((name) => (process.env[name] ?? '') === '');
-  if (missing.length === 0) return;
-  const isOurs = !process.env['TEMPORAL_ADDRESS'] && (await readRunningStack(projectFolder)) === null;
-  if (!isOurs) return;
-  throw new RatchetError(
-    'ConfigInvalid',
-    `The model's server asks for a key in the environment variable ${missing.join(', ')}, which is not set here. Set it, or name another with -k.`,
-  );
+function serversOf({ evaluations }: LoadedEvaluations): EvaluatedServer[] {
+  return evaluations.flatMap(({ input: { model } }) => (model.kind === 'endpoint' ? model.servers : []));
 }
 
 /** Each evaluation at its place; several under one workflow. */

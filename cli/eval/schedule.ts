@@ -6,6 +6,8 @@ import { taskQueues, workflowIdPattern } from '../../core/names.ts';
 import { regressionActions } from '../../core/spec/eval-words.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
+import { onOneLine } from '../plain-text.ts';
+import { rootMessage } from '../root-message.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { withTemporal } from '../with-temporal.ts';
@@ -180,6 +182,10 @@ async function cameOf(
 ): Promise<string> {
   const handle = client.workflow.getHandle<typeof evaluateNewest>(workflowId, firstExecutionRunId);
   const { status } = await handle.describe().catch(() => ({ status: { name: 'UNKNOWN' as const } }));
+  if (status.name === 'FAILED') {
+    const why = await handle.result().then(() => '', rootMessage);
+    return `failed: ${onOneLine(why.split('\n')[0]!)}`;
+  }
   if (status.name !== 'COMPLETED') return status.name.toLowerCase();
   const { step, results, regressions }: EvaluatedNewest = await handle.result();
   const figures = results.map(({ environment, avgReward }) => `${environment} ${avgReward?.toFixed(3) ?? '–'}`);

@@ -5,8 +5,7 @@ import type { evaluate } from '../../workflows/evaluate.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
-import type { EvaluationTeller } from './teller.ts';
-import { watchEvaluation } from './watch-evaluation.ts';
+import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 
 /** Where evaluations of this command are carried out, until it is closed. */
 export interface EvaluationStage {
@@ -54,6 +53,7 @@ export async function onStage(
           interrupted: interrupted.signal,
           gone: watched.gone,
           abbreviated: true,
+          toPlayAgain: 'the same command',
         });
         return exitCode === 0 ? (await handle.result()).results : null;
       },

@@ -11,8 +11,9 @@ import { resolveStoreUri } from '../../backends/store/index.ts';
 import { type CheckpointOptions, choiceOf, evaluateCheckpoints, figuresOf } from './checkpoints.ts';
 import { checkpointLines } from './checkpoint-table.ts';
 import { settingsOf } from './run-options.ts';
+import { openTeller } from '../teller.ts';
 import { onStage } from './stage.ts';
-import { evaluationTeller } from './teller.ts';
+import type { EvaluationLine } from './watch-evaluation.ts';
 
 export interface WeightsOptions extends CheckpointOptions {
   readonly weightsDir: string;
@@ -41,7 +42,7 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
       `${options.weightsDir} is not the weights folder of a run of Ratchet: --client.base-url names the server that is to load it, --env.id what it is evaluated on.`,
     );
   }
-  const teller = evaluationTeller(options);
+  const teller = openTeller<EvaluationLine>(options);
   const found = await stepsIn(folder);
   const { steps, includesBase } = choiceOf(options);
   const { chosen, missing } = selectSteps([...found.keys()], { steps, includesBase: false });

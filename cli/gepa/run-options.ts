@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { frontierTypes, selectionStrategies } from '../../core/gepa/tuning.ts';
 import { tellingOptions } from '../audience.ts';
 
 /** What `ratchet gepa run` takes: the options of vf-gepa and `prime gepa run`, and what there is here beside them. */
@@ -20,6 +21,13 @@ export interface GepaRunOptions {
   readonly perfectScore?: string;
   readonly stateColumns?: readonly string[];
   readonly initialPrompt?: string;
+  readonly components?: readonly string[];
+  readonly merge?: boolean;
+  readonly screen?: string;
+  readonly proposals?: string;
+  readonly parallel?: string;
+  readonly candidateSelection?: readonly string[];
+  readonly frontier?: string;
   readonly maxConcurrent?: string;
   readonly maxTokens?: string;
   readonly temperature?: string;
@@ -56,6 +64,19 @@ export function gepaRunCommand(): Command {
       'columns that the reflection sees as well: of the rollout, its rewards, its example',
     )
     .option('--initial-prompt <text>', "what is begun with (default: the environment's system prompt)")
+    .option(
+      '--components <names...>',
+      'what is written anew: system_prompt, system_prompts (one of each environment), tool_descriptions (default: system_prompt)',
+    )
+    .option('--merge', 'candidates that changed different components are merged as well')
+    .option('--screen <n>', 'validation examples that tell candidates apart, -1 = all (default: a tenth, at least 5)')
+    .option('--proposals <n>', 'new prompts of one minibatch (default: 2 to 7, as the budget is)')
+    .option('--parallel <n>', 'minibatches side by side (default: 1, up to 3 while nothing is found)')
+    .option(
+      '--candidate-selection <names...>',
+      `who is written anew: ${selectionStrategies.join(', ')}; of several one is drawn each time (default: pareto)`,
+    )
+    .option('--frontier <type>', `what candidates are compared by: ${frontierTypes.join(', ')} (default: instance)`)
     .option('-c, --max-concurrent <n>', 'rollouts at once, -1 = no bound (default: 32)')
     .option('-t, --max-tokens <n>', 'tokens of each turn')
     .option('-T, --temperature <x>', 'of the sampling')
@@ -84,7 +105,8 @@ const examplesToCompareOn = '50';
 
 /** What was typed, as dotted keys of a file with [gepa]. */
 export function overridesOf(options: GepaRunOptions): Record<string, string> {
-  const { stateColumns } = options;
+  const { stateColumns, components } = options;
+  const listed = (names: readonly string[]) => JSON.stringify(names.flatMap((name) => name.split(',')));
   const given: Record<string, string | undefined> = {
     'env.env_args': options.envArgs,
     'env.extra_env_kwargs': options.extraEnvKwargs,
@@ -100,7 +122,14 @@ export function overridesOf(options: GepaRunOptions): Record<string, string> {
     'gepa.num_val': options.numVal,
     'gepa.minibatch_size': options.minibatchSize,
     'gepa.perfect_score': options.perfectScore,
-    'gepa.state_columns': stateColumns && JSON.stringify(stateColumns.flatMap((names) => names.split(','))),
+    'gepa.state_columns': stateColumns && listed(stateColumns),
+    'gepa.components': components && listed(components),
+    'gepa.merge': options.merge === true ? 'true' : undefined,
+    'gepa.screen': options.screen,
+    'gepa.proposals': options.proposals,
+    'gepa.parallel': options.parallel,
+    'gepa.candidate_selection_strategy': options.candidateSelection && listed(options.candidateSelection),
+    'gepa.frontier_type': options.frontier,
     'gepa.initial_prompt': options.initialPrompt,
     'gepa.max_concurrent': options.maxConcurrent,
     'gepa.seed': options.seed,

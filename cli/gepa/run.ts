@@ -2,7 +2,6 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Command } from 'commander';
-import { RatchetError } from '../../core/errors.ts';
 import { leastBudget } from '../../core/gepa/settings.ts';
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { taskQueues } from '../../core/names.ts';
@@ -13,14 +12,14 @@ import {
 } from '../../backends/configs/load-prompt-search.ts';
 import { placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
-import { readRunningStack } from '../../workers/project-lock.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
+import { keysOf, requireKeys } from '../server-keys.ts';
+import { openTeller } from '../teller.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
 import { gepaRunCommand, type GepaRunOptions, overridesOf } from './run-options.ts';
-import { promptSearchTeller } from './teller.ts';
-import { watchSearch } from './watch-search.ts';
+import { type PromptSearchLine, watchSearch } from './watch-search.ts';
 
 const help = `
 Examples:
@@ -41,12 +40,12 @@ export const runCommand: Command = gepaRunCommand()
 
 async function run(what: string, options: GepaRunOptions): Promise<number> {
   const projectFolder = process.cwd();
-  const teller = promptSearchTeller(options);
+  const teller = openTeller<PromptSearchLine>(options);
   const planned = await load(what, options, projectFolder);
   for (const line of [...planned.warnings.map((warning) => `warning: ${warning}`), ...planned.said]) teller.say(line);
   for (const line of planLines(planned)) teller.say(line);
   if (options.dryRun) return 0;
-  const keys = keysOf(planned);
+  const keys = keysOf(serversOf(planned));
   await requireKeys(keys, projectFolder);
   const results = await placeOfPromptSearch(planned.spec, planned.input, {
     projectFolder,
@@ -114,24 +113,21 @@ function planLines({ spec, input }: PlannedPromptSearch): string[] {
   const names = environments.map(({ name }) => name).join(', ');
   const least = numVal < 0 ? null : leastBudget({ valSize: numVal, minibatchSize }).calls;
   return [
-    `${names}: the prompt of ${model.model} (${model.kind === 'endpoint' ? asked(model.servers) : 'a version of a run'}), reflected on by ${reflection.model} (${asked(reflection.servers)})`,
-    `at most ${maxCalls} rollouts${numTest === 0 ? '' : ` and 2 × ${count(numTest)} to compare`}; ${count(numTrain)} examples to reflect on, ${count(numVal)} to choose by, minibatches of ${minibatchSize}${spec.classic ? ', classic search' : ''}${least !== null && maxCalls < least ? ` (little is tried below ${least})` : ''}`,
+    `${names}: ${whatOf(spec)} of ${model.model} (${model.kind === 'endpoint' ? asked(model.servers) : 'a version of a run'}), reflected on by ${reflection.model} (${asked(reflection.servers)})`,
+    `at most ${maxCalls} rollouts${numTest === 0 ? '' : ` and 2 × ${count(numTest)} to compare`}; ${count(numTrain)} examples to reflect on, ${count(numVal)} to choose by, minibatches of ${minibatchSize}${spec.classic ? ', classic search' : ''}${spec.merge ? ', with merges' : ''}${least !== null && maxCalls < least ? ` (little is tried below ${least})` : ''}`,
   ];
 }
 
-function keysOf({ input }: PlannedPromptSearch): string[] {
-  const servers = [...(input.model.kind === 'endpoint' ? input.model.servers : []), ...input.reflection.servers];
-  return [...new Set(servers.flatMap(({ apiKeyVar }) => apiKeyVar ?? []))];
+/** What is written anew, in words. */
+function whatOf({ components }: PlannedPromptSearch['spec']): string {
+  const words = {
+    system_prompt: 'the prompt',
+    system_prompts: 'the prompt of each environment',
+    tool_descriptions: 'descriptions of tools',
+  };
+  return components.map((component) => words[component]).join(' and ');
 }
 
-/** Workers that run elsewhere, or were started by another command, have an environment of their own. */
-async function requireKeys(keys: readonly string[], projectFolder: string): Promise<void> {
-  const missing = keys.filter((name) => (process.env[name] ?? '') === '');
-  if (missing.length === 0) return;
-  const isOurs = !process.env['TEMPORAL_ADDRESS'] && (await readRunningStack(projectFolder)) === null;
-  if (!isOurs) return;
-  throw new RatchetError(
-    'ConfigInvalid',
-    `The model's server asks for a key in the environment variable ${missing.join(', ')}, which is not set here. Set it, or name another with -k.`,
-  );
+function serversOf({ input: { model, reflection } }: PlannedPromptSearch): EvaluatedServer[] {
+  return [...(model.kind === 'endpoint' ? model.servers : []), ...reflection.servers];
 }

@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs';
 import { readdir, readFile, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { firstLineage, promptBranchWorkflowId } from '../../core/names.ts';
 
 /** A candidate as its row of `results.jsonl` tells it. */
 export interface ShownCandidate {
@@ -27,6 +28,8 @@ export interface SearchFolder {
     readonly before: number | null;
     readonly after: number | null;
   } | null;
+  /** Of a branch: winner and prompt in use on the newest version of its run. */
+  readonly trial: (NonNullable<SearchFolder['comparison']> & { readonly version: string }) | null;
   readonly candidates: readonly ShownCandidate[];
 }
 
@@ -43,6 +46,7 @@ export async function readSearchFolder(folder: string): Promise<SearchFolder | n
   const metadata = asRecord(JSON.parse(await readFile(path.join(folder, 'metadata.json'), 'utf8').catch(() => '{}')));
   const config = asRecord(metadata['config']);
   const own = asRecord(metadata['ratchet']);
+  const trial = await readFile(path.join(folder, 'trial.json'), 'utf8').catch(() => null);
   const size = Math.max(...infos.flatMap((info) => Object.keys(asRecord(info['val_subscores'])).map(Number)), -1) + 1;
   const best = infos.findIndex((info) => info['is_best'] === true);
   return {
@@ -55,6 +59,7 @@ export async function readSearchFolder(folder: string): Promise<SearchFolder | n
     maxCalls: numberIn(config['max_metric_calls']),
     stopReason: typeof own['stop_reason'] === 'string' ? own['stop_reason'] : null,
     comparison: (own['comparison'] as SearchFolder['comparison'] | undefined) ?? null,
+    trial: trial === null ? null : (JSON.parse(trial) as SearchFolder['trial']),
     candidates: infos.map((info) => {
       const scores = asRecord(info['val_subscores']);
       return {
@@ -66,7 +71,7 @@ export async function readSearchFolder(folder: string): Promise<SearchFolder | n
   };
 }
 
-/** The folder that a name stands for: itself, or the search of this id, or the newest of an environment. */
+/** The folder that a name stands for: itself, or the search of this id, or the newest of an environment or of a run's branches. */
 export async function findSearchFolder(name: string, projectFolder: string): Promise<string> {
   const direct = path.resolve(projectFolder, name);
   if (existsSync(path.join(direct, 'results.jsonl'))) return direct;
@@ -74,21 +79,23 @@ export async function findSearchFolder(name: string, projectFolder: string): Pro
   const below = all.filter(({ folder }) => folder.startsWith(`${direct}${path.sep}`));
   const named = all.filter(({ folder }) =>
     [
+      branchName(folder, projectFolder),
       path.basename(folder),
       path.basename(path.dirname(folder)),
       path.basename(path.dirname(folder)).split('--', 1)[0],
     ].includes(name),
   );
-  const [newest] = [...below, ...named].sort((a, b) => b.at - a.at);
+  const ofRun = all.filter(({ folder }) => isBranchOf(folder, name, projectFolder));
+  const [newest] = [...below, ...named, ...ofRun].sort((a, b) => b.at - a.at);
   if (newest !== undefined) return newest.folder;
   const known = all.slice(0, 5).map(({ folder }) => `\n  ${path.relative(projectFolder, folder)}`);
   const there =
     known.length === 0
-      ? ' There is none in outputs/gepa or environments/*/outputs/gepa.'
+      ? ' There is none in outputs/gepa, environments/*/outputs/gepa or outputs/*/gepa.'
       : ` There are:${known.join('')}`;
   throw new RatchetError(
     'ConfigInvalid',
-    `${name}: expected the folder of a search, its id, or an environment that has been searched for.${there}`,
+    `${name}: expected the folder of a search, its id, an environment that has been searched for, or a run that branched (one that lies in a bucket is not looked into).${there}`,
   );
 }
 
@@ -98,11 +105,35 @@ async function searchesOf(projectFolder: string): Promise<{ readonly folder: str
     path.join(projectFolder, 'outputs', 'gepa'),
     ...(await foldersIn(environments)).map((folder) => path.join(folder, 'outputs', 'gepa')),
   ];
-  const groups = (await Promise.all(bases.map(foldersIn))).flat();
+  const groups = (await Promise.all([...bases, ...(await branchBases(projectFolder))].map(foldersIn))).flat();
   const folders = (await Promise.all(groups.map(foldersIn))).flat();
   const found = folders.filter((folder) => existsSync(path.join(folder, 'results.jsonl')));
   const dated = found.map(async (folder) => ({ folder, at: (await stat(path.join(folder, 'results.jsonl'))).mtimeMs }));
   return (await Promise.all(dated)).sort((a, b) => b.at - a.at);
+}
+
+/** Where the branches of runs lie: of the first lineage, and of later ones. */
+async function branchBases(projectFolder: string): Promise<string[]> {
+  const runs = await foldersIn(path.join(projectFolder, 'outputs'));
+  const lineages = (await Promise.all(runs.map((run) => foldersIn(path.join(run, 'lineages'))))).flat();
+  return [...runs.filter((run) => existsSync(path.join(run, 'run.json'))), ...lineages].map((folder) =>
+    path.join(folder, 'gepa'),
+  );
+}
+
+function isBranchOf(folder: string, run: string, projectFolder: string): boolean {
+  return folder.startsWith(`${path.join(projectFolder, 'outputs', run)}${path.sep}`);
+}
+
+/** As its workflow is called; null where it is no branch's. */
+function branchName(folder: string, projectFolder: string): string | null {
+  const [run, ...rest] = path.relative(path.join(projectFolder, 'outputs'), folder).split(path.sep);
+  const lineage = rest[0] === 'lineages' ? rest[1]! : firstLineage;
+  const [gepa, search = '', version = ''] = rest[0] === 'lineages' ? rest.slice(2) : rest;
+  const found = /^step_(\d+)(?:\.r(\d+))?$/.exec(version);
+  if (run === undefined || gepa !== 'gepa' || found === null) return null;
+  const environment = search.slice(0, search.lastIndexOf('--'));
+  return promptBranchWorkflowId(run, environment, lineage, { step: Number(found[1]), replay: Number(found[2] ?? 0) });
 }
 
 async function foldersIn(folder: string): Promise<string[]> {

@@ -11,8 +11,8 @@ export const showCommand = new Command('show')
     'what a search found: the candidates and who came from whom, their fronts, how the best differs from the start',
   )
   .argument(
-    '<folder|id|environment>',
-    "outputs/gepa/ENV--MODEL/ID, its id, or an environment's newest; verifiers' own folders, too",
+    '<folder|id|environment|run>',
+    "outputs/gepa/ENV--MODEL/ID, its id, an environment's newest, a run's newest branch or its workflow; verifiers' own folders, too",
   )
   .option('--candidate <n>', 'how this one differs from the start, in place of the best')
   .option('--prompt', 'the prompt alone')
@@ -68,7 +68,8 @@ function frontsOf({
 
 /** Tree, fronts, and how one candidate differs from the start. */
 export function describeSearch(found: SearchFolder, candidate = found.best): string {
-  const { candidates, best, calls, maxCalls, comparison, environment, model, reflectionModel, stopReason } = found;
+  const { candidates, best, calls, maxCalls, comparison, trial, environment, model, reflectionModel, stopReason } =
+    found;
   const [start] = candidates;
   const scored = candidates[best]!.scores.filter((score) => score !== null);
   const beside = start!.scores.filter((_, i) => candidates[best]!.scores[i] !== null);
@@ -92,6 +93,11 @@ export function describeSearch(found: SearchFolder, candidate = found.best): str
       ? []
       : [
           `on ${comparison.examples} further examples: the start ${figure(comparison.before)}, the best ${figure(comparison.after)}`,
+        ]),
+    ...(trial === null
+      ? []
+      : [
+          `played once more on ${trial.version} and ${trial.examples} examples that nobody had seen: the prompt in use ${figure(trial.before)}, the best ${figure(trial.after)}`,
         ]),
     '',
     'candidates',

@@ -6,16 +6,18 @@ import { rootMessage } from '../root-message.ts';
 import { withTemporal } from '../with-temporal.ts';
 import { tell } from '../commands/steer.ts';
 
+const searchArgument = 'its id, its workflow (gepa.ENV.ID, RUN.gepa.ENV.vSTEP), or the run whose branch it is';
+
 export const stopCommand = new Command('stop')
   .description('end a search: what is under way is finished, and the best prompt is validated')
-  .argument('<search>', 'its id, or its workflow: gepa.ENV.ID')
+  .argument('<search>', searchArgument)
   .action(async (search: string) =>
     say(await withTemporal((client) => update(client, search, (handle) => handle.executeUpdate<string, []>('stop')))),
   );
 
 export const raiseCommand = new Command('raise')
   .description('give a search that goes on more calls')
-  .argument('<search>', 'its id, or its workflow: gepa.ENV.ID')
+  .argument('<search>', searchArgument)
   .argument('<calls>', 'calls in all')
   .action(async (search: string, calls: string) => {
     const maxCalls = readCount('calls', calls);
@@ -56,8 +58,12 @@ async function findSearch(client: Client, search: string): Promise<string> {
   const query = "WorkflowType='optimizePrompt' AND ExecutionStatus='Running'";
   const running: string[] = [];
   for await (const { workflowId } of client.workflow.list({ query })) running.push(workflowId);
-  const found = running.find((id) => id === search || id.split('.').at(-1) === search);
-  if (found !== undefined) return found;
+  const found = running.filter((id) => id === search || id.split('.').at(-1) === search);
+  const branches = running.filter((id) => id.startsWith(`${search}.gepa.`));
+  const [one, ...others] = [...new Set([...found, ...branches])];
+  if (one !== undefined && others.length === 0) return one;
+  if (one !== undefined)
+    throw new RatchetError('Unsupported', `${search} stands for several: ${[one, ...others].join(', ')}. Name one.`);
   const there = running.length === 0 ? 'No search is running.' : `Running are: ${running.join(', ')}.`;
   throw new RatchetError('RunNotFound', `There is no running search ${search}. ${there}`);
 }

@@ -1,31 +1,24 @@
 import { existsSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import {
-  isGrpcServiceError,
-  ServiceError,
-  WorkflowFailedError,
-  type WorkflowHandle,
-  WorkflowNotFoundError,
-} from '@temporalio/client';
-import { CancelledFailure } from '@temporalio/common';
+import type { WorkflowHandle } from '@temporalio/client';
 import type { SittingProgress } from '../../activities/index.ts';
 import type { PromptSearchEvent, PromptSearchResult, SearchFigures } from '../../core/gepa/prompt-search.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
 import type { PromptSearchView } from '../../workflows/prompt-desk.ts';
 import { pendingActivities } from '../pending-activities.ts';
 import { onOneLine } from '../plain-text.ts';
-import { rootMessage } from '../root-message.ts';
+import type { Teller } from '../teller.ts';
+import { type WatchOptions, watchWorkflow } from '../watch-workflow.ts';
 import { describeSearch } from './show.ts';
 import { readSearchFolder } from './search-folder.ts';
-import type { PromptSearchTeller } from './teller.ts';
 
-export interface WatchOptions {
-  readonly teller: PromptSearchTeller;
-  /** The processes are this command's: they end with it. */
-  readonly hasOwnStack: boolean;
-  readonly interrupted: AbortSignal;
-  readonly gone: AbortSignal;
-}
+/** One line of `ratchet gepa run --json` between its first and its last. */
+export type PromptSearchLine =
+  | ({ readonly type: 'progress'; readonly time: string } & SearchFigures)
+  | ({ readonly type: 'event' } & PromptSearchEvent)
+  | ({ readonly type: 'result'; readonly time: string } & PromptSearchResult);
+
+type PromptSearchTeller = Teller<PromptSearchLine>;
 
 const pollMs = 1_000;
 const queryTimeoutMs = 4_000;
@@ -35,73 +28,20 @@ const silenceMs = 10_000;
 type Handle = WorkflowHandle<typeof optimizePrompt>;
 
 /** Tells of a search until it ends or is left, and what came of it; the exit code. */
-export async function watchSearch(handle: Handle, options: WatchOptions): Promise<number> {
-  const { teller, interrupted, gone } = options;
-  teller.tell({ type: 'started', time: now(), workflow: handle.workflowId, attached: !options.hasOwnStack });
-  const ended = new AbortController();
-  const left = AbortSignal.any([interrupted, gone]);
+export function watchSearch(handle: Handle, options: WatchOptions<PromptSearchLine>): Promise<number> {
+  const { teller } = options;
   const follower = new Follower(handle, teller);
-  const following = follower.follow(AbortSignal.any([ended.signal, left]));
-  const end = (
-    outcome: 'finished' | 'failed' | 'stopped' | 'detached' | 'lost',
-    exitCode: number,
-    message: string | null,
-  ): number => {
-    if (message !== null) teller.say(message);
-    teller.tell({ type: 'end', time: now(), outcome, exit_code: exitCode, message });
-    return exitCode;
-  };
-  try {
-    const result = await resultOf(handle, left);
-    ended.abort();
-    await following;
-    await follower.look();
-    teller.tell({ type: 'result', time: now(), ...result });
-    await sayResult(result, teller);
-    return end('finished', 0, null);
-  } catch (error) {
-    ended.abort();
-    await following;
-    if (interrupted.aborted) {
-      if (options.hasOwnStack)
-        return end('stopped', 130, 'stopped. What is finished is kept: the same command goes on where it is');
-      return end(
-        'detached',
-        0,
-        `detached. The search goes on; the same command comes back to it. To end it: npx ratchet gepa stop ${handle.workflowId}`,
-      );
-    }
-    if (gone.aborted)
-      return end('lost', 1, 'the processes this search used have ended; the same command goes on where it is');
-    if (error instanceof WorkflowNotFoundError)
-      return end(
-        'lost',
-        1,
-        'this Temporal server does not know the search (any more); its results are kept: the same command goes on where it is',
-      );
-    if (!(error instanceof WorkflowFailedError)) throw error;
-    if (error.cause instanceof CancelledFailure)
-      return end(
-        'stopped',
-        1,
-        'the search was cancelled; what is finished is kept: the same command goes on from there',
-      );
-    return end('failed', 1, `the search stopped: ${rootMessage(error)}`);
-  }
-}
-
-/** How long a server that did not answer is left alone. */
-const serverPauseMs = 1_000;
-
-async function resultOf(handle: Handle, left: AbortSignal): Promise<PromptSearchResult> {
-  for (;;) {
-    try {
-      return await handle.client.withAbortSignal(left, () => handle.result());
-    } catch (error) {
-      if (left.aborted || !(error instanceof ServiceError || isGrpcServiceError(error))) throw error;
-      await delay(serverPauseMs, undefined, { signal: left });
-    }
-  }
+  return watchWorkflow(handle, options, {
+    noun: 'search',
+    toEnd: `npx ratchet gepa stop ${handle.workflowId}`,
+    follow: (signal) => follower.follow(signal),
+    async tellResult(result) {
+      await follower.look();
+      teller.tell({ type: 'result', time: now(), ...result });
+      await sayResult(result, teller);
+      return 0;
+    },
+  });
 }
 
 /** What one look at a search saw. */

@@ -27,6 +27,8 @@ export interface FrameInput {
 /** Rows that stay free above the live part, so that events are seen going by. */
 const rowsAbove = 3;
 const linesMax = 30;
+/** Two of a step, two of evaluations. */
+const barRowsMax = 4;
 /** What one wait, and the reason of a pause, may take. */
 const waitsShown = { narrow: 2, tall: 5 };
 
@@ -144,7 +146,7 @@ function curvesOf({ curves }: ViewModel, columns: number): Line[] {
   ];
 }
 
-/** Two by two. */
+/** Two by two: those of the step, and of evaluations beside it. */
 function barsOf({ bars }: ViewModel, columns: number): Line[] {
   const half = Math.floor(columns / 2);
   const one = ({ name, share, note, isActive }: Bar): Span[] => {
@@ -157,7 +159,8 @@ function barsOf({ bars }: ViewModel, columns: number): Line[] {
       { text: padded(text, half - widthOf(label) - blocks) },
     ];
   };
-  return [0, 2].map((i) => bars.slice(i, i + 2).flatMap(one));
+  const rows = Math.min(barRowsMax, Math.ceil(bars.length / 2));
+  return Array.from({ length: rows }, (_, row) => bars.slice(2 * row, 2 * row + 2).flatMap(one));
 }
 
 function policyOf({ policy, figures }: ViewModel): Line {

@@ -1,4 +1,5 @@
 import type { RunStatus, StepTrend } from '../../workflows/messages.ts';
+import { type EvaluationProgress, versionIn } from '../eval/evaluation-progress.ts';
 import { type Look, type WaitingOn, waitingOf } from '../follow-run.ts';
 
 /** What the live view says, as data: no terminal, no clock of its own. */
@@ -42,7 +43,7 @@ export interface Curve {
 
 /** One stage of a step: how much of it is finished. */
 export interface Bar {
-  readonly name: 'generate' | 'score' | 'filter' | 'train';
+  readonly name: 'generate' | 'score' | 'filter' | 'train' | 'eval';
   /** From 0 to 1; null when there is nothing to show. */
   readonly share: number | null;
   readonly note: string;
@@ -63,7 +64,7 @@ export interface Wait {
 const etaSteps = 20;
 
 /** Null until the run has answered once. */
-export function viewModel({ is, status, pending }: Look, nowMs: number): ViewModel | null {
+export function viewModel({ is, status, pending, evaluations = [] }: Look, nowMs: number): ViewModel | null {
   if (status === null) return null;
   const { run, model, environments, lineage, attempt, phase, pausedBecause, step, maxSteps, policy, lost, latest } =
     status;
@@ -80,7 +81,7 @@ export function viewModel({ is, status, pending }: Look, nowMs: number): ViewMod
     elapsedS: Math.max(0, (nowMs - Date.parse(status.since)) / 1000),
     etaS: phase === 'training' ? etaOf(status) : null,
     curves: curvesOf(status),
-    bars: barsOf(status, pending, nowMs),
+    bars: [...barsOf(status, pending, nowMs), ...evalBarsOf(evaluations)],
     policy,
     figures: figuresOf(status),
     errors:
@@ -182,6 +183,26 @@ function barsOf({ progress, latest, step: committed }: RunStatus, pending: Look[
   // Nobody knows how far one optimizer step is: the bar compares it with the last one, and says so.
   const share = tookS === null || tookS === 0 ? null : Math.min(0.95, forS / tookS);
   return [...bars, { name: 'train', share, note: `v${training.step} ${seconds(forS)}${last}`, isActive: true }];
+}
+
+/** One for each environment and version, which may be sampled and asked greedily beside it. */
+function evalBarsOf(evaluations: readonly EvaluationProgress[]): Bar[] {
+  const together = new Map<string, EvaluationProgress[]>();
+  for (const one of evaluations) {
+    const named = [versionIn(one.workflow), one.environment].join(' ');
+    together.set(named, [...(together.get(named) ?? []), one]);
+  }
+  return [...together].map(([named, parts]) => {
+    const done = parts.reduce((sum, part) => sum + part.done, 0);
+    const of = parts.reduce((sum, part) => sum + (part.of ?? 0), 0);
+    const isCounted = parts.every((part) => part.of !== null) && of > 0;
+    return {
+      name: 'eval',
+      share: isCounted ? done / of : null,
+      note: isCounted ? `${done}/${of} ${named}` : named,
+      isActive: true,
+    };
+  });
 }
 
 const stages = ['generate', 'score', 'filter', 'nothing'];

@@ -4,6 +4,8 @@ import { type EvaluatedVersion, judgeRegression } from './regression.ts';
 export interface CheckpointFigures {
   readonly step: number;
   readonly environment: string;
+  /** Digest of the system prompt in use at its commit; absent: the environment's own. */
+  readonly prompt?: string | undefined;
   /** null where every rollout failed. */
   readonly reward: number | null;
   readonly passAtK: Readonly<Record<string, number>>;
@@ -16,8 +18,10 @@ export interface CheckpointFigures {
 export interface CheckpointRow extends CheckpointFigures {
   /** The best of all of its environment. */
   readonly isBest: boolean;
-  /** The step before it that it is worse than, beyond chance. */
+  /** The step before it that it is worse than, beyond chance, under the same prompt. */
   readonly worseThan: number | null;
+  /** Its prompt is another one than that of the checkpoint before. */
+  readonly isPromptNew: boolean;
 }
 
 /** By environment, each with its checkpoints in order. */
@@ -29,9 +33,12 @@ export function checkpointCurves(run: string, figures: readonly CheckpointFigure
     curves.set(
       environment,
       own.map((one, i) => {
-        const judged = judgeRegression(one, own.slice(0, i), [run, environment]);
+        const before = own.slice(0, i);
+        const alike = before.filter(({ prompt }) => prompt === one.prompt);
+        const judged = judgeRegression(one, alike, [run, environment]);
         const isBest = one.reward === best && own.findIndex(({ reward }) => reward === best) === i;
-        return { ...one, isBest, worseThan: judged?.isWorse === true ? judged.best.step : null };
+        const isPromptNew = i > 0 && before.at(-1)!.prompt !== one.prompt;
+        return { ...one, isBest, worseThan: judged?.isWorse === true ? judged.best.step : null, isPromptNew };
       }),
     );
   }

@@ -50,6 +50,8 @@ export interface EvaluatedEnvironment {
   readonly agent?: EnvironmentSpec['agent'];
   /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
+  /** Columns of its rollouts' state that go into their rows: of a verifiers environment (v0). */
+  readonly stateColumns?: readonly string[] | undefined;
 }
 
 /** Where results lie: a folder of a store, whatever kind that is. */
@@ -90,8 +92,6 @@ export interface EvaluationInput {
   readonly about?: Readonly<Record<string, JsonValue>> | undefined;
   /** US dollars for a million tokens, where they are known. */
   readonly prices?: { readonly input: number; readonly output: number } | undefined;
-  /** Columns of the rollout's state that a verifiers environment adds to its rows. */
-  readonly stateColumns?: readonly string[] | undefined;
   /** Told of the end by a signal with {@link EvaluationNotice}. */
   readonly notify?: { readonly workflowId: string; readonly signal: string } | undefined;
 }

@@ -22,6 +22,12 @@ export function rewardRow(row: RolloutRow): { example_id: number; reward: number
   return { example_id: Number(id ?? 0), reward: typeof reward === 'number' ? reward : null };
 }
 
+/** Digest of the system prompt in place of its environment's own; undefined = that. */
+export function promptOf({ ratchet }: RolloutRow): string | undefined {
+  const prompt = fieldOf(ratchet, 'prompt');
+  return typeof prompt === 'string' ? prompt : undefined;
+}
+
 function fieldOf(value: JsonValue | undefined, key: string): JsonValue | undefined {
   return typeof value === 'object' && value !== null && !Array.isArray(value) ? value[key] : undefined;
 }

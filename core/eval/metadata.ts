@@ -7,10 +7,7 @@ import { averageMetrics, averageReward, averageUsage, costOf } from './tally.ts'
 
 /** What an evaluation's metadata says that its input does not. */
 export interface MetadataOf {
-  readonly input: Pick<
-    EvaluationInput,
-    'environment' | 'model' | 'rolloutsPerExample' | 'shuffleSeed' | 'prices' | 'stateColumns'
-  >;
+  readonly input: Pick<EvaluationInput, 'environment' | 'model' | 'rolloutsPerExample' | 'shuffleSeed' | 'prices'>;
   /** Examples that are to be evaluated, finished or not. */
   readonly examples: number;
   readonly tally: EvaluationTally;
@@ -66,7 +63,7 @@ export function evaluationMetadata({
       env_version: python?.version ?? null,
       env_commit: null,
     },
-    state_columns: [...(input.stateColumns ?? [])],
+    state_columns: [...(environment.stateColumns ?? [])],
     tools:
       tools === null
         ? null

@@ -9,7 +9,7 @@ export interface ResultMetadata {
   readonly rolloutsPerExample: number | null;
   /** Reward from which a rollout counts as right. */
   readonly passThreshold: number;
-  /** As its writer counted: over all rows, those of failed rollouts with the reward they were given. */
+  /** As its writer counted: over all rows, those of failed rollouts with the reward they were given; null where all failed. */
   readonly avgReward: number | null;
   readonly passAtK: Readonly<Record<string, number>>;
   readonly passAllK: Readonly<Record<string, number>>;
@@ -50,7 +50,7 @@ export function readMetadata(value: unknown): ResultMetadata | null {
     numExamples: number('num_examples'),
     rolloutsPerExample: number('rollouts_per_example'),
     passThreshold: number('pass_threshold') ?? usualThreshold,
-    avgReward: number('avg_reward'),
+    avgReward: number('avg_error') === 1 ? null : number('avg_reward'),
     passAtK: numbersOf(metadata['pass_at_k']),
     passAllK: numbersOf(metadata['pass_all_k']),
     seconds: number('time'),

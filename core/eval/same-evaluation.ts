@@ -5,6 +5,7 @@ const identity: Readonly<Record<string, (input: EvaluationInput) => unknown>> = 
   environment: ({ environment }) => environment.id,
   env_args: ({ environment }) => environment.args,
   extra_env_kwargs: ({ environment }) => environment.extra ?? {},
+  state_columns: ({ environment }) => environment.stateColumns ?? [],
   model: ({ model }) => model.model,
   policy: ({ model }) => (model.kind === 'version' ? model.policy.digest : null),
   sampling_args: ({ model }) => samplingOf(model),

@@ -15,13 +15,21 @@ export const emptyTally: EvaluationTally = {
   causes: {},
 };
 
-/** Of the rows of whole examples, each `[example][rollout]`, summed in the order given. */
-export function tallyOf(groups: readonly (readonly RolloutRow[])[], rolloutsPerExample: number): EvaluationTally {
-  let [rollouts, failed, rewards, usageCount, truncated] = [0, 0, 0, 0, 0];
+/** Of the rows of whole examples, each `[example][rollout]`, summed in the order given, behind those that `before` sums. */
+export function tallyOf(
+  groups: readonly (readonly RolloutRow[])[],
+  rolloutsPerExample: number,
+  before: EvaluationTally = emptyTally,
+): EvaluationTally {
+  let { rollouts, failed, rewards, usageCount, truncated } = before;
   const metrics: Record<string, [number, number]> = {};
-  const usage: Record<string, number> = {};
-  const causes: Partial<Record<FailedOutcome, FailureCount>> = {};
-  const examplesByRight: number[] = Array.from({ length: rolloutsPerExample + 1 }, () => 0);
+  for (const [name, [sum, count]] of Object.entries(before.metrics)) metrics[name] = [sum, count];
+  const usage: Record<string, number> = { ...before.usage };
+  const causes: Partial<Record<FailedOutcome, FailureCount>> = { ...before.causes };
+  const examplesByRight = Array.from(
+    { length: rolloutsPerExample + 1 },
+    (_, right) => before.examplesByRight[right] ?? 0,
+  );
   for (const group of groups) {
     let [rewarded, right] = [0, 0];
     for (const row of group) {

@@ -3,7 +3,7 @@ import { callsFree, callsMade } from './budget.ts';
 import { addCandidate, commitIteration } from './commit.ts';
 import { isComplete, newEvaluation } from './evaluation.ts';
 import { advance, evaluationsOf, isJudgeable, judge } from './iteration.ts';
-import { screenedAverages, screenedExamples } from './standing.ts';
+import { byRank, screenedAverages, screenedExamples } from './standing.ts';
 import { metCondition } from './stop.ts';
 import { callsShort, giveUp } from './take-answer.ts';
 import type { SearchEvent, SearchState } from './search-state.ts';
@@ -72,9 +72,10 @@ function search(state: SearchState): boolean {
 }
 
 function begin(state: SearchState): boolean {
-  const { iterations, settings } = state;
+  const { iterations, settings, fruitless } = state;
   const looking = settings.overlapsValidation ? iterations.filter(({ stage }) => stage !== 'validate') : iterations;
-  if (looking.length >= settings.parallel) return false;
+  const { parallel, parallelMax = parallel } = settings;
+  if (looking.length >= Math.max(parallel, Math.min(parallelMax, parallel + fruitless))) return false;
   state.stopReason ??= reasonToStop(state);
   return state.stopReason === null && beginIteration(state);
 }
@@ -107,7 +108,7 @@ function beginFinals(state: SearchState): boolean {
   state.stopReason ??= 'budget';
   state.phase = 'final';
   const averages = screenedAverages(state);
-  const ranked = averages.map((_, i) => i).sort((a, b) => averages[b]! - averages[a]! || a - b);
+  const ranked = averages.map((_, i) => i).sort(byRank(averages, state.settings));
   for (const candidate of ranked) {
     const rest = state.candidates[candidate]!.scores.flatMap((score, example) => (score === null ? [example] : []));
     if (rest.length === 0) continue;

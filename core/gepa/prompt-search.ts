@@ -1,12 +1,11 @@
 import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer, EvaluationPlace } from '../eval/evaluation.ts';
 import type { ObjectRef } from '../rl/run-state.ts';
 import type { JsonValue } from '../spec/run-spec.ts';
+import type { PromptComponent } from './prompt-parts.ts';
+import type { SearchTuning } from './tuning.ts';
 import type { SearchAnswer, SearchSettings, SearchState, StopReason, Texts } from './search-state.ts';
 
 /** The words of a search for a better prompt as it is run: what is asked, where its results go, what came of it. Plain data. */
-
-/** The name of the one text that is optimized where an environment is not told of others. */
-export const systemPrompt = 'system_prompt';
 
 /** Who writes prompts anew: any model that answers by messages. */
 export interface ReflectionModel {
@@ -41,6 +40,12 @@ export interface PromptSearchInput {
   readonly isClassic: boolean;
   /** What is begun with in place of the environment's system prompt. */
   readonly initialPrompt: string | null;
+  /** What is written anew; absent: the system prompt alone. */
+  readonly components?: readonly PromptComponent[] | undefined;
+  /** Candidates that changed different parts are merged as well; absent: they are not. */
+  readonly merges?: boolean | undefined;
+  /** Absent: the defaults. */
+  readonly tuning?: SearchTuning | undefined;
   readonly results: EvaluationPlace;
   /** Whether the files for people are written. */
   readonly savesResults: boolean;

@@ -1,4 +1,5 @@
 import { RatchetError } from '../errors.ts';
+import { toolOfPart } from './prompt-parts.ts';
 
 /** What a record of a rollout tells the reflection model: names to texts, numbers, lists, maps. */
 export type RecordValue =
@@ -27,6 +28,30 @@ Write a better instruction for the assistant.
 - Keep of the current instruction what works.
 
 Answer with the whole new instruction between \`\`\` fences, and nothing else in the fences.`;
+
+/** The same for the description of a tool, whose name stands for `<tool>`. */
+const toolTemplate = `An assistant may call a tool, \`<tool>\`. This description is all that it is told of it, beside the names and types of its parameters, which stay as they are:
+
+\`\`\`
+<curr_param>
+\`\`\`
+
+These are examples of its work with this description: what it was given, what it did, and what became of it.
+
+<side_info>
+
+Write a better description of the tool.
+
+- Say when it helps and when it does not, what to put into each parameter, and what comes back.
+- Work out from the examples how the assistant misused or overlooked it, and write what keeps it from that.
+- Keep every fact of the current description that is right. Do not promise what the tool does not do.
+
+Answer with the whole new description between \`\`\` fences, and nothing else in the fences.`;
+
+export function reflectionTemplateFor(part: string): string {
+  const tool = toolOfPart(part);
+  return tool === null ? reflectionTemplate : toolTemplate.replace('<tool>', () => tool);
+}
 
 /** Throws when a template lacks one of its two places. */
 export function requireTemplate(template: string, where: string): void {

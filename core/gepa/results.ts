@@ -2,7 +2,7 @@ import type { RolloutRow } from '../rl/rollout.ts';
 import type { JsonValue } from '../spec/run-spec.ts';
 import { average } from './fronts.ts';
 import type { Comparison, PromptSearchInput } from './prompt-search.ts';
-import { systemPrompt } from './prompt-search.ts';
+import { systemPrompt } from './prompt-parts.ts';
 import type { Candidate, Texts } from './search-state.ts';
 import { unifiedDiff } from './text-diff.ts';
 
@@ -11,7 +11,7 @@ export const gepaSchemaVersion = 'verifiers.gepa.v1';
 
 /** A candidate with its text, as its row tells it. */
 export interface ToldCandidate extends Pick<Candidate, 'parents' | 'scores' | 'callsBefore'> {
-  /** All that it consists of; of several components, joined. */
+  /** All that it consists of; of several parts, each under its name. */
   readonly prompt: string;
   readonly texts: Texts;
   readonly sha256: string;
@@ -26,7 +26,7 @@ const common = {
 /** `results.jsonl` as verifiers 0.3.1 writes it (`gepa_utils._build_candidate_records`): a row for each candidate. */
 export function candidateRows(candidates: readonly ToldCandidate[], best: number): RolloutRow[] {
   const [start] = candidates;
-  return candidates.map(({ prompt, sha256, parents, scores, callsBefore }, i) => {
+  return candidates.map(({ prompt, texts, sha256, parents, scores, callsBefore }, i) => {
     const score = average(scores);
     const scored = Object.fromEntries(scores.flatMap((one, row) => (one === null ? [] : [[String(row), one]])));
     const { eval_kind, optimization_target } = common;
@@ -42,6 +42,7 @@ export function candidateRows(candidates: readonly ToldCandidate[], best: number
         candidate_idx: i,
         is_best: i === best,
         system_prompt: prompt,
+        ...(Object.keys(texts).length === 1 ? {} : { components: { ...texts } }),
         system_prompt_sha256: sha256,
         diff_from_initial: unifiedDiff(start!.prompt, prompt, {
           from: 'initial/system_prompt.txt',
@@ -129,6 +130,7 @@ export function gepaMetadata(of: GepaMetadataOf): RolloutRow {
       minibatch_size: input.minibatchSize,
       perfect_score: input.perfectScore,
       state_columns: [...input.stateColumns],
+      ...(input.components === undefined ? {} : { components: [...input.components] }),
       seed: input.seed,
     },
     ratchet: {

@@ -72,6 +72,8 @@ export interface SearchSettings {
   readonly proposalSelection: ProposalSelection;
   /** Iterations that look for a better text at once; they are judged and committed in the order in which they began. */
   readonly parallel: number;
+  /** One more for each iteration in a row that brought no candidate, up to so many: from the same parents mostly nothing comes again, and nobody waits for it. Missing = `parallel`. */
+  readonly parallelMax?: number;
   /** While an accepted child is validated the next iteration begins, from that child, if there is something to learn from its minibatch. */
   readonly overlapsValidation: boolean;
   /** Validation examples that an accepted candidate is scored on, the same for all; null = every one. The best gets the rest at the end, from a reserve. */
@@ -293,6 +295,8 @@ export interface SearchState {
   idle: number;
   /** Committed iterations since the best average rose. */
   sinceImprovement: number;
+  /** Iterations in a row that brought no candidate. */
+  fruitless: number;
   stopReason: StopReason | null;
   /** Whose validation is completed at the end, best first. */
   finals: (SingleEvaluation & { readonly candidate: number })[];

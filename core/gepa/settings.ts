@@ -36,16 +36,18 @@ export function classicSettings(options: SearchOptions): SearchSettings {
 /**
  * Ratchet's defaults: more is tried for the same calls. An accepted text is scored on part of the validation examples, the best
  * one on the rest at the end; texts that are known already are not scored again; of several children of one minibatch the best is
- * validated, and meanwhile the next iteration begins from it. Chosen by `bench gepa`.
+ * validated, and meanwhile the next iteration begins from it; where the budget is large, up to three iterations are side by side
+ * while they bring nothing. Chosen by `bench gepa`.
  */
 export function defaultSettings(options: SearchOptions): SearchSettings {
   return classicSettings({
-    screen: Math.max(10, Math.ceil(options.valSize / 4)),
+    screen: Math.max(5, Math.ceil(options.valSize / 10)),
     skipsUnchanged: true,
     skipsTried: true,
     reusesMinibatch: true,
     seedsReflection: true,
-    proposals: Math.min(5, Math.max(2, Math.floor(options.maxCalls / 100))),
+    proposals: Math.min(7, Math.max(2, Math.floor(options.maxCalls / 70))),
+    parallelMax: Math.min(3, Math.max(1, Math.floor(options.maxCalls / 160))),
     proposalSelection: 'best',
     overlapsValidation: true,
     ...options,

@@ -30,19 +30,41 @@ export function screenedFronts({ settings, candidates }: SearchState): Fronts {
  * all by what all were scored on.
  */
 export function bestOf(state: SearchState): number {
-  const scores = state.candidates.map((candidate) => candidate.scores);
+  const { settings, candidates } = state;
+  const scores = candidates.map((candidate) => candidate.scores);
   const isWhole = scores.map((own) => own.every((score) => score !== null));
-  if (isWhole.includes(true)) return bestByAverage(scores.map((own, i) => (isWhole[i] ? own : [])));
-  const screened = screenedExamples(state.settings);
-  return bestByAverage(scores.map((own) => screened.map((example) => own[example] ?? null)));
+  if (isWhole.includes(true))
+    return bestByAverage(
+      scores.map((own, i) => (isWhole[i] ? own : [])),
+      settings,
+    );
+  const screened = screenedExamples(settings);
+  return bestByAverage(
+    scores.map((own) => screened.map((example) => own[example] ?? null)),
+    settings,
+  );
 }
 
-/** Position of the highest average; of equals the one that was scored on more, then the first. */
-export function bestByAverage(scores: readonly (readonly (number | null)[])[]): number {
+/** Position of the highest average; of equals the one that was scored on more, then as {@link byRank} has it. */
+export function bestByAverage(
+  scores: readonly (readonly (number | null)[])[],
+  settings: Pick<SearchSettings, 'screen'>,
+): number {
   const averages = scores.map(average);
   const coverage = scores.map((own) => own.filter((score) => score !== null).length);
-  return scores.reduce((best, _, i) => {
-    const isBetter = averages[i]! > averages[best]!;
-    return isBetter || (averages[i] === averages[best] && coverage[i]! > coverage[best]!) ? i : best;
-  }, 0);
+  const rank = byRank(averages, settings);
+  return scores
+    .map((_, i) => i)
+    .sort((a, b) => averages[b]! - averages[a]! || coverage[b]! - coverage[a]! || rank(a, b))[0]!;
+}
+
+/**
+ * Compares positions: the higher average comes first. Of equals the later one where few examples are looked at: it grew from the
+ * others, and was better than its parent on a minibatch that they do not know. Where all are, the first one, as in gepa.
+ */
+export function byRank(
+  averages: readonly number[],
+  { screen }: Pick<SearchSettings, 'screen'>,
+): (a: number, b: number) => number {
+  return (a, b) => averages[b]! - averages[a]! || (screen === null ? a - b : b - a);
 }

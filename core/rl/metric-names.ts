@@ -1,3 +1,4 @@
+import { serverMetrics } from './server-metrics.ts';
 import { evaluationMetrics } from './evaluation-metric-names.ts';
 import { filterMetricDefinitions } from './filters.ts';
 import { failedOutcomes } from './rollout.ts';
@@ -10,7 +11,7 @@ export interface MetricDefinition {
   /** As it is written, with `<env>` for an environment's name, `<function>` for a reward function's, `<outcome>` for a failure, `<k>` for a number. */
   readonly name: string;
   /** 1 stands for a plain number: a ratio, a count, a reward. */
-  readonly unit: 'reward' | 'share' | 'tokens' | 'rollouts' | 'groups' | 'steps' | 'seconds' | 'nats' | '1';
+  readonly unit: 'reward' | 'share' | 'tokens' | 'rollouts' | 'groups' | 'servers' | 'steps' | 'seconds' | 'nats' | '1';
   readonly meaning: string;
   /** What it is measured on. */
   readonly source: MetricSource;
@@ -18,7 +19,7 @@ export interface MetricDefinition {
   readonly when?: string;
 }
 
-export type MetricSource = 'rollouts' | 'batch' | 'trainer' | 'clock' | 'recovery' | 'evaluation';
+export type MetricSource = 'rollouts' | 'batch' | 'trainer' | 'servers' | 'clock' | 'recovery' | 'evaluation';
 
 /** What is measured over a set of rollouts, wherever: below `train/agg/all/`, `eval/<env>/`, …. */
 interface RolloutFigure extends Omit<MetricDefinition, 'name' | 'source'> {
@@ -259,6 +260,13 @@ export const metricSections: readonly {
         meaning: 'L2 norm of the gradient, before it is clipped to `max_grad_norm`',
         source: 'trainer',
       },
+      {
+        name: 'engine_restores',
+        unit: '1',
+        meaning:
+          'models that a Tinker server lost during the step, which was begun again each time; absent where there were none',
+        source: 'trainer',
+      },
       { name: 'entropy', unit: 'nats', meaning: 'mean entropy of the next-token distribution', source: 'trainer' },
       { name: 'ratio_mean', unit: '1', meaning: 'mean ρ; 1 = the policy is the one that sampled', source: 'trainer' },
       {
@@ -294,7 +302,8 @@ export const metricSections: readonly {
       {
         name: 'train/teacher_kl',
         unit: 'nats',
-        meaning: 'mean of log π − log π_T of the sampled tokens: an estimate, per token, of the divergence of the policy that sampled from its teacher',
+        meaning:
+          'mean of log π − log π_T of the sampled tokens: an estimate, per token, of the divergence of the policy that sampled from its teacher',
         source: 'rollouts',
         when: 'a `[teacher]` scores',
       },
@@ -319,6 +328,7 @@ export const metricSections: readonly {
       },
     ],
   },
+  serverMetrics,
   {
     title: 'Time',
     text: 'At `max_async_level = 1` generation and scoring run beside the step before, so the parts add up to more than the step.',

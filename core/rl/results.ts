@@ -29,14 +29,20 @@ export function resultRow(rollout: ScoredRollout, { example, record, tools, plac
     metrics,
     ...metrics, // flattened as well, as verifiers does
     ...usageColumn(turns),
+    ...columnsOfState(record),
     ratchet: { ...place, index: rollout.index, outcome },
   };
 }
 
 /** Columns that are there for scoring alone. */
 function withoutState(record: RolloutRow): RolloutRow {
-  const { scoring_state: _, trajectory: __, ...row } = record;
+  const { scoring_state: _, trajectory: __, state_columns: ___, ...row } = record;
   return row;
+}
+
+/** Those that were asked for; they replace what a row has under their names, as in verifiers. */
+function columnsOfState(record: RolloutRow | undefined): RolloutRow {
+  return (record?.['state_columns'] ?? {}) as RolloutRow;
 }
 
 function rowOf(

@@ -119,6 +119,8 @@ export interface Rollout {
   /** Of a rollout that failed: the turns it had finished by then. */
   readonly turns: readonly Turn[];
   readonly outcome: Outcome;
+  /** Digest of the system prompt that it was played with in place of the environment's own; absent: that one, or it was not played. */
+  readonly prompt?: string;
   /** What went wrong, with the traceback where there is one; bounded, without secrets. */
   readonly error?: string;
   /** What the environment needs to score it and the turns do not say: of a verifiers environment, its row of `results.jsonl`. */

@@ -1,6 +1,7 @@
 import type { LossSettings, RunSpec } from '../spec/run-spec.ts';
 import type { CurriculumState } from './curriculum.ts';
 import type { StepOutcomes } from './ledger.ts';
+import type { PromptsOfBatch } from './prompts-of-batch.ts';
 import type { GroupLease } from './rollout.ts';
 
 /** Points to an immutable object of the run's store. Large things travel like this; history keeps decisions. */
@@ -171,6 +172,8 @@ export interface StepPlan {
   readonly batch: ObjectRef;
   /** The batch's metrics. */
   readonly packed: ObjectRef;
+  /** What its groups were played with. Absent where all had their environment's own prompt. */
+  readonly prompts?: PromptsOfBatch;
   readonly learningRate: number;
   readonly temperature: number;
   readonly klBeta: number;

@@ -1,4 +1,6 @@
 import { z } from 'zod';
+import { promptComponents } from '../gepa/prompt-parts.ts';
+import { frontierTypes, selectionStrategies } from '../gepa/tuning.ts';
 import { ModelAccessSpec } from './model-access-spec.ts';
 
 /** A file of `ratchet gepa run`, normalized: how a system prompt is optimized. */
@@ -32,6 +34,20 @@ export const GepaSpec = z.strictObject({
   classic: z.boolean().default(false),
   /** Examples, of neither kind, that the first and the best prompt are scored on at the end; −1 = all that are left, 0 = none. */
   numTest: z.int().default(0),
+  /** What is written anew. */
+  components: z.array(z.enum(promptComponents)).min(1).default(['system_prompt']),
+  /** Candidates that changed different components are merged as well. */
+  merge: z.boolean().default(false),
+  /** What is set of the search itself; what is missing is chosen for the budget. */
+  tuning: z
+    .strictObject({
+      screen: z.int().optional(),
+      proposals: z.int().positive().optional(),
+      parallel: z.int().positive().optional(),
+      selection: z.array(z.enum(selectionStrategies)).min(1).optional(),
+      frontier: z.enum(frontierTypes).optional(),
+    })
+    .default({}),
   /** What is begun with in place of the environment's system prompt. */
   initialPrompt: z.string().nullable().default(null),
   runDir: z.string().nullable(),

@@ -21,14 +21,19 @@ export interface GpuSettings {
   readonly gpuMemoryUtilization: { readonly value: number; readonly path: KeyPath } | null;
 }
 
-export function gpuSettingsOf({ later, seqLen }: Pick<RunSpec, 'later' | 'seqLen'>): GpuSettings {
+export function gpuSettingsOf({
+  later,
+  seqLen,
+  inference,
+}: Pick<RunSpec, 'later' | 'seqLen' | 'inference'>): GpuSettings {
   const number = (path: string): number | null => numberOf(later[path]);
-  const server = isTable(later['inference.vllm']) ? later['inference.vllm'] : {};
+  const own = inference.kind === 'vllm' ? inference.vllm : null;
+  const server = own?.args ?? (isTable(later['inference.vllm']) ? later['inference.vllm'] : {});
   const share = numberOf(server['gpu_memory_utilization']);
   const isCheckpointed = later['trainer.gradient_checkpointing'] === true;
   return {
     trainerGpus: number('trainer.gpus'),
-    inferenceGpus: number('inference.gpus'),
+    inferenceGpus: own?.gpuIds?.length ?? number('inference.gpus'),
     seqLen,
     checkpointEvery: number('trainer.ac_freq') ?? (isCheckpointed ? 1 : null),
     cpuOffload: later['trainer.fsdp_cpu_offload'] === true,
@@ -40,6 +45,17 @@ export function gpuSettingsOf({ later, seqLen }: Pick<RunSpec, 'later' | 'seqLen
     gpuMemoryUtilization:
       share === null ? null : { value: share, path: ['inference', 'vllm', 'gpu_memory_utilization'] },
   };
+}
+
+/** The GPU that the trainer on this machine sees; null = whichever there are. Behind those of a vLLM that is started beside it. */
+export function trainerGpusOf({
+  trainer,
+  inference,
+}: Pick<RunSpec, 'trainer' | 'inference'>): readonly number[] | null {
+  if (trainer.kind !== 'onnx' || trainer.provider !== 'cuda') return null;
+  if (trainer.gpuIds) return trainer.gpuIds;
+  const taken = inference.kind === 'vllm' && inference.url === null ? inference.vllm.gpuIds : null;
+  return taken === null ? null : [Math.max(...taken, -1) + 1];
 }
 
 function numberOf(value: unknown): number | null {

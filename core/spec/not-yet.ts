@@ -18,16 +18,23 @@ export interface LaterSetting {
 /** What a config asks for and is still to come. `file` is the config in its own words, `own` in ours. */
 export function laterSettings(file: Table, own: Own): LaterSetting[] {
   const told = new Set<string>();
+  const isVllm = valueAt(own.table, ['inference', 'kind']) === 'vllm';
+  const isHonoured = (field: string): boolean => isVllm && ofVllm.has(field);
   return Object.entries(laterFields).flatMap(([field, { feature }]) =>
-    placesOf(field, own.table).map((path) => {
-      const written = own
-        .sourcesOf(path)
-        .flatMap((source) => leavesAt(file, source))
-        .filter((leaf) => !told.has(pathKey(leaf.path)) && told.add(pathKey(leaf.path)));
-      return { path, value: valueAt(own.table, path) as JsonValue, feature, written };
-    }),
+    isHonoured(field)
+      ? []
+      : placesOf(field, own.table).map((path) => {
+          const written = own
+            .sourcesOf(path)
+            .flatMap((source) => leavesAt(file, source))
+            .filter((leaf) => !told.has(pathKey(leaf.path)) && told.add(pathKey(leaf.path)));
+          return { path, value: valueAt(own.table, path) as JsonValue, feature, written };
+        }),
   );
 }
+
+/** What waits for GPUs elsewhere is what a vLLM is started with. */
+const ofVllm: ReadonlySet<string> = new Set(['inference.gpus', 'inference.vllm']);
 
 /** The values in a table, each with its path; lists are values. */
 function leavesAt(file: Table, path: KeyPath): { path: KeyPath; value: JsonValue }[] {

@@ -1,4 +1,6 @@
 import { z } from 'zod';
+import { promptComponents } from '../gepa/prompt-parts.ts';
+import { frontierTypes, selectionStrategies } from '../gepa/tuning.ts';
 import { withNames } from './dialects/ratchet-run-spec.ts';
 import { GepaSpec } from './gepa-spec.ts';
 import { accessFields, provider } from './model-access.ts';
@@ -8,7 +10,7 @@ import { type FileOptions, readFile } from './read-file.ts';
 import { reportSecrets } from './report-secrets.ts';
 import type { Reporter } from './reporter.ts';
 import { requestSampling, type RequestSampling, samplingWarnings, withTemplateSwitches } from './request-sampling.ts';
-import { anyNumber, args, countOrAll, environmentId, flag, text, whole } from './values.ts';
+import { anyNumber, args, choice, countOrAll, environmentId, flag, text, whole } from './values.ts';
 
 /** Files of `gepa run`, in the words of verifiers' `vf-gepa`. */
 
@@ -51,6 +53,20 @@ const GepaFile = z.strictObject({
       classic: flag().optional(),
       num_test: countOrAll('examples').optional(),
       initial_prompt: text().optional(),
+      components: z
+        .array(choice(...promptComponents))
+        .min(1)
+        .meta({ expected: `a list of ${promptComponents.join(', ')}` })
+        .optional(),
+      merge: flag().optional(),
+      screen: countOrAll('validation examples').optional(),
+      proposals: whole(1).optional(),
+      parallel: whole(1).optional(),
+      candidate_selection_strategy: z
+        .union([choice(...selectionStrategies), z.array(choice(...selectionStrategies)).min(1)])
+        .meta({ expected: `one of ${selectionStrategies.join(', ')}, or a list of them to draw from` })
+        .optional(),
+      frontier_type: choice(...frontierTypes).optional(),
     })
     .prefault({}),
   sampling: requestSampling().optional(),
@@ -90,6 +106,7 @@ export function parseGepaFile(written: string, options: FileOptions): ParsedGepa
   const file = read.table as GepaFile | undefined;
   const environments = file === undefined ? [] : environmentsOf(file, reporter);
   if (file !== undefined) reportTwice(file, reporter);
+  if (file !== undefined) reportComponents(file, reporter);
   if (file === undefined || reporter.problems.length > 0) return { ok: false, problems: reporter.inOrder() };
   const { gepa, execution = {} } = file;
   const sampling = (file.sampling ?? execution.sampling_args ?? {}) as RequestSampling;
@@ -121,10 +138,24 @@ export function parseGepaFile(written: string, options: FileOptions): ParsedGepa
     classic: gepa.classic ?? false,
     numTest: gepa.num_test ?? 0,
     initialPrompt: gepa.initial_prompt ?? null,
+    components: [...new Set(gepa.components ?? ['system_prompt' as const])],
+    merge: gepa.merge ?? false,
+    tuning: tuningOf(gepa),
     runDir: file.run_dir ?? null,
     savesResults: file.save_results ?? true,
   };
   return { ok: true, spec: GepaSpec.parse(spec), warnings: warningsOf(file) };
+}
+
+function tuningOf(gepa: GepaFile['gepa']): GepaSpec['tuning'] {
+  const { screen, proposals, parallel, candidate_selection_strategy: selection, frontier_type: frontier } = gepa;
+  return {
+    ...(screen === undefined ? {} : { screen }),
+    ...(proposals === undefined ? {} : { proposals }),
+    ...(parallel === undefined ? {} : { parallel }),
+    ...(selection === undefined ? {} : { selection: [selection].flat() }),
+    ...(frontier === undefined ? {} : { frontier }),
+  };
 }
 
 function environmentsOf({ env = [] }: GepaFile, reporter: Reporter): GepaSpec['environments'] {
@@ -166,6 +197,13 @@ function environmentsOf({ env = [] }: GepaFile, reporter: Reporter): GepaSpec['e
     return { id: found ?? 'x', args: { ...env_args, ...own }, extraKwargs: extra_env_kwargs };
   });
   return withNames(entries);
+}
+
+/** One prompt for all, or one for each: not both. */
+function reportComponents({ gepa: { components = [] } }: GepaFile, reporter: Reporter): void {
+  if (!components.includes('system_prompt') || !components.includes('system_prompts')) return;
+  const expected = 'one of system_prompt (the same for all environments) and system_prompts (one for each)';
+  reporter.add({ path: ['gepa', 'components'], expected, received: 'both' });
 }
 
 /** What [execution] says again. */

@@ -1,10 +1,13 @@
 import { z } from 'zod';
 import { evalMoments, regressionActions } from './eval-words.ts';
-import { heartbeatTimeoutDefaultS, inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
+import { heartbeatTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
+import { TinkerInferenceSpec, TinkerTrainerSpec } from './tinker-spec.ts';
 import { PromptBranchSpec } from './prompt-branch-spec.ts';
 import { args, SamplingSpec } from './sampling-spec.ts';
-import { EndpointsRef, TeacherSpec } from './teacher-spec.ts';
+import { serverPool } from './server-pool-spec.ts';
+import { TeacherSpec } from './teacher-spec.ts';
+import { VllmSpec } from './vllm-spec.ts';
 import { EnvironmentVariables, PoolSpec, PythonEnvironmentSpec, RolloutLimits } from './environment-spec.ts';
 
 /**
@@ -189,34 +192,21 @@ export const TrainerSpec = z.discriminatedUnion('kind', [
     threads: positive,
     /** Where ONNX Runtime computes; cuda needs its libraries and a GPU. */
     provider: z.enum(['cpu', 'cuda']).default('cpu'),
+    /** Which GPUs it sees; missing = all. */
+    gpuIds: z.array(z.int().min(0)).optional(),
   }),
+  TinkerTrainerSpec,
   ModuleSpec,
 ]);
-
-/** Servers that are asked for turns; one is a pool of one. */
-const serverPool = {
-  /** Base URLs of servers that run already; null = the policy server that `ratchet dev` started. */
-  url: z.union([z.url(), z.array(z.url()).min(1)]).nullable(),
-  /** In place of `url`. */
-  endpoints: EndpointsRef.nullable().default(null),
-  /** Name of the environment variable with the key; null = they ask for none. */
-  apiKeyVar: z.string().nullable().default(null),
-  headers: z.record(z.string(), z.string()).default({}),
-  /** Header → name of the environment variable with its value. */
-  headersFromEnv: z.record(z.string(), z.string()).default({}),
-  /** Of one request, seconds. */
-  timeoutS: z.number().positive().default(inferenceTimeoutDefaultS),
-  /** Prompts in flight at one server. */
-  maxConcurrent: positive.default(inferenceConcurrencyDefault),
-  /** Where Ratchet's policy server computes. */
-  provider: z.enum(['cpu', 'cuda']).default('cpu'),
-};
 
 export const InferenceSpec = z.discriminatedUnion('kind', [
   /** Ratchet's policy servers: many prompts in one request, each with a seed of its own. */
   z.strictObject({ kind: z.literal('embedded'), ...serverPool }),
   /** Any OpenAI-compatible servers that give token ids: a request for each turn. */
   z.strictObject({ kind: z.literal('openai'), ...serverPool }),
+  /** vLLM: adopted (`url`), or started beside the workers. */
+  z.strictObject({ kind: z.literal('vllm'), ...serverPool, vllm: VllmSpec }),
+  TinkerInferenceSpec,
   ModuleSpec,
 ]);
 
@@ -399,7 +389,8 @@ export type PoolSpec = z.infer<typeof PoolSpec>;
 export type PythonEnvironmentSpec = z.infer<typeof PythonEnvironmentSpec>;
 export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
 export { type JsonValue, SamplingSpec } from './sampling-spec.ts';
-export type { EndpointsRef, TeacherSpec } from './teacher-spec.ts';
+export type { EndpointsRef } from './server-pool-spec.ts';
+export type { TeacherSpec } from './teacher-spec.ts';
 export type { PromptBranchSpec } from './prompt-branch-spec.ts';
 export type EvalSpec = z.infer<typeof EvalSpec>;
 export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;
@@ -410,6 +401,7 @@ export type KlSpec = z.infer<typeof KlSpec>;
 export type CheckpointSpec = z.infer<typeof CheckpointSpec>;
 export type OptimizerSpec = z.infer<typeof OptimizerSpec>;
 export type ScheduleSpec = z.infer<typeof ScheduleSpec>;
+export type { TinkerInferenceSpec, TinkerTrainerSpec } from './tinker-spec.ts';
 export type TrainerSpec = z.infer<typeof TrainerSpec>;
 export type InferenceSpec = z.infer<typeof InferenceSpec>;
 export type LossSpec = z.infer<typeof LossSpec>;

@@ -1,14 +1,7 @@
 import { z } from 'zod';
 import { inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../limits.ts';
 import { SamplingSpec } from './sampling-spec.ts';
-
-/** An alias of an `endpoints.toml`, whose servers are asked. The file is read again when it changes. */
-export const EndpointsRef = z.strictObject({
-  /** Absolute. */
-  path: z.string().min(1),
-  id: z.string().min(1),
-});
-export type EndpointsRef = z.infer<typeof EndpointsRef>;
+import { EndpointsRef } from './server-pool-spec.ts';
 
 /** A stronger model that the policy learns from. */
 export const TeacherSpec = z.strictObject({

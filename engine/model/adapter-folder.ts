@@ -47,6 +47,14 @@ export async function describeAdapter(folder: string): Promise<AdapterDescriptio
   return { lora, baseFolder: isAbsolute(base) ? base : join(folder, base) };
 }
 
+/** The digest of the weights that an adapter was trained on; null where its file does not say. */
+export async function readBaseDigest(folder: string): Promise<string | null> {
+  const reader = await SafetensorsReader.open(join(folder, weightsFile));
+  const digest = reader.header.metadata[baseDigestKey];
+  await reader.close();
+  return digest ?? null;
+}
+
 /** Refuses an adapter that was trained on other weights than `baseDigest`, where it says on which. */
 export async function readAdapter(
   folder: string,

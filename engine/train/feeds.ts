@@ -83,7 +83,13 @@ function rowFeeds(
 ): Record<string, Tensor> {
   const { sourceRow } = micro;
   const count = sourceRow.length;
-  if (rows) return { row_differences: floats(Float32Array.from(sourceRow, (row) => rows.get(row)!), [count]) };
+  if (rows)
+    return {
+      row_differences: floats(
+        Float32Array.from(sourceRow, (row) => rows.get(row)!),
+        [count],
+      ),
+    };
   const mask = gather(micro, (row) => samples[row]!.lossMask);
   const placeOf = new Map(micro.rows.map((row, place) => [row, place]));
   const rowOf = Array.from(sourceRow, (row) => placeOf.get(row)!);
@@ -148,9 +154,9 @@ export function requirePolicyInputs({ samples }: TrainBatch, options: TrainOptio
  * A token that was drawn from q rather than from the behaviour policy μ weighs μ/q: the expectation over q is then the
  * one over μ, and the ratio of the loss stays π/μ (decoupled objective, Hilton et al. 2022, Batch size-invariance, §3).
  */
-function correctedAdvantages(
+export function correctedAdvantages(
   { advantages: given, behaviorLogprobs, samplingLogprobs }: TrainSample,
-  advantageTau: number,
+  advantageTau = 1,
 ): readonly number[] {
   const advantages = advantageTau === 1 ? given : given.map((advantage) => advantage * advantageTau);
   if (!samplingLogprobs) return advantages;

@@ -124,7 +124,7 @@ class Child:
         if op in ("rollout", "episode"):
             return await method(request, message)
         if op == "score":
-            return await method(message.get("rollouts") or [])
+            return await method(message.get("rollouts") or [], message.get("columns") or [])
         if op == "release":
             return await method(message.get("live") or [])
         return await method()

@@ -11,11 +11,13 @@ from typing import Any
 
 from verifiers.types import AssistantMessage, Response, ResponseMessage, ToolCall, TrajectoryStep, Usage
 from verifiers.utils.message_utils import normalize_messages, serialize_messages_for_output
-from verifiers.utils.save_utils import state_to_output
+from verifiers.utils.save_utils import make_serializable, state_to_output
 
 from .wire import survives_json, to_line
 
 COLUMN = "scoring_state"
+#: Of a row: what was asked for of the state, by name.
+STATE_COLUMNS = "state_columns"
 
 #: What verifiers itself keeps in a state; it is in the row already, or made anew.
 OWN_KEYS = frozenset(
@@ -36,6 +38,21 @@ class NotKept(Exception):
 def to_row(state: Any) -> dict[str, Any]:
     """verifiers' own row, without what only scoring needs."""
     return state_to_output(state)
+
+
+def columns_of(state: Any, names: list[str]) -> dict[str, Any]:
+    """
+    Columns of a state as verifiers writes them into results.jsonl. What JSON has no words for stands there by the name of its
+    type: verifiers refuses it once the rollout is played, and paid for.
+    """
+    columns: dict[str, Any] = {}
+    for name in names:
+        try:
+            value = state_to_output(state, [name])[name]
+        except ValueError:
+            value = {"not_json": type(state.get(name)).__name__}
+        columns[name] = json.loads(json.dumps(value, default=make_serializable))
+    return columns
 
 
 def scoring_state(state: Any, route: tuple[str, ...]) -> str:

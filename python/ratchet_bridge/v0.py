@@ -116,6 +116,8 @@ class V0Environment:
             await leaf.rubric.cleanup(state)
         row = rows.to_row(state)
         row["metrics"] = row["metrics"] or {}
+        if columns := message.get("columns"):
+            row[rows.STATE_COLUMNS] = rows.columns_of(state, columns)
         set_route(row, route)
         if kept is not None:
             row[rows.COLUMN] = kept
@@ -141,14 +143,17 @@ class V0Environment:
 
     # --- scoring
 
-    async def score(self, rollouts: list[Message]) -> Message:
+    async def score(self, rollouts: list[Message], columns: list[str]) -> Message:
         """
         The rollouts of one group, all at once; states come from rows, or are those that were kept alive. Rows of rollouts that
-        had to be scored at once say what came of it.
+        had to be scored at once say what came of it. `columns` of states are told as scoring has left them.
         """
         scores: list[Message | None] = [rows.judged(rollout.get("row")) for rollout in rollouts]
         states = [await self._state_for(rollout) for rollout, known in zip(rollouts, scores, strict=True) if known is None]
-        fresh = iter(await self._score_states(states) if states else [])
+        judged = await self._score_states(states, whole=bool(columns)) if states else []
+        if columns:
+            judged = [{**one, "columns": rows.columns_of(state, columns)} for one, (_, state) in zip(judged, states, strict=True)]
+        fresh = iter(judged)
         return {"scores": [next(fresh) if known is None else known for known in scores]}
 
     async def _state_for(self, rollout: Message) -> tuple[Any, Any]:
@@ -168,7 +173,8 @@ class V0Environment:
         rows.restore(state, row, kept)
         return leaf, state
 
-    async def _score_states(self, states: list[tuple[Any, Any]]) -> list[Message]:
+    async def _score_states(self, states: list[tuple[Any, Any]], whole: bool = False) -> list[Message]:
+        """`whole` = as a group, also where no function compares: that notes rewards and advantages in the states."""
         leaf = states[0][0]
         members = [state for _, state in states]
         noted = rubrics.Failures()
@@ -177,8 +183,10 @@ class V0Environment:
         try:
             if not leaf.score_rollouts:
                 await leaf.rubric.dummy_score_group(members)
-            elif leaf.requires_group_rollouts or rubrics.has_empty(leaf):
-                await (leaf.rubric.score_group(members) if leaf.requires_group_rollouts else score_alone(leaf, members))
+            elif whole or leaf.requires_group_rollouts:
+                await leaf.rubric.score_group(members)
+            elif rubrics.has_empty(leaf):
+                await score_alone(leaf, members)
             else:
                 await asyncio.gather(*(leaf.rubric.score_rollout(state) for state in members))
         finally:

@@ -6,7 +6,7 @@ import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createEvaluateChunk } from '../../activities/evaluation/evaluate-chunk.ts';
-import type { EvaluateDependencies } from '../../activities/evaluation/evaluated-policy.ts';
+import type { AskDependencies } from '../../activities/asked-model.ts';
 import { createOpenEvaluation } from '../../activities/evaluation/open-evaluation.ts';
 import { createCloseEvaluation } from '../../activities/evaluation/write-results.ts';
 import { placeIn } from '../../backends/configs/evaluation-folders.ts';
@@ -16,7 +16,7 @@ import { openTokenizer } from './runs.ts';
 
 export const evaluationId = 'abcd1234';
 
-export const dependencies: EvaluateDependencies = {
+export const dependencies: AskDependencies = {
   inference: () => assert.fail('no version is evaluated'),
   tokenizer: openTokenizer,
 };
@@ -59,8 +59,12 @@ export function inputFor(
   };
 }
 
-export async function openEvaluation(input: EvaluationInput, request = 'w/1'): Promise<EvaluationHandle> {
-  const open = createOpenEvaluation({ codeVersion: 'test' });
+export async function openEvaluation(
+  input: EvaluationInput,
+  request = 'w/1',
+  given: Pick<Parameters<typeof createOpenEvaluation>[0], 'prices'> = {},
+): Promise<EvaluationHandle> {
+  const open = createOpenEvaluation({ codeVersion: 'test', ...given });
   return (await new MockActivityEnvironment().run(open, { input, request })) as EvaluationHandle;
 }
 
@@ -70,7 +74,7 @@ export async function playChunk(
   {
     given = dependencies,
     activity = new MockActivityEnvironment(),
-  }: { readonly given?: EvaluateDependencies; readonly activity?: MockActivityEnvironment } = {},
+  }: { readonly given?: AskDependencies; readonly activity?: MockActivityEnvironment } = {},
 ): Promise<ChunkResult> {
   return (await activity.run(createEvaluateChunk(given), { handle, chunk })) as ChunkResult;
 }
@@ -79,9 +83,9 @@ export async function playChunk(
 export async function evaluateAll(
   input: EvaluationInput,
   request = 'w/1',
-  given = dependencies,
+  given: AskDependencies & Pick<Parameters<typeof createOpenEvaluation>[0], 'prices'> = dependencies,
 ): Promise<{ readonly result: EvaluationResult; readonly handle: EvaluationHandle }> {
-  const handle = await openEvaluation(input, request);
+  const handle = await openEvaluation(input, request, given.prices ? { prices: given.prices } : {});
   let adopted = 0;
   for (let chunk = 0; chunk < handle.chunks; chunk++) adopted += (await playChunk(handle, chunk, { given })).adopted;
   const closing = { handle, adopted, seconds: 1 };

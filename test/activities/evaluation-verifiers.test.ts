@@ -25,6 +25,7 @@ interface Asked {
   readonly rollouts: number;
   readonly flags?: readonly string[];
   readonly over?: Partial<EvaluationInput>;
+  readonly columns?: readonly string[];
 }
 
 /** One that is often right, and calls nothing. */
@@ -38,14 +39,15 @@ const answer = ({ content, times }: { content: string; times: number }): string 
 async function ofVerifiers(
   folder: string,
   { url }: ContentServer,
-  { env, args = {}, examples, rollouts, flags = [] }: Asked,
+  { env, args = {}, examples, rollouts, flags = [], columns = [] }: Asked,
 ): Promise<string> {
   const line = [env, '-m', 'mock', '-b', `${url}/v1`, '-k', 'MOCK_KEY', '-a', JSON.stringify(args)];
   const counts = ['-n', String(examples), '-r', String(rollouts), '-T', '0', '-t', '32', '-s', '-d', '-c', '1'];
   const options = { cwd: folder, env: { ...process.env, MOCK_KEY: 'none', HF_HUB_OFFLINE: '1' } };
+  const fromState = columns.length === 0 ? [] : ['-C', columns.join(',')];
   const { python } = installed;
   const main = 'from verifiers.legacy.scripts.eval import main; main()';
-  await run(python, ['-c', main, ...line, ...counts, '--disable-env-server', ...flags], options);
+  await run(python, ['-c', main, ...line, ...counts, '--disable-env-server', ...flags, ...fromState], options);
   const runs = path.join(folder, 'outputs', 'evals', `${env}--mock`);
   return path.join(runs, (await readdir(runs))[0]!);
 }
@@ -55,7 +57,7 @@ const venv = path.dirname(path.dirname(installed.python));
 function ours(
   folder: string,
   server: ContentServer,
-  { env, args = {}, examples, rollouts, over }: Asked,
+  { env, args = {}, examples, rollouts, over, columns }: Asked,
 ): EvaluationInput {
   const python = {
     module: env.replaceAll('-', '_'),
@@ -65,7 +67,7 @@ function ours(
     version: '',
   };
   return inputFor(folder, server, {
-    environment: { id: env, name: env, args, python },
+    environment: { id: env, name: env, args, python, stateColumns: columns },
     numExamples: examples,
     rolloutsPerExample: rollouts,
     maxConcurrent: 1,
@@ -123,6 +125,49 @@ for (const asked of [
     },
   );
 }
+
+/** Of steps: times and ids are each writer's own, and so is what a client notes of its answer. */
+function comparable(value: unknown): unknown {
+  if (!Array.isArray(value)) return value;
+  return value.map((step: unknown) => {
+    if (typeof step !== 'object' || step === null || !('trajectory_id' in step)) return step;
+    const { trajectory_id: _, response, ...rest } = step as Record<string, unknown>;
+    const { message, usage } = response as Record<string, Record<string, unknown>>;
+    return { ...rest, said: message!['content'], finish: message!['finish_reason'], usage };
+  });
+}
+
+for (const asked of [
+  { env: 'toy_multi', examples: 3, rollouts: 2, columns: ['tries', 'solved', 'limits', 'trajectory', 'absent'] },
+  { env: 'toy_single', args: { group: true }, examples: 2, rollouts: 2, columns: ['input', 'reward', 'sampling_args'] },
+] satisfies Asked[]) {
+  test(
+    `-C writes the columns that vf-eval 0.3.1 writes, as scoring has left them: ${asked.columns.join(', ')}`,
+    { skip },
+    async (t) => {
+      const [theirsAt, oursAt] = [await evaluationFolder(t), await evaluationFolder(t)];
+      const theirs = await ofVerifiers(theirsAt, await serve(t, { answer, varies: 'count' }), asked);
+      await evaluateAll(ours(oursAt, await serve(t, { answer, varies: 'count' }), asked));
+      const own = path.join(oursAt, evaluationId);
+      const read = async (folder: string) =>
+        (await rowsIn(folder))
+          .map((row) => [row['example_id'], ...asked.columns.map((name) => comparable(row[name]))])
+          .sort((a, b) => (JSON.stringify(a) < JSON.stringify(b) ? -1 : 1));
+      assert.deepEqual(rounded(await read(own)), rounded(await read(theirs)));
+      assert.ok((await rowsIn(own)).every((row) => !('state_columns' in row)));
+      assert.deepEqual((await metadataIn(own))['state_columns'], (await metadataIn(theirs))['state_columns']);
+    },
+  );
+}
+
+test('a column that JSON has no words for costs no rollout: its type stands there', { skip }, async (t) => {
+  const folder = await evaluationFolder(t);
+  const asked = { env: 'toy_multi', args: { unkept: true }, examples: 1, rollouts: 1, columns: ['seen', 'tries'] };
+  const { result } = await evaluateAll(ours(folder, await serve(t, { answer }), asked));
+  assert.equal(result.failed, 0);
+  const [row] = await rowsIn(path.join(folder, evaluationId));
+  assert.deepEqual([row!['seen'], row!['tries']], [{ not_json: 'set' }, 1]);
+});
 
 test(
   'an evaluation that vf-eval began goes on: what is missing, torn or failed is sampled, and nothing else',

@@ -7,7 +7,9 @@ import type { ChunkProgress } from '../../activities/evaluation/evaluate-chunk.t
 import { createEnvironments } from '../../backends/environments/index.ts';
 import { loadEnvironment } from '../../backends/environments/load.ts';
 import type { Environment } from '../../backends/environments/types.ts';
-import type { EvaluationHandle } from '../../core/eval/evaluation.ts';
+import { pricesAt } from '../../backends/inference/prices.ts';
+import { pricesOf } from '../../activities/evaluation/open-evaluation.ts';
+import type { EvaluationHandle, EvaluationInput } from '../../core/eval/evaluation.ts';
 import {
   dependencies,
   evaluateAll,
@@ -124,6 +126,39 @@ test('the key is read from its variable where it is asked, and stands in nothing
   for (const { parentPath, name } of files) {
     assert.ok(!(await readFile(path.join(parentPath, name), 'utf8')).includes(secret), name);
   }
+});
+
+test('with prices in its server’s list, an evaluation says what it cost: all tokens of all rollouts, as verifiers counts them', async (t) => {
+  const folder = await evaluationFolder(t);
+  const server = await serve(t, { pricing: { input_usd_per_mtok: 2.5, output_usd_per_mtok: '10' } });
+  const prices = async ({ kind, ...model }: EvaluationInput['model']) => {
+    assert.ok(kind === 'endpoint' && 'servers' in model);
+    return { prices: await pricesAt(model.servers[0]!, 'mock'), warning: null };
+  };
+  const { result } = await evaluateAll(inputFor(folder, server), 'w/1', { ...dependencies, prices });
+  const own = path.join(folder, evaluationId);
+  const used = (await rowsIn(own)).map((row) => row['token_usage'] as Record<string, number>);
+  const sum = (name: string): number => used.reduce((total, one) => total + one[name]!, 0);
+  const [input, output] = [(sum('input_tokens') * 2.5) / 1e6, (sum('output_tokens') * 10) / 1e6];
+  assert.ok(input > 0 && output > 0);
+  assert.deepEqual((await metadataIn(own))['cost'], {
+    input_usd: input,
+    output_usd: output,
+    total_usd: input + output,
+  });
+  assert.equal(result.cost, input + output);
+  const unlisted = { model: 'other', baseUrl: `${server.url}/v1`, apiKeyVar: null, headers: {} };
+  assert.equal(await pricesAt(unlisted, 'other'), null);
+});
+
+test('prices that cannot be learned are warned of, and keep nobody from an evaluation', async () => {
+  const nobody = { model: 'm', baseUrl: 'http://127.0.0.1:9/pinference.ai/v1', apiKeyVar: null, headers: {} };
+  const told = await pricesOf({ kind: 'endpoint', model: 'm', servers: [nobody], sampling: {} });
+  assert.equal(told.prices, null);
+  assert.match(told.warning!, /^what m costs is not known: .*does not answer \/v1\/models/);
+  const elsewhere = { ...nobody, baseUrl: 'http://127.0.0.1:9/v1' };
+  const unpriced = await pricesOf({ kind: 'endpoint', model: 'm', servers: [nobody, elsewhere], sampling: {} });
+  assert.deepEqual(unpriced, { prices: null, warning: null });
 });
 
 test('a chunk that is cut off has every finished rollout, and its retry asks for the others alone', async (t) => {

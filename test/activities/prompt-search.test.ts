@@ -1,6 +1,6 @@
 /** A search's activities in a folder of their own, against models that are a few lines each. */
 import assert from 'node:assert/strict';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
@@ -166,4 +166,61 @@ test('a budget that tries next to nothing is refused with the arithmetic', async
   await assert.rejects(openSearch(t, { isSmallBudgetMeant: false, maxCalls: 40 }), {
     message: /10 .* \+ 3 × \(3 .* \+ 10 .*\) = 49/,
   });
+});
+
+test('descriptions of tools and the prompt of each environment are written anew, and rollouts are played with them', async (t) => {
+  const toldOf = (request: EndpointRequest): string => JSON.stringify(request.tools ?? []);
+  const both = models();
+  const asked: EndpointRequest[] = [];
+  const dependencies = {
+    ...both.dependencies,
+    endpoint: () => ({
+      close: () => undefined,
+      chat: async (request: EndpointRequest) => {
+        asked.push(request);
+        const [first] = request.messages;
+        const isOfTool = first!.content.includes('may call a tool, `search_pages`');
+        const said = await both.dependencies.endpoint().chat(request);
+        return { ...said, text: isOfTool ? '```\nUse this first.\n```' : said.text };
+      },
+    }),
+  };
+  const handle = await openSearch(t, {
+    environments: [
+      { id: 'wiki-search', name: 'wiki-search', args: {} },
+      { id: 'reverse-text', name: 'reverse-text', args: {} },
+    ],
+    components: ['system_prompts', 'tool_descriptions'],
+    stateColumns: [],
+    maxCalls: 120,
+    isClassic: false,
+    merges: true,
+  });
+  const parts = Object.keys(handle.start);
+  assert.deepEqual(parts.slice(0, 2), ['system_prompt:wiki-search', 'system_prompt:reverse-text']);
+  assert.ok(parts.includes('tool:wiki-search/search_pages'), parts.join());
+  assert.notEqual(handle.settings.merge, null);
+  const { state } = await search(handle, { ...both, dependencies });
+  const prompts = asked.filter(({ messages }) => messages[0]!.content.includes('# Example 1'));
+  assert.ok(prompts.some(({ messages }) => messages[0]!.content.includes('may call a tool, `search_pages`')));
+  const described = asked.filter((request) => toldOf(request).includes('Use this first.'));
+  assert.ok(described.length > 0, 'the model is told the new description');
+  assert.ok(described.every((request) => toldOf(request).includes('"search_pages"')));
+  const backwards = asked.filter(
+    ({ messages: [first] }) => first!.role === 'system' && /backwards/.test(first!.content),
+  );
+  assert.ok(backwards.length > 0);
+  const found = result(state);
+  const closing = { handle, result: found, comparison: null, seconds: 1, iterations: 1, givenUp: 0, failed: 0 };
+  const { folder } = (await new MockActivityEnvironment().run(
+    createClosePromptSearch(),
+    closing,
+  )) as PromptSearchResult;
+  const best = JSON.parse(await readFile(path.join(folder, 'best_components.json'), 'utf8')) as Record<string, string>;
+  assert.deepEqual(Object.keys(best), parts);
+  assert.match(await readFile(path.join(folder, 'best_prompt.txt'), 'utf8'), /^### system_prompt:wiki-search\n/);
+});
+
+test('an environment without tools has no descriptions of them to write anew', async (t) => {
+  await assert.rejects(openSearch(t, { components: ['tool_descriptions'] }), /reverse-text says of none/);
 });

@@ -65,6 +65,7 @@ const steered: readonly Typed[] = [
   { command: 'stop long' },
   { command: 'temporal workflow list' },
   { command: 'worker --role rollout', endAfterLines: 1 },
+  { command: 'weights-agent --store outputs', endAfterLines: 1 },
   { command: 'dev', endAfterLines: 3, isAlone: true },
 ];
 

@@ -5,6 +5,7 @@ const sources = {
   rollouts: 'rollouts',
   batch: 'batch',
   trainer: 'trainer',
+  servers: 'servers',
   clock: 'clock',
   recovery: 'recoveries',
   evaluation: 'evaluation',

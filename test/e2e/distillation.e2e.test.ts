@@ -109,7 +109,10 @@ test('on-policy distillation brings the policy towards a teacher in a folder, to
   assert.equal(ledger.counts['trained'], 12 * 128, 'no group is left out because its rewards are equal');
 
   const kl = await metric('opd', 12, 'train/teacher_kl');
-  assert.ok(mean(kl.slice(-3)) < 0.8 * mean(kl.slice(0, 3)), `KL to the teacher: ${kl.map((one) => one.toFixed(2)).join(' ')}`);
+  assert.ok(
+    mean(kl.slice(-3)) < 0.8 * mean(kl.slice(0, 3)),
+    `KL to the teacher: ${kl.map((one) => one.toFixed(2)).join(' ')}`,
+  );
 
   const plan = await planOf('opd', 3);
   assert.match(plan.taught?.teacher ?? '', /^teacher:weights:[0-9a-f]{16}$/);
@@ -158,7 +161,10 @@ min_reward = 0.3`;
   assert.equal(ledger.isSound, true);
   assert.ok((ledger.counts['filtered'] ?? 0) > 0, 'what the teacher got wrong is not learned');
   const loss = await metric('sft', 8, 'train/loss');
-  assert.ok(mean(loss.slice(-2)) < mean(loss.slice(0, 2)) - 0.1, `cross entropy: ${loss.map((one) => one.toFixed(2)).join(' ')}`);
+  assert.ok(
+    mean(loss.slice(-2)) < mean(loss.slice(0, 2)) - 0.1,
+    `cross entropy: ${loss.map((one) => one.toFixed(2)).join(' ')}`,
+  );
   const plan = await planOf('sft', 2);
   assert.equal(plan.loss.type, 'cross_entropy');
 

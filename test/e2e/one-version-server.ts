@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
 
 /** Stands before a policy server as one that samples from the weights it was given last: it keeps no version, and answers 409 for another. */
 export interface OneVersionServer {
@@ -9,6 +10,8 @@ export interface OneVersionServer {
   readonly sampled: readonly string[];
   /** Versions it was brought to, in order. */
   readonly loaded: readonly string[];
+  /** How long it takes over each sample. What is under way when it is given another version is lost. */
+  delayMs: number;
   close(): Promise<void>;
 }
 
@@ -22,7 +25,8 @@ export async function oneVersionServer(policyUrl: string): Promise<OneVersionSer
   });
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
-  return {
+  const one: OneVersionServer = {
+    delayMs: 0,
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     sampled,
     loaded,
@@ -32,6 +36,7 @@ export async function oneVersionServer(policyUrl: string): Promise<OneVersionSer
       await once(server, 'close');
     },
   };
+  return one;
 
   async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const route = request.url ?? '';
@@ -41,6 +46,7 @@ export async function oneVersionServer(policyUrl: string): Promise<OneVersionSer
     if (/^\/(hold|release)_version/.test(route)) return reply(response, 404, '{"detail":"Not Found"}');
     const { name, model } = (body === '' ? {} : JSON.parse(body)) as { name?: string; model?: string };
     const isSampling = route.startsWith('/v1/') && request.method === 'POST';
+    if (isSampling && model === current && one.delayMs > 0) await delay(one.delayMs);
     if (isSampling && model !== current) return reply(response, 409, '{"error":{"message":"not held"}}');
     if (isSampling && sampled.at(-1) !== model) sampled.push(model!);
     const init =

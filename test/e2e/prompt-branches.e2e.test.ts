@@ -1,20 +1,29 @@
 /**
  * A model that obeys two system prompts, an environment that rewards one of them and begins with the other: a branch of the training run
  * finds the better one, plays it once more, and the run goes on with it; whoever dies meanwhile. Where nothing helps, nothing changes.
+ * One run learns to obey; the others are forks of it.
  */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { mkdir, readdir, readFile, symlink } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import type { WorkflowHandle } from '@temporalio/client';
+import { forkRun } from '../../activities/fork-run.ts';
+import type { FailpointPlan } from '../../backends/failpoints.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { resolveStoreUri } from '../../backends/store/index.ts';
 import { permutation, randomStream } from '../../core/random.ts';
+import { layout } from '../../core/layout.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
-import type { RunEvent } from '../../workflows/messages.ts';
+import type { StepPlan } from '../../core/rl/run-state.ts';
+import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 
@@ -64,9 +73,9 @@ export function loadEnvironment() {
 }
 `;
 
-const runFile = (gepa: string): string => `
+const runFile = (gepa: string, steps = 4): string => `
 model = "preset:chars-0.4m"
-max_steps = 8
+max_steps = ${steps}
 batch_size = 16
 rollouts_per_example = 4
 learning_rate = 1e-6
@@ -80,49 +89,68 @@ data = "./obey.jsonl"
 steps = 350
 batch_size = 32
 learning_rate = 3e-3
+[checkpoints]
+interval = 4
 [eval]
-interval = 8
+interval = 2
 num_examples = 10
 [gepa]
 ${gepa}
-max_calls = 70
+max_calls = 60
 num_train = 20
-num_val = 10
+num_val = 8
 num_test = 40
 `;
 
 let project: SmallProject;
+let failpoints: string;
 let reflections = 0;
-/** Writes the prompt that helps, or one that nobody was taught. */
+/** Writes the prompt that helps, one that nobody was taught, or nothing. */
 const reflection = createServer((request, response) => {
   const parts: Buffer[] = [];
   request.on('data', (part: Buffer) => parts.push(part));
   request.on('end', () => {
     reflections += 1;
     const { model } = JSON.parse(Buffer.concat(parts).toString()) as { model: string };
+    const isSick = model === 'sick';
     const content = `Better:\n\`\`\`\n${model === 'knows' ? 'COPY' : 'reverse'}\n\`\`\``;
     const choices = [{ index: 0, finish_reason: 'stop', message: { role: 'assistant', content } }];
-    response.setHeader('content-type', 'application/json');
-    response.end(JSON.stringify({ id: 'r', object: 'chat.completion', created: 0, model, choices }));
+    response.writeHead(isSick ? 401 : 200, { 'content-type': 'application/json' });
+    if (isSick) response.end('{"error":{"message":"no such key"}}');
+    else response.end(JSON.stringify({ id: 'r', object: 'chat.completion', created: 0, model, choices }));
   });
 });
 
 before(async () => {
   await new Promise<void>((resolve) => void reflection.listen(0, '127.0.0.1', resolve));
+  failpoints = await mkdtemp(path.join(tmpdir(), 'ratchet-failpoints-'));
   const url = `url = "http://127.0.0.1:${(reflection.address() as AddressInfo).port}/v1"`;
-  project = await openSmallProject({
-    'better.toml': runFile(`reflection_model = "knows"\n${url}\nat_steps = [2]\nadopt = "if_better"`),
-    'nothing.toml': runFile(`reflection_model = "guesses"\n${url}\nat_steps = [2]\nadopt = "if_better"`),
-    'asked.toml': runFile(`reflection_model = "knows"\n${url}\nadopt = "ask"`),
-    'obey.jsonl': demonstrations(),
-    'say.ts': environment,
-  });
+  project = await openSmallProject(
+    {
+      'better.toml': runFile(`reflection_model = "knows"\n${url}\nat_steps = [1]\nadopt = "if_better"`),
+      'forked.toml': runFile(`reflection_model = "knows"\n${url}\nadopt = "never"`, 5),
+      // Two environments, each with a branch of its own.
+      'nothing.toml': runFile(`reflection_model = "guesses"\n${url}\ninterval = 2\nadopt = "if_better"`).replace(
+        '[sft]',
+        '[[env]]\nid = "./say.ts"\nname = "again"\n[sft]',
+      ),
+      'sick.toml': runFile(`reflection_model = "sick"\n${url}\nat_steps = [1]`, 2),
+      'failing.toml': runFile(`reflection_model = "knows"\n${url}\nat_steps = [1]`),
+      'asked.toml': runFile(`reflection_model = "knows"\n${url}\nadopt = "ask"`, 5),
+      'obey.jsonl': demonstrations(),
+      'say.ts': environment,
+    },
+    {},
+    false,
+    { RATCHET_FAILPOINTS: failpoints },
+  );
   await mkdir(path.join(project.folder, 'node_modules'));
   await symlink(repositoryFolder, path.join(project.folder, 'node_modules/ratchet'));
 });
 after(async () => {
   await project?.close();
   reflection.close();
+  await rm(failpoints, { recursive: true, force: true });
 });
 
 type Run = WorkflowHandle<typeof trainRun>;
@@ -134,23 +162,73 @@ const start = (name: string): Promise<Run> =>
     args: [`${name}.toml`],
   });
 
+/** A run of its own file that begins at a checkpoint of the first one. */
+async function fork(name: string, step: number): Promise<void> {
+  const { folder: projectFolder } = project;
+  const { spec } = await loadRunConfig(`${name}.toml`, { projectFolder, overrides: {} });
+  const store = resolveStoreUri('outputs', projectFolder);
+  const source = { config: path.join(projectFolder, `${name}.toml`), overrides: {} };
+  await forkRun({
+    from: { name: 'better', store },
+    step,
+    spec: { ...spec, store: { ...spec.store, uri: store } },
+    source,
+  });
+}
+
+async function until(isSo: () => boolean | Promise<boolean>): Promise<void> {
+  while (!(await isSo())) await delay(20);
+}
+
 /** The run stands while its branch goes on: how long that takes says nothing then. */
 async function pausedAfter(name: string, step: number): Promise<Run> {
   const handle = await start(name);
-  while ((await project.commit(name, step)) === null) await delay(20);
-  await handle.executeUpdate('pause', { args: ['for the branch'] });
+  await until(async () => (await project.commit(name, step)) !== null);
+  await pause(handle);
   return handle;
 }
 
-async function told(handle: Run, kind: RunEvent['kind']): Promise<RunEvent> {
+/** A run that was begun a moment ago may not listen yet. */
+async function pause(handle: Run): Promise<void> {
+  await until(() =>
+    handle.query<RunStatus>('status').then(
+      () => true,
+      () => false,
+    ),
+  );
+  await handle.executeUpdate('pause', { args: ['for the branch'] });
+}
+
+const events = (handle: Run): Promise<RunEvent[]> => handle.query<RunEvent[], [number]>('events', 0);
+
+async function told(handle: Run, verdicts: readonly string[]): Promise<RunEvent> {
   for (;;) {
-    const events = await handle.query<RunEvent[], [number]>('events', 0);
-    const found = events.findLast((event) => event.kind === kind);
-    if (found) return found;
-    const failed = events.find(({ text }) => text.startsWith('gepa: ') && / failed: /.test(text));
-    assert.equal(failed, undefined, failed?.text);
+    const ended = (await events(handle)).findLast(({ values }) => 'verdict' in values);
+    if (ended && verdicts.includes(String(ended.values['verdict']))) return ended;
+    assert.notEqual(ended?.values['verdict'], 'failed', ended?.text);
     await delay(100);
   }
+}
+
+/** Whoever comes there waits until `release`, once. */
+async function hold(failpoint: string, at: number): Promise<void> {
+  await writeFile(
+    path.join(failpoints, `${failpoint}.json`),
+    JSON.stringify({ at, action: 'hold' } satisfies FailpointPlan),
+  );
+}
+const release = (failpoint: string): Promise<void> => writeFile(path.join(failpoints, `${failpoint}.released`), '');
+const isHeld = (failpoint: string): boolean => existsSync(path.join(failpoints, `${failpoint}.fired.1`));
+async function forget(): Promise<void> {
+  for (const name of await readdir(failpoints)) await rm(path.join(failpoints, name), { recursive: true, force: true });
+}
+
+/** Returns when the supervisor has noticed. */
+async function kill(role: string): Promise<void> {
+  const { stack } = project;
+  const before = stack.restarts()[role] ?? 0;
+  process.kill(stack.pids()[role]!, 'SIGKILL');
+  await until(() => (stack.restarts()[role] ?? 0) > before);
 }
 
 async function groupsOf(run: string, step: number, below = ''): Promise<ScoredGroup[]> {
@@ -160,78 +238,151 @@ async function groupsOf(run: string, step: number, below = ''): Promise<ScoredGr
   return texts.flatMap((text) => text.trim().split('\n')).map((line) => JSON.parse(line) as ScoredGroup);
 }
 
+const promptsOf = (groups: readonly ScoredGroup[]): (string | undefined)[] => [
+  ...new Set(groups.flatMap(({ prompt, rollouts }) => [prompt, ...rollouts.map((rollout) => rollout.prompt)])),
+];
+
 function meanReward(groups: readonly ScoredGroup[]): number {
   const rewards = groups.flatMap(({ rollouts }) => rollouts.map(({ reward }) => reward ?? 0));
   return rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length;
 }
 
-test('a branch finds the prompt that its environment rewards, though the orchestrator dies, and later groups are played with it', async () => {
-  const handle = await pausedAfter('better', 2);
-  process.kill(project.stack.pids()['orchestrator worker']!, 'SIGKILL');
-  const { text, values } = await told(handle, 'prompt');
+const read = async (file: string): Promise<string> => readFile(path.join(project.folder, 'outputs', file), 'utf8');
+
+test('a branch finds the prompt that its environment rewards, whoever dies meanwhile, and later groups are played with it; so are those of a fork', async () => {
+  await hold('holdSitting.begun', 1);
+  await hold('gepa.part', 3);
+  await hold('tryPrompt.begun', 1);
+  const handle = await pausedAfter('better', 1);
+  const deaths = [
+    ['holdSitting.begun', 'orchestrator worker'],
+    ['gepa.part', 'rollout worker'],
+    ['tryPrompt.begun', 'policy server'],
+  ] as const;
+  for (const [failpoint, role] of deaths) {
+    await until(() => isHeld(failpoint));
+    await kill(role);
+    await release(failpoint);
+  }
+  const { text, values } = await told(handle, ['taken', 'no better', 'nothing found']);
+  await forget();
   assert.equal(values['verdict'], 'taken', text);
-  assert.ok(Number(values['calls']) <= 70 && Number(values['low']) > 0, text);
-  const child = await project.client.workflow.getHandle('better.gepa.say.v2').describe();
+  assert.ok(Number(values['calls']) <= 60 && Number(values['low']) > 0, text);
+  const child = await project.client.workflow.getHandle('better.gepa.say.v1').describe();
   assert.equal(child.status.name, 'COMPLETED');
   await handle.executeUpdate('resume');
   await handle.result();
 
-  const { state } = (await project.commit('better', 8))!;
+  const { state, plan } = (await project.commit('better', 4))!;
   const inUse = state.prompts!['say']!;
-  assert.equal(await readFile(path.join(project.folder, 'outputs/better', inUse.ref.key), 'utf8'), 'COPY');
+  const digest = inUse.ref.sha256;
+  assert.equal(await read(`better/${inUse.ref.key}`), 'COPY');
   assert.equal(state.pendingBranches, undefined);
-  assert.equal((await project.commit('better', 2))!.state.prompts, undefined);
-  const [early, late] = [await groupsOf('better', 2), await groupsOf('better', 8)];
-  assert.ok(early.every(({ prompt }) => prompt === undefined));
-  assert.ok(
-    late.every(({ prompt }) => prompt === inUse.ref.sha256),
-    'every group says what it was played with',
-  );
+  assert.equal((await project.commit('better', 1))!.state.prompts, undefined);
+  const [early, late] = [await groupsOf('better', 1), await groupsOf('better', 4)];
+  assert.deepEqual(promptsOf(early), [undefined]);
+  assert.deepEqual(promptsOf(late), [digest], 'every group and every rollout says what it was played with');
+  const { prompts = {} } = JSON.parse(await read(`better/${plan!.key}`)) as StepPlan;
+  assert.deepEqual(Object.keys(prompts['say']!), [digest], 'and so does the plan of the step');
   for (const { rollouts } of late) {
     const prompts = new Set(rollouts.map(({ turns }) => turns[0]!.promptTokenIds.join(' ')));
     assert.equal(prompts.size, 1, 'a group has one prompt');
   }
   assert.ok(meanReward(late) > meanReward(early) + 0.3, `${meanReward(early)} before, ${meanReward(late)} after`);
-  const results = await readFile(
-    path.join(project.folder, 'outputs/better/evals/say--better/step_8/results.jsonl'),
-    'utf8',
-  );
+  const results = await read('better/evals/say--better/step_4/results.jsonl');
   const row = JSON.parse(results.split('\n')[0]!) as { prompt: { content: string }[]; ratchet: { prompt: string } };
-  assert.deepEqual([row.prompt[0]!.content, row.ratchet.prompt], ['COPY', inUse.ref.sha256]);
+  assert.deepEqual([row.prompt[0]!.content, row.ratchet.prompt], ['COPY', digest]);
+  const all = await events(handle);
+  const evals = all.filter(({ kind }) => kind === 'eval').map((event) => event.text);
+  assert.match(evals.at(-1)!, /prompt [0-9a-f]{8}(?!, the first)/);
+  assert.ok(
+    evals.some((line) => /, the first under it: held against none before/.test(line)),
+    evals.join('\n'),
+  );
+
+  await fork('forked', 4);
+  await (await start('forked')).result();
+  assert.deepEqual(promptsOf(await groupsOf('forked', 5)), [digest]);
+  assert.equal(await read(`forked/${inUse.ref.key}`), 'COPY');
 });
 
-test('where nothing that is written helps, the prompt stays', async () => {
+test('where nothing that is written helps, the prompt stays, at every interval and in every environment', async () => {
   const before = reflections;
+  await fork('nothing', 0);
   const handle = await pausedAfter('nothing', 2);
-  const { text, values } = await told(handle, 'prompt');
-  assert.notEqual(values['verdict'], 'taken', text);
+  const ended = async () => (await handle.query<RunStatus>('status')).branchesEnded ?? {};
+  await until(async () => Object.keys(await ended()).length === 2);
+  for (const { verdict, text } of Object.values(await ended()))
+    assert.match(verdict, /^no better|nothing found$/, text);
   await handle.executeUpdate('resume');
   await handle.result();
   assert.ok(reflections > before);
-  assert.equal((await project.commit('nothing', 8))!.state.prompts, undefined);
-  assert.ok((await groupsOf('nothing', 8)).every(({ prompt }) => prompt === undefined));
+  assert.equal((await project.commit('nothing', 4))!.state.prompts, undefined);
+  assert.deepEqual(promptsOf(await groupsOf('nothing', 4)), [undefined]);
+});
+
+test('a branch that fails harms nobody and says so; a run that fails takes its branch with it', async () => {
+  await fork('sick', 0);
+  const sick = await pausedAfter('sick', 1);
+  const { text } = await told(sick, ['failed']);
+  assert.match(text, /branch of v1 on say failed, and the run goes on without it: .*no such key/);
+  const { branchesEnded } = await sick.query<RunStatus>('status');
+  assert.equal(branchesEnded!['say']!.text, text);
+  await sick.executeUpdate('resume');
+  assert.equal((await sick.result()).step, 2);
+
+  await fork('failing', 0);
+  await hold('holdSitting.begun', 1);
+  const handle = await pausedAfter('failing', 1);
+  await until(() => isHeld('holdSitting.begun'));
+  const { prompts } = await handle.query<RunStatus>('status');
+  assert.deepEqual(
+    prompts!.map(({ environment, branch }) => [environment, branch?.step, branch?.workflow]),
+    [['say', 1, 'failing.gepa.say.v1']],
+  );
+  // As if another execution had rewound it meanwhile: this one is refused.
+  const origin = { run: 'failing', lineage: 'main', step: 0, sha256: '0' };
+  const record = { schemaVersion: 1, lineage: 'l2', origin, request: 'x', begunAt: new Date().toISOString() };
+  const file = path.join(project.folder, 'outputs/failing', layout.origin(2));
+  await mkdir(path.dirname(file), { recursive: true });
+  await writeFile(file, JSON.stringify(record));
+  await handle.executeUpdate('resume');
+  await assert.rejects(handle.result(), ({ cause }: Error) =>
+    /is behind its store/.test(String((cause as Error).cause ?? cause)),
+  );
+  await release('holdSitting.begun');
+  const child = project.client.workflow.getHandle('failing.gepa.say.v1');
+  await assert.rejects(child.result());
+  assert.equal((await child.describe()).status.name, 'CANCELLED');
+  await forget();
 });
 
 test('a branch that is asked for offers what it found; a rewind takes the prompt back, and the branch under way with it', async () => {
   const ratchet = async (...args: readonly string[]): Promise<string> => {
     const env = { ...process.env, TEMPORAL_ADDRESS: project.stack.temporalAddress };
     const program = path.join(repositoryFolder, 'cli/ratchet.mjs');
-    return (await promisify(execFile)(process.execPath, [program, 'gepa', ...args], { cwd: project.folder, env }))
-      .stdout;
+    return (await promisify(execFile)(process.execPath, [program, ...args], { cwd: project.folder, env })).stdout;
   };
-  const handle = await pausedAfter('asked', 2);
-  await assert.rejects(ratchet('adopt', 'asked'), /no prompt that was found waits for a yes/);
-  assert.match(await ratchet('branch', 'asked'), /Branched off v[23]: a better prompt is looked for on say/);
-  const { text, values } = await told(handle, 'prompt');
+  await fork('asked', 0);
+  const handle = await pausedAfter('asked', 1);
+  await assert.rejects(ratchet('gepa', 'adopt', 'asked'), /no prompt that was found waits for a yes/);
+  assert.match(await ratchet('gepa', 'branch', 'asked'), /Branched off v[12]: a better prompt is looked for on say/);
+  const { text, values } = await told(handle, ['offered', 'no better', 'nothing found']);
   assert.equal(values['verdict'], 'offered', text);
-  assert.match(await ratchet('adopt', 'asked', '--env', 'say'), /is its system prompt for groups/);
+  assert.match(
+    await ratchet('status', 'asked'),
+    /prompt +say: the environment's own\n +a better one waits for a yes, prompts.*ratchet gepa adopt asked --env say/,
+  );
+  assert.match(await ratchet('gepa', 'adopt', 'asked', '--env', 'say'), /is its system prompt for groups/);
   await handle.executeUpdate('resume');
-  while ((await project.commit('asked', 4)) === null) await delay(20);
+  await until(async () => (await project.commit('asked', 3)) !== null);
+  await hold('holdSitting.begun', 1);
   await handle.executeUpdate('gepa-branch', { args: [null] });
   const again = handle.executeUpdate('gepa-branch', { args: ['say'] });
   await assert.rejects(again, ({ cause }: Error) => /under way already/.test(String(cause)));
   await handle.executeUpdate('rewind', { args: [1] });
   await handle.result();
-  assert.ok((await groupsOf('asked', 4)).every(({ prompt }) => prompt === values['digest']));
-  assert.ok((await groupsOf('asked', 4, 'lineages/l2')).every(({ prompt }) => prompt === undefined));
+  await release('holdSitting.begun');
+  assert.deepEqual(promptsOf(await groupsOf('asked', 3)), [values['digest']]);
+  assert.deepEqual(promptsOf(await groupsOf('asked', 3, 'lineages/l2')), [undefined]);
 });

@@ -1,133 +1,19 @@
 /** A verifiers environment over a bridge that is a few lines of TypeScript: what crosses the pipe, and what becomes of it. */
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import path from 'node:path';
-import { test, type TestContext } from 'node:test';
+import { test } from 'node:test';
 import { whyNoDemonstrations } from '../../backends/environments/demonstrations.ts';
 import { createEnvironments } from '../../backends/environments/index.ts';
 import { scoreGroup } from '../../backends/environments/score-group.ts';
 import { scriptedPolicy } from '../../backends/environments/scripted.ts';
 import type { Environment, Policy, RolloutPlace } from '../../backends/environments/types.ts';
-import {
-  groupScores,
-  type PlayingBridge,
-  verifiersEnvironment,
-} from '../../backends/environments/verifiers/environment.ts';
 import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
-import { openInputs } from '../../backends/environments/verifiers/inputs.ts';
-import { Suspects } from '../../backends/environments/verifiers/suspects.ts';
-import type {
-  LoadedEnvironment,
-  RolloutRequest,
-  SampledTurn,
-  WireMessage,
-} from '../../backends/environments/verifiers/protocol.ts';
+import type { RolloutRequest, SampledTurn } from '../../backends/environments/verifiers/protocol.ts';
 import { playRollout } from '../../activities/play-rollout.ts';
 import type { PlayedPolicy } from '../../activities/sample-policy.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { environmentOf, FakeBridge, prompt } from './fake-bridge.ts';
 import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
 import type { ChatMessage, Rollout, Turn } from '../../core/rl/rollout.ts';
-
-type Say = (messages: readonly WireMessage[], tools?: readonly object[]) => Promise<SampledTurn>;
-type Row = Readonly<Record<string, never>>;
-
-/** What Python would do with a rollout; `live` rollouts are kept until they are released. */
-interface FakeChild {
-  play(say: Say, request: RolloutRequest): Promise<Partial<Awaited<ReturnType<PlayingBridge['rollout']>>>>;
-  score?: (rollouts: readonly object[]) => number[];
-}
-
-class FakeBridge implements PlayingBridge {
-  readonly child: FakeChild;
-  readonly live = new Set<string>();
-  readonly scored: (readonly object[])[] = [];
-  #number = 0;
-
-  constructor(child: FakeChild) {
-    this.child = child;
-  }
-
-  async rollout(...[request, { onSample, signal }]: Parameters<PlayingBridge['rollout']>) {
-    const played = await this.child.play(
-      (messages, tools) =>
-        onSample({
-          messages,
-          tools: (tools as readonly Row[]) ?? null,
-          sampling: {},
-          signal: signal ?? new AbortController().signal,
-        }),
-      request,
-    );
-    const live = request.keep ? `env#${++this.#number}` : null;
-    if (live) this.live.add(live);
-    return {
-      row: {},
-      outcome: 'ok',
-      error: null,
-      judged: null,
-      scorable: true,
-      scoring_why: null,
-      ...played,
-      live,
-    } as const;
-  }
-
-  score({ rollouts }: Parameters<PlayingBridge['score']>[0]) {
-    this.scored.push(rollouts);
-    for (const one of rollouts) if ('live' in one && !this.live.has(String(one.live))) throw new Error('not alive');
-    const rewards = this.child.score?.(rollouts) ?? rollouts.map(() => 1);
-    return Promise.resolve(rewards.map((reward) => ({ reward, metrics: { right: reward } })));
-  }
-
-  release({ live }: Parameters<PlayingBridge['release']>[0]) {
-    for (const one of live) this.live.delete(String(one));
-    return Promise.resolve();
-  }
-}
-
-const prompt = [
-  { role: 'system', content: 'Be short.' },
-  { role: 'user', content: 'Say ab.' },
-] as const;
-
-async function environmentOf(
-  t: TestContext,
-  bridge: PlayingBridge,
-  loaded: Partial<LoadedEnvironment> = {},
-): Promise<Environment> {
-  const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-inputs-'));
-  t.after(() => rmSync(folder, { recursive: true, force: true }));
-  const file = path.join(folder, 'rows.jsonl');
-  const rows = [0, 1, 2].map((example_id) => ({ prompt, example_id, answer: `a${example_id}`, info: { n: 1.5 } }));
-  writeFileSync(file, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
-  const inputs = await openInputs(file);
-  t.after(() => inputs.close());
-  return verifiersEnvironment('toy', {
-    bridge,
-    dataset: inputs,
-    evalDataset: inputs,
-    groups: groupScores(bridge, 'toy'),
-    suspects: new Suspects(),
-    loaded: {
-      env: 'toy',
-      api: 'v0',
-      class: 'MultiTurnEnv',
-      requires_group: false,
-      provides_advantages: false,
-      reward_names: ['right'],
-      weights: [1],
-      system_prompt: null,
-      tools: null,
-      max_turns: 4,
-      sampling: {},
-      scoring: 'stored',
-      scoring_why: null,
-      is_single_turn: false,
-      ...loaded,
-    },
-  });
-}
 
 /** Remembers what the model was given. */
 function listening(say: string[]): Policy & { readonly heard: (readonly ChatMessage[])[] } {
@@ -152,6 +38,47 @@ test('examples are read by position, and a rollout begins with the line that ver
   assert.throws(() => environment.dataset.at(3), RangeError);
   await environment.rollout(example, listening(['ab']));
   assert.match(String(input), /^\{.*"example_id":1,.*\}$/);
+});
+
+test('a rollout under another system prompt and other descriptions of tools: Python is told the one, the model the others', async (t) => {
+  const tools = ['look', 'take'].map((name) => ({
+    type: 'function' as const,
+    function: { name, description: `to ${name}`, parameters: { type: 'object' } },
+  }));
+  let asked: RolloutRequest | undefined;
+  const bridge = new FakeBridge({
+    async play(say, request) {
+      asked = request;
+      await say([{ role: 'system', content: String(request.system_prompt) }, prompt[1]], tools);
+      return { row: { example_id: 1 } };
+    },
+  });
+  const environment = await environmentOf(t, bridge, { tools });
+  const heard: unknown[] = [];
+  const script = scriptedPolicy(() => 'ab');
+  const policy: PlayedPolicy = {
+    turns: [],
+    failure: undefined,
+    sample(messages, options) {
+      heard.push([messages[0]!.content, options?.tools?.map((tool) => tool.function)]);
+      return script.sample(messages, options);
+    },
+  };
+  const entry = { id: 'toy', name: 'toy', args: {} };
+  await playRollout({
+    environments: createEnvironments(() => Promise.resolve(environment)),
+    entry,
+    dataset: 'dataset',
+    place: { group: 0, index: 0, exampleId: 1 },
+    together: { group: 'a', size: 1 },
+    systemPrompt: 'Be kind.',
+    toolDescriptions: { look: 'Look before you take.' },
+    signal: new AbortController().signal,
+    openPolicy: () => policy,
+  });
+  assert.equal(asked?.system_prompt, 'Be kind.');
+  const [look, take] = tools.map((tool) => tool.function);
+  assert.deepEqual(heard, [['Be kind.', [{ ...look, description: 'Look before you take.' }, take]]]);
 });
 
 test('what the model said goes back to it as it wrote it, though Python has calls of tools apart', async (t) => {

@@ -30,6 +30,7 @@ export const activityFaults = {
       commit: local,
       'continue-as-new': local,
       eval: ofItsOwn,
+      branch: ofItsOwn,
       generate: inside,
       train: inside,
     },

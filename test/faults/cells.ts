@@ -7,6 +7,7 @@ import { layout } from '../../core/layout.ts';
 import { firstLineage } from '../../core/names.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
+import { branchOutcome, branchOverrides } from './branch-column.ts';
 import { judgeByWeights } from './judge.ts';
 import type { UndisturbedRun } from './row.ts';
 import type { SampledLine } from './fake-inference.ts';
@@ -36,7 +37,8 @@ export interface CellResult {
 /** Plays it; a run that fails or hangs is terminated, so that it does not hold the stage's trainer. */
 export async function runCell(stage: FaultStage, cell: Cell, undisturbed: UndisturbedRun): Promise<CellResult> {
   const { limitMs = cellLimitMs, action, overrides = {} } = rowOf(cell.row);
-  const { failpoint, at, sampleMs, overrides: besides = {} } = gapOfCell(cell);
+  const { failpoint, at, sampleMs } = gapOfCell(cell);
+  const besides = await besidesOf(cell);
   stage.plan(failpoint, { at, action });
   const name = nameOf(cell);
   const run = await stage.start(name, {
@@ -98,6 +100,7 @@ async function playCell(
     assert.equal(summary.step, stepsOfRun);
     assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
     await judge({ stage, run, column, summary, weights: await weightsDigest(run, summary), undisturbed });
+    if (undisturbed.branch !== undefined) assert.equal(await branchOutcome(stage, other ?? run), undisturbed.branch);
     const lost = sampledAgain(run);
     const lostMax = losesNothing ? 0 : inFlight;
     assert.ok(
@@ -114,6 +117,12 @@ async function playCell(
 /** The gap that a cell's fault falls into. */
 export function gapOfCell({ row, column }: Cell): Gap {
   return rowOf(row).gaps?.[column] ?? gapOf(column);
+}
+
+/** What the gap's run has besides. */
+export async function besidesOf(cell: Cell): Promise<Readonly<Record<string, string>>> {
+  const { overrides = {}, hasBranch = false } = gapOfCell(cell);
+  return hasBranch ? branchOverrides() : overrides;
 }
 
 /** sha256 of the file with the run's last weights. */
@@ -174,9 +183,9 @@ export function sampledAgain(run: StagedRun): number {
   return lines.length - new Set(lines.map(placeOf)).size;
 }
 
-/** Evaluations sample the same places of each version, and once more without chance. */
-function placeOf({ policy, seed, temperature = 1 }: SampledLine): string {
-  return `${policy} ${seed} ${temperature}`;
+/** Evaluations sample the same places of each version, and once more without chance; a search under one prompt after another. */
+function placeOf({ policy, seed, temperature = 1, prompt = 0 }: SampledLine): string {
+  return `${policy} ${seed} ${temperature} ${prompt}`;
 }
 
 /** Rollouts that were sampled and are not in the store. */
@@ -188,6 +197,11 @@ async function countInFlight(run: StagedRun): Promise<number> {
     for (const { group, index } of decodeRows<Rollout>((await run.store.read(key)) ?? Buffer.of(), key)) {
       stored.add(`${evaluation}/${group}/${index}`);
     }
+  }
+  for (const key of await run.store.list('gepa/')) {
+    if (!/answers\/part_\d+\.jsonl$/.test(key)) continue;
+    const rows = decodeRows<{ request: string; index?: number }>((await run.store.read(key)) ?? Buffer.of(), key);
+    for (const { request, index } of rows) if (index !== undefined) stored.add(`gepa/${request}/${index}`);
   }
   const places = new Set(run.sampled().map(placeOf));
   return Math.max(0, places.size - stored.size);

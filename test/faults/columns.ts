@@ -12,6 +12,8 @@ export interface Gap {
   readonly sampleMs?: number;
   /** What its run has besides, as `--key value` on the command line; nothing that changes its weights. */
   readonly overrides?: Readonly<Record<string, string>>;
+  /** The same, of a run that looks for a better prompt meanwhile: compared with an undisturbed run of the same, and its outcome with that one's. */
+  readonly hasBranch?: boolean;
   /** The run continues as new in its second step: its stage's server suggests it early. */
   readonly continuesAsNew?: boolean;
 }
@@ -35,6 +37,9 @@ export const columns = {
     at: 1,
     overrides: { 'eval.interval': '2', 'eval.num-examples': '8' },
   },
+  // Of a branch that looks for a better prompt, and of its winner's last trial; the run waits for it.
+  branch: { failpoint: 'holdSitting.done', at: 1, hasBranch: true },
+  trial: { failpoint: 'tryPrompt.done', at: 1, hasBranch: true },
   // The first activity of the second execution, which no other has, while its first workflow task is under way.
   'continue-as-new': { failpoint: 'readSpec.begun', at: 1, continuesAsNew: true },
 } as const satisfies Record<string, Gap>;

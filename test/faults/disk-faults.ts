@@ -1,10 +1,12 @@
 /** The row in which the disk of a run is full: it waits, says for what, and goes on when there is room. */
 import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
-import { describeWaiting } from '../../cli/follow-run.ts';
+import { describeWaiting, retrying } from '../../cli/follow-run.ts';
 import { layout } from '../../core/layout.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import type { Store } from '../../backends/store/types.ts';
+import { statusQuery } from '../../workflows/messages.ts';
+import { gapOf } from './columns.ts';
 import { judgeByWeights } from './judge.ts';
 import type { Judged, Rows, Struck } from './row.ts';
 
@@ -25,7 +27,7 @@ export const diskFaults = {
   },
 } satisfies Rows;
 
-async function fillForAWhile({ stage, run, release, harmEnds }: Struck): Promise<void> {
+async function fillForAWhile({ stage, run, column, release, harmEnds }: Struck): Promise<void> {
   const disk = stage.surroundings.disk!;
   disk.fill();
   release();
@@ -33,11 +35,20 @@ async function fillForAWhile({ stage, run, release, harmEnds }: Struck): Promise
   while (!/No space left/.test(waiting)) {
     await delay(askAgainMs);
     waiting = await describeWaiting(run.handle);
+    // A run that waits for its branch writes nothing itself.
+    if (gapOf(column).hasBranch === true) waiting += await describeRetries(stage, run);
   }
   await delay(fullMs);
   seenFull.set(run.name, await immutableObjects(run.store));
   disk.free();
   harmEnds();
+}
+
+async function describeRetries({ client }: Struck['stage'], { name }: Struck['run']): Promise<string> {
+  const { prompts = [] } = await client.workflow.getHandle(name).query(statusQuery);
+  const workflows = prompts.flatMap(({ branch }) => branch?.workflow ?? []);
+  const told = workflows.map((workflow) => retrying(client.workflow.getHandle(workflow)));
+  return (await Promise.all(told)).flat().join();
 }
 
 /** No object was seen half-written: each is today what it was then. No line of the metrics is missing or broken. */
@@ -66,8 +77,8 @@ function stepOfRow(line: string): number[] {
   }
 }
 
-/** Written again as an evaluation goes on: made from what lies beside them. */
-const projections = /^evals\/.*\/(?:results\.jsonl|metadata\.json)$/;
+/** Written again as an evaluation or a search goes on: made from what lies beside them. */
+const projections = /^evals\/.*\/(?:results\.jsonl|metadata\.json)$|^gepa\/[^/]+\/[^/]+\/[^/]+\.(?:txt|jsonl|json|md)$/;
 
 /** All but what grows, by sha256. */
 async function immutableObjects(store: Store): Promise<Map<string, string>> {

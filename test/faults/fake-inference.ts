@@ -1,7 +1,7 @@
 /**
  * An inference that answers at once, by hash: the same version, prompt and seed give the same tokens, right in about half of
  * their places, so that groups differ. Every answer is noted in `log`, a line each, by process: what was sampled twice shows.
- * `[inference] kind = "module"`; options: { log, sampleMs }.
+ * `[inference] kind = "module"`; options: { log, sampleMs, holdsOne }.
  */
 import { appendFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -13,6 +13,8 @@ export interface SampledLine {
   readonly policy: string;
   readonly seed: number;
   readonly temperature?: number;
+  /** Of its tokens; a search asks for one place under several. */
+  readonly prompt?: number;
   readonly pid: number;
   /** ISO. */
   readonly time: string;
@@ -22,23 +24,28 @@ interface Args {
   /** A file; missing = nothing is noted. */
   readonly log?: string;
   readonly sampleMs?: number;
+  /** As servers that sample from one version at a time. */
+  readonly holdsOne?: boolean;
 }
 
 /** Of the preset's vocabulary: <bos>, <eos>, <sep>, <pad>, then the letters. */
 const endToken = 1;
 const letterMin = 4;
 const letters = 26;
+/** What is no letter. Each of them in a system prompt makes an answer better. */
+const markToken = 0;
 
-export default function createInference({ log, sampleMs = 0 }: Args): Inference {
+export default function createInference({ log, sampleMs = 0, holdsOne = false }: Args): Inference {
   return {
     async sample(request) {
-      const { policy, seed, temperature, signal } = request;
+      const { policy, seed, temperature, promptTokenIds, signal } = request;
       await delay(sampleMs * uniform('pace', seed), undefined, signal ? { signal } : {});
       if (log !== undefined) {
         const line: SampledLine = {
           policy: policy.name,
           seed,
           temperature,
+          prompt: hash32(...promptTokenIds),
           pid: process.pid,
           time: new Date().toISOString(),
         };
@@ -47,15 +54,17 @@ export default function createInference({ log, sampleMs = 0 }: Args): Inference 
       return answer(request);
     },
     bringTo: () => Promise.resolve(),
+    hold: () => Promise.resolve(holdsOne ? 'single' : 'held'),
   };
 }
 
 function answer({ policy, promptTokenIds, seed, maxTokens }: SampleRequest): Sample {
   const place = [policy.version.digest, seed] as const;
   const word = promptTokenIds.filter((token) => token >= letterMin);
+  const share = 0.5 + 0.1 * promptTokenIds.filter((token) => token === markToken).length;
   const right = [...word.toReversed(), endToken].slice(0, maxTokens);
   const tokenIds = right.map((token, i) =>
-    token === endToken || uniform(...place, i) < 0.5 ? token : letterMin + (hash32(...place, i) % letters),
+    token === endToken || uniform(...place, i) < share ? token : letterMin + (hash32(...place, i) % letters),
   );
   return {
     tokenIds,

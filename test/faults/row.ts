@@ -1,5 +1,5 @@
 import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
-import type { Column, Gap } from './columns.ts';
+import { type Column, type Gap, gapOf } from './columns.ts';
 import type { StageKindName } from './stage-kinds.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
@@ -55,12 +55,18 @@ export interface Judged {
 export interface UndisturbedRun {
   readonly summary: RunSummary;
   readonly weights: string;
+  /** What became of its branch, where it had one. */
+  readonly branch?: string;
 }
 
 export type Rows = Readonly<Record<string, Row>>;
 
+const severalVersions =
+  'its servers hold several versions, and the run would not wait for its branch: test/e2e/prompt-branches.e2e.test.ts strikes it while the run is paused';
+
 /** Why there is no such cell; null when there is. */
 export function whyNot(row: Row, column: Column): string | null {
+  if (gapOf(column).hasBranch === true && row.stage === 'real') return severalVersions;
   const reason = row.cannot?.[column];
   if (reason !== undefined) return reason;
   return row.columns === undefined || row.columns.only.includes(column) ? null : row.columns.because;

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
-import { gapOfCell, sampledAgain, stepsOfRun, weightsDigest, type Cell } from './cells.ts';
+import { branchOutcome } from './branch-column.ts';
+import { besidesOf, gapOfCell, sampledAgain, stepsOfRun, weightsDigest, type Cell } from './cells.ts';
 import type { UndisturbedRun } from './row.ts';
 import { rowOf } from './rows.ts';
 import type { StageKindName } from './stage-kinds.ts';
@@ -29,7 +30,10 @@ export class StagePool {
     const place = placeOf(cell);
     const pooled = await this.#take(place);
     try {
-      const result = await play(pooled.stage, await this.#undisturbedOn(pooled, rowOf(cell.row).overrides));
+      const hasBranch = gapOfCell(cell).hasBranch === true;
+      const besides = hasBranch ? await besidesOf(cell) : {};
+      const overrides = { ...besides, ...rowOf(cell.row).overrides };
+      const result = await play(pooled.stage, await this.#undisturbedOn(pooled, overrides, hasBranch));
       pooled.isBusy = false;
       return result;
     } catch (error) {
@@ -61,11 +65,15 @@ export class StagePool {
   }
 
   /** Once per kind and settings, whichever stage of it comes first. */
-  #undisturbedOn({ key, stage }: Pooled, overrides: Readonly<Record<string, string>> = {}): Promise<UndisturbedRun> {
+  #undisturbedOn(
+    { key, stage }: Pooled,
+    overrides: Readonly<Record<string, string>>,
+    hasBranch: boolean,
+  ): Promise<UndisturbedRun> {
     const name = JSON.stringify([key, overrides]);
     const known = this.#undisturbed.get(name);
     if (known) return known;
-    const playing = playUndisturbed(stage, `undisturbed-${this.#undisturbed.size + 1}`, overrides);
+    const playing = playUndisturbed(stage, `undisturbed-${this.#undisturbed.size + 1}`, { overrides, hasBranch });
     this.#undisturbed.set(name, playing);
     return playing;
   }
@@ -87,7 +95,7 @@ export function placeOf(cell: Cell): Place {
 async function playUndisturbed(
   stage: FaultStage,
   name: string,
-  overrides: Readonly<Record<string, string>>,
+  { overrides, hasBranch }: { readonly overrides: Readonly<Record<string, string>>; readonly hasBranch: boolean },
 ): Promise<UndisturbedRun> {
   stage.clear();
   const run = await stage.start(name, { steps: stepsOfRun, overrides });
@@ -95,5 +103,6 @@ async function playUndisturbed(
   assert.ok(summary.ledger.isSound);
   assert.ok((summary.ledger.counts['trained'] ?? 0) > 0);
   assert.equal(sampledAgain(run), 0, 'an undisturbed run samples everything once');
-  return { summary, weights: await weightsDigest(run, summary) };
+  const branch = hasBranch ? { branch: await branchOutcome(stage, run) } : {};
+  return { summary, weights: await weightsDigest(run, summary), ...branch };
 }

@@ -238,7 +238,8 @@ class ChildrenBridge implements Bridge {
     request: ScoreRequest,
     options: { readonly signal?: AbortSignal | undefined } = {},
   ): Promise<readonly Score[]> {
-    const { env, rollouts, deadline_s: deadlineS = scoreDeadlineS } = request;
+    const { deadline_s: deadlineS = scoreDeadlineS, ...args } = request;
+    const { rollouts } = args;
     const holders = new Set<PythonChild>();
     const named = rollouts.map((rollout) => {
       if ('row' in rollout) return rollout;
@@ -250,7 +251,7 @@ class ChildrenBridge implements Bridge {
       throw new Error('Rollouts that are scored together must be played by one child: give them one group.');
     const [holder] = holders;
     const child = holder ?? (await this.#open(this.#slotFor(undefined), options.signal));
-    const result = await this.#call(child, 'score', { env, rollouts: named }, { ...options, deadlineS });
+    const result = await this.#call(child, 'score', { ...args, rollouts: named }, { ...options, deadlineS });
     return Scores.parse(result).scores;
   }
 

@@ -29,7 +29,9 @@ export interface LoadedVerifiers {
   readonly dataset: Inputs;
   readonly evalDataset: Inputs;
   /** Of the environment's own groups; the same for all that stand for this loaded one. */
-  readonly groups: GroupScores<Live>;
+  readonly groups: GroupScores<Live, Score>;
+  /** Columns of a rollout's state that are added to its row. They are what scoring has left, so it is scored while it is alive. */
+  readonly columns?: readonly string[];
   /** As `groups`. */
   readonly suspects: Suspects;
 }
@@ -47,9 +49,9 @@ export function verifiersEnvironment(
   loadedVerifiers: LoadedVerifiers,
   { timeoutS = null }: Partial<RolloutLimits> = {},
 ): Environment {
-  const { bridge, loaded, dataset, evalDataset, groups, suspects } = loadedVerifiers;
-  const inPlace = loaded.scoring === 'in_place';
-  const inGroups = inPlace && loaded.requires_group;
+  const { bridge, loaded, dataset, evalDataset, columns = [], groups, suspects } = loadedVerifiers;
+  const inPlace = loaded.scoring === 'in_place' || columns.length > 0;
+  const inGroups = inPlace && (loaded.requires_group || ofGroups(columns));
 
   async function rollout(example: Example, policy: Policy, place = alone()): Promise<RolloutRecord> {
     const conversation = new Conversation(example.prompt);
@@ -63,6 +65,7 @@ export function verifiersEnvironment(
       score: inPlace && !inGroups,
       keep: inGroups,
       with_tokens: false,
+      ...(columns.length === 0 ? {} : { columns }),
       ...(timeoutS === null ? {} : { deadline_s: timeoutS }),
       ...(inGroups ? { group: place.group } : {}),
       ...(place.systemPrompt === undefined ? {} : { system_prompt: place.systemPrompt }),
@@ -85,12 +88,9 @@ export function verifiersEnvironment(
       return { turns, outcome, error: errorText(played), record: withoutSecretsIn(record) };
     }
     if (!inPlace) return { turns, outcome, record };
-    const judged = inGroups
-      ? await judgedWithGroup(place, played.live)
-      : played.judged
-        ? judgementOf(played.judged)
-        : notScored;
-    return { turns, outcome, record, judged };
+    const score = inGroups ? await scoredWithGroup(place, played.live) : (played.judged ?? notScored);
+    const fromState = 'columns' in score && score.columns ? { state_columns: score.columns } : {};
+    return { turns, outcome, record: { ...record, ...fromState }, judged: judgementOf(score) };
   }
 
   /** Where a child has died under it, apart from the others; the states of a group have to lie in one child. */
@@ -113,7 +113,7 @@ export function verifiersEnvironment(
     }
   }
 
-  async function judgedWithGroup(place: RolloutPlace, live: Live | null): Promise<Judgement> {
+  async function scoredWithGroup(place: RolloutPlace, live: Live | null): Promise<Score | { readonly error: string }> {
     if (live === null) throw new Error(`The child of ${name} kept no state of the rollout, which its group needs.`);
     try {
       return await groups.wait(place, live);
@@ -133,7 +133,7 @@ export function verifiersEnvironment(
     dataset,
     evalDataset,
     rubric: { functions: loaded.reward_names.map((reward, i) => namedOnly(reward, loaded.weights[i] ?? 1)) },
-    scoring: loaded.scoring,
+    scoring: inPlace ? 'in_place' : 'stored',
     scoresGroups: inGroups,
     isComparing: loaded.requires_group,
     sampling: loaded.sampling,
@@ -154,15 +154,24 @@ export function verifiersEnvironment(
   };
 }
 
+/** What verifiers fills in when it scores a group, also for rubrics that do not compare. */
+function ofGroups(columns: readonly string[]): boolean {
+  return columns.includes('trajectory') || columns.includes('advantage');
+}
+
 /** The rollouts of one loaded environment that are scored together while their states are alive. */
-export function groupScores(bridge: PlayingBridge, env: string): GroupScores<Live> {
+export function groupScores(
+  bridge: PlayingBridge,
+  env: string,
+  columns: readonly string[] = [],
+): GroupScores<Live, Score> {
   return new GroupScores(async (live) => {
     const rollouts = live.map((handle) => ({ live: handle }));
     try {
       for (let attempt = 1; ; attempt++) {
-        const judgements = (await bridge.score({ env, rollouts })).map(judgementOf);
-        const isGood = judgements.every((judgement) => !('error' in judgement));
-        if (isGood || attempt === judgeAttemptsMax) return judgements;
+        const scores = await bridge.score({ env, rollouts, ...(columns.length === 0 ? {} : { columns }) });
+        const isGood = scores.every((score) => !('error' in score));
+        if (isGood || attempt === judgeAttemptsMax) return scores;
         await delay(judgeRetryMs * 2 ** (attempt - 1));
       }
     } finally {
@@ -203,7 +212,7 @@ function outcomeOf({ outcome }: PlayedRow, turns: number): Outcome {
 
 const notScored = { error: 'The child did not score it.' };
 
-function judgementOf(score: Score): Judgement {
+function judgementOf(score: Score | { readonly error: string }): Judgement {
   return 'error' in score ? { error: textOf(score.error) } : { reward: score.reward, metrics: score.metrics };
 }
 

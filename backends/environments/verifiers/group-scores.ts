@@ -1,16 +1,20 @@
 import { RatchetError } from '../../../core/errors.ts';
-import type { Judgement } from '../../../core/rl/rollout.ts';
 import type { RolloutPlace } from '../types.ts';
 
+/** Of a rollout that was left out. */
+interface Unscored {
+  readonly error: string;
+}
+
 /** A rollout that is played, and waits for the others of its group. */
-interface Waiting<Live> {
+interface Waiting<Live, Score> {
   readonly live: Live;
-  readonly resolve: (judgement: Judgement) => void;
+  readonly resolve: (score: Score | Unscored) => void;
   readonly reject: (reason: Error) => void;
 }
 
-interface Group<Live> {
-  readonly waiting: Map<number, Waiting<Live>>;
+interface Group<Live, Score> {
+  readonly waiting: Map<number, Waiting<Live, Score>>;
   /** Places whose rollout will not come. */
   readonly gone: Set<number>;
 }
@@ -19,19 +23,19 @@ interface Group<Live> {
  * Brings the rollouts of a group together whose states live in one child: when the last of them is there, all are scored at
  * once. What is scored apart from its group would be another reward.
  */
-export class GroupScores<Live> {
-  readonly #groups = new Map<string, Group<Live>>();
-  readonly #score: (members: readonly Live[]) => Promise<readonly Judgement[]>;
+export class GroupScores<Live, Score extends object> {
+  readonly #groups = new Map<string, Group<Live, Score>>();
+  readonly #score: (members: readonly Live[]) => Promise<readonly Score[]>;
 
-  /** `score` gives one judgement for each, in order; what it throws is thrown at all of them. */
-  constructor(score: (members: readonly Live[]) => Promise<readonly Judgement[]>) {
+  /** `score` gives one score for each, in order; what it throws is thrown at all of them. */
+  constructor(score: (members: readonly Live[]) => Promise<readonly Score[]>) {
     this.#score = score;
   }
 
-  /** The judgement of this rollout, once its group is complete. Rejects when the place's signals say that it will not be. */
-  wait(place: RolloutPlace, live: Live): Promise<Judgement> {
+  /** The score of this rollout, once its group is complete. Rejects when the place's signals say that it will not be. */
+  wait(place: RolloutPlace, live: Live): Promise<Score | Unscored> {
     const group = this.#groupOf(place);
-    return new Promise<Judgement>((resolve, reject) => {
+    return new Promise<Score | Unscored>((resolve, reject) => {
       const stop = (): void => {
         const reason: unknown = place.signal.aborted ? place.signal.reason : brokenOff();
         if (group.waiting.get(place.index)?.live === live) group.waiting.delete(place.index);
@@ -44,7 +48,7 @@ export class GroupScores<Live> {
       for (const signal of signals) signal.addEventListener('abort', stop, { once: true });
       group.waiting.set(place.index, {
         live,
-        resolve: (judgement) => (settled(), resolve(judgement)),
+        resolve: (score) => (settled(), resolve(score)),
         reject: (reason) => (settled(), reject(reason)),
       });
       if (signals.some(({ aborted }) => aborted)) stop();
@@ -59,15 +63,15 @@ export class GroupScores<Live> {
     void this.#scoreComplete(place, group);
   }
 
-  async #scoreComplete({ group: name, size }: RolloutPlace, group: Group<Live>): Promise<void> {
+  async #scoreComplete({ group: name, size }: RolloutPlace, group: Group<Live, Score>): Promise<void> {
     if (group.waiting.size + group.gone.size < size) return;
     this.#groups.delete(name); // those that are played again after a failure wait anew
     const members = [...group.waiting].toSorted(([a], [b]) => a - b).map(([, waiting]) => waiting);
     if (members.length === 0) return;
     try {
-      const judgements = await this.#score(members.map(({ live }) => live));
+      const scores = await this.#score(members.map(({ live }) => live));
       members.forEach(({ resolve }, i) =>
-        resolve(judgements[i] ?? { error: 'The environment gave no judgement of this rollout.' }),
+        resolve(scores[i] ?? { error: 'The environment gave no judgement of this rollout.' }),
       );
     } catch (error) {
       if (group.gone.size > 0) this.#groups.set(name, { waiting: new Map(), gone: group.gone });
@@ -75,13 +79,13 @@ export class GroupScores<Live> {
     }
   }
 
-  #groupOf({ group: name }: RolloutPlace): Group<Live> {
+  #groupOf({ group: name }: RolloutPlace): Group<Live, Score> {
     const known = this.#groups.get(name) ?? { waiting: new Map(), gone: new Set() };
     this.#groups.set(name, known);
     return known;
   }
 
-  #forgetEmpty(name: string, group: Group<Live>): void {
+  #forgetEmpty(name: string, group: Group<Live, Score>): void {
     if (group.waiting.size === 0 && this.#groups.get(name) === group) this.#groups.delete(name);
   }
 }

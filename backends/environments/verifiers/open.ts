@@ -21,6 +21,8 @@ interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args' | 'limits' | '
   readonly python: PythonEnvironmentSpec;
   /** Variables that the config lists for it, with their values. */
   readonly given: Readonly<Record<string, string>>;
+  /** Columns of its rollouts' state that go into their rows. */
+  readonly stateColumns?: readonly string[] | undefined;
   /** For its `set_kwargs`. */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
 }
@@ -42,10 +44,10 @@ const bridges = new Map<string, OpenedBridge[]>();
  * one, in a new child where the one before is gone.
  */
 export async function openVerifiers(entry: PythonEntry): Promise<Environment> {
-  const { id, args, python, given, limits, agent, extra = {} } = entry;
+  const { id, args, python, given, limits, agent, stateColumns = [], extra = {} } = entry;
   const opened = bridgeOf(python, given);
   const key = `${python.module}-${createHash('sha256')
-    .update(JSON.stringify([args, agent, limits?.maxTurns, extra]))
+    .update(JSON.stringify([args, agent, limits?.maxTurns, extra, stateColumns]))
     .digest('hex')
     .slice(0, 12)}`;
   const known = opened.loaded.get(key);
@@ -77,12 +79,13 @@ async function forget(folder: string, gone: OpenedBridge): Promise<void> {
 }
 
 async function load({ bridge: opening }: OpenedBridge, env: string, entry: PythonEntry): Promise<LoadedVerifiers> {
-  const { id, python } = entry;
+  const { id, python, stateColumns: columns = [] } = entry;
   requireSameFiles(python);
   const bridge = await opening;
   const loaded = await bridge.load(loadRequest(env, entry));
   const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
-  return { bridge, loaded, dataset, evalDataset, groups: groupScores(bridge, env), suspects: new Suspects() };
+  const groups = groupScores(bridge, env, columns);
+  return { bridge, loaded, dataset, evalDataset, columns, groups, suspects: new Suspects() };
 }
 
 /** One that it does not have is missed by whoever needs it: environments for evaluations alone have nothing to train on. */

@@ -172,6 +172,8 @@ export interface RolloutRequest {
   readonly model: string;
   /** Merged over the environment's own, as verifiers' `generate` does. */
   readonly sampling: WireRow;
+  /** Columns of its state for the row's `state_columns`, as verifiers writes them. */
+  readonly columns?: readonly string[];
   /** Scores it at its end, in the child. */
   readonly score: boolean;
   /** Keeps its state alive, for a later `score` or `release`. */
@@ -186,9 +188,13 @@ export interface RolloutRequest {
   readonly isSuspect?: boolean;
 }
 
+/** Where columns of the state were asked for: as scoring has left them. */
+const columns = { columns: jsonObject.optional() };
+
 export const Score = z.union([
-  z.object({ error: WireError }),
+  z.object({ error: WireError, ...columns }),
   z.object({
+    ...columns,
     reward: z.number(),
     metrics: z.record(z.string(), z.number()),
     /** Reward functions that threw, and count as 0 as verifiers has it: what they threw, by name. */
@@ -215,6 +221,7 @@ export interface ScoreRequest {
   readonly env: string;
   /** Of one example: functions that compare see all of them. */
   readonly rollouts: readonly ({ readonly row: WireRow } | { readonly live: string | number })[];
+  readonly columns?: readonly string[];
   readonly deadline_s?: number;
 }
 

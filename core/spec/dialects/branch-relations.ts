@@ -27,6 +27,14 @@ export function branchRelations({ gepa, env, max_steps }: RatchetConfig): Relati
       received: String(step),
     });
   }
+  const ending = /\/(?:chat\/completions|completions|responses|models)\/*$/.exec(new URL(gepa.url).pathname)?.[0];
+  if (ending !== undefined) {
+    problems.push({
+      paths: [['gepa', 'url']],
+      expected: `the URL that ${ending} is added to, such as "https://api.openai.com/v1"`,
+      received: JSON.stringify(gepa.url),
+    });
+  }
   const least = leastBudget({ valSize: gepa.num_val, minibatchSize: gepa.minibatch_size });
   if (gepa.max_calls < least.calls) {
     problems.push({

@@ -1,11 +1,16 @@
 import { secretHeadersIn } from '../model-access.ts';
 import { rotate } from '../report-secrets.ts';
+import { needsFullWeights, vllmArgumentsKept } from '../vllm-spec.ts';
 import type { RatchetConfig } from './ratchet.ts';
+import { loraSpec } from './ratchet-run-spec.ts';
+import { weightsTaken } from './vllm-run-spec.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
 
 /** What [inference] says of its servers, taken together. */
-export function inferenceRelations({ inference }: RatchetConfig): RelationProblem[] {
-  return [...placeRelations(inference), ...headerRelations(inference)];
+export function inferenceRelations(config: RatchetConfig): RelationProblem[] {
+  const { inference } = config;
+  const takesFullWeights = needsFullWeights(weightsTaken(config, loraSpec(config)));
+  return [...placeRelations(inference), ...headerRelations(inference), ...vllmRelations(inference, takesFullWeights)];
 }
 
 type Written = RatchetConfig['inference'];
@@ -15,7 +20,7 @@ const at = (...keys: (string | number)[]) => ['inference', ...keys];
 /** Where the servers are is said once. */
 function placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }: Written): RelationProblem[] {
   const problems: RelationProblem[] = [];
-  if (kind === 'module') return problems;
+  if (kind === 'module' || kind === 'tinker') return problems;
   if (url !== undefined && endpoint_id !== undefined) {
     problems.push({
       paths: [at('endpoint_id'), at('url')],
@@ -54,6 +59,56 @@ function placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }:
     });
   }
   return problems;
+}
+
+/** Of a vLLM: what Ratchet says itself, what only it has, and where it may listen. */
+function vllmRelations(written: Written, takesFullWeights: boolean): RelationProblem[] {
+  const { kind, vllm = {}, program, weights_agent, api_key_var, url, endpoint_id } = written;
+  const host = written.host ?? (typeof vllm['host'] === 'string' ? vllm['host'] : undefined);
+  if (kind !== 'vllm') {
+    return Object.entries({ program, weights_agent })
+      .filter(([, value]) => value !== undefined)
+      .map(([key, value]) => ({
+        paths: [at(key), at('kind')],
+        expected: 'kind = "vllm" beside it: others have no such setting',
+        received: JSON.stringify(value),
+      }));
+  }
+  const problems: RelationProblem[] = Object.keys(vllm)
+    .filter((key) => Object.hasOwn(vllmArgumentsKept, key.replaceAll('-', '_')))
+    .map((key) => ({
+      paths: [at('vllm', key), at('vllm')],
+      expected: vllmArgumentsKept[key.replaceAll('-', '_')]!,
+      received: key === 'api_key' ? 'a value (not repeated here)' : JSON.stringify(vllm[key]),
+    }));
+  const isStarted = url === undefined && endpoint_id === undefined;
+  if (program !== undefined && !isStarted) {
+    problems.push({
+      paths: [at('program'), at('url'), at('endpoint_id')],
+      expected: 'nothing: these servers run already, and none is started',
+      received: JSON.stringify(program),
+    });
+  }
+  if (host === undefined || isLoopback(host) || !isStarted) return problems;
+  if (api_key_var === undefined) {
+    problems.push({
+      paths: [at('host'), at('api_key_var')],
+      expected: 'api_key_var beside it: a server that others can reach asks for a key',
+      received: JSON.stringify(host),
+    });
+  } else if (takesFullWeights) {
+    problems.push({
+      paths: [at('host')],
+      expected:
+        'a loopback address: full weights reach vLLM by its development routes, which ask for no key and obey whoever reaches them; [lora] without [sft] needs none of them',
+      received: JSON.stringify(host),
+    });
+  }
+  return problems;
+}
+
+function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || host.startsWith('127.');
 }
 
 function headerRelations({ headers }: Written): RelationProblem[] {

@@ -55,8 +55,8 @@ const logExtras = (table: string) => ({
 });
 
 const top: Readonly<Record<string, Field>> = {
-  inference_gpu_ids: together('`inference.gpus`: how many', gpuIds(), { usual: '[0]' }),
-  trainer_gpu_ids: together('`trainer.gpus`: how many', gpuIds(), { usual: '[1]' }),
+  inference_gpu_ids: together('`inference.gpu_ids`, and `inference.gpus`: how many', gpuIds(), { usual: '[0]' }),
+  trainer_gpu_ids: together('`trainer.gpu_ids`, and `trainer.gpus`: how many', gpuIds(), { usual: '[1]' }),
   teacher_gpu_ids: { ...refused(why.teacherServer), isNullable: true },
   teacher_inference: { ...refused(why.teacherServer), isNullable: true },
   output_dir: converted('store.uri', text(), (folder) => `file:${folder}`, { usual: 'outputs' }),
@@ -329,7 +329,7 @@ const orchestrator: Readonly<Record<string, Field>> = {
 const lora = ignored('adapters are served as the trainer has them', whole(1), { isNullable: true });
 const inference: Readonly<Record<string, Field>> = {
   'server.host': ignored(why.processes, text(), { isNullable: true }),
-  'server.port': ignored(why.processes, port()),
+  'server.port': becomes('inference.port', port()),
   'model.name': modelName(),
   'model.dtype': becomes('inference.vllm.dtype', choice('auto', 'float16', 'bfloat16', 'float32')),
   'model.max_model_len': together('`inference.vllm.max_model_len`', whole(1), { isNullable: true }),

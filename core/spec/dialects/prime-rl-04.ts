@@ -126,7 +126,10 @@ function setLengths(written: Table, own: Own): void {
 function setGpus(written: Table, own: Own): void {
   const [train, infer] = ['trainer', 'inference'].map((role) => {
     const ids = found(written, `${role}_gpu_ids`);
-    if (Array.isArray(ids?.value)) own.set([role, 'gpus'], ids.value.length, ids.at);
+    if (Array.isArray(ids?.value)) {
+      own.set([role, 'gpus'], ids.value.length, ids.at);
+      own.set([role, 'gpu_ids'], ids.value, ids.at);
+    }
     return ids;
   });
   const both = idsOf(train).filter((id) => idsOf(infer).includes(id));

@@ -103,7 +103,7 @@ export const vllmArguments: Fields = {
 
 const inference: Fields = {
   'server.host': processes(text()),
-  'server.port': processes(port()),
+  'server.port': becomes('inference.port', port()),
   'server.liveness_timeout_seconds': processes(positive()),
   router: processes(args()),
   backend_port: processes(port()),

@@ -174,6 +174,7 @@ function setGpus(written: Table, own: Own): void {
     const ids = found(written, `${role}_gpu_ids`);
     if (!Array.isArray(ids?.value)) continue;
     own.set([role, 'gpus'], ids.value.length, ids.at);
+    own.set([role, 'gpu_ids'], ids.value, ids.at);
     own.warn(
       `${role}_gpu_ids is an older way: prime-rl takes the number of them since 0.5, as deployment.num_${role === 'trainer' ? 'train' : 'infer'}_gpus. It is read as that.`,
     );

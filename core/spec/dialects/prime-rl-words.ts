@@ -114,7 +114,8 @@ export const serverBaseUrls: Field = becomes('inference.url', serverUrls());
 
 /** Whoever names servers means these, and not the one that we would start. */
 export function setServers(own: Own): void {
-  if (own.get(['inference', 'url']) !== undefined) own.set(['inference', 'kind'], 'openai');
+  const isSaid = own.get(['inference', 'kind']) !== undefined;
+  if (own.get(['inference', 'url']) !== undefined && !isSaid) own.set(['inference', 'kind'], 'openai');
 }
 
 /** Settings of prime-rl's own processes and their traffic. */

@@ -1,3 +1,18 @@
+/** Of a table that holds in place of another one, beside `max_tokens` and `temperature`. */
+const sameSampling = {
+  top_p: 'the same',
+  top_k: 'the same',
+  min_p: 'the same',
+  repetition_penalty: 'the same',
+  presence_penalty: 'the same',
+  frequency_penalty: 'the same',
+  min_tokens: 'the same',
+  stop: 'the same',
+  enable_thinking: 'the same',
+  reasoning_effort: 'the same',
+  chat_template_kwargs: 'the same',
+};
+
 /**
  * What each key of a run file means, by table; `''` is the top of the file. Types and defaults stand in ratchet.ts, and
  * docs/your-own-run.md is made from both. A test asks for a line for every key, and for no other.
@@ -121,17 +136,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   'eval.sampling': {
     max_tokens: 'as in `[sampling]`, which holds for what is not said here',
     temperature: 'the same; 0 = greedy',
-    top_p: 'the same',
-    top_k: 'the same',
-    min_p: 'the same',
-    repetition_penalty: 'the same',
-    presence_penalty: 'the same',
-    frequency_penalty: 'the same',
-    min_tokens: 'the same',
-    stop: 'the same',
-    enable_thinking: 'the same',
-    reasoning_effort: 'the same',
-    chat_template_kwargs: 'the same',
+    ...sameSampling,
   },
   'eval.env': {
     id: 'an environment to evaluate on; without such tables, those that are trained on',
@@ -153,32 +158,12 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   'env.sampling': {
     max_tokens: 'of this environment, in place of `[sampling]`',
     temperature: 'that of `[sampling]`: a batch is trained with one',
-    top_p: 'the same',
-    top_k: 'the same',
-    min_p: 'the same',
-    repetition_penalty: 'the same',
-    presence_penalty: 'the same',
-    frequency_penalty: 'the same',
-    min_tokens: 'the same',
-    stop: 'the same',
-    enable_thinking: 'the same',
-    reasoning_effort: 'the same',
-    chat_template_kwargs: 'the same',
+    ...sameSampling,
   },
   'eval.env.sampling': {
     max_tokens: 'of this environment, in place of `[eval.sampling]`',
     temperature: 'the same',
-    top_p: 'the same',
-    top_k: 'the same',
-    min_p: 'the same',
-    repetition_penalty: 'the same',
-    presence_penalty: 'the same',
-    frequency_penalty: 'the same',
-    min_tokens: 'the same',
-    stop: 'the same',
-    enable_thinking: 'the same',
-    reasoning_effort: 'the same',
-    chat_template_kwargs: 'the same',
+    ...sameSampling,
   },
   gepa: {
     interval: 'steps between branches of the run that look for a better system prompt; none by themselves when missing',
@@ -241,12 +226,13 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     mode: 'online where there is a key, else offline',
   },
   trainer: {
-    kind: 'the embedded engine, or a trainer of your own',
+    kind: 'the embedded engine, a server of the Tinker API, or a trainer of your own',
     import: 'of kind "module": the file whose default export makes it',
     path: 'another name for `import`',
     options: 'what it is called with',
     threads: 'threads per session; 1 = the same bits on a busy machine',
     provider: 'where it computes; `cuda` needs its libraries and a GPU (`ratchet doctor`)',
+    gpu_ids: 'which GPUs it sees; by default all, or the one behind those of a vLLM that is started',
     clip_high: 'another place for `[trainer.loss] clip_high`',
     num_iterations: 'optimizer steps per batch',
     micro_batch_size: 'rows computed at once; bounds memory, the gradient stays the same but for rounding',
@@ -259,6 +245,14 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     decay_steps: 'of the linear schedule: the rate stays at its peak until this many steps before the end',
     warmup_steps: 'steps over which the learning rate rises from 0',
     min_lr_ratio: 'what linear and cosine schedules end at, as a fraction',
+    url: 'of kind "tinker": where the server is, before `/api/v1`; the hosted service when missing',
+    api_key_var:
+      'the name of the environment variable with its key; `TINKER_API_KEY` for the hosted service, none for SkyRL',
+    server: 'what it is: the hosted service (`tinker`) or SkyRL; by its `url` when missing',
+    base_model: 'what the server calls the model; the only one it has when missing',
+    loss_reduction:
+      'what the server makes of the losses of tokens; their sum on the hosted service, the mean per sequence on SkyRL. Whatever it is, the gradient is the one that `aggregation` asks for',
+    checkpoint_ttl: 'seconds after which the server may delete a checkpoint; never when missing',
   },
   'trainer.loss': {
     type: 'the policy loss; a text `loss = "grpo"` will do; cispo when missing, with `loss = "opd"` that of prime-rl: ipo without an upper bound',
@@ -306,7 +300,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   },
   'trainer.ckpt': { resume_step: 'another place for `[resume] step`' },
   inference: {
-    kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, or an inference of your own',
+    kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, vLLM (started from this file unless `url` names one), the Tinker server that trains, or an inference of your own',
     import: 'of kind "module": the file whose default export makes it',
     path: 'another name for `import`',
     options: 'what it is called with',
@@ -320,6 +314,18 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     timeout: 'seconds a request may take; then it is asked again',
     max_concurrent: 'prompts in flight at one server; more wait for their turn',
     provider: 'where Ratchet’s policy server computes',
+    canary_threshold:
+      'how far a server’s logprobs may lie from the trainer’s, mean of |Δ| over the canary’s tokens; by default 0.001 where both are known to compute in float32, else 0.05',
+    gpus: 'of "vllm" that is started: how many GPUs it sees, the first ones',
+    gpu_ids: 'of "vllm" that is started: which GPUs it sees, in place of `gpus`',
+    vllm: 'of "vllm" that is started: any argument of its server, with underscores; `dtype` also of one that runs already',
+    program: 'of "vllm" that is started: the Python that has vLLM, or the program `vllm`; by default looked for',
+    port: 'of "vllm" that is started; 8000 by default, or another if that is taken',
+    host: 'of "vllm" that is started: where it listens, 127.0.0.1 by default; elsewhere it needs `api_key_var`',
+    weights:
+      'of "vllm", how full weights reach it: by vLLM’s development routes, by prime-rl’s /update_weights, or by what it has',
+    weights_agent:
+      'of "vllm" on another host: the `ratchet weights-agent` beside it; without one it reads the run’s folder itself',
   },
   store: {
     uri: 'below which the run’s folder lies',

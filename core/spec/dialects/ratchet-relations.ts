@@ -5,6 +5,7 @@ import { inferenceRelations } from './inference-relations.ts';
 import { importRelation, lossRelations } from './loss-relations.ts';
 import { teacherRelations } from './teacher-relations.ts';
 import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
+import { tinkerRelations, tinkerWarnings } from './tinker-relations.ts';
 import { evalSampling, writtenPools } from './ratchet-run-spec.ts';
 
 /** Something that only shows when two fields are looked at together. */
@@ -30,6 +31,7 @@ export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
     ...advantageRelations(config),
     ...moduleRelations(config),
     ...inferenceRelations(config),
+    ...tinkerRelations(config),
     ...loraRelations(config),
     ...samplingRelations(config),
     ...ownSamplingRelations(config),
@@ -354,5 +356,5 @@ export function ratchetWarnings(config: RatchetConfig): string[] {
   if (kl_penalty?.enabled === true && kl_penalty.target_kl !== undefined && kl_penalty.beta === 0) {
     warnings.push('kl_penalty.beta is 0 and stays 0 whatever kl_penalty.target_kl says: doubling 0 gives 0.');
   }
-  return [...warnings, ...rolloutWarnings(config)];
+  return [...warnings, ...rolloutWarnings(config), ...tinkerWarnings(config)];
 }

@@ -1,8 +1,10 @@
 import type { z } from 'zod';
+import { vllmSpec } from './vllm-run-spec.ts';
 import { environmentName } from '../../names.ts';
 import { accessDefaults } from '../model-access-spec.ts';
 import { keyOf } from '../model-access.ts';
 import { usualKey } from '../../eval/model-servers.ts';
+import { tinkerInferenceSpec, tinkerLoraSpec, tinkerTrainerSpec } from './tinker-run-spec.ts';
 import type {
   DifficultyFilterSpec,
   EnvironmentSpec,
@@ -101,8 +103,8 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
             warmupSteps: sft.warmup_steps ?? Math.min(sftWarmupSteps, sft.steps),
             minRatio: sft.min_lr_ratio,
           },
-    trainer: trainerSpec(trainer),
-    inference: inferenceSpec(config.inference),
+    trainer: trainer.kind === 'tinker' ? tinkerTrainerSpec(config) : trainerSpec(trainer.kind, trainer),
+    inference: inferenceSpec(config),
     store: { uri: storeUri(config.store) },
   };
 }
@@ -123,16 +125,17 @@ function moduleSpec({
   return { kind: 'module', import: { path: file ?? path, sha256: null }, options };
 }
 
-function trainerSpec(trainer: RatchetConfig['trainer']): RunSpec['trainer'] {
-  const { kind, threads, provider } = trainer;
-  return kind === 'module' ? moduleSpec(trainer) : { kind, threads, provider };
+function trainerSpec(kind: 'onnx' | 'module', trainer: RatchetConfig['trainer']): RunSpec['trainer'] {
+  const { threads, provider, gpu_ids: gpuIds } = trainer;
+  return kind === 'module' ? moduleSpec(trainer) : { kind, threads, provider, ...(gpuIds ? { gpuIds } : {}) };
 }
 
-function inferenceSpec(inference: RatchetConfig['inference']): RunSpec['inference'] {
+function inferenceSpec(config: RatchetConfig): RunSpec['inference'] {
+  const { inference } = config;
   const { kind, url = null, endpoint_id, endpoints_path = accessDefaults.endpointsPath } = inference;
   if (kind === 'module') return moduleSpec(inference);
-  return {
-    kind,
+  if (kind === 'tinker') return tinkerInferenceSpec(config);
+  const pool = {
     url,
     endpoints: endpoint_id === undefined ? null : { path: endpoints_path, id: endpoint_id },
     apiKeyVar: keyOf(inference.api_key_var ?? '')?.variable ?? null,
@@ -141,7 +144,9 @@ function inferenceSpec(inference: RatchetConfig['inference']): RunSpec['inferenc
     timeoutS: inference.timeout,
     maxConcurrent: inference.max_concurrent,
     provider: inference.provider,
+    ...(inference.canary_threshold === undefined ? {} : { canaryThreshold: inference.canary_threshold }),
   };
+  return kind === 'vllm' ? { kind, ...pool, vllm: vllmSpec(config, loraSpec(config)) } : { kind, ...pool };
 }
 
 /** The step that the config asks to go on from: −1 = the latest, null = it does not say. */
@@ -195,7 +200,9 @@ function advantageSpec({ trainer: { advantage } }: RatchetConfig): RunSpec['adva
 }
 
 /** Naming an alpha asks for LoRA, as in Hosted Training, which trains nothing else. */
-function loraSpec({ lora, lora_alpha }: RatchetConfig): RunSpec['lora'] {
+export function loraSpec(config: RatchetConfig): RunSpec['lora'] {
+  const { lora, lora_alpha } = config;
+  if (config.trainer.kind === 'tinker') return tinkerLoraSpec(config);
   if (lora?.enabled === false || (lora === undefined && lora_alpha === undefined)) return null;
   return {
     r: lora?.r ?? defaultLoraRank,

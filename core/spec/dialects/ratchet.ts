@@ -30,6 +30,7 @@ import {
   texts,
   whole,
 } from '../values.ts';
+import { weightRoutes } from '../vllm-spec.ts';
 import { laterShape } from './later.ts';
 import { codeFile, lossTable, runKinds, teacherTable } from './learning-words.ts';
 
@@ -50,6 +51,8 @@ const poolFields = {
   easy_fraction: poolFraction().optional(),
   hard_fraction: poolFraction().optional(),
 };
+
+const gpuNumbers = () => z.array(z.int().min(0)).min(1).meta({ expected: 'a list of GPU numbers: [0, 1]' });
 
 /** Fields whose feature is still to come are checked and kept, and known by their paths alone. */
 // eslint-disable-next-line
@@ -315,7 +318,7 @@ export const RatchetConfig = z.strictObject({
     .optional(),
   trainer: z
     .strictObject({
-      kind: choice('onnx', 'module').default('onnx'),
+      kind: choice('onnx', 'tinker', 'module').default('onnx'),
       /** Of kind "module": a file whose default export makes the trainer, and what it is called with. */
       import: codeFile().optional(),
       /** Another name for `import`. */
@@ -344,12 +347,21 @@ export const RatchetConfig = z.strictObject({
       decay_steps: whole(1).optional(),
       min_lr_ratio: fraction().default(0),
       ckpt: z.strictObject({ resume_step: resumeStep().optional() }).optional(),
+      gpu_ids: gpuNumbers().optional(),
+      /** Of kind "tinker": the server, which samples as well. */
+      url: baseUrl().optional(),
+      api_key_var: variableName().optional(),
+      server: choice('tinker', 'skyrl').optional(),
+      base_model: text().optional(),
+      loss_reduction: choice('sum', 'sequence_mean').optional(),
+      /** Seconds; the hosted service takes an hour to ten years. */
+      checkpoint_ttl: whole(1).optional(),
       ...later('trainer'),
     })
     .prefault({}),
   inference: z
     .strictObject({
-      kind: choice('embedded', 'openai', 'module').default('embedded'),
+      kind: choice('embedded', 'openai', 'vllm', 'tinker', 'module').default('embedded'),
       import: codeFile().optional(),
       /** Another name for `import`. */
       path: codeFile().optional(),
@@ -366,7 +378,17 @@ export const RatchetConfig = z.strictObject({
       timeout: positive().default(inferenceTimeoutDefaultS),
       max_concurrent: whole(1).default(inferenceConcurrencyDefault),
       provider: choice('cpu', 'cuda').default('cpu'),
+      canary_threshold: positive().optional(),
       ...later('inference'),
+      /** Of vLLM: how many GPUs it sees, which ones, and further arguments in its own words. */
+      gpus: whole(0).optional(),
+      gpu_ids: z.array(z.int().min(0)).min(1).meta({ expected: 'a list of GPU numbers: [0, 1]' }).optional(),
+      vllm: args().optional(),
+      program: text().optional(),
+      port: whole(1).optional(),
+      host: text().optional(),
+      weights: choice(...weightRoutes).default('auto'),
+      weights_agent: baseUrl().optional(),
     })
     .prefault({}),
   store: z

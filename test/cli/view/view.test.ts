@@ -148,6 +148,35 @@ describe('what the view says of a run', () => {
     assert.match(generated(100), /^128\/128 /);
   });
 
+  test('an evaluation beside the step has a bar, of its sampled and its greedy rollouts together', () => {
+    const part = {
+      environment: 'reverse-text',
+      model: 'words',
+      phase: 'playing',
+      failed: 0,
+      avgReward: null,
+      waitingOn: [],
+      hasTrouble: false,
+    };
+    const evaluations = [
+      { ...part, workflow: 'words.eval.reverse-text.l2.v30', done: 100, of: 512 },
+      { ...part, workflow: 'words.eval.reverse-text.l2.v30.greedy', done: 28, of: 128 },
+      { ...part, environment: 'long', workflow: 'words.eval.long.l2.v30', done: 0, of: null },
+    ];
+    const model = viewModel(look({}, { evaluations }), nowMs)!;
+    assert.deepEqual(
+      model.bars.slice(4).map(({ name, share, note }) => [name, share, note]),
+      [
+        ['eval', 0.2, '128/640 v30 reverse-text'],
+        ['eval', null, 'v30 long'],
+      ],
+    );
+    assert.match(
+      rows({}, look({}, { evaluations })).join('\n'),
+      /eval +█+░+ 128\/640 v30 reverse-text +eval +░+ v30 long/,
+    );
+  });
+
   test('policy version, off-policy, KL; errors are told apart by whose they are', () => {
     const text = rows().join('\n');
     assert.match(text, /^ policy v37 · off-policy 0\.8 mean 2 max · kl 0\.0041 · lr 9\.0e-4$/m);

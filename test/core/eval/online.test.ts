@@ -131,3 +131,27 @@ test('the curve of checkpoints marks the best, and what is worse than chance has
     /words\n.*pass@1.*\n.*\n {2}10 +0\.800 +0\.800 +64 +best\n {2}20 .* worse than v10 \(95 %\)\n {2}▁█▇/,
   );
 });
+
+test('a checkpoint is held against those under the same prompt alone, and a new prompt is marked', () => {
+  const figures = [0.8, 0.4, 0.2].map((reward, i) => ({
+    step: i,
+    environment: 'words',
+    ...(i === 0 ? {} : { prompt: 'x' }),
+    reward,
+    passAtK: {},
+    failed: 0,
+    rollouts: 64,
+    rewards: Object.fromEntries(Array.from({ length: 64 }, (_, id) => [String(id), reward])),
+  }));
+  const rows = checkpointCurves('run', figures).get('words')!;
+  assert.deepEqual(
+    rows.map(({ worseThan, isPromptNew }) => [worseThan, isPromptNew]),
+    [
+      [null, false],
+      [null, true],
+      [1, false],
+    ],
+  );
+  const lines = checkpointLines(new Map([['words', rows]]), { hasUnicode: true });
+  assert.match(lines.join('\n'), /\n {2}1 .* another prompt from here on\n {2}2 .* worse than v1 \(95 %\)/);
+});

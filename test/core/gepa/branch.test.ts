@@ -4,6 +4,8 @@ import { areBranchesDue, verdictOn } from '../../../core/gepa/branch.ts';
 import { drawExamples, shrunkTo } from '../../../core/gepa/examples.ts';
 import type { PromptTrial } from '../../../core/gepa/prompt-search.ts';
 import { poolsUnder } from '../../../core/rl/pools.ts';
+import { promptsOfBatch } from '../../../core/rl/prompts-of-batch.ts';
+import type { ScoredGroup } from '../../../core/rl/rollout.ts';
 
 const steps = (settings: { interval: number | null; atSteps: number[] }, last = 10): number[] =>
   Array.from({ length: last + 1 }, (_, step) => step).filter((step) => areBranchesDue(settings, step, last));
@@ -47,4 +49,33 @@ test('pools of an environment whose prompt is another one by now are dropped, th
   assert.deepEqual(poolsUnder(pools, {}, { a: 'new' }), { b: pools.b });
   assert.deepEqual(poolsUnder(pools, { a: 'new' }, { a: 'new' }), pools);
   assert.deepEqual(poolsUnder(pools, { a: 'new' }, {}), { b: pools.b });
+});
+
+const groupPlayed = (environment: string, prompts: readonly (string | undefined)[], leased?: string): ScoredGroup => ({
+  ordinal: 7,
+  environment,
+  exampleId: 0,
+  epoch: 0,
+  policyStep: 1,
+  ...(leased === undefined ? {} : { prompt: leased }),
+  rollouts: prompts.map((prompt, index) => ({
+    group: 7,
+    index,
+    exampleId: 0,
+    turns: [],
+    outcome: 'ok',
+    reward: 1,
+    metrics: {},
+    ...(prompt === undefined ? {} : { prompt }),
+  })),
+});
+
+test('a batch says with which prompts its groups were played, and one whose rollouts had two is refused', () => {
+  assert.equal(promptsOfBatch([groupPlayed('a', [undefined, undefined])]), undefined);
+  const groups = [groupPlayed('a', [undefined]), groupPlayed('a', ['x', 'x'], 'x'), groupPlayed('b', ['x'], 'x')];
+  assert.deepEqual(promptsOfBatch(groups), { a: { own: 1, x: 1 }, b: { x: 1 } });
+  assert.throws(
+    () => promptsOfBatch([groupPlayed('a', ['x', undefined], 'x')]),
+    /Group 7 of a was leased with the prompt x, and its rollout 1 was played with the environment's own prompt/,
+  );
 });

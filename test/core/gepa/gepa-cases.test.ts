@@ -260,7 +260,13 @@ describe('as gepa does it', () => {
       assert.deepEqual(asRecord(found), Object.fromEntries(theirs));
       for (const [i, { scores }] of candidates.entries())
         assert(isNear(average(scores), one.averages[i] ?? -Infinity), `${average(scores)} ${one.averages[i]}`);
-      assert.equal(bestByAverage(candidates.map(({ scores }) => scores)), one.best_program);
+      assert.equal(
+        bestByAverage(
+          candidates.map(({ scores }) => scores),
+          { screen: null },
+        ),
+        one.best_program,
+      );
     }
     const plain = [{ scores: [1], objectives: {} }];
     assert.throws(() => frontsOf('objective', plain, [0]), { name: 'ConfigInvalid', message: /"objective"/ });

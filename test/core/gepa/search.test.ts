@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
+import { callsFree } from '../../../core/gepa/budget.ts';
 import { askToStop, changeBudget, next, result, settle, startSearch } from '../../../core/gepa/search.ts';
 import type { SearchSettings, SearchState } from '../../../core/gepa/search-state.ts';
 import { classicSettings, defaultSettings, leastBudget, mergeDefaults } from '../../../core/gepa/settings.ts';
@@ -16,6 +17,7 @@ const someSettings: fc.Arbitrary<SearchSettings> = fc
     trainSize: fc.integer({ min: 1, max: 20 }),
     valSize: fc.integer({ min: 1, max: 12 }),
     parallel: fc.integer({ min: 1, max: 4 }),
+    parallelMax: fc.integer({ min: 1, max: 5 }),
     proposals: fc.integer({ min: 1, max: 3 }),
     proposalSelection: fc.constantFrom('all' as const, 'best' as const, { top: 2 }),
     screen: fc.constantFrom(null, 1, 4),
@@ -213,7 +215,7 @@ describe('what fails', () => {
       );
     assert.equal(result(state).stopReason, 'idle');
     assert.equal(reflections, 0);
-    assert.equal(state.begun, 7);
+    assert(state.begun <= 7 + 2, `${state.begun} iterations, of which two were under way beside the seventh`);
   });
 
   test('answers that do not fit what was asked are refused', () => {
@@ -269,8 +271,9 @@ describe('a search that is told something', () => {
         .candidates.slice(0, 3)
         .map(({ texts }) => texts),
     );
+    const promised = halfWay().settings.maxCalls - callsFree(halfWay());
     const shorter = result(toTheEnd(changeBudget(halfWay(), 1)));
-    assert(shorter.calls <= 140 && shorter.coverage === 12, String(shorter.calls));
+    assert(shorter.calls <= promised && promised < 200 && shorter.coverage === 12, `${shorter.calls} of ${promised}`);
   });
 });
 

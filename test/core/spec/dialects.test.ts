@@ -3,15 +3,10 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { dialectNamed } from '../../../core/spec/dialects/index.ts';
-import { formatProblems, parseRunConfig } from '../../../core/spec/parse-run-config.ts';
+import { parseRunConfig } from '../../../core/spec/parse-run-config.ts';
 import { RunSpec } from '../../../core/spec/run-spec.ts';
 import { configsFolder, randomFrom, runFiles, spoiled, typoMissed, typosOf } from './run-files.ts';
-
-function accept(text: string, file: string) {
-  const parsed = parseRunConfig(text, { file });
-  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
-  return parsed;
-}
+import { accept } from './read-run.ts';
 
 const seeds = runFiles('seeds');
 const all = [...seeds, ...runFiles('runs')];
@@ -19,7 +14,7 @@ const all = [...seeds, ...runFiles('runs')];
 describe('run files that people have', () => {
   for (const { name, text } of all) {
     test(`${name} loads, and its spec survives being stored`, () => {
-      const { spec, readAs } = accept(text, name);
+      const { spec, readAs } = accept(text, { file: name });
       assert.deepEqual(RunSpec.parse(JSON.parse(JSON.stringify(spec))), spec);
       const again = parseRunConfig(text, { file: name, dialect: readAs.dialect });
       assert.ok(again.ok && JSON.stringify(again.spec) === JSON.stringify(spec));
@@ -27,7 +22,7 @@ describe('run files that people have', () => {
   }
 
   test('each is read in the words it is written in', () => {
-    const read = Object.fromEntries(all.map(({ name, text }) => [name, accept(text, name).readAs.dialect]));
+    const read = Object.fromEntries(all.map(({ name, text }) => [name, accept(text, { file: name }).readAs.dialect]));
     const undecided = [/^seeds\/(hosted|flat-wiki)/, /^runs\/(head|hosted|old\/lab)/];
     for (const [name, dialect] of Object.entries(read)) {
       if (undecided.some((pattern) => pattern.test(name))) assert.equal(dialect, 'hosted', name);
@@ -39,7 +34,7 @@ describe('run files that people have', () => {
   });
 
   test('what the keys leave open is said, with what would differ', () => {
-    const { readAs } = accept(seeds.find(({ name }) => name.includes('hosted'))!.text, 'x.toml');
+    const { readAs } = accept(seeds.find(({ name }) => name.includes('hosted'))!.text, { file: 'x.toml' });
     assert.deepEqual(
       readAs.alternatives.map(({ dialect }) => dialect),
       ['hosted-0.5.61', 'flat', 'ratchet'],
@@ -53,7 +48,7 @@ describe('what each sample of the documents means', () => {
   for (const { name, text } of seeds) {
     test(name, () => {
       const golden = path.join(configsFolder, 'golden', `${path.basename(name, '.toml')}.json`);
-      const { spec, warnings, readAs } = accept(text, path.basename(name));
+      const { spec, warnings, readAs } = accept(text, { file: path.basename(name) });
       const found = `${JSON.stringify({ readAs: readAs.dialect, warnings, spec }, null, 2)}\n`;
       if (process.env['RATCHET_GOLDEN'] === 'write') writeFileSync(golden, found);
       assert.equal(readFileSync(golden, 'utf8'), found);
@@ -66,7 +61,7 @@ describe('misspelt keys', () => {
   const few = (key: string, at: number): string => 'ekx_'[(key.length + at) % 4]!;
   for (const { name, text } of seeds) {
     test(`a key of ${name} that is off by one character is an error that suggests the right one`, () => {
-      const dialect = dialectNamed(accept(text, name).readAs.dialect);
+      const dialect = dialectNamed(accept(text, { file: name }).readAs.dialect);
       const missed: string[] = [];
       let tried = 0;
       for (const typo of typosOf(text, few)) {

@@ -1,22 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { formatProblems, parseRunConfig, type Problem } from '../../../core/spec/parse-run-config.ts';
+import { parseRunConfig } from '../../../core/spec/parse-run-config.ts';
+import { accept, only } from './read-run.ts';
 
 const minimal = 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n';
-
-function accept(text: string, dialect?: string) {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...(dialect === undefined ? {} : { dialect }) });
-  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
-  return parsed;
-}
-
-/** The one problem a file has. */
-function only(text: string, dialect?: string): Problem {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...(dialect === undefined ? {} : { dialect }) });
-  assert.ok(!parsed.ok, 'was accepted');
-  assert.equal(parsed.problems.length, 1, formatProblems(parsed.problems));
-  return parsed.problems[0]!;
-}
 
 describe('variables for judges and tools', () => {
   test('an environment sees those that its table names, and an evaluation of it sees them too', () => {

@@ -2,22 +2,14 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { formatProblems, parseRunConfig } from '../../../core/spec/parse-run-config.ts';
+import { accept, refuse } from './read-run.ts';
 
 const head = 'model = "preset:reverse-text-0.2m"\n';
 const one = `${head}[[env]]\nid = "reverse-text"\n`;
 
-function specOf(text: string) {
-  const parsed = parseRunConfig(text, { file: 'run.toml' });
-  if (!parsed.ok) throw new Error(formatProblems(parsed.problems));
-  return parsed.spec;
-}
-
-function problemsOf(text: string) {
-  const parsed = parseRunConfig(text, { file: 'run.toml' });
-  if (parsed.ok) throw new Error('it was accepted');
-  return parsed.problems.map(({ line, path, expected, suggestion }) => [line, path, suggestion ?? expected]);
-}
+const specOf = (text: string) => accept(text).spec;
+const problemsOf = (text: string) =>
+  refuse(text).map(({ line, path, expected, suggestion }) => [line, path, suggestion ?? expected]);
 
 describe('several environments in a config', () => {
   test('the config that comes with Ratchet has two, each with its weight, evaluations and pools of its own', () => {

@@ -47,6 +47,7 @@ const beside: Readonly<Record<string, Table>> = {
     orchestrator: { sampling: { temp_scheduler: { start_temperature: 1.5, end_temperature: 0.5, total_steps: 9 } } },
   },
   sft: { sft: { steps: 50 } },
+  gepa: { gepa: { reflection_model: 'm', url: 'http://127.0.0.1:9/v1' } },
   teacher: { loss: 'sft', teacher: { model: 'big', url: 'http://localhost:9' } },
   'difficulty_filter.enabled': { difficulty_filter: { min_reward: 0.4 } },
 };
@@ -61,10 +62,19 @@ const pooled: Table = {
 const hostedTeacher: typeof beside = {
   teacher: { loss: 'sft', teacher: { model: 'big', client: { base_url: 'http://localhost:9' } } },
 };
+/** Of a vLLM that is started: its settings mean nothing to servers of other kinds. */
+const vllm = (...keys: string[]): typeof beside =>
+  Object.fromEntries(
+    keys.map((key) => [`inference.${key}`, { inference: { kind: 'vllm', api_key_var: 'A_KEY' }, lora: {} }]),
+  );
+const ofVllm: typeof beside = { 'inference.server.port': { ratchet: { inference: { kind: 'vllm' } } } };
 const besideIn: Readonly<Record<string, typeof beside>> = {
   hosted: hostedTeacher,
   'hosted-0.6.35': hostedTeacher,
+  ratchet: vllm('gpus', 'gpu_ids', 'vllm', 'program', 'port', 'host', 'weights', 'weights_agent'),
+  'prime-rl-0.4': ofVllm,
   'prime-rl': {
+    ...ofVllm,
     'orchestrator.eval': { orchestrator: { eval: { source: [{ env: { taskset: { id: 'owner/gsm8k' } } }] } } },
     'deployment.gpus_per_node': multiNode,
     'deployment.num_train_nodes': multiNode,

@@ -1,22 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { formatProblems, parseRunConfig, type Problem } from '../../../core/spec/parse-run-config.ts';
+import { accept, only } from './read-run.ts';
 
 const minimal = 'model = "Qwen/Qwen3-4B"\n[[env]]\nid = "owner/gsm8k"\n';
-
-function accept(text: string, dialect?: string) {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...(dialect === undefined ? {} : { dialect }) });
-  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
-  return parsed;
-}
-
-/** The one problem a file has. */
-function only(text: string, dialect?: string): Problem {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...(dialect === undefined ? {} : { dialect }) });
-  assert.ok(!parsed.ok, 'was accepted');
-  assert.equal(parsed.problems.length, 1, formatProblems(parsed.problems));
-  return parsed.problems[0]!;
-}
 
 describe('Hosted Training', () => {
   test('it trains LoRA adapters of rank 16, whose alpha the file may name', () => {

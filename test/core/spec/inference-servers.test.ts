@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { namedServers } from '../../../core/names.ts';
-import { parseRunConfig } from '../../../core/spec/parse-run-config.ts';
+import { accept, refuse } from './read-run.ts';
 
 const minimal = 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n';
 const primeRl = `
@@ -15,22 +15,13 @@ group_size = 8
 env = { taskset = { id = "owner/gsm8k" } }
 `;
 
-function read(text: string) {
-  return parseRunConfig(text, { file: 'run.toml' });
-}
-
 function serversOf(text: string) {
-  const parsed = read(text);
-  assert.ok(parsed.ok, parsed.ok ? '' : JSON.stringify(parsed.problems));
-  assert.ok(parsed.spec.inference.kind !== 'module', 'a module has no servers');
-  return parsed.spec.inference;
+  const { inference } = accept(text).spec;
+  assert.ok(inference.kind !== 'module' && inference.kind !== 'tinker', 'those have no pool of servers');
+  return inference;
 }
 
-function problems(text: string) {
-  const parsed = read(text);
-  assert.ok(!parsed.ok, 'it was accepted');
-  return parsed.problems.map(({ path, expected }) => `${path}: ${expected}`);
-}
+const problems = (text: string) => refuse(text).map(({ path, expected }) => `${path}: ${expected}`);
 
 describe('inference servers in a run file', () => {
   test('one server, or several that share the rollouts', () => {
@@ -70,25 +61,22 @@ describe('inference servers in a run file', () => {
       'headers = { Authorization = "Bearer abc" }',
       'headers = { x-other = "sk-abcdefghijklmnop1234" }',
     ]) {
-      const parsed = read(`${minimal}[inference]\nurl = "http://a"\n${line}\n`);
-      assert.ok(!parsed.ok, line);
-      const said = JSON.stringify(parsed.problems);
-      assert.doesNotMatch(said, /abcdefghijklmnop|Bearer abc/);
+      const said = refuse(`${minimal}[inference]\nurl = "http://a"\n${line}\n`);
+      assert.doesNotMatch(JSON.stringify(said), /abcdefghijklmnop|Bearer abc/);
     }
   });
 
   test('prime-rl’s client names servers of any kind; what else it says of them is kept and told', () => {
-    const parsed = read(
+    const { spec, notYet } = accept(
       `${primeRl}[orchestrator.model.client]\nbase_url = ["http://a:8000/v1", "http://b:8000/v1"]\napi_key_var = "VLLM_API_KEY"\ntimeout = 1200\nconnect_timeout = 3\n`,
     );
-    assert.ok(parsed.ok, parsed.ok ? '' : JSON.stringify(parsed.problems));
-    const { inference } = parsed.spec;
+    const { inference } = spec;
     assert.ok(inference.kind === 'openai', inference.kind);
     assert.deepEqual(
       [inference.url, inference.apiKeyVar, inference.timeoutS],
       [['http://a:8000/v1', 'http://b:8000/v1'], 'VLLM_API_KEY', 1200],
     );
-    const notYet = parsed.notYet.map(({ path }) => path).filter((path) => path.includes('client'));
-    assert.deepEqual(notYet, ['orchestrator.model.client.connect_timeout']);
+    const ofClient = notYet.map(({ path }) => path).filter((path) => path.includes('client'));
+    assert.deepEqual(ofClient, ['orchestrator.model.client.connect_timeout']);
   });
 });

@@ -5,29 +5,10 @@ import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { environmentFinder } from '../../../backends/environments/find.ts';
 import { formatProblems, parseRunConfig, runNameFromFile } from '../../../core/spec/parse-run-config.ts';
-import type { ParseOptions, Problem } from '../../../core/spec/parse-run-config.ts';
 import { RunSpec } from '../../../core/spec/run-spec.ts';
+import { accept, only, refuse } from './read-run.ts';
 
 const minimal = 'model = "preset:x"\n[[env]]\nid = "reverse-text"\n';
-
-function accept(text: string, options: Partial<ParseOptions> = {}) {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...options });
-  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
-  return parsed;
-}
-
-function refuse(text: string, options: Partial<ParseOptions> = {}): Problem[] {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...options });
-  assert.ok(!parsed.ok, 'was accepted');
-  return parsed.problems;
-}
-
-/** The one problem a config has. */
-function only(text: string, options: Partial<ParseOptions> = {}): Problem {
-  const problems = refuse(text, options);
-  assert.equal(problems.length, 1, formatProblems(problems));
-  return problems[0]!;
-}
 
 describe('a config that is right', () => {
   test('the shipped recipe is read without a warning', () => {

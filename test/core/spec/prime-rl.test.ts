@@ -2,23 +2,10 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
 import { learningRateAt } from '../../../core/rl/schedule.ts';
-import { formatProblems, parseRunConfig, type ParseOptions } from '../../../core/spec/parse-run-config.ts';
+import { formatProblems } from '../../../core/spec/parse-run-config.ts';
 import type { Problem } from '../../../core/spec/problems.ts';
 import { configsFolder } from './run-files.ts';
-
-type Options = Partial<ParseOptions>;
-
-function accept(text: string, options: Options = {}) {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...options });
-  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
-  return parsed;
-}
-
-function refuse(text: string, options: Options = {}): Problem[] {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...options });
-  assert.ok(!parsed.ok, 'was accepted');
-  return parsed.problems;
-}
+import { accept, refuse } from './read-run.ts';
 
 /** Each as `line path`. */
 const places = (problems: readonly Problem[]): string[] => problems.map(({ line, path }) => `${line ?? '-'} ${path}`);
@@ -239,7 +226,11 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       'trainer.scheduler.decay_steps',
       /at most max_steps less warmup_steps/,
     ],
-    'a loss that the engine has not': [`${today}[trainer.loss]\nipo_mask_low = 0.5\n`, 'trainer.loss.ipo_mask_low', /0.2/],
+    'a loss that the engine has not': [
+      `${today}[trainer.loss]\nipo_mask_low = 0.5\n`,
+      'trainer.loss.ipo_mask_low',
+      /0.2/,
+    ],
     'a bound of another loss': [
       `${today}[trainer.loss]\nipo_threshold = 0.2\n`,
       'trainer.loss.ipo_threshold',

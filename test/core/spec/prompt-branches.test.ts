@@ -2,30 +2,22 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { kindOf } from '../../../core/spec/parse-config-file.ts';
-import { formatProblems, parseRunConfig } from '../../../core/spec/parse-run-config.ts';
+import { accept, refuse } from './read-run.ts';
 
 const run = 'model = "preset:x"\nmax_steps = 100\n[[env]]\nid = "reverse-text"\n';
 const reflection = 'reflection_model = "gpt-4.1-mini"\nurl = "https://api.openai.com/v1"\n';
 
-function accept(text: string) {
-  const parsed = parseRunConfig(text, { file: 'run.toml' });
-  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
-  return parsed.spec;
-}
-
-function problemsOf(gepa: string): string[] {
-  const parsed = parseRunConfig(`${run}[gepa]\n${gepa}`, { file: 'run.toml' });
-  assert.ok(!parsed.ok, 'was accepted');
-  return parsed.problems.map(({ path }) => path);
-}
+const problemsOf = (gepa: string): string[] => refuse(`${run}[gepa]\n${gepa}`).map(({ path }) => path);
 
 test('[gepa] says when a run branches, who writes prompts, and what becomes of them; without it there is nothing', () => {
-  assert.ok(!('gepa' in accept(run)));
-  const { gepa } = accept(`${run}[gepa]\n${reflection}interval = 50\nat_steps = [30, 10, 30]\nadopt = "if_better"\n`);
+  assert.ok(!('gepa' in accept(run).spec));
+  const { gepa } = accept(
+    `${run}[gepa]\n${reflection}interval = 50\nat_steps = [30, 10, 30]\nadopt = "if_better"\n`,
+  ).spec;
   assert.deepEqual([gepa?.interval, gepa?.atSteps, gepa?.adopt], [50, [10, 30], 'if_better']);
   assert.deepEqual(gepa?.environments, ['reverse-text']);
   assert.equal(gepa?.apiKeyVar, 'OPENAI_API_KEY');
-  const own = accept(`${run}[gepa]\nreflection_model = "m"\nurl = "http://127.0.0.1:9/v1"\n`).gepa;
+  const own = accept(`${run}[gepa]\nreflection_model = "m"\nurl = "http://127.0.0.1:9/v1"\n`).spec.gepa;
   assert.deepEqual([own?.apiKeyVar, own?.interval, own?.adopt], [null, null, 'ask']);
 });
 

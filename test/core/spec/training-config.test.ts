@@ -1,28 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import {
-  formatProblems,
-  type ParseOptions,
-  parseRunConfig,
-  type Problem,
-} from '../../../core/spec/parse-run-config.ts';
 import { InferenceSpec, RunSpec } from '../../../core/spec/run-spec.ts';
+import { accept, only } from './read-run.ts';
 
 const minimal = 'model = "preset:x"\n[[env]]\nid = "reverse-text"\n';
-
-function accept(text: string, options: Partial<ParseOptions> = {}) {
-  const parsed = parseRunConfig(text, { file: 'run.toml', ...options });
-  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
-  return parsed;
-}
-
-/** The one problem a config has. */
-function only(text: string): Problem {
-  const parsed = parseRunConfig(text, { file: 'run.toml' });
-  assert.ok(!parsed.ok, 'was accepted');
-  assert.equal(parsed.problems.length, 1, formatProblems(parsed.problems));
-  return parsed.problems[0]!;
-}
 
 describe('what is trained and how', () => {
   test('a loss may be named, or have a table of its own', () => {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { parseRunConfig, type RunConfig } from '../../../core/spec/parse-run-config.ts';
+import { accept } from './read-run.ts';
 
 describe('fields that say which tokens of a rollout are trained', () => {
   test('in our own words they are what they say, and neutral where they are missing', () => {
@@ -68,10 +68,4 @@ max_prompt_len = 64`),
 
 function own(lines: string): string {
   return `model = "preset:reverse-text-0.2m"\n${lines}\n[[env]]\nid = "reverse-text"\n`;
-}
-
-function accept(text: string, dialect: string): RunConfig {
-  const parsed = parseRunConfig(text, { file: 'run.toml', dialect });
-  assert(parsed.ok, JSON.stringify(parsed));
-  return parsed;
 }

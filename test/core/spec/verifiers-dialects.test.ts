@@ -1,20 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { formatProblems, parseRunConfig, type Problem } from '../../../core/spec/parse-run-config.ts';
-
-function read(text: string) {
-  return parseRunConfig(text, { file: 'run.toml' });
-}
-function accept(text: string) {
-  const parsed = read(text);
-  assert.ok(parsed.ok, parsed.ok ? '' : formatProblems(parsed.problems));
-  return parsed;
-}
-function problems(text: string): Problem[] {
-  const parsed = read(text);
-  assert.ok(!parsed.ok, 'was accepted');
-  return parsed.problems;
-}
+import { accept, refuse } from './read-run.ts';
 
 const vfRl = (args: string, more = ''): string =>
   `model = "Qwen/Q"\n[env]\nid = "a/b"\n[inference]\ngpus = 1\n${more}[trainer]\ngpus = 2\n[trainer.args]\n${args}`;
@@ -57,7 +43,7 @@ describe('vf-rl', () => {
   });
 
   test('a batch that its GPUs cannot share is refused with those that they can', () => {
-    const [problem] = problems(vfRl('batch_size = 120\nmicro_batch_size = 16\nrollouts_per_example = 8\n'));
+    const [problem] = refuse(vfRl('batch_size = 120\nmicro_batch_size = 16\nrollouts_per_example = 8\n'));
     assert.deepEqual(
       [problem?.line, problem?.path, problem?.suggestion],
       [9, 'trainer.args.batch_size', 'use 96 or 128'],
@@ -69,7 +55,7 @@ describe('vf-rl', () => {
     assert.equal(spec.maxSteps, 7);
     assert.match(warnings.join(), /trainer.max_steps: vf-rl reads \[trainer.args\] alone/);
     assert.match(
-      problems(vfRl('max_steps = 8\n').replace('gpus = 2', 'gpus = 2\nmax_steps = 7'))[0]!.expected,
+      refuse(vfRl('max_steps = 8\n').replace('gpus = 2', 'gpus = 2\nmax_steps = 7'))[0]!.expected,
       /in one place/,
     );
   });
@@ -79,12 +65,12 @@ describe('vf-rl', () => {
     const { spec, warnings } = accept(vfRl('', args('enforce_eager = true\nsomething_new = 1')));
     assert.deepEqual(spec.later['inference.vllm'], { enforce_eager: true, something_new: 1 });
     assert.match(warnings.join(), /something_new is no argument of vLLM’s that is known here/);
-    const [problem] = problems(vfRl('', args('enforce_eagr = true')));
+    const [problem] = refuse(vfRl('', args('enforce_eagr = true')));
     assert.deepEqual([problem?.line, problem?.suggestion], [7, 'did you mean "enforce_eager"?']);
   });
 
   test('a file without GPUs is refused, as vf-rl refuses it', () => {
-    const paths = problems('model = "Qwen/Q"\n[env]\nid = "a/b"\n[trainer.args]\nmax_steps = 5\n').map(
+    const paths = refuse('model = "Qwen/Q"\n[env]\nid = "a/b"\n[trainer.args]\nmax_steps = 5\n').map(
       ({ path }) => path,
     );
     assert.deepEqual(paths, ['inference', 'trainer.gpus']);
@@ -140,12 +126,12 @@ describe('GRPOConfig', () => {
       'model = "Qwen/Q"\nmax_steps = 5\nnum_generations = 4\nbeta = 0.0\n[env]\nid = "a/b"\n',
     );
     assert.deepEqual([readAs.dialect, spec.rolloutsPerExample, spec.maxSteps], ['grpo', 4, 5]);
-    const [problem] = problems(grpo('num_generations = 8\nasync_generation_timeot = 60\n'));
+    const [problem] = refuse(grpo('num_generations = 8\nasync_generation_timeot = 60\n'));
     assert.equal(problem?.suggestion, 'did you mean "async_generation_timeout"?');
   });
 
   test('epochs, and batches that several steps share, are refused', () => {
-    assert.match(problems(grpo('beta = 0.1\n').replace('max_steps = 50', ''))[0]!.expected, /whole epochs/);
-    assert.match(problems(grpo('steps_per_generation = 4\n'))[0]!.expected, /one optimizer step at a time/);
+    assert.match(refuse(grpo('beta = 0.1\n').replace('max_steps = 50', ''))[0]!.expected, /whole epochs/);
+    assert.match(refuse(grpo('steps_per_generation = 4\n'))[0]!.expected, /one optimizer step at a time/);
   });
 });

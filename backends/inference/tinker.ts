@@ -1,0 +1,220 @@
+import PQueue from 'p-queue';
+import { RatchetError } from '../../core/errors.ts';
+import { saysOverlong } from '../../core/rl/failures.ts';
+import type { TinkerInferenceSpec } from '../../core/spec/run-spec.ts';
+import { isTrouble, type SampleOutput, TinkerClient, type TinkerModel, TinkerTrouble } from '../tinker/index.ts';
+import { loadModel } from '../tinker/load-model.ts';
+import { readVersion, type TinkerVersion } from '../tinker/version-files.ts';
+import { askPatiently } from './patience.ts';
+import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
+
+/** Servers compute with 32-bit seeds. */
+const seedMax = 2 ** 31 - 1;
+/** Versions that were loaded again here because the server had lost them; older ones are unloaded. */
+const revivedMax = 2;
+/** A model of ours that nobody samples from for so long is unloaded: others may need its room. */
+const idleMs = 20_000;
+
+interface Revived {
+  readonly model: TinkerModel;
+  readonly path: string;
+  inUse: number;
+  idle: ReturnType<typeof setTimeout> | undefined;
+}
+
+/** A version as it can be asked for now. */
+interface Served {
+  readonly version: TinkerVersion;
+  readonly path: string;
+}
+
+/**
+ * Samples on a server of the Tinker API. Every version has a path there, so versions are held for nothing. Where the server has lost
+ * the model behind a path (it was restarted, or the trainer's session ended), the version is loaded again from its training
+ * checkpoint, into a model of this process's own.
+ */
+export class TinkerInference implements Inference {
+  readonly #spec: TinkerInferenceSpec;
+  readonly #say: (line: string) => void;
+  readonly #client: TinkerClient;
+  readonly #queue: PQueue;
+  readonly #versions = new Map<string, Promise<TinkerVersion>>();
+  readonly #revived = new Map<string, Promise<Revived>>();
+
+  constructor(spec: TinkerInferenceSpec, say: (line: string) => void = () => undefined) {
+    this.#spec = spec;
+    this.#say = say;
+    this.#client = new TinkerClient(spec, { say, patienceMs: 30_000 });
+    this.#queue = new PQueue({ concurrency: spec.maxConcurrent });
+  }
+
+  async sample(request: SampleRequest): Promise<Sample> {
+    const { promptTokenIds, maxTokens, temperature, seed, topK, topP, signal } = request;
+    const output = await this.#ask(request.policy, signal, ({ version, path }) =>
+      this.#client.sample({
+        path,
+        prompt: promptTokenIds,
+        params: {
+          max_tokens: maxTokens,
+          temperature,
+          seed: seed % seedMax,
+          stop: version.endTokenIds,
+          ...(topK == null ? {} : { top_k: topK }),
+          ...(topP === undefined || topP === 1 ? {} : { top_p: topP }),
+        },
+        signal: signals(signal, this.#spec.timeoutS),
+      }),
+    );
+    const [sequence] = output.sequences;
+    if (!sequence) throw rejected(this.#spec.url, 'gave no sequence');
+    if (sequence.logprobs.length !== sequence.tokens.length) {
+      throw rejected(this.#spec.url, `gave ${sequence.tokens.length} tokens and ${sequence.logprobs.length} logprobs`);
+    }
+    return { tokenIds: sequence.tokens, logprobs: sequence.logprobs, finishReason: sequence.stopReason };
+  }
+
+  async score({ policy, tokenIds, positions }: ScoreRequest): Promise<readonly number[] | null> {
+    const { promptLogprobs } = await this.#ask(policy, undefined, ({ path }) =>
+      this.#client.sample({
+        path,
+        prompt: tokenIds,
+        params: { max_tokens: 1, temperature: 1, seed: 0 },
+        promptLogprobs: true,
+      }),
+    );
+    const scored = positions.map((position) => promptLogprobs?.[position] ?? null);
+    return scored.every((logprob) => logprob !== null) ? scored : null;
+  }
+
+  /** A real token of that version: an answer to anything else tells nothing. */
+  async bringTo(policy: ServedPolicy): Promise<void> {
+    const { endTokenIds } = await this.#versionOf(policy);
+    await this.#ask(policy, undefined, ({ path }) =>
+      this.#client.sample({
+        path,
+        prompt: endTokenIds.slice(0, 1),
+        params: { max_tokens: 1, temperature: 1, seed: 0 },
+      }),
+    );
+  }
+
+  hold(): Promise<HoldOutcome> {
+    return Promise.resolve('held');
+  }
+
+  close(): void {
+    this.#queue.clear();
+    for (const revived of this.#revived.values())
+      void revived.then(({ model }) => model.unload()).catch(() => undefined);
+    this.#client.close();
+  }
+
+  async #ask(
+    policy: ServedPolicy,
+    signal: AbortSignal | undefined,
+    ask: (served: Served) => Promise<SampleOutput>,
+  ): Promise<SampleOutput> {
+    const version = await this.#versionOf(policy);
+    return askPatiently(signal, () =>
+      this.#queue.add(
+        async () => {
+          const revived = await this.#revived.get(version.digest)?.catch(() => null);
+          const path = revived?.path ?? version.samplerPath;
+          if (revived) revived.inUse += 1;
+          clearTimeout(revived?.idle);
+          try {
+            return await ask({ version, path });
+          } catch (error) {
+            if (isTrouble(error, 'lost', 'missing')) await this.#revive(version, path);
+            throw inferenceError(error, policy);
+          } finally {
+            if (revived && --revived.inUse === 0) this.#unloadIdle(version.digest, revived);
+          }
+        },
+        signal ? { signal } : {},
+      ),
+    );
+  }
+
+  #versionOf({ folder, version }: ServedPolicy): Promise<TinkerVersion> {
+    const key = `${folder}#${version.digest}`;
+    let known = this.#versions.get(key);
+    if (!known) {
+      known = readVersion(folder);
+      known.catch(() => this.#versions.delete(key));
+      this.#versions.set(key, known);
+      if (this.#versions.size > 16) this.#versions.delete(this.#versions.keys().next().value!);
+    }
+    return known;
+  }
+
+  /** Once for all who found the same path lost. */
+  async #revive(version: TinkerVersion, lostPath: string): Promise<void> {
+    const known = this.#revived.get(version.digest);
+    if (known && (await known.catch(() => null))?.path !== lostPath && (await known.catch(() => null)) !== null) return;
+    if (this.#revived.get(version.digest) !== known) return; // somebody else was quicker
+    const revived = this.#load(version);
+    revived.catch(() => undefined);
+    this.#revived.set(version.digest, revived);
+    const old = [...this.#revived].slice(0, -revivedMax);
+    for (const [digest, gone] of old) {
+      this.#revived.delete(digest);
+      void gone.then(({ model }) => model.unload()).catch(() => undefined);
+    }
+    await revived.catch((error: unknown) => {
+      if (this.#revived.get(version.digest) === revived) this.#revived.delete(version.digest);
+      throw inferenceError(error);
+    });
+  }
+
+  #unloadIdle(digest: string, revived: Revived): void {
+    clearTimeout(revived.idle);
+    revived.idle = setTimeout(() => {
+      this.#revived.delete(digest);
+      void revived.model.unload();
+    }, idleMs);
+    revived.idle.unref();
+  }
+
+  async #load(version: TinkerVersion): Promise<Revived> {
+    this.#say(`the Tinker server has lost ${version.samplerPath}: loading it again from ${version.trainingPath}`);
+    const { baseModel, rank, seed, trainingPath: from } = version;
+    const model = await loadModel(this.#client, { baseModel, rank, seed, from, optimizer: false }, this.#say);
+    const path = await model.saveForSampler(`again-${Date.now().toString(36)}`, null);
+    const revived: Revived = { model, path, inUse: 0, idle: undefined };
+    this.#unloadIdle(version.digest, revived);
+    return revived;
+  }
+}
+
+function signals(signal: AbortSignal | undefined, timeoutS: number): AbortSignal {
+  const timeout = AbortSignal.timeout(timeoutS * 1000);
+  return signal ? AbortSignal.any([signal, timeout]) : timeout;
+}
+
+function rejected(url: string, what: string): RatchetError {
+  return new RatchetError('InferenceRejected', `The Tinker server at ${url} ${what}.`);
+}
+
+function inferenceError(error: unknown, policy?: ServedPolicy): unknown {
+  if (error instanceof Error && error.name === 'TimeoutError') {
+    return new RatchetError(
+      'InferenceUnavailable',
+      'The Tinker server did not sample a turn in time ([inference] timeout).',
+      { cause: error },
+    );
+  }
+  if (!(error instanceof TinkerTrouble)) return error;
+  const { message, kind } = error;
+  if (kind === 'lost' && policy) return new RatchetError('VersionNotHeld', message, { cause: error });
+  if (kind === 'missing' && policy) return new RatchetError('VersionNotHeld', message, { cause: error });
+  if (kind === 'missing')
+    return new RatchetError(
+      'InferenceRejected',
+      `${message}. This version cannot be sampled from any more: its checkpoints on the server are gone.`,
+      { cause: error },
+    );
+  if (kind === 'refused')
+    return new RatchetError(saysOverlong(message) ? 'PromptTooLong' : 'InferenceRejected', message, { cause: error });
+  return new RatchetError('InferenceUnavailable', message, { cause: error });
+}

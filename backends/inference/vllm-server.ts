@@ -1,0 +1,200 @@
+import { stat } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import { needsFullWeights, type VllmSpec } from '../../core/spec/vllm-spec.ts';
+import { ModelServer, type ServerAddress, type ServerOptions } from './model-server.ts';
+import type { ServedPolicy } from './types.ts';
+import { adapterOf, isLaterOf, labelOf, labelRead, type WeightsLabel } from './vllm-names.ts';
+import { VllmRoutes } from './vllm-routes.ts';
+
+/** How vLLM servers are used by a run; `locate` turns a folder of this machine into one of the server's. */
+export interface VllmUse extends Pick<VllmSpec, 'loraRank' | 'servesBase' | 'weights'> {
+  readonly locate?: (policy: ServedPolicy) => Promise<string>;
+}
+
+/** After so long without an answer of the server's it may be another process: it is asked what it holds. */
+const certainMs = 2_000;
+/** Adapters of a run beside those that are held: of the versions in training, and of those in flight. */
+const adaptersKept = 4;
+/** Of the generation that shows whether the engine lives: the first one of a process compiles, 80 s were seen on a busy CPU. */
+const probeMs = 180_000;
+
+/**
+ * One vLLM server. Versions of LoRA runs are adapters, each under a name of its own that has its digest, so that none is ever
+ * taken for another; several are held. Versions of other runs are its weights, of which it has one at a time: they are exchanged
+ * between two tokens, and a label at the server (`/weight_info`) says which they are, to all processes that ask it. A server that was
+ * started again has neither, and is brought to what it is asked for.
+ */
+export class VllmServer extends ModelServer {
+  readonly #use: VllmUse;
+  readonly #routes: VllmRoutes;
+  /** What its own weights were last known to be; null = those it was started with. */
+  #base: WeightsLabel | null = null;
+  #certainUntil = 0;
+  #processStart: number | null = null;
+  readonly #holders = new Map<string, Map<string, number>>();
+  #turn: Promise<unknown> = Promise.resolve();
+
+  constructor(address: ServerAddress, options: ServerOptions, use: VllmUse) {
+    super(address, options);
+    this.#use = use;
+    this.#routes = new VllmRoutes(this, use.weights);
+  }
+
+  override async modelFor(policy: ServedPolicy): Promise<string> {
+    const adapter = await adapterOf(policy);
+    if (adapter) return adapter.name;
+    if (performance.now() > this.#certainUntil && (await this.#wholeIsOther(policy))) {
+      throw new RatchetError(
+        'VersionNotHeld',
+        `${this.root} holds ${this.#base?.name ?? 'the weights it was started with'}, not ${policy.name}.`,
+      );
+    }
+    return this.#routes.baseModel();
+  }
+
+  /** The step of the weights that a turn asked of `policy` is really sampled from: a later one, once they were exchanged. */
+  stepFor(policy: ServedPolicy): number {
+    const base = this.#base;
+    return base && isLaterOf(base, policy) ? base.step : policy.version.step;
+  }
+
+  override async post(...asked: Parameters<ModelServer['post']>): Promise<unknown> {
+    const answer = await super.post(...asked);
+    this.#certain();
+    return answer;
+  }
+
+  /** It has just answered: for a moment it is the same process. */
+  #certain(): void {
+    this.#certainUntil = performance.now() + certainMs;
+  }
+
+  override async load(policy: ServedPolicy): Promise<void> {
+    const turn = this.#turn.then(() => this.#bring(policy));
+    this.#turn = turn.catch(() => undefined);
+    await turn;
+  }
+
+  /** Loads what it holds of a version once more, from the files. */
+  override async reload(policy: ServedPolicy): Promise<void> {
+    const adapter = await adapterOf(policy);
+    if (adapter) await this.#routes.unload(adapter.name);
+    else await this.#routes.label('unknown');
+    this.#base = null;
+    await this.load(policy);
+  }
+
+  override async hold(name: string, holder: string, seconds: number): Promise<'held' | 'gone' | 'full' | 'single'> {
+    if (this.#use.loraRank === null) return 'single';
+    const holders = this.#holders.get(name) ?? new Map<string, number>();
+    this.#holders.set(name, holders.set(holder, performance.now() + seconds * 1000));
+    const { adapters } = await this.#routes.models();
+    return adapters.some(({ id }) => id.startsWith(`${name}@`)) ? 'held' : 'gone';
+  }
+
+  override release(name: string, holder: string): Promise<void> {
+    this.#holders.get(name)?.delete(holder);
+    return Promise.resolve();
+  }
+
+  override async probe(): Promise<boolean> {
+    return (await this.lookAtEngine()) === 'alive';
+  }
+
+  /** By a token that it generates: a healthy /health may hide an engine that is dead. */
+  async lookAtEngine(): Promise<'alive' | 'dead' | 'silent'> {
+    try {
+      const body = { model: await this.#routes.baseModel(), prompt: [1], max_tokens: 1, temperature: 1 };
+      const { status } = await this.send('POST', '/v1/completions', body, { timeoutMs: probeMs });
+      return status < 300 ? 'alive' : status >= 500 && status !== 503 ? 'dead' : 'silent';
+    } catch (error) {
+      if (error instanceof RatchetError) return 'silent';
+      throw error;
+    }
+  }
+
+  async #bring(policy: ServedPolicy): Promise<void> {
+    const adapter = await adapterOf(policy);
+    if (!adapter) {
+      await this.#bringWhole(labelOf(policy), policy);
+    } else {
+      const { base } = adapter;
+      const below = path.relative(policy.folder, base.folder);
+      const isNew = needsFullWeights(this.#use) && (await this.#bringWhole(base.label, policy, below));
+      const { adapters } = await this.#routes.models();
+      const isThere = !isNew && adapters.some(({ id }) => id === adapter.name);
+      if (!isThere) await this.#routes.loadAdapter(adapter.name, await this.#folderOf(policy));
+      await this.#unloadOld(adapter.name, isNew ? adapters.map(({ id }) => id) : null);
+    }
+    this.#certain();
+  }
+
+  /** Whether its weights were exchanged for these. */
+  async #bringWhole(wanted: WeightsLabel, policy: ServedPolicy, below = ''): Promise<boolean> {
+    await this.#look();
+    if (this.#isThis(wanted)) return false;
+    await this.#routes.exchangeWeights(path.join(await this.#folderOf(policy), below), wanted.text);
+    this.#base = wanted;
+    return true;
+  }
+
+  /** Whether its weights are neither these nor later ones of the same lineage, as far as it can be told. */
+  async #wholeIsOther(policy: ServedPolicy): Promise<boolean> {
+    const isKnown = await this.#look();
+    this.#certain();
+    if (!isKnown) return false;
+    return !this.#isThis(labelOf(policy)) && !(this.#base && isLaterOf(this.#base, policy));
+  }
+
+  #isThis(wanted: WeightsLabel): boolean {
+    if (this.#base) return this.#base.digest === wanted.digest;
+    return this.#use.servesBase && wanted.step === 0;
+  }
+
+  /**
+   * What its weights are. Its label says it; a server without one is taken for what it was until its process is another one. False
+   * where it cannot be told: somebody else may have brought it to what is asked for.
+   */
+  async #look(): Promise<boolean> {
+    const label = await this.#routes.readLabel();
+    if (label !== null) {
+      this.#base = labelRead(label);
+      return true;
+    }
+    const before = this.#processStart;
+    const now = await this.#routes.processStart();
+    this.#processStart = now;
+    if (before !== null && now !== null && before !== now) {
+      this.#base = null;
+      return true;
+    }
+    return this.#base !== null;
+  }
+
+  async #folderOf(policy: ServedPolicy): Promise<string> {
+    if (this.#use.locate) return this.#use.locate(policy);
+    const folder = path.resolve(policy.folder);
+    await stat(folder); // vLLM takes a folder that is not there for a model's name on the Hub, and its engine does not survive that
+    return folder;
+  }
+
+  /** Adapters of the same run that nobody asks for any more. `gone`: those of other weights. */
+  async #unloadOld(kept: string, gone: readonly string[] | null): Promise<void> {
+    const { adapters } = await this.#routes.models();
+    const run = kept.split(':', 1)[0]!;
+    const own = adapters
+      .map(({ id }) => id)
+      .filter((id) => id.startsWith(`${run}:`) && id !== kept && !this.#isHeld(id));
+    const old = gone
+      ? own.filter((id) => gone.includes(id))
+      : own.slice(0, Math.max(0, own.length - (adaptersKept - 1)));
+    for (const name of old) await this.#routes.unload(name);
+  }
+
+  #isHeld(adapter: string): boolean {
+    const now = performance.now();
+    const holders = this.#holders.get(adapter.slice(0, adapter.lastIndexOf('@')));
+    return [...(holders?.values() ?? [])].some((until) => until > now);
+  }
+}

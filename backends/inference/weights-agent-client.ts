@@ -1,0 +1,39 @@
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import { weightsAgentKeyVar } from '../../core/names.ts';
+import { HttpClient, NoAnswer } from './http-client.ts';
+import type { ServedPolicy } from './types.ts';
+
+const Located = z.object({ folder: z.string().min(1) });
+
+/** Fetching a large version over a network takes its time. */
+const fetchMs = 1_800_000;
+
+/** Asks a `ratchet weights-agent` for a version: it fetches it from the store, verifies it, and says where it lies on its machine. */
+export function askWeightsAgent(url: string): (policy: ServedPolicy) => Promise<string> {
+  const http = new HttpClient(url);
+  return async ({ name, version }) => {
+    const key = process.env[weightsAgentKeyVar];
+    const headers = key ? { authorization: `Bearer ${key}` } : {};
+    const { weights, file } = version;
+    const body = { run: name.split(':', 1)[0]!, weights, file };
+    const answer = await http
+      .ask({ method: 'POST', route: '/locate', body, headers, timeoutMs: fetchMs })
+      .catch((cause: unknown) => {
+        if (!(cause instanceof NoAnswer)) throw cause;
+        throw new RatchetError(
+          'InferenceUnavailable',
+          `The weights agent at ${url} does not answer: ${cause.message}. Start it beside the vLLM server: ratchet weights-agent --store URI`,
+          { cause },
+        );
+      });
+    if (answer.status >= 300) {
+      const isRefusal = answer.status === 400 || answer.status === 401 || answer.status === 403;
+      throw new RatchetError(
+        isRefusal ? 'InferenceRejected' : 'InferenceUnavailable',
+        `The weights agent at ${url} answered ${answer.status}: ${answer.text.slice(0, 500)}`,
+      );
+    }
+    return Located.parse(JSON.parse(answer.text)).folder;
+  };
+}

@@ -1,0 +1,130 @@
+import { createHash, timingSafeEqual } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import { runNamePattern, weightsAgentKeyVar } from '../../core/names.ts';
+import { openRunStore } from '../store/index.ts';
+import { weightsFolder } from '../store/weights-folder.ts';
+
+export interface WeightsAgentOptions {
+  /** Where the run folders lie; others are not looked at. */
+  readonly storeUri: string;
+  readonly host?: string;
+  /** 0 = one that is free. */
+  readonly port: number;
+  /** Asked for with every request. Without one it listens on loopback alone. */
+  readonly apiKey?: string | undefined;
+  readonly log: (line: string) => void;
+}
+
+export interface WeightsAgent {
+  readonly url: string;
+  close(): Promise<void>;
+}
+
+/** A version of a run: what its commit says of its weights. Its paths are those of the store, and lead nowhere else. */
+const Wanted = z.strictObject({
+  run: z.string().regex(runNamePattern),
+  weights: z.string().regex(/^(?:lineages\/[a-z0-9]+\/)?weights\/step_\d+(?:\.r\d+)?\/$/),
+  file: z.strictObject({
+    key: z.string().regex(/^[\w./-]+$/),
+    sha256: z.string().regex(/^[0-9a-f]{64}$/),
+    bytes: z.int().min(0),
+  }),
+});
+
+const bodyBytesMax = 16 * 1024;
+const loopback: ReadonlySet<string> = new Set(['127.0.0.1', '::1', 'localhost']);
+
+/**
+ * A process beside an inference server on another host: `POST /locate` fetches a version from the store, once, compares it with its
+ * sha256, and answers with the folder on its machine.
+ */
+export async function startWeightsAgent(options: WeightsAgentOptions): Promise<WeightsAgent> {
+  const { host = '127.0.0.1', port, apiKey } = options;
+  if (!loopback.has(host) && !apiKey) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `Listening on ${host} would let others fetch weights here. Expected a key in ${weightsAgentKeyVar}, here and where the workers are started, or the host 127.0.0.1.`,
+    );
+  }
+  const server = createServer((request, response) => void answer(options, request, response));
+  server.listen(port, host);
+  await once(server, 'listening').catch((cause: unknown) => {
+    throw new RatchetError(
+      'ServerUnavailable',
+      `The weights agent cannot listen on ${host}:${port}: ${String(cause)}.`,
+      { cause },
+    );
+  });
+  const { port: chosen } = server.address() as AddressInfo;
+  return {
+    url: `http://${host.includes(':') ? `[${host}]` : host}:${chosen}`,
+    async close() {
+      const closed = once(server, 'close');
+      server.close();
+      server.closeAllConnections();
+      await closed;
+    },
+  };
+}
+
+async function answer(options: WeightsAgentOptions, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const say = (status: number, body: Record<string, unknown>): void => {
+    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+  };
+  try {
+    if (request.method === 'GET' && request.url === '/health') return say(200, { status: 'ok' });
+    if (request.method !== 'POST' || request.url !== '/locate') return say(404, { error: 'Expected POST /locate.' });
+    if (!isAllowed(options, request))
+      return say(401, { error: `Expected "Authorization: Bearer KEY" with the key in ${weightsAgentKeyVar}.` });
+    const wanted = Wanted.safeParse(await readBody(request));
+    if (
+      !wanted.success ||
+      !wanted.data.file.key.startsWith(wanted.data.weights) ||
+      wanted.data.file.key.includes('..')
+    ) {
+      return say(400, {
+        error: `Expected {run, weights, file}: ${wanted.success ? 'the file lies elsewhere' : z.prettifyError(wanted.error)}`,
+      });
+    }
+    const { run, weights, file } = wanted.data;
+    const startedAt = performance.now();
+    const store = openRunStore(options.storeUri, run);
+    const folder = await weightsFolder(store, weights);
+    await store.verify(file);
+    options.log(
+      `${run} ${weights}: ${file.bytes} bytes as ${file.sha256.slice(0, 12)}… in ${folder}, ${Math.round(performance.now() - startedAt)} ms`,
+    );
+    say(200, { folder });
+  } catch (error) {
+    const message = error instanceof Error ? error.message : String(error);
+    options.log(`refused: ${message}`);
+    say(error instanceof RatchetError && !error.isRetryable ? 422 : 503, { error: message });
+  }
+}
+
+function isAllowed({ apiKey }: WeightsAgentOptions, { headers }: IncomingMessage): boolean {
+  // A web page that is open on this machine sends from here as well.
+  if (!apiKey) return headers.origin === undefined;
+  const [given, expected] = [headers.authorization ?? '', `Bearer ${apiKey}`].map((text) =>
+    createHash('sha256').update(text).digest(),
+  );
+  return timingSafeEqual(given!, expected!);
+}
+
+async function readBody(request: IncomingMessage): Promise<unknown> {
+  let text = '';
+  for await (const chunk of request) {
+    text += String(chunk);
+    if (text.length > bodyBytesMax)
+      throw new RatchetError('InferenceRejected', `The request has more than ${bodyBytesMax} bytes.`);
+  }
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return null; // said as any body that is not what is expected
+  }
+}

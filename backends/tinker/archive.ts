@@ -1,0 +1,72 @@
+import { gunzipSync } from 'node:zlib';
+import { TinkerTrouble } from './trouble.ts';
+
+/** Of an adapter's archive, unpacked: adapters of the largest models take hundreds of MB. */
+const unpackedBytesMax = 8 * 2 ** 30;
+const blockBytes = 512;
+
+/**
+ * The plain files of a tar.gz, by name. Folders are passed over; an absolute name, one that leads out of its folder, a link or a
+ * device is refused: an archive is somebody else's word.
+ */
+export function readTarGz(bytes: Uint8Array, where: string): Map<string, Uint8Array> {
+  let tar: Buffer;
+  try {
+    tar = gunzipSync(bytes, { maxOutputLength: Math.min(unpackedBytesMax, 2 ** 32) });
+  } catch (cause) {
+    throw new TinkerTrouble('failed', `${where}: expected a tar.gz of an adapter, got ${bytes.length} other bytes.`, {
+      cause,
+    });
+  }
+  const files = new Map<string, Uint8Array>();
+  let longName: string | null = null;
+  for (let at = 0; at + blockBytes <= tar.length;) {
+    const header = tar.subarray(at, at + blockBytes);
+    if (header.every((byte) => byte === 0)) break;
+    const size = sizeIn(header, where);
+    const content = tar.subarray(at + blockBytes, at + blockBytes + size);
+    if (content.length < size) throw new TinkerTrouble('failed', `${where}: the archive is cut off.`);
+    at += blockBytes + Math.ceil(size / blockBytes) * blockBytes;
+    const type = String.fromCharCode(header[156] ?? 0);
+    if (type === 'L') longName = text(content);
+    else if (type === 'x') longName = paxPath(text(content)) ?? longName;
+    else if (type !== 'g') {
+      const name =
+        longName ??
+        [text(header.subarray(345, 500)), text(header.subarray(0, 100))].filter((part) => part !== '').join('/');
+      longName = null;
+      if (type === '5') continue;
+      if (type !== '0' && type !== '\0') throw refused(where, name, 'no plain file');
+      const clean = name.replace(/^(?:\.\/)+/, '');
+      const leadsOut = clean.startsWith('/') || clean.includes('\\') || clean.split('/').includes('..');
+      if (leadsOut) throw refused(where, name, 'a path that leads out of the archive');
+      files.set(clean, content);
+    }
+  }
+  return files;
+}
+
+function sizeIn(header: Buffer, where: string): number {
+  const field = header.subarray(124, 136);
+  // Sizes beyond 8 GiB are written in binary, which is beyond our limit.
+  const size = Number.parseInt(text(field).trim() || '0', 8);
+  if (Number.isSafeInteger(size) && size <= unpackedBytesMax && field[0]! < 128) return size;
+  throw new TinkerTrouble('failed', `${where}: a file in the archive says that it has ${size} bytes.`);
+}
+
+/** Of lines `LENGTH path=NAME`. */
+function paxPath(records: string): string | undefined {
+  return /^\d+ path=(.*)$/m.exec(records)?.[1];
+}
+
+function text(bytes: Uint8Array): string {
+  const end = bytes.indexOf(0);
+  return Buffer.from(end < 0 ? bytes : bytes.subarray(0, end)).toString('utf8');
+}
+
+function refused(where: string, name: string, what: string): TinkerTrouble {
+  return new TinkerTrouble(
+    'refused',
+    `${where}: "${name.slice(0, 100)}" is ${what}; an adapter's archive has plain files only.`,
+  );
+}

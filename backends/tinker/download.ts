@@ -1,0 +1,49 @@
+import { z } from 'zod';
+import { readTarGz } from './archive.ts';
+import type { TinkerClient, TinkerModel } from './client.ts';
+import { TinkerTrouble } from './trouble.ts';
+
+const Urls = z.looseObject({ urls: z.record(z.string(), z.url()) });
+/** What is downloaded at once need not be kept there for long; the least that the hosted service takes. */
+const externalTtlS = 3600;
+const downloadTimeoutMs = 30 * 60_000;
+
+/**
+ * The files of the adapter that lies under a sampler's path, as PEFT's: from SkyRL as an archive, from the hosted service as an
+ * external copy, file by file.
+ */
+export async function downloadAdapter(
+  client: TinkerClient,
+  model: TinkerModel,
+  samplerPath: string,
+): Promise<ReadonlyMap<string, Uint8Array>> {
+  const files = client.usesProtobuf ? await external(client, model) : await archive(client, model, samplerPath);
+  for (const name of ['adapter_model.safetensors', 'adapter_config.json']) {
+    if (files.has(name)) continue;
+    throw new TinkerTrouble(
+      'failed',
+      `${samplerPath}: expected ${name} in what was downloaded, got ${[...files.keys()].join(', ')}.`,
+    );
+  }
+  return files;
+}
+
+async function archive(client: TinkerClient, { id }: TinkerModel, path: string): Promise<Map<string, Uint8Array>> {
+  const name = path.split('/').at(-1)!;
+  const route = `/api/v1/training_runs/${encodeURIComponent(id)}/checkpoints/${encodeURIComponent(name)}/archive`;
+  const { bytes } = await client.http.get(route, { timeoutMs: downloadTimeoutMs });
+  return readTarGz(bytes, client.http.address.url + route);
+}
+
+async function external(client: TinkerClient, model: TinkerModel): Promise<Map<string, Uint8Array>> {
+  const path = await model.saveExternal(`download-${Date.now().toString(36)}`, externalTtlS);
+  const name = path.split('/').slice(3).join('/');
+  const route = `/api/v1/training_runs/${encodeURIComponent(model.id)}/checkpoints/${name}/external_weights_urls`;
+  const { urls } = client.read(Urls, await client.http.get(route), route);
+  const files = new Map<string, Uint8Array>();
+  for (const [file, url] of Object.entries(urls)) {
+    if (file.includes('/') || file.includes('\\')) continue; // what is below the adapter is not its weights
+    files.set(file, (await client.http.get(url, { timeoutMs: downloadTimeoutMs })).bytes);
+  }
+  return files;
+}

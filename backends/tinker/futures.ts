@@ -1,0 +1,124 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { z } from 'zod';
+import { parsed, protobufType, type Reply, type TinkerHttp } from './http.ts';
+import { isTrouble, TinkerTrouble } from './trouble.ts';
+
+export interface Waiting {
+  /** Asks for the result as protobuf, as SDKs ≥ 0.25 do. */
+  readonly asProtobuf?: boolean;
+  readonly signal?: AbortSignal | undefined;
+  /** How long a server that is away, or only fails, is asked again. */
+  readonly patienceMs: number;
+  /** Told when the server pauses work, and why. */
+  readonly say: (line: string) => void;
+}
+
+const route = '/api/v1/retrieve_future';
+/** Servers hold the answer back until there is one: the hosted one for less than this, SkyRL for longer. */
+const pollTimeoutMs = 45_000;
+/** Between two polls, where the server answered at once that there is nothing yet. */
+const pollPauseMs = 50;
+const failurePauseMs = 1_000;
+const backoffMsMax = 30_000;
+/** Proxies inject 400s now and then; SkyRL means them, and repeats them. */
+const badRequestsMax = 3;
+/** An account without credit is asked for again for so long. */
+const billingPauseMs = 5_000;
+const billingPatienceMs = 60 * 60_000;
+
+const Answer = z.looseObject({
+  type: z.string().nullish(),
+  status: z.string().nullish(),
+  error: z.string().nullish(),
+  category: z.string().nullish(),
+  queue_state: z.string().nullish(),
+  queue_state_reason: z.string().nullish(),
+});
+
+/**
+ * The result of what the server promised. Every answer there is:
+ *
+ *     a result                       it
+ *     "try_again", 408               asked again
+ *     5xx                            asked again, with a pause
+ *     429, no connection             asked again, later and later, up to 30 s
+ *     400                            three more times, then `refused`, or `lost` where it names a model that is not loaded
+ *     402                            the account is paused: asked again every 5 s for an hour
+ *     410                            the promise is gone: `lost`; whoever may send the request again does
+ *     "complete_metadata"            asked again, for the result itself
+ *     {error, category}              final: `refused` where the user is to blame, else `failed`
+ */
+export async function retrieve(http: TinkerHttp, requestId: string, waiting: Waiting): Promise<Reply> {
+  const { asProtobuf = false, signal, patienceMs, say } = waiting;
+  let allowMetadataOnly = true;
+  let badRequests = 0;
+  let connectionFailures = 0;
+  let awaySince: number | null = null;
+  let unpaidSince: number | null = null;
+  const wait = (ms: number): Promise<void> => delay(ms, undefined, signal ? { signal } : {});
+  const giveUpAfter = (trouble: TinkerTrouble): void => {
+    awaySince ??= performance.now();
+    if (performance.now() - awaySince > patienceMs) throw trouble;
+  };
+  for (;;) {
+    let reply: Reply;
+    try {
+      reply = await http.once('POST', route, {
+        body: { request_id: requestId, ...(allowMetadataOnly ? { allow_metadata_only: true } : {}) },
+        mayRepeat: true,
+        timeoutMs: pollTimeoutMs,
+        ...(asProtobuf ? { accept: protobufType } : {}),
+        signal,
+      });
+    } catch (error) {
+      if (!isTrouble(error, 'away')) throw error;
+      if (isTimeout(error)) continue; // it held on for longer than we do
+      giveUpAfter(error);
+      await wait(Math.min(failurePauseMs * 2 ** connectionFailures++, backoffMsMax));
+      continue;
+    }
+    const { status } = reply;
+    if (status === 408) continue;
+    if (status === 402) {
+      const trouble = http.refusal(route, reply);
+      if (unpaidSince === null) say(`the account is paused: ${trouble.message}`);
+      unpaidSince ??= performance.now();
+      if (performance.now() - unpaidSince > billingPatienceMs) throw trouble;
+      await wait(billingPauseMs);
+      continue;
+    }
+    if (status === 429) {
+      giveUpAfter(http.refusal(route, reply));
+      await wait(Math.min(failurePauseMs * 2 ** connectionFailures++, backoffMsMax));
+      continue;
+    }
+    if (status >= 500) {
+      giveUpAfter(http.refusal(route, reply));
+      await wait(failurePauseMs);
+      continue;
+    }
+    if (status === 400 && badRequests < badRequestsMax) {
+      badRequests += 1;
+      continue;
+    }
+    if (status >= 300) throw http.refusal(route, reply);
+    awaySince = null;
+    connectionFailures = 0;
+    if (reply.type.includes(protobufType)) return reply;
+    const answer = Answer.safeParse(parsed(reply, http.address.url + route));
+    const { type, status: state, error, category, queue_state, queue_state_reason } = answer.data ?? {};
+    if (type === 'try_again') {
+      if (queue_state != null && queue_state !== 'active')
+        say(`the server waits: ${queue_state_reason ?? queue_state}`);
+      await wait(pollPauseMs);
+    } else if (state === 'complete_metadata') allowMetadataOnly = false;
+    else if (error != null) {
+      const kind = category === 'user' ? 'refused' : 'failed';
+      throw new TinkerTrouble(kind, `${http.address.url}: the request failed (${category ?? 'unknown'}): ${error}`);
+    } else return reply;
+  }
+}
+
+function isTimeout(trouble: TinkerTrouble): boolean {
+  return trouble.cause instanceof Error && trouble.cause.name === 'TimeoutError';
+}

@@ -1,0 +1,161 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { RatchetError } from '../../core/errors.ts';
+import { kindOf, saidBy, TinkerTrouble, wordsOf } from './trouble.ts';
+import type { TinkerAddress } from './types.ts';
+
+export const protobufType = 'application/x-protobuf';
+
+export interface Call {
+  readonly body: unknown;
+  /** Asks for this type in place of JSON. */
+  readonly accept?: string;
+  /**
+   * Whether it does no harm when the server does it twice. What may harm is sent again only where it surely never reached
+   * the server; whatever else becomes of it is `lost`.
+   */
+  readonly mayRepeat: boolean;
+  readonly timeoutMs?: number;
+  readonly signal?: AbortSignal | undefined;
+}
+
+export interface Reply {
+  readonly status: number;
+  readonly type: string;
+  readonly bytes: Uint8Array;
+}
+
+export interface Patience {
+  /** How long a server that does not answer is asked again. */
+  readonly patienceMs: number;
+  /** Told once when waiting begins, and once when it ends. */
+  readonly say: (line: string) => void;
+}
+
+const requestTimeoutMs = 60_000;
+const firstWaitMs = 500;
+const waitMsMax = 10_000;
+
+/** Requests to one server: its key, and asking again while it is away or busy. */
+export class TinkerHttp {
+  readonly address: TinkerAddress;
+  readonly #patience: Patience;
+
+  constructor(address: TinkerAddress, patience: Patience) {
+    this.address = { ...address, url: address.url.replace(/\/+$/, '').replace(/\/api\/v1$/, '') };
+    this.#patience = patience;
+  }
+
+  async json(route: string, call: Call): Promise<unknown> {
+    return parsed(await this.post(route, call), this.address.url + route);
+  }
+
+  async post(route: string, call: Call): Promise<Reply> {
+    return this.#patiently(route, call, () => this.once('POST', route, call));
+  }
+
+  async get(route: string, options: Partial<Call> = {}): Promise<Reply> {
+    const call = { body: undefined, mayRepeat: true, ...options };
+    return this.#patiently(route, call, () => this.once('GET', route, call));
+  }
+
+  /** One try. Any answer is a reply, also one that refuses; throws `away` or `lost` where there is none. */
+  async once(method: 'GET' | 'POST', route: string, call: Call): Promise<Reply> {
+    const { body, accept = 'application/json', timeoutMs = requestTimeoutMs, signal } = call;
+    const isBytes = body instanceof Uint8Array;
+    const key = this.#key(route);
+    const signals = [AbortSignal.timeout(timeoutMs), ...(signal ? [signal] : [])];
+    try {
+      const answer = await fetch(route.startsWith('http') ? route : `${this.address.url}${route}`, {
+        method,
+        headers: {
+          accept,
+          ...key,
+          ...(body === undefined ? {} : { 'content-type': isBytes ? protobufType : 'application/json' }),
+        },
+        ...(body === undefined ? {} : { body: isBytes ? Buffer.from(body) : JSON.stringify(body) }),
+        signal: AbortSignal.any(signals),
+      });
+      const bytes = new Uint8Array(await answer.arrayBuffer());
+      return { status: answer.status, type: answer.headers.get('content-type') ?? '', bytes };
+    } catch (error) {
+      if (signal?.aborted) throw error;
+      const never = neverArrived(error);
+      const what = never ? 'does not answer' : 'broke off';
+      throw new TinkerTrouble(
+        never || call.mayRepeat ? 'away' : 'lost',
+        `The Tinker server at ${this.address.url} ${what} (${causeOf(error)}, ${route}). Is it running? The run goes on by itself when it is.`,
+        { cause: error },
+      );
+    }
+  }
+
+  refusal(route: string, { status, bytes }: Reply): TinkerTrouble {
+    const words = wordsOf(Buffer.from(bytes).toString('utf8'));
+    const said = this.#said(route, `answered ${status}: ${words}`);
+    return new TinkerTrouble(kindOf(status, words), said, { status });
+  }
+
+  #said(route: string, what: string): string {
+    const { apiKeyVar, url } = this.address;
+    const key = apiKeyVar === null ? undefined : process.env[apiKeyVar];
+    return saidBy(url, route, what, key ? [key] : []);
+  }
+
+  async #patiently(route: string, call: Call, ask: () => Promise<Reply>): Promise<Reply> {
+    const giveUpAt = performance.now() + this.#patience.patienceMs;
+    for (let waitMs = firstWaitMs, hasSaid = false; ; waitMs = Math.min(waitMs * 2, waitMsMax)) {
+      let trouble: TinkerTrouble;
+      try {
+        const reply = await ask();
+        if (reply.status < 300) {
+          if (hasSaid) this.#patience.say(`the Tinker server at ${this.address.url} answers again`);
+          return reply;
+        }
+        trouble = this.refusal(route, reply);
+        // What was turned away at the door was not done: busy, not ready yet, no upstream to be found.
+        const isTurnedAway = [425, 429, 503].includes(reply.status);
+        if (!isTurnedAway && !(call.mayRepeat && [408, 500, 502, 504].includes(reply.status))) throw trouble;
+      } catch (error) {
+        if (!(error instanceof TinkerTrouble) || (error.kind !== 'away' && error.kind !== 'failed')) throw error;
+        trouble = error;
+      }
+      if (performance.now() + waitMs > giveUpAt) throw trouble;
+      if (!hasSaid) this.#patience.say(`waiting for the Tinker server: ${trouble.message}`);
+      hasSaid = true;
+      await delay(waitMs, undefined, call.signal ? { signal: call.signal } : {});
+    }
+  }
+
+  /** Looked up each time, so that nothing holds a key of its own. A signed URL elsewhere gets none. */
+  #key(route: string): Record<string, string> {
+    const { apiKeyVar, url } = this.address;
+    if (apiKeyVar === null || (route.startsWith('http') && !route.startsWith(url))) return {};
+    const value = process.env[apiKeyVar];
+    if (value !== undefined && value !== '') return { 'x-api-key': value };
+    throw new RatchetError(
+      'ConfigInvalid',
+      `The Tinker server at ${url} asks for a key in the environment variable ${apiKeyVar}, which is not set here. Set it where the workers are started.`,
+    );
+  }
+}
+
+export function parsed({ bytes }: Reply, where: string): unknown {
+  const text = Buffer.from(bytes).toString('utf8');
+  try {
+    return JSON.parse(text) as unknown;
+  } catch (cause) {
+    throw new TinkerTrouble('failed', `${where}: expected JSON, got ${JSON.stringify(text.slice(0, 200))}.`, { cause });
+  }
+}
+
+/** Whether the request surely never reached the server. */
+function neverArrived(error: unknown): boolean {
+  return ['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH', 'UND_ERR_CONNECT_TIMEOUT'].includes(
+    causeOf(error),
+  );
+}
+
+function causeOf(error: unknown): string {
+  const { cause, name } = error as { cause?: { code?: string; message?: string }; name?: string };
+  return cause?.code ?? cause?.message ?? name ?? String(error);
+}

@@ -1,0 +1,91 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { RatchetError } from '../../core/errors.ts';
+import type { TinkerClient, TinkerModel } from './client.ts';
+import { isTrouble, TinkerTrouble } from './trouble.ts';
+
+export interface ModelWish {
+  readonly baseModel: string;
+  readonly rank: number;
+  readonly seed: number;
+  /** Which layers are adapted, where the server lets one choose. */
+  readonly trained?: { readonly attention: boolean; readonly mlp: boolean; readonly unembedding: boolean };
+  /** A checkpoint to load; null = as it was made. */
+  readonly from: string | null;
+  /** With the checkpoint's moments. SkyRL 0.3.0 loads them whatever is asked. */
+  readonly optimizer: boolean;
+}
+
+/** Models of processes that died are unloaded when their session ends: by default after 5 minutes. */
+const roomPatienceMs = 6 * 60_000;
+const roomPauseMs = 5_000;
+
+/**
+ * A new model with a checkpoint's weights. Waits while the server has no room for another one. Throws `missing` where the checkpoint
+ * is not there any more.
+ */
+export async function loadModel(
+  client: TinkerClient,
+  wish: ModelWish,
+  say: (line: string) => void,
+): Promise<TinkerModel> {
+  const giveUpAt = performance.now() + roomPatienceMs;
+  for (let hasSaid = false; ; hasSaid = true) {
+    try {
+      const model = await client.createModel(wish);
+      if (wish.from !== null) {
+        try {
+          await model.loadWeights(wish.from, { optimizer: wish.optimizer });
+        } catch (error) {
+          await model.unload();
+          throw error;
+        }
+      }
+      return model;
+    } catch (error) {
+      if (!isTrouble(error, 'full') || performance.now() > giveUpAt) throw error;
+      if (!hasSaid) {
+        say(
+          `${error.message}: waiting for room. Models of a process that died stay until its session ends (SkyRL: --session-timeout-sec); a run needs room for 3 beside the base, and one more for each worker after a restart (max_lora_adapters ≥ 8).`,
+        );
+      }
+      await delay(roomPauseMs);
+    }
+  }
+}
+
+/** What the server calls the model, where the config leaves that open. */
+export async function onlyModelOf(client: TinkerClient): Promise<string> {
+  const models = await client.capabilities();
+  if (models.length === 1) return models[0]!.name;
+  const found = models.map(({ name }) => name).join(', ') || 'none';
+  throw new RatchetError(
+    'ConfigInvalid',
+    `[trainer] base_model: expected the name of one of the models of ${client.http.address.url} (${found}); it has ${models.length}, so it must be named.`,
+  );
+}
+
+/** A call's trouble as one of our errors, for a trainer. */
+export function trainerError(error: unknown): unknown {
+  if (!(error instanceof TinkerTrouble)) return error;
+  const { message, kind } = error;
+  const options = { cause: error };
+  switch (kind) {
+    case 'away':
+      return new RatchetError('TrainerUnavailable', message, options);
+    case 'full':
+      return new RatchetError('TrainerUnavailable', `${message}. The server has no room for another model.`, options);
+    case 'missing':
+      return new RatchetError(
+        'CheckpointDamaged',
+        `${message}. The server has lost this checkpoint: it expired ([trainer] checkpoint_ttl), or was deleted. An adapter in the store cannot be sent back to such a server; an older checkpoint can be gone on from.`,
+        options,
+      );
+    case 'refused':
+      return new RatchetError('Unsupported', message, options);
+    case 'lost':
+    case 'failed':
+      return new RatchetError('EngineDied', message, options);
+    default:
+      return kind satisfies never;
+  }
+}

@@ -1,0 +1,380 @@
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import type { StepPlan } from '../../core/rl/run-state.ts';
+import type { OptimizerSpec, TinkerTrainerSpec } from '../../core/spec/run-spec.ts';
+import { readTextFiles } from '../../engine/index.ts';
+import { inRequests, isFinite, missingLoss, policyBatch, type ServerBatch, supervisedBatch } from '../tinker/batch.ts';
+import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
+import { loadModel, onlyModelOf, trainerError } from '../tinker/load-model.ts';
+import { policyPassMetrics, refusalOf, supervisedPassMetrics } from '../tinker/pass-metrics.ts';
+import {
+  adapterDigest,
+  asPeft,
+  endTokensIn,
+  readAdapterFiles,
+  readVersion,
+  strangeTensor,
+  type TinkerVersion,
+  type VersionFolder,
+  writeVersion,
+} from '../tinker/version-files.ts';
+import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
+
+/** How often a step is begun anew, from the version before it, after the server had lost the model. */
+const stepAttemptsMax = 3;
+/** Models whose weights stay as they are, to be sampled from: the newest version's, and the one that rollouts still end on. */
+const servedModelsMax = 2;
+
+const OptimizerDocument = z.strictObject({
+  format: z.literal('ratchet-tinker-optimizer-1'),
+  url: z.string(),
+  trainingPath: z.string(),
+  digest: z.string(),
+});
+
+/**
+ * Trains adapters on a server of the Tinker API. What the server holds is a cache: a version *is* its adapter, which is downloaded
+ * after every step, and what training goes on from is the server's own checkpoint of it. So a step is done in a model that was
+ * loaded from the version before, and when anything becomes of that model, another one is loaded and the whole step done again; an
+ * optim_step is never sent alone, nor twice.
+ *
+ * SkyRL samples from a model by loading a checkpoint into it, training or not. There each step has a model of its own, which is never
+ * trained again: its version is sampled from it, while the next model is loaded beside.
+ */
+export class TinkerTrainer implements Trainer {
+  readonly #spec: TinkerTrainerSpec;
+  readonly #say: (line: string) => void;
+  readonly #client: TinkerClient;
+  /** The version that it holds. */
+  #at: VersionFolder | null = null;
+  #withOptimizer = false;
+  #part: TrainedPart | null = null;
+  /** Loaded with that version, or on its way. */
+  #model: Promise<TinkerModel> | null = null;
+  /** The model holding that version after the step that made it: not trained any more. */
+  #served: TinkerModel[] = [];
+  /** Supervised steps since that version. */
+  #hasMoved = false;
+  /** Models that were loaded because another one was lost. */
+  #restores = 0;
+
+  constructor(spec: TinkerTrainerSpec, options: ClientOptions = {}) {
+    this.#spec = spec;
+    this.#say = options.say ?? (() => undefined);
+    this.#client = new TinkerClient(spec, options);
+  }
+
+  async makeBase(
+    folder: string,
+    options: TrainedPart & { files: Readonly<Record<string, string>> },
+  ): Promise<{ digest: string }> {
+    const { files, ...part } = options;
+    const { r: rank } = adaptersOf(part);
+    return this.#translated(async () => {
+      const baseModel = this.#spec.baseModel ?? (await onlyModelOf(this.#client));
+      const { 'config.json': _, ...texts } = files; // beside an adapter it would promise weights that are not there
+      const begun = { baseModel, rank, seed: part.seed, endTokenIds: endTokensIn(files) };
+      await this.#unloadAll();
+      this.#part = part;
+      const model = await this.#loaded({ ...begun, from: null, optimizer: false });
+      this.#model = Promise.resolve(model);
+      await this.#anchor(model, { ...begun, texts });
+      await writeVersion(folder, this.#held());
+      return { digest: this.#held().version.digest };
+    });
+  }
+
+  async open(folder: string, part: TrainedPart): Promise<{ digest: string }> {
+    const { r: rank } = adaptersOf(part);
+    const version = await readVersion(folder);
+    if (version.rank !== rank) {
+      throw new RatchetError(
+        'ModelUnsupported',
+        `${folder} holds an adapter of rank ${version.rank}; [lora] r is ${rank}.`,
+      );
+    }
+    const adapter = await readAdapterFiles(folder);
+    const digest = adapterDigest(adapter.get('adapter_model.safetensors')!);
+    await this.#unloadAll(version.modelId);
+    this.#part = part;
+    this.#at = { version: { ...version, digest }, adapter, texts: await readTextFiles(folder) };
+    this.#withOptimizer = false;
+    this.#hasMoved = false;
+    return { digest };
+  }
+
+  async trainStep({ plan, batch }: { readonly plan: StepPlan; readonly batch: TrainBatch }): Promise<TrainOutcome> {
+    return this.#translated(async () => {
+      assert(!this.#hasMoved, 'a version is what a step begins from');
+      for (let attempt = 1; ; attempt++) {
+        try {
+          return await this.#step(plan, batch.samples);
+        } catch (error) {
+          this.#discard();
+          if (!isTrouble(error, 'lost', 'failed') || attempt === stepAttemptsMax) throw error;
+          this.#restores += 1;
+          this.#say(
+            `step ${plan.step}: ${error.message}. Beginning it again from ${this.#held().version.trainingPath}.`,
+          );
+        }
+      }
+    });
+  }
+
+  async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<SftOutcome> {
+    const { samples, learningRate, optimizer } = input;
+    return this.#translated(async () => {
+      const model = await this.#ready();
+      const batch = supervisedBatch(samples, this.#spec.reduction);
+      const metrics = supervisedPassMetrics(samples, await this.#pass(model, batch, samples.length));
+      const reason = refusalOf(metrics);
+      if (reason !== null) return { applied: false, reason, metrics };
+      this.#hasMoved = true;
+      return {
+        applied: true,
+        metrics: { ...metrics, ...stepMetrics(await model.optimStep(adam(optimizer, learningRate))) },
+      };
+    });
+  }
+
+  async digest(): Promise<string> {
+    await this.#translated(async () => {
+      if (this.#hasMoved) await this.#anchor(await this.#ready());
+    });
+    return this.#held().version.digest;
+  }
+
+  /** The adapter names its base as the server does; `base`, a folder of ours, has no weights of it. */
+  async exportTo(folder: string): Promise<void> {
+    await this.digest();
+    await writeVersion(folder, this.#held());
+  }
+
+  async logprobs(samples: readonly TrainSample[], temperature: number): Promise<readonly Float32Array[]> {
+    assert.equal(temperature, 1, 'these servers train at temperature 1');
+    return this.#translated(async () => {
+      const model = this.#served.at(-1) ?? (await this.#ready());
+      const data = samples.map(({ tokenIds }) => ({
+        tokens: tokenIds.slice(0, -1),
+        inputs: {
+          target_tokens: { dtype: 'int64' as const, data: tokenIds.slice(1) },
+          weights: { dtype: 'float32' as const, data: tokenIds.slice(1).map(() => 1) },
+        },
+      }));
+      const { logprobs } = await model.forward(data);
+      return logprobs.map((row) => Float32Array.from([0, ...row]));
+    });
+  }
+
+  /** Where the server keeps it: the moments themselves never leave it. */
+  async saveOptimizer(): Promise<Uint8Array> {
+    await this.digest();
+    const { url, trainingPath, digest } = this.#held().version;
+    const format = 'ratchet-tinker-optimizer-1';
+    return Buffer.from(`${JSON.stringify({ format, url, trainingPath, digest })}\n`);
+  }
+
+  async restoreOptimizer(state: Uint8Array | null): Promise<void> {
+    await this.digest();
+    const { version } = this.#held();
+    const document = state && OptimizerDocument.parse(JSON.parse(Buffer.from(state).toString('utf8')));
+    if (document && document.digest !== version.digest) {
+      throw new RatchetError(
+        'CheckpointDamaged',
+        `The optimizer’s state is of the adapter ${document.digest.slice(0, 12)}…, the weights are ${version.digest.slice(0, 12)}….`,
+      );
+    }
+    if (document) this.#at = { ...this.#held(), version: { ...version, trainingPath: document.trainingPath } };
+    this.#withOptimizer = document !== null;
+    this.#discard();
+    // Now, so that a checkpoint that is gone is found while an older one can still be gone on from.
+    await this.#translated(async () => this.#ready());
+  }
+
+  /** The last version's model stays while the server keeps it: evaluations may go on without a trainer. */
+  async close(): Promise<void> {
+    await this.#unloadAll(this.#at?.version.modelId);
+    this.#client.close();
+  }
+
+  async #step(plan: StepPlan, samples: readonly TrainSample[]): Promise<TrainOutcome> {
+    const { loss, optimizer, learningRate, numIterations = 1 } = plan;
+    const { digest } = this.#held().version;
+    requireKnown(plan);
+    const batch = policyBatch(samples, loss, this.#spec.reduction);
+    if (!isFinite(batch.data)) return this.#refused('an advantage or a logprob of the batch is no number', {}, digest);
+    const model = await this.#ready();
+    let metrics: Record<string, number> = {};
+    for (let pass = 1; pass <= numIterations; pass++) {
+      metrics = policyPassMetrics(samples, await this.#pass(model, batch, samples.length), loss);
+      const refused = refusalOf(metrics);
+      if (refused !== null) return this.#refused(refused, metrics, digest);
+      metrics = { ...metrics, ...stepMetrics(await model.optimStep(adam(optimizer, learningRate))) };
+      const strange = refusalOf(metrics);
+      if (strange !== null) return this.#refused(strange, metrics, digest);
+    }
+    const before = this.#held();
+    await this.#anchor(model);
+    const tensor = strangeTensor(this.#held().adapter.get('adapter_model.safetensors')!);
+    if (tensor !== null) {
+      this.#at = before;
+      return this.#refused(`${tensor} holds numbers that are none`, metrics, digest);
+    }
+    const restores = this.#restores;
+    this.#restores = 0;
+    const more = restores === 0 ? {} : { engine_restores: restores };
+    return { applied: true, metrics: { ...metrics, ...more }, digest: this.#held().version.digest };
+  }
+
+  /** The model may have moved; the version has not. */
+  #refused(reason: string, metrics: Readonly<Record<string, number>>, digest: string): TrainOutcome {
+    this.#discard();
+    const finite = Object.fromEntries(Object.entries(metrics).filter(([, value]) => Number.isFinite(value)));
+    return { applied: false, reason, metrics: finite, digest };
+  }
+
+  /** Gradients of a whole batch. By sample; null where it has no loss. */
+  async #pass(
+    model: TinkerModel,
+    { data, loss, rows }: ServerBatch,
+    count: number,
+  ): Promise<(readonly number[] | null)[]> {
+    const outputs = await Promise.all(inRequests(data).map((part) => model.forwardBackward(part, loss)));
+    const logprobs = new Array<readonly number[] | null>(count).fill(null);
+    outputs.flatMap((output) => output.logprobs).forEach((row, i) => (logprobs[rows[i]!] = row));
+    return logprobs;
+  }
+
+  /** Makes what the model holds a version: two checkpoints there, and the adapter here. */
+  async #anchor(
+    model: TinkerModel,
+    begun: Pick<TinkerVersion, 'baseModel' | 'rank' | 'seed' | 'endTokenIds'> & Pick<VersionFolder, 'texts'> = {
+      ...this.#held().version,
+      texts: this.#held().texts,
+    },
+  ): Promise<void> {
+    const { baseModel, rank, seed, endTokenIds, texts } = begun;
+    const { url, checkpointTtlS } = this.#spec;
+    const name = `ratchet-${randomUUID()}`;
+    const [trainingPath, samplerPath] = await Promise.all([
+      model.saveWeights(name, checkpointTtlS),
+      model.saveForSampler(name, checkpointTtlS),
+    ]);
+    const adapter = asPeft(await downloadAdapter(this.#client, model, samplerPath));
+    const digest = adapterDigest(adapter.get('adapter_model.safetensors')!);
+    const format = 'ratchet-tinker-1';
+    const version = {
+      format,
+      url,
+      baseModel,
+      rank,
+      seed,
+      modelId: model.id,
+      trainingPath,
+      samplerPath,
+      digest,
+      endTokenIds,
+    } as const;
+    this.#at = { version, adapter, texts };
+    this.#withOptimizer = true;
+    this.#hasMoved = false;
+    if (this.#spec.server === 'skyrl') await this.#leaveToSampling(model);
+  }
+
+  async #leaveToSampling(model: TinkerModel): Promise<void> {
+    this.#served = [...this.#served, model];
+    for (const old of this.#served.splice(0, this.#served.length - servedModelsMax)) await old.unload();
+    this.#model = this.#load();
+    this.#model.catch(() => undefined); // whoever needs it sees what became of it
+  }
+
+  #ready(): Promise<TinkerModel> {
+    return (this.#model ??= this.#load());
+  }
+
+  #load(): Promise<TinkerModel> {
+    const { baseModel, rank, seed, trainingPath } = this.#held().version;
+    return this.#loaded({ baseModel, rank, seed, from: trainingPath, optimizer: this.#withOptimizer });
+  }
+
+  #loaded(wish: {
+    baseModel: string;
+    rank: number;
+    seed: number;
+    from: string | null;
+    optimizer: boolean;
+  }): Promise<TinkerModel> {
+    const layers = adaptersOf(this.#part!).targetModules;
+    const has = (...names: string[]): boolean => names.some((name) => layers.includes(name));
+    const trained = {
+      attention: has('q_proj', 'k_proj', 'v_proj', 'o_proj'),
+      mlp: has('up_proj', 'down_proj', 'gate_proj'),
+      unembedding: false,
+    };
+    return loadModel(this.#client, { ...wish, trained }, this.#say);
+  }
+
+  /** The next one is loaded from the version that it holds. */
+  #discard(): void {
+    const model = this.#model;
+    this.#model = null;
+    const isSampled = (id: string): boolean => this.#served.some((served) => served.id === id);
+    void model?.then((found) => (isSampled(found.id) ? undefined : found.unload())).catch(() => undefined);
+  }
+
+  /** All but the one with this id, which is sampled from. */
+  async #unloadAll(kept?: string): Promise<void> {
+    const models = [...this.#served, await this.#model?.catch(() => null)];
+    this.#served = this.#served.filter(({ id }) => id === kept);
+    [this.#model, this.#at] = [null, null];
+    for (const model of models) if (model && model.id !== kept) await model.unload();
+  }
+
+  #held(): VersionFolder {
+    assert(this.#at, 'open() or makeBase() comes first');
+    return this.#at;
+  }
+
+  async #translated<T>(work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      throw trainerError(error);
+    }
+  }
+}
+
+function adaptersOf({ lora }: TrainedPart): NonNullable<TrainedPart['lora']> {
+  if (lora) return lora;
+  throw new RatchetError('Unsupported', 'A Tinker server trains adapters: expected [lora], got none.');
+}
+
+/** What `ratchet check` refuses; never replaced by something else. */
+function requireKnown({ loss, temperature, klBeta }: StepPlan): void {
+  const missing =
+    missingLoss(loss) ??
+    (temperature === 1 ? null : `the temperature ${temperature}: it trains at 1`) ??
+    (klBeta > 0 ? 'a KL penalty' : null);
+  if (missing === null) return;
+  throw new RatchetError('Unsupported', `A Tinker server does not have ${missing}. docs/tinker.md says what it has.`);
+}
+
+function adam({ beta1, beta2, epsilon, weightDecay, maxGradNorm }: OptimizerSpec, learningRate: number) {
+  return {
+    learning_rate: learningRate,
+    beta1,
+    beta2,
+    eps: epsilon,
+    weight_decay: weightDecay,
+    grad_clip_norm: maxGradNorm,
+  };
+}
+
+/** SkyRL tells the gradient's norm, before any clipping. */
+function stepMetrics(told: Readonly<Record<string, number>>): Record<string, number> {
+  const norm = Object.entries(told).find(([name]) => /(?:^|\/)grad_norm/.test(name))?.[1];
+  return norm === undefined ? {} : { grad_norm: norm };
+}

@@ -1,0 +1,69 @@
+import type { Client } from '@temporalio/client';
+import type { SearchFigures } from '../core/gepa/prompt-search.ts';
+import type { PromptStanding, RunStatus } from '../workflows/messages.ts';
+import { retrying } from './follow-run.ts';
+
+/** How far branches are, by their workflows. */
+export type BranchFigures = Readonly<Record<string, BranchFigure>>;
+
+interface BranchFigure {
+  /** null: nobody answers for it at the moment. */
+  readonly figures: SearchFigures | null;
+  /** Activities that are tried again, with what they failed with. */
+  readonly retries: readonly string[];
+}
+
+const patienceMs = 3_000;
+
+/** Asks the branches that are under way. */
+export async function askBranches(client: Client, { prompts = [] }: RunStatus): Promise<BranchFigures> {
+  const workflows = prompts.flatMap(({ branch }) => branch?.workflow ?? []);
+  const asked = workflows.map(async (workflow) => {
+    const handle = client.workflow.getHandle(workflow);
+    const [figures, retries] = await Promise.all([
+      client
+        .withDeadline(Date.now() + patienceMs, () => handle.query<SearchFigures | null>('progress'))
+        .catch(() => null), // the rest is told
+      retrying(handle),
+    ]);
+    return [workflow, { figures, retries: retries ?? [] }] as const;
+  });
+  return Object.fromEntries(await Promise.all(asked));
+}
+
+/** Of a run that looks for better prompts: what its environments are played with, what is under way, what came of the newest branch. */
+export function describePrompts(status: RunStatus, branches: BranchFigures, isRunning: boolean): string[] {
+  const { prompts = [], branchesEnded = {}, run } = status;
+  return prompts.flatMap((standing) => {
+    const { environment, branch, offered } = standing;
+    const ended = branchesEnded[environment];
+    const how = [
+      inUseText(standing),
+      ...(branch === null ? [] : branchLines(branch, branches)),
+      ...(offered === null
+        ? []
+        : [
+            `a better one waits for a yes, ${offered.ref.key}: ${isRunning ? '' : 'train the run further, and '}npx ratchet gepa adopt ${run} --env ${environment}`,
+          ]),
+      ...(ended === undefined ? [] : [`step ${ended.step}: ${ended.text}`]),
+    ];
+    return how.map((line, i) => (i === 0 ? `prompt        ${environment}: ${line}` : `              ${line}`));
+  });
+}
+
+function inUseText({ inUse }: PromptStanding): string {
+  return inUse === null ? "the environment's own" : `${inUse.ref.key}, found from v${inUse.foundAt}`;
+}
+
+function branchLines(
+  { step, since, workflow }: NonNullable<PromptStanding['branch']>,
+  branches: BranchFigures,
+): string[] {
+  const { figures = null, retries = [] } = (workflow === null ? undefined : branches[workflow]) ?? {};
+  const far = figures === null || figures.maxCalls === 0 ? '' : `, ${figures.calls} of ${figures.maxCalls} calls`;
+  const best = figures?.bestScore == null ? '' : `, best ${figures.bestScore.toFixed(3)} on ${figures.bestCoverage}`;
+  return [
+    `a better one is looked for from v${step} since ${since}${far}${best}${workflow === null ? '' : ` (${workflow})`}`,
+    ...retries.map((retry) => `  ${retry}`),
+  ];
+}

@@ -1,0 +1,33 @@
+import { startClock } from './clock.ts';
+
+/** The first and the last of the lines of a command that follows a workflow with `--json`. */
+export type StartedLine = {
+  readonly type: 'started';
+  readonly time: string;
+  readonly workflow: string;
+  readonly attached: boolean;
+};
+export type EndLine = {
+  readonly type: 'end';
+  readonly time: string;
+  readonly outcome: 'finished' | 'failed' | 'stopped' | 'detached' | 'lost';
+  readonly exit_code: number;
+  readonly message: string | null;
+};
+
+/** Who is told of a workflow: a person, by lines, or a program, by objects, with the lines on stderr. */
+export interface Teller<Line = never> {
+  readonly say: (line: string) => void;
+  readonly tell: (line: Line | StartedLine | EndLine) => void;
+  /** Text of several lines. */
+  readonly print: (text: string) => void;
+}
+
+export function openTeller<Line>({ json = false }: { readonly json?: boolean }): Teller<Line> {
+  const out = (text: string): void => void (json ? process.stderr : process.stdout).write(text);
+  return {
+    say: startClock(out).say,
+    tell: (line) => void (json && process.stdout.write(`${JSON.stringify(line)}\n`)),
+    print: (text) => out(`${text}\n`),
+  };
+}

@@ -1,0 +1,100 @@
+import type { Workflow, WorkflowHandle, WorkflowResultType } from '@temporalio/client';
+import { type Ending, endingOf, type Leaving } from './ending.ts';
+import { isTakenOver } from './follow-run.ts';
+import { resultOf } from './result-of.ts';
+import { rootMessage } from './root-message.ts';
+import type { EndLine, Teller } from './teller.ts';
+
+export interface WatchOptions<Line> extends Leaving {
+  readonly teller: Teller<Line>;
+  /** The processes are this command's: they end with it. */
+  readonly hasOwnStack: boolean;
+}
+
+/** What there is to tell of a workflow of one kind. */
+interface Story<T extends Workflow> {
+  /** What people call it: evaluation, search. */
+  readonly noun: string;
+  /** Tells how far it is until the signal. */
+  readonly follow: (signal: AbortSignal) => Promise<void>;
+  /** Tells what came of it; the exit code. */
+  readonly tellResult: (result: WorkflowResultType<T>) => Promise<number>;
+  /** What ends it once nobody watches any more. */
+  readonly toEnd: string;
+  /** It cannot go on without this command, and is cancelled when that is left. */
+  readonly endsWithUs?: boolean;
+}
+
+/** Tells of an evaluation or a search until it ends or is left, and what came of it; the exit code. */
+export async function watchWorkflow<T extends Workflow, Line>(
+  handle: WorkflowHandle<T>,
+  options: WatchOptions<Line>,
+  story: Story<T>,
+): Promise<number> {
+  const { teller, interrupted, gone } = options;
+  teller.tell({ type: 'started', time: now(), workflow: handle.workflowId, attached: !options.hasOwnStack });
+  const ended = new AbortController();
+  const left = AbortSignal.any([interrupted, gone]);
+  const following = story.follow(AbortSignal.any([ended.signal, left]));
+  const end = (outcome: EndLine['outcome'], exitCode: number, message: string | null): number => {
+    if (message !== null) teller.say(message);
+    teller.tell({ type: 'end', time: now(), outcome, exit_code: exitCode, message });
+    return exitCode;
+  };
+  try {
+    const result = await endOf(handle, left);
+    ended.abort();
+    await following;
+    return end('finished', await story.tellResult(result), null);
+  } catch (error) {
+    ended.abort();
+    await following;
+    const ending = endingOf(error, options);
+    if (ending === 'interrupted' && story.endsWithUs) await handle.cancel().catch(() => undefined); // it is done for anyway, once its server ends
+    const staysBehind = !options.hasOwnStack && !story.endsWithUs;
+    return end(...describeEnding(ending, { error, staysBehind, ...story }));
+  }
+}
+
+/** Of one that an upgrade starts anew: of the execution that goes on. */
+async function endOf<T extends Workflow>(handle: WorkflowHandle<T>, left: AbortSignal): Promise<WorkflowResultType<T>> {
+  for (let watched = handle; ; watched = handle.client.getHandle<T>(handle.workflowId)) {
+    try {
+      return await resultOf(watched, left);
+    } catch (error) {
+      if (left.aborted || !(await isTakenOver(watched, error))) throw error;
+    }
+  }
+}
+
+function describeEnding(
+  ending: Ending,
+  {
+    noun,
+    error,
+    staysBehind,
+    toEnd,
+  }: { readonly noun: string; readonly error: unknown; readonly staysBehind: boolean; readonly toEnd: string },
+): [EndLine['outcome'], number, string] {
+  const kept = 'the same command goes on where it is';
+  switch (ending) {
+    case 'interrupted':
+      return staysBehind
+        ? ['detached', 0, `detached. The ${noun} goes on; the same command comes back to it. To end it: ${toEnd}`]
+        : ['stopped', 130, `stopped. What is finished is kept: ${kept}`];
+    case 'gone':
+      return ['lost', 1, `the processes this ${noun} used have ended; ${kept}`];
+    case 'unknown':
+      return ['lost', 1, `this Temporal server does not know the ${noun} (any more); its results are kept: ${kept}`];
+    case 'cancelled':
+      return ['stopped', 1, `the ${noun} was cancelled; what is finished is kept: the same command goes on from there`];
+    case 'failed':
+      return ['failed', 1, `the ${noun} stopped: ${rootMessage(error)}`];
+    default:
+      return ending satisfies never;
+  }
+}
+
+function now(): string {
+  return new Date().toISOString();
+}

@@ -1,0 +1,29 @@
+import { isRewardedOutcome, type ScoredGroup } from './rollout.ts';
+
+/** By environment and digest of the system prompt (`own` = the environment's), how many of a batch's groups were played with it. */
+export type PromptsOfBatch = Readonly<Record<string, Readonly<Record<string, number>>>>;
+
+/** undefined where all have their environment's own. Throws where rollouts of one group say another prompt than the group. */
+export function promptsOfBatch(groups: readonly ScoredGroup[]): PromptsOfBatch | undefined {
+  for (const group of groups) requireOnePrompt(group);
+  if (groups.every(({ prompt }) => prompt === undefined)) return undefined;
+  const counts: Record<string, Record<string, number>> = {};
+  for (const { environment, prompt = 'own' } of groups) {
+    const own = (counts[environment] ??= {});
+    own[prompt] = (own[prompt] ?? 0) + 1;
+  }
+  return counts;
+}
+
+/** A baseline over rollouts of two prompts would be of neither: such a group is a bug, and nothing is trained on it. */
+function requireOnePrompt({ ordinal, environment, prompt, rollouts }: ScoredGroup): void {
+  const other = rollouts.find((rollout) => isRewardedOutcome(rollout.outcome) && rollout.prompt !== prompt);
+  if (other === undefined) return;
+  throw new Error(
+    `Group ${ordinal} of ${environment} was leased with ${named(prompt)}, and its rollout ${other.index} was played with ${named(other.prompt)}.`,
+  );
+}
+
+function named(prompt: string | undefined): string {
+  return prompt === undefined ? "the environment's own prompt" : `the prompt ${prompt.slice(0, 16)}`;
+}

@@ -1,0 +1,215 @@
+import { tinkerLoraAlpha } from '../tinker-spec.ts';
+import type { RatchetConfig } from './ratchet.ts';
+import type { RelationProblem } from './ratchet-relations.ts';
+import { tinkerTrainerSpec } from './tinker-run-spec.ts';
+
+const ownKeys = ['url', 'api_key_var', 'server', 'base_model', 'loss_reduction', 'checkpoint_ttl'] as const;
+
+/** What a run on a Tinker server says, held against what such servers do: refused here, before anything is started. */
+export function tinkerRelations(config: RatchetConfig): RelationProblem[] {
+  const { trainer, inference } = config;
+  if (trainer.kind === 'tinker') {
+    return [
+      ...trainerRelations(config),
+      ...lossOfTinker(config),
+      ...adapterRelations(config),
+      ...samplingOfTinker(config),
+    ];
+  }
+  const problems = ownKeys
+    .filter((key) => trainer[key] !== undefined)
+    .map((key): RelationProblem => ({
+      paths: [
+        ['trainer', key],
+        ['trainer', 'kind'],
+      ],
+      expected: 'kind = "tinker" beside it: no other trainer has such a setting',
+      received: `kind = "${trainer.kind}"`,
+    }));
+  if (inference.kind !== 'tinker') return problems;
+  const expected = 'another kind, or [trainer] kind = "tinker": such a server samples only what was trained there';
+  return [
+    ...problems,
+    {
+      paths: [
+        ['inference', 'kind'],
+        ['trainer', 'kind'],
+      ],
+      expected,
+      received: '"tinker"',
+    },
+  ];
+}
+
+function trainerRelations({ trainer, inference }: RatchetConfig): RelationProblem[] {
+  const problems: RelationProblem[] = [];
+  if (inference.kind === 'embedded') {
+    problems.push({
+      paths: [
+        ['inference', 'kind'],
+        ['trainer', 'kind'],
+      ],
+      expected:
+        '"tinker", or "vllm" with the same base model: the embedded engine does not have the weights that a Tinker server trains',
+      received: '"embedded"',
+      suggestion: '[inference] kind = "tinker"',
+    });
+  }
+  if (inference.kind === 'tinker') {
+    for (const key of ['url', 'endpoint_id', 'api_key_var'] as const) {
+      if (inference[key] === undefined) continue;
+      problems.push({
+        paths: [
+          ['inference', key],
+          ['inference', 'kind'],
+        ],
+        expected: 'nothing: what samples is the server of [trainer], with its key',
+        received: JSON.stringify(inference[key]),
+      });
+    }
+  }
+  if (trainer.micro_batch_size !== undefined) {
+    problems.push({
+      paths: [
+        ['trainer', 'micro_batch_size'],
+        ['trainer', 'kind'],
+      ],
+      expected: 'nothing: a Tinker server decides itself how many rows it computes at once',
+      received: String(trainer.micro_batch_size),
+    });
+  }
+  return problems;
+}
+
+function lossOfTinker({ trainer, kl_penalty, sampling }: RatchetConfig): RelationProblem[] {
+  const { loss } = trainer;
+  const problems: RelationProblem[] = [];
+  const say = (key: string, expected: string, received: string): void =>
+    void problems.push({
+      paths: [
+        ['trainer', 'loss', key],
+        ['trainer', 'kind'],
+      ],
+      expected,
+      received,
+    });
+  const known: readonly string[] = ['cispo', 'grpo', 'importance_sampling'];
+  if (loss.type !== undefined && !known.includes(loss.type)) {
+    say(
+      'type',
+      '"cispo", "grpo" (Tinker’s ppo) or "importance_sampling": what a Tinker server computes',
+      `"${loss.type}"`,
+    );
+  }
+  if (loss.type === 'importance_sampling') {
+    for (const key of ['mask_low', 'mask_high'] as const) {
+      if (loss[key] === undefined) continue;
+      say(key, 'nothing: a Tinker server masks no ratios; "grpo" and "cispo" bound them', String(loss[key]));
+    }
+  }
+  if (kl_penalty?.enabled === true && kl_penalty.beta > 0) {
+    problems.push({
+      paths: [['kl_penalty', 'beta'], ['kl_penalty'], ['trainer', 'kind']],
+      expected: '0, or no [kl_penalty]: the losses of a Tinker server have no KL term',
+      received: String(kl_penalty.beta),
+      suggestion: 'a smaller learning rate or clip_high keeps a policy near where it began',
+    });
+  }
+  if (sampling.temperature !== 1) {
+    problems.push({
+      paths: [
+        ['sampling', 'temperature'],
+        ['trainer', 'kind'],
+      ],
+      expected: '1: a Tinker server trains log probabilities at temperature 1, so others would be of another policy',
+      received: String(sampling.temperature),
+    });
+  }
+  return problems;
+}
+
+function adapterRelations({ lora, lora_alpha }: RatchetConfig): RelationProblem[] {
+  const problems: RelationProblem[] = [];
+  const say = (path: readonly string[], expected: string, received: unknown): void =>
+    void problems.push({ paths: [path, ['trainer', 'kind']], expected, received: String(received) });
+  if (lora?.enabled === false) say(['lora', 'enabled'], 'true: a Tinker server trains adapters only', false);
+  if ((lora?.alpha ?? tinkerLoraAlpha) !== tinkerLoraAlpha) {
+    say(
+      ['lora', 'alpha'],
+      `${tinkerLoraAlpha}, or nothing: a Tinker server scales its adapters by ${tinkerLoraAlpha} / r`,
+      lora?.alpha,
+    );
+  }
+  if ((lora_alpha ?? tinkerLoraAlpha) !== tinkerLoraAlpha) {
+    say(
+      ['lora_alpha'],
+      `${tinkerLoraAlpha}, or nothing: a Tinker server scales its adapters by ${tinkerLoraAlpha} / r`,
+      lora_alpha,
+    );
+  }
+  if ((lora?.dropout ?? 0) > 0) say(['lora', 'dropout'], '0: a Tinker server has no dropout', lora?.dropout);
+  return problems;
+}
+
+/** What of vLLM's sampling such a server does not know. */
+const unknownThere = {
+  min_p: 0,
+  repetition_penalty: 1,
+  presence_penalty: 0,
+  frequency_penalty: 0,
+  min_tokens: 0,
+} as const;
+
+function samplingOfTinker(config: RatchetConfig): RelationProblem[] {
+  if (config.inference.kind !== 'tinker') return [];
+  const tables = [
+    { path: ['sampling'], table: config.sampling },
+    { path: ['eval', 'sampling'], table: config.eval?.sampling ?? {} },
+    ...config.env.map(({ sampling = {} }, i) => ({ path: ['env', i, 'sampling'], table: sampling })),
+    ...(config.eval?.env ?? []).map(({ sampling = {} }, i) => ({
+      path: ['eval', 'env', i, 'sampling'],
+      table: sampling,
+    })),
+  ];
+  return tables.flatMap(({ path, table }) => {
+    const written: Readonly<Record<string, unknown>> = table;
+    const problems: RelationProblem[] = Object.entries(unknownThere)
+      .filter(([key, neutral]) => written[key] !== undefined && written[key] !== neutral)
+      .map(([key, neutral]) => ({
+        paths: [
+          [...path, key],
+          ['inference', 'kind'],
+        ],
+        expected: `${neutral}, or nothing: a Tinker server samples by temperature, top_p and top_k alone`,
+        received: String(written[key]),
+      }));
+    if (table.stop !== undefined && table.stop.length > 0) {
+      const expected = 'nothing: turns end at the model’s own end tokens there';
+      problems.push({
+        paths: [
+          [...path, 'stop'],
+          ['inference', 'kind'],
+        ],
+        expected,
+        received: JSON.stringify(table.stop),
+      });
+    }
+    return problems;
+  });
+}
+
+/** What such a server will do otherwise than the file says. */
+export function tinkerWarnings(config: RatchetConfig): string[] {
+  if (config.trainer.kind !== 'tinker') return [];
+  const { server } = tinkerTrainerSpec(config);
+  if (server !== 'skyrl') return [];
+  const isSupervised = config.sft !== undefined && config.max_steps > 0;
+  return [
+    `trainer.max_grad_norm (${config.trainer.max_grad_norm}) is told to the server; SkyRL 0.3.0 takes no notice of it and clips nothing.`,
+    ...(isSupervised
+      ? [
+          '[sft]: SkyRL 0.3.0 restores the optimizer’s moments with the weights, whatever is asked: step 1 begins with those of the warm-up.',
+        ]
+      : []),
+  ];
+}

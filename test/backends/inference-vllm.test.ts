@@ -1,0 +1,273 @@
+import assert from 'node:assert/strict';
+import { type TestContext, test } from 'node:test';
+import { openInference, type ServedPolicy } from '../../backends/inference/index.ts';
+import { InferenceSpec } from '../../core/spec/run-spec.ts';
+import { startPolicyServer } from '../../engine/index.ts';
+import { startVllmStandIn, type StandInOptions, type VllmStandIn } from '../stand-ins/vllm/server.ts';
+import { coded } from './pooled-servers.ts';
+import {
+  canaryPositions as positions,
+  canaryTokens as tokenIds,
+  makeVersions,
+  openVllm,
+  type Versions,
+} from './vllm-versions.ts';
+
+const prompt = { promptTokenIds: [3, 10, 11, 2], maxTokens: 4, temperature: 0.7, seed: 5 };
+const agrees = 1e-5;
+
+async function standIn(t: TestContext, { folder }: Versions, more: Partial<StandInOptions> = {}): Promise<VllmStandIn> {
+  const server = await startVllmStandIn({
+    model: `${folder}/step_0`,
+    servedName: 'base',
+    takesAdapters: true,
+    isDevelopment: true,
+    ...more,
+  });
+  t.after(() => server.close());
+  return server;
+}
+
+/** What our own policy server says of the canary. */
+async function expectedOf(t: TestContext, { folder }: Versions, policy: ServedPolicy): Promise<readonly number[]> {
+  const server = await startPolicyServer({ threads: 1, allowRoots: [folder] });
+  const ours = openInference(InferenceSpec.parse({ kind: 'embedded', url: server.url }), '');
+  await ours.bringTo(policy);
+  const logprobs = await ours.score!({ policy, tokenIds, positions });
+  ours.close?.();
+  await server.close();
+  assert(logprobs);
+  return logprobs;
+}
+
+async function modelsAt({ url }: VllmStandIn): Promise<string[]> {
+  const { data } = (await (await fetch(`${url}/v1/models`)).json()) as { data: { id: string }[] };
+  return data.map(({ id }) => id);
+}
+
+const count = ({ asked }: VllmStandIn, route: string): number => asked.filter((one) => one === route).length;
+
+test('versions of adapters are loaded under names with their digest, and agree with the trainer', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions);
+  const vllm = openVllm(t, [server.url]);
+  for (const policy of [versions.v0, await versions.adapter(1), await versions.adapter(2)]) {
+    await vllm.bringTo(policy);
+    const expected = await expectedOf(t, versions, policy);
+    const [drift] = await vllm.compare!({ policy, tokenIds, positions, expected, threshold: 1e-3 });
+    assert(drift!.difference < agrees, `${policy.name}: ${drift!.difference}`);
+  }
+  const [base, ...adapters] = await modelsAt(server);
+  assert.equal(base, 'base');
+  assert.deepEqual(
+    adapters.map((name) => name.replace(/@[0-9a-f]{12}$/, '')),
+    ['run:main:1', 'run:main:2'],
+  );
+});
+
+test('a run that begins anew under its name is not served the adapter of the one before', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions);
+  const vllm = openVllm(t, [server.url]);
+  const [first, other] = [await versions.adapter(1), await versions.adapter(8)];
+  const again = { ...other, name: first.name, version: { ...other.version, step: 1 } };
+  await vllm.bringTo(first);
+  const before = await vllm.sample({ ...prompt, policy: first });
+  await vllm.bringTo(again);
+  const after = await vllm.sample({ ...prompt, policy: again });
+  assert.notDeepEqual(after.logprobs, before.logprobs);
+  assert.equal((await modelsAt(server)).length, 3);
+});
+
+test('adapters that nobody asks for are unloaded, those that an evaluation holds stay', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions);
+  const vllm = openVllm(t, [server.url]);
+  const held = await versions.adapter(1);
+  await vllm.bringTo(held);
+  assert.equal(await vllm.hold!(held, 'eval', 60), 'held');
+  for (let step = 2; step <= 7; step++) await vllm.bringTo(await versions.adapter(step));
+  const names = (await modelsAt(server)).slice(1).map((name) => name.split('@', 1)[0]);
+  assert.deepEqual(names, ['run:main:1', 'run:main:4', 'run:main:5', 'run:main:6', 'run:main:7']);
+  await vllm.release!(held, 'eval');
+  await vllm.bringTo(await versions.adapter(8));
+  assert(!(await modelsAt(server)).some((name) => name.startsWith('run:main:1@')));
+});
+
+test('a server that was started again has no adapters, and is brought to the version it is asked for', async (t) => {
+  const versions = await makeVersions(t);
+  const first = await standIn(t, versions);
+  const vllm = openVllm(t, [first.url]);
+  const policy = await versions.adapter(3);
+  await vllm.bringTo(policy);
+  const before = await vllm.sample({ ...prompt, policy });
+  await first.close();
+  const second = await standIn(t, versions, { port: first.port });
+  const after = await vllm.sample({ ...prompt, policy });
+  assert.deepEqual(after, before);
+  assert.equal(count(second, 'POST /v1/load_lora_adapter'), 1);
+});
+
+test('full weights are exchanged between two tokens, and a restarted server is noticed though it knows the name', async (t) => {
+  const versions = await makeVersions(t);
+  const first = await standIn(t, versions);
+  const vllm = openVllm(t, [first.url], { loraRank: null });
+  await vllm.bringTo(versions.v0);
+  assert.equal(count(first, 'POST /collective_rpc'), 0, 'it was started with v0');
+  const policy = await versions.whole(1);
+  await vllm.bringTo(policy);
+  await vllm.bringTo(policy);
+  assert.equal(count(first, 'POST /collective_rpc'), 1);
+  assert.deepEqual(
+    first.asked.filter((one) => /pause|resume/.test(one)),
+    ['POST /pause', 'POST /resume'],
+  );
+  const expected = await expectedOf(t, versions, policy);
+  const [drift] = await vllm.compare!({ policy, tokenIds, positions, expected, threshold: 1e-3 });
+  assert(drift!.difference < agrees);
+  const before = await vllm.sample({ ...prompt, policy });
+  assert.equal(await vllm.hold!(policy, 'eval', 60), 'single');
+
+  await first.close();
+  const second = await standIn(t, versions, { port: first.port });
+  await new Promise((resolve) => setTimeout(resolve, 2_100)); // longer than an answer is taken to vouch for
+  assert.deepEqual(await vllm.sample({ ...prompt, policy }), before);
+  assert.equal(count(second, 'POST /collective_rpc'), 1);
+});
+
+test('prime-rl’s server is given full weights by its own route; one that is another process than before is given them again', async (t) => {
+  const versions = await makeVersions(t);
+  const more = { isDevelopment: false, isPrimeRl: true };
+  const first = await standIn(t, versions, more);
+  const vllm = openVllm(t, [first.url], { loraRank: null });
+  const policy = await versions.whole(1);
+  await vllm.bringTo(policy);
+  const weights = first.asked.filter((one) => /pause|resume|POST \/update/.test(one));
+  assert.deepEqual(weights, ['POST /pause', 'POST /update_weights', 'POST /resume']);
+  const before = await vllm.sample({ ...prompt, policy });
+  await first.close();
+  const second = await standIn(t, versions, { ...more, port: first.port });
+  await new Promise((resolve) => setTimeout(resolve, 2_100)); // longer than an answer is taken to vouch for
+  assert.deepEqual(await vllm.sample({ ...prompt, policy }), before);
+  assert.equal(count(second, 'POST /update_weights'), 1);
+});
+
+test('a turn of an older version goes on with the newer weights and says so; it never turns them back', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions);
+  const [older, newer] = [await versions.whole(1), await versions.whole(2)];
+  await openVllm(t, [server.url], { loraRank: null }).bringTo(newer);
+  const elsewhere = openVllm(t, [server.url], { loraRank: null }); // another process, which was told of no broadcast
+  assert.equal((await elsewhere.sample({ ...prompt, policy: older })).servedStep, 2);
+  assert.equal((await elsewhere.sample({ ...prompt, policy: newer })).servedStep, undefined);
+  assert.equal(count(server, 'POST /collective_rpc'), 1);
+});
+
+test('adapters over a base that vLLM was not started with: the base is brought first, and again after a restart', async (t) => {
+  const versions = await makeVersions(t);
+  const other = await versions.whole(9, 'other');
+  const server = await standIn(t, versions, { model: other.folder });
+  const vllm = openVllm(t, [server.url], { servesBase: false });
+  const policy = await versions.adapter(1);
+  const expected = await expectedOf(t, versions, policy);
+  await vllm.bringTo(policy);
+  const [drift] = await vllm.compare!({ policy, tokenIds, positions, expected, threshold: 1e-3 });
+  assert(drift!.difference < agrees, String(drift!.difference));
+  await server.close();
+  await standIn(t, versions, { model: other.folder, port: server.port });
+  const [again] = await vllm.compare!({ policy, tokenIds, positions, expected, threshold: 1e-3 });
+  assert(again!.difference < agrees, String(again!.difference));
+});
+
+test('weights that do not arrive leave the server running, and never a label that lies', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions);
+  const vllm = openVllm(t, [server.url], { loraRank: null });
+  const policy = await versions.whole(1);
+  await assert.rejects(vllm.bringTo({ ...policy, folder: `${versions.folder}/gone` }));
+  assert.equal(
+    count(server, 'POST /collective_rpc'),
+    0,
+    'vLLM would look for a model of that name, and its engine would not survive it',
+  );
+  await vllm.bringTo(policy);
+  assert.equal(((await (await fetch(`${server.url}/is_paused`)).json()) as { is_paused: boolean }).is_paused, false);
+});
+
+test('a server that takes weights and samples from others is found out, and given them once more', async (t) => {
+  const versions = await makeVersions(t);
+  const [well, sick] = [await standIn(t, versions), await standIn(t, versions)];
+  const vllm = openVllm(t, [well.url, sick.url], { loraRank: null });
+  sick.faults.keepsWeights = true;
+  const policy = await versions.whole(1);
+  await vllm.bringTo(policy);
+  const request = { policy, tokenIds, positions, expected: await expectedOf(t, versions, policy), threshold: 1e-3 };
+  const drifts = await vllm.compare!(request);
+  const off = drifts.filter(({ difference }) => difference > 1e-3);
+  assert.deepEqual(
+    off.map(({ server, isReloaded }) => ({ server, isReloaded })),
+    [{ server: sick.url, isReloaded: true }],
+  );
+
+  const avoiding = { ...policy, avoid: [sick.url] };
+  const before = count(sick, 'POST /v1/completions');
+  await Promise.all(Array.from({ length: 6 }, (_, i) => vllm.sample({ ...prompt, seed: i, policy: avoiding })));
+  assert.equal(count(sick, 'POST /v1/completions'), before, 'nothing is asked there');
+  await assert.rejects(
+    vllm.sample({ ...prompt, policy: { ...policy, avoid: [sick.url, well.url] } }),
+    coded('InferenceUnavailable', 'canary'),
+  );
+
+  sick.faults.keepsWeights = false;
+  const healed = await vllm.compare!(request);
+  assert(
+    healed.every(({ difference }) => difference < agrees),
+    JSON.stringify(healed),
+  );
+});
+
+test('an engine that is dead behind a healthy /health gets no work until it generates again', async (t) => {
+  const versions = await makeVersions(t);
+  const [well, sick] = [await standIn(t, versions), await standIn(t, versions)];
+  const said: string[] = [];
+  const vllm = openVllm(t, [sick.url, well.url], {}, (line) => said.push(line));
+  const policy = await versions.adapter(1);
+  await vllm.bringTo(policy);
+  sick.faults.isEngineDead = true;
+  for (let i = 0; i < 8; i++) await vllm.sample({ ...prompt, seed: i, policy });
+  assert(
+    said.some((line) => line.includes(`${sick.url} is put aside`) && line.includes('EngineCore')),
+    said.join('\n'),
+  );
+  assert.equal((await fetch(`${sick.url}/health`)).status, 200);
+  sick.faults.isEngineDead = false;
+  for (let i = 0; i < 200 && !said.some((line) => line.endsWith('is back')); i++) {
+    await vllm.sample({ ...prompt, seed: i, policy });
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  assert(said.some((line) => line.includes(`${sick.url} is back`)));
+});
+
+test('a server that takes no adapters, and one that takes no full weights, say what to start them with', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions, { takesAdapters: false, isDevelopment: false });
+  await assert.rejects(
+    openVllm(t, [server.url]).bringTo(await versions.adapter(1)),
+    coded('Unsupported', '--enable-lora', 'VLLM_ALLOW_RUNTIME_LORA_UPDATING=1'),
+  );
+  await assert.rejects(
+    openVllm(t, [server.url], { loraRank: null }).bringTo(await versions.whole(1)),
+    coded('Unsupported', 'VLLM_SERVER_DEV_MODE=1'),
+  );
+});
+
+test('a server with a key is asked with it', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions, { apiKey: 'a key' });
+  process.env['TEST_VLLM_KEY'] = 'a key';
+  t.after(() => delete process.env['TEST_VLLM_KEY']);
+  const policy = await versions.adapter(1);
+  const vllm = openVllm(t, [server.url], { apiKeyVar: 'TEST_VLLM_KEY' });
+  await vllm.bringTo(policy);
+  assert.equal((await vllm.sample({ ...prompt, policy })).tokenIds.length > 0, true);
+});

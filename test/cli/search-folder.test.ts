@@ -1,0 +1,40 @@
+import assert from 'node:assert/strict';
+import { mkdir, mkdtemp, rm, utimes, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { test } from 'node:test';
+import { findSearchFolder, readSearchFolder } from '../../cli/gepa/search-folder.ts';
+import { describeSearch } from '../../cli/gepa/show.ts';
+
+async function writeSearch(folder: string, secondsAgo: number, trial: object | null = null): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  const info = { sample_type: 'gepa_candidate', system_prompt: 'Be brief.', is_best: true, val_subscores: { 0: 1 } };
+  await writeFile(path.join(folder, 'results.jsonl'), `${JSON.stringify({ info })}\n`);
+  if (trial) await writeFile(path.join(folder, 'trial.json'), JSON.stringify(trial));
+  const at = Date.now() / 1000 - secondsAgo;
+  await utimes(path.join(folder, 'results.jsonl'), at, at);
+}
+
+test('a branch is found by its run, its workflow, its folder and its environment; another run’s is not', async (t) => {
+  const project = await mkdtemp(path.join(tmpdir(), 'ratchet-show-'));
+  t.after(() => rm(project, { recursive: true, force: true }));
+  const run = path.join(project, 'outputs/words');
+  const [first, second] = ['gepa/say--words/step_2', 'gepa/say--words/step_4'].map((name) => path.join(run, name));
+  const later = path.join(run, 'lineages/l2/gepa/say--words/step_3');
+  await writeSearch(first!, 30);
+  await writeSearch(second!, 20, { examples: 40, before: 0.25, after: 0.75, version: 'v5' });
+  await writeSearch(path.join(project, 'outputs/words-2/gepa/say--words-2/step_9'), 5);
+  for (const name of ['words', 'words-2']) await writeFile(path.join(project, 'outputs', name, 'run.json'), '{}');
+  const found = (name: string): Promise<string> => findSearchFolder(name, project);
+  assert.equal(await found('words'), second);
+  assert.equal(await found('outputs/words'), second);
+  assert.equal(await found('words.gepa.say.v2'), first);
+  assert.equal(await found('outputs/words/gepa/say--words/step_2'), first);
+  await writeSearch(later, 10);
+  assert.equal(await found('words'), later);
+  assert.equal(await found('words.gepa.say.l2.v3'), later);
+  assert.match(await found('say'), /words-2/);
+  await assert.rejects(found('nothing'), /a run that branched/);
+  const shown = describeSearch((await readSearchFolder(second!))!);
+  assert.match(shown, /played once more on v5 and 40 examples .*the prompt in use 0\.250, the best 0\.750/);
+});

@@ -1,0 +1,146 @@
+import assert from 'node:assert/strict';
+import { existsSync, readFileSync } from 'node:fs';
+import { mkdtemp, mkdir, rm, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { Client, Connection } from '@temporalio/client';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { taskQueues } from '../../core/names.ts';
+import { choosePort } from '../../workers/ports.ts';
+import { localRoles } from '../../workers/roles.ts';
+import { startStack, type Stack } from '../../workers/supervisor.ts';
+import { vllmRole } from '../../workers/vllm-role.ts';
+import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
+import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
+import { writeStandInPython } from '../stand-ins/vllm/python.ts';
+
+/** Runs whose vLLM is started from their config, and killed: the stand-in has its routes, its arithmetic and its failures. */
+
+const config = (servers: string, more: string): string => `
+model = "preset:reverse-text-vllm-0.2m"
+max_steps = 5
+batch_size = 32
+rollouts_per_example = 4
+learning_rate = 1e-3
+max_async_level = 0
+${more}
+[sampling]
+max_tokens = 6
+[[env]]
+id = "reverse-text"
+args = { min_length = 3, max_length = 4 }
+[sft]
+steps = 60
+batch_size = 16
+[trainer]
+advantage = "std_normalized"
+[checkpoints]
+interval = 5
+keep_last = 1
+[inference]
+kind = "vllm"
+${servers}
+[inference.vllm]
+dtype = "float32"
+max_model_len = 64
+`;
+
+let folder: string;
+let stack: Stack;
+let client: Client;
+const said: string[] = [];
+
+before(async () => {
+  folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-vllm-'));
+  const program = `program = "${writeStandInPython(folder)}"`;
+  await writeFile(path.join(folder, 'full.toml'), config(program, ''));
+  await writeFile(path.join(folder, 'adapters.toml'), config(program, '[lora]\nr = 4\n'));
+  const outputs = path.join(folder, 'outputs');
+  await mkdir(outputs);
+  // One server for both: it takes adapters, and the base of those whole.
+  const { spec } = await loadRunConfig('adapters.toml', { projectFolder: folder });
+  const vllm = await vllmRole(spec, folder);
+  assert(vllm);
+  const policyPort = await choosePort(0);
+  stack = await startStack({
+    projectFolder: folder,
+    roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics: false, vllm }),
+    log: (line) => void said.push(line),
+  });
+  const connection = await Connection.connect({ address: stack.temporalAddress });
+  client = new Client({ connection });
+});
+
+after(async () => {
+  await stack?.stop();
+  await rm(folder, { recursive: true, force: true });
+});
+
+function rowsOf(run: string): Record<string, number>[] {
+  const file = path.join(folder, 'outputs', run, 'metrics.jsonl');
+  if (!existsSync(file)) return [];
+  const lines = readFileSync(file, 'utf8').split('\n').slice(0, -1); // the last may be half written
+  return lines.map((line) => JSON.parse(line) as Record<string, number>);
+}
+
+async function start(run: string, file: string) {
+  return client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: run,
+    taskQueue: taskQueues.orchestrator,
+    args: [{ config: file, run, overrides: {} }],
+  });
+}
+
+async function untilStep(run: string, step: number): Promise<void> {
+  while (!rowsOf(run).some((row) => row['step'] === step)) await delay(50);
+}
+
+for (const [file, what] of [
+  ['adapters.toml', 'adapters'],
+  ['full.toml', 'full weights'],
+] as const) {
+  test(`a vLLM that is killed again and again loses no ${what}: the run ends as one that nobody disturbed`, async () => {
+    const calm = await (await start(`calm-${file.slice(0, 4)}`, file)).result();
+    const run = `killed-${file.slice(0, 4)}`;
+    const handle = await start(run, file);
+    for (const step of [1, 3]) {
+      await untilStep(run, step);
+      await delay(150); // into the rollouts of the next one
+      process.kill(-stack.pids()['vllm server']!, 'SIGKILL');
+    }
+    const ended = await handle.result();
+    assert.deepEqual([ended.step, ended.ledger.isSound], [5, true]);
+    assert.equal(ended.policyDigest, calm.policyDigest, 'the same rollouts, from the same weights');
+    assert((stack.restarts()['vllm server'] ?? 0) >= 2, said.join('\n'));
+    const canaries = rowsOf(run).flatMap((row) => row['inference/canary_difference'] ?? []);
+    assert(canaries.length > 0 && canaries.every((difference) => difference < 1e-5), canaries.join());
+  });
+}
+
+test('of two servers one samples from other weights than are trained: it is put aside, and the other one goes on', async (t) => {
+  const model = path.join(folder, '.ratchet/models/reverse-text-vllm-0.2m-0');
+  const open = () => startVllmStandIn({ model, servedName: 'base', isDevelopment: true });
+  const [well, sick] = [await open(), await open()];
+  t.after(() => Promise.all([well.close(), sick.close()]));
+  await writeFile(path.join(folder, 'two.toml'), config(`url = ["${well.url}", "${sick.url}"]`, ''));
+  const handle = await start('two', 'two.toml');
+  await untilStep('two', 1);
+  sick.faults.keepsWeights = true;
+  await untilStep('two', 3);
+  const { progress } = await handle.query<RunStatus>('status');
+  assert.deepEqual(progress.serversAside, [sick.url]);
+  const asked = sick.asked.length;
+  const ended = await handle.result();
+  assert.deepEqual([ended.step, ended.ledger.isSound], [5, true]);
+  const scored = sick.asked.slice(asked).filter((route) => route === 'POST /v1/completions');
+  assert(scored.length <= 8, `${scored.length}: it is asked for canaries, and for no rollouts`);
+  const events = await handle.query<RunEvent[]>('events');
+  assert(
+    events.some(({ text }) => text.startsWith(`canary: ${sick.url} is put aside`)),
+    JSON.stringify(events),
+  );
+  assert(rowsOf('two').some((row) => row['inference/servers_aside'] === 1));
+});

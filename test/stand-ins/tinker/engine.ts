@@ -1,0 +1,176 @@
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { z } from 'zod';
+import type { TrainSample } from '../../../core/rl/batch.ts';
+import type { LossSettings } from '../../../core/spec/run-spec.ts';
+import { EngineTrainer, type LoraConfig } from '../../../engine/index.ts';
+
+/** A row of a request, in the API's words. */
+export const Datum = z.object({
+  model_input: z.object({ chunks: z.array(z.object({ tokens: z.array(z.int()) })) }),
+  loss_fn_inputs: z.record(z.string(), z.object({ data: z.array(z.number()) })),
+});
+export type Datum = z.infer<typeof Datum>;
+
+export interface LossRequest {
+  readonly data: readonly Datum[];
+  readonly loss_fn: string;
+  readonly loss_fn_config?: Readonly<Record<string, number>> | null | undefined;
+}
+
+export interface AdamWish {
+  readonly learning_rate: number;
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly eps: number;
+  readonly weight_decay: number;
+}
+
+/** One adapter in one of the server's slots: the embedded engine's arithmetic behind the API's calls. */
+export class SlotModel {
+  readonly rank: number;
+  readonly #trainer: EngineTrainer;
+  readonly #base: string;
+  #pending: LossRequest[] = [];
+  /** The sampler's checkpoint that was put into it last. */
+  loadedCheckpoint: string | null = null;
+  /** Whether it was trained since. */
+  hasMoved = false;
+
+  private constructor(trainer: EngineTrainer, base: string, rank: number) {
+    this.#trainer = trainer;
+    this.#base = base;
+    this.rank = rank;
+  }
+
+  /** `base` is a folder of Hugging Face files. */
+  static async open(
+    base: string,
+    { rank, seed }: { readonly rank: number; readonly seed: number },
+  ): Promise<SlotModel> {
+    const lora: LoraConfig = { r: rank, alpha: 32, dropout: 0, targetModules: 'all-linear' };
+    return new SlotModel(await EngineTrainer.open(base, { threads: 1, seed, lora }), base, rank);
+  }
+
+  /** As it was made: the slot's next model. */
+  async reset(): Promise<void> {
+    this.#pending = [];
+    this.loadedCheckpoint = null;
+    this.hasMoved = false;
+    await this.#trainer.loadWeights(this.#base);
+    await this.#trainer.resetOptimizer();
+  }
+
+  async logprobs(data: readonly Datum[]): Promise<number[][]> {
+    const rows = data.map((datum) => ({ tokenIds: tokensOf(datum), lossMask: [0, ...targetsOf(datum).map(() => 1)] }));
+    const scored = await this.#trainer.forwardLogprobs(rows, { temperature: 1 });
+    return scored.map((row) => [...row.slice(1)]);
+  }
+
+  async forwardBackward(request: LossRequest): Promise<number[][]> {
+    this.#pending.push(request);
+    return this.logprobs(request.data);
+  }
+
+  /**
+   * SkyRL's loss: the mean over sequences of Σ w ℓ / Σ w, over all requests since the last step. What is asked for twice is done
+   * twice: without a gradient of its own, from Adam's momentum.
+   */
+  async optimStep(adam: AdamWish): Promise<{ readonly gradNorm: number }> {
+    const requests = this.#pending;
+    this.#pending = [];
+    this.hasMoved = true;
+    const optimizer = {
+      beta1: adam.beta1,
+      beta2: adam.beta2,
+      epsilon: adam.eps,
+      weightDecay: adam.weight_decay,
+      maxGradNorm: 1e30, // it takes no notice of grad_clip_norm
+    };
+    const options = { learningRate: adam.learning_rate, optimizer, temperature: 1, klBeta: 0 };
+    const first = requests[0];
+    if (!first) {
+      // A gradient of nearly nothing: the step that momentum alone makes.
+      const nothing: TrainSample = {
+        tokenIds: [0, 0],
+        lossMask: [0, 1],
+        behaviorLogprobs: [0, -80],
+        advantages: [0, 1e-12],
+      };
+      await this.#trainer.trainStep(
+        { samples: [nothing, nothing] },
+        { ...options, loss: { type: 'cispo', clipHigh: 1, aggregation: 'sequence' } },
+      );
+      return { gradNorm: 0 };
+    }
+    const samples = requests.flatMap((request) => request.data.map((datum) => sampleOf(datum, request)));
+    const result = await this.#trainer.trainStep({ samples }, { ...options, loss: lossOf(first) });
+    return { gradNorm: result.metrics.gradNorm };
+  }
+
+  /** Weights and optimizer. */
+  async save(folder: string): Promise<void> {
+    await mkdir(folder, { recursive: true });
+    await this.#trainer.exportWeights(folder, { base: this.#base });
+    await writeFile(path.join(folder, 'optimizer.state'), await this.#trainer.saveState());
+  }
+
+  async saveForSampler(folder: string): Promise<void> {
+    await mkdir(folder, { recursive: true });
+    await this.#trainer.exportWeights(folder, { base: this.#base });
+  }
+
+  async load(folder: string): Promise<void> {
+    await this.#trainer.loadWeights(folder);
+    await this.#trainer.restoreState(await readFile(path.join(folder, 'optimizer.state')));
+  }
+
+  /** What sampling does to a slot: the checkpoint takes the place of whatever was in training there. */
+  async loadForSampling(folder: string, name: string): Promise<void> {
+    this.loadedCheckpoint = name;
+    this.hasMoved = false;
+    await this.#trainer.loadWeights(folder);
+  }
+
+  async digest(): Promise<string> {
+    return this.#trainer.digest();
+  }
+
+  async close(): Promise<void> {
+    await this.#trainer.close();
+  }
+}
+
+function tokensOf(datum: Datum): number[] {
+  const inputs = datum.model_input.chunks.flatMap(({ tokens }) => tokens);
+  return [...inputs, targetsOf(datum).at(-1)!];
+}
+
+function targetsOf({ loss_fn_inputs: inputs }: Datum): number[] {
+  return inputs['target_tokens']!.data;
+}
+
+function sampleOf(datum: Datum, { loss_fn, loss_fn_config: config }: LossRequest): TrainSample {
+  const { loss_fn_inputs: inputs } = datum;
+  const targets = targetsOf(datum);
+  const given = (name: string, usual: number): number[] => inputs[name]?.data ?? targets.map(() => usual);
+  const isSupervised = loss_fn === 'cross_entropy';
+  // cispo between equal bounds has one ratio, whatever the logprobs are.
+  const isFixed = config != null && config['clip_low_threshold'] === config['clip_high_threshold'];
+  return {
+    tokenIds: tokensOf(datum),
+    lossMask: [0, ...given('weights', 1)],
+    // With a ratio that is cut to 1, cispo is cross-entropy.
+    behaviorLogprobs: [0, ...(isSupervised || isFixed ? targets.map(() => -80) : given('logprobs', 0))],
+    advantages: [0, ...(isSupervised ? targets.map(() => 1) : given('advantages', 0))],
+  };
+}
+
+function lossOf({ loss_fn, loss_fn_config: config }: LossRequest): LossSettings {
+  const [low, high] = [config?.['clip_low_threshold'] ?? 0.8, config?.['clip_high_threshold'] ?? 1.2];
+  const aggregation = 'sequence';
+  if (loss_fn === 'cross_entropy') return { type: 'cispo', clipHigh: 1, aggregation };
+  if (loss_fn === 'ppo') return { type: 'grpo', clipLow: low, clipHigh: high, aggregation };
+  if (loss_fn === 'importance_sampling') return { type: 'importance_sampling', clipHigh: 1, aggregation };
+  return { type: 'cispo', clipHigh: high, aggregation };
+}

@@ -1,0 +1,58 @@
+import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+
+/** What the stand-in's database keeps over its death, as SkyRL's does: sessions, models by name, promises, checkpoints. */
+export interface Remembered {
+  readonly sessions: Set<string>;
+  readonly models: Map<string, { readonly session: string; readonly rank: number; readonly seed: number }>;
+  readonly futures: Map<string, Outcome | null>;
+  /** `MODEL/KIND/NAME`; those that are whole. */
+  readonly checkpoints: Set<string>;
+}
+
+export type Outcome = { readonly result: unknown } | { readonly error: string };
+
+export type Entry =
+  | { readonly session: string }
+  | { readonly model: string; readonly of: string; readonly rank: number; readonly seed: number }
+  | { readonly future: string }
+  | { readonly done: string; readonly outcome: Outcome }
+  | { readonly checkpoint: string };
+
+/** Lines in a file: written before anything is answered. */
+export class Journal {
+  readonly #file: string;
+  readonly remembered: Remembered = {
+    sessions: new Set(),
+    models: new Map(),
+    futures: new Map(),
+    checkpoints: new Set(),
+  };
+
+  constructor(folder: string) {
+    mkdirSync(folder, { recursive: true });
+    this.#file = path.join(folder, 'journal.jsonl');
+    const lines = existsSync(this.#file) ? readFileSync(this.#file, 'utf8').split('\n') : [];
+    for (const line of lines) if (line.endsWith('}')) this.#take(JSON.parse(line) as Entry);
+    // As SkyRL does: what was pending when the server died is of models that are gone.
+    for (const [id, outcome] of this.remembered.futures) {
+      if (outcome === null) {
+        this.write({ done: id, outcome: { error: 'Model not loaded (likely stale request from previous server)' } });
+      }
+    }
+  }
+
+  write(entry: Entry): void {
+    appendFileSync(this.#file, `${JSON.stringify(entry)}\n`);
+    this.#take(entry);
+  }
+
+  #take(entry: Entry): void {
+    const { sessions, models, futures, checkpoints } = this.remembered;
+    if ('session' in entry) sessions.add(entry.session);
+    else if ('model' in entry) models.set(entry.model, { session: entry.of, rank: entry.rank, seed: entry.seed });
+    else if ('future' in entry) futures.set(entry.future, null);
+    else if ('done' in entry) futures.set(entry.done, entry.outcome);
+    else checkpoints.add(entry.checkpoint);
+  }
+}

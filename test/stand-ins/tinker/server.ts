@@ -1,0 +1,384 @@
+import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
+import path from 'node:path';
+import { randomUUID } from 'node:crypto';
+import { z } from 'zod';
+import { createPreset, saveModelFolder } from '../../../engine/index.ts';
+import { Datum, type LossRequest } from './engine.ts';
+import { Journal, type Outcome } from './journal.ts';
+import { Slots } from './slots.ts';
+import { tarGz } from './tar.ts';
+
+/**
+ * A Tinker server as SkyRL 0.3.0 is one, over the embedded engine, so that a run against it learns. It does what SkyRL was seen to do
+ * when things go wrong: models are gone after a restart while sessions, promises and checkpoints are kept; an optim_step that is sent
+ * twice is applied twice; a name that is taken is 409; failures of work are 400 with their words; a loss it does not know is 422;
+ * sampling loads a checkpoint into the slot of its model, in training or not; a session without heartbeats loses its models.
+ */
+export interface StandInOptions {
+  /** Its database, its checkpoints and its base model. */
+  readonly folder: string;
+  /** A preset of ours, or a folder of Hugging Face files. */
+  readonly model: string;
+  readonly port?: number;
+  /** Slots for adapters, the base's among them. */
+  readonly maxAdapters?: number;
+  readonly sessionTimeoutMs?: number;
+  /** What each call takes beyond its arithmetic, by its route's last word. */
+  readonly callMs?: Readonly<Record<string, number>>;
+}
+
+/** One piece of training's work at the server, in milliseconds of the system clock. */
+export interface Span {
+  readonly call: string;
+  readonly from: number;
+  readonly to: number;
+}
+
+export interface StandIn {
+  /** What training's calls took there, in order; sampling is beside. */
+  readonly spans: readonly Span[];
+  readonly url: string;
+  /** How often each route was asked, by its last word. */
+  readonly calls: Readonly<Record<string, number>>;
+  close(): Promise<void>;
+}
+
+const longPollMs = 20_000;
+const losses = ['cross_entropy', 'importance_sampling', 'ppo', 'cispo', 'ppo_critic', 'dppo'] as const;
+const LossInput = z.object({
+  data: z.array(Datum),
+  loss_fn: z.enum(losses),
+  loss_fn_config: z.record(z.string(), z.number()).nullish(),
+});
+const Pass = z.object({ model_id: z.string(), forward_backward_input: LossInput });
+const Forward = z.object({ model_id: z.string(), forward_input: LossInput });
+const Adam = z.object({
+  learning_rate: z.number().min(0).default(1e-4),
+  beta1: z.number().default(0.9),
+  beta2: z.number().default(0.95),
+  eps: z.number().positive().default(1e-12),
+  weight_decay: z.number().default(0),
+});
+const name = z.string().regex(/^[a-zA-Z0-9_-]+$/);
+const SampleWish = z.object({
+  model_path: z.string(),
+  prompt: Datum.shape.model_input,
+  prompt_logprobs: z.boolean().nullish(),
+  sampling_params: z.object({
+    max_tokens: z.int().positive(),
+    seed: z
+      .int()
+      .min(0)
+      .max(2 ** 31 - 1)
+      .default(0),
+    temperature: z.number().default(1),
+    stop: z.array(z.int()).nullish(),
+    top_k: z.int().default(-1),
+    top_p: z.number().default(1),
+  }),
+});
+
+class Refusal extends Error {
+  readonly status: number;
+  constructor(status: number, message: string) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export async function startTinkerStandIn(options: StandInOptions): Promise<StandIn> {
+  const isPreset = options.model.startsWith('preset:');
+  const base = isPreset ? path.join(options.folder, 'base') : options.model;
+  if (isPreset && !existsSync(path.join(base, 'model.safetensors'))) {
+    await saveModelFolder(createPreset(options.model, { seed: 0 }), base);
+  }
+  const journal = new Journal(options.folder);
+  const slots = await Slots.open({ base, folder: options.folder, count: (options.maxAdapters ?? 8) - 1 });
+  const service = new Service(options, journal, slots);
+  const server = createServer((request, response) => void service.handle(request, response));
+  server.keepAliveTimeout = 5_000; // uvicorn's
+  server.listen(options.port ?? 0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  return {
+    url: `http://127.0.0.1:${port}`,
+    calls: service.calls,
+    spans: service.spans,
+    close: async () => {
+      service.stop();
+      await closed(server);
+      await slots.close();
+    },
+  };
+}
+
+class Service {
+  readonly calls: Record<string, number> = {};
+  readonly spans: Span[] = [];
+  readonly #options: StandInOptions;
+  readonly #journal: Journal;
+  readonly #slots: Slots;
+  readonly #heartbeats = new Map<string, number>();
+  readonly #settled = new Map<string, () => void>();
+  /** Work is done one piece after the other, as SkyRL's engine does it. */
+  #tail: Promise<unknown> = Promise.resolve();
+  readonly #cleaner: ReturnType<typeof setInterval>;
+
+  constructor(options: StandInOptions, journal: Journal, slots: Slots) {
+    this.#options = options;
+    this.#journal = journal;
+    this.#slots = slots;
+    const timeoutMs = options.sessionTimeoutMs ?? 300_000;
+    this.#cleaner = setInterval(() => this.#endSessions(timeoutMs), Math.min(1_000, timeoutMs / 4));
+  }
+
+  stop(): void {
+    clearInterval(this.#cleaner);
+  }
+
+  async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const route = (request.url ?? '').split('?')[0]!;
+    try {
+      const chunks: Buffer[] = [];
+      for await (const chunk of request) chunks.push(chunk as Buffer);
+      const answer = await this.#answer(route, request.method ?? '', Buffer.concat(chunks));
+      if (answer instanceof Buffer) response.writeHead(200, { 'content-type': 'application/octet-stream' }).end(answer);
+      else send(response, 200, answer);
+    } catch (error) {
+      if (error instanceof Refusal) send(response, error.status, { detail: error.message });
+      else if (error instanceof z.ZodError) send(response, 422, { detail: error.issues });
+      else if (error instanceof SyntaxError)
+        send(response, 500, 'Internal Server Error'); // what protobuf gets from 0.3.0
+      else send(response, 500, String(error));
+    }
+  }
+
+  async #answer(route: string, method: string, bytes: Buffer): Promise<unknown> {
+    const word = route.split('/').at(-1)!;
+    this.calls[word] = (this.calls[word] ?? 0) + 1;
+    if (method === 'GET') return this.#read(route);
+    const body: unknown = bytes.length === 0 ? {} : JSON.parse(bytes.toString('utf8'));
+    const { sessions, models } = this.#journal.remembered;
+    switch (route.replace('/api/v1/', '')) {
+      case 'client/config':
+        return { pjwt_auth_enabled: false };
+      case 'create_session': {
+        const session = `session_${randomUUID().slice(0, 8)}`;
+        this.#journal.write({ session });
+        this.#heartbeats.set(session, performance.now());
+        return { type: 'create_session', session_id: session };
+      }
+      case 'session_heartbeat': {
+        const { session_id: session } = z.object({ session_id: z.string() }).parse(body);
+        if (!sessions.has(session)) throw new Refusal(404, 'Session not found');
+        this.#heartbeats.set(session, performance.now());
+        return { type: 'session_heartbeat' };
+      }
+      case 'create_model': {
+        const shape = z.object({
+          session_id: z.string(),
+          base_model: z.string(),
+          lora_config: z.object({ rank: z.int(), seed: z.int().default(0) }),
+        });
+        const { session_id: session, lora_config } = shape.parse(body);
+        if (!sessions.has(session)) throw new Refusal(404, 'Session not found');
+        const model = `model_${randomUUID().slice(0, 8)}`;
+        this.#journal.write({ model, of: session, ...lora_config });
+        const created = async () => {
+          await this.#slots.create(model, lora_config);
+          return { model_id: model };
+        };
+        return { ...this.#promise(word, created), model_id: model };
+      }
+      case 'unload_model': {
+        const { model_id: model } = z.object({ model_id: z.string() }).parse(body);
+        return this.#promise(word, async () => this.#slots.unload(model));
+      }
+      case 'forward_backward': {
+        const { model_id: model, forward_backward_input: input } = Pass.parse(body);
+        this.#requireModel(model);
+        return this.#promise(word, async () =>
+          passOutput(await this.#slots.get(model).forwardBackward(lossRequest(input))),
+        );
+      }
+      case 'forward': {
+        const { model_id: model, forward_input: input } = Forward.parse(body);
+        this.#requireModel(model);
+        return this.#promise(word, async () => passOutput(await this.#slots.get(model).logprobs(input.data)));
+      }
+      case 'optim_step': {
+        const { model_id: model, adam_params: adam } = z
+          .object({ model_id: z.string(), adam_params: Adam })
+          .parse(body);
+        this.#requireModel(model);
+        return this.#promise(word, async () => {
+          const { gradNorm } = await this.#slots.get(model).optimStep(adam);
+          return { metrics: { 'skyrl.ai/grad_norm': gradNorm, 'skyrl.ai/learning_rate': adam.learning_rate } };
+        });
+      }
+      case 'save_weights':
+      case 'save_weights_for_sampler': {
+        const { model_id: model, path: wanted } = z.object({ model_id: z.string(), path: name }).parse(body);
+        this.#requireModel(model);
+        const kind = word === 'save_weights' ? 'weights' : 'sampler_weights';
+        const checkpoint = `${model}/${kind}/${wanted}`;
+        if (this.#taken.has(checkpoint) || this.#journal.remembered.checkpoints.has(checkpoint)) {
+          throw new Refusal(409, `Checkpoint '${wanted}' already exists for model '${model}'`);
+        }
+        this.#taken.add(checkpoint);
+        return this.#promise(word, async () => {
+          const slot = this.#slots.get(model);
+          const folder = this.#slots.folderOf(checkpoint);
+          await (kind === 'weights' ? slot.save(folder) : slot.saveForSampler(folder));
+          this.#journal.write({ checkpoint });
+          return { type: word, path: `tinker://${model}/${kind === 'weights' ? 'weights/' : ''}${wanted}` };
+        });
+      }
+      case 'load_weights': {
+        const { model_id: model, path: from } = z.object({ model_id: z.string(), path: z.string() }).parse(body);
+        this.#requireModel(model);
+        const [source, kind, wanted] = from.replace('tinker://', '').split('/');
+        const checkpoint = `${source}/${kind}/${wanted}`;
+        if (kind !== 'weights' || !this.#journal.remembered.checkpoints.has(checkpoint)) {
+          throw new Refusal(404, `Checkpoint not found: ${source}/${wanted}`);
+        }
+        return this.#promise(word, async () => {
+          await this.#slots.get(model).load(this.#slots.folderOf(checkpoint));
+          return { type: 'load_weights' };
+        });
+      }
+      case 'asample': {
+        const wish = SampleWish.parse(body);
+        const [model, ...rest] = wish.model_path.replace('tinker://', '').split('/');
+        this.#requireModel(model!);
+        const checkpoint = `${model}/sampler_weights/${rest.at(-1)}`;
+        if (!this.#journal.remembered.checkpoints.has(checkpoint)) {
+          throw new Refusal(404, `Checkpoint not found: ${model}/${rest.at(-1)}`);
+        }
+        return this.#sample(model!, checkpoint, wish);
+      }
+      case 'retrieve_future': {
+        const { request_id: id } = z.object({ request_id: z.string() }).parse(body);
+        return this.#retrieve(id);
+      }
+      default:
+        throw new Refusal(404, models.size >= 0 ? 'Not Found' : '');
+    }
+  }
+
+  readonly #taken = new Set<string>();
+
+  #read(route: string): unknown {
+    if (route.endsWith('/healthz')) return { status: 'ok' };
+    if (route.endsWith('/get_server_capabilities')) return { supported_models: [{ model_name: this.#options.model }] };
+    const archive = /training_runs\/([\w-]+)\/checkpoints\/([\w-]+)\/archive$/.exec(route);
+    const { checkpoints } = this.#journal.remembered;
+    if (archive) {
+      const checkpoint = `${archive[1]}/sampler_weights/${archive[2]}`;
+      if (!checkpoints.has(checkpoint)) throw new Refusal(404, `Checkpoint not found: ${checkpoint}`);
+      return tarGz(this.#slots.folderOf(checkpoint));
+    }
+    const listed = /training_runs\/([\w-]+)\/checkpoints$/.exec(route);
+    if (!listed) throw new Refusal(404, 'Not Found');
+    const own = [...checkpoints].filter((checkpoint) => checkpoint.startsWith(`${listed[1]}/`));
+    return { checkpoints: own.map((checkpoint) => ({ tinker_path: `tinker://${checkpoint}` })) };
+  }
+
+  #requireModel(model: string): void {
+    if (!this.#journal.remembered.models.has(model)) throw new Refusal(404, 'Model not found');
+  }
+
+  #promise(word: string, work: () => Promise<unknown>): { request_id: string } {
+    const id = this.#begun();
+    const turn = this.#tail.then(async () => {
+      const from = Date.now();
+      await delay(this.#options.callMs?.[word] ?? 0);
+      const result = await work();
+      this.spans.push({ call: word, from, to: Date.now() });
+      return result;
+    });
+    this.#tail = turn.catch(() => undefined);
+    this.#settle(id, turn);
+    return { request_id: id };
+  }
+
+  /** Requests that wait are sampled together, each with its seed; so they do not wait for the training's turn to end. */
+  #sample(model: string, checkpoint: string, wish: z.infer<typeof SampleWish>): { request_id: string } {
+    const id = this.#begun();
+    const { prompt, sampling_params: params, prompt_logprobs: isScored } = wish;
+    const tokens = prompt.chunks.flatMap((chunk) => chunk.tokens);
+    this.#settle(
+      id,
+      delay(this.#options.callMs?.['asample'] ?? 0).then(async () => {
+        const sequence = await this.#slots.sample(model, checkpoint, { tokens, ...params, stop: params.stop ?? [] });
+        const scored = isScored ? await this.#slots.score(model, checkpoint, tokens) : undefined;
+        return { sequences: [sequence], ...(scored ? { prompt_logprobs: scored } : {}) };
+      }),
+    );
+    return { request_id: id };
+  }
+
+  #begun(): string {
+    const id = String(this.#journal.remembered.futures.size + 1);
+    this.#journal.write({ future: id });
+    return id;
+  }
+
+  #settle(id: string, work: Promise<unknown>): void {
+    const done = (outcome: Outcome): void => {
+      this.#journal.write({ done: id, outcome });
+      this.#settled.get(id)?.();
+      this.#settled.delete(id);
+    };
+    work.then(
+      (result) => done({ result }),
+      (error: unknown) => done({ error: error instanceof Error ? error.message : String(error) }),
+    );
+  }
+
+  async #retrieve(id: string): Promise<unknown> {
+    const { futures } = this.#journal.remembered;
+    if (!futures.has(id)) throw new Refusal(404, 'Future not found');
+    if (futures.get(id) === null) {
+      const settled = new Promise<void>((resolve) => this.#settled.set(id, resolve));
+      await Promise.race([settled, delay(longPollMs)]);
+    }
+    const outcome = futures.get(id);
+    if (!outcome) throw new Refusal(408, 'Timeout waiting for result');
+    if ('error' in outcome) throw new Refusal(400, outcome.error);
+    return outcome.result;
+  }
+
+  #endSessions(timeoutMs: number): void {
+    for (const [session, at] of this.#heartbeats) {
+      if (performance.now() - at < timeoutMs) continue;
+      this.#heartbeats.delete(session);
+      for (const [model, { session: of }] of this.#journal.remembered.models) {
+        if (of === session) this.#promise('cleanup', async () => this.#slots.unload(model));
+      }
+    }
+  }
+}
+
+function lossRequest(input: z.infer<typeof LossInput>): LossRequest {
+  return { data: input.data, loss_fn: input.loss_fn, loss_fn_config: input.loss_fn_config };
+}
+
+function passOutput(logprobs: readonly (readonly number[])[]): unknown {
+  const outputs = logprobs.map((data) => ({ logprobs: { data, dtype: 'float32', shape: [data.length] } }));
+  return { loss_fn_output_type: 'scalar', loss_fn_outputs: outputs, metrics: {} };
+}
+
+function send(response: ServerResponse, status: number, body: unknown): void {
+  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+}
+
+async function closed(server: Server): Promise<void> {
+  server.close();
+  server.closeAllConnections();
+  if (server.listening) await once(server, 'close');
+}

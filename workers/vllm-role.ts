@@ -1,0 +1,147 @@
+import { execFile } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { promisify } from 'node:util';
+import {
+  environmentForAll,
+  environmentForVerifiers,
+  selectEnvironment,
+  temporalSecrets,
+} from '../core/child-environment.ts';
+import { RatchetError } from '../core/errors.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import { needsFullWeights, vllmArguments, type VllmSpec } from '../core/spec/vllm-spec.ts';
+import { lookAtEngine } from '../backends/inference/index.ts';
+import { openModel, saveModelFolder } from '../engine/index.ts';
+import { choosePort } from './ports.ts';
+import type { Role } from './supervisor.ts';
+
+/** The port that vLLM has by itself; another is chosen when it is taken. */
+const usualPort = 8000;
+/** Loading and compiling a large model. */
+const readyMsMax = 30 * 60_000;
+/** Between looks whether its engine lives, and how many in a row may find it dead. */
+const lookEveryMs = 15_000;
+const deadLooksMax = 3;
+
+export interface StartedVllm {
+  readonly role: Role;
+  readonly url: string;
+}
+
+/** The vLLM that a run file asks for; null where it names servers that run, or another kind. Throws what keeps it from being started. */
+export async function vllmRole(spec: RunSpec, projectFolder: string): Promise<StartedVllm | null> {
+  const { inference } = spec;
+  if (inference.kind !== 'vllm' || inference.url !== null || inference.endpoints !== null) return null;
+  const { vllm, apiKeyVar } = inference;
+  const start = await findVllm(vllm, projectFolder);
+  const key = apiKeyVar === null ? null : requireKey(apiKeyVar);
+  const port = await choosePort(vllm.port ?? usualPort);
+  const folder = await modelFolder(spec, projectFolder);
+  const url = `http://${isEverywhere(vllm.host) ? '127.0.0.1' : bracketed(vllm.host)}:${port}`;
+  const address = { url, apiKeyVar, headers: {}, headersFromEnv: {}, model: null };
+  const role: Role = {
+    name: 'vllm server',
+    command: start.command,
+    args: [...start.args, ...vllmArguments(vllm, folder, port)],
+    passEnv: [...environmentForVerifiers, 'HF_TOKEN', 'VLLM_*', 'NCCL_*', 'TORCH_*'],
+    dropEnv: [...temporalSecrets, 'RATCHET_*'],
+    env: {
+      VLLM_NO_USAGE_STATS: '1',
+      ...(vllm.gpuIds === null ? {} : { CUDA_VISIBLE_DEVICES: vllm.gpuIds.join(',') }),
+      ...(vllm.loraRank === null ? {} : { VLLM_ALLOW_RUNTIME_LORA_UPDATING: '1' }),
+      ...(needsFullWeights(vllm) ? { VLLM_SERVER_DEV_MODE: '1' } : {}),
+      ...(key === null ? {} : { VLLM_API_KEY: key }),
+    },
+    ready: { check: async () => (await lookAtEngine(address)) === 'alive' },
+    readyTimeoutMs: readyMsMax,
+    startAttemptsMax: 1,
+    alive: {
+      check: async () => (await lookAtEngine(address)) !== 'dead',
+      everyMs: lookEveryMs,
+      failuresMax: deadLooksMax,
+    },
+  };
+  return { role, url };
+}
+
+/** How it would be started, for people: a line with its command, or why it cannot be. Null where none would be. */
+export async function describeVllmStart(spec: RunSpec, projectFolder: string): Promise<string | null> {
+  const { inference } = spec;
+  if (inference.kind !== 'vllm' || inference.url !== null || inference.endpoints !== null) return null;
+  const { vllm } = inference;
+  try {
+    const { command, args } = await findVllm(vllm, projectFolder);
+    const gpus = vllm.gpuIds === null ? '' : `CUDA_VISIBLE_DEVICES=${vllm.gpuIds.join(',')} `;
+    return `${gpus}${[command, ...args, ...vllmArguments(vllm, spec.model, vllm.port ?? usualPort)].join(' ')}`;
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    return error.message;
+  }
+}
+
+/** What starts vLLM: an interpreter that has it, or its own program. */
+async function findVllm(
+  { program }: VllmSpec,
+  projectFolder: string,
+): Promise<{ readonly command: string; readonly args: readonly string[] }> {
+  const ownEnvironment = process.env['VIRTUAL_ENV'];
+  const candidates =
+    program !== null
+      ? [path.isAbsolute(program) || !program.includes('/') ? program : path.resolve(projectFolder, program)]
+      : [
+          ...(ownEnvironment ? [path.join(ownEnvironment, 'bin/python')] : []),
+          path.join(projectFolder, '.venv/bin/python'),
+          'python3',
+          'python',
+        ];
+  for (const command of candidates) {
+    if (path.basename(command) === 'vllm' && existsSync(command)) return { command, args: ['serve'] };
+    if (await hasVllm(command)) return { command, args: ['-m', 'vllm.entrypoints.openai.api_server'] };
+  }
+  throw new RatchetError(
+    'ServerUnavailable',
+    `[inference] kind = "vllm" without url: Ratchet starts one, and found no Python with vLLM (looked at ${candidates.join(', ')}).\n` +
+      '  install it      uv venv .venv && uv pip install --python .venv/bin/python vllm      (without a GPU see docs/vllm.md)\n' +
+      '  or say where    [inference] program = "/path/to/venv/bin/python"\n' +
+      '  or use another  [inference] url = "http://HOST:PORT" of a vLLM that runs',
+  );
+}
+
+/** Looked up, not imported: that takes as long as starting it. */
+const hasModule = 'import importlib.util as u; print(u.find_spec("vllm") is not None)';
+
+async function hasVllm(command: string): Promise<boolean> {
+  try {
+    const env = selectEnvironment(environmentForAll, process.env);
+    const { stdout } = await promisify(execFile)(command, ['-c', hasModule], { timeout: 30_000, env });
+    return stdout.trim() === 'True';
+  } catch {
+    return false; // it is not there, or no Python
+  }
+}
+
+function requireKey(name: string): string {
+  const key = process.env[name];
+  if (key) return key;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `[inference] api_key_var = "${name}": the vLLM that is started is to ask for that key, and the variable is not set here.`,
+  );
+}
+
+/** vLLM reads folders and the Hub; our presets are written into one first, with the run's seed. */
+async function modelFolder({ model, seed }: RunSpec, projectFolder: string): Promise<string> {
+  if (!model.startsWith('preset:')) return model;
+  const folder = path.join(projectFolder, '.ratchet', 'models', `${model.slice('preset:'.length)}-${seed}`);
+  await saveModelFolder(await openModel(model, { seed }), folder);
+  return folder;
+}
+
+function isEverywhere(host: string): boolean {
+  return host === '0.0.0.0' || host === '::';
+}
+
+function bracketed(host: string): string {
+  return host.includes(':') ? `[${host}]` : host;
+}
