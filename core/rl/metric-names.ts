@@ -282,7 +282,7 @@ export const metricSections: readonly {
         name: 'clip_fraction_low',
         unit: 'share',
         meaning:
-          'those below `clip_low`, in grpo, or `mask_low`, in importance_sampling, or left out because their probability fell, in dppo and ipo; else 0',
+          'those below `clip_low`, in grpo and gspo, or `mask_low`, in importance_sampling, or left out because their probability fell, in dppo and ipo; else 0',
         source: 'trainer',
       },
       {
@@ -299,6 +299,14 @@ export const metricSections: readonly {
         source: 'trainer',
       },
       { name: 'kl_divergence', unit: 'nats', meaning: 'the same, as the trainer names it', source: 'trainer' },
+      {
+        name: 'train/teacher_kl',
+        unit: 'nats',
+        meaning:
+          'mean of log π − log π_T of the sampled tokens: an estimate, per token, of the divergence of the policy that sampled from its teacher',
+        source: 'rollouts',
+        when: 'a `[teacher]` scores',
+      },
       {
         name: 'train/kl_beta',
         unit: '1',
@@ -333,6 +341,13 @@ export const metricSections: readonly {
         meaning: 'that training waited for servers which an evaluation had for itself',
         source: 'clock',
         when: '`[eval] when = "pause"`, or servers that hold one version; in steps that waited',
+      },
+      {
+        name: 'time/teacher',
+        unit: 'seconds',
+        meaning: 'until the teacher had scored the batch',
+        source: 'clock',
+        when: 'a `[teacher]` scores',
       },
       { name: 'time/train', unit: 'seconds', meaning: 'the gradient step', source: 'clock' },
       {

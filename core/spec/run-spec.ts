@@ -4,7 +4,7 @@ import { heartbeatTimeoutDefaultS } from '../limits.ts';
 import { runNamePattern } from '../names.ts';
 import { TinkerInferenceSpec, TinkerTrainerSpec } from './tinker-spec.ts';
 import { PromptBranchSpec } from './prompt-branch-spec.ts';
-import { args, type JsonValue, SamplingSpec } from './sampling-spec.ts';
+import { args, SamplingSpec } from './sampling-spec.ts';
 import { serverPool } from './server-pool-spec.ts';
 import { TeacherSpec } from './teacher-spec.ts';
 import { VllmSpec } from './vllm-spec.ts';

@@ -1,6 +1,6 @@
-/** Runs that learn from a teacher: from its log probabilities (opd), or from what it says (sft). */
+/** Runs that learn from a teacher: from its log probabilities (opd), or from what it says (sft); and one on an engine of one's own. */
 import assert from 'node:assert/strict';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -14,7 +14,7 @@ import { EngineTrainer, type PolicyServer, saveModelFolder, startPolicyServer } 
 import { choosePort } from '../../workers/ports.ts';
 import { statusQuery } from '../../workflows/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
-import { openSmallProject, type SmallProject } from './small-run.ts';
+import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 
 const optimizer = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
 let project: SmallProject;
@@ -109,7 +109,10 @@ test('on-policy distillation brings the policy towards a teacher in a folder, to
   assert.equal(ledger.counts['trained'], 12 * 128, 'no group is left out because its rewards are equal');
 
   const kl = await metric('opd', 12, 'train/teacher_kl');
-  assert.ok(mean(kl.slice(-3)) < 0.8 * mean(kl.slice(0, 3)), `KL to the teacher: ${kl.map((one) => one.toFixed(2)).join(' ')}`);
+  assert.ok(
+    mean(kl.slice(-3)) < 0.8 * mean(kl.slice(0, 3)),
+    `KL to the teacher: ${kl.map((one) => one.toFixed(2)).join(' ')}`,
+  );
 
   const plan = await planOf('opd', 3);
   assert.match(plan.taught?.teacher ?? '', /^teacher:weights:[0-9a-f]{16}$/);
@@ -158,15 +161,33 @@ min_reward = 0.3`;
   assert.equal(ledger.isSound, true);
   assert.ok((ledger.counts['filtered'] ?? 0) > 0, 'what the teacher got wrong is not learned');
   const loss = await metric('sft', 8, 'train/loss');
-  assert.ok(mean(loss.slice(-2)) < mean(loss.slice(0, 2)) - 0.1, `cross entropy: ${loss.map((one) => one.toFixed(2)).join(' ')}`);
+  assert.ok(
+    mean(loss.slice(-2)) < mean(loss.slice(0, 2)) - 0.1,
+    `cross entropy: ${loss.map((one) => one.toFixed(2)).join(' ')}`,
+  );
   const plan = await planOf('sft', 2);
   assert.equal(plan.loss.type, 'cross_entropy');
 
   const store = storeOf('sft');
   const [key] = (await store.list('rollouts/step_2/')).filter((one) => one.endsWith('/scored.jsonl'));
-  const groups = decodeRows<ScoredGroup>((await store.read(key!))!, key!);
+  const groups = decodeRows<ScoredGroup>((await store.read(key!))!, 'scored.jsonl');
   const { turns, reward } = groups.flatMap(({ rollouts }) => rollouts)[0]!;
   const end = 1; // of the preset's vocabulary
   assert.equal(turns[0]!.tokenIds.at(-1), end, 'a turn ends as the policy’s own do');
   assert.ok(turns[0]!.tokenIds.length === turns[0]!.text.length + 1 && reward !== null);
+});
+
+test('the engine of docs/adapters.md, a table that a page of TypeScript trains and samples, learns to write words backwards', async () => {
+  const own = path.join(repositoryFolder, 'configs/own-engine');
+  const text = await readFile(path.join(own, 'my-engine.toml'), 'utf8');
+  const here = text.replace('max_steps = 40', 'max_steps = 12').replaceAll('"./my-', `"${own}/my-`);
+  await writeFile(path.join(project.folder, 'my-engine.toml'), here);
+  const handle = await project.client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: 'my-engine',
+    taskQueue: 'ratchet',
+    args: ['my-engine.toml'],
+  });
+  assert.equal((await handle.result()).step, 12);
+  const rewards = await metric('my-engine', 12, 'train/reward');
+  assert.ok(rewards.at(-1)! > rewards[0]! + 0.3, rewards.map((reward) => reward.toFixed(2)).join(' '));
 });

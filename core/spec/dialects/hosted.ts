@@ -139,7 +139,7 @@ function ownSampling(table: string): Record<string, Field> {
 /** How a teacher is sampled whose rollouts are learned. */
 function ofTeacher(): Record<string, Field> {
   const { 'teacher.sampling.extra_body': _, ...fields } = ownSampling('teacher.sampling');
-  return { ...fields, 'teacher.sampling.extra_body': refused('further fields of a teacher’s requests') };
+  return { ...fields, 'teacher.sampling.extra_body': together('refused where there is anything in it', args()) };
 }
 
 /** From 0.6.35 on. */
@@ -332,6 +332,11 @@ function setTeacher(written: Table, own: Own): void {
   if ((written['loss'] ?? 'rl') !== 'rl') own.set(['trainer', 'loss', 'type'], undefined);
   const teacher = written['teacher'];
   if (!isTable(teacher)) return;
+  const extra = valueAt(teacher, ['sampling', 'extra_body']);
+  if (isTable(extra) && Object.keys(extra).length > 0) {
+    const expected = 'nothing: further fields of a teacher’s requests are not sent';
+    own.refuse({ paths: [['teacher', 'sampling', 'extra_body']], expected, received: describe(extra) });
+  }
   const url = valueAt(teacher, ['client', 'base_url']);
   own.set(
     ['teacher', 'url'],

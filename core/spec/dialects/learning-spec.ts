@@ -3,7 +3,7 @@ import { keyOf } from '../model-access.ts';
 import { usualKey } from '../../eval/model-servers.ts';
 import type { RunSpec, TeacherSpec } from '../run-spec.ts';
 import type { RatchetConfig } from './ratchet.ts';
-import { laidOver, samplingSpec } from './ratchet-run-spec.ts';
+import { laidOver, samplingSpec } from './own-sampling.ts';
 
 /** Bounds of the ratio where the config names none: PPO's ε = 0.2 on either side; cispo has no lower one. gspo's are the paper's. */
 const defaultClips: Readonly<Record<string, { low: number; high: number }>> = {

@@ -15,7 +15,8 @@ import type {
   RolloutFilterSpec,
   RunSpec,
 } from '../run-spec.ts';
-import { lossSpec, learnsFromRewards, teacherSpec } from './learning-spec.ts';
+import { learnsFromRewards, lossSpec, teacherSpec } from './learning-spec.ts';
+import { laidOver, samplingSpec, type WrittenEvalSampling, type WrittenSampling } from './own-sampling.ts';
 import { defaultLoraAlpha, defaultLoraRank, type evalEnvironment, type RatchetConfig, loraModules } from './ratchet.ts';
 
 /** The one meaning of a config whose fields and relations are right. */
@@ -166,52 +167,12 @@ function storeUri({ uri, endpoint, region, path_style, sse, kms_key_id }: Ratche
   return query === '' ? uri : `${uri}?${query}`;
 }
 
-type WrittenSampling = RatchetConfig['sampling'];
-
-type WrittenEvalSampling = NonNullable<NonNullable<RatchetConfig['eval']>['sampling']>;
-
 /** [sampling] with what [eval.sampling] says laid over it, and over that what an environment says of its own. */
 export function evalSampling(
   { sampling, eval: evaluation }: RatchetConfig,
   own: Partial<WrittenEvalSampling> = {},
 ): WrittenSampling {
   return laidOver(sampling, { ...evaluation?.sampling, ...own });
-}
-
-export function laidOver(sampling: WrittenSampling, said: Partial<WrittenEvalSampling>): WrittenSampling {
-  const { max_tokens = sampling.max_tokens, temperature = sampling.temperature, ...more } = said;
-  return { ...sampling, ...more, max_tokens, temperature };
-}
-
-export function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
-  const { top_k = -1 } = sampling;
-  return {
-    maxTokens: sampling.max_tokens,
-    temperature: sampling.temperature,
-    topP: sampling.top_p ?? 1,
-    topK: top_k > 0 ? top_k : null,
-    minP: sampling.min_p ?? 0,
-    repetitionPenalty: sampling.repetition_penalty ?? 1,
-    presencePenalty: sampling.presence_penalty ?? 0,
-    frequencyPenalty: sampling.frequency_penalty ?? 0,
-    minTokens: sampling.min_tokens ?? 0,
-    stop: sampling.stop ?? [],
-    templateArguments: templateArguments(sampling),
-    seed: sampling.seed ?? null,
-  };
-}
-
-/** Two of them have names of their own, as in Hosted Training. */
-function templateArguments({
-  enable_thinking,
-  reasoning_effort,
-  chat_template_kwargs = {},
-}: WrittenSampling): RunSpec['sampling']['templateArguments'] {
-  return {
-    ...chat_template_kwargs,
-    ...(enable_thinking === undefined ? {} : { enable_thinking }),
-    ...(reasoning_effort === undefined ? {} : { reasoning_effort }),
-  };
 }
 
 /** Without a use for advantages, one of 0 says nothing about a rollout. */

@@ -59,6 +59,9 @@ const pooled: Table = {
     },
   },
 };
+const hostedTeacher: typeof beside = {
+  teacher: { loss: 'sft', teacher: { model: 'big', client: { base_url: 'http://localhost:9' } } },
+};
 /** Of a vLLM that is started: its settings mean nothing to servers of other kinds. */
 const vllm = (...keys: string[]): typeof beside =>
   Object.fromEntries(
@@ -66,6 +69,8 @@ const vllm = (...keys: string[]): typeof beside =>
   );
 const ofVllm: typeof beside = { 'inference.server.port': { ratchet: { inference: { kind: 'vllm' } } } };
 const besideIn: Readonly<Record<string, typeof beside>> = {
+  hosted: hostedTeacher,
+  'hosted-0.6.35': hostedTeacher,
   ratchet: vllm('gpus', 'gpu_ids', 'vllm', 'program', 'port', 'host', 'weights', 'weights_agent'),
   'prime-rl-0.4': ofVllm,
   'prime-rl': {
@@ -76,6 +81,9 @@ const besideIn: Readonly<Record<string, typeof beside>> = {
     'deployment.num_infer_nodes': multiNode,
     'deployment.num_infer_replicas': multiNode,
     'orchestrator.train.source[].curriculum.sampler.pools': pooled,
+    'orchestrator.use_sft_loss': {
+      orchestrator: { teacher_rollout_model: { name: 'big', base_url: 'http://localhost:9' } },
+    },
     'orchestrator.model.lora': { trainer: { model: { lora: {} } } },
   },
 };

@@ -99,7 +99,7 @@ describe('Hosted Training', () => {
   });
 
   test('what trains something else is refused where it is written', () => {
-    assert.match(only(`loss = "sft"\n${minimal}`).expected, /distillation from a teacher/);
+    assert.match(only(`loss = "sft"\n${minimal}`).expected, /a \[teacher\] beside it/);
     assert.match(only(`checkpoint_id = "abc"\n${minimal}`).suggestion ?? '', /warm start/);
     assert.match(
       only(`${minimal}[sampling]\nenable_thinking = true\nreasoning_effort = "low"\n`).expected,

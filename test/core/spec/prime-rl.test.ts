@@ -226,7 +226,11 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       'trainer.scheduler.decay_steps',
       /at most max_steps less warmup_steps/,
     ],
-    'a loss that the engine has not': [`${today}[trainer.loss]\nadv_tau = 0.5\n`, 'trainer.loss.adv_tau', /1/],
+    'a loss that the engine has not': [
+      `${today}[trainer.loss]\nipo_mask_low = 0.5\n`,
+      'trainer.loss.ipo_mask_low',
+      /0.2/,
+    ],
     'a bound of another loss': [
       `${today}[trainer.loss]\nipo_threshold = 0.2\n`,
       'trainer.loss.ipo_threshold',
