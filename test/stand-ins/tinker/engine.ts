@@ -120,9 +120,10 @@ export class SlotModel {
     await this.#trainer.exportWeights(folder, { base: this.#base });
   }
 
-  async load(folder: string): Promise<void> {
+  async load(folder: string, withMoments: boolean): Promise<void> {
     await this.#trainer.loadWeights(folder);
-    await this.#trainer.restoreState(await readFile(path.join(folder, 'optimizer.state')));
+    if (!withMoments) await this.#trainer.resetOptimizer();
+    else await this.#trainer.restoreState(await readFile(path.join(folder, 'optimizer.state')));
   }
 
   /** What sampling does to a slot: the checkpoint takes the place of whatever was in training there. */

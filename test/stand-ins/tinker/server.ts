@@ -27,6 +27,8 @@ export interface StandInOptions {
   /** Slots for adapters, the base's among them. */
   readonly maxAdapters?: number;
   readonly sessionTimeoutMs?: number;
+  /** Loads moments only where they are asked for, as the hosted service and later SkyRLs; 0.3.0 always does. */
+  readonly heedsOptimizer?: boolean;
   /** What each call takes beyond its arithmetic, by its route's last word. */
   readonly callMs?: Readonly<Record<string, number>>;
 }
@@ -239,7 +241,9 @@ class Service {
         });
       }
       case 'load_weights': {
-        const { model_id: model, path: from } = z.object({ model_id: z.string(), path: z.string() }).parse(body);
+        const shape = z.object({ model_id: z.string(), path: z.string(), optimizer: z.boolean().default(true) });
+        const { model_id: model, path: from, optimizer } = shape.parse(body);
+        const withMoments = optimizer || this.#options.heedsOptimizer !== true;
         this.#requireModel(model);
         const [source, kind, wanted] = from.replace('tinker://', '').split('/');
         const checkpoint = `${source}/${kind}/${wanted}`;
@@ -247,7 +251,7 @@ class Service {
           throw new Refusal(404, `Checkpoint not found: ${source}/${wanted}`);
         }
         return this.#promise(word, async () => {
-          await this.#slots.get(model).load(this.#slots.folderOf(checkpoint));
+          await this.#slots.get(model).load(this.#slots.folderOf(checkpoint), withMoments);
           return { type: 'load_weights' };
         });
       }
