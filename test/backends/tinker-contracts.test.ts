@@ -53,6 +53,7 @@ after(async () => {
 trainerContract('a Tinker server', {
   open: () => Promise.resolve(openTrainer()),
   model: () => Promise.resolve(first),
+  base: () => path.join(folder, 'server/base'),
   part,
   promises: {
     losses: ['cispo', 'grpo', 'importance_sampling', 'cross_entropy'],

@@ -64,7 +64,7 @@ export class SlotModel {
   async logprobs(data: readonly Datum[]): Promise<number[][]> {
     const rows = data.map((datum) => ({ tokenIds: tokensOf(datum), lossMask: [0, ...targetsOf(datum).map(() => 1)] }));
     const scored = await this.#trainer.forwardLogprobs(rows, { temperature: 1 });
-    return scored.map((row) => [...row.slice(1)]);
+    return scored.map((row) => Array.from(row.subarray(1)));
   }
 
   async forwardBackward(request: LossRequest): Promise<number[][]> {
