@@ -34,6 +34,7 @@ interface Options {
 }
 
 const run = 'tinker-overhead';
+const maxTokens = 8;
 
 async function measure(bench: Bench, options: Options): Promise<Figures> {
   const { steps, forwardBackward, optimStep, save, sample } = options;
@@ -45,9 +46,13 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
       optim_step: optimStep,
       save_weights: save,
       save_weights_for_sampler: save,
-      asample: sample,
     };
-    const server = await startTinkerStandIn({ folder: home, model: 'preset:reverse-text-0.2m', callMs });
+    const server = await startTinkerStandIn({
+      folder: home,
+      model: 'preset:reverse-text-0.2m',
+      callMs,
+      tokenMs: sample / maxTokens,
+    });
     try {
       await writeFile(path.join(folder, `${run}.toml`), configOf(server.url, steps + 1));
       await withStack(bench, folder, async (client) => {
@@ -83,7 +88,7 @@ rollouts_per_example = 4
 learning_rate = 1e-3
 max_async_level = 1
 [sampling]
-max_tokens = 8
+max_tokens = ${maxTokens}
 [[env]]
 id = "reverse-text"
 [lora]

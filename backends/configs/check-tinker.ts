@@ -29,7 +29,9 @@ export async function examineTinker({ trainer, loss }: RunSpec, file: string): P
     const isNamed = baseModel === null ? models.length === 1 : models.includes(baseModel);
     if (!isNamed) {
       problems.push({
-        ...{ file, line: null, column: null },
+        file,
+        line: null,
+        column: null,
         path: 'trainer.base_model',
         expected: `one of the models of ${url}: ${models.join(', ') || 'it has none'}`,
         received: baseModel === null ? 'nothing' : JSON.stringify(baseModel),
@@ -38,7 +40,9 @@ export async function examineTinker({ trainer, loss }: RunSpec, file: string): P
     const { lossFn } = policyBatch([], loss, trainer.reduction).loss;
     if ((await client.knowsLoss(lossFn)) === false) {
       problems.push({
-        ...{ file, line: null, column: null },
+        file,
+        line: null,
+        column: null,
         path: 'trainer.loss.type',
         expected: `a loss that ${url} knows`,
         received: `${JSON.stringify(loss.type)}, which is its "${lossFn}": it answers 422`,

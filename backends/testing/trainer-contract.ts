@@ -51,6 +51,8 @@ export interface TrainerUnderTest {
   readonly open: () => Promise<Trainer>;
   /** Folder of the model to begin with; the 0.2 M parameter preset when left out. */
   readonly model?: () => Promise<string>;
+  /** Folder of the weights that its adapters are on, where `model` is an adapter itself; `model` when left out. */
+  readonly base?: () => string;
   /** What is trained; all weights when left out. */
   readonly part?: TrainedPart;
   readonly promises: TrainerPromises;
@@ -77,7 +79,7 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
   async function begin(t: TestContext): Promise<Stage> {
     const root = await temporaryFolder(t);
     const model = under.model ? await under.model() : await writePreset(path.join(root, 'step_0'));
-    const stage = new Stage({ root, model, part, rows: await rowsOf(model) });
+    const stage = new Stage({ root, model, base: under.base?.() ?? model, part, rows: await rowsOf(model) });
     t.after(() => stage.close());
     return stage;
   }
@@ -309,6 +311,7 @@ class Stage {
   readonly model: string;
   readonly rows: readonly TrainSample[];
   readonly #root: string;
+  readonly #base: string;
   readonly #part: TrainedPart;
   readonly #trainers: Trainer[] = [];
   #exports = 0;
@@ -316,12 +319,14 @@ class Stage {
   constructor(of: {
     readonly root: string;
     readonly model: string;
+    readonly base: string;
     readonly part: TrainedPart;
     readonly rows: readonly TrainSample[];
   }) {
     this.model = of.model;
     this.rows = of.rows;
     this.#root = of.root;
+    this.#base = of.base;
     this.#part = of.part;
   }
 
@@ -343,7 +348,7 @@ class Stage {
   async exported(trainer: Trainer): Promise<string> {
     const folder = path.join(this.#root, `version_${++this.#exports}`);
     await mkdir(folder);
-    await trainer.exportTo(folder, { base: path.relative(folder, this.model) });
+    await trainer.exportTo(folder, { base: path.relative(folder, this.#base) });
     return folder;
   }
 

@@ -89,8 +89,8 @@ export function adapterDigest(weights: Uint8Array): string {
 
 /** The first tensor with a number that is none, by name; null where there is none. */
 export function strangeTensor(weights: Uint8Array): string | null {
-  const found = tensorsOf(weights).find(([, { data }]) =>
-    (data as Float32Array).some((value) => !Number.isFinite(Number(value))),
+  const found = tensorsOf(weights).find(
+    ([, { data }]) => data instanceof Float32Array && data.some((value) => !Number.isFinite(value)),
   );
   return found?.[0] ?? null;
 }

@@ -243,7 +243,7 @@ export class TinkerTrainer implements Trainer {
     count: number,
   ): Promise<(readonly number[] | null)[]> {
     const outputs = await Promise.all(inRequests(data).map((part) => model.forwardBackward(part, loss)));
-    const logprobs = new Array<readonly number[] | null>(count).fill(null);
+    const logprobs = Array.from<readonly number[] | null>({ length: count }).fill(null);
     outputs.flatMap((output) => output.logprobs).forEach((row, i) => (logprobs[rows[i]!] = row));
     return logprobs;
   }

@@ -34,7 +34,12 @@ let server: StandIn;
 let first: string;
 before(async () => {
   folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-tinker-contract-'));
-  server = await startTinkerStandIn({ folder: path.join(folder, 'server'), model, maxAdapters: 64 });
+  server = await startTinkerStandIn({
+    folder: path.join(folder, 'server'),
+    model,
+    maxAdapters: 64,
+    heedsOptimizer: true,
+  });
   first = path.join(folder, 'first');
   const trainer = openTrainer();
   await trainer.makeBase(first, { ...part, files: presetFiles(model) });
@@ -48,6 +53,7 @@ after(async () => {
 trainerContract('a Tinker server', {
   open: () => Promise.resolve(openTrainer()),
   model: () => Promise.resolve(first),
+  base: () => path.join(folder, 'server/base'),
   part,
   promises: {
     losses: ['cispo', 'grpo', 'importance_sampling', 'cross_entropy'],

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdir, mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
@@ -50,7 +50,7 @@ kind = "tinker"
 [checkpoints]
 interval = 7
 `;
-  project = await openSmallProject({ 'undisturbed.toml': config, 'killed.toml': config });
+  project = await openSmallProject({ 'undisturbed.toml': config, 'killed.toml': config, 'orphaned.toml': config });
   undisturbed = await (await start('undisturbed')).result();
 });
 after(async () => {
@@ -92,6 +92,15 @@ test('the server killed in the middle of a step: the run goes on to the same wei
   );
 });
 
+test('the worker that trains killed in the middle of a step: the next one restores a checkpoint of the server and trains the stored batches again, to the same weights', async () => {
+  const handle = await start('orphaned');
+  await untilInStep('orphaned', 4);
+  process.kill(await holderOf('orphaned'), 'SIGKILL');
+  const summary = await handle.result();
+  assert.equal(summary.policyDigest, undisturbed.policyDigest);
+  assert.deepEqual(summary.ledger.counts, undisturbed.ledger.counts);
+});
+
 async function start(name: string) {
   return project.client.workflow.start<typeof trainRun>('trainRun', {
     workflowId: name,
@@ -120,13 +129,25 @@ async function untilInStep(run: string, count: number): Promise<void> {
   await delay(80);
 }
 
+/** The process that holds the run. */
+async function holderOf(run: string): Promise<number> {
+  const claims = path.join(project.folder, 'outputs', run, 'claims/trainer');
+  const names = (await readdir(claims)).filter((name) => name.endsWith('.json'));
+  const texts = await Promise.all(names.map((name) => readFile(path.join(claims, name), 'utf8')));
+  const [newest] = texts
+    .map((text) => JSON.parse(text) as { epoch: number; holder: string })
+    .sort((a, b) => b.epoch - a.epoch);
+  return Number(newest!.holder.split('-').at(-2));
+}
+
 /** A model that has seen demonstrations, most of them wrong: what a server would have as its base. */
 async function makeBase(to: string): Promise<void> {
   const model = createPreset('preset:reverse-text-0.2m', { seed: 0 });
   const begun = `${to}.begun`;
   await mkdir(begun, { recursive: true });
   await saveModelFolder(model, begun);
-  const { dataset, demonstrate } = await openEnvironment(environment);
+  const opened = await openEnvironment(environment);
+  const { dataset } = opened;
   const engine = await EngineTrainer.open(begun, { threads: 1 });
   const optimizer = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
   for (let step = 0; step < 80; step++) {
@@ -134,7 +155,7 @@ async function makeBase(to: string): Promise<void> {
     for (let row = 0; row < 24; row++) {
       const random = randomStream('base', step, row);
       const example = dataset.at(Math.floor(random() * dataset.length));
-      const shown = await demonstrate!(example, random);
+      const shown = await opened.demonstrate!(example, random);
       samples.push(
         ...demonstrationRows(model.tokenizer, example.prompt, shown, { tools: undefined, templateArguments: {} }),
       );

@@ -64,7 +64,7 @@ export class SlotModel {
   async logprobs(data: readonly Datum[]): Promise<number[][]> {
     const rows = data.map((datum) => ({ tokenIds: tokensOf(datum), lossMask: [0, ...targetsOf(datum).map(() => 1)] }));
     const scored = await this.#trainer.forwardLogprobs(rows, { temperature: 1 });
-    return scored.map((row) => [...row.slice(1)]);
+    return scored.map((row) => Array.from(row.subarray(1)));
   }
 
   async forwardBackward(request: LossRequest): Promise<number[][]> {
@@ -120,9 +120,10 @@ export class SlotModel {
     await this.#trainer.exportWeights(folder, { base: this.#base });
   }
 
-  async load(folder: string): Promise<void> {
+  async load(folder: string, withMoments: boolean): Promise<void> {
     await this.#trainer.loadWeights(folder);
-    await this.#trainer.restoreState(await readFile(path.join(folder, 'optimizer.state')));
+    if (!withMoments) await this.#trainer.resetOptimizer();
+    else await this.#trainer.restoreState(await readFile(path.join(folder, 'optimizer.state')));
   }
 
   /** What sampling does to a slot: the checkpoint takes the place of whatever was in training there. */

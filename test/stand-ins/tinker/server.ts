@@ -27,8 +27,12 @@ export interface StandInOptions {
   /** Slots for adapters, the base's among them. */
   readonly maxAdapters?: number;
   readonly sessionTimeoutMs?: number;
+  /** Loads moments only where they are asked for, as the hosted service and later SkyRLs; 0.3.0 always does. */
+  readonly heedsOptimizer?: boolean;
   /** What each call takes beyond its arithmetic, by its route's last word. */
   readonly callMs?: Readonly<Record<string, number>>;
+  /** What a sampled token takes, of any number of turns at once. */
+  readonly tokenMs?: number;
 }
 
 /** One piece of training's work at the server, in milliseconds of the system clock. */
@@ -239,7 +243,9 @@ class Service {
         });
       }
       case 'load_weights': {
-        const { model_id: model, path: from } = z.object({ model_id: z.string(), path: z.string() }).parse(body);
+        const shape = z.object({ model_id: z.string(), path: z.string(), optimizer: z.boolean().default(true) });
+        const { model_id: model, path: from, optimizer } = shape.parse(body);
+        const withMoments = optimizer || this.#options.heedsOptimizer !== true;
         this.#requireModel(model);
         const [source, kind, wanted] = from.replace('tinker://', '').split('/');
         const checkpoint = `${source}/${kind}/${wanted}`;
@@ -247,7 +253,7 @@ class Service {
           throw new Refusal(404, `Checkpoint not found: ${source}/${wanted}`);
         }
         return this.#promise(word, async () => {
-          await this.#slots.get(model).load(this.#slots.folderOf(checkpoint));
+          await this.#slots.get(model).load(this.#slots.folderOf(checkpoint), withMoments);
           return { type: 'load_weights' };
         });
       }
@@ -313,7 +319,7 @@ class Service {
     const tokens = prompt.chunks.flatMap((chunk) => chunk.tokens);
     this.#settle(
       id,
-      delay(this.#options.callMs?.['asample'] ?? 0).then(async () => {
+      delay((this.#options.tokenMs ?? 0) * params.max_tokens).then(async () => {
         const sequence = await this.#slots.sample(model, checkpoint, { tokens, ...params, stop: params.stop ?? [] });
         const scored = isScored ? await this.#slots.score(model, checkpoint, tokens) : undefined;
         return { sequences: [sequence], ...(scored ? { prompt_logprobs: scored } : {}) };
@@ -329,15 +335,11 @@ class Service {
   }
 
   #settle(id: string, work: Promise<unknown>): void {
-    const done = (outcome: Outcome): void => {
+    void outcomeOf(work).then((outcome) => {
       this.#journal.write({ done: id, outcome });
       this.#settled.get(id)?.();
       this.#settled.delete(id);
-    };
-    work.then(
-      (result) => done({ result }),
-      (error: unknown) => done({ error: error instanceof Error ? error.message : String(error) }),
-    );
+    });
   }
 
   async #retrieve(id: string): Promise<unknown> {
@@ -361,6 +363,14 @@ class Service {
         if (of === session) this.#promise('cleanup', async () => this.#slots.unload(model));
       }
     }
+  }
+}
+
+async function outcomeOf(work: Promise<unknown>): Promise<Outcome> {
+  try {
+    return { result: await work };
+  } catch (error) {
+    return { error: error instanceof Error ? error.message : String(error) };
   }
 }
 
