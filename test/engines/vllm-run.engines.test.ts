@@ -71,6 +71,8 @@ test(
       args: [{ config: 'run.toml', run: 'run', overrides: {} }],
     });
     const rows = (): Record<string, number>[] => {
+      const file = path.join(folder, 'outputs/run/metrics.jsonl');
+      if (!existsSync(file)) return [];
       const lines = readFileSync(file, 'utf8').split('\n').slice(0, -1);
       return lines.map((line) => JSON.parse(line) as Record<string, number>);
     };
