@@ -49,7 +49,9 @@ async function askTeacher(
       asked.map(({ tokenIds }) => tokenIds),
       signal,
     );
-    const own = asked.map(({ lossMask }, r) => lossMask.map((mask, t) => (mask === 0 ? 0 : requireFinite(scored[r]![t]!))));
+    const own = asked.map(({ lossMask }, r) =>
+      lossMask.map((mask, t) => (mask === 0 ? 0 : requireFinite(scored[r]![t]!))),
+    );
     const { bytes } = await store.putIfAbsent(part, encodeRows(own));
     rows.push(...decodeRows<TaughtRow>(bytes, part));
   }

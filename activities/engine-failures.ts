@@ -1,13 +1,22 @@
-import { RatchetError } from '../core/errors.ts';
+import { asRatchetError, RatchetError } from '../core/errors.ts';
 import { engineFailuresMax } from '../core/limits.ts';
-import { memoryRemedies, saysOutOfMemory } from '../core/rl/failures.ts';
+import type { StepPlan } from '../core/rl/run-state.ts';
+import { memoryRemedies, ncclRemedy, saysNcclFailed, saysOutOfMemory } from '../core/rl/failures.ts';
 
 /**
  * The trainer's failure as one of ours: where its words, or the way its process ended, say that memory ran out, it is
- * `OutOfMemory` with what may be done about it.
+ * `OutOfMemory`, where they speak of NCCL `NcclFailed`, each with what may be done about it.
  */
-export function trainerFailure(error: unknown): unknown {
+export function trainerFailure(given: unknown): unknown {
+  const error = asRatchetError(given);
   if (!(error instanceof Error) || (error instanceof RatchetError && error.code !== 'EngineDied')) return error;
+  if (saysNcclFailed(error.message)) {
+    return new RatchetError(
+      'NcclFailed',
+      `The trainer's GPUs could not talk to one another: ${error.message} Remedies: ${ncclRemedy}.`,
+      { cause: error },
+    );
+  }
   if (!saysOutOfMemory(error.message)) return error;
   return new RatchetError(
     'OutOfMemory',
@@ -15,6 +24,9 @@ export function trainerFailure(error: unknown): unknown {
     { cause: error },
   );
 }
+
+/** How an engine ends in the middle of its work. */
+const deaths: ReadonlySet<string> = new Set<RatchetError['code']>(['EngineDied', 'OutOfMemory', 'NcclFailed']);
 
 /**
  * Counts how often in a row the engine died of one piece of work, in this process. A death is weather; several of the same
@@ -30,8 +42,7 @@ export class EngineFailures {
       if (this.#work === work) this.#count = 0;
       return result;
     } catch (error) {
-      if (!(error instanceof RatchetError) || (error.code !== 'EngineDied' && error.code !== 'OutOfMemory'))
-        throw error;
+      if (!(error instanceof RatchetError) || !deaths.has(error.code)) throw error;
       this.#count = this.#work === work ? this.#count + 1 : 1;
       this.#work = work;
       if (this.#count < engineFailuresMax) throw error;
@@ -43,4 +54,17 @@ export class EngineFailures {
       );
     }
   }
+}
+
+/** Rows that an engine which chooses itself computes at once, at most: what is halved where the plan names no number. */
+const rowsAtOnceUsual = 64;
+
+/**
+ * Rows at once for the one more try that a step gets which ran out of memory: half of what they were. Null where there is nothing to
+ * halve, or it has been.
+ */
+export function halvedRows({ microBatchSize, isHalved, batch }: StepPlan, error: unknown): number | null {
+  if (!(error instanceof RatchetError) || error.code !== 'OutOfMemory' || isHalved === true) return null;
+  const rows = Math.min(microBatchSize ?? rowsAtOnceUsual, batch.count ?? rowsAtOnceUsual);
+  return rows < 2 ? null : Math.floor(rows / 2);
 }

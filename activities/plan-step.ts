@@ -190,6 +190,8 @@ export async function planStep(input: {
   readonly overrides: Overrides;
   readonly packed: ObjectRef;
   readonly taught?: TaughtBatch | undefined;
+  /** In place of the config's: the step ran out of memory. */
+  readonly halvedTo?: number | undefined;
 }): Promise<{ plan: ObjectRef; learningRate: number; snapshot: boolean }> {
   const { run, step, attempt, from, reference, klBeta, overrides } = input;
   await refuseBehind(run, step);
@@ -221,7 +223,8 @@ export async function planStep(input: {
     loss: spec.loss,
     optimizer: { ...spec.optimizer, maxGradNorm: overrides.maxGradNorm ?? spec.optimizer.maxGradNorm },
     numIterations: spec.numIterations,
-    microBatchSize: spec.microBatchSize,
+    microBatchSize: input.halvedTo ?? spec.microBatchSize,
+    ...(input.halvedTo === undefined ? {} : { isHalved: true }),
     ...(spec.lora === null ? {} : { dropoutSeed: hash32('dropout', spec.seed, run.lineage, step) }),
     snapshot: step % interval === 0 || step === maxSteps || step === overrides.stopAfter,
   };

@@ -131,8 +131,7 @@ export class PolicyTrainer {
   ): Promise<{ digest: string }> {
     const { lora, seed } = await this.#opened(run);
     const opened = await this.#use(async (trainer) => {
-      const hasAdaptersOnly = trainer.makeBase !== undefined;
-      const { digest } = await trainer.open(folder, { lora: isWarmUp && !hasAdaptersOnly ? null : lora, seed });
+      const { digest } = await trainer.open(folder, { lora: isWarmUp && !this.hasAdaptersOnly ? null : lora, seed });
       await trainer.restoreOptimizer(optimizer);
       return digest;
     });
@@ -162,6 +161,11 @@ export class PolicyTrainer {
     } finally {
       await rm(temporary, { recursive: true, force: true });
     }
+  }
+
+  /** Whether adapters are all that its trainer has, in the warm-up as well. */
+  get hasAdaptersOnly(): boolean {
+    return this.#trainer?.makeBase !== undefined;
   }
 
   /** With a trainer of the kind that the run wants. */

@@ -79,7 +79,14 @@ async function sayByMessages(
   { signal, session, group, seed, ...request }: SampleRequest,
   { messages, tools }: Parameters<Speak>[1],
 ): Promise<Sample> {
-  const said = await endpoint.chat({ messages, tools, fields: { ...fieldsOf(request), ...templateFields(teacher), seed }, signal, session, group });
+  const said = await endpoint.chat({
+    messages,
+    tools,
+    fields: { ...fieldsOf(request), ...templateFields(teacher), seed },
+    signal,
+    session,
+    group,
+  });
   const options = { tools, templateArguments };
   const before = tokenizer.renderChatText(messages, { ...options, addGenerationPrompt: true });
   const whole = tokenizer.renderChatText([...messages, messageOf(said)], { ...options, addGenerationPrompt: false });

@@ -4,7 +4,8 @@ import type { LostWork } from '../core/rl/lost-work.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import { failpoint } from '../backends/failpoints.ts';
 import { isSound } from '../backends/store/objects.ts';
-import { EngineFailures } from './engine-failures.ts';
+import type { TrainOutcome } from '../backends/trainer/index.ts';
+import { EngineFailures, halvedRows } from './engine-failures.ts';
 import { lastProgress, withHeartbeat } from './heartbeat.ts';
 import type { PolicyTrainer, Recovery } from './policy-trainer.ts';
 import { readCommit, readJson, storeOf } from './run-access.ts';
@@ -18,6 +19,8 @@ export interface TrainStepResult {
   /** null when no version was made: the batch was refused, or `replay` says what came first. */
   readonly policy: PolicyVersion | null;
   readonly reason?: string;
+  /** Memory ran out, for which the step may be planned once more with so many rows at once. Absent otherwise. */
+  readonly halvedTo?: number;
   /** Other weights took the place of the plan's version when it was trained again: the step is to be planned from these. */
   readonly replay: PolicyVersion | null;
   /** The optimizer's state at this version, where the plan asked for a snapshot. */
@@ -75,7 +78,14 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
 
       await mayGoOn();
       const startedAt = performance.now();
-      const outcome = await trainer.train(run, plan);
+      let outcome: TrainOutcome;
+      try {
+        outcome = await trainer.train(run, plan);
+      } catch (error) {
+        const halvedTo = halvedRows(plan, error);
+        if (halvedTo === null) throw error;
+        return { ...none, halvedTo, reason: (error as Error).message, recovery, ...lostIn(work.lost) };
+      }
       await failpoint('train.applied');
       await mayGoOn();
       const { step, snapshot, batch: canary } = plan;

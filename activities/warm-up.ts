@@ -112,7 +112,7 @@ export const createWarmUp = (
           ? null
           : await storeOf(run).put(`${layout.warmUp(end)}optimizer.state`, await trainer.saveOptimizer());
         // What follows trains adapters, which is another trainer: it opens v0 as after a crash.
-        if (isLast && spec.lora) await trainer.close();
+        if (isLast && spec.lora && !trainer.hasAdaptersOnly) await trainer.close();
         return {
           step: end,
           policy: { step: 0, digest, weights, file },

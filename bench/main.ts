@@ -14,6 +14,7 @@ import { rolloutsVerifiers } from './rollouts-verifiers.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
 import { statusLatency } from './status-latency.ts';
+import { tinkerOverhead } from './tinker-overhead.ts';
 import { trl } from './trl.ts';
 import { trlGeneration } from './trl-generation.ts';
 import { view } from './view.ts';
@@ -43,6 +44,7 @@ for (const command of [
   configs,
   rolloutsNative,
   gepa,
+  tinkerOverhead,
 ])
   bench.addCommand(command);
 

@@ -32,7 +32,7 @@ export async function askBranches(client: Client, { prompts = [] }: RunStatus): 
 }
 
 /** Of a run that looks for better prompts: what its environments are played with, what is under way, what came of the newest branch. */
-export function describePrompts(status: RunStatus, branches: BranchFigures): string[] {
+export function describePrompts(status: RunStatus, branches: BranchFigures, isRunning: boolean): string[] {
   const { prompts = [], branchesEnded = {}, run } = status;
   return prompts.flatMap((standing) => {
     const { environment, branch, offered } = standing;
@@ -42,7 +42,9 @@ export function describePrompts(status: RunStatus, branches: BranchFigures): str
       ...(branch === null ? [] : branchLines(branch, branches)),
       ...(offered === null
         ? []
-        : [`a better one waits for a yes, ${offered.ref.key}: npx ratchet gepa adopt ${run} --env ${environment}`]),
+        : [
+            `a better one waits for a yes, ${offered.ref.key}: ${isRunning ? '' : 'train the run further, and '}npx ratchet gepa adopt ${run} --env ${environment}`,
+          ]),
       ...(ended === undefined ? [] : [`step ${ended.step}: ${ended.text}`]),
     ];
     return how.map((line, i) => (i === 0 ? `prompt        ${environment}: ${line}` : `              ${line}`));

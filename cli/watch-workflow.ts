@@ -1,5 +1,6 @@
 import type { Workflow, WorkflowHandle, WorkflowResultType } from '@temporalio/client';
 import { type Ending, endingOf, type Leaving } from './ending.ts';
+import { isTakenOver } from './follow-run.ts';
 import { resultOf } from './result-of.ts';
 import { rootMessage } from './root-message.ts';
 import type { EndLine, Teller } from './teller.ts';
@@ -41,7 +42,7 @@ export async function watchWorkflow<T extends Workflow, Line>(
     return exitCode;
   };
   try {
-    const result = await resultOf(handle, left);
+    const result = await endOf(handle, left);
     ended.abort();
     await following;
     return end('finished', await story.tellResult(result), null);
@@ -52,6 +53,17 @@ export async function watchWorkflow<T extends Workflow, Line>(
     if (ending === 'interrupted' && story.endsWithUs) await handle.cancel().catch(() => undefined); // it is done for anyway, once its server ends
     const staysBehind = !options.hasOwnStack && !story.endsWithUs;
     return end(...describeEnding(ending, { error, staysBehind, ...story }));
+  }
+}
+
+/** Of one that an upgrade starts anew: of the execution that goes on. */
+async function endOf<T extends Workflow>(handle: WorkflowHandle<T>, left: AbortSignal): Promise<WorkflowResultType<T>> {
+  for (let watched = handle; ; watched = handle.client.getHandle<T>(handle.workflowId)) {
+    try {
+      return await resultOf(watched, left);
+    } catch (error) {
+      if (left.aborted || !(await isTakenOver(watched, error))) throw error;
+    }
   }
 }
 

@@ -19,6 +19,7 @@ export const errorCodes = {
   InferenceRejected: { retryable: false },
   PromptTooLong: { retryable: false },
   OutOfMemory: { retryable: true },
+  NcclFailed: { retryable: true },
   VersionNotHeld: { retryable: true },
   TrainerDetached: { retryable: true },
   TrainerBusy: { retryable: true },
@@ -47,4 +48,12 @@ export class RatchetError extends Error {
   get isRetryable(): boolean {
     return errorCodes[this.code].retryable;
   }
+}
+
+/** An error of code that cannot import ours: with one of our codes it is as ours. */
+export function asRatchetError(error: unknown): unknown {
+  if (!(error instanceof Error) || error instanceof RatchetError) return error;
+  const { code } = error as { readonly code?: unknown };
+  if (typeof code !== 'string' || !Object.hasOwn(errorCodes, code)) return error;
+  return new RatchetError(code as ErrorCode, error.message, { cause: error });
 }

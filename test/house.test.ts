@@ -81,7 +81,7 @@ const house: Readonly<Record<string, Room>> = {
     },
   },
   // Run files, and code of the user's that a run file names.
-  configs: { rooms: [], packages: ['ratchet/environments'] },
+  configs: { rooms: [], packages: ['ratchet/environments'], also: { 'configs/own-engine': ['node:*'] } },
   // Programs for another interpreter.
   python: { rooms: [], packages: [] },
   // Runs before any package is there.

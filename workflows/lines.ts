@@ -177,3 +177,11 @@ function underWayLines({ environment, branch, offered }: PromptStanding): string
     ...(offered === null ? [] : [`gepa: a prompt for ${environment} waits for a yes: \`${offered.ref.key}\``]),
   ];
 }
+
+/** A step that ran out of memory, and is tried once more. */
+export function halvedLine(
+  step: number,
+  { halvedTo, reason }: { readonly halvedTo?: number | undefined; readonly reason?: string | undefined },
+): string {
+  return `step ${step}: out of memory; tried once more with ${halvedTo} rows at a time. ${reason ?? ''}`;
+}

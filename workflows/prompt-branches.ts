@@ -5,6 +5,7 @@ import {
   condition,
   ContinueAsNew,
   getExternalWorkflowHandle,
+  isCancellation,
   ParentClosePolicy,
   setHandler,
   startChild,
@@ -132,7 +133,8 @@ export class PromptBranches {
     try {
       return await work();
     } catch (error) {
-      if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => this.leave('failure'));
+      const why = isCancellation(error) ? null : 'failure';
+      if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => this.leave(why));
       throw error;
     }
   }

@@ -1,11 +1,4 @@
-import {
-  condition,
-  setCurrentDetails,
-  setHandler,
-  upsertMemo,
-  upsertSearchAttributes,
-  workflowInfo,
-} from '@temporalio/workflow';
+import { condition, setCurrentDetails, setHandler, upsertMemo, workflowInfo } from '@temporalio/workflow';
 import { eventsKept, longPauseMs } from '../core/limits.ts';
 import { memoKeys, versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
@@ -45,7 +38,7 @@ import {
   type RunStatus,
 } from './messages.ts';
 import { refusal } from './refusal.ts';
-import { attributes } from './search-attributes.ts';
+import { publishStep } from './search-attributes.ts';
 import { ProgressOfSteps } from './step-progress.ts';
 
 /** What the desk carries over continue-as-new. */
@@ -254,15 +247,8 @@ export class RunDesk {
 
   /** Lets `temporal workflow list --query 'RatchetRun="…"'` find the run and see how far it is. */
   publish(step: number, reward: number | null): void {
-    if (this.#options.hasSearchAttributes) {
-      upsertSearchAttributes([
-        { key: attributes.run, value: this.#options.spec.name },
-        { key: attributes.step, value: step },
-        ...(reward === null ? [] : [{ key: attributes.reward, value: reward }]),
-      ]);
-    } else {
-      upsertMemo({ run: this.#options.spec.name, step, ...(reward === null ? {} : { reward }) });
-    }
+    const { spec, hasSearchAttributes } = this.#options;
+    publishStep({ run: spec.name, step, reward, hasSearchAttributes });
   }
 
   #listen(): void {

@@ -11,6 +11,7 @@ import {
   endOf,
   finishedLine,
   finishedValues,
+  halvedLine,
   recoveryLines,
   rewoundLine,
   segmentAfter,
@@ -220,11 +221,12 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
 
   async function train(step: number, attempt: number, collected: CollectedStep) {
     await publishing.of(state.reference.step); // the trainer reads it from the store
+    let halvedTo: number | undefined;
     for (;;) {
       const { policy: from, reference, klBeta } = state;
-      const { overrides } = desk;
       const { packed, taught } = collected;
-      const asked = { run, step, attempt, from, reference, klBeta, overrides, packed };
+      const halved = halvedTo === undefined ? { attempt } : { attempt: attempt + 1, halvedTo };
+      const asked = { run, step, from, reference, klBeta, overrides: desk.overrides, packed, ...halved };
       const planned = await local.planStep(taught ? { ...asked, taught } : asked);
       const { plan } = planned;
       const summary = `step ${step}: ${collected.rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
@@ -239,8 +241,10 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       if (result.policy === null) desk.planned = 0; // what is asked for now can still reach this step
       if (result.lost) account.attemptsLost(result.lost);
       if (result.recovery) tellRecovery(step, result.recovery);
-      if (result.replay === null) return { ...result, ...planned };
-      takeReplay(result.replay);
+      halvedTo = result.halvedTo ?? halvedTo;
+      if (result.halvedTo !== undefined) desk.tell('warning', step, halvedLine(step, result));
+      else if (result.replay === null) return { ...result, ...planned };
+      else takeReplay(result.replay);
     }
   }
 

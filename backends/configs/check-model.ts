@@ -43,10 +43,10 @@ async function checkTexts(model: string): Promise<ModelSize | null> {
   if (!model.startsWith('preset:')) {
     const missing = requiredFiles.filter((name) => !existsSync(path.join(model, name)));
     if (missing.length > 0) {
-      const fetched = isHubId(model) ? model : 'OWNER/NAME';
+      const [name, to] = isHubId(model) ? [model, `models/${path.basename(model)}`] : ['OWNER/NAME', model];
       throw new RatchetError(
         'ModelUnsupported',
-        `model: expected a folder with the model’s ${requiredFiles.join(', ')} (prompts are made here; the weights stay on the server), but ${model} has no ${missing.join(', ')}. Nothing is downloaded by itself: hf download ${fetched} ${requiredFiles.join(' ')} --local-dir ${isHubId(model) ? `models/${path.basename(model)}` : 'FOLDER'}`,
+        `model: expected a folder with the model’s ${requiredFiles.join(', ')} (prompts are made here; the weights stay on the server), but ${model} has no ${missing.join(', ')}. Nothing is downloaded by itself: hf download ${name} ${requiredFiles.join(' ')} generation_config.json --local-dir ${to}${isHubId(model) ? `, and name that folder` : ''}`,
       );
     }
   }

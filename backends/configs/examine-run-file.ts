@@ -158,8 +158,8 @@ function variableObstacles(spec: RunSpec): Obstacle[] {
 }
 
 /** `key`: where the file names its model. */
-function modelObstacle({ model }: RunSpec, error: RatchetError, key: string): Obstacle {
-  if (!isHubId(model)) return { about: 'model', says: error.message, remedies: [] };
+function modelObstacle({ model, trainer }: RunSpec, error: RatchetError, key: string): Obstacle {
+  if (!isHubId(model) || trainer.kind === 'tinker') return { about: 'model', says: error.message, remedies: [] };
   return {
     about: 'model',
     says: `${model} is a name on the Hugging Face Hub, and no folder here has it. Nothing is downloaded by itself.`,

@@ -165,7 +165,7 @@ async function readCodeOf(
   tried: Tried,
 ): Promise<Record<'loss' | 'advantage' | 'trainer' | 'inference', CodeRef | null>> {
   const read = async (ref: CodeRef | null, ...at: KeyPath): Promise<CodeRef | null> =>
-    ref && tried([at], () => readCode(ref, folder));
+    ref && tried([at, [...at.slice(0, -1), 'path']], () => readCode(ref, folder));
   return {
     loss: await read(loss.import, 'trainer', 'loss', 'import'),
     advantage: await read(typeof advantage === 'string' ? null : advantage.import, 'trainer', 'advantage', 'import'),

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import { saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
+import { ncclRemedy, saysEngineDied, saysNcclFailed, saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
 import { withoutSecrets } from '../../core/spec/secrets.ts';
 import { type HttpAnswer, type HttpCall, HttpClient, NoAnswer } from './http-client.ts';
 import type { ServedPolicy } from './types.ts';
@@ -257,6 +257,13 @@ export function rootOf(url: string): string {
 function refusalOf(where: string, { status, headers, text }: HttpAnswer): RatchetError {
   const message = `${where} answered ${status}: ${errorMessage(text)}`;
   if (status === 507 || (status >= 500 && saysOutOfMemory(text))) return new RatchetError('OutOfMemory', message);
+  if (status >= 500 && saysNcclFailed(text))
+    return new RatchetError('NcclFailed', `${message} Remedies: ${ncclRemedy}.`);
+  if (status >= 500 && saysEngineDied(text)) {
+    const remedy =
+      'Its engine is gone, and it must be started again; its log says why: out of memory wants a smaller gpu-memory-utilization or max-model-len.';
+    return new RatchetError('InferenceUnavailable', `${message} ${remedy}`);
+  }
   if (status === 409 || status === 404) return new RatchetError('VersionNotHeld', message);
   if (status < 500 && saysOverlong(text)) return new RatchetError('PromptTooLong', message);
   const retryAfterMs = retryAfter(headers['retry-after']);

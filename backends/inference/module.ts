@@ -1,4 +1,4 @@
-import { RatchetError } from '../../core/errors.ts';
+import { asRatchetError, RatchetError } from '../../core/errors.ts';
 import type { ModuleSpec } from '../../core/spec/run-spec.ts';
 import { importUserFunction } from '../../engine/index.ts';
 import { askPatiently } from './patience.ts';
@@ -15,7 +15,11 @@ export class ModuleInference implements Inference {
 
   async sample(request: SampleRequest): Promise<Sample> {
     const inference = await this.#inference();
-    return askPatiently(request.signal, () => inference.sample(request));
+    return askPatiently(request.signal, () =>
+      inference.sample(request).catch((error: unknown) => {
+        throw asRatchetError(error);
+      }),
+    );
   }
 
   async bringTo(policy: ServedPolicy): Promise<void> {

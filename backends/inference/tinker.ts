@@ -12,6 +12,15 @@ import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, Serve
 const seedMax = 2 ** 31 - 1;
 /** Versions that were loaded again here because the server had lost them; older ones are unloaded. */
 const revivedMax = 2;
+/** A model of ours that nobody samples from for so long is unloaded: others may need its room. */
+const idleMs = 20_000;
+
+interface Revived {
+  readonly model: TinkerModel;
+  readonly path: string;
+  inUse: number;
+  idle: ReturnType<typeof setTimeout> | undefined;
+}
 
 /** A version as it can be asked for now. */
 interface Served {
@@ -30,7 +39,7 @@ export class TinkerInference implements Inference {
   readonly #client: TinkerClient;
   readonly #queue: PQueue;
   readonly #versions = new Map<string, Promise<TinkerVersion>>();
-  readonly #revived = new Map<string, Promise<{ readonly model: TinkerModel; readonly path: string }>>();
+  readonly #revived = new Map<string, Promise<Revived>>();
 
   constructor(spec: TinkerInferenceSpec, say: (line: string) => void = () => undefined) {
     this.#spec = spec;
@@ -111,11 +120,15 @@ export class TinkerInference implements Inference {
         async () => {
           const revived = await this.#revived.get(version.digest)?.catch(() => null);
           const path = revived?.path ?? version.samplerPath;
+          if (revived) revived.inUse += 1;
+          clearTimeout(revived?.idle);
           try {
             return await ask({ version, path });
           } catch (error) {
             if (isTrouble(error, 'lost', 'missing')) await this.#revive(version, path);
             throw inferenceError(error, policy);
+          } finally {
+            if (revived && --revived.inUse === 0) this.#unloadIdle(version.digest, revived);
           }
         },
         signal ? { signal } : {},
@@ -154,11 +167,23 @@ export class TinkerInference implements Inference {
     });
   }
 
-  async #load(version: TinkerVersion): Promise<{ model: TinkerModel; path: string }> {
+  #unloadIdle(digest: string, revived: Revived): void {
+    clearTimeout(revived.idle);
+    revived.idle = setTimeout(() => {
+      this.#revived.delete(digest);
+      void revived.model.unload();
+    }, idleMs);
+    revived.idle.unref();
+  }
+
+  async #load(version: TinkerVersion): Promise<Revived> {
     this.#say(`the Tinker server has lost ${version.samplerPath}: loading it again from ${version.trainingPath}`);
     const { baseModel, rank, seed, trainingPath: from } = version;
     const model = await loadModel(this.#client, { baseModel, rank, seed, from, optimizer: false }, this.#say);
-    return { model, path: await model.saveForSampler(`again-${Date.now().toString(36)}`, null) };
+    const path = await model.saveForSampler(`again-${Date.now().toString(36)}`, null);
+    const revived: Revived = { model, path, inUse: 0, idle: undefined };
+    this.#unloadIdle(version.digest, revived);
+    return revived;
   }
 }
 

@@ -80,11 +80,7 @@ const PromptLogprobs = z.object({
 });
 
 /** The log probabilities of the prompts of a `/v1/completions`, each token's own; 0 for the first. */
-export function promptLogprobsIn(
-  answer: unknown,
-  prompts: readonly (readonly number[])[],
-  root: string,
-): number[][] {
+export function promptLogprobsIn(answer: unknown, prompts: readonly (readonly number[])[], root: string): number[][] {
   const read = PromptLogprobs.safeParse(answer);
   const refuse = (received: string): never => {
     throw new RatchetError(

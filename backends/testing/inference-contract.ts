@@ -17,6 +17,8 @@ export interface InferencePromises {
   readonly truncates?: boolean;
   /** `stop`: texts that end a turn. */
   readonly stops?: boolean;
+  /** `promptLogprobs` answers, so that the model may be a teacher. */
+  readonly scoresPrompts?: boolean;
   /** Tokens that the model takes at most: a longer prompt is `PromptTooLong`. */
   readonly contextTokens?: number;
   /** Temperatures it samples at, beside greedy; 1 alone when left out. */
@@ -147,6 +149,21 @@ export function inferenceContract(name: string, under: InferenceUnderTest): void
       const scores = await inference.score!({ policy: second, tokenIds, positions });
       assert.ok(scores, 'it answers');
       scores.forEach((score, i) => assert.ok(Math.abs(score - sample.logprobs[i]!) <= tolerance, `token ${i}`));
+    });
+
+    test('what it says of whole prompts is what their weights say', async (t) => {
+      if (!promises.scoresPrompts) return t.skip('it does not promise to score prompts');
+      const { inference, second, prompts } = await begin(t);
+      await inference.bringTo(second);
+      const told = await inference.promptLogprobs!({ policy: second, prompts });
+      const rows = prompts.map((tokenIds) => ({ tokenIds, lossMask: tokenIds.map((_, i) => Number(i > 0)) }));
+      const expected = await engineLogprobs(second.folder, rows, 1);
+      assert.deepEqual(
+        told.map(({ length }) => length),
+        prompts.map(({ length }) => length),
+      );
+      const off = Math.max(...told.flatMap((row, r) => row.map((logprob, i) => Math.abs(logprob - expected[r]![i]!))));
+      assert.ok(off <= tolerance, `${off} off`);
     });
 
     test('a version is held for whoever asks, and let go of', async (t) => {

@@ -57,6 +57,11 @@ export function supervisedBatch(
   return { data, loss: { lossFn: 'cispo', config: { clip_low_threshold: 1, clip_high_threshold: 1 } }, rows };
 }
 
+/** Whether every number can be sent. */
+export function isFinite(data: readonly Datum[]): boolean {
+  return data.every(({ inputs }) => Object.values(inputs).every((tensor) => tensor.data.every(Number.isFinite)));
+}
+
 /** What of a loss no server of the Tinker API computes, in words; null where it does. */
 export function missingLoss({ type, maskLow, maskHigh, teacherTau = 0 }: LossSettings): string | null {
   if (teacherTau > 0) return 'a teacher in the loss (teacher_tau)';

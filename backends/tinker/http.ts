@@ -62,13 +62,14 @@ export class TinkerHttp {
   async once(method: 'GET' | 'POST', route: string, call: Call): Promise<Reply> {
     const { body, accept = 'application/json', timeoutMs = requestTimeoutMs, signal } = call;
     const isBytes = body instanceof Uint8Array;
+    const key = this.#key(route);
     const signals = [AbortSignal.timeout(timeoutMs), ...(signal ? [signal] : [])];
     try {
       const answer = await fetch(route.startsWith('http') ? route : `${this.address.url}${route}`, {
         method,
         headers: {
           accept,
-          ...this.#key(route),
+          ...key,
           ...(body === undefined ? {} : { 'content-type': isBytes ? protobufType : 'application/json' }),
         },
         ...(body === undefined ? {} : { body: isBytes ? Buffer.from(body) : JSON.stringify(body) }),

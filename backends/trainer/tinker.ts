@@ -6,7 +6,7 @@ import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec, TinkerTrainerSpec } from '../../core/spec/run-spec.ts';
 import { readTextFiles } from '../../engine/index.ts';
-import { inRequests, policyBatch, type ServerBatch, supervisedBatch } from '../tinker/batch.ts';
+import { inRequests, isFinite, missingLoss, policyBatch, type ServerBatch, supervisedBatch } from '../tinker/batch.ts';
 import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
 import { loadModel, onlyModelOf, trainerError } from '../tinker/load-model.ts';
 import { policyPassMetrics, refusalOf, supervisedPassMetrics } from '../tinker/pass-metrics.ts';
@@ -98,7 +98,7 @@ export class TinkerTrainer implements Trainer {
     }
     const adapter = await readAdapterFiles(folder);
     const digest = adapterDigest(adapter.get('adapter_model.safetensors')!);
-    await this.#unloadAll();
+    await this.#unloadAll(version.modelId);
     this.#part = part;
     this.#at = { version: { ...version, digest }, adapter, texts: await readTextFiles(folder) };
     this.#withOptimizer = false;
@@ -194,18 +194,18 @@ export class TinkerTrainer implements Trainer {
     await this.#translated(async () => this.#ready());
   }
 
-  /** What is sampled from stays while the server keeps it: evaluations of the last version may go on without a trainer. */
+  /** The last version's model stays while the server keeps it: evaluations may go on without a trainer. */
   async close(): Promise<void> {
-    const model = await this.#model?.catch(() => null);
-    this.#model = null;
-    if (model && !this.#served.includes(model)) await model.unload();
+    await this.#unloadAll(this.#at?.version.modelId);
     this.#client.close();
   }
 
   async #step(plan: StepPlan, samples: readonly TrainSample[]): Promise<TrainOutcome> {
     const { loss, optimizer, learningRate, numIterations = 1 } = plan;
     const { digest } = this.#held().version;
+    requireKnown(plan);
     const batch = policyBatch(samples, loss, this.#spec.reduction);
+    if (!isFinite(batch.data)) return this.#refused('an advantage or a logprob of the batch is no number', {}, digest);
     const model = await this.#ready();
     let metrics: Record<string, number> = {};
     for (let pass = 1; pass <= numIterations; pass++) {
@@ -321,13 +321,16 @@ export class TinkerTrainer implements Trainer {
   #discard(): void {
     const model = this.#model;
     this.#model = null;
-    void model?.then((found) => found.unload()).catch(() => undefined);
+    const isSampled = (id: string): boolean => this.#served.some((served) => served.id === id);
+    void model?.then((found) => (isSampled(found.id) ? undefined : found.unload())).catch(() => undefined);
   }
 
-  async #unloadAll(): Promise<void> {
+  /** All but the one with this id, which is sampled from. */
+  async #unloadAll(kept?: string): Promise<void> {
     const models = [...this.#served, await this.#model?.catch(() => null)];
-    [this.#model, this.#served, this.#at] = [null, [], null];
-    for (const model of models) await model?.unload();
+    this.#served = this.#served.filter(({ id }) => id === kept);
+    [this.#model, this.#at] = [null, null];
+    for (const model of models) if (model && model.id !== kept) await model.unload();
   }
 
   #held(): VersionFolder {
@@ -347,6 +350,16 @@ export class TinkerTrainer implements Trainer {
 function adaptersOf({ lora }: TrainedPart): NonNullable<TrainedPart['lora']> {
   if (lora) return lora;
   throw new RatchetError('Unsupported', 'A Tinker server trains adapters: expected [lora], got none.');
+}
+
+/** What `ratchet check` refuses; never replaced by something else. */
+function requireKnown({ loss, temperature, klBeta }: StepPlan): void {
+  const missing =
+    missingLoss(loss) ??
+    (temperature === 1 ? null : `the temperature ${temperature}: it trains at 1`) ??
+    (klBeta > 0 ? 'a KL penalty' : null);
+  if (missing === null) return;
+  throw new RatchetError('Unsupported', `A Tinker server does not have ${missing}. docs/tinker.md says what it has.`);
 }
 
 function adam({ beta1, beta2, epsilon, weightDecay, maxGradNorm }: OptimizerSpec, learningRate: number) {

@@ -62,16 +62,16 @@ interface Report {
 async function reportOf(report: RunFileReport): Promise<Report> {
   const { loaded, problems } = report;
   const servers = loaded === null ? [] : await examineServers(loaded.spec.inference);
-  const start = loaded === null ? null : await describeVllmStart(loaded.spec, process.cwd());
   const tinker = loaded === null ? null : await examineTinker(loaded.spec, report.file);
+  const start = loaded === null ? null : await describeVllmStart(loaded.spec, process.cwd());
   const reflection = loaded?.spec.gepa ? await examineReflection(loaded.spec.gepa) : null;
   return {
     problems: [...problems, ...(tinker?.problems ?? [])],
     lines: [
       ...describeRunFile(report),
       ...(loaded ? describeServers(loaded.spec, servers) : []),
-      ...(start === null ? [] : ['vLLM is started with the run:', `  ${start}`]),
       ...(tinker ? describeTinker(tinker) : []),
+      ...(start === null ? [] : ['vLLM is started with the run:', `  ${start}`]),
       ...(reflection ? describeReflection(reflection) : []),
     ],
     json: { kind: 'run', ...asJson(report, servers), tinker, reflection },

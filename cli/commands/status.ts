@@ -219,7 +219,7 @@ function describeStatus(
     ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
     ...Object.values(status.regressions ?? {}).map(({ text }) => text),
     ...(status.progress.serversAside ?? []).map((server) => `canary: ${server} is put aside, and asked for nothing`),
-    ...describePrompts(status, branches),
+    ...describePrompts(status, branches, workflow === 'running'),
     ...(workflow === 'running' && waiting.length > 0 ? ['waiting on:', ...waiting] : []),
   ];
 }

@@ -73,6 +73,7 @@ function isChunkProgress(said: unknown): said is ChunkProgress {
 }
 
 export function describeProgress({
+  workflow,
   environment,
   model,
   phase,
@@ -83,5 +84,12 @@ export function describeProgress({
 }: EvaluationProgress): string {
   const counted = of === null ? phase : `${done} of ${of} rollouts`;
   const lost = failed === 0 ? '' : `, ${failed} failed`;
-  return `${environment} with ${model}: ${counted}${lost}${avgReward === null ? '' : `  reward ${avgReward.toFixed(3)}`}`;
+  const version = versionIn(workflow);
+  const asked = version === '' ? model : `${model} ${version}`;
+  return `${environment} with ${asked}: ${counted}${lost}${avgReward === null ? '' : `  reward ${avgReward.toFixed(3)}`}`;
+}
+
+/** The version of a run in the id of its evaluation (`evaluationWorkflowId`); '' where none is named. */
+export function versionIn(workflow: string): string {
+  return /\.(v\d+(?:\.r\d+)?)(?:\.[a-z]+)?$/.exec(workflow)?.[1] ?? '';
 }

@@ -1,5 +1,5 @@
 import type { RunStatus, StepTrend } from '../../workflows/messages.ts';
-import type { EvaluationProgress } from '../eval/evaluation-progress.ts';
+import { type EvaluationProgress, versionIn } from '../eval/evaluation-progress.ts';
 import { type Look, type WaitingOn, waitingOf } from '../follow-run.ts';
 
 /** What the live view says, as data: no terminal, no clock of its own. */
@@ -203,11 +203,6 @@ function evalBarsOf(evaluations: readonly EvaluationProgress[]): Bar[] {
       isActive: true,
     };
   });
-}
-
-/** Of a workflow's id, which `evaluationWorkflowId` made. */
-function versionIn(workflow: string): string {
-  return /\.(v\d+(?:\.r\d+)?)(?:\.[a-z]+)?$/.exec(workflow)?.[1] ?? '';
 }
 
 const stages = ['generate', 'score', 'filter', 'nothing'];

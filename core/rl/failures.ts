@@ -212,6 +212,29 @@ export function saysOutOfMemory(text: string): boolean {
   return outOfMemoryShapes.some((shape) => shape.test(text));
 }
 
+const ncclShapes: readonly RegExp[] = [
+  /\bNCCL\b[^\n]{0,80}\b(?:error|fail|time[d ]?out|abort|unhandled|watchdog)/i, // PyTorch, vLLM
+  /\bnccl(?:Unhandled|System|Internal|Remote|InvalidUsage|InvalidArgument)\w*Error\b/,
+  /\bProcessGroupNCCL\b/,
+  /\bWatchdog caught collective operation timeout\b/i,
+];
+
+/** Whether a failure's words say that GPUs could not talk to one another. */
+export function saysNcclFailed(text: string): boolean {
+  return ncclShapes.some((shape) => shape.test(text));
+}
+
+/** What may be done about it. */
+export const ncclRemedy =
+  'NCCL_P2P_DISABLE=1 in the environment of trainer and servers where their GPUs do not reach each other directly (`nvidia-smi topo -m`), NCCL_IB_DISABLE=1 without InfiniBand, NCCL_DEBUG=INFO to see what it tried; a process of the group that died takes the others with it: look at its log first';
+
+/** Whether a server's words say that the engine behind it is gone: it answers, and will not sample again before it is started anew. */
+export function saysEngineDied(text: string): boolean {
+  return /\bEngine(?:Core|Dead)\w*(?:Error\b|[^\n]{0,60}\b(?:died|dead|encountered an issue|failed|exited|proc))/i.test(
+    text,
+  );
+}
+
 const overlongShapes: readonly RegExp[] = [
   /context_length_exceeded/,
   /maximum context length/i, // vLLM, OpenAI

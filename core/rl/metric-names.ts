@@ -260,6 +260,13 @@ export const metricSections: readonly {
         meaning: 'L2 norm of the gradient, before it is clipped to `max_grad_norm`',
         source: 'trainer',
       },
+      {
+        name: 'engine_restores',
+        unit: '1',
+        meaning:
+          'models that a Tinker server lost during the step, which was begun again each time; absent where there were none',
+        source: 'trainer',
+      },
       { name: 'entropy', unit: 'nats', meaning: 'mean entropy of the next-token distribution', source: 'trainer' },
       { name: 'ratio_mean', unit: '1', meaning: 'mean ρ; 1 = the policy is the one that sampled', source: 'trainer' },
       {

@@ -184,6 +184,8 @@ export interface StepPlan {
   readonly numIterations?: number;
   /** Rows computed at once; as many as suit the engine when absent. It decides the order of sums, so bits. */
   readonly microBatchSize?: number | null;
+  /** `microBatchSize` is half of what it was when this step ran out of memory; not halved again. */
+  readonly isHalved?: boolean;
   /** Of a run with a teacher that scores. */
   readonly taught?: Pick<TaughtBatch, 'logprobs' | 'teacher'>;
   /** Keys the dropout masks of adapters; 0 when absent. */

@@ -1,5 +1,11 @@
 /** The suites that every adapter is run by (`ratchet/testing`), over our own. */
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { randomStream } from '../../core/random.ts';
 import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
+import createInference from '../../configs/own-engine/my-inference.ts';
+import createTrainer from '../../configs/own-engine/my-trainer.ts';
+import { writeTable } from '../../configs/own-engine/table.ts';
 import { openInference } from '../../backends/inference/index.ts';
 import { inferenceContract, trainerContract, trainVersions } from '../../backends/testing/index.ts';
 import { InferenceSpec } from '../../core/spec/run-spec.ts';
@@ -10,7 +16,7 @@ const lora = { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj', 'v_proj', '
 trainerContract('the embedded engine', {
   open: () => Promise.resolve(new OnnxTrainer({ threads: 1 })),
   promises: {
-    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo'],
+    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'cross_entropy'],
     penalizesKl: true,
     exactReplay: true,
     savesOptimizer: true,
@@ -25,7 +31,7 @@ trainerContract('the embedded engine with adapters', {
   open: () => Promise.resolve(new OnnxTrainer({ threads: 1 })),
   part: { lora, seed: 3 },
   promises: {
-    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo'],
+    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'cross_entropy'],
     exactReplay: true,
     savesOptimizer: true,
     refuses: true,
@@ -46,6 +52,7 @@ for (const part of [null, lora]) {
     promises: {
       seeds: true,
       scores: true,
+      scoresPrompts: true,
       holds: 'held',
       truncates: true,
       stops: true,
@@ -55,3 +62,34 @@ for (const part of [null, lora]) {
     },
   });
 }
+
+trainerContract('the example of docs/adapters.md', {
+  open: () => Promise.resolve(createTrainer()),
+  learningRate: 0.1,
+  promises: {
+    losses: ['importance_sampling'],
+    temperatures: [1, 0.7],
+    exactReplay: true,
+    savesOptimizer: true,
+    refuses: true,
+    supervises: true,
+    scores: true,
+  },
+});
+
+inferenceContract('the example of docs/adapters.md', {
+  /** Its weights are tables, one with a seed for each version. */
+  async versions(t) {
+    const folders = await trainVersions(t);
+    for (const [v, { folder }] of folders.versions.entries()) {
+      const random = randomStream('table', v);
+      const { vocab_size: size } = JSON.parse(await readFile(path.join(folder, 'config.json'), 'utf8')) as {
+        vocab_size: number;
+      };
+      await writeTable(folder, { size, logits: Float32Array.from({ length: size * size }, () => 3 * random()) });
+    }
+    return folders;
+  },
+  open: () => Promise.resolve(createInference()),
+  promises: { seeds: true, temperatures: [1, 0.7] },
+});

@@ -10,9 +10,7 @@ import {
 } from '../../backends/tinker/index.ts';
 
 /** Made by the Python package; test/data/tinker/make-golden.py says how. */
-const golden = JSON.parse(
-  await readFile(new URL('../data/tinker/golden.json', import.meta.url), 'utf8'),
-) as {
+const golden = JSON.parse(await readFile(new URL('../data/tinker/golden.json', import.meta.url), 'utf8')) as {
   requests: {
     name: string;
     body: string;

@@ -1,11 +1,9 @@
 import assert from 'node:assert/strict';
-import { type ChildProcess, spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { after, before, describe, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import { randomStream } from '../../core/random.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
@@ -15,8 +13,8 @@ import { TinkerInference } from '../../backends/inference/tinker.ts';
 import type { ServedPolicy } from '../../backends/inference/types.ts';
 import { TinkerTrainer } from '../../backends/trainer/tinker.ts';
 import { readVersion } from '../../backends/tinker/version-files.ts';
+import { StandInProcess } from '../stand-ins/tinker/process.ts';
 import { startTinkerStandIn, type StandIn } from '../stand-ins/tinker/server.ts';
-import { choosePort } from '../../workers/ports.ts';
 
 const model = 'preset:reverse-text-0.2m';
 const lora = {
@@ -61,7 +59,7 @@ describe('a trainer on a Tinker server', () => {
     const outcome = await trainer.sftStep({ samples: rows(3), learningRate: 1e3, optimizer });
     await trainer.exportTo(after);
     await trainer.close();
-    const engine = await engineLike(base, server.url);
+    const engine = await engineLike(base);
     const expected = await engine.sftStep(rows(3), { learningRate: 1e3, optimizer });
     assertClose(outcome.metrics['loss']!, expected.metrics.loss, 1e-5);
     await assertSameAdapter(after, engine);
@@ -152,10 +150,10 @@ describe('a trainer on a Tinker server', () => {
 
 describe('a Tinker server that dies', () => {
   test('killed in the middle of a step: the step is begun again from the version before it, to the same adapter; versions are sampled from again', async () => {
-    const port = await choosePort(0);
     const home = path.join(folder, 'killed');
-    const url = `http://127.0.0.1:${port}`;
-    let server = await startProcess(home, port);
+    const callMs = { forward_backward: 300, optim_step: 100 };
+    const server = await StandInProcess.start({ folder: home, model, callMs });
+    const { url } = server;
     const trainer = openTrainer(url);
     const inference = new TinkerInference({
       kind: 'tinker',
@@ -182,16 +180,16 @@ describe('a Tinker server that dies', () => {
       await trainer.restoreOptimizer(state);
 
       const again = trainer.trainStep(stepOf(plan, 2));
-      await untilLog(home, 'forward_backward', 3);
-      await kill(server);
-      server = await startProcess(home, port);
+      await untilPromised(home, 2);
+      await server.kill();
+      await server.start();
       const outcome = await again;
       assert.equal(outcome.digest, expected.digest);
       assert.deepEqual(await sample(), before);
     } finally {
       inference.close();
       await trainer.close().catch(() => undefined);
-      await kill(server);
+      await server.kill();
     }
   });
 });
@@ -226,7 +224,7 @@ async function updates(url: string, loss: LossSettings) {
   await trainer.exportTo(after);
   await trainer.close();
   assert.ok(outcome.applied, outcome.reason);
-  const engine = await engineLike(base, url);
+  const engine = await engineLike(base);
   const options = { learningRate: 1e5, optimizer, loss, temperature: 1, klBeta: 0 };
   const expected = await engine.trainStep({ samples: rows(1) }, options);
   await assertSameAdapter(after, engine);
@@ -235,7 +233,7 @@ async function updates(url: string, loss: LossSettings) {
 }
 
 /** The embedded engine with the adapter that lies in a version's folder. */
-async function engineLike(version: string, _url: string): Promise<EngineTrainer> {
+async function engineLike(version: string): Promise<EngineTrainer> {
   return EngineTrainer.open(version, { threads: 1 });
 }
 
@@ -278,29 +276,12 @@ async function served(weights: string, step: number): Promise<ServedPolicy> {
   return { name: `v${step}`, folder: weights, version: { step, digest, weights: '', file } };
 }
 
-async function startProcess(home: string, port: number): Promise<ChildProcess> {
-  const main = fileURLToPath(new URL('../stand-ins/tinker/main.ts', import.meta.url));
-  const options = JSON.stringify({ callMs: { forward_backward: 300, optim_step: 100 } });
-  const child = spawn(process.execPath, ['--import', 'tsx', main, home, model, String(port), options], {
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
-  await once(child.stdout, 'data');
-  return child;
-}
-
-async function kill(child: ChildProcess): Promise<void> {
-  if (child.exitCode !== null || child.signalCode !== null) return;
-  child.kill('SIGKILL');
-  await once(child, 'exit');
-}
-
 /** Resolves once the server has promised so many results. */
-async function untilLog(home: string, _word: string, more: number): Promise<void> {
+async function untilPromised(home: string, more: number): Promise<void> {
   const file = path.join(home, 'journal.jsonl');
-  const count = async () =>
-    (await readFile(file, 'utf8')).split('\n').filter((line) => line.includes('"future"')).length;
+  const count = async () => (await readFile(file, 'utf8')).split('"future"').length;
   const begun = await count();
-  while ((await count()) < begun + more - 1) await new Promise((resolve) => setTimeout(resolve, 20));
+  while ((await count()) < begun + more) await delay(20);
 }
 
 function assertClose(a: number, b: number, tolerance: number, what = ''): void {

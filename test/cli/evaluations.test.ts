@@ -5,7 +5,7 @@ import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 
 const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
 const data = fileURLToPath(new URL('../data/evals/verifiers-0.3.1/', import.meta.url));
@@ -20,6 +20,13 @@ before(async () => {
     await mkdir(path.dirname(path.join(folder, file)), { recursive: true });
     await writeFile(path.join(folder, file), text);
   };
+  for (const [step, reward] of Object.entries({ 0: 0.25, '0.greedy': 0.5, 4: 0.5, '4.greedy': 0.75 })) {
+    const place = `outputs/both/evals/spell--both/step_${step}`;
+    const row = { example_id: 0, prompt: [{ role: 'user', content: 'spell' }], completion: [], reward };
+    await write(`${place}/results.jsonl`, `${JSON.stringify(row)}\n`);
+    await write(`${place}/metadata.json`, JSON.stringify({ env_id: 'spell', model: 'both', rollouts_per_example: 1 }));
+  }
+  await write('outputs/both/run.json', '{}');
   await write('outputs/words/run.json', '{}');
   for (const [step, reward] of Object.entries({ 0: 0.25, 10: 0.5, 20: 0.75 })) {
     const place = `outputs/words/evals/spell--words/step_${step}`;
@@ -106,6 +113,14 @@ describe('ratchet eval compare', () => {
       /most better\n.*\n +#1 +\+0\.333 +0 1 0 +1 1 0 +Spell word1 backwards\.\n\n {2}most worse\n.*\n +#2/,
     );
     assert.doesNotMatch(out, /#3/);
+  });
+
+  test('of a version that was also asked greedily it takes the usual evaluation; the greedy one is named by its folder', async () => {
+    const { out } = await ratchet('compare', 'both@0', 'both');
+    assert.match(out, /^A .* step_0 .*\nB .* step_4 /);
+    assert.match(out, /0\.250 +0\.500/);
+    const greedy = pathToFileURL(path.join(folder, 'outputs/both/evals/spell--both/step_4.greedy')).href;
+    assert.match((await ratchet('compare', 'both@0', `${greedy}/`)).out, /0\.250 +0\.750/);
   });
 
   test('compares versions of a run, and says the same each time', async () => {

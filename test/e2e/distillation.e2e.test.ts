@@ -30,15 +30,18 @@ after(async () => {
   for (const server of servers) await server.close();
 });
 
-/** A model of the preset's kind that writes words of three letters backwards, more often than not. */
+/** A model of the preset's kind that writes words of three letters backwards, and is not sure of every letter. */
 async function trainTeacher(to: string): Promise<void> {
   const engine = await EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 77 });
   const { tokenizer, config } = engine.model;
   const random = randomStream('teacher');
+  const letterOf = (drawn: number): string => String.fromCharCode(97 + Math.floor(drawn * 26));
   const row = () => {
-    const word = Array.from({ length: 3 }, () => String.fromCharCode(97 + Math.floor(random() * 26)));
+    const word = Array.from({ length: 3 }, () => letterOf(random()));
     const prompt = tokenizer.renderChat([{ role: 'user', content: word.join('') }]);
-    const answer = [...tokenizer.encode(word.toReversed().join('')), config.endTokenIds[0]!];
+    const isWrong = random() < 0.5;
+    const said = word.toReversed().map((letter) => (isWrong && random() < 0.5 ? letterOf(random()) : letter));
+    const answer = [...tokenizer.encode(said.join('')), config.endTokenIds[0]!];
     return { tokenIds: [...prompt, ...answer], lossMask: [...prompt.map(() => 0), ...answer.map(() => 1)] };
   };
   for (let step = 0; step < 120; step++) {
@@ -59,13 +62,13 @@ async function serveTeacher(port: number): Promise<void> {
   assert.equal((await fetch(`${server.url}/update_weights`, { method: 'POST', body, headers })).status, 200);
 }
 
-async function start(name: string, steps: number, more: string) {
+async function start(name: string, steps: number, more: string, learningRate = 2e-3) {
   const text = `
 model = "preset:reverse-text-0.2m"
 max_steps = ${steps}
-batch_size = 64
+batch_size = 128
 rollouts_per_example = 1
-learning_rate = 5e-3
+learning_rate = ${learningRate}
 max_async_level = 0
 ${more}
 [[env]]
@@ -103,7 +106,7 @@ test('on-policy distillation brings the policy towards a teacher in a folder, to
   const undisturbed = await start('opd', 12, more);
   const { ledger } = await undisturbed.result();
   assert.equal(ledger.isSound, true);
-  assert.equal(ledger.counts['trained'], 12 * 64, 'no group is left out because its rewards are equal');
+  assert.equal(ledger.counts['trained'], 12 * 128, 'no group is left out because its rewards are equal');
 
   const kl = await metric('opd', 12, 'train/teacher_kl');
   assert.ok(mean(kl.slice(-3)) < 0.8 * mean(kl.slice(0, 3)), `KL to the teacher: ${kl.map((one) => one.toFixed(2)).join(' ')}`);
@@ -130,7 +133,7 @@ test('a teacher’s server that is away is waited for by name, and what it says 
   const handle = await start('away', 2, `loss = "opd"\n${teacher}\n[sampling]\nmax_tokens = 6`);
   for (;;) {
     const status = await handle.query(statusQuery).catch(() => null); // no handler before the run is open
-    if (status?.waitingOn.some(({ what }) => what.startsWith('ask the teacher, step 1: 64 rows'))) break;
+    if (status?.waitingOn.some(({ what }) => what.startsWith('ask the teacher, step 1: 128 rows'))) break;
     await delay(100);
   }
   await serveTeacher(port);
@@ -150,7 +153,7 @@ url = "http://127.0.0.1:${port}/v1"
 [[pre_batch_filters]]
 type = "low_reward"
 min_reward = 0.3`;
-  const handle = await start('sft', 8, more);
+  const handle = await start('sft', 8, more, 5e-3);
   const { ledger } = await handle.result();
   assert.equal(ledger.isSound, true);
   assert.ok((ledger.counts['filtered'] ?? 0) > 0, 'what the teacher got wrong is not learned');

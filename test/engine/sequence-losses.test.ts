@@ -136,7 +136,9 @@ describe('a teacher', () => {
       const byHand = taught.map((row, r) => ({
         ...row,
         advantages: row.advantages.map((advantage, t) =>
-          row.lossMask[t] === 0 ? 0 : advantageTau * advantage + teacherTau * (row.teacherLogprobs[t]! - current[r]![t]!),
+          row.lossMask[t] === 0
+            ? 0
+            : advantageTau * advantage + teacherTau * (row.teacherLogprobs[t]! - current[r]![t]!),
         ),
       }));
       const actual = await gradientOf({ loss: { ...loss, advantageTau, teacherTau } }, taught);

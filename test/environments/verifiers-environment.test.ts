@@ -1,133 +1,19 @@
 /** A verifiers environment over a bridge that is a few lines of TypeScript: what crosses the pipe, and what becomes of it. */
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import path from 'node:path';
-import { test, type TestContext } from 'node:test';
+import { test } from 'node:test';
 import { whyNoDemonstrations } from '../../backends/environments/demonstrations.ts';
 import { createEnvironments } from '../../backends/environments/index.ts';
 import { scoreGroup } from '../../backends/environments/score-group.ts';
 import { scriptedPolicy } from '../../backends/environments/scripted.ts';
 import type { Environment, Policy, RolloutPlace } from '../../backends/environments/types.ts';
-import {
-  groupScores,
-  type PlayingBridge,
-  verifiersEnvironment,
-} from '../../backends/environments/verifiers/environment.ts';
 import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
-import { openInputs } from '../../backends/environments/verifiers/inputs.ts';
-import { Suspects } from '../../backends/environments/verifiers/suspects.ts';
-import type {
-  LoadedEnvironment,
-  RolloutRequest,
-  SampledTurn,
-  WireMessage,
-} from '../../backends/environments/verifiers/protocol.ts';
+import type { RolloutRequest, SampledTurn } from '../../backends/environments/verifiers/protocol.ts';
 import { playRollout } from '../../activities/play-rollout.ts';
 import type { PlayedPolicy } from '../../activities/sample-policy.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { environmentOf, FakeBridge, prompt } from './fake-bridge.ts';
 import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
 import type { ChatMessage, Rollout, Turn } from '../../core/rl/rollout.ts';
-
-type Say = (messages: readonly WireMessage[], tools?: readonly object[]) => Promise<SampledTurn>;
-type Row = Readonly<Record<string, never>>;
-
-/** What Python would do with a rollout; `live` rollouts are kept until they are released. */
-interface FakeChild {
-  play(say: Say, request: RolloutRequest): Promise<Partial<Awaited<ReturnType<PlayingBridge['rollout']>>>>;
-  score?: (rollouts: readonly object[]) => number[];
-}
-
-class FakeBridge implements PlayingBridge {
-  readonly child: FakeChild;
-  readonly live = new Set<string>();
-  readonly scored: (readonly object[])[] = [];
-  #number = 0;
-
-  constructor(child: FakeChild) {
-    this.child = child;
-  }
-
-  async rollout(...[request, { onSample, signal }]: Parameters<PlayingBridge['rollout']>) {
-    const played = await this.child.play(
-      (messages, tools) =>
-        onSample({
-          messages,
-          tools: (tools as readonly Row[]) ?? null,
-          sampling: {},
-          signal: signal ?? new AbortController().signal,
-        }),
-      request,
-    );
-    const live = request.keep ? `env#${++this.#number}` : null;
-    if (live) this.live.add(live);
-    return {
-      row: {},
-      outcome: 'ok',
-      error: null,
-      judged: null,
-      scorable: true,
-      scoring_why: null,
-      ...played,
-      live,
-    } as const;
-  }
-
-  score({ rollouts }: Parameters<PlayingBridge['score']>[0]) {
-    this.scored.push(rollouts);
-    for (const one of rollouts) if ('live' in one && !this.live.has(String(one.live))) throw new Error('not alive');
-    const rewards = this.child.score?.(rollouts) ?? rollouts.map(() => 1);
-    return Promise.resolve(rewards.map((reward) => ({ reward, metrics: { right: reward } })));
-  }
-
-  release({ live }: Parameters<PlayingBridge['release']>[0]) {
-    for (const one of live) this.live.delete(String(one));
-    return Promise.resolve();
-  }
-}
-
-const prompt = [
-  { role: 'system', content: 'Be short.' },
-  { role: 'user', content: 'Say ab.' },
-] as const;
-
-async function environmentOf(
-  t: TestContext,
-  bridge: PlayingBridge,
-  loaded: Partial<LoadedEnvironment> = {},
-): Promise<Environment> {
-  const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-inputs-'));
-  t.after(() => rmSync(folder, { recursive: true, force: true }));
-  const file = path.join(folder, 'rows.jsonl');
-  const rows = [0, 1, 2].map((example_id) => ({ prompt, example_id, answer: `a${example_id}`, info: { n: 1.5 } }));
-  writeFileSync(file, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
-  const inputs = await openInputs(file);
-  t.after(() => inputs.close());
-  return verifiersEnvironment('toy', {
-    bridge,
-    dataset: inputs,
-    evalDataset: inputs,
-    groups: groupScores(bridge, 'toy'),
-    suspects: new Suspects(),
-    loaded: {
-      env: 'toy',
-      api: 'v0',
-      class: 'MultiTurnEnv',
-      requires_group: false,
-      provides_advantages: false,
-      reward_names: ['right'],
-      weights: [1],
-      system_prompt: null,
-      tools: null,
-      max_turns: 4,
-      sampling: {},
-      scoring: 'stored',
-      scoring_why: null,
-      is_single_turn: false,
-      ...loaded,
-    },
-  });
-}
 
 /** Remembers what the model was given. */
 function listening(say: string[]): Policy & { readonly heard: (readonly ChatMessage[])[] } {

@@ -86,11 +86,11 @@ function maskRelations({
 export function importRelation(
   path: readonly string[],
   { type, import: file }: { readonly type: string; readonly import?: string | undefined },
-  own: { readonly key: string; readonly word: string } = { key: 'type', word: 'custom' },
+  own: { readonly key: string; readonly word: string; readonly file?: string } = { key: 'type', word: 'custom' },
 ): RelationProblem[] {
   if ((type === own.word) === (file !== undefined)) return [];
   const paths = [
-    [...path, 'import'],
+    [...path, own.file ?? 'import'],
     [...path, own.key],
   ];
   if (file === undefined) {

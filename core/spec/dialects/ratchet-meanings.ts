@@ -228,6 +228,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   trainer: {
     kind: 'the embedded engine, a server of the Tinker API, or a trainer of your own',
     import: 'of kind "module": the file whose default export makes it',
+    path: 'another name for `import`',
     options: 'what it is called with',
     threads: 'threads per session; 1 = the same bits on a busy machine',
     provider: 'where it computes; `cuda` needs its libraries and a GPU (`ratchet doctor`)',
@@ -301,6 +302,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   inference: {
     kind: 'Ratchet’s policy servers, any OpenAI-compatible servers that give token ids, vLLM (started from this file unless `url` names one), the Tinker server that trains, or an inference of your own',
     import: 'of kind "module": the file whose default export makes it',
+    path: 'another name for `import`',
     options: 'what it is called with',
     url: 'servers that run already, with or without `/v1`; else the worker’s `--policy-url`',
     endpoint_id:

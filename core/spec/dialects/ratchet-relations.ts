@@ -226,8 +226,18 @@ function advantageRelations({ trainer: { advantage } }: RatchetConfig): Relation
 }
 
 function moduleRelations({ trainer, inference }: RatchetConfig): RelationProblem[] {
-  const relation = (path: string, { kind, import: file }: typeof trainer | typeof inference): RelationProblem[] =>
-    importRelation([path], { type: kind, import: file }, { key: 'kind', word: 'module' });
+  const relation = (table: string, written: typeof trainer | typeof inference): RelationProblem[] => {
+    const { kind, import: file, path } = written;
+    if (file !== undefined && path !== undefined) {
+      const paths = [
+        [table, 'path'],
+        [table, 'import'],
+      ];
+      return [{ paths, expected: `one of them: import is ${JSON.stringify(file)}`, received: JSON.stringify(path) }];
+    }
+    const key = path === undefined ? 'import' : 'path';
+    return importRelation([table], { type: kind, import: file ?? path }, { key: 'kind', word: 'module', file: key });
+  };
   return [...relation('trainer', trainer), ...relation('inference', inference)];
 }
 

@@ -113,13 +113,15 @@ const sftWarmupSteps = 20;
 
 /** `import` is there where the kind is "module": ratchet-relations.ts. */
 function moduleSpec({
-  import: path = '',
+  import: file,
+  path = '',
   options,
 }: {
   import?: string | undefined;
+  path?: string | undefined;
   options: ModuleSpec['options'];
 }): ModuleSpec {
-  return { kind: 'module', import: { path, sha256: null }, options };
+  return { kind: 'module', import: { path: file ?? path, sha256: null }, options };
 }
 
 function trainerSpec(kind: 'onnx' | 'module', trainer: RatchetConfig['trainer']): RunSpec['trainer'] {

@@ -321,6 +321,8 @@ export const RatchetConfig = z.strictObject({
       kind: choice('onnx', 'tinker', 'module').default('onnx'),
       /** Of kind "module": a file whose default export makes the trainer, and what it is called with. */
       import: codeFile().optional(),
+      /** Another name for `import`. */
+      path: codeFile().optional(),
       options: z.record(z.string(), z.json()).default({}),
       threads: whole(1).default(1),
       provider: choice('cpu', 'cuda').default('cpu'),
@@ -361,6 +363,8 @@ export const RatchetConfig = z.strictObject({
     .strictObject({
       kind: choice('embedded', 'openai', 'vllm', 'tinker', 'module').default('embedded'),
       import: codeFile().optional(),
+      /** Another name for `import`. */
+      path: codeFile().optional(),
       options: z.record(z.string(), z.json()).default({}),
       /** One server, or several that share the rollouts. */
       url: serverUrls().optional(),

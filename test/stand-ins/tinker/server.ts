@@ -21,7 +21,7 @@ import { tarGz } from './tar.ts';
 export interface StandInOptions {
   /** Its database, its checkpoints and its base model. */
   readonly folder: string;
-  /** A preset of ours. */
+  /** A preset of ours, or a folder of Hugging Face files. */
   readonly model: string;
   readonly port?: number;
   /** Slots for adapters, the base's among them. */
@@ -31,7 +31,16 @@ export interface StandInOptions {
   readonly callMs?: Readonly<Record<string, number>>;
 }
 
+/** One piece of training's work at the server, in milliseconds of the system clock. */
+export interface Span {
+  readonly call: string;
+  readonly from: number;
+  readonly to: number;
+}
+
 export interface StandIn {
+  /** What training's calls took there, in order; sampling is beside. */
+  readonly spans: readonly Span[];
   readonly url: string;
   /** How often each route was asked, by its last word. */
   readonly calls: Readonly<Record<string, number>>;
@@ -68,6 +77,8 @@ const SampleWish = z.object({
       .default(0),
     temperature: z.number().default(1),
     stop: z.array(z.int()).nullish(),
+    top_k: z.int().default(-1),
+    top_p: z.number().default(1),
   }),
 });
 
@@ -80,8 +91,9 @@ class Refusal extends Error {
 }
 
 export async function startTinkerStandIn(options: StandInOptions): Promise<StandIn> {
-  const base = path.join(options.folder, 'base');
-  if (!existsSync(path.join(base, 'model.safetensors'))) {
+  const isPreset = options.model.startsWith('preset:');
+  const base = isPreset ? path.join(options.folder, 'base') : options.model;
+  if (isPreset && !existsSync(path.join(base, 'model.safetensors'))) {
     await saveModelFolder(createPreset(options.model, { seed: 0 }), base);
   }
   const journal = new Journal(options.folder);
@@ -95,6 +107,7 @@ export async function startTinkerStandIn(options: StandInOptions): Promise<Stand
   return {
     url: `http://127.0.0.1:${port}`,
     calls: service.calls,
+    spans: service.spans,
     close: async () => {
       service.stop();
       await closed(server);
@@ -105,6 +118,7 @@ export async function startTinkerStandIn(options: StandInOptions): Promise<Stand
 
 class Service {
   readonly calls: Record<string, number> = {};
+  readonly spans: Span[] = [];
   readonly #options: StandInOptions;
   readonly #journal: Journal;
   readonly #slots: Slots;
@@ -281,8 +295,11 @@ class Service {
   #promise(word: string, work: () => Promise<unknown>): { request_id: string } {
     const id = this.#begun();
     const turn = this.#tail.then(async () => {
+      const from = Date.now();
       await delay(this.#options.callMs?.[word] ?? 0);
-      return work();
+      const result = await work();
+      this.spans.push({ call: word, from, to: Date.now() });
+      return result;
     });
     this.#tail = turn.catch(() => undefined);
     this.#settle(id, turn);

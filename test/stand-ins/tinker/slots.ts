@@ -11,6 +11,8 @@ export interface SequenceWish {
   readonly temperature: number;
   readonly seed: number;
   readonly stop: readonly number[];
+  readonly top_k: number;
+  readonly top_p: number;
 }
 
 /** The models that are loaded, in a limited number of slots, and sampling from them through the embedded policy server. */
@@ -36,7 +38,10 @@ export class Slots {
   }
 
   static async open(options: { base: string; folder: string; count: number }): Promise<Slots> {
-    return new Slots(options, await startPolicyServer({ threads: 1, allowRoots: [options.folder], maxVersions: 6 }));
+    return new Slots(
+      options,
+      await startPolicyServer({ threads: 1, allowRoots: [options.folder, options.base], maxVersions: 6 }),
+    );
   }
 
   folderOf(checkpoint: string): string {
@@ -68,9 +73,17 @@ export class Slots {
   }
 
   async sample(model: string, checkpoint: string, wish: SequenceWish): Promise<unknown> {
-    const { tokens: promptTokenIds, max_tokens: maxTokens, temperature, seed } = wish;
+    const { tokens: promptTokenIds, max_tokens: maxTokens, temperature, seed, top_k: topK, top_p: topP } = wish;
     const policy = await this.#policyOf(model, checkpoint);
-    const sample = await this.#inference.sample({ policy, promptTokenIds, maxTokens, temperature, seed });
+    const sample = await this.#inference.sample({
+      policy,
+      promptTokenIds,
+      maxTokens,
+      temperature,
+      seed,
+      topP,
+      ...(topK > 0 ? { topK } : {}),
+    });
     // The engine ends at the model's own end tokens; a server of this kind ends only at those it is told.
     return { stop_reason: sample.finishReason, tokens: sample.tokenIds, logprobs: sample.logprobs };
   }

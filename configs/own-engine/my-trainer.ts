@@ -1,0 +1,146 @@
+import { createHash } from 'node:crypto';
+import { copyFile, readdir } from 'node:fs/promises';
+import path from 'node:path';
+import type { OptimizerSpec, SftOutcome, Trainer, TrainSample } from 'ratchet/testing';
+import { bytesOf, logSoftmax, readAt, readTable, type Table, writeTable } from './table.ts';
+
+/** A trainer of one's own: what `[trainer] path` names, called with its `options`. `docs/adapters.md` goes through it. */
+export default function createTrainer(): Trainer {
+  let folder = '';
+  let table: Table = { size: 0, logits: new Float32Array() };
+  let adam = freshAdam(0);
+  const digest = (): string => createHash('sha256').update(bytesOf(table.logits)).digest('hex');
+
+  /** One step of Adam along the gradient of Σ weight · log π(token) / Σ mask, or none where that is no number. */
+  function apply(rows: readonly Row[], { learningRate, optimizer }: Rate): SftOutcome {
+    const { size } = table;
+    const gradient = new Float64Array(size * size);
+    let [tokens, loss] = [0, 0];
+    for (const { read, said, weight, temperature, objective } of rows) {
+      const logprobs = logSoftmax(table, read, temperature);
+      for (let j = 0; j < size; j++) {
+        gradient[read * size + j]! += ((Number(j === said) - Math.exp(logprobs[j]!)) * weight) / temperature;
+      }
+      loss -= objective;
+      tokens += 1;
+    }
+    const norm = Math.sqrt(gradient.reduce((sum, value) => sum + value * value, 0)) / tokens;
+    const metrics = { loss: loss / tokens, grad_norm: norm };
+    if (!Number.isFinite(norm) || norm === 0) return { applied: false, reason: `the gradient is ${norm}`, metrics };
+    const clip = Math.min(1, optimizer.maxGradNorm / norm) / tokens;
+    adam = {
+      step: adam.step + 1,
+      mean: adam.mean.map((m, i) => optimizer.beta1 * m + (1 - optimizer.beta1) * gradient[i]! * clip),
+      square: adam.square.map((v, i) => optimizer.beta2 * v + (1 - optimizer.beta2) * (gradient[i]! * clip) ** 2),
+    };
+    const [scale, root] = [1 - optimizer.beta1 ** adam.step, 1 - optimizer.beta2 ** adam.step];
+    const logits = table.logits.map(
+      (logit, i) =>
+        logit + (learningRate * (adam.mean[i]! / scale)) / (Math.sqrt(adam.square[i]! / root) + optimizer.epsilon),
+    );
+    table = { size, logits };
+    return { applied: true, metrics };
+  }
+
+  return {
+    async open(from) {
+      folder = from;
+      table = await readTable(from);
+      adam = freshAdam(table.logits.length);
+      return { digest: digest() };
+    },
+
+    async trainStep({ plan, batch }) {
+      const { loss, temperature, klBeta, numIterations = 1 } = plan;
+      if (loss.type !== 'importance_sampling' || loss.aggregation !== 'token' || klBeta !== 0 || numIterations !== 1) {
+        throw refusal(
+          `expected the loss importance_sampling by token, one pass and no KL penalty; got ${loss.type} by ${loss.aggregation}, ${numIterations} and ${klBeta}`,
+        );
+      }
+      const rows = batch.samples.flatMap((sample) =>
+        tokensOf(sample).map(({ read, said, t }) => {
+          const now = logSoftmax(table, read, temperature)[said]!;
+          const weight = Math.exp(now - sample.behaviorLogprobs[t]!) * sample.advantages[t]!; // ρ · A
+          return { read, said, weight, temperature, objective: weight };
+        }),
+      );
+      return { ...apply(rows, plan), digest: digest() };
+    },
+
+    async sftStep({ samples, ...rate }) {
+      const rows = samples.flatMap((sample) =>
+        tokensOf(sample).map(({ read, said }) => {
+          return { read, said, weight: 1, temperature: 1, objective: logSoftmax(table, read, 1)[said]! };
+        }),
+      );
+      return apply(rows, rate);
+    },
+
+    digest: async () => digest(),
+
+    /** The weights, and beside them all that the folder had which it began with: its tokenizer above all. */
+    async exportTo(target) {
+      for (const name of await readdir(folder)) {
+        if (!name.endsWith('.safetensors')) await copyFile(path.join(folder, name), path.join(target, name));
+      }
+      await writeTable(target, table);
+    },
+
+    async logprobs(samples, temperature) {
+      return samples.map((sample) => {
+        const found = new Float32Array(sample.tokenIds.length);
+        for (const { read, said, t } of tokensOf(sample)) found[t] = logSoftmax(table, read, temperature)[said]!;
+        return found;
+      });
+    },
+
+    fingerprint: async () => `table, node ${process.version}`,
+
+    saveOptimizer: async () => Buffer.from(JSON.stringify({ ...adam, mean: [...adam.mean], square: [...adam.square] })),
+
+    async restoreOptimizer(state) {
+      if (state === null) adam = freshAdam(table.logits.length);
+      else {
+        const { step, mean, square } = JSON.parse(Buffer.from(state).toString('utf8')) as Record<keyof Adam, never>;
+        adam = { step, mean: Float64Array.from(mean), square: Float64Array.from(square) };
+      }
+    },
+
+    close: async () => undefined,
+  };
+}
+
+interface Adam {
+  readonly step: number;
+  readonly mean: Float64Array;
+  readonly square: Float64Array;
+}
+
+interface Rate {
+  readonly learningRate: number;
+  readonly optimizer: OptimizerSpec;
+}
+
+/** A token that counts: what it was said upon, what was said, and how much more likely it is to become. */
+interface Row {
+  readonly read: number;
+  readonly said: number;
+  readonly weight: number;
+  readonly temperature: number;
+  readonly objective: number;
+}
+
+function freshAdam(length: number): Adam {
+  return { step: 0, mean: new Float64Array(length), square: new Float64Array(length) };
+}
+
+function tokensOf({ tokenIds, lossMask }: TrainSample): { t: number; read: number; said: number }[] {
+  const first = lossMask.indexOf(1);
+  const prompt = tokenIds.slice(0, first);
+  return tokenIds.flatMap((said, t) => (lossMask[t] === 1 ? [{ t, read: readAt(prompt, t - first), said }] : []));
+}
+
+/** With this code an error is a refusal, which is not tried again: asking the same again would not help. */
+function refusal(message: string): Error {
+  return Object.assign(new Error(`my-trainer.ts: ${message}.`), { code: 'Unsupported' });
+}
