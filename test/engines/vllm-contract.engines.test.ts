@@ -42,7 +42,7 @@ describe('vLLM keeps the contract', { skip }, () => {
     const port = await choosePort(0);
     url = `http://127.0.0.1:${port}`;
     const log = openSync(path.join(root, 'vllm.log'), 'w');
-    const started = ['-m', 'vllm.entrypoints.openai.api_server', ...vllmArguments(spec, base, port)];
+    const started = ['-m', 'vllm.entrypoints.openai.api_server', '--model', base, ...vllmArguments(spec, port)];
     const env = { ...process.env, ...variables, VLLM_ALLOW_RUNTIME_LORA_UPDATING: '1' };
     server = spawn(python, started, { stdio: ['ignore', log, log], detached: true, env });
     closeSync(log);
