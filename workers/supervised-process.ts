@@ -197,8 +197,9 @@ export class SupervisedProcess {
 
   async #watchLife(group: number | undefined, signal: AbortSignal): Promise<void> {
     const { alive, name } = this.spec;
+    if (!alive) return;
     let failures = 0;
-    while (alive && !signal.aborted) {
+    while (!signal.aborted) {
       await sleep(alive.everyMs, undefined, { signal, ref: false }).catch(() => {});
       if (signal.aborted) return;
       failures = (await alive.check()) ? 0 : failures + 1;

@@ -22,7 +22,9 @@ export async function openTrainerWorkers(common: WorkerOptions, client: Client):
   const seat = new TrainerSeat(`${hostName()}-${process.pid}-${randomBytes(3).toString('hex')}`);
   const dependencies = {
     seat,
-    trainer: new PolicyTrainer(async (run) => openTrainer((await specOf(run)).trainer, (line) => process.stderr.write(`${line}\n`))),
+    trainer: new PolicyTrainer(async (run) =>
+      openTrainer((await specOf(run)).trainer, (line) => process.stderr.write(`${line}\n`)),
+    ),
     spool: new VersionSpool(openSpoolFolder(), { isElsewhere: process.env['RATCHET_SPOOL'] !== undefined }),
     tokenizer: loadTokenizer,
   };

@@ -43,7 +43,7 @@ export async function vllmRole(spec: RunSpec, projectFolder: string): Promise<St
   const role: Role = {
     name: 'vllm server',
     command: start.command,
-    args: [...start.args, ...vllmArguments(vllm, folder, port)],
+    args: [...start.args, folder, ...vllmArguments(vllm, port)],
     passEnv: [...environmentForVerifiers, 'HF_TOKEN', 'VLLM_*', 'NCCL_*', 'TORCH_*'],
     dropEnv: [...temporalSecrets, 'RATCHET_*'],
     env: {
@@ -73,14 +73,14 @@ export async function describeVllmStart(spec: RunSpec, projectFolder: string): P
   try {
     const { command, args } = await findVllm(vllm, projectFolder);
     const gpus = vllm.gpuIds === null ? '' : `CUDA_VISIBLE_DEVICES=${vllm.gpuIds.join(',')} `;
-    return `${gpus}${[command, ...args, ...vllmArguments(vllm, spec.model, vllm.port ?? usualPort)].join(' ')}`;
+    return `${gpus}${[command, ...args, spec.model, ...vllmArguments(vllm, vllm.port ?? usualPort)].join(' ')}`;
   } catch (error) {
     if (!(error instanceof RatchetError)) throw error;
     return error.message;
   }
 }
 
-/** What starts vLLM: an interpreter that has it, or its own program. */
+/** What starts vLLM, up to its model: an interpreter that has it, or its own program. */
 async function findVllm(
   { program }: VllmSpec,
   projectFolder: string,
@@ -96,8 +96,10 @@ async function findVllm(
           'python',
         ];
   for (const command of candidates) {
-    if (path.basename(command) === 'vllm' && existsSync(command)) return { command, args: ['serve'] };
-    if (await hasVllm(command)) return { command, args: ['-m', 'vllm.entrypoints.openai.api_server'] };
+    // One process for its API: several would each know the adapters alone that they were given themselves.
+    if (path.basename(command) === 'vllm' && existsSync(command))
+      return { command, args: ['serve', '--api-server-count', '1'] };
+    if (await hasVllm(command)) return { command, args: ['-m', 'vllm.entrypoints.openai.api_server', '--model'] };
   }
   throw new RatchetError(
     'ServerUnavailable',

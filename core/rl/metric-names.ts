@@ -1,4 +1,4 @@
-import { serverMetrics } from './server-metrics.ts';
+import { serverMetrics, timeMetrics } from './metric-sections.ts';
 import { evaluationMetrics } from './evaluation-metric-names.ts';
 import { filterMetricDefinitions } from './filters.ts';
 import { failedOutcomes } from './rollout.ts';
@@ -324,48 +324,7 @@ export const metricSections: readonly {
     ],
   },
   serverMetrics,
-  {
-    title: 'Time',
-    text: 'At `max_async_level = 1` generation and scoring run beside the step before, so the parts add up to more than the step.',
-    metrics: [
-      { name: 'time/step', unit: 'seconds', meaning: 'wall time of the step', source: 'clock' },
-      {
-        name: 'time/wait_for_batch',
-        unit: 'seconds',
-        meaning: 'from the end of the step before until this one’s groups were there',
-        source: 'clock',
-      },
-      {
-        name: 'time/wait_for_eval',
-        unit: 'seconds',
-        meaning: 'that training waited for servers which an evaluation had for itself',
-        source: 'clock',
-        when: '`[eval] when = "pause"`, or servers that hold one version; in steps that waited',
-      },
-      {
-        name: 'time/teacher',
-        unit: 'seconds',
-        meaning: 'until the teacher had scored the batch',
-        source: 'clock',
-        when: 'a `[teacher]` scores',
-      },
-      { name: 'time/train', unit: 'seconds', meaning: 'the gradient step', source: 'clock' },
-      {
-        name: 'rollout/generation_time',
-        unit: 'seconds',
-        meaning: 'generation of this step’s groups',
-        source: 'clock',
-      },
-      { name: 'rollout/scoring_time', unit: 'seconds', meaning: 'scoring of them', source: 'clock' },
-      {
-        name: 'time/paused',
-        unit: 'seconds',
-        meaning: 'that a person had the run stand still',
-        source: 'clock',
-        when: 'after a pause, or an end that was extended later',
-      },
-    ],
-  },
+  timeMetrics,
   {
     title: 'Recoveries and work lost',
     text: 'On the way to this commit. What did not happen is left out.',

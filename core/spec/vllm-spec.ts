@@ -46,17 +46,16 @@ const adaptersAtHand = 8;
 export const vllmBaseName = 'base';
 
 /**
- * The arguments of `python -m vllm.entrypoints.openai.api_server` (and of `vllm serve`, behind its model): what the file says, and
- * what training needs. `folder` is where the model lies. The key travels in the environment (VLLM_API_KEY).
+ * The arguments of `python -m vllm.entrypoints.openai.api_server`, and of `vllm serve` behind its model: what the file says, and what
+ * training needs. The key travels in the environment (VLLM_API_KEY).
  */
-export function vllmArguments(spec: VllmSpec, folder: string, port: number): string[] {
+export function vllmArguments(spec: VllmSpec, port: number): string[] {
   const { args, loraRank, host } = spec;
   const usual: Record<string, unknown> =
     loraRank === null
       ? {}
       : { max_loras: adaptersAtOnce, max_cpu_loras: Math.max(adaptersAtHand, numberOf(args['max_loras'])) };
   const ours: Record<string, unknown> = {
-    model: folder,
     served_model_name: vllmBaseName,
     host,
     port,

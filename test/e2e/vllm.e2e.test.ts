@@ -137,7 +137,7 @@ test('of two servers one samples from other weights than are trained: it is put 
   assert.deepEqual([ended.step, ended.ledger.isSound], [5, true]);
   const scored = sick.asked.slice(asked).filter((route) => route === 'POST /v1/completions');
   assert(scored.length <= 8, `${scored.length}: it is asked for canaries, and for no rollouts`);
-  const events = await handle.query<RunEvent[]>('events');
+  const events = await handle.query<RunEvent[], [number]>('events', 0);
   assert(
     events.some(({ text }) => text.startsWith(`canary: ${sick.url} is put aside`)),
     JSON.stringify(events),

@@ -14,6 +14,9 @@ const diskBytes = 8e9;
 const memoryBytes = 6e9;
 const installMsMax = 30 * 60_000;
 
+/** What a small vLLM on a CPU sees besides. */
+export const vllmVariables = { VLLM_CPU_KVCACHE_SPACE: '1', HF_HUB_OFFLINE: '1', VLLM_NO_USAGE_STATS: '1' };
+
 const run = promisify(execFile);
 
 /**

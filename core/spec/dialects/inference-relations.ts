@@ -81,6 +81,13 @@ function vllmRelations(written: Written, takesFullWeights: boolean): RelationPro
       expected: vllmArgumentsKept[key.replaceAll('-', '_')]!,
       received: key === 'api_key' ? 'a value (not repeated here)' : JSON.stringify(vllm[key]),
     }));
+  if (Number(vllm['api_server_count'] ?? 1) > 1) {
+    problems.push({
+      paths: [at('vllm', 'api_server_count'), at('vllm')],
+      expected: '1: each of several API processes knows the adapters and the weights alone that were given through it',
+      received: JSON.stringify(vllm['api_server_count']),
+    });
+  }
   const isStarted = url === undefined && endpoint_id === undefined;
   if (program !== undefined && !isStarted) {
     problems.push({

@@ -44,9 +44,8 @@ hf_overrides = { rope_theta = 1000 }
 max_loras = 16`),
   );
   assert.deepEqual(vllm.gpuIds, [2, 3]);
-  const line = vllmArguments(vllm, '/models/qwen', 8001).join(' ');
+  const line = vllmArguments(vllm, 8001).join(' ');
   for (const part of [
-    '--model /models/qwen',
     '--host 127.0.0.1 --port 8001',
     '--logprobs-mode processed_logprobs',
     '--tensor-parallel-size 2',
@@ -77,6 +76,7 @@ test('what Ratchet gives vLLM itself, and a server that others can reach without
   const asked = (more: string) => problemsOf(run(`[inference]\nkind = "vllm"\n${more}`));
   assert.match(asked('vllm = { api_key = "abc" }'), /no secrets.*not repeated here/);
   assert.match(asked('vllm = { logprobs_mode = "raw_logprobs" }'), /processed_logprobs/);
+  assert.match(asked('vllm = { api_server_count = 4 }'), /knows the adapters and the weights/);
   assert.match(asked('host = "0.0.0.0"'), /api_key_var beside it/);
   assert.match(asked('host = "0.0.0.0"\napi_key_var = "KEY"'), /development routes, which ask for no key/);
   assert.equal(problemsOf(run('[lora]\n[inference]\nkind = "vllm"\nhost = "0.0.0.0"\napi_key_var = "KEY"')), '');
