@@ -15,6 +15,8 @@ describe('what is trained and how', () => {
       maskLow: 0,
       maskHigh: null,
       klTau: 0,
+      advantageTau: 1,
+      teacherTau: 0,
       aggregation: 'token',
       maxTokens: 512,
       import: null,
@@ -26,6 +28,8 @@ describe('what is trained and how', () => {
     assert.deepEqual([own.clipLow, own.clipHigh, own.aggregation, own.maxTokens], [0.8, 1.28, 'dr_grpo', 512]);
     const masked = at('[trainer.loss]\ntype = "importance_sampling"\nmask_low = 0.125\nmask_high = 8\n');
     assert.deepEqual([masked.maskLow, masked.maskHigh], [0.125, 8]);
+    const gspo = at('[trainer]\nloss = "gspo"\n');
+    assert.deepEqual([gspo.clipLow, gspo.clipHigh, gspo.aggregation], [1 - 3e-4, 1 + 4e-4, 'sequence']);
     const [dppo, ipo] = ['dppo', 'ipo'].map((type) => at(`[trainer]\nloss = "${type}"\n`));
     assert.deepEqual([dppo!.maskLow, dppo!.maskHigh, dppo!.klTau], [0.2, 0.2, 0.001]);
     assert.deepEqual([ipo!.maskLow, ipo!.maskHigh, ipo!.klTau], [0.1, 0.1, 0.001]);
