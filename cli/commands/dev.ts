@@ -75,7 +75,7 @@ export const devCommand = new Command('dev')
     });
     if (!stack) return;
     clock.say(
-      `ready. Temporal ${stack.temporalAddress}${stack.uiUrl ? `, UI ${stack.uiUrl}` : ''}, policy server ${policyUrlAt(policyPort)}`,
+      `ready. Temporal ${stack.temporalAddress}${stack.uiUrl ? `, UI ${stack.uiUrl}` : ''}, policy server ${policyUrlAt(policyPort)}${vllm ? `, vLLM ${vllm.url}` : ''}`,
     );
     clock.say('start a run:  npx ratchet train configs/rl/reverse-text.toml');
     clock.say(
