@@ -103,6 +103,11 @@ export function evaluationWorkflowId(
   return `${run}.eval.${environment}.${place}${versionName({ step, replay })}${variant === '' ? '' : `.${variant}`}`;
 }
 
+/** A search of its own, by the names of its environments (with `+` between several) and its id: `gepa.ENV.ID`. */
+export function promptSearchWorkflowId(environments: string, id: string): string {
+  return `gepa.${environments}.${id}`;
+}
+
 /** The branch of a run that looks for a better prompt of one environment, from a version: `RUN.gepa.ENV.v12`, of a later lineage `RUN.gepa.ENV.l2.v12`. */
 export function promptBranchWorkflowId(
   run: string,

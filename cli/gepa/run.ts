@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import type { Command } from 'commander';
 import { leastBudget } from '../../core/gepa/settings.ts';
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
-import { taskQueues } from '../../core/names.ts';
+import { promptSearchWorkflowId, taskQueues } from '../../core/names.ts';
 import {
   loadPromptSearch,
   loadPromptSearchFile,
@@ -63,7 +63,7 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
     const { model, reflection, environments } = planned.input;
     const names = environments.map(({ name }) => name).join('+');
     const handle = await client.workflow.start<typeof optimizePrompt>('optimizePrompt', {
-      workflowId: `gepa.${names}.${results.name}`,
+      workflowId: promptSearchWorkflowId(names, results.name),
       taskQueue: taskQueues.orchestrator,
       args: [{ ...planned.input, results }],
       workflowIdConflictPolicy: 'USE_EXISTING',

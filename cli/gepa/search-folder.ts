@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { readdir, readFile, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { firstLineage, promptBranchWorkflowId } from '../../core/names.ts';
+import { firstLineage, promptBranchWorkflowId, promptSearchWorkflowId } from '../../core/names.ts';
 
 /** A candidate as its row of `results.jsonl` tells it. */
 export interface ShownCandidate {
@@ -77,14 +77,7 @@ export async function findSearchFolder(name: string, projectFolder: string): Pro
   if (existsSync(path.join(direct, 'results.jsonl'))) return direct;
   const all = await searchesOf(projectFolder);
   const below = all.filter(({ folder }) => folder.startsWith(`${direct}${path.sep}`));
-  const named = all.filter(({ folder }) =>
-    [
-      branchName(folder, projectFolder),
-      path.basename(folder),
-      path.basename(path.dirname(folder)),
-      path.basename(path.dirname(folder)).split('--', 1)[0],
-    ].includes(name),
-  );
+  const named = all.filter(({ folder }) => namesOf(folder, projectFolder).includes(name));
   const ofRun = all.filter(({ folder }) => isBranchOf(folder, name, projectFolder));
   const [newest] = [...below, ...named, ...ofRun].sort((a, b) => b.at - a.at);
   if (newest !== undefined) return newest.folder;
@@ -97,6 +90,20 @@ export async function findSearchFolder(name: string, projectFolder: string): Pro
     'ConfigInvalid',
     `${name}: expected the folder of a search, its id, an environment that has been searched for, or a run that branched (one that lies in a bucket is not looked into).${there}`,
   );
+}
+
+/** What a search answers to: its id, its workflow, what was searched for, also as the file of an environment ("./shout.ts"). */
+function namesOf(folder: string, projectFolder: string): (string | null)[] {
+  const [id, group] = [path.basename(folder), path.basename(path.dirname(folder))];
+  const environment = group.split('--', 1)[0]!;
+  return [
+    branchName(folder, projectFolder),
+    id,
+    group,
+    environment,
+    `./${environment}.ts`,
+    promptSearchWorkflowId(environment, id),
+  ];
 }
 
 async function searchesOf(projectFolder: string): Promise<{ readonly folder: string; readonly at: number }[]> {

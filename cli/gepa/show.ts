@@ -72,7 +72,7 @@ export function describeSearch(found: SearchFolder, candidate = found.best): str
     found;
   const [start] = candidates;
   const scored = candidates[best]!.scores.filter((score) => score !== null);
-  const beside = start!.scores.filter((_, i) => candidates[best]!.scores[i] !== null);
+  const beside = start!.scores.filter((score, i) => score !== null && candidates[best]!.scores[i] !== null);
   const budget = calls === null ? [] : [`calls ${calls}${maxCalls === null ? '' : ` of ${maxCalls}`}`];
   const ended = stopReason === null ? [] : [`ended by ${stopReason}`];
   const { prompt } = candidates[candidate]!;
@@ -85,7 +85,7 @@ export function describeSearch(found: SearchFolder, candidate = found.best): str
     onOneLine(`${environment} · ${model} · reflected on by ${reflectionModel}`),
     [
       `best candidate ${best}: ${figure(average(scored))} on ${scored.length} examples`,
-      `the start ${figure(average(beside))}`,
+      `the start ${figure(average(beside))}${beside.length < scored.length ? ` on ${beside.length} of them` : ''}`,
       ...budget,
       ...ended,
     ].join('  '),

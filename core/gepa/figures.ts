@@ -90,6 +90,10 @@ export function tellings(
       const text = `iteration ${event.iteration} given up: rollouts of it failed through infrastructure  ${used}`;
       return [{ kind: 'given-up', text, values: { iteration: event.iteration, calls } }];
     }
+    if (event.kind === 'candidate_rejected' && event.why === 'no_text') {
+      const text = `iteration ${event.iteration}: nothing that could be a prompt came of a reflection  ${used}`;
+      return [{ kind: 'warning', text, values: { iteration: event.iteration, calls } }];
+    }
     if (event.kind !== 'valset_evaluated') return [];
     const { candidate, average: score, iteration } = event;
     const { parents, scores } = candidates[candidate]!;

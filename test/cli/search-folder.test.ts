@@ -38,3 +38,25 @@ test('a branch is found by its run, its workflow, its folder and its environment
   const shown = describeSearch((await readSearchFolder(second!))!);
   assert.match(shown, /played once more on v5 and 40 examples .*the prompt in use 0\.250, the best 0\.750/);
 });
+
+test('a search is found by what began it: its environment, the file of one, and the workflow that the Temporal UI shows', async (t) => {
+  const project = await mkdtemp(path.join(tmpdir(), 'ratchet-show-'));
+  t.after(() => rm(project, { recursive: true, force: true }));
+  const folder = path.join(project, 'outputs/gepa/shout--small/5cb9f81f');
+  await writeSearch(folder, 10);
+  for (const name of ['shout', './shout.ts', '5cb9f81f', 'gepa.shout.5cb9f81f'])
+    assert.equal(await findSearchFolder(name, project), folder, name);
+});
+
+test('the start’s score says on how many examples it was taken where they are fewer than the best’s', () => {
+  const candidates = [
+    { prompt: '', parents: [], scores: [0, null, 0.5] },
+    { prompt: 'Shout.', parents: [0], scores: [1, 1, 1] },
+  ];
+  const figures = { best: 1, calls: 9, maxCalls: 10, stopReason: 'budget', comparison: null, trial: null };
+  const names = { folder: '/search', environment: 'shout', model: 'small', reflectionModel: 'large' };
+  assert.match(
+    describeSearch({ ...names, ...figures, candidates }),
+    /1\.000 on 3 examples {2}the start 0\.250 on 2 of them/,
+  );
+});

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { callsFree } from '../../../core/gepa/budget.ts';
+import { tellings } from '../../../core/gepa/figures.ts';
 import { askToStop, changeBudget, next, result, settle, startSearch } from '../../../core/gepa/search.ts';
 import type { SearchSettings, SearchState } from '../../../core/gepa/search-state.ts';
 import { classicSettings, defaultSettings, leastBudget, mergeDefaults } from '../../../core/gepa/settings.ts';
@@ -197,6 +198,27 @@ describe('what fails', () => {
     assert.equal(candidates.length, 1);
     assert(calls <= 200 && calls > 170, String(calls));
     assert.equal(stopReason, 'budget');
+  });
+
+  test('a reflection model whose answers hold no prompt is told of', () => {
+    let state = startSearch(defaultSettings(sizes), toy.start);
+    const told: string[] = [];
+    for (let open = next(state); open.length > 0; open = next(state)) {
+      state = settle(
+        state,
+        open.map((request) =>
+          request.kind === 'reflect'
+            ? { kind: 'text', id: request.id, text: null }
+            : answerOf({ ...toy, failing: 0 }, request),
+        ),
+      );
+      told.push(...tellings(state.events, state).map(({ text }) => text));
+    }
+    assert(
+      told.some((text) => /iteration 0: nothing that could be a prompt came of a reflection/.test(text)),
+      told.join('\n'),
+    );
+    assert(!told.some((text) => text.startsWith('candidate')));
   });
 
   test('iterations that make no calls end the search after a while', () => {
