@@ -74,7 +74,7 @@ export function environmentIdsOf(parsed: ParsedConfigFile): string[] {
   return [...new Set([...environments, ...(evaluation?.environments ?? [])].map(({ id }) => id))];
 }
 
-/** What a file that is no run means, in a few lines, and what is still to come. */
+/** What a file that is no run means, in a few lines. */
 export function summaryOf(parsed: ParsedConfigFile & { readonly ok: true }): string[] {
   switch (parsed.kind) {
     case 'eval':
@@ -106,7 +106,6 @@ function evalSummary(evaluations: readonly EvaluationSpec[]): string[] {
     `${counted(evaluations.length, 'evaluation')} of ${counted(environments.size, 'environment')} with ${counted(models.size, 'model')}`,
     ...lines.slice(0, shownMax),
     ...(lines.length > shownMax ? [`  … and ${lines.length - shownMax} more`] : []),
-    'still to come: evaluations outside of a run (ratchet eval run). This file is right; nothing runs it yet.',
   ];
 }
 
