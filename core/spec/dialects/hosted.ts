@@ -333,7 +333,11 @@ function setTeacher(written: Table, own: Own): void {
   const teacher = written['teacher'];
   if (!isTable(teacher)) return;
   const url = valueAt(teacher, ['client', 'base_url']);
-  own.set(['teacher', 'url'], url ?? primeInference, url === undefined ? ['teacher'] : ['teacher', 'client', 'base_url']);
+  own.set(
+    ['teacher', 'url'],
+    url ?? primeInference,
+    url === undefined ? ['teacher'] : ['teacher', 'client', 'base_url'],
+  );
 }
 
 const primeInference = 'https://api.pinference.ai/api/v1';

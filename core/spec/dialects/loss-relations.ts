@@ -98,4 +98,3 @@ export function importRelation(
   }
   return [{ paths, expected: `nothing, or ${own.key} = "${own.word}"`, received: JSON.stringify(file) }];
 }
-

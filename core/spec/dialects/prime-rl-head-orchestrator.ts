@@ -150,7 +150,9 @@ const filters = () =>
     .meta({ expected: 'a list of tables, each with type = "gibberish", "repetition" or "zero_advantage"' });
 
 export const orchestrator: Fields = {
-  algo: together('`loss` and `teacher`; others than grpo, opd and sft are refused', args(), { usual: '{ type = "grpo" }' }),
+  algo: together('`loss` and `teacher`; others than grpo, opd and sft are refused', args(), {
+    usual: '{ type = "grpo" }',
+  }),
   'model.name': together('`model`', text()),
   'model.trust_remote_code': becomes('trainer.trust_remote_code', flag()),
   'model.vlm': vlm,

@@ -77,7 +77,10 @@ export const trainer: Fields = {
   ...under('model', model),
   ...tokenizer,
   'data.fake': { ...refused('training on made-up data'), isNullable: true },
-  'loss.type': together('`trainer.loss.type`: dppo for "default", ipo; for "sft" `loss`', choice('default', 'ipo', 'custom', 'sft')),
+  'loss.type': together(
+    '`trainer.loss.type`: dppo for "default", ipo; for "sft" `loss`',
+    choice('default', 'ipo', 'custom', 'sft'),
+  ),
   'loss.dppo_mask_low': together('`trainer.loss.mask_low`', atLeastZero(), { usual: '0.2' }),
   'loss.dppo_mask_high': together('`trainer.loss.mask_high`', atLeastZero(), { usual: '0.2' }),
   'loss.ipo_mask_low': lossField(0.2),

@@ -11,7 +11,10 @@ import { found, type Found } from './prime-rl-words.ts';
  * teacher_model with trainer.loss.teacher_tau; later training_mode or algo.type "opd"), or one whose rollouts are learned by heart
  * (teacher_rollout_model, later "sft").
  */
-export const teacherField = { ...together('`teacher`: `model`, `url`, `api_key_var` and `headers`', args()), isNullable: true };
+export const teacherField = {
+  ...together('`teacher`: `model`, `url`, `api_key_var` and `headers`', args()),
+  isNullable: true,
+};
 
 /** Of prime-rl 0.4: it has no other kinds. */
 export function setScoringTeacher(written: Table, own: Own): void {
@@ -45,7 +48,8 @@ function setMasks(written: Table, own: Own, kind: 'sft' | 'opd'): void {
   for (const [key, value] of Object.entries(isTable(loss?.value) ? loss.value : {})) {
     const at = ['trainer', 'loss', key];
     if (key === 'dppo_mask_low' && kind === 'opd') own.set(['trainer', 'loss', 'mask_low'], value, at);
-    else if (/^(?:dppo|ipo)_/.test(key)) own.warn(`trainer.loss.${key} has no effect: it is no part of the loss of ${kind}.`);
+    else if (/^(?:dppo|ipo)_/.test(key))
+      own.warn(`trainer.loss.${key} has no effect: it is no part of the loss of ${kind}.`);
   }
 }
 
@@ -88,6 +92,8 @@ function setTeacher({ value, at }: Found, own: Own): void {
   if (key !== undefined) own.set(['teacher', 'api_key_var'], key, place(client, 'client', 'api_key_var'));
   if (headers !== undefined) own.set(['teacher', 'headers'], headers, place(client, 'client', 'headers'));
   if (Object.keys(others).length > 0) {
-    own.warn(`${at.join('.')}: ${Object.keys(others).join(', ')} has no effect here: a teacher is asked as any API is.`);
+    own.warn(
+      `${at.join('.')}: ${Object.keys(others).join(', ')} has no effect here: a teacher is asked as any API is.`,
+    );
   }
 }

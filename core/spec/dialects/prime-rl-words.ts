@@ -120,7 +120,8 @@ export function setServers(own: Own): void {
 
 /** Settings of prime-rl's own processes and their traffic. */
 export const why = {
-  teacherServer: 'a server of the teacher’s own is not started here: start it, and name its client.base_url in orchestrator.teacher_model',
+  teacherServer:
+    'a server of the teacher’s own is not started here: start it, and name its client.base_url in orchestrator.teacher_model',
   processes: 'Ratchet starts and places its own processes',
   logs: 'logs are kept by role, see `ratchet logs`',
   broadcast: 'weights reach the sampler through the store, as files that are named by their content',

@@ -268,7 +268,8 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     import: 'of type "custom": the file with the function',
   },
   teacher: {
-    model: 'what its servers call it; without `url` a folder of weights, which the run’s policy servers hold beside the policy',
+    model:
+      'what its servers call it; without `url` a folder of weights, which the run’s policy servers hold beside the policy',
     url: 'its servers, OpenAI-compatible; one that scores must give `prompt_logprobs`, as vLLM and Ratchet’s own do',
     endpoint_id: 'in place of `model` and `url`: an alias of `endpoints_path`',
     endpoints_path: '`endpoints.toml`, there on every machine with workers; `./configs/endpoints.toml` when missing',

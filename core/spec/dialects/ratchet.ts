@@ -150,7 +150,9 @@ const rolloutFilter = z.strictObject({
 const rolloutFilters = () =>
   z
     .array(rolloutFilter)
-    .meta({ expected: 'a list of tables, each with type = "gibberish", "repetition", "zero_advantage" or "low_reward"' })
+    .meta({
+      expected: 'a list of tables, each with type = "gibberish", "repetition", "zero_advantage" or "low_reward"',
+    })
     .default([]);
 
 const advantageTypes = ['centered', 'std_normalized', 'custom'] as const;

@@ -5,7 +5,12 @@ import type { RelationProblem } from './ratchet-relations.ts';
 
 /** What a run that learns from a teacher says of it, and what has no place in such a run. */
 export function teacherRelations(config: RatchetConfig): RelationProblem[] {
-  return [...askedRelations(config), ...placeRelations(config), ...supervisedRelations(config), ...groupRelations(config)];
+  return [
+    ...askedRelations(config),
+    ...placeRelations(config),
+    ...supervisedRelations(config),
+    ...groupRelations(config),
+  ];
 }
 
 const at = (...keys: string[]) => ['teacher', ...keys];
@@ -28,7 +33,8 @@ function askedRelations({ loss, teacher, trainer, sampling }: RatchetConfig): Re
     return [
       {
         paths: [at('model'), at()],
-        expected: 'loss = "sft" or loss = "opd" beside it, or [trainer.loss] teacher_tau > 0: nothing is learned from it',
+        expected:
+          'loss = "sft" or loss = "opd" beside it, or [trainer.loss] teacher_tau > 0: nothing is learned from it',
         received: `loss = "${loss}"`,
       },
     ];
