@@ -38,6 +38,9 @@ max_tokens = 6
 [[env]]
 id = "reverse-text"
 args = { min_length = 3, max_length = 4 }
+[sft]
+steps = 20
+batch_size = 16
 [trainer]
 kind = "tinker"
 url = "${url}"
