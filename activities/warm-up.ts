@@ -12,6 +12,7 @@ import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import {
   type ChatTokenizer,
+  type ModelFolder,
   openModel,
   presetFiles,
   readTextFiles,
@@ -146,11 +147,24 @@ async function makeBase(
   try {
     await saveModelFolder(model, temporary);
     const file = await storeFolder(run, temporary, weights);
-    const policy = { step: 0, digest: model.parameters.digest(), weights, file };
+    const policy = { step: 0, digest: await baseDigest(trainer, run, spec, { temporary, model }), weights, file };
     return { step: 0, policy, optimizer: null, loss: null };
   } finally {
     await rm(temporary, { recursive: true, force: true });
   }
+}
+
+/** A trainer of the user's own says what its weights are, also of a model that it has yet to make its own of. */
+async function baseDigest(
+  trainer: TrainDependencies['trainer'],
+  run: RunHandle,
+  spec: RunSpec,
+  { temporary, model }: { readonly temporary: string; readonly model: ModelFolder },
+): Promise<string> {
+  if (spec.trainer.kind !== 'module') return model.parameters.digest();
+  const { digest } = await trainer.startFrom(run, temporary, { optimizer: null, isWarmUp: true });
+  await trainer.close(); // the folder is gone in a moment: it opens v0 where that lies
+  return digest;
 }
 
 /** The texts of a model whose weights are elsewhere: tokenizer, configs, the run's own chat template. */

@@ -12,7 +12,13 @@ export {
   withTemplateFile,
 } from './model/model-folder.ts';
 export { writeAtOnce } from './model/write-at-once.ts';
-export { type AdapterDescription, describeAdapter, readBaseDigest, relativeBase, saveAdapterFolder } from './model/adapter-folder.ts';
+export {
+  type AdapterDescription,
+  describeAdapter,
+  readBaseDigest,
+  relativeBase,
+  saveAdapterFolder,
+} from './model/adapter-folder.ts';
 export { adaptedLayers, adapterParameterCount, type LoraConfig } from './model/adapter-layout.ts';
 export {
   adapterInputs,

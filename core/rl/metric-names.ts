@@ -1,6 +1,7 @@
 import { serverMetrics, timeMetrics } from './metric-sections.ts';
 import { evaluationMetrics } from './evaluation-metric-names.ts';
 import { filterMetricDefinitions } from './filters.ts';
+import { lostMetrics, teacherMetrics } from './further-metric-names.ts';
 import { failedOutcomes } from './rollout.ts';
 
 /**
@@ -299,14 +300,7 @@ export const metricSections: readonly {
         source: 'trainer',
       },
       { name: 'kl_divergence', unit: 'nats', meaning: 'the same, as the trainer names it', source: 'trainer' },
-      {
-        name: 'train/teacher_kl',
-        unit: 'nats',
-        meaning:
-          'mean of log π − log π_T of the sampled tokens: an estimate, per token, of the divergence of the policy that sampled from its teacher',
-        source: 'rollouts',
-        when: 'a `[teacher]` scores',
-      },
+      teacherMetrics.kl,
       {
         name: 'train/kl_beta',
         unit: '1',
@@ -343,21 +337,7 @@ export const metricSections: readonly {
         source: 'recovery',
         when: 'it was',
       },
-      {
-        name: 'lost/rollouts',
-        unit: 'rollouts',
-        meaning: 'rollouts in flight that were lost and sampled again',
-        source: 'recovery',
-        when: 'there were some',
-      },
-      { name: 'lost/tokens', unit: 'tokens', meaning: 'tokens of them', source: 'recovery', when: 'there were some' },
-      {
-        name: 'lost/seconds',
-        unit: 'seconds',
-        meaning: 'from the start of what was lost until it was begun again',
-        source: 'recovery',
-        when: 'there were some',
-      },
+      ...lostMetrics,
     ],
   },
   {

@@ -1,3 +1,4 @@
+import { teacherMetrics } from './further-metric-names.ts';
 import type { MetricDefinition } from './metric-names.ts';
 
 /** Sections of `metric-names.ts`. */
@@ -47,13 +48,7 @@ export const timeMetrics: MetricSection = {
       source: 'clock',
       when: '`[eval] when = "pause"`, or servers that hold one version; in steps that waited',
     },
-    {
-      name: 'time/teacher',
-      unit: 'seconds',
-      meaning: 'until the teacher had scored the batch',
-      source: 'clock',
-      when: 'a `[teacher]` scores',
-    },
+    teacherMetrics.time,
     { name: 'time/train', unit: 'seconds', meaning: 'the gradient step', source: 'clock' },
     {
       name: 'rollout/generation_time',

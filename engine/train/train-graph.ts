@@ -153,7 +153,9 @@ function outputLoss(
   const logprobs = tokenLogprobs({ ...output, targets, inverseTemperature });
   if (kind === 'score') return graph.output('logprobs', logprobs.tokens);
   const { loss, metrics } =
-    kind === 'sft' ? supervisedLoss(graph, logprobs) : policyLoss(graph, logprobs, { ...policyOf(kind, options.customLoss), seesRows: options.seesRows });
+    kind === 'sft'
+      ? supervisedLoss(graph, logprobs)
+      : policyLoss(graph, logprobs, { ...policyOf(kind, options.customLoss), seesRows: options.seesRows });
   graph.output('metrics', stack([loss, ...metrics]));
   outputGradients(graph, loss, options.trained);
 }

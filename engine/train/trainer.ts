@@ -171,7 +171,10 @@ export class EngineTrainer implements Trainer {
     const { samples } = batch;
     const { loss, referenceLogprobs, temperature } = options;
     if (loss.type === 'cross_entropy') {
-      throw new RatchetError('Unsupported', 'The loss "cross_entropy" is that of sftStep; trainStep has policy losses.');
+      throw new RatchetError(
+        'Unsupported',
+        'The loss "cross_entropy" is that of sftStep; trainStep has policy losses.',
+      );
     }
     const kind = referenceLogprobs ? (`${loss.type}_kl` as const) : loss.type;
     const custom = loss.type === 'custom' ? { customLoss: await customLossOf(loss) } : {};

@@ -7,6 +7,8 @@ import { fileURLToPath } from 'node:url';
 import type { TrainStepResult } from '../../activities/index.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
+import { readJson } from '../../activities/run-access.ts';
+import type { StepPlan } from '../../core/rl/run-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { engineFailuresMax } from '../../core/limits.ts';
 import { layout } from '../../core/layout.ts';
@@ -208,14 +210,22 @@ describe('a train step', () => {
     assert.deepEqual(again.policy, once.policy);
   });
 
-  test('a trainer that ran out of memory is told as such, with what may be done about it', async (t) => {
+  test('a step that ran out of memory asks for half the rows at once; with those it is told as such, with what may be done about it', async (t) => {
     const test = await makeRun(t);
     const roles = openRoles(undefined, {
       failure: () => new Error('Failed to allocate memory for requested buffer of size 1073741824'),
     });
-    const { plan } = await planNext(test, roles, await commitFirst(test, roles));
+    const { plan, packed, step } = await planNext(test, roles, await commitFirst(test, roles));
+    const { halvedTo, reason, policy } = await act(roles.trainStep, { run: test.run, plan });
+    assert.equal(policy, null);
+    assert.match(reason ?? '', /size 1073741824/);
+    const { from, reference, klBeta } = await readJson<StepPlan>(test.run, plan);
+    const again = { run: test.run, step, attempt: 2, from, reference, klBeta, overrides: {}, packed, halvedTo };
+    const halved = await roles.planStep(again);
+    const { microBatchSize, batch } = await readJson<StepPlan>(test.run, halved.plan);
+    assert.equal(microBatchSize, Math.floor(batch.count! / 2));
     await assert.rejects(
-      act(roles.trainStep, { run: test.run, plan }),
+      act(roles.trainStep, { run: test.run, plan: halved.plan }),
       hasCode('OutOfMemory', 'size 1073741824', 'micro_batch_size'),
     );
   });

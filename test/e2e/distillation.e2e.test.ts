@@ -189,5 +189,5 @@ test('the engine of docs/adapters.md, a table that a page of TypeScript trains a
   });
   assert.equal((await handle.result()).step, 12);
   const rewards = await metric('my-engine', 12, 'train/reward');
-  assert.ok(rewards.at(-1)! > rewards[0]! + 0.3, rewards.map((reward) => reward.toFixed(2)).join(' '));
+  assert.ok(rewards.at(-1)! > rewards[0]! + 0.15, rewards.map((reward) => reward.toFixed(2)).join(' '));
 });

@@ -51,6 +51,9 @@ test('a trainer that runs out of memory three times at one step pauses the run b
   await handle.executeUpdate('resume');
   const { step, ledger } = await handle.result();
   assert.deepEqual([step, ledger.isSound], [steps, true]);
+  // Out of memory at first, it was planned once more with half the rows at a time: that is what a replay repeats.
+  const { key } = (await project.commit('memory', 2))!.plan!;
+  assert.match(key, /step_2\.attempt_2\./);
   const lines = readFileSync(log, 'utf8').trim().split('\n');
   const places = lines.map((line) => JSON.parse(line) as SampledLine).map(({ policy, seed }) => `${policy} ${seed}`);
   assert.equal(new Set(places).size, places.length);

@@ -1,6 +1,7 @@
 import { tinkerLoraAlpha } from '../tinker-spec.ts';
 import type { RatchetConfig } from './ratchet.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
+import { lossSpec } from './learning-spec.ts';
 import { tinkerTrainerSpec } from './tinker-run-spec.ts';
 
 const ownKeys = ['url', 'api_key_var', 'server', 'base_model', 'loss_reduction', 'checkpoint_ttl'] as const;
@@ -81,30 +82,30 @@ function trainerRelations({ trainer, inference }: RatchetConfig): RelationProble
   return problems;
 }
 
-function lossOfTinker({ trainer, kl_penalty, sampling }: RatchetConfig): RelationProblem[] {
-  const { loss } = trainer;
+function lossOfTinker(config: RatchetConfig): RelationProblem[] {
+  const { trainer, kl_penalty, sampling } = config;
   const problems: RelationProblem[] = [];
-  const say = (key: string, expected: string, received: string): void =>
-    void problems.push({
-      paths: [
-        ['trainer', 'loss', key],
-        ['trainer', 'kind'],
-      ],
-      expected,
-      received,
-    });
-  const known: readonly string[] = ['cispo', 'grpo', 'importance_sampling'];
-  if (loss.type !== undefined && !known.includes(loss.type)) {
+  const say = (paths: RelationProblem['paths'], expected: string, received: string): void =>
+    void problems.push({ paths: [...paths, ['trainer', 'kind']], expected, received });
+  const { type, teacherTau } = lossSpec(config);
+  const known: readonly string[] = ['cispo', 'grpo', 'importance_sampling', 'cross_entropy'];
+  if (teacherTau > 0) {
+    const expected =
+      'no teacher in the loss: a Tinker server has none; loss = "sft" learns from a teacher’s rollouts there';
     say(
-      'type',
-      '"cispo", "grpo" (Tinker’s ppo) or "importance_sampling": what a Tinker server computes',
-      `"${loss.type}"`,
+      [config.loss === 'opd' ? ['loss'] : ['trainer', 'loss', 'teacher_tau']],
+      expected,
+      config.loss === 'opd' ? '"opd"' : String(teacherTau),
     );
+  } else if (!known.includes(type)) {
+    const expected = '"cispo", "grpo" (Tinker’s ppo) or "importance_sampling": what a Tinker server computes';
+    say([['trainer', 'loss', 'type']], expected, `"${type}"`);
   }
-  if (loss.type === 'importance_sampling') {
+  if (type === 'importance_sampling') {
     for (const key of ['mask_low', 'mask_high'] as const) {
-      if (loss[key] === undefined) continue;
-      say(key, 'nothing: a Tinker server masks no ratios; "grpo" and "cispo" bound them', String(loss[key]));
+      if (trainer.loss[key] === undefined) continue;
+      const expected = 'nothing: a Tinker server masks no ratios; "grpo" and "cispo" bound them';
+      say([['trainer', 'loss', key]], expected, String(trainer.loss[key]));
     }
   }
   if (kl_penalty?.enabled === true && kl_penalty.beta > 0) {

@@ -70,7 +70,11 @@ describe('filters of rollouts', () => {
   test('the first filter of a list that matches counts, in each of the two lists', () => {
     const both = [strange, certain(4)];
     assert.deepEqual(names(both, repetition(false), gibberish(true)), ['repetition false']);
-    const flags = ownFlags({ turns: both, reward: 1 }, { pre: [gibberish(false)], post: [repetition(true)] }, vocabulary);
+    const flags = ownFlags(
+      { turns: both, reward: 1 },
+      { pre: [gibberish(false)], post: [repetition(true)] },
+      vocabulary,
+    );
     assert.deepEqual(flags, [
       { slot: 'pre', name: 'gibberish', isEnforced: false },
       { slot: 'post', name: 'repetition', isEnforced: true },

@@ -192,7 +192,7 @@ steps = 0
   test('a key in the wrong table is told where it belongs', () => {
     assert.equal(
       only(`max_tokens = 5\n${minimal}`).suggestion,
-      '"max_tokens" belongs in [env.sampling] or in [sampling] or in [eval.sampling] or in [eval.env.sampling]',
+      '"max_tokens" belongs in [teacher.sampling] or in [env.sampling] or in [sampling] or in [eval.sampling] or in [eval.env.sampling]',
     );
     assert.equal(
       only(`${minimal}[sampling]\nbatch_size = 8\n`).suggestion,
@@ -200,7 +200,7 @@ steps = 0
     );
     assert.equal(
       only(`${minimal}temperatur = 1\n`).suggestion,
-      'did you mean "temperature"? It belongs in [env.sampling] or in [sampling] or in [eval.sampling] or in [eval.env.sampling]',
+      'did you mean "temperature"? It belongs in [teacher.sampling] or in [env.sampling] or in [sampling] or in [eval.sampling] or in [eval.env.sampling]',
     );
   });
 
@@ -216,7 +216,7 @@ steps = 0
 
   test('a field of Hosted Training that cannot be honoured is not called unknown', () => {
     assert.match(only(`checkpoint_id = "x"\n${minimal}`).suggestion ?? '', /^known, not supported yet: warm start/);
-    assert.match(only(`loss = "sft"\n${minimal}`).expected, /known, not supported yet: "sft"/);
+    assert.match(only(`loss = "sft"\n${minimal}`).expected, /^a \[teacher\] beside it/);
     assert.match(only(`max_async_level = 4\n${minimal}`).suggestion ?? '', /use 1/);
   });
 
