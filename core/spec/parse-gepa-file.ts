@@ -63,7 +63,7 @@ const GepaFile = z.strictObject({
       proposals: whole(1).optional(),
       parallel: whole(1).optional(),
       candidate_selection_strategy: z
-        .union([choice(...selectionStrategies), z.array(choice(...selectionStrategies)).min(1)])
+        .preprocess((value) => (Array.isArray(value) ? value : [value]), z.array(choice(...selectionStrategies)).min(1))
         .meta({ expected: `one of ${selectionStrategies.join(', ')}, or a list of them to draw from` })
         .optional(),
       frontier_type: choice(...frontierTypes).optional(),
@@ -153,7 +153,7 @@ function tuningOf(gepa: GepaFile['gepa']): GepaSpec['tuning'] {
     ...(screen === undefined ? {} : { screen }),
     ...(proposals === undefined ? {} : { proposals }),
     ...(parallel === undefined ? {} : { parallel }),
-    ...(selection === undefined ? {} : { selection: [selection].flat() }),
+    ...(selection === undefined ? {} : { selection }),
     ...(frontier === undefined ? {} : { frontier }),
   };
 }
