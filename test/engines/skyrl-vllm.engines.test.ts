@@ -1,22 +1,15 @@
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync } from 'node:fs';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { Client, Connection } from '@temporalio/client';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { taskQueues } from '../../core/names.ts';
 import { openModel, saveModelFolder } from '../../engine/index.ts';
 import { choosePort } from '../../workers/ports.ts';
-import { localRoles } from '../../workers/roles.ts';
-import { startStack } from '../../workers/supervisor.ts';
-import { vllmRole } from '../../workers/vllm-role.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
-import type { trainRun } from '../../workflows/train-run.ts';
 import { ensureSkyrl, startSkyrl } from './skyrl.ts';
-import { ensureVllm, vllmVariables } from './vllm-cpu.ts';
+import { startRun } from './started-run.ts';
+import { ensureVllm } from './vllm-cpu.ts';
 
 /** A run that is trained by a real SkyRL and sampled by a real vLLM; both are killed: `npm run test:engines`. */
 
@@ -71,40 +64,14 @@ test(
     await saveModelFolder(await openModel('preset:reverse-text-vllm-0.2m', { seed: 0 }), model);
     const server = startSkyrl(skyrl, { folder, model, port: await choosePort(0) });
     t.after(() => server.kill());
-    await writeFile(path.join(folder, 'run.toml'), config(model, server.url, vllm.python));
-    await mkdir(path.join(folder, 'outputs'));
-    const started = await vllmRole((await loadRunConfig('run.toml', { projectFolder: folder })).spec, folder);
-    const policyPort = await choosePort(0);
-    const stack = await startStack({
-      projectFolder: folder,
-      roles: localRoles({
-        weightRoots: [path.join(folder, 'outputs')],
-        policyPort,
-        followsMetrics: false,
-        vllm: started,
-      }),
-      log: (line) => void process.stderr.write(`${line}\n`),
-      environment: { ...process.env, ...vllmVariables },
-    });
-    t.after(() => stack.stop());
-    const client = new Client({ connection: await Connection.connect({ address: stack.temporalAddress }) });
-    const handle = await client.workflow.start<typeof trainRun>('trainRun', {
-      workflowId: 'run',
-      taskQueue: taskQueues.orchestrator,
-      args: [{ config: 'run.toml', run: 'run', overrides: {} }],
-    });
-    const rows = (): Record<string, number>[] => {
-      const file = path.join(folder, 'outputs/run/metrics.jsonl');
-      if (!existsSync(file)) return [];
-      const lines = readFileSync(file, 'utf8').split('\n').slice(0, -1);
-      return lines.map((line) => JSON.parse(line) as Record<string, number>);
-    };
+    const written = config(model, server.url, vllm.python);
+    const { handle, rows, killVllm } = await startRun(t, { folder, config: written });
     while (!rows().some((row) => row['step'] === 1)) await delay(100);
     while ((await handle.query<RunStatus>('status')).progress.training?.step !== 2) await delay(20);
     server.kill();
     server.start();
     while (!rows().some((row) => row['step'] === 2)) await delay(100);
-    process.kill(-stack.pids()['vllm server']!, 'SIGKILL');
+    killVllm();
     const ended = await handle.result();
     assert.deepEqual([ended.step, ended.ledger.isSound], [3, true]);
     const canaries = rows().flatMap((row) => row['inference/canary_difference'] ?? []);

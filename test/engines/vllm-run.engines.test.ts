@@ -1,19 +1,11 @@
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync } from 'node:fs';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { Client, Connection } from '@temporalio/client';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { taskQueues } from '../../core/names.ts';
-import { choosePort } from '../../workers/ports.ts';
-import { localRoles } from '../../workers/roles.ts';
-import { startStack } from '../../workers/supervisor.ts';
-import { vllmRole } from '../../workers/vllm-role.ts';
-import type { trainRun } from '../../workflows/train-run.ts';
-import { ensureVllm, vllmVariables as variables } from './vllm-cpu.ts';
+import { startRun } from './started-run.ts';
+import { ensureVllm } from './vllm-cpu.ts';
 
 /** A run that is sampled by a real vLLM, which is started from its config and killed: `npm run test:engines`. */
 
@@ -53,31 +45,9 @@ test(
   async (t) => {
     const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-engine-run-'));
     t.after(() => rm(folder, { recursive: true, force: true }));
-    await writeFile(path.join(folder, 'run.toml'), config);
-    await mkdir(path.join(folder, 'outputs'));
-    const vllm = await vllmRole((await loadRunConfig('run.toml', { projectFolder: folder })).spec, folder);
-    const policyPort = await choosePort(0);
-    const stack = await startStack({
-      projectFolder: folder,
-      roles: localRoles({ weightRoots: [path.join(folder, 'outputs')], policyPort, followsMetrics: false, vllm }),
-      log: (line) => void process.stderr.write(`${line}\n`),
-      environment: { ...process.env, ...variables },
-    });
-    t.after(() => stack.stop());
-    const client = new Client({ connection: await Connection.connect({ address: stack.temporalAddress }) });
-    const handle = await client.workflow.start<typeof trainRun>('trainRun', {
-      workflowId: 'run',
-      taskQueue: taskQueues.orchestrator,
-      args: [{ config: 'run.toml', run: 'run', overrides: {} }],
-    });
-    const rows = (): Record<string, number>[] => {
-      const file = path.join(folder, 'outputs/run/metrics.jsonl');
-      if (!existsSync(file)) return [];
-      const lines = readFileSync(file, 'utf8').split('\n').slice(0, -1);
-      return lines.map((line) => JSON.parse(line) as Record<string, number>);
-    };
+    const { handle, rows, killVllm } = await startRun(t, { folder, config });
     while (!rows().some((row) => row['step'] === 2)) await delay(100);
-    process.kill(-stack.pids()['vllm server']!, 'SIGKILL');
+    killVllm();
     const killedAt = performance.now();
     const ended = await handle.result();
     assert.deepEqual([ended.step, ended.ledger.isSound], [4, true]);

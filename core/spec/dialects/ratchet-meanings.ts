@@ -282,17 +282,8 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   'teacher.sampling': {
     max_tokens: 'of the teacher, with `loss = "sft"`, in place of `[sampling]`',
     temperature: 'the same',
-    top_p: 'the same',
-    top_k: 'the same',
-    min_p: 'the same',
-    repetition_penalty: 'the same',
-    presence_penalty: 'the same',
-    frequency_penalty: 'the same',
-    min_tokens: 'the same',
-    stop: 'the same',
-    enable_thinking: 'the same',
+    ...sameSampling,
     reasoning_effort: 'the same, as a field of the request',
-    chat_template_kwargs: 'the same',
   },
   'trainer.advantage': {
     type: 'reward − mean of the group, or that divided by its standard deviation; a text will do',

@@ -1,0 +1,54 @@
+import { existsSync, readFileSync } from 'node:fs';
+import { mkdir, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import type { TestContext } from 'node:test';
+import { Client, Connection, type WorkflowHandleWithFirstExecutionRunId } from '@temporalio/client';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { taskQueues } from '../../core/names.ts';
+import { choosePort } from '../../workers/ports.ts';
+import { localRoles } from '../../workers/roles.ts';
+import { startStack } from '../../workers/supervisor.ts';
+import { vllmRole } from '../../workers/vllm-role.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
+import { vllmVariables } from './vllm-cpu.ts';
+
+export interface StartedRun {
+  readonly handle: WorkflowHandleWithFirstExecutionRunId<typeof trainRun>;
+  /** Of `metrics.jsonl`, whole lines. */
+  readonly rows: () => Record<string, number>[];
+  readonly killVllm: () => void;
+}
+
+/** Starts a run of `config` with a stack of its own, whose supervisor starts the vLLM that it names. Ends with the test. */
+export async function startRun(
+  t: TestContext,
+  { folder, config }: { readonly folder: string; readonly config: string },
+): Promise<StartedRun> {
+  await writeFile(path.join(folder, 'run.toml'), config);
+  await mkdir(path.join(folder, 'outputs'));
+  const vllm = await vllmRole((await loadRunConfig('run.toml', { projectFolder: folder })).spec, folder);
+  const policyPort = await choosePort(0);
+  const stack = await startStack({
+    projectFolder: folder,
+    roles: localRoles({ weightRoots: [path.join(folder, 'outputs')], policyPort, followsMetrics: false, vllm }),
+    log: (line) => void process.stderr.write(`${line}\n`),
+    environment: { ...process.env, ...vllmVariables },
+  });
+  t.after(() => stack.stop());
+  const client = new Client({ connection: await Connection.connect({ address: stack.temporalAddress }) });
+  const handle = await client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: 'run',
+    taskQueue: taskQueues.orchestrator,
+    args: [{ config: 'run.toml', run: 'run', overrides: {} }],
+  });
+  return {
+    handle,
+    rows() {
+      const file = path.join(folder, 'outputs/run/metrics.jsonl');
+      if (!existsSync(file)) return [];
+      const lines = readFileSync(file, 'utf8').split('\n').slice(0, -1);
+      return lines.map((line) => JSON.parse(line) as Record<string, number>);
+    },
+    killVllm: () => void process.kill(-stack.pids()['vllm server']!, 'SIGKILL'),
+  };
+}
