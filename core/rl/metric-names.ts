@@ -265,8 +265,9 @@ export const metricSections: readonly {
         name: 'engine_restores',
         unit: '1',
         meaning:
-          'models that a Tinker server lost during the step, which was begun again each time; absent where there were none',
+          'models that a Tinker server lost during the step, which was begun again each time',
         source: 'trainer',
+        when: 'there were some',
       },
       { name: 'entropy', unit: 'nats', meaning: 'mean entropy of the next-token distribution', source: 'trainer' },
       { name: 'ratio_mean', unit: '1', meaning: 'mean ρ; 1 = the policy is the one that sampled', source: 'trainer' },
