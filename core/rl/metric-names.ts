@@ -264,8 +264,7 @@ export const metricSections: readonly {
       {
         name: 'engine_restores',
         unit: '1',
-        meaning:
-          'models that a Tinker server lost during the step, which was begun again each time',
+        meaning: 'models that a Tinker server lost during the step, which was begun again each time',
         source: 'trainer',
         when: 'there were some',
       },
