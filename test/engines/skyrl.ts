@@ -75,6 +75,7 @@ export function startSkyrl(
   const venv = path.dirname(path.dirname(python));
   const env = {
     ...process.env,
+    PATH: `${path.dirname(uv)}${path.delimiter}${process.env['PATH'] ?? ''}`, // the server starts its engine by it
     VIRTUAL_ENV: venv,
     HF_HUB_OFFLINE: '1',
     TRANSFORMERS_OFFLINE: '1',
