@@ -294,11 +294,14 @@ test('a branch finds the prompt that its environment rewards, whoever dies meanw
   assert.deepEqual([row.prompt[0]!.content, row.ratchet.prompt], ['COPY', digest]);
   const all = await events(handle);
   const evals = all.filter(({ kind }) => kind === 'eval').map((event) => event.text);
-  const later = evals.filter((line) => /v[24] say/.test(line)); // they run beside each other: either may end first
-  assert.equal(later.length, 2, evals.join('\n'));
-  for (const line of later) assert.match(line, new RegExp(`prompt ${digest.slice(0, 8)}`));
+  // v2 was played with either, as the pause came soon enough or not; where with the new one, either may have ended first.
+  const under = evals.filter((line) => line.includes(`prompt ${digest.slice(0, 8)}`));
   assert.ok(
-    evals.some((line) => /, the first under it: held against none before/.test(line)),
+    under.some((line) => line.startsWith('eval v4 say')),
+    evals.join('\n'),
+  );
+  assert.ok(
+    under.some((line) => /, the first under it: held against none before/.test(line)),
     evals.join('\n'),
   );
 
