@@ -70,7 +70,7 @@ export function gepaRunCommand(): Command {
     )
     .option('--merge', 'candidates that changed different components are merged as well')
     .option('--screen <n>', 'validation examples that tell candidates apart, -1 = all (default: a tenth, at least 5)')
-    .option('--proposals <n>', 'new prompts of one minibatch (default: 2 to 7, as the budget is)')
+    .option('--proposals <n>', 'new prompts of one minibatch (default: 2 to 8, as the budget is)')
     .option('--parallel <n>', 'minibatches side by side (default: 1, up to 3 while nothing is found)')
     .option(
       '--candidate-selection <names...>',

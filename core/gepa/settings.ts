@@ -46,7 +46,7 @@ export function defaultSettings(options: SearchOptions): SearchSettings {
     skipsTried: true,
     reusesMinibatch: true,
     seedsReflection: true,
-    proposals: Math.min(7, Math.max(2, Math.floor(options.maxCalls / 70))),
+    proposals: Math.min(8, Math.max(2, Math.floor(options.maxCalls / 62))),
     parallelMax: Math.min(3, Math.max(1, Math.floor(options.maxCalls / 160))),
     proposalSelection: 'best',
     overlapsValidation: true,
