@@ -1,4 +1,22 @@
-import { getExternalWorkflowHandle } from '@temporalio/workflow';
+import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
+import { ChildWorkflowCancellationType, getExternalWorkflowHandle, ParentClosePolicy } from '@temporalio/workflow';
+
+/** Of children that outlive us; one that has ended may be begun again under its id. */
+export const outlivingUs = {
+  parentClosePolicy: ParentClosePolicy.ABANDON,
+  cancellationType: ChildWorkflowCancellationType.ABANDON,
+  workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+} as const;
+
+/** Null where one of that name is at work. */
+export async function unlessAtWork<T>(start: Promise<T>): Promise<T | null> {
+  try {
+    return await start;
+  } catch (error) {
+    if (error instanceof WorkflowExecutionAlreadyStartedError) return null;
+    throw error;
+  }
+}
 
 /**
  * Child workflows that outlive us, and are told when they belong to nobody any more. The server takes no workflow task that begins a

@@ -1,11 +1,8 @@
-import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
 import {
   ActivityFailure,
   CancellationScope,
-  ChildWorkflowCancellationType,
   ChildWorkflowFailure,
   condition,
-  ParentClosePolicy,
   setHandler,
   startChild,
   workflowInfo,
@@ -21,7 +18,7 @@ import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
 import type { EvaluationSummary } from '../activities/index.ts';
 import { opening, orchestratorFor } from './activity-options.ts';
 import { awaitedLater } from './beside.ts';
-import { Children } from './children.ts';
+import { Children, outlivingUs, unlessAtWork } from './children.ts';
 import type { evaluate } from './evaluate.ts';
 import { evalLine, evalValues } from './lines.ts';
 import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from './messages.ts';
@@ -288,20 +285,15 @@ export class OnlineEvals {
 
   /** Null where one of that name is at work. */
   async #startChild(workflowId: string, input: EvaluationInput): Promise<{ result: Promise<EvaluationResult> } | null> {
-    try {
-      const child = await startChild<typeof evaluate>('evaluate', {
+    const child = await unlessAtWork(
+      startChild<typeof evaluate>('evaluate', {
+        ...outlivingUs,
         workflowId,
         args: [input],
-        parentClosePolicy: ParentClosePolicy.ABANDON,
-        cancellationType: ChildWorkflowCancellationType.ABANDON,
-        workflowIdReusePolicy: 'ALLOW_DUPLICATE',
         staticSummary: `${input.environment.name} · ${input.model.model}`,
-      });
-      return { result: awaitedLater(child.result().then(({ results }) => results[0]!)) };
-    } catch (error) {
-      if (error instanceof WorkflowExecutionAlreadyStartedError) return null;
-      throw error;
-    }
+      }),
+    );
+    return child && { result: awaitedLater(child.result().then(({ results }) => results[0]!)) };
   }
 
   /** An evaluation pauses nothing and ends nothing: what failed of it is said, and can be made up for. */

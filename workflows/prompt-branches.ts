@@ -1,11 +1,8 @@
-import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
 import {
   CancellationScope,
-  ChildWorkflowCancellationType,
   condition,
   ContinueAsNew,
   isCancellation,
-  ParentClosePolicy,
   setHandler,
   startChild,
   workflowInfo,
@@ -34,7 +31,7 @@ import {
   unansweredLine,
   verdictLine,
 } from './branch-lines.ts';
-import { Children } from './children.ts';
+import { Children, outlivingUs, unlessAtWork } from './children.ts';
 import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from './messages.ts';
 import type { optimizePrompt } from './optimize-prompt.ts';
 import type { Publishing } from './publishing.ts';
@@ -377,20 +374,15 @@ async function startBranch(
   workflowId: string,
   input: PromptSearchInput,
 ): Promise<{ result: Promise<PromptSearchResult> } | null> {
-  try {
-    const child = await startChild<typeof optimizePrompt>('optimizePrompt', {
+  const child = await unlessAtWork(
+    startChild<typeof optimizePrompt>('optimizePrompt', {
+      ...outlivingUs,
       workflowId,
       args: [input],
-      parentClosePolicy: ParentClosePolicy.ABANDON,
-      cancellationType: ChildWorkflowCancellationType.ABANDON,
-      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       staticSummary: `${input.environments[0]!.name} · ${input.model.model}`,
-    });
-    return { result: awaitedLater(child.result()) };
-  } catch (error) {
-    if (error instanceof WorkflowExecutionAlreadyStartedError) return null;
-    throw error;
-  }
+    }),
+  );
+  return child && { result: awaitedLater(child.result()) };
 }
 
 function keyOf({ environment, step }: PromptBranch): string {

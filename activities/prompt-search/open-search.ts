@@ -11,6 +11,7 @@ import {
 } from '../../core/gepa/prompt-search.ts';
 import { startOfParts, systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
+import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { systemPromptOf } from '../../core/rl/system-prompt.ts';
 import { loadPromptSearchFile, tooSmallBudget } from '../../backends/configs/load-prompt-search.ts';
@@ -69,20 +70,28 @@ export const createOpenPromptSearch =
       const bytes = known ?? (await store.putIfAbsent(key, fresh)).bytes;
       const stored = decodeJson<StoredPromptSearch>(bytes, key);
       requireSame(store.uri, stored, input);
-      const { settings, start, warnings } = stored;
-      return {
-        place: results,
-        spec: { key, sha256: sha256(bytes), bytes: bytes.byteLength },
-        environment: input.environments.map(({ name }) => name).join('+'),
-        model: input.model.model,
-        reflectionModel: input.reflection.model,
-        settings,
-        start,
-        numTest: input.isBranch === true ? 0 : stored.test.length,
-        folder: `${showStoreUri(store.uri)}${results.prefix}`.replace(/\/$/, ''),
-        warnings,
-      };
+      return handleOf(results, { key, bytes, stored });
     });
+
+/** A search that lies in the store, as its activities know it. */
+export function handleOf(
+  place: EvaluationPlace,
+  { key, bytes, stored }: { readonly key: string; readonly bytes: Uint8Array; readonly stored: StoredPromptSearch },
+): PromptSearchHandle {
+  const { input, settings, start, test, warnings } = stored;
+  return {
+    place,
+    spec: { key, sha256: sha256(bytes), bytes: bytes.byteLength },
+    environment: input.environments.map(({ name }) => name).join('+'),
+    model: input.model.model,
+    reflectionModel: input.reflection.model,
+    settings,
+    start,
+    numTest: input.isBranch === true ? 0 : test.length,
+    folder: `${showStoreUri(storeOf(place).uri)}${place.prefix}`.replace(/\/$/, ''),
+    warnings,
+  };
+}
 
 async function drawSearch(
   { codeVersion, environments }: Required<OpenDependencies>,

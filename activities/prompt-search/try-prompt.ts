@@ -7,12 +7,12 @@ import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
 import { versionName } from '../../core/names.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
 import type { AskDependencies } from '../asked-model.ts';
 import { keepVersion } from '../evaluation/evaluated-policy.ts';
 import { withHeartbeat } from '../heartbeat.ts';
 import { storeOf } from '../run-access.ts';
+import { handleOf } from './open-search.ts';
 import { OpenedSearch } from './opened-search.ts';
 import { searchKeys, textName } from './search-store.ts';
 
@@ -85,22 +85,7 @@ async function reopened(place: EvaluationPlace): Promise<{ handle: PromptSearchH
       `${store.uri}${key} is missing: the branch that found the prompt cannot be told from it.`,
     );
   const stored = decodeJson<StoredPromptSearch>(bytes, key);
-  const { input, settings, start, warnings } = stored;
-  return {
-    stored,
-    handle: {
-      place,
-      spec: { key, sha256: sha256(bytes), bytes: bytes.byteLength },
-      environment: input.environments.map(({ name }) => name).join('+'),
-      model: input.model.model,
-      reflectionModel: input.reflection.model,
-      settings,
-      start,
-      numTest: stored.test.length,
-      folder: `${store.uri}${place.prefix}`,
-      warnings,
-    },
-  };
+  return { stored, handle: { ...handleOf(place, { key, bytes, stored }), numTest: stored.test.length } };
 }
 
 function mean(values: readonly number[]): number {

@@ -3,7 +3,7 @@ import { callsFree, callsMade } from './budget.ts';
 import { addCandidate, commitIteration } from './commit.ts';
 import { isComplete, newEvaluation } from './evaluation.ts';
 import { advance, evaluationsOf, isJudgeable, judge } from './iteration.ts';
-import { byRank, screenedAverages, screenedExamples } from './standing.ts';
+import { ofEquals, screenedAverages, screenedExamples } from './standing.ts';
 import { metCondition } from './stop.ts';
 import { callsShort, giveUp } from './take-answer.ts';
 import type { SearchEvent, SearchState } from './search-state.ts';
@@ -108,7 +108,8 @@ function beginFinals(state: SearchState): boolean {
   state.stopReason ??= 'budget';
   state.phase = 'final';
   const averages = screenedAverages(state);
-  const ranked = averages.map((_, i) => i).sort(byRank(averages, state.settings));
+  const order = ofEquals(state.settings);
+  const ranked = averages.map((_, i) => i).sort((a, b) => averages[b]! - averages[a]! || order(a, b));
   for (const candidate of ranked) {
     const rest = state.candidates[candidate]!.scores.flatMap((score, example) => (score === null ? [example] : []));
     if (rest.length === 0) continue;

@@ -45,26 +45,23 @@ export function bestOf(state: SearchState): number {
   );
 }
 
-/** Position of the highest average; of equals the one that was scored on more, then as {@link byRank} has it. */
+/** Position of the highest average; of equals the one that was scored on more, then as {@link ofEquals} has it. */
 export function bestByAverage(
   scores: readonly (readonly (number | null)[])[],
   settings: Pick<SearchSettings, 'screen'>,
 ): number {
   const averages = scores.map(average);
   const coverage = scores.map((own) => own.filter((score) => score !== null).length);
-  const rank = byRank(averages, settings);
+  const order = ofEquals(settings);
   return scores
     .map((_, i) => i)
-    .sort((a, b) => averages[b]! - averages[a]! || coverage[b]! - coverage[a]! || rank(a, b))[0]!;
+    .sort((a, b) => averages[b]! - averages[a]! || coverage[b]! - coverage[a]! || order(a, b))[0]!;
 }
 
 /**
- * Compares positions: the higher average comes first. Of equals the later one where few examples are looked at: it grew from the
+ * Compares positions of equal candidates. The later one comes first where few examples are looked at: it grew from the
  * others, and was better than its parent on a minibatch that they do not know. Where all are, the first one, as in gepa.
  */
-export function byRank(
-  averages: readonly number[],
-  { screen }: Pick<SearchSettings, 'screen'>,
-): (a: number, b: number) => number {
-  return (a, b) => averages[b]! - averages[a]! || (screen === null ? a - b : b - a);
+export function ofEquals({ screen }: Pick<SearchSettings, 'screen'>): (a: number, b: number) => number {
+  return (a, b) => (screen === null ? a - b : b - a);
 }
