@@ -90,7 +90,7 @@ test('a rewind during an evaluation leaves it behind, and evaluates no earlier s
   const later = await readdir(path.join(folder, `lineages/l2/evals/${environment}--rewound`));
   assert.deepEqual(later.filter((name) => !name.includes('greedy')).sort(), ['step_12', 'step_8']);
   const left = await project.client.workflow.getHandle(`rewound.eval.${environment}.v8`).describe();
-  assert.ok(['CANCELED', 'COMPLETED'].includes(left.status.name), left.status.name);
+  assert.ok(['CANCELLED', 'COMPLETED'].includes(left.status.name), left.status.name);
 });
 
 test('a schedule, triggered, evaluates the newest checkpoint of a run, and is listed, paused, resumed and taken down', async () => {
