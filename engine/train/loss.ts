@@ -118,7 +118,7 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
 };
 
 /** Whether a loss asks for {@link LossContext.rowDifferences}. */
-export function comparesRows(type: PolicyLossType): boolean {
+export function comparesRows(type: string): boolean {
   return type === 'gspo';
 }
 
@@ -128,6 +128,9 @@ export interface Loss {
   /** Sums, in the order of metricNames after the loss. */
   readonly metrics: readonly Value[];
 }
+
+/** Of tokens, and of the whole vocabulary where they are computed here. */
+type KnownLogprobs = Pick<TokenLogprobs, 'tokens'> & Partial<TokenLogprobs>;
 
 /** −Σ w ℓ / normalizer. */
 export function supervisedLoss(graph: Graph, logprobs: TokenLogprobs): Loss {
@@ -142,7 +145,7 @@ export function supervisedLoss(graph: Graph, logprobs: TokenLogprobs): Loss {
  */
 export function policyLoss(
   graph: Graph,
-  logprobs: TokenLogprobs,
+  logprobs: KnownLogprobs,
   options: {
     readonly type: PolicyLossType;
     readonly tokenLoss: TokenLoss;
@@ -219,7 +222,7 @@ function isValue(given: unknown): given is Value {
   );
 }
 
-function policyMetrics(graph: Graph, context: LossContext, type: PolicyLossType, logprobs: TokenLogprobs): Value[] {
+function policyMetrics(graph: Graph, context: LossContext, type: PolicyLossType, logprobs: KnownLogprobs): Value[] {
   const { mask } = context;
   const difference = stopGradient(subtract(context.logprobs, context.behaviorLogprobs));
   const ratio = exponential(difference);
@@ -317,8 +320,10 @@ function k3(referenceLogprobs: Value, logprobs: Value): Value {
   return subtract(subtract(exponential(difference), difference), 1);
 }
 
-function entropySum(logprobs: TokenLogprobs, mask: Value): Value {
-  const negative = sum(multiply(logprobs.probabilities(), logprobs.vocabulary), [1]);
+/** 0 where the distributions are not known. */
+function entropySum({ vocabulary, probabilities }: KnownLogprobs, mask: Value): Value {
+  if (!vocabulary || !probabilities) return mask.graph.scalar(0);
+  const negative = sum(multiply(probabilities(), vocabulary), [1]);
   return negate(sum(multiply(mask, negative), [0]));
 }
 

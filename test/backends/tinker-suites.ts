@@ -1,5 +1,5 @@
 /** The suites that every adapter is run by (`ratchet/testing`), over a server of the Tinker API: the stand-in here, SkyRL in test/engines. */
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe } from 'node:test';
@@ -10,8 +10,8 @@ import {
   planOf,
   rowsOf,
   type ServedPolicy,
-  temporaryFolder,
   trainerContract,
+  type VersionFolders,
 } from '../../backends/testing/index.ts';
 import { readVersion } from '../../backends/tinker/version-files.ts';
 import { TinkerTrainer } from '../../backends/trainer/tinker.ts';
@@ -61,6 +61,30 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
         checkpointTtlS: null,
       });
 
+    /** One set for all tests: a real server takes its time. */
+    let versions: Promise<VersionFolders> | undefined;
+    const trainVersions = async (): Promise<VersionFolders> => {
+      const root = path.join(folder, 'versions');
+      const trainer = openTrainer();
+      await trainer.open(first, part);
+      await trainer.restoreOptimizer(null);
+      const samples = await rowsOf(first, { count: 32, seed: 5 });
+      const made: ServedPolicy[] = [];
+      for (const step of [1, 2]) {
+        const batch = { samples: samples.slice(16 * (step - 1), 16 * step) };
+        for (let pass = 0; pass < 4; pass++)
+          await trainer.trainStep({ plan: planOf({ loss: lossOf('cross_entropy'), learningRate: 2e-2 }), batch });
+        const to = path.join(root, `step_${step}`);
+        await mkdir(to, { recursive: true });
+        await trainer.exportTo(to);
+        const { digest } = await readVersion(to);
+        const version = { step, digest, weights: '', file: { key: '', sha256: '', bytes: 0 } };
+        made.push({ name: `contract:main:${step}`, folder: to, version });
+      }
+      await trainer.close();
+      return { root, versions: [made[0]!, made[1]!] };
+    };
+
     before(async () => {
       folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-tinker-contract-'));
       server = await start(folder);
@@ -80,8 +104,9 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
       base: () => server.base,
       part,
       promises: {
-        losses: ['cispo', 'grpo', 'importance_sampling', 'cross_entropy'],
+        losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'cross_entropy'],
         aggregations: ['token', 'sequence', 'dr_grpo'],
+        penalizesKl: true,
         exactReplay: true,
         savesOptimizer: true,
         startsAfresh,
@@ -93,26 +118,7 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
     });
 
     inferenceContract(name, {
-      async versions(t) {
-        const root = await temporaryFolder(t);
-        const trainer = openTrainer();
-        await trainer.open(first, part);
-        await trainer.restoreOptimizer(null);
-        const samples = await rowsOf(first, { count: 32, seed: 5 });
-        const made: ServedPolicy[] = [];
-        for (const step of [1, 2]) {
-          const batch = { samples: samples.slice(16 * (step - 1), 16 * step) };
-          for (let pass = 0; pass < 4; pass++)
-            await trainer.trainStep({ plan: planOf({ loss: lossOf('cross_entropy'), learningRate: 2e-2 }), batch });
-          const to = path.join(root, `step_${step}`);
-          await trainer.exportTo(to);
-          const { digest } = await readVersion(to);
-          const version = { step, digest, weights: '', file: { key: '', sha256: '', bytes: 0 } };
-          made.push({ name: `contract:main:${step}`, folder: to, version });
-        }
-        await trainer.close();
-        return { root, versions: [made[0]!, made[1]!] };
-      },
+      versions: () => (versions ??= trainVersions()),
       open: () =>
         Promise.resolve(
           new TinkerInference({

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { setTimeout as delay } from 'node:timers/promises';
 import { after, before, describe, test } from 'node:test';
 import type { TrainSample } from '../../core/rl/batch.ts';
@@ -50,6 +51,25 @@ describe('a trainer on a Tinker server', () => {
   test('the losses grpo and importance_sampling are those of the embedded engine, too', async () => {
     await assertSameUpdate(server.url, { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregation: 'token' });
     await assertSameUpdate(server.url, { type: 'importance_sampling', clipHigh: 1, aggregation: 'sequence' });
+  });
+
+  test('losses that no such server has give the update of the embedded engine: a file of one’s own, a mask, a teacher', async () => {
+    const file = fileURLToPath(new URL('../../configs/rl/custom-loss/my-loss.ts', import.meta.url));
+    const own: LossSettings = {
+      type: 'custom',
+      clipHigh: 1.2,
+      aggregation: 'token',
+      import: { path: file, sha256: null },
+    };
+    await assertSameUpdate(server.url, own);
+    await assertSameUpdate(server.url, {
+      type: 'importance_sampling',
+      clipHigh: 1,
+      maskLow: 0.6,
+      maskHigh: 1.4,
+      aggregation: 'sequence',
+    });
+    await assertSameUpdate(server.url, { ...cispo, advantageTau: 0.5, teacherTau: 0.7 });
   });
 
   test('a supervised step is the embedded engine’s: a mean over the tokens of all rows', async () => {
@@ -266,6 +286,7 @@ function rows(seed: number): TrainSample[] {
       lossMask,
       behaviorLogprobs: lossMask.map((mask) => mask * (-3 + random() / 2)),
       advantages: lossMask.map((mask) => mask * (row - 1.5)),
+      teacherLogprobs: lossMask.map((mask) => mask * (-2 - random())),
     };
   });
 }
