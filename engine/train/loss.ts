@@ -30,7 +30,7 @@ export interface LossContext {
   /** Scalars: the bounds of the ratio; those of the mask in importance_sampling, dppo and ipo. */
   readonly clipLow: Value;
   readonly clipHigh: Value;
-  /** Scalar: the weight of (ln ρ)² in dppo and ipo. */
+  /** Scalar: the weight of (ln ρ)² in dppo, ipo and dro. */
   readonly klTau: Value;
   /** Of each token the mean of ℓ − μ over the tokens of its row, without gradient; null in losses that do not ask for it. */
   readonly rowDifferences: Value | null;
@@ -72,7 +72,7 @@ export const lossOperators: LossOperators = {
   stopGradient,
 };
 
-export const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'custom'] as const;
+export const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'custom'] as const;
 export type PolicyLossType = (typeof policyLossTypes)[number];
 
 /** The policy gradient losses we have; their formulas stand at LossSpec. */
@@ -114,6 +114,11 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
     const clipped = multiply(clippedRatio(context, rowRatio(context)), advantages);
     const ratio = multiply(rowRatio(context), exponential(subtract(logprobs, stopGradient(logprobs))));
     return subtract(multiply(subtract(cut, 1), multiply(ratio, advantages)), multiply(cut, clipped));
+  },
+
+  dro({ logprobs, behaviorLogprobs, advantages, klTau }) {
+    const difference = subtract(logprobs, behaviorLogprobs);
+    return subtract(multiply(klTau, multiply(difference, difference)), multiply(advantages, logprobs));
   },
 };
 

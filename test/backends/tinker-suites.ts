@@ -104,7 +104,7 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
       base: () => server.base,
       part,
       promises: {
-        losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'cross_entropy'],
+        losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'cross_entropy'],
         aggregations: ['token', 'sequence', 'dr_grpo'],
         penalizesKl: true,
         exactReplay: true,
