@@ -6,6 +6,7 @@ import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec, TinkerTrainerSpec } from '../../core/spec/run-spec.ts';
 import { readTextFiles } from '../../engine/index.ts';
+import { failpoint } from '../failpoints.ts';
 import { inRequests, isFinite, missingLoss, policyBatch, type ServerBatch, supervisedBatch } from '../tinker/batch.ts';
 import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
 import { loadModel, onlyModelOf, trainerError } from '../tinker/load-model.ts';
@@ -212,9 +213,11 @@ export class TinkerTrainer implements Trainer {
       metrics = policyPassMetrics(samples, await this.#pass(model, batch, samples.length), loss);
       const refused = refusalOf(metrics);
       if (refused !== null) return this.#refused(refused, metrics, digest);
+      await failpoint('tinker.gradients');
       metrics = { ...metrics, ...stepMetrics(await model.optimStep(adam(optimizer, learningRate))) };
       const strange = refusalOf(metrics);
       if (strange !== null) return this.#refused(strange, metrics, digest);
+      await failpoint('tinker.stepped');
     }
     const before = this.#held();
     await this.#anchor(model);
@@ -263,6 +266,7 @@ export class TinkerTrainer implements Trainer {
       model.saveWeights(name, checkpointTtlS),
       model.saveForSampler(name, checkpointTtlS),
     ]);
+    await failpoint('tinker.saved');
     const adapter = asPeft(await downloadAdapter(this.#client, model, samplerPath));
     const digest = adapterDigest(adapter.get('adapter_model.safetensors')!);
     const format = 'ratchet-tinker-1';

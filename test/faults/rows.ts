@@ -7,6 +7,7 @@ import { environmentFaults } from './environment-faults.ts';
 import { processFaults } from './process-faults.ts';
 import type { Row, Rows } from './row.ts';
 import { s3Faults } from './s3-faults.ts';
+import { tinkerFaults } from './tinker-faults.ts';
 import { upgradeFaults } from './upgrade-faults.ts';
 
 export const rows = {
@@ -18,6 +19,7 @@ export const rows = {
   ...diskFaults,
   ...environmentFaults,
   ...upgradeFaults,
+  ...tinkerFaults,
 } satisfies Rows;
 export type RowName = keyof typeof rows;
 

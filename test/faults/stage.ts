@@ -155,7 +155,10 @@ export class FaultStage {
     const log = path.join(this.folder, `${name}.sampled`);
     await writeFile(path.join(this.folder, `${name}.toml`), this.#kind.run({ ...options, log }));
     const given = { ...this.surroundings.overrides, ...overrides };
-    const run = { name, overrides: given, store: openRunStore(this.storeUri, name), sampled: () => readSampled(log) };
+    const { sampledLog = log } = this.surroundings;
+    const before = readSampled(sampledLog).length; // of other runs
+    const sampled = (): SampledLine[] => readSampled(sampledLog).slice(before);
+    const run = { name, overrides: given, store: openRunStore(this.storeUri, name), sampled };
     return { ...run, handle: await this.#startWorkflow(run) };
   }
 
