@@ -40,6 +40,10 @@ export const columns = {
   // The model of the next step, while this one's is sampled from.
   load_weights: { failpoint: 'tinker.loaded', at: 5, engine: 'tinker' },
   commit: { failpoint: 'commitStep.done', at: 3 },
+  // A vLLM has one adapter more, or other weights, is still paused, and nobody knows; the canary was compared.
+  load_lora_adapter: { failpoint: 'vllm.adapter', at: 2, engine: 'vllm' },
+  reload_weights: { failpoint: 'vllm.exchanged', at: 3, engine: 'vllm' },
+  canary: { failpoint: 'canary.compared', at: 2, engine: 'vllm' },
   broadcast: { failpoint: 'broadcastWeights.done', at: 3 },
   checkpoint: { failpoint: 'saveCheckpoint.done', at: 2 },
   // Of an evaluation beside the steps, in a workflow of its own.

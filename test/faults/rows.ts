@@ -9,6 +9,7 @@ import type { Row, Rows } from './row.ts';
 import { s3Faults } from './s3-faults.ts';
 import { tinkerFaults } from './tinker-faults.ts';
 import { upgradeFaults } from './upgrade-faults.ts';
+import { vllmFaults } from './vllm-faults.ts';
 
 export const rows = {
   ...processFaults,
@@ -20,6 +21,7 @@ export const rows = {
   ...environmentFaults,
   ...upgradeFaults,
   ...tinkerFaults,
+  ...vllmFaults,
 } satisfies Rows;
 export type RowName = keyof typeof rows;
 

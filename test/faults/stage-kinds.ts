@@ -1,5 +1,6 @@
 import type { RoleOptions } from '../../workers/roles.ts';
 import type { Role } from '../../workers/supervisor.ts';
+import type { StartedVllm } from '../../workers/vllm-role.ts';
 import type { StandInProcess } from '../stand-ins/tinker/process.ts';
 import type { EngineName } from './columns.ts';
 import { withBreakableEnvironment } from './breakable-environment.ts';
@@ -10,6 +11,7 @@ import { makeS3, type StagedS3 } from './staged-s3.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
 import { startTinkerServer, tinkerRun } from './tinker-run.ts';
 import { otherOrder, type OtherVersion, previousCommit, shortPauses } from './upgrade.ts';
+import { vllmAdapters, vllmFullWeights } from './vllm-run.ts';
 
 /** What a stage has besides the stack, made before it starts. */
 export interface Surroundings {
@@ -22,6 +24,8 @@ export interface Surroundings {
   readonly s3?: StagedS3;
   readonly disk?: SmallDisk;
   readonly tinker?: StandInProcess;
+  /** What the supervisor starts beside the workers, whenever the stack starts: it has a port of its own each time. */
+  readonly vllm?: () => Promise<StartedVllm | null>;
   /** Where what samples notes the answers of all runs, where that is no fake of a run's own. */
   readonly sampledLog?: string;
   /** Whose code its workers run until they are upgraded; this one's if not said. */
@@ -52,6 +56,8 @@ export const stageKinds = {
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
   real: { run: realRun },
   tinker: { run: tinkerRun, engine: 'tinker', surround: startTinkerServer },
+  vllm: vllmAdapters,
+  'vllm, full weights': vllmFullWeights,
   'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },
   'of short pauses': { run: fakeRun, surround: async (folder) => ({ version: await shortPauses(folder) }) },
   'of the previous commit': {

@@ -10,6 +10,7 @@ import { openRunStore, resolveStoreUri, type Store } from '../../backends/store/
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
+import type { StartedVllm } from '../../workers/vllm-role.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import type { RunOptions } from './fake-run.ts';
 import type { SampledLine } from './fake-inference.ts';
@@ -44,6 +45,7 @@ interface Running {
   readonly stack: Stack;
   readonly connection: Connection;
   readonly client: Client;
+  readonly vllm: StartedVllm | null;
 }
 
 let lastStart: Promise<unknown> = Promise.resolve();
@@ -91,12 +93,13 @@ export class FaultStage {
   async #startStackNow(): Promise<void> {
     const { folder } = this;
     const policyPort = await choosePort(0);
+    const vllm = (await this.surroundings.vllm?.()) ?? null;
     const stack = await startStack({
       projectFolder: folder,
       policyUrl: policyUrlAt(policyPort),
       roles: rolesOf(
         (this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion,
-        localRoles({ weightRoots: [folder], policyPort, followsMetrics: false, count: this.#kind.count ?? {} }),
+        localRoles({ weightRoots: [folder], policyPort, followsMetrics: false, count: this.#kind.count ?? {}, vllm }),
       ).map((role) => this.#kind.changeRole?.(role) ?? role),
       environment: { ...process.env, ...this.surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
       serverSettings: this.#serverSettings,
@@ -107,6 +110,7 @@ export class FaultStage {
       stack,
       connection,
       client: new Client({ connection, identity: `fault test ${process.pid}` }),
+      vllm,
     };
   }
 
@@ -135,6 +139,11 @@ export class FaultStage {
 
   get client(): Client {
     return this.#now.client;
+  }
+
+  /** What it samples from, where its runs do. */
+  get vllm(): StartedVllm | null {
+    return this.#now.vllm;
   }
 
   get #now(): Running {
