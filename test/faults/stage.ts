@@ -38,6 +38,9 @@ export interface StageOptions {
   readonly continuesAsNew?: boolean;
 }
 
+/** How often it is looked whether a run has ended before its fault. */
+const endLookMs = 1_000;
+
 /** Events of an execution after which the server suggests to continue as new: reached in the second step. */
 const eventsSuggested = 100;
 
@@ -201,19 +204,14 @@ export class FaultStage {
   /** Waits until it fires; null when the run ended without. */
   async fired(name: string, run: StagedRun): Promise<FiredFailpoint | null> {
     const file = path.join(failpointsIn(this.folder), `${name}.fired.1`);
-    // Not left under way: a question that is asked again after its connection was closed ends the process.
-    const watching = new AbortController();
-    let hasEnded = false;
-    const note = (): void => void (hasEnded = true);
-    const end = this.client.withAbortSignal(watching.signal, () => run.handle.result()).then(note, note);
-    try {
-      while (!existsSync(file)) {
-        if (hasEnded) return null;
-        await delay(20);
-      }
-    } finally {
-      watching.abort();
-      await end;
+    // Asked now and then, and not waited for: a wait for the end that is called off between two of its questions goes on.
+    for (let lookedAt = performance.now(); !existsSync(file);) {
+      await delay(20);
+      if (performance.now() - lookedAt < endLookMs) continue;
+      lookedAt = performance.now();
+      const { status } = await this.client.workflow.getHandle(run.name).describe();
+      const hasEnded = status.name !== 'RUNNING' && status.name !== 'CONTINUED_AS_NEW';
+      if (hasEnded && !existsSync(file)) return null;
     }
     await delay(20); // it is written at once, but not in one piece
     return JSON.parse(readFileSync(file, 'utf8')) as FiredFailpoint;
