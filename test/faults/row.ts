@@ -51,6 +51,13 @@ export interface Judged {
   readonly undisturbed: UndisturbedRun;
 }
 
+/** Of a row of an engine's runs: where what it strikes is at work there. */
+export function atWork(...only: readonly Column[]): Pick<Row, 'columns'> {
+  const because =
+    'nothing of its own is under way at the engine then: the gap before it is the same there, and the row of this kind in the first table has the rest';
+  return { columns: { only, because } };
+}
+
 /** The run that a cell's is compared with. */
 export interface UndisturbedRun {
   readonly summary: RunSummary;

@@ -4,36 +4,47 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { zombie } from './clock-faults.ts';
 import type { Column } from './columns.ts';
 import { kill } from './process-faults.ts';
-import type { Row, Rows, Struck } from './row.ts';
+import { atWork, type Row, type Rows, type Struck } from './row.ts';
 
 /** What is under way then is asked for at a server that is not there. */
 const awayMs = 1_000;
 
 const onTinker = { stage: 'tinker', action: 'hold' } as const;
 
+/** Inside of a step there. */
 const gaps = ['forward_backward', 'optim_step', 'save_weights', 'load_weights'] as const satisfies readonly Column[];
 
-const amidWork = {
-  only: ['warm-up', 'generate', ...gaps, 'train', 'trained', 'checkpoint', 'eval'],
-  because: 'nothing is under way at the server then; see the row of the same name without it',
-} as const satisfies Row['columns'];
-
-const inStep = {
-  only: [...gaps],
-  because: 'the same as without a Tinker server: nothing is asked of it by whom this strikes',
-} as const satisfies Row['columns'];
-
-const killed = (role: string): Row => ({ ...onTinker, columns: amidWork, strike: ({ stage }) => kill(stage, role) });
+const killed = (role: string, ...columns: readonly Column[]): Row => ({
+  ...onTinker,
+  ...atWork(...columns),
+  strike: ({ stage }) => kill(stage, role),
+});
 
 export const tinkerFaults = {
-  'Tinker server killed': { ...onTinker, strike: killServer, losesNothing: true },
-  'Tinker session lost': { ...onTinker, strike: endSessions, losesNothing: true },
-  'GPU worker killed (Tinker)': { ...killed('train worker'), losesNothing: true },
-  'rollout worker killed (Tinker)': killed('rollout worker'),
-  'orchestrator worker killed (Tinker)': { ...killed('orchestrator worker'), losesNothing: true },
-  'Temporal server killed (Tinker)': killed('Temporal server'),
-  'activity fails (Tinker)': { ...onTinker, action: 'fail', columns: inStep, strike: () => Promise.resolve() },
-  'zombie (Tinker)': { ...onTinker, columns: inStep, strike: zombie },
+  'Tinker server killed': {
+    ...onTinker,
+    ...atWork('warm-up', 'generate', ...gaps, 'train', 'trained', 'commit', 'broadcast', 'eval'),
+    strike: killServer,
+    losesNothing: true,
+  },
+  'Tinker session lost': {
+    ...onTinker,
+    ...atWork('warm-up', 'generate', ...gaps, 'train', 'eval'),
+    strike: endSessions,
+    losesNothing: true,
+  },
+  'GPU worker killed (Tinker)': { ...killed('train worker', 'warm-up', ...gaps, 'train'), losesNothing: true },
+  'rollout worker killed (Tinker)': killed('rollout worker', 'generate', 'load_weights', 'eval'),
+  'orchestrator worker killed (Tinker)': { ...killed('orchestrator worker', ...gaps), losesNothing: true },
+  'Temporal server killed (Tinker)': killed('Temporal server', ...gaps),
+  'activity fails (Tinker)': {
+    ...onTinker,
+    ...atWork(...gaps),
+    action: 'fail',
+    strike: () => Promise.resolve(),
+    losesNothing: true,
+  },
+  'zombie (Tinker)': { ...onTinker, ...atWork('forward_backward', 'optim_step', 'save_weights'), strike: zombie },
 } satisfies Rows;
 
 /** Started again on its folder: sessions and checkpoints are there, models are not. */
