@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import type { VllmSpec } from '../../core/spec/vllm-spec.ts';
+import { failpoint } from '../failpoints.ts';
 import type { HttpAnswer } from './http-client.ts';
 import type { ModelServer } from './model-server.ts';
 
@@ -90,6 +91,7 @@ export class VllmRoutes {
         );
         await this.#ok('POST', '/reset_prefix_cache');
       }
+      await failpoint('vllm.exchanged');
     } finally {
       await this.#ok('POST', '/resume');
     }

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
+import { failpoint } from '../failpoints.ts';
 import type { TinkerClient, TinkerModel } from './client.ts';
 import { isTrouble, TinkerTrouble } from './trouble.ts';
 
@@ -39,6 +40,7 @@ export async function loadModel(
           await model.unload();
           throw error;
         }
+        await failpoint('tinker.loaded');
       }
       return model;
     } catch (error) {

@@ -7,6 +7,7 @@ import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec, TinkerTrainerSpec } from '../../core/spec/run-spec.ts';
 import { isTinkerLoss } from '../../core/spec/tinker-spec.ts';
 import { readTextFiles } from '../../engine/index.ts';
+import { failpoint } from '../failpoints.ts';
 import { supervisedBatch } from '../tinker/batch.ts';
 import { BatchGradient, runBatch, scoresOf } from '../tinker/batch-gradient.ts';
 import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
@@ -223,9 +224,11 @@ export class TinkerTrainer implements Trainer {
       metrics = computed.metrics;
       const refused = computed.refused ?? refusalOf(metrics);
       if (refused !== null) return this.#refused(refused, metrics, digest);
+      await failpoint('tinker.gradients');
       metrics = { ...metrics, ...stepMetrics(await model.optimStep(adam(optimizer, learningRate))) };
       const strange = refusalOf(metrics);
       if (strange !== null) return this.#refused(strange, metrics, digest);
+      await failpoint('tinker.stepped');
     }
     const before = this.#held();
     await this.#anchor(model);
@@ -283,6 +286,7 @@ export class TinkerTrainer implements Trainer {
       model.saveWeights(name, checkpointTtlS),
       model.saveForSampler(name, checkpointTtlS),
     ]);
+    await failpoint('tinker.saved');
     const adapter = asPeft(await downloadAdapter(this.#client, model, samplerPath));
     const digest = adapterDigest(adapter.get('adapter_model.safetensors')!);
     const format = 'ratchet-tinker-1';

@@ -1,14 +1,16 @@
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
+import { appendFileSync, existsSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import path from 'node:path';
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
+import { hash32 } from '../../../core/random.ts';
 import { createPreset, saveModelFolder } from '../../../engine/index.ts';
+import type { SampledLine } from '../../faults/fake-inference.ts';
 import { Datum, type LossRequest } from './engine.ts';
-import { Journal, type Outcome } from './journal.ts';
+import { Journal, type Outcome, type Sampled } from './journal.ts';
 import { Slots } from './slots.ts';
 import { tarGz } from './tar.ts';
 
@@ -33,6 +35,8 @@ export interface StandInOptions {
   readonly callMs?: Readonly<Record<string, number>>;
   /** What a sampled token takes, of any number of turns at once. */
   readonly tokenMs?: number;
+  /** A file: a line for each answer that was fetched, `SampledLine`. Single tokens are no answers: they ask whether it lives. */
+  readonly sampledLog?: string;
 }
 
 /** One piece of training's work at the server, in milliseconds of the system clock. */
@@ -67,6 +71,8 @@ const Adam = z.object({
   eps: z.number().positive().default(1e-12),
   weight_decay: z.number().default(0),
 });
+/** `POST /stand_in`: what it is told to do wrong. */
+const Wrong = z.object({ endSessions: z.literal(true) });
 const name = z.string().regex(/^[a-zA-Z0-9_-]+$/);
 const SampleWish = z.object({
   model_path: z.string(),
@@ -149,7 +155,8 @@ class Service {
     try {
       const chunks: Buffer[] = [];
       for await (const chunk of request) chunks.push(chunk as Buffer);
-      const answer = await this.#answer(route, request.method ?? '', Buffer.concat(chunks));
+      const isHeard = (): boolean => !response.destroyed;
+      const answer = await this.#answer(route, request.method ?? '', Buffer.concat(chunks), isHeard);
       if (answer instanceof Buffer) response.writeHead(200, { 'content-type': 'application/octet-stream' }).end(answer);
       else send(response, 200, answer);
     } catch (error) {
@@ -161,7 +168,7 @@ class Service {
     }
   }
 
-  async #answer(route: string, method: string, bytes: Buffer): Promise<unknown> {
+  async #answer(route: string, method: string, bytes: Buffer, isHeard: () => boolean): Promise<unknown> {
     const word = route.split('/').at(-1)!;
     this.calls[word] = (this.calls[word] ?? 0) + 1;
     if (method === 'GET') return this.#read(route);
@@ -179,6 +186,7 @@ class Service {
       case 'session_heartbeat': {
         const { session_id: session } = z.object({ session_id: z.string() }).parse(body);
         if (!sessions.has(session)) throw new Refusal(404, 'Session not found');
+        if (this.#finished.has(session)) throw new Refusal(410, 'Session is finished');
         this.#heartbeats.set(session, performance.now());
         return { type: 'session_heartbeat' };
       }
@@ -190,7 +198,9 @@ class Service {
         });
         const { session_id: session, lora_config } = shape.parse(body);
         if (!sessions.has(session)) throw new Refusal(404, 'Session not found');
+        if (this.#finished.has(session)) throw new Refusal(410, 'Session is finished');
         const model = `model_${randomUUID().slice(0, 8)}`;
+        this.#heartbeats.set(session, performance.now());
         this.#journal.write({ model, of: session, ...lora_config });
         const created = async () => {
           await this.#slots.create(model, lora_config);
@@ -269,7 +279,13 @@ class Service {
       }
       case 'retrieve_future': {
         const { request_id: id } = z.object({ request_id: z.string() }).parse(body);
-        return this.#retrieve(id);
+        return this.#retrieve(id, isHeard);
+      }
+      case '/stand_in': {
+        Wrong.parse(body);
+        for (const session of this.#heartbeats.keys()) this.#finished.add(session);
+        this.#endSessions(0);
+        return {};
       }
       default:
         throw new Refusal(404, models.size >= 0 ? 'Not Found' : '');
@@ -277,6 +293,8 @@ class Service {
   }
 
   readonly #taken = new Set<string>();
+  /** Sessions of which nothing more is wanted, as the hosted service says it. */
+  readonly #finished = new Set<string>();
 
   #read(route: string): unknown {
     if (route.endsWith('/healthz')) return { status: 'ok' };
@@ -308,7 +326,7 @@ class Service {
       return result;
     });
     this.#tail = turn.catch(() => undefined);
-    this.#settle(id, turn);
+    this.#settle(id, outcomeOf(turn));
     return { request_id: id };
   }
 
@@ -317,14 +335,20 @@ class Service {
     const id = this.#begun();
     const { prompt, sampling_params: params, prompt_logprobs: isScored } = wish;
     const tokens = prompt.chunks.flatMap((chunk) => chunk.tokens);
-    this.#settle(
-      id,
-      delay((this.#options.tokenMs ?? 0) * params.max_tokens).then(async () => {
-        const sequence = await this.#slots.sample(model, checkpoint, { tokens, ...params, stop: params.stop ?? [] });
-        const scored = isScored ? await this.#slots.score(model, checkpoint, tokens) : undefined;
-        return { sequences: [sequence], ...(scored ? { prompt_logprobs: scored } : {}) };
-      }),
-    );
+    const sampled = async (): Promise<Outcome> => {
+      await delay((this.#options.tokenMs ?? 0) * params.max_tokens);
+      const { policy, ...sequence } = await this.#slots.sample(model, checkpoint, {
+        tokens,
+        ...params,
+        stop: params.stop ?? [],
+      });
+      const scored = isScored ? await this.#slots.score(model, checkpoint, tokens) : undefined;
+      const { seed, temperature } = params;
+      const line = { policy, seed, temperature, prompt: hash32(...tokens) };
+      const result = { sequences: [sequence], ...(scored ? { prompt_logprobs: scored } : {}) };
+      return { result, ...(params.max_tokens > 1 ? { sampled: line } : {}) };
+    };
+    this.#settle(id, sampled().catch(failed));
     return { request_id: id };
   }
 
@@ -334,15 +358,15 @@ class Service {
     return id;
   }
 
-  #settle(id: string, work: Promise<unknown>): void {
-    void outcomeOf(work).then((outcome) => {
+  #settle(id: string, work: Promise<Outcome>): void {
+    void work.then((outcome) => {
       this.#journal.write({ done: id, outcome });
       this.#settled.get(id)?.();
       this.#settled.delete(id);
     });
   }
 
-  async #retrieve(id: string): Promise<unknown> {
+  async #retrieve(id: string, isHeard: () => boolean): Promise<unknown> {
     const { futures } = this.#journal.remembered;
     if (!futures.has(id)) throw new Refusal(404, 'Future not found');
     if (futures.get(id) === null) {
@@ -352,9 +376,18 @@ class Service {
     const outcome = futures.get(id);
     if (!outcome) throw new Refusal(408, 'Timeout waiting for result');
     if ('error' in outcome) throw new Refusal(400, outcome.error);
+    if (outcome.sampled && isHeard()) this.#note(outcome.sampled);
     return outcome.result;
   }
 
+  #note(sampled: Sampled): void {
+    const { sampledLog } = this.#options;
+    if (sampledLog === undefined) return;
+    const line: SampledLine = { ...sampled, pid: process.pid, time: new Date().toISOString() };
+    appendFileSync(sampledLog, `${JSON.stringify(line)}\n`);
+  }
+
+  /** Those without a heartbeat for so long; their models are gone when their turn comes. */
   #endSessions(timeoutMs: number): void {
     for (const [session, at] of this.#heartbeats) {
       if (performance.now() - at < timeoutMs) continue;
@@ -366,12 +399,12 @@ class Service {
   }
 }
 
-async function outcomeOf(work: Promise<unknown>): Promise<Outcome> {
-  try {
-    return { result: await work };
-  } catch (error) {
-    return { error: error instanceof Error ? error.message : String(error) };
-  }
+function outcomeOf(work: Promise<unknown>): Promise<Outcome> {
+  return work.then((result) => ({ result }), failed);
+}
+
+function failed(error: unknown): Outcome {
+  return { error: error instanceof Error ? error.message : String(error) };
 }
 
 function lossRequest(input: z.infer<typeof LossInput>): LossRequest {

@@ -72,7 +72,8 @@ export class Slots {
     return Promise.resolve({ model_id: model, status: 'unloaded' });
   }
 
-  async sample(model: string, checkpoint: string, wish: SequenceWish): Promise<unknown> {
+  /** `policy`: the digest of what was sampled from. */
+  async sample(model: string, checkpoint: string, wish: SequenceWish) {
     const { tokens: promptTokenIds, max_tokens: maxTokens, temperature, seed, top_k: topK, top_p: topP } = wish;
     const policy = await this.#policyOf(model, checkpoint);
     const sample = await this.#inference.sample({
@@ -85,7 +86,12 @@ export class Slots {
       ...(topK > 0 ? { topK } : {}),
     });
     // The engine ends at the model's own end tokens; a server of this kind ends only at those it is told.
-    return { stop_reason: sample.finishReason, tokens: sample.tokenIds, logprobs: sample.logprobs };
+    return {
+      policy: policy.version.digest,
+      stop_reason: sample.finishReason,
+      tokens: sample.tokenIds,
+      logprobs: sample.logprobs,
+    };
   }
 
   /** Of each token after the first. */
