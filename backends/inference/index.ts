@@ -16,6 +16,7 @@ import { askWeightsAgent } from './weights-agent-client.ts';
 
 export { examineReflection, type ReflectionReport } from './examine-reflection.ts';
 export type { ServerReport } from './examine-server.ts';
+export { examineTeacher, type TeacherReport } from './examine-teacher.ts';
 export {
   type Endpoint,
   type EndpointOptions,
@@ -28,6 +29,7 @@ export type { ServerAddress } from './model-server.ts';
 export { startWeightsAgent, type WeightsAgent } from './weights-agent.ts';
 export { meanDifference } from './versions.ts';
 export { openTeacher, type TeacherServers, teacherServers } from './teacher.ts';
+export { hasSameTokenizer } from './teacher-tokens.ts';
 export type {
   ChatRequest,
   ChatSample,
