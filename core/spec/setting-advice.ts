@@ -112,8 +112,8 @@ function beta({ kl: { beta: value } }: RunSpec): SettingAdvice[] {
   ];
 }
 
-function loraAlpha({ lora }: RunSpec): SettingAdvice[] {
-  if (!lora) return [];
+function loraAlpha({ lora, trainer }: RunSpec): SettingAdvice[] {
+  if (!lora || trainer.kind === 'tinker') return []; // such a server's alpha is not the run's to choose
   const { low, high } = rules.loraAlphaShare;
   if (lora.alpha >= low * lora.r && lora.alpha <= high * lora.r) return [];
   return [
