@@ -70,6 +70,8 @@ export interface Sample {
   readonly finishReason: 'stop' | 'length';
   /** The step of the weights it began with, where the server exchanges weights in place and has later ones; absent: as asked. */
   readonly servedStep?: number;
+  /** The step of the weights it ended with, where they were exchanged between two of its tokens; absent: as it began. */
+  readonly servedThrough?: number;
 }
 
 /** One turn, asked for by its messages: the server renders them with the chat template of its own. */

@@ -23,6 +23,7 @@ export class VllmRoutes {
   readonly #server: Pick<ModelServer, 'root' | 'send' | 'refusal'>;
   readonly #wanted: VllmSpec['weights'];
   #base: string | null = null;
+  #hasLabel = true;
 
   constructor(server: Pick<ModelServer, 'root' | 'send' | 'refusal'>, wanted: VllmSpec['weights']) {
     this.#server = server;
@@ -89,17 +90,23 @@ export class VllmRoutes {
           loadMs,
         );
         await this.#ok('POST', '/reset_prefix_cache');
+        await this.label(label); // before anything is sampled from them
       }
     } finally {
       await this.#ok('POST', '/resume');
     }
-    if (!isPrimeRl) await this.label(label);
+  }
+
+  /** Whether it has a name for its weights, as far as it was asked. */
+  get hasLabel(): boolean {
+    return this.#hasLabel;
   }
 
   /** What its weights are called; null where it has no such thing. */
   async readLabel(): Promise<string | null> {
     const answer = await this.#server.send('GET', '/weight_info');
-    if (answer.status === 404 || answer.status === 405) return null;
+    this.#hasLabel = answer.status !== 404 && answer.status !== 405;
+    if (!this.#hasLabel) return null;
     const read = WeightInfo.safeParse(answer.json);
     if (answer.status >= 300 || !read.success) throw this.#server.refusal('/weight_info', answer);
     return read.data.weight_version;

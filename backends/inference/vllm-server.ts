@@ -59,6 +59,21 @@ export class VllmServer extends ModelServer {
     return base && isLaterOf(base, policy) ? base.step : policy.version.step;
   }
 
+  /**
+   * Asks which weights it has now: another process may have exchanged them in the middle of a turn. Where that cannot be told, what
+   * was known before is left, which is an older version or the same.
+   */
+  async lookAfterTurn(policy: ServedPolicy): Promise<void> {
+    if (!this.#routes.hasLabel || (await adapterOf(policy))) return;
+    try {
+      const label = await this.#routes.readLabel();
+      const read = label === null ? null : labelRead(label);
+      if (read) this.#base = read;
+    } catch (error) {
+      if (!(error instanceof RatchetError)) throw error; // the turn is whole, whatever became of its server since
+    }
+  }
+
   override async post(...asked: Parameters<ModelServer['post']>): Promise<unknown> {
     const answer = await super.post(...asked);
     this.#certain();

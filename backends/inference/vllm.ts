@@ -29,10 +29,17 @@ export class VllmInference implements Inference {
   constructor(pool: ServerPool) {
     this.#pool = pool;
     this.#others = new OpenAiInference(pool, {
-      onAnswer: ({ server }, policy) => {
-        if (!(server instanceof VllmServer)) return {};
-        const servedStep = server.stepFor(policy);
-        return servedStep === policy.version.step ? {} : { servedStep };
+      watchTurn: ({ server }, policy) => {
+        if (!(server instanceof VllmServer)) return () => Promise.resolve({});
+        const begun = server.stepFor(policy);
+        return async () => {
+          await server.lookAfterTurn(policy);
+          const ended = server.stepFor(policy);
+          return {
+            ...(begun === policy.version.step ? {} : { servedStep: begun }),
+            ...(ended > begun ? { servedThrough: ended } : {}),
+          };
+        };
       },
     });
   }
