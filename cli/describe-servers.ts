@@ -1,5 +1,5 @@
 import type { ReflectionReport, ServerReport, TeacherReport } from '../backends/inference/index.ts';
-import { needsFullWeights, type VllmSpec } from '../core/spec/vllm-spec.ts';
+import { isFloat32, needsFullWeights, type VllmSpec } from '../core/spec/vllm-spec.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 
 const needed =
@@ -112,16 +112,24 @@ function serverLines(spec: RunSpec, server: ServerReport): string[] {
 
 /** Adapters and full weights reach vLLM by different routes, of which it has those that it was started with. */
 function vllmLines(spec: RunSpec, vllm: VllmSpec, server: ServerReport): string[] {
-  const { url, away, models, givesTokenIds, version, takesAdapters, takesFullWeights } = server;
+  const { url, away, models, givesTokenIds, version, takesAdapters, takesFullWeights, floatType } = server;
   if (away !== null) return [`${url}: could not be asked, so it is not known whether it can be trained with (${away})`];
   const adapters = vllm.loraRank === null ? [] : [takesAdapters ? 'takes adapters' : 'takes no adapters'];
   const full = needsFullWeights(vllm) ? [takesFullWeights ? 'takes full weights' : 'takes no full weights'] : [];
   const tokens = givesTokenIds === false ? ['gives no token ids'] : givesTokenIds ? ['gives token ids'] : [];
-  const has = [`has ${models.slice(0, 3).join(', ') || 'no model yet'}`, ...tokens, ...adapters, ...full];
+  const floats = floatType === null ? [] : [`computes in ${floatType}`];
+  const written = vllm.args['dtype'] ?? 'auto';
+  const isContradicted = floatType !== null && written !== 'auto' && isFloat32(vllm) !== (floatType === 'float32');
+  const has = [`has ${models.slice(0, 3).join(', ') || 'no model yet'}`, ...tokens, ...adapters, ...full, ...floats];
   const because =
     vllm.loraRank === null ? 'the run trains all weights' : 'v0 is another model than it was started with';
   return [
     `${url}: ${version === null ? '' : `version ${version}, `}${has.join(', ')}`,
+    ...(isContradicted
+      ? [
+          `  → [inference.vllm] dtype is ${JSON.stringify(written)}, and it says otherwise: the canary goes by what it says`,
+        ]
+      : []),
     ...(vllm.loraRank !== null && takesAdapters === false
       ? ['  → the run trains adapters: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1']
       : []),

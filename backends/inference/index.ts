@@ -99,7 +99,8 @@ export async function lookAtEngine(address: ServerAddress): Promise<'alive' | 'd
 /** What the OpenAI-compatible servers of a run have of what training needs; those of other kinds have it all. */
 export async function examineServers(spec: InferenceSpec): Promise<ServerReport[]> {
   if (spec.kind !== 'openai' && spec.kind !== 'vllm') return [];
-  return Promise.all(serversOf(spec, '').flatMap((address) => (address.url === '' ? [] : examineServer(address))));
+  const named = serversOf(spec, '').filter(({ url }) => url !== '');
+  return Promise.all(named.map((address) => examineServer(address, { isVllm: spec.kind === 'vllm' })));
 }
 
 type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' | 'tinker' }>;

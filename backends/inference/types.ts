@@ -132,6 +132,11 @@ export interface Inference {
    */
   compare?(request: CompareRequest): Promise<readonly ServerDrift[]>;
   /**
+   * What its servers say that they compute in (`float32`, `bfloat16`, …), the least exact of them where they differ; null where
+   * that is not told. Absent where it is known without asking, or by nobody.
+   */
+  floatType?(): Promise<string | null>;
+  /**
    * log softmax(logits) of every token of every prompt after the tokens before it, temperature 1; 0 for the first ones, which have
    * none before them. What a teacher is asked. Absent where it cannot; throws as `sample` does, and `InferenceRejected` where
    * the server gives none.

@@ -19,6 +19,18 @@ export interface VllmModelList {
 /** Loading weights takes as long as reading them: minutes for a large model over a network. */
 const loadMs = 600_000;
 
+/** The first time it looks at its whole machine: which packages and drivers are there. */
+const serverInfoMs = 60_000;
+const ServerInfo = z.object({ vllm_config: z.string() });
+
+/** What a vLLM computes in, as its settings have it (`/server_info` with VLLM_SERVER_DEV_MODE=1); null where it does not tell. */
+export async function readFloatType(server: Pick<ModelServer, 'send'>): Promise<string | null> {
+  const { status, json } = await server.send('GET', '/server_info', undefined, { timeoutMs: serverInfoMs });
+  const read = ServerInfo.safeParse(json);
+  if (status >= 300 || !read.success) return null;
+  return /\bdtype=(?:torch\.)?(\w+)/.exec(read.data.vllm_config)?.[1] ?? null;
+}
+
 export class VllmRoutes {
   readonly #server: Pick<ModelServer, 'root' | 'send' | 'refusal'>;
   readonly #wanted: VllmSpec['weights'];

@@ -5,7 +5,7 @@ import { needsFullWeights, type VllmSpec } from '../../core/spec/vllm-spec.ts';
 import { ModelServer, type ServerAddress, type ServerOptions } from './model-server.ts';
 import type { ServedPolicy } from './types.ts';
 import { adapterOf, isLaterOf, labelOf, labelRead, type WeightsLabel } from './vllm-names.ts';
-import { VllmRoutes } from './vllm-routes.ts';
+import { readFloatType, VllmRoutes } from './vllm-routes.ts';
 
 /** How vLLM servers are used by a run; `locate` turns a folder of this machine into one of the server's. */
 export interface VllmUse extends Pick<VllmSpec, 'loraRank' | 'servesBase' | 'weights'> {
@@ -32,6 +32,7 @@ export class VllmServer extends ModelServer {
   #base: WeightsLabel | null = null;
   #certainUntil = 0;
   #processStart: number | null = null;
+  #floatType: { readonly said: string | null } | null = null;
   readonly #holders = new Map<string, Map<string, number>>();
   #turn: Promise<unknown> = Promise.resolve();
 
@@ -57,6 +58,17 @@ export class VllmServer extends ModelServer {
   stepFor(policy: ServedPolicy): number {
     const base = this.#base;
     return base && isLaterOf(base, policy) ? base.step : policy.version.step;
+  }
+
+  /** What it says that it computes in; null where it does not tell, or not now. */
+  async floatType(): Promise<string | null> {
+    try {
+      this.#floatType ??= { said: await readFloatType(this) };
+      return this.#floatType.said;
+    } catch (error) {
+      if (error instanceof RatchetError) return null;
+      throw error;
+    }
   }
 
   /**

@@ -60,6 +60,16 @@ export class VllmInference implements Inference {
     return compareAll(this.#pool, request, (to) => this.#scoreAt(to, request));
   }
 
+  async floatType(): Promise<string | null> {
+    const here = this.#pool.members.filter(({ away }) => away === null);
+    const types = await Promise.all(
+      here.map(({ server }) => (server instanceof VllmServer ? server.floatType() : Promise.resolve(null))),
+    );
+    const lesser = types.find((type) => type !== null && type !== 'float32');
+    if (lesser !== undefined) return lesser;
+    return types.length > 0 && types.every((type) => type === 'float32') ? 'float32' : null;
+  }
+
   #scoreAt(to: PoolMember | null, request: ScoreRequest): Promise<number[]> {
     const call = to ? { to, isOnlyThere: true } : {};
     return askFor(this.#pool, request.policy, call, (member, model) => score(member, model, request));

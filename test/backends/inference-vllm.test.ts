@@ -223,6 +223,29 @@ test('a server without a name for its weights is not asked for it after each tur
   assert.equal(labels(adapters), 0);
 });
 
+test('servers say what they compute in: the least exact one counts, and one that does not tell leaves it open', async (t) => {
+  const versions = await makeVersions(t);
+  const exact = await standIn(t, versions);
+  const half = await standIn(t, versions, { dtype: 'bfloat16' });
+  const silent = await standIn(t, versions, { isDevelopment: false });
+  const typeOf = (...servers: VllmStandIn[]) =>
+    openVllm(
+      t,
+      servers.map(({ url }) => url),
+    ).floatType!();
+  assert.equal(await typeOf(exact), 'float32');
+  assert.equal(await typeOf(exact, half), 'bfloat16');
+  assert.equal(await typeOf(silent, half), 'bfloat16');
+  assert.equal(await typeOf(exact, silent), null);
+  await silent.close();
+  assert.equal(await typeOf(silent), null);
+
+  const once = openVllm(t, [exact.url]);
+  const asked = count(exact, 'GET /server_info');
+  for (let i = 0; i < 3; i++) await once.floatType!();
+  assert.equal(count(exact, 'GET /server_info'), asked + 1);
+});
+
 test('adapters over a base that vLLM was not started with: the base is brought first, and again after a restart', async (t) => {
   const versions = await makeVersions(t);
   const other = await versions.whole(9, 'other');
