@@ -51,7 +51,7 @@ export const createBroadcastWeights =
       const bytes = await storeOf(run).read(key);
       const canary = bytes && decodeJson<Canary>(bytes, key);
       if (!canary || canary.digest !== policy.digest) return { canaryDifference: null, ...kind };
-      const threshold = canaryThreshold(spec);
+      const threshold = canaryThreshold(spec, (await servers.floatType?.()) ?? null);
       const drifts = await compare(servers, served, canary, threshold);
       if (!drifts) return { canaryDifference: null, ...kind };
       await failpoint('canary.compared');

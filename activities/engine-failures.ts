@@ -10,17 +10,18 @@ import { memoryRemedies, ncclRemedy, saysNcclFailed, saysOutOfMemory } from '../
 export function trainerFailure(given: unknown): unknown {
   const error = asRatchetError(given);
   if (!(error instanceof Error) || (error instanceof RatchetError && error.code !== 'EngineDied')) return error;
-  if (saysNcclFailed(error.message)) {
+  // First: GPUs of whom one ran out of memory cannot talk to that one either.
+  if (saysOutOfMemory(error.message)) {
     return new RatchetError(
-      'NcclFailed',
-      `The trainer's GPUs could not talk to one another: ${error.message} Remedies: ${ncclRemedy}.`,
+      'OutOfMemory',
+      `The trainer seems to have run out of memory: ${error.message} Remedies: ${memoryRemedies.trainer}.`,
       { cause: error },
     );
   }
-  if (!saysOutOfMemory(error.message)) return error;
+  if (!saysNcclFailed(error.message)) return error;
   return new RatchetError(
-    'OutOfMemory',
-    `The trainer seems to have run out of memory: ${error.message} Remedies: ${memoryRemedies.trainer}.`,
+    'NcclFailed',
+    `The trainer's GPUs could not talk to one another: ${error.message} Remedies: ${ncclRemedy}.`,
     { cause: error },
   );
 }

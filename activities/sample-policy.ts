@@ -72,13 +72,14 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
         const toolCalls = tools === undefined ? [] : readToolCalls(text);
-        const { servedStep = served.version.step, ...sampled } = sample;
+        const { servedStep = served.version.step, servedThrough, ...sampled } = sample;
         const turn: Turn = {
           promptTokenIds,
           ...sampled,
           text,
           ...(toolCalls.length === 0 ? {} : { toolCalls }),
           policyStep: servedStep,
+          ...(servedThrough === undefined ? {} : { policyStepEnd: servedThrough }),
         };
         turns[position] = turn;
         prompts.said(prompt, turn.tokenIds);

@@ -1,5 +1,3 @@
-import { readFile } from 'node:fs/promises';
-import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import type { ChatMessage, ToolSchema } from '../core/rl/rollout.ts';
 import type { JsonValue, RunSpec, TeacherSpec } from '../core/spec/run-spec.ts';
@@ -7,6 +5,7 @@ import { type ChatTokenizer, loadModelFolder } from '../engine/index.ts';
 import {
   type ChatSample,
   type Endpoint,
+  hasSameTokenizer,
   type Inference,
   openTeacher,
   type Sample,
@@ -39,6 +38,7 @@ export async function openScorer(dependencies: TeacherDependencies, spec: RunSpe
   if (teacher === null) throw new Error('the run has no teacher');
   if (teacher.folder !== null) {
     const policy = await teacherFolder(teacher.folder, 0);
+    await requireSameTokenizer(teacher.folder, spec.model);
     const inference = dependencies.inference(spec);
     return {
       name: policy.name,
@@ -151,12 +151,11 @@ function nowhere(step: number, digest: string): ServedPolicy['version'] {
   return { step, digest, weights: '', file: { key: '', sha256: '', bytes: 0 } };
 }
 
+/** Token ids go to and fro. */
 async function requireSameTokenizer(teacher: string, policy: string): Promise<void> {
-  const read = (folder: string): Promise<string> => readFile(path.join(folder, 'tokenizer.json'), 'utf8');
-  const [its, own] = await Promise.all([read(teacher), read(policy)]);
-  if (JSON.stringify(JSON.parse(its)) === JSON.stringify(JSON.parse(own))) return;
+  if (await hasSameTokenizer(teacher, policy)) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `teacher.model: ${teacher} has another tokenizer than the policy, so its tokens mean something else there. Serve it (vllm serve, or any OpenAI-compatible server) and name its url: then its words are read, not its tokens.`,
+    `teacher.model: ${teacher} has another tokenizer than the policy, so its tokens mean something else there. A teacher that scores must have the policy’s; one that plays (loss = "sft") may be served (vllm serve, or any OpenAI-compatible server) and named by its url: then its words are read, not its tokens.`,
   );
 }

@@ -1,5 +1,5 @@
-import type { ReflectionReport, ServerReport } from '../backends/inference/index.ts';
-import { needsFullWeights, type VllmSpec } from '../core/spec/vllm-spec.ts';
+import type { ReflectionReport, ServerReport, TeacherReport } from '../backends/inference/index.ts';
+import { isFloat32, needsFullWeights, type VllmSpec } from '../core/spec/vllm-spec.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 
 const needed =
@@ -37,6 +37,51 @@ export function describeReflection({ url, model, missingKey, away, hasModel }: R
   return [`[gepa]: ${who} answers${hasModel === null ? '; what models it has it does not tell' : ''}`];
 }
 
+/** What it says of the model that the run learns from. */
+export function describeTeacher(teachers: readonly TeacherReport[]): string[] {
+  return teachers.flatMap((teacher) => (teacher.isFolder ? folderLines(teacher) : teacherLines(teacher)));
+}
+
+function folderLines({ role, where, hasSameTokens, why }: TeacherReport): string[] {
+  const held = `teacher: the folder ${where}, which the run’s own policy servers hold beside the policy`;
+  if (hasSameTokens === null) return [`${held}; whether it has the policy’s tokenizer could not be told (${why})`];
+  if (hasSameTokens) return [`${held}; it has the policy’s tokenizer`];
+  return [`${held}; its tokenizer is another than the policy’s`, tokensRemedy(role)];
+}
+
+function teacherLines(teacher: TeacherReport): string[] {
+  const { role, where, model, missingKey, away, hasModel, serves, hasSameTokens, why } = teacher;
+  const who = `teacher: ${model} at ${where}`;
+  const does = role === 'samples' ? 'answers messages' : 'scores prompts of token ids';
+  const isUnknown = `not known: whether it has the model, and whether it ${does}`;
+  if (missingKey !== null)
+    return [
+      `${who} asks for a key in ${missingKey}, which is not set here, so it was not asked; ${isUnknown}`,
+      '  → set it where the workers are started, or name another: [teacher] api_key_var',
+    ];
+  if (away !== null) return [`${who} could not be asked (${away}); ${isUnknown}`];
+  const listed =
+    hasModel === null ? 'does not tell its models' : hasModel ? 'has the model' : 'does not list it among its models';
+  if (serves !== true) {
+    const remedy =
+      role === 'samples'
+        ? '  → it needs /v1/chat/completions'
+        : '  → it needs prompt_logprobs on /v1/completions, as vLLM and Ratchet’s policy server have them';
+    return [`${who}: ${listed}, and does not do what it is there for: ${why}`, remedy];
+  }
+  const known = `${who}: ${listed}, ${does}`;
+  if (role === 'samples') return [known];
+  if (hasSameTokens === null) return [`${known}; whether it has the policy’s tokenizer could not be told: ${why}`];
+  if (hasSameTokens) return [`${known}, and means by them what the policy does, as far as was looked`];
+  return [`${known}, but has another tokenizer than the policy: ${why}`, tokensRemedy(role)];
+}
+
+function tokensRemedy(role: TeacherReport['role']): string {
+  return role === 'samples'
+    ? '  → serve it (vllm serve, or any OpenAI-compatible server) and name its url: then its words are read, not its tokens'
+    : '  → only a teacher with the policy’s tokenizer can score its tokens; with loss = "sft" any may play, named by its url';
+}
+
 function serverLines(spec: RunSpec, server: ServerReport): string[] {
   const { url, away, models, givesTokenIds, why, takesWeights } = server;
   if (away !== null) {
@@ -67,16 +112,24 @@ function serverLines(spec: RunSpec, server: ServerReport): string[] {
 
 /** Adapters and full weights reach vLLM by different routes, of which it has those that it was started with. */
 function vllmLines(spec: RunSpec, vllm: VllmSpec, server: ServerReport): string[] {
-  const { url, away, models, givesTokenIds, version, takesAdapters, takesFullWeights } = server;
+  const { url, away, models, givesTokenIds, version, takesAdapters, takesFullWeights, floatType } = server;
   if (away !== null) return [`${url}: could not be asked, so it is not known whether it can be trained with (${away})`];
   const adapters = vllm.loraRank === null ? [] : [takesAdapters ? 'takes adapters' : 'takes no adapters'];
   const full = needsFullWeights(vllm) ? [takesFullWeights ? 'takes full weights' : 'takes no full weights'] : [];
   const tokens = givesTokenIds === false ? ['gives no token ids'] : givesTokenIds ? ['gives token ids'] : [];
-  const has = [`has ${models.slice(0, 3).join(', ') || 'no model yet'}`, ...tokens, ...adapters, ...full];
+  const floats = floatType === null ? [] : [`computes in ${floatType}`];
+  const written = vllm.args['dtype'] ?? 'auto';
+  const isContradicted = floatType !== null && written !== 'auto' && isFloat32(vllm) !== (floatType === 'float32');
+  const has = [`has ${models.slice(0, 3).join(', ') || 'no model yet'}`, ...tokens, ...adapters, ...full, ...floats];
   const because =
     vllm.loraRank === null ? 'the run trains all weights' : 'v0 is another model than it was started with';
   return [
     `${url}: ${version === null ? '' : `version ${version}, `}${has.join(', ')}`,
+    ...(isContradicted
+      ? [
+          `  → [inference.vllm] dtype is ${JSON.stringify(written)}, and it says otherwise: the canary goes by what it says`,
+        ]
+      : []),
     ...(vllm.loraRank !== null && takesAdapters === false
       ? ['  → the run trains adapters: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1']
       : []),

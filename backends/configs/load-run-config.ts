@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs';
-import { access, readFile, realpath } from 'node:fs/promises';
+import { access, readdir, readFile, realpath } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { isEnvironmentFile, isHubId } from '../../core/names.ts';
@@ -266,9 +266,11 @@ async function readTeacher(
     await tried([['teacher', 'model']], async () => {
       if (await isThere(path.join(found, 'config.json'))) return;
       if (await isThere(path.join(found, 'adapter_config.json'))) return;
+      const suggestion = await adviceOnVersion(written, found);
       throw new Refused({
         expected: 'a folder of weights (config.json, …), or a url beside it: the server that has this model',
         received: JSON.stringify(written),
+        ...(suggestion === null ? {} : { suggestion }),
       });
     });
     return { ...teacher, folder: found };
@@ -281,6 +283,17 @@ async function readTeacher(
   ];
   await tried(names, () => lookAtAlias(there));
   return { ...teacher, endpoints: there };
+}
+
+const versionName = /^step_(\d+)$/;
+
+/** What to write in place of a run's version that is not there; null where the path is none. */
+async function adviceOnVersion(written: string, version: string): Promise<string | null> {
+  if (!versionName.test(path.basename(version))) return null;
+  const names = await readdir(path.dirname(version)).catch(() => []);
+  const steps = names.flatMap((name) => Number(versionName.exec(name)?.[1] ?? NaN)).filter((step) => step >= 0);
+  if (steps.length === 0) return 'train the run whose version that is first';
+  return `the newest version there is ${path.join(path.dirname(written), `step_${Math.max(...steps)}`)}`;
 }
 
 function lookAtAlias(endpoints: Parameters<typeof readEndpoints>[0]): Promise<unknown> {

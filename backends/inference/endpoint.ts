@@ -2,6 +2,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../../core/limits.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import type { ChatMessage, ToolSchema } from '../../core/rl/rollout.ts';
+import type { ServerAddress } from './model-server.ts';
 import { ServerPool } from './pool.ts';
 import type { ChatSample, SamplePlace } from './types.ts';
 import { turnIn } from './wire.ts';
@@ -56,12 +57,11 @@ export function openEndpoint(servers: readonly EndpointServer[], options: Endpoi
     { ...options, provider: 'cpu', remedy: 'Is it running, and is that its address?' },
   );
   return {
-    chat: ({ messages, tools = [], fields, ...call }) =>
+    chat: ({ messages, tools, fields, ...call }) =>
       pool.use(call, async ({ server }) => {
-        const { url, model } = server.address;
-        const body = { model, messages, ...requestFields(fields), ...(tools.length === 0 ? {} : { tools }) };
-        const answer = await server.post(chatRoute(url), body, call).catch((error: unknown) => {
-          throw asRefusal(error, model, server.root);
+        const { route, body } = chatCall(server.address, { messages, tools, fields });
+        const answer = await server.post(route, body, call).catch((error: unknown) => {
+          throw asRefusal(error, server.address.model, server.root);
         });
         return turnIn(answer, { tokens: 'none' }, server.root);
       }),
@@ -84,6 +84,15 @@ export function sharedEndpoint(servers: readonly EndpointServer[]): Endpoint {
     });
   shared.set(key, known);
   return known;
+}
+
+/** What such a server is asked, and by which route. */
+export function chatCall(
+  { url, model }: Pick<ServerAddress, 'url' | 'model'>,
+  { messages, tools = [], fields }: Pick<EndpointRequest, 'messages' | 'tools' | 'fields'>,
+): { readonly route: string; readonly body: Readonly<Record<string, unknown>> } {
+  const body = { model, messages, ...requestFields(fields), ...(tools.length === 0 ? {} : { tools }) };
+  return { route: chatRoute(url), body };
 }
 
 /** Behind the root of the server's URL. OpenAI's own paths begin with /v1; those of others are what stands in the URL. */

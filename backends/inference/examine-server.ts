@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { ModelServer, type ServerAddress } from './model-server.ts';
+import { readFloatType } from './vllm-routes.ts';
 import { samplesIn, withTokenIds } from './wire.ts';
 
 /** What could be learned of an OpenAI-compatible server by asking it, before a run does. null = it could not be told. */
@@ -21,6 +22,8 @@ export interface ServerReport {
   readonly takesFullWeights: boolean | null;
   /** As it says itself. */
   readonly version: string | null;
+  /** What it computes in, where it is a vLLM and tells: `float32`, `bfloat16`, … */
+  readonly floatType: string | null;
   /** Whether its log probabilities are those before the temperature, as vLLM's are without `--logprobs-mode processed_logprobs`. */
   readonly logprobsAreRaw: boolean | null;
 }
@@ -39,7 +42,10 @@ const Models = z.object({ data: z.array(z.object({ id: z.string() })) });
  * Asks a server what it has: its models, and two tokens of the first of them. Weights are not touched: of `/update_weights` it
  * is looked whether there is such a route.
  */
-export async function examineServer(address: ServerAddress): Promise<ServerReport> {
+export async function examineServer(
+  address: ServerAddress,
+  { isVllm = false }: { readonly isVllm?: boolean } = {},
+): Promise<ServerReport> {
   const server = new ModelServer(address, { timeoutMs: askMs, provider: 'cpu' });
   const nothing = {
     models: [],
@@ -49,6 +55,7 @@ export async function examineServer(address: ServerAddress): Promise<ServerRepor
     takesAdapters: null,
     takesFullWeights: null,
     version: null,
+    floatType: null,
     logprobsAreRaw: null,
   };
   try {
@@ -63,6 +70,7 @@ export async function examineServer(address: ServerAddress): Promise<ServerRepor
     const takesAdapters = await has('/v1/load_lora_adapter');
     const said = Version.safeParse((await server.get('/version')).body);
     const version = said.success ? said.data.version : null;
+    const floatType = isVllm ? await readFloatType(server).catch(notTold) : null;
     const model = address.model ?? models[0];
     const tokens = model === undefined ? nothing : await askForTokens(server, model);
     return {
@@ -75,6 +83,7 @@ export async function examineServer(address: ServerAddress): Promise<ServerRepor
       takesAdapters,
       takesFullWeights,
       version,
+      floatType,
     };
   } catch (error) {
     if (!(error instanceof RatchetError)) throw error;
@@ -82,6 +91,12 @@ export async function examineServer(address: ServerAddress): Promise<ServerRepor
   } finally {
     server.close();
   }
+}
+
+/** It answers everything else: of matter is only that this is not known. */
+function notTold(error: unknown): null {
+  if (error instanceof RatchetError) return null;
+  throw error;
 }
 
 type Tokens = Pick<ServerReport, 'givesTokenIds' | 'why' | 'logprobsAreRaw'>;

@@ -16,6 +16,7 @@ import { askWeightsAgent } from './weights-agent-client.ts';
 
 export { examineReflection, type ReflectionReport } from './examine-reflection.ts';
 export type { ServerReport } from './examine-server.ts';
+export { examineTeacher, type TeacherReport } from './examine-teacher.ts';
 export {
   type Endpoint,
   type EndpointOptions,
@@ -28,6 +29,7 @@ export type { ServerAddress } from './model-server.ts';
 export { startWeightsAgent, type WeightsAgent } from './weights-agent.ts';
 export { meanDifference } from './versions.ts';
 export { openTeacher, type TeacherServers, teacherServers } from './teacher.ts';
+export { hasSameTokenizer } from './teacher-tokens.ts';
 export type {
   ChatRequest,
   ChatSample,
@@ -97,7 +99,8 @@ export async function lookAtEngine(address: ServerAddress): Promise<'alive' | 'd
 /** What the OpenAI-compatible servers of a run have of what training needs; those of other kinds have it all. */
 export async function examineServers(spec: InferenceSpec): Promise<ServerReport[]> {
   if (spec.kind !== 'openai' && spec.kind !== 'vllm') return [];
-  return Promise.all(serversOf(spec, '').flatMap((address) => (address.url === '' ? [] : examineServer(address))));
+  const named = serversOf(spec, '').filter(({ url }) => url !== '');
+  return Promise.all(named.map((address) => examineServer(address, { isVllm: spec.kind === 'vllm' })));
 }
 
 type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' | 'tinker' }>;

@@ -17,9 +17,11 @@ import { askFor, bringAll, compareAll, holdAll, releaseAll, scoreAll } from './v
 import { chatBody, promptLogprobsIn, samplesIn, samplingBody, turnIn, withTokenIds } from './wire.ts';
 
 interface OpenAiOptions {
-  /** Told before a turn is asked of a server, and when it has answered; what it returns at first becomes part of the sample. */
-  readonly onAnswer?: (member: PoolMember, policy: ServedPolicy) => Pick<Sample, 'servedStep'>;
+  /** Told before a turn is asked of a server. What it returns is called once that has answered, and says which weights it had. */
+  readonly watchTurn?: (member: PoolMember, policy: ServedPolicy) => () => Promise<ServedSteps>;
 }
+
+type ServedSteps = Pick<Sample, 'servedStep' | 'servedThrough'>;
 
 /**
  * OpenAI-compatible servers, one request for each turn. Turns of training are token ids in, token ids out
@@ -30,19 +32,18 @@ interface OpenAiOptions {
  */
 export class OpenAiInference implements Inference {
   readonly #pool: ServerPool;
-  readonly #onAnswer: NonNullable<OpenAiOptions['onAnswer']>;
+  readonly #watchTurn: NonNullable<OpenAiOptions['watchTurn']>;
 
-  constructor(pool: ServerPool, { onAnswer = () => ({}) }: OpenAiOptions = {}) {
+  constructor(pool: ServerPool, { watchTurn = () => () => Promise.resolve({}) }: OpenAiOptions = {}) {
     this.#pool = pool;
-    this.#onAnswer = onAnswer;
+    this.#watchTurn = watchTurn;
   }
 
   sample(request: SampleRequest): Promise<Sample> {
     return askFor(this.#pool, request.policy, request, async (member, model) => {
-      const begun = this.#onAnswer(member, request.policy);
+      const servedSteps = this.#watchTurn(member, request.policy);
       const sample = await complete(member, model, request);
-      this.#onAnswer(member, request.policy);
-      return { ...sample, ...begun };
+      return { ...sample, ...(await servedSteps()) };
     });
   }
 

@@ -20,7 +20,7 @@ export function teacherServers({ urls, endpoints, model, apiKeyVar, headers }: T
   return urls.map((url) => ({ url, apiKeyVar, headers, headersFromEnv: {}, model: model ?? '' }));
 }
 
-type NamedServer = ServerAddress & { readonly model: string };
+export type NamedServer = ServerAddress & { readonly model: string };
 
 const opened = new Map<string, TeacherServers>();
 

@@ -70,6 +70,8 @@ export interface Sample {
   readonly finishReason: 'stop' | 'length';
   /** The step of the weights it began with, where the server exchanges weights in place and has later ones; absent: as asked. */
   readonly servedStep?: number;
+  /** The step of the weights it ended with, where they were exchanged between two of its tokens; absent: as it began. */
+  readonly servedThrough?: number;
 }
 
 /** One turn, asked for by its messages: the server renders them with the chat template of its own. */
@@ -129,6 +131,11 @@ export interface Inference {
    * again. Absent where `score` will do: then there is one server.
    */
   compare?(request: CompareRequest): Promise<readonly ServerDrift[]>;
+  /**
+   * What its servers say that they compute in (`float32`, `bfloat16`, …), the least exact of them where they differ; null where
+   * that is not told. Absent where it is known without asking, or by nobody.
+   */
+  floatType?(): Promise<string | null>;
   /**
    * log softmax(logits) of every token of every prompt after the tokens before it, temperature 1; 0 for the first ones, which have
    * none before them. What a teacher is asked. Absent where it cannot; throws as `sample` does, and `InferenceRejected` where

@@ -20,10 +20,23 @@ export interface VllmModelList {
 /** Loading weights takes as long as reading them: minutes for a large model over a network. */
 const loadMs = 600_000;
 
+/** The first time it looks at its whole machine: which packages and drivers are there. */
+const serverInfoMs = 60_000;
+const ServerInfo = z.object({ vllm_config: z.string() });
+
+/** What a vLLM computes in, as its settings have it (`/server_info` with VLLM_SERVER_DEV_MODE=1); null where it does not tell. */
+export async function readFloatType(server: Pick<ModelServer, 'send'>): Promise<string | null> {
+  const { status, json } = await server.send('GET', '/server_info', undefined, { timeoutMs: serverInfoMs });
+  const read = ServerInfo.safeParse(json);
+  if (status >= 300 || !read.success) return null;
+  return /\bdtype=(?:torch\.)?(\w+)/.exec(read.data.vllm_config)?.[1] ?? null;
+}
+
 export class VllmRoutes {
   readonly #server: Pick<ModelServer, 'root' | 'send' | 'refusal'>;
   readonly #wanted: VllmSpec['weights'];
   #base: string | null = null;
+  #hasLabel = true;
 
   constructor(server: Pick<ModelServer, 'root' | 'send' | 'refusal'>, wanted: VllmSpec['weights']) {
     this.#server = server;
@@ -90,18 +103,24 @@ export class VllmRoutes {
           loadMs,
         );
         await this.#ok('POST', '/reset_prefix_cache');
+        await this.label(label); // before anything is sampled from them
       }
       await failpoint('vllm.exchanged');
     } finally {
       await this.#ok('POST', '/resume');
     }
-    if (!isPrimeRl) await this.label(label);
+  }
+
+  /** Whether it has a name for its weights, as far as it was asked. */
+  get hasLabel(): boolean {
+    return this.#hasLabel;
   }
 
   /** What its weights are called; null where it has no such thing. */
   async readLabel(): Promise<string | null> {
     const answer = await this.#server.send('GET', '/weight_info');
-    if (answer.status === 404 || answer.status === 405) return null;
+    this.#hasLabel = answer.status !== 404 && answer.status !== 405;
+    if (!this.#hasLabel) return null;
     const read = WeightInfo.safeParse(answer.json);
     if (answer.status >= 300 || !read.success) throw this.#server.refusal('/weight_info', answer);
     return read.data.weight_version;

@@ -6,7 +6,7 @@ import { failpoint } from '../failpoints.ts';
 import { ModelServer, type ServerAddress, type ServerOptions } from './model-server.ts';
 import type { ServedPolicy } from './types.ts';
 import { adapterOf, isLaterOf, labelOf, labelRead, type WeightsLabel } from './vllm-names.ts';
-import { VllmRoutes } from './vllm-routes.ts';
+import { readFloatType, VllmRoutes } from './vllm-routes.ts';
 
 /** How vLLM servers are used by a run; `locate` turns a folder of this machine into one of the server's. */
 export interface VllmUse extends Pick<VllmSpec, 'loraRank' | 'servesBase' | 'weights'> {
@@ -33,6 +33,7 @@ export class VllmServer extends ModelServer {
   #base: WeightsLabel | null = null;
   #certainUntil = 0;
   #processStart: number | null = null;
+  #floatType: { readonly said: string | null } | null = null;
   readonly #holders = new Map<string, Map<string, number>>();
   #turn: Promise<unknown> = Promise.resolve();
 
@@ -58,6 +59,32 @@ export class VllmServer extends ModelServer {
   stepFor(policy: ServedPolicy): number {
     const base = this.#base;
     return base && isLaterOf(base, policy) ? base.step : policy.version.step;
+  }
+
+  /** What it says that it computes in; null where it does not tell, or not now. */
+  async floatType(): Promise<string | null> {
+    try {
+      this.#floatType ??= { said: await readFloatType(this) };
+      return this.#floatType.said;
+    } catch (error) {
+      if (error instanceof RatchetError) return null;
+      throw error;
+    }
+  }
+
+  /**
+   * Asks which weights it has now: another process may have exchanged them in the middle of a turn. Where that cannot be told, what
+   * was known before is left, which is an older version or the same.
+   */
+  async lookAfterTurn(policy: ServedPolicy): Promise<void> {
+    if (!this.#routes.hasLabel || (await adapterOf(policy))) return;
+    try {
+      const label = await this.#routes.readLabel();
+      const read = label === null ? null : labelRead(label);
+      if (read) this.#base = read;
+    } catch (error) {
+      if (!(error instanceof RatchetError)) throw error; // the turn is whole, whatever became of its server since
+    }
   }
 
   override async post(...asked: Parameters<ModelServer['post']>): Promise<unknown> {

@@ -29,10 +29,17 @@ export class VllmInference implements Inference {
   constructor(pool: ServerPool) {
     this.#pool = pool;
     this.#others = new OpenAiInference(pool, {
-      onAnswer: ({ server }, policy) => {
-        if (!(server instanceof VllmServer)) return {};
-        const servedStep = server.stepFor(policy);
-        return servedStep === policy.version.step ? {} : { servedStep };
+      watchTurn: ({ server }, policy) => {
+        if (!(server instanceof VllmServer)) return () => Promise.resolve({});
+        const begun = server.stepFor(policy);
+        return async () => {
+          await server.lookAfterTurn(policy);
+          const ended = server.stepFor(policy);
+          return {
+            ...(begun === policy.version.step ? {} : { servedStep: begun }),
+            ...(ended > begun ? { servedThrough: ended } : {}),
+          };
+        };
       },
     });
   }
@@ -51,6 +58,16 @@ export class VllmInference implements Inference {
 
   compare(request: CompareRequest): Promise<readonly ServerDrift[]> {
     return compareAll(this.#pool, request, (to) => this.#scoreAt(to, request));
+  }
+
+  async floatType(): Promise<string | null> {
+    const here = this.#pool.members.filter(({ away }) => away === null);
+    const types = await Promise.all(
+      here.map(({ server }) => (server instanceof VllmServer ? server.floatType() : Promise.resolve(null))),
+    );
+    const lesser = types.find((type) => type !== null && type !== 'float32');
+    if (lesser !== undefined) return lesser;
+    return types.length > 0 && types.every((type) => type === 'float32') ? 'float32' : null;
   }
 
   #scoreAt(to: PoolMember | null, request: ScoreRequest): Promise<number[]> {

@@ -4,9 +4,14 @@ import { examineRunFile, type RunFileReport } from '../../backends/configs/exami
 import type { Problem } from '../../core/spec/problems.ts';
 import { describeVllmStart } from '../../workers/vllm-role.ts';
 import { readConfigLine } from '../config-line.ts';
-import { examineReflection, examineServers, type ServerReport } from '../../backends/inference/index.ts';
+import {
+  examineReflection,
+  examineServers,
+  examineTeacher,
+  type ServerReport,
+} from '../../backends/inference/index.ts';
 import { describeRunFile } from '../describe-run-file.ts';
-import { describeReflection, describeServers } from '../describe-servers.ts';
+import { describeReflection, describeServers, describeTeacher } from '../describe-servers.ts';
 import { otherKind } from '../other-kinds.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 
@@ -18,8 +23,9 @@ interface CheckOptions {
 const afterHelp = `
 For each file: what it was read as, everything that is wrong with it, with file, line and column; else what it is, what is read but not
 yet honoured, what stands in the way of training it here, and advice from rules of thumb. Exit code 2 where anything is wrong.
-Servers of [inference] kind = "openai" are asked, if they answer, what they have of what training needs: two tokens of each; the one that
-writes prompts anew for [gepa], what models it has.
+Servers of [inference] kind = "openai" are asked, if they answer, what they have of what training needs: two tokens of each; a
+[teacher], whether it has its model and does what it is there for, one token of it; the one that writes prompts anew for [gepa], what models
+it has.
 `;
 
 export const checkCommand = new Command('check')
@@ -64,6 +70,7 @@ async function reportOf(report: RunFileReport): Promise<Report> {
   const servers = loaded === null ? [] : await examineServers(loaded.spec.inference);
   const start = loaded === null ? null : await describeVllmStart(loaded.spec, process.cwd());
   const tinker = loaded === null ? null : await examineTinker(loaded.spec, report.file);
+  const teacher = loaded === null ? [] : await examineTeacher(loaded.spec);
   const reflection = loaded?.spec.gepa ? await examineReflection(loaded.spec.gepa) : null;
   return {
     problems: [...problems, ...(tinker?.problems ?? [])],
@@ -72,9 +79,10 @@ async function reportOf(report: RunFileReport): Promise<Report> {
       ...(loaded ? describeServers(loaded.spec, servers) : []),
       ...(start === null ? [] : ['vLLM is started with the run:', `  ${start}`]),
       ...(tinker ? describeTinker(tinker) : []),
+      ...describeTeacher(teacher),
       ...(reflection ? describeReflection(reflection) : []),
     ],
-    json: { kind: 'run', ...asJson(report, servers), tinker, reflection },
+    json: { kind: 'run', ...asJson(report, servers), tinker, teacher, reflection },
   };
 }
 

@@ -91,6 +91,8 @@ interface ToldRollout {
     readonly completion: string;
     readonly tokens: number;
     readonly finishReason: string;
+    /** The versions it began and ended with. */
+    readonly policySteps: readonly [number, number];
   }[];
   readonly error: string | null;
 }
@@ -107,12 +109,15 @@ function tell({ group, rollout }: Entry, step: number, tokenizer: ChatTokenizer 
     reward: rollout.reward,
     parts: rollout.metrics,
     groupRewards: group.rollouts.map(({ reward }) => reward),
-    turns: rollout.turns.map(({ promptTokenIds, text, tokenIds, finishReason }) => ({
-      prompt: tokenizer?.decode(promptTokenIds, { skipSpecialTokens: false }) ?? `(${promptTokenIds.length} tokens)`,
-      completion: text,
-      tokens: tokenIds.length,
-      finishReason,
-    })),
+    turns: rollout.turns.map(
+      ({ promptTokenIds, text, tokenIds, finishReason, policyStep: begun, policyStepEnd: ended = begun }) => ({
+        prompt: tokenizer?.decode(promptTokenIds, { skipSpecialTokens: false }) ?? `(${promptTokenIds.length} tokens)`,
+        completion: text,
+        tokens: tokenIds.length,
+        finishReason,
+        policySteps: [begun, ended] as const,
+      }),
+    ),
     error: rollout.error ?? null,
   };
 }
@@ -122,9 +127,11 @@ function describe(told: ToldRollout): string[] {
   const { group, index, environment, exampleId, policyStep, outcome, reward, parts, groupRewards, turns, error } = told;
   const siblings = groupRewards.map((value, i) => (i === index ? `[${figure(value)}]` : figure(value))).join(' ');
   const last = turns.at(-1);
+  const newest = Math.max(policyStep, ...turns.flatMap(({ policySteps }) => policySteps));
+  const versions = newest === policyStep ? `v${policyStep}` : `v${policyStep} to v${newest}`;
   const tokens = turns.reduce((sum, turn) => sum + turn.tokens, 0);
   return [
-    `group ${group} · rollout ${index} · ${environment} example ${exampleId} · v${policyStep} · ${outcome} · ${turns.length === 1 ? '1 turn' : `${turns.length} turns`}, ${tokens} tokens`,
+    `group ${group} · rollout ${index} · ${environment} example ${exampleId} · ${versions} · ${outcome} · ${turns.length === 1 ? '1 turn' : `${turns.length} turns`}, ${tokens} tokens`,
     `  reward ${figure(reward)}  ${Object.entries(parts)
       .map(([name, value]) => `${name} ${figure(value)}`)
       .join('  ')}`.trimEnd(),

@@ -1,15 +1,20 @@
 import { canaryDifferenceMax, canaryDifferenceMaxInFloat32 } from '../limits.ts';
-import { isFloat32 } from '../spec/vllm-spec.ts';
+import { isFloat32, type VllmSpec } from '../spec/vllm-spec.ts';
 import type { RunSpec } from '../spec/run-spec.ts';
 
 /**
  * How far a server's logprobs of the canary may lie from the trainer's, mean |Δ| over its tokens. Two engines that compute in
  * float32 agree far better than two of which one computes in bfloat16. Known to compute in float32 are the embedded engine, which does
- * nothing else, and a vLLM whose `[inference.vllm] dtype` says so; of a module and of a Tinker server it is not known.
+ * nothing else, and a vLLM that says so itself (`servedType`), or where it does not tell, whose `[inference.vllm] dtype` says so; of a
+ * module and of a Tinker server it is not known.
  */
-export function canaryThreshold({ trainer, inference }: Pick<RunSpec, 'trainer' | 'inference'>): number {
+export function canaryThreshold(
+  { trainer, inference }: Pick<RunSpec, 'trainer' | 'inference'>,
+  servedType: string | null = null,
+): number {
   if (inference.kind !== 'module' && inference.kind !== 'tinker' && inference.canaryThreshold !== undefined)
     return inference.canaryThreshold;
-  const isSampledSo = inference.kind === 'embedded' || (inference.kind === 'vllm' && isFloat32(inference.vllm));
+  const isVllmSo = (vllm: VllmSpec): boolean => (servedType === null ? isFloat32(vllm) : servedType === 'float32');
+  const isSampledSo = inference.kind === 'embedded' || (inference.kind === 'vllm' && isVllmSo(inference.vllm));
   return trainer.kind === 'onnx' && isSampledSo ? canaryDifferenceMaxInFloat32 : canaryDifferenceMax;
 }

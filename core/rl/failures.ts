@@ -204,7 +204,10 @@ const outOfMemoryShapes: readonly RegExp[] = [
   /no available memory for the cache blocks/i, // vLLM
   /\bOOM[- ]?killed\b|\boom-kill/i,
   /ERR_WORKER_OUT_OF_MEMORY/,
-  /killed by (?:signal )?SIGKILL|\bexit(?:ed)?(?: with)?(?: code| status)? 137\b/i, // what the kernel does to the largest process
+  // What the kernel does to the largest process, as Node, containers, Python, torchrun and a shell tell it.
+  /(?:killed by (?:signal )?|died with <Signals\.)SIGKILL\b|\bSignal 9 \(SIGKILL\)/i,
+  /\bexit(?:ed)?(?: with)?(?: ?code| status)?\s*[:=]?\s*(?:137|-9)(?!\d)/i,
+  /^(?:.*: line \d+:\s+\d+ )?Killed\b(?:\s{2,}|$)/m,
 ];
 
 /** Whether a failure's words say that memory ran out, in whichever runtime. */
@@ -213,9 +216,10 @@ export function saysOutOfMemory(text: string): boolean {
 }
 
 const ncclShapes: readonly RegExp[] = [
-  /\bNCCL\b[^\n]{0,80}\b(?:error|fail|time[d ]?out|abort|unhandled|watchdog)/i, // PyTorch, vLLM
+  // PyTorch, vLLM; what NCCL_DEBUG=INFO prints is full of things that it tried and did not find.
+  /\bNCCL\b(?! (?:INFO|TRACE|VERSION)\b)[^\n]{0,80}\b(?:error|fail|time[d ]?out|abort|unhandled|watchdog)/i,
   /\bnccl(?:Unhandled|System|Internal|Remote|InvalidUsage|InvalidArgument)\w*Error\b/,
-  /\bProcessGroupNCCL\b/,
+  /\[E[^\]\n]{0,40}\bProcessGroupNCCL\.cpp/, // an error of its log; it warns of harmless things as well
   /\bWatchdog caught collective operation timeout\b/i,
 ];
 
@@ -228,11 +232,15 @@ export function saysNcclFailed(text: string): boolean {
 export const ncclRemedy =
   'NCCL_P2P_DISABLE=1 in the environment of trainer and servers where their GPUs do not reach each other directly (`nvidia-smi topo -m`), NCCL_IB_DISABLE=1 without InfiniBand, NCCL_DEBUG=INFO to see what it tried; a process of the group that died takes the others with it: look at its log first';
 
+const engineDeadShapes: readonly RegExp[] = [
+  /EngineDead\w*Error\b/, // vLLM's of several versions
+  // `pid=` stands in the prefix of every line that its engine logs.
+  /\bEngine ?[Cc]ore\w*\b(?! pid=)[^\n.]{0,60}\b(?:died|dead|encountered an issue|hit an exception|initialization failed|failed to start|exited)\b/,
+];
+
 /** Whether a server's words say that the engine behind it is gone: it answers, and will not sample again before it is started anew. */
 export function saysEngineDied(text: string): boolean {
-  return /\bEngine(?:Core|Dead)\w*(?:Error\b|[^\n]{0,60}\b(?:died|dead|encountered an issue|failed|exited|proc))/i.test(
-    text,
-  );
+  return engineDeadShapes.some((shape) => shape.test(text));
 }
 
 const overlongShapes: readonly RegExp[] = [

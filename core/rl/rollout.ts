@@ -69,8 +69,10 @@ export interface Turn {
     readonly usage: { readonly promptTokens: number; readonly completionTokens: number } | null;
     readonly reasoning?: string;
   };
-  /** The step whose policy sampled this turn; 0 where no run did. */
+  /** The step whose policy sampled this turn, or began to; 0 where no run did. */
   readonly policyStep: number;
+  /** The later step whose weights it ended with, where its server exchanged them between two of its tokens. */
+  readonly policyStepEnd?: number;
 }
 
 /** What the policy brought about itself: only these carry a reward. */

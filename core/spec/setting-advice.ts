@@ -21,18 +21,23 @@ export function adviseSettings(spec: RunSpec): SettingAdvice[] {
   if (spec.maxSteps === 0) return [];
   return [
     ...(isPretrained(spec) ? [...learningRate(spec), ...warmup(spec)] : []),
-    ...groups(spec),
-    ...temperature(spec),
+    ...(comparesGroups(spec) ? [...groupSize(spec), ...temperature(spec)] : []),
+    ...batchSize(spec),
     ...beta(spec),
     ...loraAlpha(spec),
     ...memoryShare(spec),
-    ...filter(spec),
+    ...(comparesGroups(spec) ? filter(spec) : []),
   ];
 }
 
 /** Presets begin with random weights and learn with learning rates of their own; what is said of pretrained models is not said of them. */
 function isPretrained({ model }: RunSpec): boolean {
   return !model.startsWith('preset:');
+}
+
+/** Whether rollouts learn from the rest of their group. From a teacher alone each learns by itself, and none is dropped for its group. */
+function comparesGroups({ teacher, loss }: RunSpec): boolean {
+  return teacher?.role !== 'samples' && loss.advantageTau > 0;
 }
 
 function learningRate({ learningRate: value, lora }: RunSpec): SettingAdvice[] {
@@ -59,30 +64,29 @@ function warmup({ schedule: { warmupSteps: value }, maxSteps }: RunSpec): Settin
   ];
 }
 
-function groups({ rolloutsPerExample, batchSize }: RunSpec): SettingAdvice[] {
+function groupSize({ rolloutsPerExample: value }: RunSpec): SettingAdvice[] {
+  if (value >= rules.groupSizeMin) return [];
   return [
-    ...(rolloutsPerExample >= rules.groupSizeMin
-      ? []
-      : [
-          {
-            paths: [['rollouts_per_example']],
-            value: rolloutsPerExample,
-            range: `at least ${rules.groupSizeMin}; 16 to 32 for stability`,
-            why: 'the mean of a small group is a poor baseline, and its rewards are often all the same',
-            source: ruleSources.P,
-          },
-        ]),
-    ...(batchSize >= rules.batchSizeMin
-      ? []
-      : [
-          {
-            paths: [['batch_size']],
-            value: batchSize,
-            range: `at least ${rules.batchSizeMin}; 512 to 1024 for stability`,
-            why: 'gradients of few rollouts are noisy',
-            source: ruleSources.P,
-          },
-        ]),
+    {
+      paths: [['rollouts_per_example']],
+      value,
+      range: `at least ${rules.groupSizeMin}; 16 to 32 for stability`,
+      why: 'the mean of a small group is a poor baseline, and its rewards are often all the same',
+      source: ruleSources.P,
+    },
+  ];
+}
+
+function batchSize({ batchSize: value }: RunSpec): SettingAdvice[] {
+  if (value >= rules.batchSizeMin) return [];
+  return [
+    {
+      paths: [['batch_size']],
+      value,
+      range: `at least ${rules.batchSizeMin}; 512 to 1024 for stability`,
+      why: 'gradients of few rollouts are noisy',
+      source: ruleSources.P,
+    },
   ];
 }
 
@@ -112,8 +116,8 @@ function beta({ kl: { beta: value } }: RunSpec): SettingAdvice[] {
   ];
 }
 
-function loraAlpha({ lora }: RunSpec): SettingAdvice[] {
-  if (!lora) return [];
+function loraAlpha({ lora, trainer }: RunSpec): SettingAdvice[] {
+  if (!lora || trainer.kind === 'tinker') return []; // such a server's alpha is not the run's to choose
   const { low, high } = rules.loraAlphaShare;
   if (lora.alpha >= low * lora.r && lora.alpha <= high * lora.r) return [];
   return [
@@ -144,6 +148,7 @@ function filter({
   filter: { minRewardVariance, minReward, maxReward },
   rolloutsPerExample: size,
 }: RunSpec): SettingAdvice[] {
+  if (size < 2) return []; // of one answer nothing is mixed
   const all = Array.from({ length: size - 1 }, (_, i) => (i + 1) / size);
   const kept = (least: number): number =>
     all.filter((mean) => mean * (1 - mean) >= least - 1e-12 && mean >= minReward && mean <= maxReward).length /

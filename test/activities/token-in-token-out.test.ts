@@ -44,6 +44,22 @@ describe('rollouts, token by token', () => {
     assert.match(causes.rejected.first, /gave no token ids/);
   });
 
+  test('each turn is kept with the version it began with, and the one it ended with where weights were exchanged in it', async (t) => {
+    class Exchanging extends WordsInference {
+      override async sample(request: SampleRequest) {
+        return { ...(await super.sample(request)), servedStep: 1, servedThrough: 3 };
+      }
+    }
+    const { groups } = await scored(t, {}, new Exchanging());
+    const turns = groups.flatMap(({ rollouts }) => rollouts).flatMap((rollout) => rollout.turns);
+    assert.ok(turns.length > 0 && turns.every((turn) => turn.policyStep === 1 && turn.policyStepEnd === 3));
+    assert.ok(turns.every((turn) => !('servedStep' in turn || 'servedThrough' in turn)));
+    assert.ok(
+      groups.every(({ policyStep }) => policyStep === 0),
+      'a group is as old as the version that it was leased with',
+    );
+  });
+
   test('a first prompt over max_prompt_len is not sampled: its rollout is an overlong_prompt', async (t) => {
     const inference = new WordsInference();
     const { groups } = await scored(t, { maxPromptTokens: 3 }, inference);

@@ -4,6 +4,7 @@ import { openInference, type ServedPolicy } from '../../backends/inference/index
 import { InferenceSpec } from '../../core/spec/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';
 import { startVllmStandIn, type StandInOptions, type VllmStandIn } from '../stand-ins/vllm/server.ts';
+import { complete, fakeModelServer, reply } from './fake-model-server.ts';
 import { coded } from './pooled-servers.ts';
 import {
   canaryPositions as positions,
@@ -119,8 +120,11 @@ test('full weights are exchanged between two tokens, and a restarted server is n
   await vllm.bringTo(policy);
   assert.equal(count(first, 'POST /collective_rpc'), 1);
   assert.deepEqual(
-    first.asked.filter((one) => /pause|resume/.test(one)),
-    ['POST /pause', 'POST /resume'],
+    first.asked.filter((one) => /^POST .(pause|resume|update_weight_version|collective_rpc)/.test(one)),
+    ['pause', 'update_weight_version', 'collective_rpc', 'update_weight_version', 'resume'].map(
+      (one) => `POST /${one}`,
+    ),
+    'no token is sampled while the label says something else',
   );
   const expected = await expectedOf(t, versions, policy);
   const [drift] = await vllm.compare!({ policy, tokenIds, positions, expected, threshold: 1e-3 });
@@ -161,6 +165,85 @@ test('a turn of an older version goes on with the newer weights and says so; it 
   assert.equal((await elsewhere.sample({ ...prompt, policy: older })).servedStep, 2);
   assert.equal((await elsewhere.sample({ ...prompt, policy: newer })).servedStep, undefined);
   assert.equal(count(server, 'POST /collective_rpc'), 1);
+});
+
+test('weights that another process exchanges in the middle of a turn are told, and those of the next turn as well', async (t) => {
+  const versions = await makeVersions(t);
+  const [older, newer] = [await versions.whole(1), await versions.whole(2)];
+  const server = await fakeModelServer(t);
+  const labelOf = ({ name, version }: ServedPolicy): string => `${name}@${version.digest.slice(0, 12)}`;
+  let label = labelOf(older);
+  let isExchanged = false;
+  server.answers = {
+    '/v1/models': (_, response) => reply(response, 200, { data: [{ id: 'base' }] }),
+    '/weight_info': (_, response) => reply(response, 200, { weight_version: label }),
+    '/v1/completions': (call, response) => {
+      if (isExchanged) label = labelOf(newer);
+      complete(call, response);
+    },
+  };
+  const vllm = openVllm(t, [server.url], { loraRank: null });
+  const stepsOf = async (policy: ServedPolicy) => {
+    const { servedStep, servedThrough } = await vllm.sample({ ...prompt, policy });
+    return [servedStep, servedThrough];
+  };
+  assert.deepEqual(await stepsOf(older), [undefined, undefined]);
+  isExchanged = true;
+  assert.deepEqual(await stepsOf(older), [undefined, 2], 'it began as asked');
+  assert.deepEqual(
+    await stepsOf(older),
+    [2, undefined],
+    'though the server was never silent, so nobody looked before it',
+  );
+  assert.deepEqual(await stepsOf(newer), [undefined, undefined]);
+
+  label = 'unknown'; // an exchange is under way: nothing is known of it, so nothing is said
+  isExchanged = false;
+  assert.deepEqual(await stepsOf(newer), [undefined, undefined]);
+  server.answers['/weight_info'] = (_, response) => response.destroy();
+  assert.deepEqual(await stepsOf(newer), [undefined, undefined], 'a turn is whole though its server has gone since');
+});
+
+test('a server without a name for its weights is not asked for it after each turn, nor is one of adapters', async (t) => {
+  const versions = await makeVersions(t);
+  const labels = (server: VllmStandIn): number => count(server, 'GET /weight_info');
+  const wrapper = await standIn(t, versions, { isDevelopment: false, isPrimeRl: true });
+  const whole = openVllm(t, [wrapper.url], { loraRank: null });
+  const policy = await versions.whole(1);
+  await whole.bringTo(policy);
+  const before = labels(wrapper);
+  for (let i = 0; i < 3; i++) await whole.sample({ ...prompt, policy });
+  assert.equal(labels(wrapper), before);
+
+  const adapters = await standIn(t, versions);
+  const adapted = openVllm(t, [adapters.url]);
+  const adapter = await versions.adapter(1);
+  await adapted.bringTo(adapter);
+  await adapted.sample({ ...prompt, policy: adapter });
+  assert.equal(labels(adapters), 0);
+});
+
+test('servers say what they compute in: the least exact one counts, and one that does not tell leaves it open', async (t) => {
+  const versions = await makeVersions(t);
+  const exact = await standIn(t, versions);
+  const half = await standIn(t, versions, { dtype: 'bfloat16' });
+  const silent = await standIn(t, versions, { isDevelopment: false });
+  const typeOf = (...servers: VllmStandIn[]) =>
+    openVllm(
+      t,
+      servers.map(({ url }) => url),
+    ).floatType!();
+  assert.equal(await typeOf(exact), 'float32');
+  assert.equal(await typeOf(exact, half), 'bfloat16');
+  assert.equal(await typeOf(silent, half), 'bfloat16');
+  assert.equal(await typeOf(exact, silent), null);
+  await silent.close();
+  assert.equal(await typeOf(silent), null);
+
+  const once = openVllm(t, [exact.url]);
+  const asked = count(exact, 'GET /server_info');
+  for (let i = 0; i < 3; i++) await once.floatType!();
+  assert.equal(count(exact, 'GET /server_info'), asked + 1);
 });
 
 test('adapters over a base that vLLM was not started with: the base is brought first, and again after a restart', async (t) => {

@@ -139,4 +139,28 @@ describe('loading a run’s config', () => {
       await assert.rejects(loadRunConfig('words.toml', { projectFolder }), hasCode('ConfigInvalid', 'EACCES'));
     },
   );
+
+  test('a teacher’s folder that is not there is named, with what to name or do instead', async (t) => {
+    const files = {
+      'outputs/first/weights/step_20/config.json': '{}',
+      'outputs/first/weights/step_100/config.json': '{}',
+    };
+    const text = config('preset:reverse-text-0.2m').replace('rollouts_per_example = 4', 'rollouts_per_example = 1');
+    const folder = await project(t, files);
+    const refusal = async (teacher: string): Promise<string> => {
+      await writeFile(path.join(folder, 'run.toml'), `loss = "opd"\n${text}[teacher]\nmodel = "${teacher}"\n`);
+      return loadRunConfig('run.toml', { projectFolder: folder }).then(
+        () => 'accepted',
+        (error: unknown) => (error as Error).message,
+      );
+    };
+    const missing = await refusal('outputs/first/weights/step_400');
+    assert.match(
+      missing,
+      /teacher\.model\n.*expected +a folder of weights .*\n.*step_400"\n.*→ the newest version there is outputs\/first\/weights\/step_100$/,
+    );
+    assert.match(await refusal('outputs/second/weights/step_1'), /→ train the run whose version that is first$/);
+    assert.match(await refusal('teacher'), /received +"teacher"$/);
+    assert.equal(await refusal('outputs/first/weights/step_100'), 'accepted');
+  });
 });

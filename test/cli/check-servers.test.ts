@@ -6,8 +6,8 @@ import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { type FakeAnswer, fakeModelServer } from '../backends/fake-model-server.ts';
 
-const runWith = (url: string, more = ''): RunSpec => {
-  const text = `model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n[inference]\nkind = "openai"\nurl = "${url}"\n${more}`;
+const runWith = (url: string, more = '', kind = 'openai'): RunSpec => {
+  const text = `model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n[inference]\nkind = "${kind}"\nurl = "${url}"\n${more}`;
   const parsed = parseRunConfig(text, { file: 'run.toml' });
   assert(parsed.ok, JSON.stringify(parsed));
   return parsed.spec;
@@ -96,6 +96,26 @@ describe('what `ratchet check` says of OpenAI-compatible servers', () => {
     const said = describeServers(spec, servers).join('\n');
     assert.match(said, /127\.0\.0\.1:9: could not be asked, so it is not known/);
     assert.match(said, /--logprobs-mode processed_logprobs/);
+  });
+
+  test('of a vLLM it is said what it computes in, where it tells, and where the file says otherwise', async (t) => {
+    const askVllm = async (dtype: string, more = '') => {
+      const server = await fakeModelServer(t);
+      server.answers = {
+        '/v1/models': json(200, () => ({ data: [{ id: 'm' }] })),
+        '/v1/completions': completion((temperature) => -temperature, [7]),
+        '/server_info': json(200, () => ({ vllm_config: `model='m', kv_cache_dtype=auto, dtype=${dtype}, seed=0` })),
+      };
+      const spec = runWith(server.url, more, 'vllm');
+      return describeServers(spec, await examineServers(spec.inference)).join('\n');
+    };
+    assert.match(await askVllm('torch.float32'), /has m, .*, computes in float32/);
+    assert.match(
+      await askVllm('torch.bfloat16', '[inference.vllm]\ndtype = "auto"\n'),
+      /computes in bfloat16(?!.*dtype is)/s,
+    );
+    const contradicted = await askVllm('torch.bfloat16', '[inference.vllm]\ndtype = "float32"\n');
+    assert.match(contradicted, /computes in bfloat16\n.*dtype is "float32", and it says otherwise: the canary goes by/);
   });
 
   test('Ratchet’s own servers need no word', async () => {

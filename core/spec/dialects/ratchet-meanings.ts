@@ -310,7 +310,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
       'how far a server’s logprobs may lie from the trainer’s, mean of |Δ| over the canary’s tokens; by default 0.001 where both are known to compute in float32, else 0.05',
     gpus: 'of "vllm" that is started: how many GPUs it sees, the first ones',
     gpu_ids: 'of "vllm" that is started: which GPUs it sees, in place of `gpus`',
-    vllm: 'of "vllm" that is started: any argument of its server, with underscores; `dtype` also of one that runs already',
+    vllm: 'of "vllm" that is started: any argument of its server, with underscores; `dtype` also of one that runs already and does not tell it',
     program: 'of "vllm" that is started: the Python that has vLLM, or the program `vllm`; by default looked for',
     port: 'of "vllm" that is started; 8000 by default, or another if that is taken',
     host: 'of "vllm" that is started: where it listens, 127.0.0.1 by default; elsewhere it needs `api_key_var`',

@@ -5,6 +5,7 @@ import { groupAdvantages } from '../../../core/rl/advantage.ts';
 import { groupSolved, judgeGroup, solvedCounts } from '../../../core/rl/difficulty.ts';
 import { nextBeta } from '../../../core/rl/kl-controller.ts';
 import { learningRateAt } from '../../../core/rl/schedule.ts';
+import { stepMetrics } from '../../../core/rl/metrics.ts';
 import { isStale, staleness } from '../../../core/rl/staleness.ts';
 
 const near = (actual: number, expected: number, tolerance = 1e-9) =>
@@ -179,6 +180,25 @@ describe('staleness', () => {
     assert.equal(isStale({ policyStep: 3 }, 6, 2), false);
     assert.equal(isStale({ policyStep: 2 }, 6, 2), true);
     assert.equal(isStale({ policyStep: 5 }, 6, 0), false);
+  });
+
+  test('how far off policy a batch is counts from the oldest version, whatever its turns went on with', () => {
+    const turn = { promptTokenIds: [1], tokenIds: [2], logprobs: [-1], text: '', finishReason: 'stop' } as const;
+    const turns = [
+      { ...turn, policyStep: 3, policyStepEnd: 4 },
+      { ...turn, policyStep: 4 },
+    ];
+    const rollouts = [{ group: 1, index: 0, exampleId: 0, turns, outcome: 'ok', reward: 1, metrics: {} }] as const;
+    const leased = { ordinal: 1, environment: 'e', exampleId: 0, epoch: 0, policyStep: 3, rollouts };
+    const fresh = { ...leased, ordinal: 2, policyStep: 5 };
+    const trained = [leased, fresh];
+    const filter = { minReward: 0, maxReward: 1, minRewardVariance: 0, onlineDifficultyFiltering: false };
+    const metrics = stepMetrics({ step: 6, finished: trained, trained, filter, environments: ['e'] });
+    assert.deepEqual([metrics['off_policy/max'], metrics['off_policy/mean']], [2, 1]);
+    assert.deepEqual(
+      trained.map((group) => isStale(group, 6, 1)),
+      [true, false],
+    );
   });
 });
 

@@ -12,6 +12,9 @@ import {
   noFailures,
   onlyRow,
   outcomeOfFailure,
+  saysEngineDied,
+  saysNcclFailed,
+  saysOutOfMemory,
 } from '../../../core/rl/failures.ts';
 import { packSamples } from '../../../core/rl/pack.ts';
 import { failedOutcomes, type FailedOutcome, type ScoredGroup, type ScoredRollout } from '../../../core/rl/rollout.ts';
@@ -67,6 +70,111 @@ describe('outcomes', () => {
     assert.equal(outcomeOfFailure(new RatchetError('InferenceUnavailable', '503')), null, "everyone's trouble");
   });
 });
+
+/** What engines say when they break, and what they say all the time. */
+const words: readonly (readonly [
+  what: string,
+  says: (text: string) => boolean,
+  yes: readonly string[],
+  no: readonly string[],
+])[] = [
+  [
+    'memory ran out',
+    saysOutOfMemory,
+    [
+      'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB. GPU 0 has a total capacity of 7.75 GiB of which 1.17 GiB is free.',
+      'torch.cuda.OutOfMemoryError: HIP out of memory. Tried to allocate 18.00 MiB',
+      'RuntimeError: CUDA error: out of memory',
+      "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'",
+      'XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12884901888 bytes.',
+      'ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.',
+      'numpy.core._exceptions._ArrayMemoryError: Unable to allocate 8.00 GiB\nMemoryError',
+      'OSError: [Errno 12] Cannot allocate memory',
+      'spawn ENOMEM',
+      'Error [ERR_WORKER_OUT_OF_MEMORY]: Worker terminated due to reaching memory limit: JS heap out of memory',
+      'Memory cgroup out of memory: Killed process 4242 (python) total-vm:81264kB',
+      'Last State: Terminated  Reason: OOMKilled  Exit Code: 137',
+      'container exited with code 137',
+      "Command '['python', '-m', 'trainer']' returned non-zero exit status 137.",
+      "Command '['python', '-m', 'trainer']' died with <Signals.SIGKILL: 9>.",
+      'the trainer process ended: killed by signal SIGKILL',
+      'exitcode  : -9 (pid: 69811)',
+      'traceback : Signal 9 (SIGKILL) received by PID 69811',
+      'ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.',
+      'loading shards 40%\nKilled',
+      'run.sh: line 7: 31337 Killed                  python train.py',
+    ],
+    [
+      'If out-of-memory error occurs during cudagraph capture, consider decreasing `gpu_memory_utilization` or switching to eager mode.',
+      'INFO worker.py:267] Memory profiling takes 4.26 seconds; the rest of the memory reserved for KV Cache is 21.20GiB.',
+      'GPU memory usage 97%, 1.2 GiB free',
+      'RuntimeError: CUDA error: device-side assert triggered',
+      'container exited with code 1',
+      'exit code: 1370',
+      'exited with code -90',
+      'the step took 137 s',
+      'killed by signal SIGTERM',
+      'Killed the dragon, and went home',
+      'the job was Killed by its owner',
+      'the memory of the sandbox is fine, its disk is not: ENOSPC',
+    ],
+  ],
+  [
+    'GPUs could not talk to one another',
+    saysNcclFailed,
+    [
+      'torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5',
+      "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 1 'invalid argument'",
+      'ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.',
+      'ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.',
+      'RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)',
+      '[rank1]:[E626 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600020 milliseconds before timing out.',
+      '[E ProcessGroupNCCL.cpp:458] Some NCCL operations have failed or timed out.',
+      'NCCL watchdog thread terminated with exception: [Rank 7] Watchdog caught collective operation timeout',
+      'gpu7: NCCL WARN Call to connect returned Connection refused, NCCL error 6',
+    ],
+    [
+      'vLLM is using nccl==2.20.5',
+      'NCCL version 2.21.5+cuda12.4',
+      'node1:4242:4301 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin_v6 symbol.',
+      '[rank0]:[W1206 18:44:13.275158817 ProcessGroupNCCL.cpp:1250] Warning: process group has NOT been destroyed before we destruct ProcessGroupNCCL.',
+      '[W ProcessGroupNCCL.cpp:1113] Warning: using GPU 0 to perform barrier as devices used by this process are currently unknown.',
+      'TORCH_NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=600',
+      'RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer',
+      'collective operation of 8 GPUs in 3 ms',
+    ],
+  ],
+  [
+    'the engine behind a server is gone',
+    saysEngineDied,
+    [
+      'EngineCore encountered an issue. See stack trace (above) for the root cause.',
+      'vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.',
+      'vllm.engine.async_llm_engine.AsyncEngineDeadError: Background loop has errored already.',
+      'MQEngineDeadError: Engine loop is not running. Inspect the stacktrace to find the original error.',
+      'Engine core proc EngineCore_DP0 died unexpectedly, shutting down client.',
+      'RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}',
+      '(EngineCore pid=697344) ERROR 01-08 17:16:15 [core.py:842] EngineCore failed to start.',
+      'ERROR 03-10 08:07:20 [core.py:302] EngineCore hit an exception: Traceback (most recent call last):',
+    ],
+    [
+      '(EngineCore_DP0 pid=697344) INFO 05-12 01:48:42 [core.py:77] Initializing a V1 LLM engine (v0.11.0)',
+      '(EngineCore_DP0 pid=697344) INFO processing 16 requests, none of them failed',
+      '(EngineCore pid=41) WARNING the fast tokenizer failed to load',
+      'Started engine process with PID 4242',
+      'The engine is paused between two tokens.',
+      'Internal Server Error',
+      'the search engine core index is dead slow',
+    ],
+  ],
+];
+
+for (const [what, says, yes, no] of words) {
+  test(`${what}: what says so, and what only sounds like it`, () => {
+    for (const text of yes) assert.equal(says(text), true, text);
+    for (const text of no) assert.equal(says(text), false, text);
+  });
+}
 
 describe('the breaker', () => {
   const limits = { maxFailedShare: 0.5, maxFailedGroups: 3 };

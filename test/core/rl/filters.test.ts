@@ -67,6 +67,28 @@ describe('filters of rollouts', () => {
     assert.deepEqual(names([certain(3), turn([[5, -0.02]]), certain(3)], repetition(false)), [], 'the row was broken');
   });
 
+  test('low_reward: a reward below the least one; a rollout without a reward has none to be low', () => {
+    const lowReward: RolloutFilterSpec = { type: 'low_reward', enforce: true, minReward: 0.5 };
+    const filters = { pre: [], post: [lowReward] };
+    const flagged = (reward: number | null) => {
+      const one = reward === null ? { turns: [], reward } : rollout(0, reward);
+      return ownFlags(one, filters, vocabulary);
+    };
+    assert.deepEqual(flagged(0.49), [{ slot: 'post', name: 'low_reward', isEnforced: true }]);
+    assert.deepEqual(flagged(0.5), []);
+    assert.deepEqual(flagged(null), []);
+    const metrics = filterMetrics(
+      [0.2, 0.4, 0.5, 0.9].map((reward) => ({ flags: flagged(reward) })),
+      filters,
+    );
+    assert.deepEqual(metrics, {
+      'filter/low_reward_count': 2,
+      'filter/low_reward_rate': 0.5,
+      'filter/total_detected_rate': 0.5,
+      'filter/total_enforced_rate': 0.5,
+    });
+  });
+
   test('the first filter of a list that matches counts, in each of the two lists', () => {
     const both = [strange, certain(4)];
     assert.deepEqual(names(both, repetition(false), gibberish(true)), ['repetition false']);

@@ -83,6 +83,18 @@ describe('advice on settings', () => {
     ]);
   });
 
+  test('what learns from a teacher alone is not advised on groups', () => {
+    const teacher = '[teacher]\nmodel = "t"\nurl = "http://127.0.0.1:1"\n';
+    const alone = { rollouts_per_example: '1' };
+    assert.deepEqual(adviceOn({ ...alone, loss: '"opd"' }, lora(teacher)), []);
+    assert.deepEqual(adviceOn({ ...alone, loss: '"sft"' }, lora(`[sampling]\ntemperature = 0.1\n${teacher}`)), []);
+    const both = adviceOn(
+      { rollouts_per_example: '4', loss: '"opd"' },
+      lora(`${teacher}[trainer.loss]\nadv_tau = 0.5\n`),
+    );
+    assert.deepEqual(paths(both), ['rollouts_per_example']);
+  });
+
   test('a supervised run is not advised on rollouts', () => {
     assert.deepEqual(adviceOn({ max_steps: '0', batch_size: '16' }, '[sft]\nsteps = 50\n'), []);
   });

@@ -46,6 +46,25 @@ describe('a run on a Tinker server', () => {
     assert.deepEqual(warnings, []);
   });
 
+  test('its alpha is 32 whatever the rank: nothing is said of that, and another one is refused in a line', () => {
+    const lines = (lora: string) => {
+      const parsed = parseRunConfig(run({ tables: lora }), { file: 'run.toml' });
+      if (parsed.ok) return [...parsed.advice, ...parsed.warnings].filter((said) => /alpha/.test(JSON.stringify(said)));
+      return parsed.problems.map(({ path, expected, received }) => `${path} = ${received}: ${expected}`);
+    };
+    for (const quiet of ['', '[lora]', '[lora]\nr = 8', '[lora]\nr = 128', '[lora]\nr = 8\nalpha = 32']) {
+      assert.deepEqual(lines(quiet), [], quiet);
+    }
+    const refusal = '32, or nothing: a Tinker server scales its adapters by 32 / r';
+    assert.deepEqual(lines('[lora]\nr = 8\nalpha = 16'), [`lora.alpha = 16: ${refusal}`]);
+    const hosted = parseRunConfig(run({ top: 'lora_alpha = 64' }), { file: 'run.toml' });
+    assert.ok(!hosted.ok);
+    assert.deepEqual(
+      hosted.problems.map(({ path, expected }) => [path, expected]),
+      [['lora_alpha', refusal]],
+    );
+  });
+
   test('a server of one’s own is SkyRL, which asks for no key, and clips nothing', () => {
     const { spec, warnings } = specOf(
       run({

@@ -23,6 +23,8 @@ export interface StandInOptions {
   readonly isDevelopment?: boolean;
   /** With prime-rl's routes for full weights, in place of vLLM's. */
   readonly isPrimeRl?: boolean;
+  /** What it says that it computes in; the arithmetic is float32 all the same. */
+  readonly dtype?: string;
   /** Asked for below /v1, and nowhere else. */
   readonly apiKey?: string | undefined;
   /** A file: a line for each completion that was heard, `SampledLine`. Single tokens are none: they ask whether it lives. */
@@ -115,6 +117,11 @@ const ofAdapters: Readonly<Record<string, Route>> = {
 };
 
 const ofDevelopment: Readonly<Record<string, Route>> = {
+  'GET /server_info': ({ options }) => ({
+    vllm_config: `model='${options.model}', tokenizer_mode=auto, dtype=torch.${options.dtype ?? 'float32'}, max_seq_len=64, kv_cache_dtype=auto`,
+    vllm_env: {},
+    system_env: {},
+  }),
   'GET /weight_info': ({ engine }) => ({ weight_version: engine.label }),
   'GET /is_paused': ({ engine }) => ({ is_paused: engine.isPaused }),
   'POST /pause': ({ engine }) => engine.pause(),

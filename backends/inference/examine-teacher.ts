@@ -1,0 +1,163 @@
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import type { RunSpec, TeacherSpec } from '../../core/spec/run-spec.ts';
+import { chatCall } from './endpoint.ts';
+import { ModelServer } from './model-server.ts';
+import { type NamedServer, teacherServers } from './teacher.ts';
+import { hasSameTokenizer, policyTokens } from './teacher-tokens.ts';
+import { promptLogprobsIn, turnIn } from './wire.ts';
+
+/** What could be learned of a run's teacher before the run asks it. null = it could not be told, or was not asked. */
+export interface TeacherReport {
+  readonly role: TeacherSpec['role'];
+  /** Where it is a folder of weights, which the run's own policy servers hold; then nobody is asked. */
+  readonly isFolder: boolean;
+  /** The folder, or the server's root. */
+  readonly where: string;
+  /** What its server calls it; '' for a folder. */
+  readonly model: string;
+  /** The variable with its key, where that is not set here: then it is not asked. */
+  readonly missingKey: string | null;
+  /** Why it could not be asked; null where it answered, or was not asked. */
+  readonly away: string | null;
+  readonly hasModel: boolean | null;
+  /** Whether it does what it is there for: scores a prompt of token ids, or answers a message. */
+  readonly serves: boolean | null;
+  /** Whether token ids mean there what they mean to the policy. */
+  readonly hasSameTokens: boolean | null;
+  /** Why not, or why it could not be told, in words of the server's where there are any. */
+  readonly why: string | null;
+}
+
+type Answered = Pick<TeacherReport, 'serves' | 'hasSameTokens' | 'why'>;
+
+/** A person waits for it. */
+const askMs = 5_000;
+/** Of one token: the first request of a server compiles, 15 s were seen of vLLM on a CPU. */
+const answerMs = 30_000;
+
+const nothing = { missingKey: null, away: null, hasModel: null, serves: null, hasSameTokens: null, why: null };
+
+/** Asks each of a teacher's servers for its models, and for one token of the kind that the run wants of it. */
+export async function examineTeacher({
+  teacher,
+  model,
+}: Pick<RunSpec, 'teacher' | 'model'>): Promise<readonly TeacherReport[]> {
+  if (teacher === null) return [];
+  if (teacher.folder !== null) return [await examineFolder(teacher.role, teacher.folder, model)];
+  return Promise.all(teacherServers(teacher).map((server) => examineOne(teacher, server, model)));
+}
+
+async function examineFolder(role: TeacherReport['role'], folder: string, policy: string): Promise<TeacherReport> {
+  const about = { ...nothing, role, isFolder: true, where: folder, model: '' };
+  try {
+    return { ...about, hasSameTokens: await hasSameTokenizer(folder, policy) };
+  } catch (error) {
+    return { ...about, why: String(error) };
+  }
+}
+
+async function examineOne(teacher: TeacherSpec, address: NamedServer, policy: string): Promise<TeacherReport> {
+  const remedy = 'Is the teacher running, and is that its address?';
+  const server = new ModelServer(address, { timeoutMs: askMs, provider: 'cpu', remedy });
+  const { model, apiKeyVar, headersFromEnv } = address;
+  const about = { ...nothing, role: teacher.role, isFolder: false, where: server.root, model };
+  const variables = [...(apiKeyVar === null ? [] : [apiKeyVar]), ...Object.values(headersFromEnv)];
+  const missingKey = variables.find((name) => (process.env[name] ?? '') === '');
+  if (missingKey !== undefined) return { ...about, missingKey };
+  try {
+    await server.look();
+    const hasModel = await lists(server, model);
+    const asked = teacher.role === 'samples' ? await say(server, teacher) : await score(server, model, policy);
+    return { ...about, hasModel, ...asked };
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    return { ...about, away: error.message };
+  } finally {
+    server.close();
+  }
+}
+
+const Models = z.object({ data: z.array(z.object({ id: z.string() })) });
+
+async function lists(server: ModelServer, model: string): Promise<boolean | null> {
+  const read = Models.safeParse((await server.get('/v1/models')).body);
+  return read.success && read.data.data.length > 0 ? read.data.data.some(({ id }) => id === model) : null;
+}
+
+/** One token of an answer to a message. */
+async function say(server: ModelServer, { sampling: { temperature } }: TeacherSpec): Promise<Answered> {
+  const messages = [{ role: 'user' as const, content: 'Say one word.' }];
+  const { route, body } = chatCall(server.address, { messages, fields: { max_tokens: 1, temperature } });
+  const { error } = await tried(async () => turnIn(await ask(server, route, body), { tokens: 'none' }, server.root));
+  return { serves: error === null, hasSameTokens: null, why: error };
+}
+
+/** The log probabilities of a few tokens from all over the policy's vocabulary, and what the server calls them. */
+async function score(server: ModelServer, model: string, policy: string): Promise<Answered> {
+  const tokens = await policyTokens(policy);
+  if (tokens === null) {
+    const { error } = await scored(server, model, [1, 2, 3]);
+    return { serves: error === null, hasSameTokens: null, why: error ?? 'the policy’s tokenizer is not here' };
+  }
+  const ids = tokens.map(({ id }) => id);
+  const { said, error } = await scored(server, model, ids);
+  if (said === null) {
+    const low = await scored(server, model, ids.slice(0, 2)); // a smaller vocabulary has these at least
+    return { serves: low.said !== null, hasSameTokens: low.said === null ? null : false, why: error };
+  }
+  const told = tokens.flatMap(({ id, text }, i) => {
+    const its = said[i]?.[String(id)]?.decoded_token;
+    return its == null || isPartOfCharacter(its) || isPartOfCharacter(text) ? [] : [{ id, text, its }];
+  });
+  const other = told.find(({ text, its }) => its.trim() !== text.trim());
+  if (other) {
+    const why = `token ${other.id} is ${JSON.stringify(other.text)} to the policy, and ${JSON.stringify(other.its)} there`;
+    return { serves: true, hasSameTokens: false, why };
+  }
+  if (told.length > 0) return { serves: true, hasSameTokens: true, why: null };
+  return { serves: true, hasSameTokens: null, why: 'it does not say what its tokens are (decoded_token)' };
+}
+
+/** Bytes that are no character by themselves are shown as one server or another likes. */
+function isPartOfCharacter(text: string): boolean {
+  return text === '' || text.includes('\uFFFD');
+}
+
+const Named = z.object({
+  choices: z.tuple([
+    z.object({
+      prompt_logprobs: z.array(z.record(z.string(), z.object({ decoded_token: z.string().nullish() })).nullable()),
+    }),
+  ]),
+});
+
+/** What a server gives for each token of a prompt; null where it gives no log probabilities. */
+async function scored(server: ModelServer, model: string, prompt: readonly number[]) {
+  const { done, error } = await tried(async () => {
+    const body = { model, prompt: [prompt], max_tokens: 1, temperature: 1, prompt_logprobs: 0 };
+    const answer = await ask(server, '/v1/completions', body);
+    promptLogprobsIn(answer, [prompt], server.root);
+    return answer;
+  });
+  const named = Named.safeParse(done);
+  return { said: error === null ? (named.success ? named.data.choices[0].prompt_logprobs : []) : null, error };
+}
+
+async function ask(server: ModelServer, route: string, body: unknown): Promise<unknown> {
+  const answer = await server.send('POST', route, body, { timeoutMs: answerMs });
+  if (answer.status >= 300) throw server.refusal(route, answer);
+  return answer.json;
+}
+
+/** What came of it, or what it refused in its own words; other failures are the caller's. */
+async function tried<T>(work: () => Promise<T>): Promise<{ readonly done?: T; readonly error: string | null }> {
+  try {
+    return { done: await work(), error: null };
+  } catch (error) {
+    if (!(error instanceof RatchetError)) throw error;
+    // Where there is no such route, it says of the model that it is not there.
+    if (error.isRetryable && error.code !== 'VersionNotHeld') throw error;
+    return { error: error.message };
+  }
+}
