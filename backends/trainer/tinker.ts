@@ -119,6 +119,10 @@ export class TinkerTrainer implements Trainer {
     return { digest };
   }
 
+  waitsFor(): string | null {
+    return this.#client.http.waits.longest;
+  }
+
   async trainStep({ plan, batch, referenceFolder }: StepInput): Promise<TrainOutcome> {
     return this.#translated(async () => {
       assert(!this.#hasMoved, 'a version is what a step begins from');

@@ -14,6 +14,7 @@ import { TinkerInference } from '../../backends/inference/tinker.ts';
 import type { ServedPolicy } from '../../backends/inference/types.ts';
 import { TinkerTrainer } from '../../backends/trainer/tinker.ts';
 import { readVersion } from '../../backends/tinker/version-files.ts';
+import { choosePort } from '../../workers/ports.ts';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
 import { startTinkerStandIn, type StandIn } from '../stand-ins/tinker/server.ts';
 
@@ -214,7 +215,32 @@ describe('a Tinker server that dies', () => {
   });
 });
 
-function openTrainer(url: string): TinkerTrainer {
+test('a trainer says what it waits for: a server that is away, and one without room for another model', async () => {
+  const away = openTrainer(`http://127.0.0.1:${await choosePort(0)}`, 2_000);
+  const asked = away.makeBase(path.join(folder, 'away'), { ...part, files: presetFiles(model) });
+  asked.catch(() => undefined);
+  await saysThatItWaits(away, /does not answer \(ECONNREFUSED/);
+  await assert.rejects(asked, { code: 'TrainerUnavailable' });
+  assert.equal(away.waitsFor(), null);
+
+  const small = await startTinkerStandIn({ folder: path.join(folder, 'small'), model, maxAdapters: 2 });
+  const [first, second] = [openTrainer(small.url, 1_000), openTrainer(small.url, 1_000)];
+  const make = (trainer: TinkerTrainer, name: string) =>
+    trainer.makeBase(path.join(folder, name), { ...part, files: presetFiles(model) });
+  void make(first, 'room-1').catch(() => undefined);
+  await saysThatItWaits(first, /Maximum number of LoRA adapters \(2\) reached: waiting for room/); // its second model
+  void make(second, 'room-2').catch(() => undefined);
+  await saysThatItWaits(second, /waiting for room/);
+  await small.close();
+});
+
+async function saysThatItWaits(trainer: TinkerTrainer, what: RegExp): Promise<void> {
+  const until = performance.now() + 30_000;
+  while (trainer.waitsFor() === null && performance.now() < until) await delay(20);
+  assert.match(trainer.waitsFor() ?? 'nothing', what);
+}
+
+function openTrainer(url: string, patienceMs = 60_000): TinkerTrainer {
   return new TinkerTrainer(
     {
       kind: 'tinker',
@@ -225,7 +251,7 @@ function openTrainer(url: string): TinkerTrainer {
       reduction: 'sequence_mean',
       checkpointTtlS: null,
     },
-    { patienceMs: 60_000, heartbeatMs: 500 },
+    { patienceMs, heartbeatMs: 500 },
   );
 }
 

@@ -1,5 +1,5 @@
 import { isTinkerLoss, tinkerLoraAlpha } from '../tinker-spec.ts';
-import type { RatchetConfig } from './ratchet.ts';
+import { loraModules, type RatchetConfig } from './ratchet.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
 import { lossSpec } from './learning-spec.ts';
 import { tinkerTrainerSpec } from './tinker-run-spec.ts';
@@ -97,6 +97,12 @@ function temperatureOfTinker({ sampling }: RatchetConfig): RelationProblem[] {
   return problems;
 }
 
+/** Layers that such a server adapts together (`train_attn`, `train_mlp`). */
+const moduleGroups = [
+  ['q_proj', 'k_proj', 'v_proj', 'o_proj'],
+  ['gate_proj', 'up_proj', 'down_proj'],
+] as const;
+
 function adapterRelations({ lora, lora_alpha }: RatchetConfig): RelationProblem[] {
   const problems: RelationProblem[] = [];
   const say = (path: readonly string[], expected: string, received: unknown): void =>
@@ -114,6 +120,19 @@ function adapterRelations({ lora, lora_alpha }: RatchetConfig): RelationProblem[
       ['lora_alpha'],
       `${tinkerLoraAlpha}, or nothing: a Tinker server scales its adapters by ${tinkerLoraAlpha} / r`,
       lora_alpha,
+    );
+  }
+  const wanted: readonly string[] = lora?.target_modules ?? loraModules;
+  const isHalved = moduleGroups.some((group) => {
+    const found = group.filter((name) => wanted.includes(name)).length;
+    return found > 0 && found < group.length;
+  });
+  if (isHalved) {
+    const groups = moduleGroups.map((group) => group.join(', ')).join('; or of ');
+    say(
+      ['lora', 'target_modules'],
+      `all of ${groups}; or both: a Tinker server adapts attention and MLP each as a whole`,
+      JSON.stringify(wanted),
     );
   }
   if ((lora?.dropout ?? 0) > 0) say(['lora', 'dropout'], '0: a Tinker server has no dropout', lora?.dropout);

@@ -97,6 +97,11 @@ describe('a run on a Tinker server', () => {
   for (const [what, text, path] of [
     ['another temperature', run({ tables: '[sampling]\ntemperature = 0.7' }), 'sampling.temperature'],
     ['another alpha', run({ tables: '[lora]\nalpha = 16' }), 'lora.alpha'],
+    [
+      'some of the layers that it adapts together',
+      run({ tables: '[lora]\ntarget_modules = ["q_proj"]' }),
+      'lora.target_modules',
+    ],
     ['dropout', run({ tables: '[lora]\ndropout = 0.1' }), 'lora.dropout'],
     ['all weights', run({ tables: '[lora]\nenabled = false' }), 'lora.enabled'],
     ['penalties', run({ tables: '[sampling]\nrepetition_penalty = 1.1' }), 'sampling.repetition_penalty'],
