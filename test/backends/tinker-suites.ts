@@ -29,6 +29,9 @@ const part = {
 
 export interface ServedTinker {
   readonly url: string;
+  /** Whose words it speaks, and the name of the environment variable with its key; SkyRL's, and none, when left out. */
+  readonly server?: 'tinker' | 'skyrl';
+  readonly apiKeyVar?: string;
   /** Folder of the model that it has, which is the preset's. */
   readonly base: string;
   readonly close: () => Promise<void> | void;
@@ -50,14 +53,17 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
     let server: ServedTinker;
     let first: string;
 
+    const address = () => ({
+      kind: 'tinker' as const,
+      url: server.url,
+      apiKeyVar: server.apiKeyVar ?? null,
+      server: server.server ?? ('skyrl' as const),
+    });
     const openTrainer = (): TinkerTrainer =>
       new TinkerTrainer({
-        kind: 'tinker',
-        url: server.url,
-        apiKeyVar: null,
-        server: 'skyrl',
+        ...address(),
         baseModel: null,
-        reduction: 'sequence_mean',
+        reduction: server.server === 'tinker' ? 'sum' : 'sequence_mean',
         checkpointTtlS: null,
       });
 
@@ -119,17 +125,7 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
 
     inferenceContract(name, {
       versions: () => (versions ??= trainVersions()),
-      open: () =>
-        Promise.resolve(
-          new TinkerInference({
-            kind: 'tinker',
-            url: server.url,
-            apiKeyVar: null,
-            server: 'skyrl',
-            timeoutS: 60,
-            maxConcurrent: 64,
-          }),
-        ),
+      open: () => Promise.resolve(new TinkerInference({ ...address(), timeoutS: 60, maxConcurrent: 64 })),
       promises: { seeds: true, scores: true, holds: 'held', truncates: true, readsModels: true },
     });
   });
