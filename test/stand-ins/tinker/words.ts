@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { Datum, type LossRequest } from './engine.ts';
+import { Datum } from './engine.ts';
 
 /** Requests, in SkyRL's words. */
 
