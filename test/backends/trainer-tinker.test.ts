@@ -135,6 +135,28 @@ describe('a trainer on a Tinker server', () => {
     await trainer.close();
   });
 
+  test('a session that the server has finished: the step is begun again in another one, to the same adapter', async () => {
+    const plan = planOf(cispo, 0.1);
+    const adapters = await Promise.all(
+      [false, true].map(async (isFinished) => {
+        const alone = await startTinkerStandIn({ folder: path.join(folder, `finished-${isFinished}`), model });
+        const trainer = openTrainer(alone.url);
+        await trainer.makeBase(path.join(folder, `finished-base-${isFinished}`), {
+          ...part,
+          files: presetFiles(model),
+        });
+        const body = JSON.stringify({ endSessions: true });
+        if (isFinished) await fetch(`${alone.url}/stand_in`, { method: 'POST', body });
+        const { digest, metrics } = await trainer.trainStep(stepOf(plan, 1));
+        assert.equal(metrics['engine_restores'], isFinished ? 1 : undefined);
+        await trainer.close();
+        await alone.close();
+        return digest;
+      }),
+    );
+    assert.equal(adapters[1], adapters[0]);
+  });
+
   test('what is sampled has the logprobs that the trainer gives it, while later versions are trained', async () => {
     const trainer = openTrainer(server.url);
     const inference = new TinkerInference({

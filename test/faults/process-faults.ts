@@ -53,7 +53,7 @@ export async function kill(stage: Struck['stage'], role: string): Promise<void> 
 }
 
 /** A host that is gone: what is started in its place is killed too, until the other worker has the run. */
-async function loseHolder({ stage, run, release }: Struck): Promise<void> {
+export async function loseHolder({ stage, run, release }: Struck): Promise<void> {
   const { pid: lost } = await newestClaim(run);
   const role = Object.entries(stage.stack.pids()).find(([, pid]) => pid === lost)?.[0];
   assert.ok(role, `process ${lost} holds the run and is a GPU worker of this stage`);

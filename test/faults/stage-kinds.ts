@@ -56,6 +56,7 @@ export const stageKinds = {
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
   real: { run: realRun },
   tinker: { run: tinkerRun, engine: 'tinker', surround: startTinkerServer },
+  'tinker, two GPU workers': { run: tinkerRun, engine: 'tinker', count: { train: 2 }, surround: startTinkerServer },
   vllm: vllmAdapters,
   'vllm, full weights': vllmFullWeights,
   'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },

@@ -6,7 +6,7 @@ import { layout } from '../../core/layout.ts';
 import { zombie } from './clock-faults.ts';
 import type { Column } from './columns.ts';
 import { judgeByWeights } from './judge.ts';
-import { kill } from './process-faults.ts';
+import { kill, loseHolder } from './process-faults.ts';
 import { atWork, type Judged, type Row, type Rows, type Struck } from './row.ts';
 
 /** What is under way then is asked for at a server that is not there. */
@@ -39,6 +39,13 @@ export const tinkerFaults = {
     losesNothing: true,
   },
   'GPU worker killed (Tinker)': { ...killed('train worker', 'warm-up', ...gaps, 'train'), losesNothing: true },
+  'GPU worker lost, another one takes over (Tinker)': {
+    ...onTinker,
+    ...atWork('forward_backward', 'optim_step', 'save_weights'),
+    stage: 'tinker, two GPU workers',
+    strike: loseHolder,
+    losesNothing: true,
+  },
   'rollout worker killed (Tinker)': killed('rollout worker', 'generate', 'load_weights', 'eval'),
   'orchestrator worker killed (Tinker)': { ...killed('orchestrator worker', ...gaps), losesNothing: true },
   'Temporal server killed (Tinker)': killed('Temporal server', ...gaps),

@@ -8,8 +8,16 @@ import { vllmName } from './vllm-run.ts';
 
 const lookMs = 20;
 
-const withAdapters = { stage: 'vllm', action: 'hold' } as const;
-const withFullWeights = { stage: 'vllm, full weights', action: 'hold' } as const;
+const withAdapters = {
+  stage: 'vllm',
+  action: 'hold',
+  cannot: { reload_weights: 'adapters are trained: the weights below them are exchanged once, before the first step' },
+} as const satisfies Partial<Row>;
+const withFullWeights = {
+  stage: 'vllm, full weights',
+  action: 'hold',
+  cannot: { load_lora_adapter: 'all weights are trained: there is no adapter' },
+} as const satisfies Partial<Row>;
 
 const killed = (role: string, ...columns: readonly Column[]): Row => ({
   ...withAdapters,
