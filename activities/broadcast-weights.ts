@@ -1,3 +1,4 @@
+import { failpoint } from '../backends/failpoints.ts';
 import type { Inference, ServerDrift } from '../backends/inference/index.ts';
 import { meanDifference } from '../backends/inference/index.ts';
 import { layout } from '../core/layout.ts';
@@ -53,6 +54,7 @@ export const createBroadcastWeights =
       const threshold = canaryThreshold(spec, (await servers.floatType?.()) ?? null);
       const drifts = await compare(servers, served, canary, threshold);
       if (!drifts) return { canaryDifference: null, ...kind };
+      await failpoint('canary.compared');
       const result = verdict(drifts, threshold);
       await noteAside(run, policy, result.aside ?? []);
       return { ...result, ...kind };

@@ -221,6 +221,11 @@ export class PolicyTrainer {
     return (await this.#trainer?.fingerprint?.()) ?? null;
   }
 
+  /** What its trainer waits for elsewhere at the moment, as heartbeats say it; null = nothing. */
+  waitsFor(): string | null {
+    return this.#trainer?.waitsFor?.() ?? null;
+  }
+
   /** Forgets the moments, as a policy's first version does. */
   resetOptimizer(): Promise<void> {
     return this.#use((trainer) => trainer.restoreOptimizer(null));

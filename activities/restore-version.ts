@@ -20,7 +20,10 @@ export const createRestoreVersion = ({ trainer, seat }: Pick<TrainDependencies, 
   }): Promise<Recovery | null> => {
     const { run, policy } = input;
     const work = `${run.store}${run.name}/${policy.digest}`;
-    return withHeartbeat(() => failures.during(work, `making ${versionName(policy)} again`, attempt));
+    return withHeartbeat(
+      () => failures.during(work, `making ${versionName(policy)} again`, attempt),
+      () => ({ waitsFor: trainer.waitsFor() }),
+    );
 
     async function attempt(): Promise<Recovery | null> {
       const mayGoOn = goingOn(run, input.epoch, seat);

@@ -61,7 +61,7 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
     const work = new WorkUnderWay(lastProgress<WorkProgress>());
     return withHeartbeat(
       () => failures.during(task, `step ${stepOf(input.plan.key)}`, attempt).finally(() => work.end()),
-      () => work.progress(),
+      () => ({ ...work.progress(), waitsFor: trainer.waitsFor() }),
     );
 
     async function attempt(): Promise<TrainStepResult> {
@@ -123,7 +123,10 @@ export const createSpoolVersion = ({ trainer, spool, seat }: TrainDependencies) 
   }): Promise<SpooledAgain> => {
     const { run, policy } = input;
     const work = `${run.store}${run.name}/${policy.digest}`;
-    return withHeartbeat(() => failures.during(work, `making ${versionName(policy)} again`, attempt));
+    return withHeartbeat(
+      () => failures.during(work, `making ${versionName(policy)} again`, attempt),
+      () => ({ waitsFor: trainer.waitsFor() }),
+    );
 
     async function attempt(): Promise<SpooledAgain> {
       const mayGoOn = goingOn(run, input.epoch, seat);

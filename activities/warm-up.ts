@@ -58,7 +58,10 @@ export const createWarmUp = (
   }): Promise<WarmUpState> => {
     const { run, from } = input;
     const work = `${run.store}${run.name}/${from?.step ?? 'base'}`;
-    return withHeartbeat(() => failures.during(work, `warm-up after step ${from?.step ?? 0}`, attempt));
+    return withHeartbeat(
+      () => failures.during(work, `warm-up after step ${from?.step ?? 0}`, attempt),
+      () => ({ waitsFor: trainer.waitsFor() }),
+    );
 
     async function attempt(): Promise<WarmUpState> {
       const mayGoOn = goingOn(run, input.epoch, seat);

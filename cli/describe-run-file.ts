@@ -129,6 +129,7 @@ function lossLine({ loss, advantage }: RunSpec): string {
     dppo: moved,
     ipo: moved,
     gspo: `, ratio of a row from ${clipLow} to ${clipHigh}`,
+    dro: `, ${klTau} · (ln ρ)²`,
     cross_entropy: '',
     custom: '',
   };

@@ -110,6 +110,21 @@ function serverLines(spec: RunSpec, server: ServerReport): string[] {
   ];
 }
 
+/** What a server that answers lacks of what the run needs, as what to start it with; empty where it will do. */
+export function vllmLacks(vllm: VllmSpec, { takesAdapters, takesFullWeights, givesTokenIds }: ServerReport): string[] {
+  const because =
+    vllm.loraRank === null ? 'the run trains all weights' : 'v0 is another model than it was started with';
+  return [
+    ...(vllm.loraRank !== null && takesAdapters === false
+      ? ['the run trains adapters: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1']
+      : []),
+    ...(needsFullWeights(vllm) && takesFullWeights === false
+      ? [`${because}: start vLLM with VLLM_SERVER_DEV_MODE=1, on loopback, or use prime-rl's server`]
+      : []),
+    ...(givesTokenIds === false ? ['it gives no token ids (return_token_ids), and what is trained on are ids'] : []),
+  ];
+}
+
 /** Adapters and full weights reach vLLM by different routes, of which it has those that it was started with. */
 function vllmLines(spec: RunSpec, vllm: VllmSpec, server: ServerReport): string[] {
   const { url, away, models, givesTokenIds, version, takesAdapters, takesFullWeights, floatType } = server;
@@ -121,8 +136,6 @@ function vllmLines(spec: RunSpec, vllm: VllmSpec, server: ServerReport): string[
   const written = vllm.args['dtype'] ?? 'auto';
   const isContradicted = floatType !== null && written !== 'auto' && isFloat32(vllm) !== (floatType === 'float32');
   const has = [`has ${models.slice(0, 3).join(', ') || 'no model yet'}`, ...tokens, ...adapters, ...full, ...floats];
-  const because =
-    vllm.loraRank === null ? 'the run trains all weights' : 'v0 is another model than it was started with';
   return [
     `${url}: ${version === null ? '' : `version ${version}, `}${has.join(', ')}`,
     ...(isContradicted
@@ -130,12 +143,7 @@ function vllmLines(spec: RunSpec, vllm: VllmSpec, server: ServerReport): string[
           `  → [inference.vllm] dtype is ${JSON.stringify(written)}, and it says otherwise: the canary goes by what it says`,
         ]
       : []),
-    ...(vllm.loraRank !== null && takesAdapters === false
-      ? ['  → the run trains adapters: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1']
-      : []),
-    ...(needsFullWeights(vllm) && takesFullWeights === false
-      ? [`  → ${because}: start vLLM with VLLM_SERVER_DEV_MODE=1, on loopback, or use prime-rl's server`]
-      : []),
+    ...vllmLacks(vllm, server).map((line) => `  → ${line}`),
     ...logprobLines(spec, server),
   ];
 }

@@ -184,7 +184,7 @@ export function waitingOf(
   if (pending === null) {
     return { pausedBecause, step, on: [simply('the Temporal server, which does not answer; nothing is lost')] };
   }
-  const retries = pending.flatMap((activity) => asRetry(activity) ?? []);
+  const retries = pending.flatMap((activity) => asTrouble(activity) ?? []);
   switch (is) {
     case 'answer':
       return {
@@ -205,7 +205,10 @@ export function waitingOf(
   }
 }
 
-function asRetry({ name, attempt, lastFailure, nextAt }: PendingActivity): WaitingOn | null {
+/** What keeps an activity from going on: what it says it waits for, or what the attempt before failed with. */
+function asTrouble({ name, attempt, lastFailure, nextAt, waitsFor }: PendingActivity): WaitingOn | null {
+  if (waitsFor != null && nextAt === null)
+    return { what: `${name} waits`, since: null, lastFailure: waitsFor, nextAt };
   if (attempt <= 1) return null;
   return {
     what: `${name} is tried again (attempt ${attempt})`,
@@ -220,12 +223,12 @@ function isSilence(failure: string): boolean {
   return /^activity heartbeat timeout$/i.test(failure);
 }
 
-/** Activities that are being tried again, with what went wrong last. The server knows it without any worker; null when it is silent. */
+/** Activities that are being tried again, with what went wrong last, or that wait for a server elsewhere. The server knows it without any worker; null when it is silent. */
 export async function retrying(handle: WorkflowHandle): Promise<string[] | null> {
   const pending = await pendingActivities(handle, queryTimeoutMs);
   return (
     pending &&
-    pending.flatMap((activity) => asRetry(activity) ?? []).map(({ what, lastFailure }) => `${what}: ${lastFailure}`)
+    pending.flatMap((activity) => asTrouble(activity) ?? []).map(({ what, lastFailure }) => `${what}: ${lastFailure}`)
   );
 }
 

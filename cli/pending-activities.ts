@@ -16,6 +16,8 @@ export interface PendingActivity {
   readonly lastFailure: string | null;
   /** Rollouts it says it has finished; null when it says nothing of the kind. */
   readonly done: number | null;
+  /** What it says it waits for elsewhere; null when it says nothing of the kind. */
+  readonly waitsFor?: string | null;
   /** What its newest heartbeat carries. */
   readonly said?: unknown;
 }
@@ -52,6 +54,7 @@ export async function pendingWork(handle: WorkflowHandle, timeoutMs: number): Pr
             nextAt: nextMs > Date.now() ? new Date(nextMs).toISOString() : null,
             lastFailure: failure?.message ?? null,
             done: doneIn(said),
+            waitsFor: waitIn(said),
             said,
           };
         },
@@ -71,4 +74,9 @@ function doneIn(said: unknown): number | null {
   const { work, done } = (said ?? {}) as { readonly work?: Partial<WorkProgress>; readonly done?: unknown };
   const found = work?.done ?? done;
   return typeof found === 'number' ? found : null;
+}
+
+function waitIn(said: unknown): string | null {
+  const { waitsFor } = (said ?? {}) as { readonly waitsFor?: unknown };
+  return typeof waitsFor === 'string' ? waitsFor : null;
 }

@@ -17,10 +17,24 @@ export async function resultOf<T extends Workflow>(
 ): Promise<WorkflowResultType<T>> {
   for (;;) {
     try {
-      return await handle.client.withAbortSignal(left, () => handle.result());
+      return await untilLeft(
+        left,
+        handle.client.withAbortSignal(left, () => handle.result()),
+      );
     } catch (error) {
       if (left.aborted || !(error instanceof ServiceError || isGrpcServiceError(error))) throw error;
       await delay(serverPauseMs, undefined, { signal: left });
     }
   }
+}
+
+/** The client calls off the question that is under way: between two of them it would ask on until the workflow ends. */
+function untilLeft<T>(left: AbortSignal, result: Promise<T>): Promise<T> {
+  const leaving = new AbortController();
+  const gone = new Promise<never>((_, reject) => {
+    const leave = (): void => reject(left.reason as Error);
+    if (left.aborted) leave();
+    else left.addEventListener('abort', leave, { signal: leaving.signal });
+  });
+  return Promise.race([result, gone]).finally(() => leaving.abort());
 }

@@ -254,6 +254,6 @@ function hasControlCharacters(text: string): boolean {
   return /\p{Cc}/u.test(text);
 }
 
-function shellWord(word: string): string {
+export function shellWord(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

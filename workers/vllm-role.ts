@@ -14,6 +14,7 @@ import { needsFullWeights, vllmArguments, type VllmSpec } from '../core/spec/vll
 import { lookAtEngine } from '../backends/inference/index.ts';
 import { openModel, saveModelFolder } from '../engine/index.ts';
 import { choosePort } from './ports.ts';
+import { shellWord } from './service.ts';
 import type { Role } from './supervisor.ts';
 
 /** The port that vLLM has by itself; another is chosen when it is taken. */
@@ -46,13 +47,7 @@ export async function vllmRole(spec: RunSpec, projectFolder: string): Promise<St
     args: [...start.args, folder, ...vllmArguments(vllm, port)],
     passEnv: [...environmentForVerifiers, 'HF_TOKEN', 'VLLM_*', 'NCCL_*', 'TORCH_*'],
     dropEnv: [...temporalSecrets, 'RATCHET_*'],
-    env: {
-      VLLM_NO_USAGE_STATS: '1',
-      ...(vllm.gpuIds === null ? {} : { CUDA_VISIBLE_DEVICES: vllm.gpuIds.join(',') }),
-      ...(vllm.loraRank === null ? {} : { VLLM_ALLOW_RUNTIME_LORA_UPDATING: '1' }),
-      ...(needsFullWeights(vllm) ? { VLLM_SERVER_DEV_MODE: '1' } : {}),
-      ...(key === null ? {} : { VLLM_API_KEY: key }),
-    },
+    env: { ...vllmEnvironment(vllm), ...(key === null ? {} : { VLLM_API_KEY: key }) },
     ready: { check: async () => (await lookAtEngine(address)) === 'alive' },
     readyTimeoutMs: readyMsMax,
     startAttemptsMax: 1,
@@ -65,15 +60,33 @@ export async function vllmRole(spec: RunSpec, projectFolder: string): Promise<St
   return { role, url };
 }
 
-/** How it would be started, for people: a line with its command, or why it cannot be. Null where none would be. */
-export async function describeVllmStart(spec: RunSpec, projectFolder: string): Promise<string | null> {
+/** What it is started with beside its arguments: GPUs, and the routes that weights come by. */
+function vllmEnvironment(vllm: VllmSpec): Record<string, string> {
+  return {
+    VLLM_NO_USAGE_STATS: '1',
+    ...(vllm.gpuIds === null ? {} : { CUDA_VISIBLE_DEVICES: vllm.gpuIds.join(',') }),
+    ...(vllm.loraRank === null ? {} : { VLLM_ALLOW_RUNTIME_LORA_UPDATING: '1' }),
+    ...(needsFullWeights(vllm) ? { VLLM_SERVER_DEV_MODE: '1' } : {}),
+  };
+}
+
+/** How it would be started, as a line for a shell. Null where none would be. Throws what keeps it from being started. */
+export async function vllmCommandLine(spec: RunSpec, projectFolder: string): Promise<string | null> {
   const { inference } = spec;
   if (inference.kind !== 'vllm' || inference.url !== null || inference.endpoints !== null) return null;
-  const { vllm } = inference;
+  const { vllm, apiKeyVar } = inference;
+  const { command, args } = await findVllm(vllm, projectFolder);
+  if (apiKeyVar !== null) requireKey(apiKeyVar);
+  const environment = Object.entries(vllmEnvironment(vllm)).map(([name, value]) => `${name}=${value}`);
+  const key = apiKeyVar === null ? [] : [`VLLM_API_KEY="$${apiKeyVar}"`];
+  const words = [command, ...args, modelPlace(spec, projectFolder), ...vllmArguments(vllm, vllm.port ?? usualPort)];
+  return [...environment, ...key, ...words.map(shellWord)].join(' ');
+}
+
+/** As {@link vllmCommandLine}, or in its place why it cannot be started. */
+export async function describeVllmStart(spec: RunSpec, projectFolder: string): Promise<string | null> {
   try {
-    const { command, args } = await findVllm(vllm, projectFolder);
-    const gpus = vllm.gpuIds === null ? '' : `CUDA_VISIBLE_DEVICES=${vllm.gpuIds.join(',')} `;
-    return `${gpus}${[command, ...args, spec.model, ...vllmArguments(vllm, vllm.port ?? usualPort)].join(' ')}`;
+    return await vllmCommandLine(spec, projectFolder);
   } catch (error) {
     if (!(error instanceof RatchetError)) throw error;
     return error.message;
@@ -133,11 +146,17 @@ function requireKey(name: string): string {
 }
 
 /** vLLM reads folders and the Hub; our presets are written into one first, with the run's seed. */
-async function modelFolder({ model, seed }: RunSpec, projectFolder: string): Promise<string> {
-  if (!model.startsWith('preset:')) return model;
-  const folder = path.join(projectFolder, '.ratchet', 'models', `${model.slice('preset:'.length)}-${seed}`);
+async function modelFolder(spec: RunSpec, projectFolder: string): Promise<string> {
+  const { model, seed } = spec;
+  const folder = modelPlace(spec, projectFolder);
+  if (!model.startsWith('preset:')) return folder;
   await saveModelFolder(await openModel(model, { seed }), folder);
   return folder;
+}
+
+function modelPlace({ model, seed }: RunSpec, projectFolder: string): string {
+  if (!model.startsWith('preset:')) return model;
+  return path.join(projectFolder, '.ratchet', 'models', `${model.slice('preset:'.length)}-${seed}`);
 }
 
 function isEverywhere(host: string): boolean {

@@ -1,7 +1,8 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { Problem } from '../../core/spec/problems.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
-import { policyBatch } from '../tinker/batch.ts';
+import { isTinkerLoss } from '../../core/spec/tinker-spec.ts';
+import { linearLoss, policyBatch } from '../tinker/batch.ts';
 import { isTrouble, TinkerClient } from '../tinker/index.ts';
 
 /** What a run's Tinker server said, before anything was started there. */
@@ -18,7 +19,7 @@ export interface TinkerReport {
 const patienceMs = 2_000;
 
 /** Asks a Tinker server for its models and whether it knows the run's loss. No model is made for it. */
-export async function examineTinker({ trainer, loss }: RunSpec, file: string): Promise<TinkerReport | null> {
+export async function examineTinker({ trainer, loss, kl }: RunSpec, file: string): Promise<TinkerReport | null> {
   if (trainer.kind !== 'tinker') return null;
   const { url, baseModel } = trainer;
   const client = new TinkerClient(trainer, { patienceMs });
@@ -37,7 +38,8 @@ export async function examineTinker({ trainer, loss }: RunSpec, file: string): P
         received: baseModel === null ? 'nothing' : JSON.stringify(baseModel),
       });
     }
-    const { lossFn } = policyBatch([], loss, trainer.reduction).loss;
+    const { reduction } = trainer;
+    const { lossFn } = isTinkerLoss(loss, kl.beta) ? policyBatch([], loss, reduction).loss : linearLoss(reduction);
     if ((await client.knowsLoss(lossFn)) === false) {
       problems.push({
         file,

@@ -237,7 +237,13 @@ export class ModelServer {
   #refusal(route: string, answer: HttpAnswer): RatchetError {
     const { apiKeyVar, headersFromEnv } = this.address;
     const secrets = [apiKeyVar, ...Object.values(headersFromEnv)].flatMap((name) => (name && process.env[name]) || []);
-    return refusalOf(`${this.root}${route}`, { ...answer, text: withoutSecrets(answer.text, secrets) });
+    const asked =
+      apiKeyVar === null
+        ? 'it was asked without a key: api_key_var names the variable that has one'
+        : `the key in ${apiKeyVar} was sent`;
+    const isAboutKey = answer.status === 401 || answer.status === 403;
+    const text = withoutSecrets(answer.text, secrets);
+    return refusalOf(`${this.root}${route}`, { ...answer, text }, isAboutKey ? ` (${asked})` : '');
   }
 
   #variable(name: string): string {
@@ -262,8 +268,8 @@ export function rootOf(url: string): string {
 }
 
 /** What a refusal means: for this prompt, for all, or for now. */
-function refusalOf(where: string, { status, headers, text }: HttpAnswer): RatchetError {
-  const message = `${where} answered ${status}: ${errorMessage(text)}`;
+function refusalOf(where: string, { status, headers, text }: HttpAnswer, note: string): RatchetError {
+  const message = `${where} answered ${status}: ${errorMessage(text)}${note}`;
   if (status === 507 || (status >= 500 && saysOutOfMemory(text))) return new RatchetError('OutOfMemory', message);
   if (status >= 500 && saysNcclFailed(text))
     return new RatchetError('NcclFailed', `${message} Remedies: ${ncclRemedy}.`);

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import type { VllmSpec } from '../../core/spec/vllm-spec.ts';
+import { failpoint } from '../failpoints.ts';
 import type { HttpAnswer } from './http-client.ts';
 import type { ModelServer } from './model-server.ts';
 
@@ -104,6 +105,7 @@ export class VllmRoutes {
         await this.#ok('POST', '/reset_prefix_cache');
         await this.label(label); // before anything is sampled from them
       }
+      await failpoint('vllm.exchanged');
     } finally {
       await this.#ok('POST', '/resume');
     }

@@ -2,6 +2,7 @@ import { stat } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { needsFullWeights, type VllmSpec } from '../../core/spec/vllm-spec.ts';
+import { failpoint } from '../failpoints.ts';
 import { ModelServer, type ServerAddress, type ServerOptions } from './model-server.ts';
 import type { ServedPolicy } from './types.ts';
 import { adapterOf, isLaterOf, labelOf, labelRead, type WeightsLabel } from './vllm-names.ts';
@@ -151,7 +152,10 @@ export class VllmServer extends ModelServer {
       const isNew = needsFullWeights(this.#use) && (await this.#bringWhole(base.label, policy, below));
       const { adapters } = await this.#routes.models();
       const isThere = !isNew && adapters.some(({ id }) => id === adapter.name);
-      if (!isThere) await this.#routes.loadAdapter(adapter.name, await this.#folderOf(policy));
+      if (!isThere) {
+        await this.#routes.loadAdapter(adapter.name, await this.#folderOf(policy));
+        await failpoint('vllm.adapter');
+      }
       await this.#unloadOld(adapter.name, isNew ? adapters.map(({ id }) => id) : null);
     }
     this.#certain();

@@ -30,6 +30,7 @@ const usualLosses: Readonly<Record<Exclude<LossSettings['type'], 'custom'>, Omit
   dppo: { type: 'dppo', clipHigh: 1, maskLow: 0.2, maskHigh: 0.2, klTau: 1e-3 },
   ipo: { type: 'ipo', clipHigh: 1, maskLow: 0.1, maskHigh: 0.1, klTau: 1e-3 },
   gspo: { type: 'gspo', clipLow: 0.9, clipHigh: 1.1 },
+  dro: { type: 'dro', clipHigh: 1, klTau: 0.05 },
   cross_entropy: { type: 'cross_entropy', clipHigh: 1 },
 };
 export type ContractLoss = keyof typeof usualLosses;

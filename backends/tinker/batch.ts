@@ -11,7 +11,8 @@ import type { Datum, LossCall, LossReduction } from './types.ts';
  *     "sum"              Σ_r Σ_t ℓ_t                                     advantages × f_r / Z
  *     "sequence_mean"    1/N Σ_r Σ_t w_t ℓ_t / Σ_t w_t, weights w = m    advantages × f_r · N · Σ m / Z
  *
- * N counts the rows of all requests before the step. Rows without loss are left out: the server would count them.
+ * N counts the rows of all requests before the step. Rows without loss are left out: the server would count them. A loss that no
+ * server has is sent as its gradient: Σ (∂L/∂ℓ_t) ℓ_t, which is linear in the log probabilities.
  */
 export interface ServerBatch {
   readonly data: readonly Datum[];
@@ -20,6 +21,7 @@ export interface ServerBatch {
   readonly rows: readonly number[];
 }
 
+/** Of a loss that the server computes itself. */
 export function policyBatch(
   samples: readonly TrainSample[],
   loss: LossSettings,
@@ -43,18 +45,56 @@ export function supervisedBatch(
 ): ServerBatch {
   const rows = rowsWithLoss(samples);
   const factors = rescaled(samples, rows, aggregationOf(samples, loss), reduction);
-  if (reduction === 'sum') {
-    const data = rows.map((row, i) => supervisedDatum(samples[row]!, factors[i]!));
-    return { data, loss: { lossFn: 'cross_entropy', config: null }, rows };
-  }
+  return linearBatch(samples, (row, t, i) => samples[row]!.lossMask[t]! * factors[i]!, reduction);
+}
+
+/** −Σ w ℓ with w = −∂L/∂ℓ: the gradient of any loss L. What the Tinker package's forward_backward_custom sends. */
+export function gradientBatch(
+  samples: readonly TrainSample[],
+  gradients: readonly ArrayLike<number>[],
+  reduction: LossReduction,
+): ServerBatch {
+  const rows = rowsWithLoss(samples);
+  const factors = rows.map((row) => (reduction === 'sum' ? 1 : rows.length * maskOf(samples[row]!)));
+  return linearBatch(samples, (row, t, i) => -gradients[row]![t]! * factors[i]!, reduction);
+}
+
+/** The loss that is linear in log probabilities, as a server of this reduction knows it. */
+export function linearLoss(reduction: LossReduction): LossCall {
+  if (reduction === 'sum') return { lossFn: 'cross_entropy', config: null };
   // There a row's weights cancel out of its mean. With both bounds at 1, cispo is sg(1) · A · ℓ: cross-entropy with advantages,
   // which do not cancel.
+  return { lossFn: 'cispo', config: { clip_low_threshold: 1, clip_high_threshold: 1 } };
+}
+
+/** `weightOf` gives a token's weight by its row, its position and the row's place among those with loss. */
+function linearBatch(
+  samples: readonly TrainSample[],
+  weightOf: (row: number, t: number, place: number) => number,
+  reduction: LossReduction,
+): ServerBatch {
+  const rows = rowsWithLoss(samples);
   const data = rows.map((row, i) => {
     const sample = samples[row]!;
-    const advantages = sample.lossMask.map(() => 1);
-    return policyDatum({ ...sample, behaviorLogprobs: advantages.map(() => 0) }, advantages, factors[i]!, reduction);
+    const { tokenIds, lossMask } = sample;
+    const weights = lossMask.map((mask, t) => (mask === 0 ? 0 : weightOf(row, t, i)));
+    if (reduction !== 'sum') {
+      const advantages = weights.map((weight, t) => (weight === 0 ? 0 : weight / lossMask[t]!));
+      return policyDatum({ ...sample, behaviorLogprobs: lossMask.map(() => 0) }, advantages, 1, reduction);
+    }
+    return supervisedDatum(tokenIds, weights);
   });
-  return { data, loss: { lossFn: 'cispo', config: { clip_low_threshold: 1, clip_high_threshold: 1 } }, rows };
+  return { data, loss: linearLoss(reduction), rows };
+}
+
+/** What asks for log probabilities alone. */
+export function scoreData(samples: readonly Pick<TrainSample, 'tokenIds'>[]): Datum[] {
+  return samples.map(({ tokenIds }) =>
+    supervisedDatum(
+      tokenIds,
+      tokenIds.map(() => 1),
+    ),
+  );
 }
 
 /** Whether every number can be sent. */
@@ -62,20 +102,15 @@ export function isFinite(data: readonly Datum[]): boolean {
   return data.every(({ inputs }) => Object.values(inputs).every((tensor) => tensor.data.every(Number.isFinite)));
 }
 
-/** What of a loss no server of the Tinker API computes, in words; null where it does. */
-export function missingLoss({ type, maskLow, maskHigh, teacherTau = 0 }: LossSettings): string | null {
-  if (teacherTau > 0) return 'a teacher in the loss (teacher_tau)';
-  if (type === 'cross_entropy') return null;
-  if (type === 'cispo' || type === 'grpo') return null;
-  if (type !== 'importance_sampling') return `the loss "${type}"`;
-  return (maskLow ?? 0) > 0 || maskHigh != null ? 'a mask of importance_sampling (mask_low, mask_high)' : null;
-}
-
 function lossCall({ type, clipLow = 0, clipHigh }: LossSettings): LossCall {
   const config = { clip_low_threshold: clipLow, clip_high_threshold: clipHigh };
   if (type === 'cispo') return { lossFn: 'cispo', config };
   if (type === 'grpo') return { lossFn: 'ppo', config };
   return { lossFn: 'importance_sampling', config: null };
+}
+
+function maskOf({ lossMask }: TrainSample): number {
+  return lossMask.reduce((sum, mask) => sum + mask, 0);
 }
 
 function rowsWithLoss(samples: readonly TrainSample[]): number[] {
@@ -91,7 +126,7 @@ function rescaled(
   return rows.map((row) => {
     const wanted = factors[row]! / normalizer;
     if (reduction === 'sum') return wanted;
-    return wanted * rows.length * samples[row]!.lossMask.reduce((sum, mask) => sum + mask, 0);
+    return wanted * rows.length * maskOf(samples[row]!);
   });
 }
 
@@ -118,12 +153,12 @@ function policyDatum(
   };
 }
 
-function supervisedDatum({ tokenIds, lossMask }: TrainSample, factor: number): Datum {
+function supervisedDatum(tokenIds: readonly number[], weights: readonly number[]): Datum {
   return {
     tokens: tokenIds.slice(0, -1),
     inputs: {
       target_tokens: { dtype: 'int64', data: tokenIds.slice(1) },
-      weights: { dtype: 'float32', data: lossMask.slice(1).map((mask) => mask * factor) },
+      weights: { dtype: 'float32', data: weights.slice(1) },
     },
   };
 }

@@ -49,6 +49,14 @@ const Answer = z.looseObject({
  *     {error, category}              final: `refused` where the user is to blame, else `failed`
  */
 export async function retrieve(http: TinkerHttp, requestId: string, waiting: Waiting): Promise<Reply> {
+  try {
+    return await untilSettled(http, requestId, waiting);
+  } finally {
+    http.waits.end(waiting);
+  }
+}
+
+async function untilSettled(http: TinkerHttp, requestId: string, waiting: Waiting): Promise<Reply> {
   const { asProtobuf = false, signal, patienceMs, say } = waiting;
   let allowMetadataOnly = true;
   let badRequests = 0;
@@ -57,8 +65,10 @@ export async function retrieve(http: TinkerHttp, requestId: string, waiting: Wai
   let unpaidSince: number | null = null;
   const wait = (ms: number): Promise<void> => delay(ms, undefined, signal ? { signal } : {});
   const giveUpAfter = (trouble: TinkerTrouble): void => {
+    if (awaySince === null) say(`waiting for the Tinker server: ${trouble.message}`);
     awaySince ??= performance.now();
     if (performance.now() - awaySince > patienceMs) throw trouble;
+    http.waits.begin(waiting, trouble.message);
   };
   for (;;) {
     let reply: Reply;
@@ -83,6 +93,7 @@ export async function retrieve(http: TinkerHttp, requestId: string, waiting: Wai
       const trouble = http.refusal(route, reply);
       if (unpaidSince === null) say(`the account is paused: ${trouble.message}`);
       unpaidSince ??= performance.now();
+      http.waits.begin(waiting, trouble.message);
       if (performance.now() - unpaidSince > billingPatienceMs) throw trouble;
       await wait(billingPauseMs);
       continue;
@@ -102,14 +113,19 @@ export async function retrieve(http: TinkerHttp, requestId: string, waiting: Wai
       continue;
     }
     if (status >= 300) throw http.refusal(route, reply);
-    awaySince = null;
+    if (awaySince !== null) say(`the Tinker server at ${http.address.url} answers again`);
+    awaySince = unpaidSince = null;
     connectionFailures = 0;
+    http.waits.end(waiting);
     if (reply.type.includes(protobufType)) return reply;
     const answer = Answer.safeParse(parsed(reply, http.address.url + route));
     const { type, status: state, error, category, queue_state, queue_state_reason } = answer.data ?? {};
     if (type === 'try_again') {
-      if (queue_state != null && queue_state !== 'active')
-        say(`the server waits: ${queue_state_reason ?? queue_state}`);
+      if (queue_state != null && queue_state !== 'active') {
+        const reason = `the server waits: ${queue_state_reason ?? queue_state}`;
+        say(reason);
+        http.waits.begin(waiting, reason);
+      }
       await wait(pollPauseMs);
     } else if (state === 'complete_metadata') allowMetadataOnly = false;
     else if (error != null) {

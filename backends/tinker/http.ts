@@ -2,6 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
 import { kindOf, saidBy, TinkerTrouble, wordsOf } from './trouble.ts';
 import type { TinkerAddress } from './types.ts';
+import { Waits } from './waits.ts';
 
 export const protobufType = 'application/x-protobuf';
 
@@ -38,6 +39,7 @@ const waitMsMax = 10_000;
 /** Requests to one server: its key, and asking again while it is away or busy. */
 export class TinkerHttp {
   readonly address: TinkerAddress;
+  readonly waits = new Waits();
   readonly #patience: Patience;
 
   constructor(address: TinkerAddress, patience: Patience) {
@@ -102,6 +104,14 @@ export class TinkerHttp {
   }
 
   async #patiently(route: string, call: Call, ask: () => Promise<Reply>): Promise<Reply> {
+    try {
+      return await this.#untilAnswered(route, call, ask);
+    } finally {
+      this.waits.end(call);
+    }
+  }
+
+  async #untilAnswered(route: string, call: Call, ask: () => Promise<Reply>): Promise<Reply> {
     const giveUpAt = performance.now() + this.#patience.patienceMs;
     for (let waitMs = firstWaitMs, hasSaid = false; ; waitMs = Math.min(waitMs * 2, waitMsMax)) {
       let trouble: TinkerTrouble;
@@ -122,6 +132,7 @@ export class TinkerHttp {
       if (performance.now() + waitMs > giveUpAt) throw trouble;
       if (!hasSaid) this.#patience.say(`waiting for the Tinker server: ${trouble.message}`);
       hasSaid = true;
+      this.waits.begin(call, trouble.message);
       await delay(waitMs, undefined, call.signal ? { signal: call.signal } : {});
     }
   }

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
+import { failpoint } from '../failpoints.ts';
 import type { TinkerClient, TinkerModel } from './client.ts';
 import { isTrouble, TinkerTrouble } from './trouble.ts';
 
@@ -28,6 +29,18 @@ export async function loadModel(
   wish: ModelWish,
   say: (line: string) => void,
 ): Promise<TinkerModel> {
+  try {
+    return await loadWhenThereIsRoom(client, wish, say);
+  } finally {
+    client.http.waits.end(wish);
+  }
+}
+
+async function loadWhenThereIsRoom(
+  client: TinkerClient,
+  wish: ModelWish,
+  say: (line: string) => void,
+): Promise<TinkerModel> {
   const giveUpAt = performance.now() + roomPatienceMs;
   for (let hasSaid = false; ; hasSaid = true) {
     try {
@@ -39,15 +52,14 @@ export async function loadModel(
           await model.unload();
           throw error;
         }
+        await failpoint('tinker.loaded');
       }
       return model;
     } catch (error) {
       if (!isTrouble(error, 'full') || performance.now() > giveUpAt) throw error;
-      if (!hasSaid) {
-        say(
-          `${error.message}: waiting for room. Models of a process that died stay until its session ends (SkyRL: --session-timeout-sec); a run needs room for 3 beside the base, and one more for each worker after a restart (max_lora_adapters ≥ 8).`,
-        );
-      }
+      const why = `${error.message}: waiting for room. Models of a process that died stay until its session ends (SkyRL: --session-timeout-sec); a run needs room for 3 beside the base, and one more for each worker after a restart (max_lora_adapters ≥ 8).`;
+      if (!hasSaid) say(why);
+      client.http.waits.begin(wish, why);
       await delay(roomPauseMs);
     }
   }

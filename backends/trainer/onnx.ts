@@ -6,6 +6,7 @@ import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import {
   engineFingerprint,
+  metricsRow,
   type SessionOptions,
   type StepResult,
   type TrainMetrics,
@@ -157,13 +158,4 @@ function outcomeOf(
 ): SftOutcome {
   const metrics = { ...metricsRow(result.metrics), ...more };
   return result.applied ? { applied: true, metrics } : { applied: false, reason: result.reason, metrics };
-}
-
-/** Metrics in snake case, as they appear in files and curves; what is not known is left out. */
-function metricsRow(metrics: SftMetrics | TrainMetrics): Record<string, number> {
-  return Object.fromEntries(
-    Object.entries(metrics)
-      .filter((entry): entry is [string, number] => typeof entry[1] === 'number')
-      .map(([name, value]) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), value]),
-  );
 }

@@ -5,11 +5,14 @@ import { RatchetError } from '../../core/errors.ts';
 import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec, TinkerTrainerSpec } from '../../core/spec/run-spec.ts';
+import { isTinkerLoss } from '../../core/spec/tinker-spec.ts';
 import { readTextFiles } from '../../engine/index.ts';
-import { inRequests, isFinite, missingLoss, policyBatch, type ServerBatch, supervisedBatch } from '../tinker/batch.ts';
+import { failpoint } from '../failpoints.ts';
+import { supervisedBatch } from '../tinker/batch.ts';
+import { BatchGradient, runBatch, scoresOf } from '../tinker/batch-gradient.ts';
 import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
 import { loadModel, onlyModelOf, trainerError } from '../tinker/load-model.ts';
-import { policyPassMetrics, refusalOf, supervisedPassMetrics } from '../tinker/pass-metrics.ts';
+import { refusalOf, supervisedPassMetrics } from '../tinker/pass-metrics.ts';
 import {
   adapterDigest,
   asPeft,
@@ -34,6 +37,12 @@ const OptimizerDocument = z.strictObject({
   trainingPath: z.string(),
   digest: z.string(),
 });
+
+interface StepInput {
+  readonly plan: StepPlan;
+  readonly batch: TrainBatch;
+  readonly referenceFolder?: string;
+}
 
 /**
  * Trains adapters on a server of the Tinker API. What the server holds is a cache: a version *is* its adapter, which is downloaded
@@ -60,9 +69,13 @@ export class TinkerTrainer implements Trainer {
   #hasMoved = false;
   /** Models that were loaded because another one was lost. */
   #restores = 0;
+  readonly #gradients: BatchGradient;
+  /** With the policy that a KL penalty is measured from. */
+  #reference: { readonly digest: string; readonly model: Promise<TinkerModel> } | null = null;
 
   constructor(spec: TinkerTrainerSpec, options: ClientOptions = {}) {
     this.#spec = spec;
+    this.#gradients = new BatchGradient(spec.reduction);
     this.#say = options.say ?? (() => undefined);
     this.#client = new TinkerClient(spec, options);
   }
@@ -106,14 +119,19 @@ export class TinkerTrainer implements Trainer {
     return { digest };
   }
 
-  async trainStep({ plan, batch }: { readonly plan: StepPlan; readonly batch: TrainBatch }): Promise<TrainOutcome> {
+  waitsFor(): string | null {
+    return this.#client.http.waits.longest;
+  }
+
+  async trainStep({ plan, batch, referenceFolder }: StepInput): Promise<TrainOutcome> {
     return this.#translated(async () => {
       assert(!this.#hasMoved, 'a version is what a step begins from');
       for (let attempt = 1; ; attempt++) {
         try {
-          return await this.#step(plan, batch.samples);
+          return await this.#step(plan, batch, referenceFolder);
         } catch (error) {
           this.#discard();
+          void this.#forgetReference().catch(() => undefined); // as lost as the other one may be
           if (!isTrouble(error, 'lost', 'failed') || attempt === stepAttemptsMax) throw error;
           this.#restores += 1;
           this.#say(
@@ -129,7 +147,7 @@ export class TinkerTrainer implements Trainer {
     return this.#translated(async () => {
       const model = await this.#ready();
       const batch = supervisedBatch(samples, this.#spec.reduction);
-      const metrics = supervisedPassMetrics(samples, await this.#pass(model, batch, samples.length));
+      const metrics = supervisedPassMetrics(samples, await runBatch(model, batch, samples));
       const reason = refusalOf(metrics);
       if (reason !== null) return { applied: false, reason, metrics };
       this.#hasMoved = true;
@@ -157,15 +175,7 @@ export class TinkerTrainer implements Trainer {
     assert.equal(temperature, 1, 'these servers train at temperature 1');
     return this.#translated(async () => {
       const model = this.#served.at(-1) ?? (await this.#ready());
-      const data = samples.map(({ tokenIds }) => ({
-        tokens: tokenIds.slice(0, -1),
-        inputs: {
-          target_tokens: { dtype: 'int64' as const, data: tokenIds.slice(1) },
-          weights: { dtype: 'float32' as const, data: tokenIds.slice(1).map(() => 1) },
-        },
-      }));
-      const { logprobs } = await model.forward(data);
-      return logprobs.map((row) => Float32Array.from([0, ...row]));
+      return scoresOf(model, samples);
     });
   }
 
@@ -196,25 +206,33 @@ export class TinkerTrainer implements Trainer {
 
   /** The last version's model stays while the server keeps it: evaluations may go on without a trainer. */
   async close(): Promise<void> {
+    await this.#forgetReference();
+    await this.#gradients.close();
     await this.#unloadAll(this.#at?.version.modelId);
     this.#client.close();
   }
 
-  async #step(plan: StepPlan, samples: readonly TrainSample[]): Promise<TrainOutcome> {
-    const { loss, optimizer, learningRate, numIterations = 1 } = plan;
+  async #step(plan: StepPlan, batch: TrainBatch, referenceFolder?: string): Promise<TrainOutcome> {
+    const { optimizer, learningRate, numIterations = 1, klBeta } = plan;
     const { digest } = this.#held().version;
     requireKnown(plan);
-    const batch = policyBatch(samples, loss, this.#spec.reduction);
-    if (!isFinite(batch.data)) return this.#refused('an advantage or a logprob of the batch is no number', {}, digest);
+    const referenceLogprobs = klBeta > 0 ? await this.#referenceScores(referenceFolder, batch.samples) : undefined;
     const model = await this.#ready();
     let metrics: Record<string, number> = {};
     for (let pass = 1; pass <= numIterations; pass++) {
-      metrics = policyPassMetrics(samples, await this.#pass(model, batch, samples.length), loss);
-      const refused = refusalOf(metrics);
+      const computed = await this.#gradients.compute(model, {
+        plan,
+        batch,
+        ...(referenceLogprobs && { referenceLogprobs }),
+      });
+      metrics = computed.metrics;
+      const refused = computed.refused ?? refusalOf(metrics);
       if (refused !== null) return this.#refused(refused, metrics, digest);
+      await failpoint('tinker.gradients');
       metrics = { ...metrics, ...stepMetrics(await model.optimStep(adam(optimizer, learningRate))) };
       const strange = refusalOf(metrics);
       if (strange !== null) return this.#refused(strange, metrics, digest);
+      await failpoint('tinker.stepped');
     }
     const before = this.#held();
     await this.#anchor(model);
@@ -236,16 +254,25 @@ export class TinkerTrainer implements Trainer {
     return { applied: false, reason, metrics: finite, digest };
   }
 
-  /** Gradients of a whole batch. By sample; null where it has no loss. */
-  async #pass(
-    model: TinkerModel,
-    { data, loss, rows }: ServerBatch,
-    count: number,
-  ): Promise<(readonly number[] | null)[]> {
-    const outputs = await Promise.all(inRequests(data).map((part) => model.forwardBackward(part, loss)));
-    const logprobs = Array.from<readonly number[] | null>({ length: count }).fill(null);
-    outputs.flatMap((output) => output.logprobs).forEach((row, i) => (logprobs[rows[i]!] = row));
-    return logprobs;
+  /** Of the policy that a KL penalty is measured from, which stays in a model of its own. */
+  async #referenceScores(folder: string | undefined, samples: readonly TrainSample[]): Promise<Float32Array[]> {
+    assert(folder !== undefined, 'a KL penalty comes with its reference');
+    const { digest, ...version } = await readVersion(folder);
+    if (this.#reference?.digest !== digest) {
+      await this.#forgetReference();
+      const { baseModel, rank, seed, trainingPath } = version;
+      this.#reference = {
+        digest,
+        model: this.#loaded({ baseModel, rank, seed, from: trainingPath, optimizer: false }),
+      };
+    }
+    return scoresOf(await this.#reference.model, samples);
+  }
+
+  async #forgetReference(): Promise<void> {
+    const model = this.#reference?.model;
+    this.#reference = null;
+    await (await model?.catch(() => null))?.unload();
   }
 
   /** Makes what the model holds a version: two checkpoints there, and the adapter here. */
@@ -263,6 +290,7 @@ export class TinkerTrainer implements Trainer {
       model.saveWeights(name, checkpointTtlS),
       model.saveForSampler(name, checkpointTtlS),
     ]);
+    await failpoint('tinker.saved');
     const adapter = asPeft(await downloadAdapter(this.#client, model, samplerPath));
     const digest = adapterDigest(adapter.get('adapter_model.safetensors')!);
     const format = 'ratchet-tinker-1';
@@ -353,13 +381,14 @@ function adaptersOf({ lora }: TrainedPart): NonNullable<TrainedPart['lora']> {
 }
 
 /** What `ratchet check` refuses; never replaced by something else. */
-function requireKnown({ loss, temperature, klBeta }: StepPlan): void {
-  const missing =
-    missingLoss(loss) ??
-    (temperature === 1 ? null : `the temperature ${temperature}: it trains at 1`) ??
-    (klBeta > 0 ? 'a KL penalty' : null);
-  if (missing === null) return;
-  throw new RatchetError('Unsupported', `A Tinker server does not have ${missing}. docs/tinker.md says what it has.`);
+function requireKnown({ loss, temperature }: StepPlan): void {
+  if (temperature !== 1)
+    throw new RatchetError(
+      'Unsupported',
+      `A Tinker server trains at temperature 1; got ${temperature}. docs/tinker.md says why.`,
+    );
+  if (loss.type === 'cross_entropy' && !isTinkerLoss(loss, 0))
+    throw new RatchetError('Unsupported', 'The loss "cross_entropy" has no teacher beside it.');
 }
 
 function adam({ beta1, beta2, epsilon, weightDecay, maxGradNorm }: OptimizerSpec, learningRate: number) {

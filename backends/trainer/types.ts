@@ -68,5 +68,7 @@ export interface Trainer {
   /** The optimizer's state as bytes; `restoreOptimizer` takes them back, null = a fresh optimizer. */
   saveOptimizer(): Promise<Uint8Array>;
   restoreOptimizer(state: Uint8Array | null): Promise<void>;
+  /** What it waits for elsewhere at the moment, in words, for `ratchet status`; null = nothing. */
+  waitsFor?(): string | null;
   close(): Promise<void>;
 }

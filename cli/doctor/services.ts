@@ -2,10 +2,13 @@ import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
+import { examineTinker } from '../../backends/configs/check-tinker.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
-import { lookAtServer, type ServerAddress, serversOf } from '../../backends/inference/index.ts';
+import { examineServers, lookAtServer, type ServerAddress, serversOf } from '../../backends/inference/index.ts';
 import { checkStore, localRoot, showStoreUri } from '../../backends/store/index.ts';
+import { vllmCommandLine } from '../../workers/vllm-role.ts';
+import { vllmLacks } from '../describe-servers.ts';
 import { readRunningStack } from '../../workers/project-lock.ts';
 import { connect, findTemporal } from '../connection.ts';
 import { rootMessage } from '../root-message.ts';
@@ -83,7 +86,9 @@ export async function checkRunFile(
       'model',
       spec.model,
       () => checkModel(spec),
-      'name a folder with config.json, tokenizer.json and safetensors, or a preset',
+      spec.trainer.kind === 'tinker'
+        ? 'name a folder with config.json and the tokenizer’s files; the weights are on the server'
+        : 'name a folder with config.json, tokenizer.json and safetensors, or a preset',
     ),
   );
   for (const entry of [...spec.environments, ...(spec.eval?.environments ?? [])]) {
@@ -98,7 +103,7 @@ export async function checkRunFile(
     );
   }
   checks.push(...(await checkStoreOf(spec)));
-  checks.push(...(await checkServers(spec)));
+  checks.push(...(await checkServers(spec)), ...(await checkTinker(spec, file)), ...(await checkVllm(spec)));
   return { spec, checks };
 }
 
@@ -140,6 +145,47 @@ async function checkServers({ inference }: RunSpec): Promise<Check[]> {
     return [bad(name, error, fix)];
   }
   return Promise.all(addresses.map(async (address) => tried(name, address.url, () => lookAtServer(address), fix)));
+}
+
+/** What a Tinker server has of what the run needs. */
+async function checkTinker(spec: RunSpec, file: string): Promise<Check[]> {
+  const report = await examineTinker(spec, file);
+  if (report === null) return [];
+  const { url, away, models, problems } = report;
+  const name = 'Tinker server';
+  const fix = 'start it, set its key, or correct [trainer]; docs/tinker.md says how';
+  if (away !== null) return [{ name, state: 'bad', says: away, fix }];
+  const wrong = problems.map(({ path: key, expected, received }): Check => ({
+    name,
+    state: 'bad',
+    says: `${key}: expected ${expected}, got ${received}`,
+    fix: 'correct [trainer]',
+  }));
+  return wrong.length > 0 ? wrong : [{ name, state: 'ok', says: `${url} has ${models.join(', ')}` }];
+}
+
+/** The vLLM that would be started, or what servers that run lack of what the run needs. */
+async function checkVllm(spec: RunSpec): Promise<Check[]> {
+  if (spec.inference.kind !== 'vllm') return [];
+  const name = 'vLLM';
+  try {
+    const line = await vllmCommandLine(spec, process.cwd());
+    if (line !== null)
+      return [{ name, state: 'ok', says: 'is started with the run; ratchet check prints its command' }];
+  } catch (error) {
+    return [bad(name, error, 'as it says; docs/vllm.md has the installation')];
+  }
+  const { inference, sampling } = spec;
+  const reports = (await examineServers(inference)).filter(({ away }) => away === null);
+  return reports.flatMap((report): Check[] => {
+    const lacks = vllmLacks(inference.vllm, report);
+    if (report.logprobsAreRaw === true && sampling.temperature !== 1) {
+      lacks.push(
+        `its log probabilities are not those at temperature ${sampling.temperature}: --logprobs-mode processed_logprobs`,
+      );
+    }
+    return lacks.map((says) => ({ name, state: 'bad', says: `${report.url}: ${says}`, fix: 'start it anew so' }));
+  });
 }
 
 async function tried(name: string, says: string, work: () => Promise<unknown>, fix: string): Promise<Check> {

@@ -223,6 +223,7 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
  *     gspo                 −min(s·A, clip(s, clipLow, clipHigh)·A), where s = exp(mean over the row's tokens of ln ρ); its gradient
  *                          reaches each token through its own ρ: sg(s/ρ)·ρ (Zheng et al. 2025, Group Sequence Policy
  *                          Optimization, eq. 5–7 and, for advantages of tokens, 13–14)
+ *     dro                  −A · ℓ + klTau · (ln ρ)²                    (Richemond et al. 2024; Tinker's "dro", klTau = β / 2)
  *     cross_entropy        −ℓ, whatever A is and whoever sampled: supervised, at temperature 1
  *     custom               what the imported function gives
  *
@@ -231,7 +232,7 @@ export const InferenceSpec = z.discriminatedUnion('kind', [
  * prime-rl's "opd".
  */
 export const LossSpec = z.strictObject({
-  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'cross_entropy', 'custom']),
+  type: z.enum(['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'cross_entropy', 'custom']),
   /** Lower bound of the ratio, ρ in grpo (1 − ε_low) and s in gspo; cispo has none. */
   clipLow: z.number().min(0).default(0),
   /** Upper bound of the ratio: 1 + ε_high in grpo and gspo. */
@@ -242,7 +243,7 @@ export const LossSpec = z.strictObject({
    */
   maskLow: z.number().min(0).default(0),
   maskHigh: z.number().positive().nullable().default(null),
-  /** Of dppo and ipo. */
+  /** Of dppo, ipo and dro, whose β it is half of. */
   klTau: z.number().min(0).default(0),
   /** Of the reward's advantage, and of the teacher's lead over the policy. */
   advantageTau: z.number().min(0).default(1),

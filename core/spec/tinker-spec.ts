@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import type { LossSettings } from './run-spec.ts';
 
 /**
  * A server of the Tinker API. `tinker` is the hosted service, which speaks protobuf, sums its losses and samples from any
@@ -39,6 +40,19 @@ export const hostedTinkerUrl = 'https://tinker.thinkingmachines.dev/services/tin
 export const hostedTinkerKey = 'TINKER_API_KEY';
 /** Of every adapter on such a server: adapters are scaled by this / rank, and nothing can change it. */
 export const tinkerLoraAlpha = 32;
+
+/**
+ * Whether such servers compute a loss themselves. Others are computed here from log probabilities that the server gives, and it takes
+ * their gradient in those: a forward pass more.
+ */
+export function isTinkerLoss(
+  { type, maskLow = 0, maskHigh = null, teacherTau = 0 }: LossSettings,
+  klBeta: number,
+): boolean {
+  if (klBeta > 0 || teacherTau > 0) return false;
+  if (type === 'importance_sampling') return maskLow === 0 && maskHigh === null;
+  return type === 'cispo' || type === 'grpo' || type === 'cross_entropy';
+}
 
 /** Environment variables with the keys of a run's trainer, by name. */
 export function trainerKeys(trainer: { readonly kind: string; readonly apiKeyVar?: string | null }): string[] {

@@ -4,7 +4,7 @@ import { floats, floatScalar, ints, longs } from '../onnx/session.ts';
 import type { Tensor } from '../onnx/runtime.ts';
 import { type Aggregation, aggregationOf } from './aggregate.ts';
 import { gather, type MaskedSample, type MicroBatch, requireAligned } from './pack.ts';
-import type { TrainOptions } from './types.ts';
+import type { PolicyLossOptions } from './types.ts';
 
 /**
  * What the loss of a micro-batch is computed from, as inputs of a train graph. A graph that sees only some positions of its rows is
@@ -40,7 +40,7 @@ export function supervisedFeeds(samples: readonly MaskedSample[]): LossFeeds {
   return (micro) => ({ ...scoreFeeds(micro, 1), ...weightFeeds(micro, samples, aggregation) });
 }
 
-export function policyFeeds({ samples }: TrainBatch, options: TrainOptions): LossFeeds {
+export function policyFeeds({ samples }: TrainBatch, options: PolicyLossOptions): LossFeeds {
   const { loss, referenceLogprobs, temperature, klBeta } = options;
   const aggregation = aggregationOf(samples, loss);
   const advantages = samples.map((sample) => correctedAdvantages(sample, loss.advantageTau ?? 1));
@@ -63,7 +63,7 @@ export function policyFeeds({ samples }: TrainBatch, options: TrainOptions): Los
 function teacherFeeds(
   micro: MicroBatch,
   samples: readonly TrainSample[],
-  { teacherTau = 0 }: TrainOptions['loss'],
+  { teacherTau = 0 }: PolicyLossOptions['loss'],
 ): Record<string, Tensor> {
   const without = new Float32Array(micro.sourceRow.length);
   return {
@@ -125,7 +125,7 @@ export function rowDifferences(
 /** The largest float32, where there is no bound. */
 const unbounded = 3.4028234663852886e38;
 
-function boundFeeds(loss: TrainOptions['loss']): Record<string, Tensor> {
+function boundFeeds(loss: PolicyLossOptions['loss']): Record<string, Tensor> {
   const isMasked = ['importance_sampling', 'dppo', 'ipo'].includes(loss.type);
   const { low, high } = isMasked
     ? { low: loss.maskLow, high: loss.maskHigh ?? unbounded }
@@ -133,7 +133,7 @@ function boundFeeds(loss: TrainOptions['loss']): Record<string, Tensor> {
   return { clip_low: floatScalar(low ?? 0), clip_high: floatScalar(high), kl_tau: floatScalar(loss.klTau ?? 0) };
 }
 
-export function requirePolicyInputs({ samples }: TrainBatch, options: TrainOptions): void {
+export function requirePolicyInputs({ samples }: TrainBatch, options: PolicyLossOptions): void {
   const { referenceLogprobs, klBeta, temperature, loss } = options;
   samples.forEach((sample, row) => {
     requireAligned(sample.behaviorLogprobs, sample, `behaviour logprobs in row ${row}`);

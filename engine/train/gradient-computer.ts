@@ -10,7 +10,7 @@ import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
 import { type DropoutKey, dropoutFeeds } from './dropout.ts';
 import { type LossFeeds, type RowDifferences, scoreFeeds, tokenFeeds } from './feeds.ts';
 import type { TokenLoss } from './loss.ts';
-import { type MaskedSample, type MicroBatch, packRows, slicePositions } from './pack.ts';
+import { type MaskedSample, type MicroBatch, packRows, scatter, slicePositions } from './pack.ts';
 import { addMetrics, type Sums } from './step-metrics.ts';
 import type { PolicyWeights } from './trained-policy.ts';
 import {
@@ -319,14 +319,10 @@ function graphOptions({ adapter }: PolicyWeights, pass?: Pass): { lora: LoraConf
   return { lora, hasDropout: pass?.dropout !== undefined && lora !== null && lora.dropout > 0 };
 }
 
-function floatsOf(outputs: Readonly<Record<string, Tensor>>, name: string): Float32Array {
+export function floatsOf(outputs: Readonly<Record<string, Tensor>>, name: string): Float32Array {
   const data = outputs[name]?.data;
   assert(data instanceof Float32Array, `the graph gives ${name}`);
   return data;
-}
-
-function scatter(micro: MicroBatch, logprobs: Float32Array, results: readonly Float32Array[]): void {
-  for (let i = 0; i < logprobs.length; i++) results[micro.sourceRow[i]!]![micro.sourcePosition[i]!] = logprobs[i]!;
 }
 
 function addInto(total: Float32Array, part: Float32Array): void {

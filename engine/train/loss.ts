@@ -30,7 +30,7 @@ export interface LossContext {
   /** Scalars: the bounds of the ratio; those of the mask in importance_sampling, dppo and ipo. */
   readonly clipLow: Value;
   readonly clipHigh: Value;
-  /** Scalar: the weight of (ln ρ)² in dppo and ipo. */
+  /** Scalar: the weight of (ln ρ)² in dppo, ipo and dro. */
   readonly klTau: Value;
   /** Of each token the mean of ℓ − μ over the tokens of its row, without gradient; null in losses that do not ask for it. */
   readonly rowDifferences: Value | null;
@@ -72,7 +72,7 @@ export const lossOperators: LossOperators = {
   stopGradient,
 };
 
-export const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'custom'] as const;
+export const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'custom'] as const;
 export type PolicyLossType = (typeof policyLossTypes)[number];
 
 /** The policy gradient losses we have; their formulas stand at LossSpec. */
@@ -115,10 +115,15 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
     const ratio = multiply(rowRatio(context), exponential(subtract(logprobs, stopGradient(logprobs))));
     return subtract(multiply(subtract(cut, 1), multiply(ratio, advantages)), multiply(cut, clipped));
   },
+
+  dro({ logprobs, behaviorLogprobs, advantages, klTau }) {
+    const difference = subtract(logprobs, behaviorLogprobs);
+    return subtract(multiply(klTau, multiply(difference, difference)), multiply(advantages, logprobs));
+  },
 };
 
 /** Whether a loss asks for {@link LossContext.rowDifferences}. */
-export function comparesRows(type: PolicyLossType): boolean {
+export function comparesRows(type: string): boolean {
   return type === 'gspo';
 }
 
@@ -128,6 +133,9 @@ export interface Loss {
   /** Sums, in the order of metricNames after the loss. */
   readonly metrics: readonly Value[];
 }
+
+/** Of tokens, and of the whole vocabulary where they are computed here. */
+type KnownLogprobs = Pick<TokenLogprobs, 'tokens'> & Partial<TokenLogprobs>;
 
 /** −Σ w ℓ / normalizer. */
 export function supervisedLoss(graph: Graph, logprobs: TokenLogprobs): Loss {
@@ -142,7 +150,7 @@ export function supervisedLoss(graph: Graph, logprobs: TokenLogprobs): Loss {
  */
 export function policyLoss(
   graph: Graph,
-  logprobs: TokenLogprobs,
+  logprobs: KnownLogprobs,
   options: {
     readonly type: PolicyLossType;
     readonly tokenLoss: TokenLoss;
@@ -219,7 +227,7 @@ function isValue(given: unknown): given is Value {
   );
 }
 
-function policyMetrics(graph: Graph, context: LossContext, type: PolicyLossType, logprobs: TokenLogprobs): Value[] {
+function policyMetrics(graph: Graph, context: LossContext, type: PolicyLossType, logprobs: KnownLogprobs): Value[] {
   const { mask } = context;
   const difference = stopGradient(subtract(context.logprobs, context.behaviorLogprobs));
   const ratio = exponential(difference);
@@ -317,8 +325,10 @@ function k3(referenceLogprobs: Value, logprobs: Value): Value {
   return subtract(subtract(exponential(difference), difference), 1);
 }
 
-function entropySum(logprobs: TokenLogprobs, mask: Value): Value {
-  const negative = sum(multiply(logprobs.probabilities(), logprobs.vocabulary), [1]);
+/** 0 where the distributions are not known. */
+function entropySum({ vocabulary, probabilities }: KnownLogprobs, mask: Value): Value {
+  if (!vocabulary || !probabilities) return mask.graph.scalar(0);
+  const negative = sum(multiply(probabilities(), vocabulary), [1]);
   return negate(sum(multiply(mask, negative), [0]));
 }
 

@@ -98,6 +98,12 @@ export function gather(batch: MicroBatch, perRow: (row: number) => ArrayLike<num
   return values;
 }
 
+/** The other way: what was computed of the positions that carry loss. */
+export function scatter(batch: MicroBatch, values: Float32Array, results: readonly Float32Array[]): void {
+  const { sourceRow, sourcePosition } = batch;
+  for (let i = 0; i < values.length; i++) results[sourceRow[i]!]![sourcePosition[i]!] = values[i]!;
+}
+
 /** Throws for rows no graph can compute: these come from outside the engine. */
 export function requireTrainable(samples: readonly MaskedSample[], config: ModelConfig): void {
   if (samples.length > trainRowsMax) throw badBatch(`at most ${trainRowsMax} rows`, `${samples.length}`);

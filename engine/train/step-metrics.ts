@@ -65,6 +65,15 @@ export function refusal(metrics: SftMetrics | TrainMetrics): string | null {
   return strange === undefined ? null : `the metric ${strange[0]} is ${String(strange[1])}`;
 }
 
+/** Metrics in snake case, as they appear in files and curves; what is not known is left out. */
+export function metricsRow(metrics: object): Record<string, number> {
+  return Object.fromEntries(
+    Object.entries(metrics)
+      .filter((entry): entry is [string, number] => typeof entry[1] === 'number')
+      .map(([name, value]) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), value]),
+  );
+}
+
 function mean(sums: Sums, name: string, total: number): number {
   return total === 0 ? 0 : (sums[name] ?? 0) / total;
 }

@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { RatchetError } from '../../core/errors.ts';
+import type { LossSettings } from '../../core/spec/run-spec.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { decoderHidden, weightInputs } from '../model/decoder.ts';
 import type { AdaptedLayer, LoraConfig } from '../model/adapter-layout.ts';
@@ -32,6 +34,14 @@ const policyMetricNames = [
 export function metricNames(kind: GradientKind): readonly string[] {
   if (kind === 'sft') return ['loss', 'entropy'];
   return kind.endsWith('_kl') ? [...policyMetricNames, 'klDivergence'] : policyMetricNames;
+}
+
+export type PolicyKind = Exclude<GradientKind, 'sft'>;
+
+/** The graph of a policy loss. */
+export function policyKind({ type }: Pick<LossSettings, 'type'>, hasReference: boolean): PolicyKind {
+  if (type !== 'cross_entropy') return hasReference ? `${type}_kl` : type;
+  throw new RatchetError('Unsupported', 'The loss "cross_entropy" is that of sftStep; trainStep has policy losses.');
 }
 
 export const gradientName = (parameter: string): string => `gradient.${parameter}`;
@@ -98,6 +108,16 @@ export function buildTrunkGradientGraph(config: ModelConfig, options: GraphOptio
   return graph;
 }
 
+/** Of log probabilities that are handed in: input `logprobs` [selected], output their gradient. Its entropy is 0: they do not tell it. */
+export function buildLogprobLossGraph(kind: PolicyKind, { customLoss }: Pick<GraphOptions, 'customLoss'> = {}): Graph {
+  const graph = new Graph();
+  const tokens = graph.input('logprobs', 'float32', ['selected'], { needsGradient: true });
+  const { loss, metrics } = policyLoss(graph, { tokens }, { ...policyOf(kind, customLoss), seesRows: false });
+  graph.output('metrics', stack([loss, ...metrics]));
+  outputGradients(graph, loss, new Map([['logprobs', tokens]]));
+  return graph;
+}
+
 /** Everything before the output layer: [selected, hidden]. */
 function trunk(
   graph: Graph,
@@ -161,7 +181,7 @@ function outputLoss(
 }
 
 function policyOf(
-  kind: Exclude<GradientKind, 'sft'>,
+  kind: PolicyKind,
   customLoss: TokenLoss | undefined,
 ): { type: PolicyLossType; tokenLoss: TokenLoss; hasReference: boolean } {
   const type = kind.replace(/_kl$/, '') as PolicyLossType; // what the template of GradientKind says

@@ -1,6 +1,4 @@
-import { RatchetError } from '../../core/errors.ts';
 import type { TrainBatch } from '../../core/rl/batch.ts';
-import type { LossSettings } from '../../core/spec/run-spec.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import type { AdapterParameters } from '../model/lora.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../model/memory.ts';
@@ -9,12 +7,13 @@ import type { FlatTensors } from '../model/parameters.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { AdamW } from './adamw.ts';
 import { policyFeeds, requirePolicyInputs, rowDifferences, supervisedFeeds } from './feeds.ts';
-import { type CustomLoss, GradientComputer, type Pass } from './gradient-computer.ts';
+import { GradientComputer, type Pass } from './gradient-computer.ts';
 import { comparesRows } from './loss.ts';
 import { maskTotal, type MaskedSample, type MicroBatch, requireTrainable } from './pack.ts';
 import { meanOfPasses, policyMetrics, refusal, type Sums, supervisedMetrics } from './step-metrics.ts';
+import { policyKind } from './train-graph.ts';
 import { TrainedPolicy } from './trained-policy.ts';
-import { loadCustomLoss } from './user-code.ts';
+import { customLossOf } from './user-code.ts';
 import type {
   ExportOptions,
   ScoreOptions,
@@ -170,13 +169,7 @@ export class EngineTrainer implements Trainer {
   async #trainPass(batch: TrainBatch, options: TrainOptions, number: number): Promise<StepResult<TrainMetrics>> {
     const { samples } = batch;
     const { loss, referenceLogprobs, temperature } = options;
-    if (loss.type === 'cross_entropy') {
-      throw new RatchetError(
-        'Unsupported',
-        'The loss "cross_entropy" is that of sftStep; trainStep has policy losses.',
-      );
-    }
-    const kind = referenceLogprobs ? (`${loss.type}_kl` as const) : loss.type;
+    const kind = policyKind(loss, referenceLogprobs !== undefined);
     const custom = loss.type === 'custom' ? { customLoss: await customLossOf(loss) } : {};
     const of = (micro: MicroBatch, logprobs: Float32Array) => rowDifferences(micro, logprobs, samples);
     const compared = comparesRows(loss.type) ? { compareRows: { temperature, of } } : {};
@@ -224,11 +217,6 @@ export class EngineTrainer implements Trainer {
     this.#tail = turn.catch(() => undefined);
     return turn;
   }
-}
-
-function customLossOf({ import: code }: LossSettings): Promise<CustomLoss> {
-  if (code) return loadCustomLoss(code);
-  throw new RatchetError('Unsupported', 'A custom loss needs its file: expected loss.import, got none.');
 }
 
 /** Refuses what would not fit beside what is there already. */

@@ -13,16 +13,20 @@ export interface SftOptions {
   readonly dropoutSeed?: number;
 }
 
-export interface TrainOptions extends SftOptions {
+/** What a policy loss depends on beside the batch and its log probabilities. */
+export interface PolicyLossOptions {
   readonly loss: LossSettings;
-  /** Passes over the batch, each an optimizer step with the same behaviour logprobs; 1 when left out. */
-  readonly iterations?: number;
   /** Of the sampler: ℓ = log softmax(logits / temperature). */
   readonly temperature: number;
   /** Coefficient of the KL term; needs reference logprobs unless 0. */
   readonly klBeta: number;
   /** Log probabilities under the reference policy at the same temperature, aligned with each sample's tokens. */
   readonly referenceLogprobs?: readonly ArrayLike<number>[];
+}
+
+export interface TrainOptions extends SftOptions, PolicyLossOptions {
+  /** Passes over the batch, each an optimizer step with the same behaviour logprobs; 1 when left out. */
+  readonly iterations?: number;
 }
 
 export interface SftMetrics {

@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
-import type { CodeRef } from '../../core/spec/run-spec.ts';
+import type { CodeRef, LossSettings } from '../../core/spec/run-spec.ts';
 import type { CustomLoss } from './gradient-computer.ts';
 import { checkedLoss, type LossContext } from './loss.ts';
 import { buildHeadGraph } from './train-graph.ts';
@@ -16,10 +16,15 @@ export async function importUserFunction(code: CodeRef, what: UserCode): Promise
   return (await importChecked(code, what)).call;
 }
 
-export async function loadCustomLoss(code: CodeRef): Promise<CustomLoss> {
+async function loadCustomLoss(code: CodeRef): Promise<CustomLoss> {
   const { call, sha256 } = await importChecked(code, 'loss');
   const loss = call as unknown as (context: LossContext) => unknown;
   return { id: `${code.path}#${sha256}`, tokenLoss: checkedLoss(loss, code.path) };
+}
+
+export function customLossOf({ import: code }: LossSettings): Promise<CustomLoss> {
+  if (code) return loadCustomLoss(code);
+  throw new RatchetError('Unsupported', 'A custom loss needs its file: expected loss.import, got none.');
 }
 
 /** Throws what a run would be told of its loss at the first step: loads it and builds its graph, which needs no model. */

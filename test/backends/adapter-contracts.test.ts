@@ -16,7 +16,7 @@ const lora = { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj', 'v_proj', '
 trainerContract('the embedded engine', {
   open: () => Promise.resolve(new OnnxTrainer({ threads: 1 })),
   promises: {
-    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'cross_entropy'],
+    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'cross_entropy'],
     penalizesKl: true,
     exactReplay: true,
     savesOptimizer: true,
@@ -31,7 +31,7 @@ trainerContract('the embedded engine with adapters', {
   open: () => Promise.resolve(new OnnxTrainer({ threads: 1 })),
   part: { lora, seed: 3 },
   promises: {
-    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'cross_entropy'],
+    losses: ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'cross_entropy'],
     exactReplay: true,
     savesOptimizer: true,
     refuses: true,

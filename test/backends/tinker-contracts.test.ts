@@ -1,115 +1,52 @@
-/** The suites that every adapter is run by (`ratchet/testing`), over the Tinker API as the stand-in of SkyRL speaks it. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import os from 'node:os';
 import path from 'node:path';
-import { after, before } from 'node:test';
-import { TinkerInference } from '../../backends/inference/tinker.ts';
-import {
-  inferenceContract,
-  lossOf,
-  planOf,
-  rowsOf,
-  type ServedPolicy,
-  temporaryFolder,
-  trainerContract,
-} from '../../backends/testing/index.ts';
-import { readVersion } from '../../backends/tinker/version-files.ts';
-import { TinkerTrainer } from '../../backends/trainer/tinker.ts';
-import { presetFiles } from '../../engine/index.ts';
-import { type StandIn, startTinkerStandIn } from '../stand-ins/tinker/server.ts';
+import { startTinkerStandIn } from '../stand-ins/tinker/server.ts';
+import { tinkerContracts } from './tinker-suites.ts';
 
-const model = 'preset:reverse-text-0.2m';
-const part = {
-  lora: {
-    r: 4,
-    alpha: 32,
-    dropout: 0,
-    targetModules: ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'],
-  },
-  seed: 3,
-};
+const preset = 'preset:reverse-text-0.2m';
 
-let folder: string;
-let server: StandIn;
-let first: string;
-before(async () => {
-  folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-tinker-contract-'));
-  server = await startTinkerStandIn({
-    folder: path.join(folder, 'server'),
-    model,
-    maxAdapters: 64,
-    heedsOptimizer: true,
-  });
-  first = path.join(folder, 'first');
-  const trainer = openTrainer();
-  await trainer.makeBase(first, { ...part, files: presetFiles(model) });
-  await trainer.close();
-});
-after(async () => {
-  await server?.close();
-  await rm(folder, { recursive: true, force: true });
-});
-
-trainerContract('a Tinker server', {
-  open: () => Promise.resolve(openTrainer()),
-  model: () => Promise.resolve(first),
-  base: () => path.join(folder, 'server/base'),
-  part,
-  promises: {
-    losses: ['cispo', 'grpo', 'importance_sampling', 'cross_entropy'],
-    aggregations: ['token', 'sequence', 'dr_grpo'],
-    exactReplay: true,
-    savesOptimizer: true,
-    refuses: true,
-    supervises: true,
-    scores: true,
-    exportsModels: true,
+tinkerContracts('a Tinker server', {
+  preset,
+  startsAfresh: true,
+  async start(root) {
+    const folder = path.join(root, 'server');
+    const server = await startTinkerStandIn({ folder, model: preset, maxAdapters: 64, heedsOptimizer: true });
+    return { url: server.url, base: path.join(folder, 'base'), close: () => server.close() };
   },
 });
 
-inferenceContract('a Tinker server', {
-  async versions(t) {
-    const root = await temporaryFolder(t);
-    const trainer = openTrainer();
-    await trainer.open(first, part);
-    await trainer.restoreOptimizer(null);
-    const samples = await rowsOf(first, { count: 32, seed: 5 });
-    const made: ServedPolicy[] = [];
-    for (const step of [1, 2]) {
-      const batch = { samples: samples.slice(16 * (step - 1), 16 * step) };
-      for (let pass = 0; pass < 4; pass++)
-        await trainer.trainStep({ plan: planOf({ loss: lossOf('cross_entropy'), learningRate: 2e-2 }), batch });
-      const to = path.join(root, `step_${step}`);
-      await trainer.exportTo(to);
-      const { digest } = await readVersion(to);
-      const version = { step, digest, weights: '', file: { key: '', sha256: '', bytes: 0 } };
-      made.push({ name: `contract:main:${step}`, folder: to, version });
-    }
-    await trainer.close();
-    return { root, versions: [made[0]!, made[1]!] };
+// As SkyRL 0.3.0 does: a checkpoint's moments come with it.
+tinkerContracts('a Tinker server that loads moments unasked', {
+  preset,
+  startsAfresh: false,
+  async start(root) {
+    const folder = path.join(root, 'server');
+    const server = await startTinkerStandIn({ folder, model: preset, maxAdapters: 64 });
+    return { url: server.url, base: path.join(folder, 'base'), close: () => server.close() };
   },
-  open: () =>
-    Promise.resolve(
-      new TinkerInference({
-        kind: 'tinker',
-        url: server.url,
-        apiKeyVar: null,
-        server: 'skyrl',
-        timeoutS: 60,
-        maxConcurrent: 64,
-      }),
-    ),
-  promises: { seeds: true, scores: true, holds: 'held', truncates: true, readsModels: true },
 });
 
-function openTrainer(): TinkerTrainer {
-  return new TinkerTrainer({
-    kind: 'tinker',
-    url: server.url,
-    apiKeyVar: null,
-    server: 'skyrl',
-    baseModel: null,
-    reduction: 'sequence_mean',
-    checkpointTtlS: null,
-  });
-}
+// Its key, protobuf, and sums in place of means.
+process.env['RATCHET_TEST_TINKER_KEY'] = 'tml-of-the-hosted-service';
+tinkerContracts('a Tinker server that speaks as the hosted service', {
+  preset,
+  startsAfresh: true,
+  async start(root) {
+    const folder = path.join(root, 'server');
+    const hostedKey = 'tml-of-the-hosted-service';
+    const server = await startTinkerStandIn({
+      folder,
+      model: preset,
+      maxAdapters: 64,
+      heedsOptimizer: true,
+      hostedKey,
+    });
+    const apiKeyVar = 'RATCHET_TEST_TINKER_KEY';
+    return {
+      url: server.url,
+      server: 'tinker',
+      apiKeyVar,
+      base: path.join(folder, 'base'),
+      close: () => server.close(),
+    };
+  },
+});

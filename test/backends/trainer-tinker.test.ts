@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { setTimeout as delay } from 'node:timers/promises';
 import { after, before, describe, test } from 'node:test';
 import type { TrainSample } from '../../core/rl/batch.ts';
@@ -13,6 +14,7 @@ import { TinkerInference } from '../../backends/inference/tinker.ts';
 import type { ServedPolicy } from '../../backends/inference/types.ts';
 import { TinkerTrainer } from '../../backends/trainer/tinker.ts';
 import { readVersion } from '../../backends/tinker/version-files.ts';
+import { choosePort } from '../../workers/ports.ts';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
 import { startTinkerStandIn, type StandIn } from '../stand-ins/tinker/server.ts';
 
@@ -50,6 +52,25 @@ describe('a trainer on a Tinker server', () => {
   test('the losses grpo and importance_sampling are those of the embedded engine, too', async () => {
     await assertSameUpdate(server.url, { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregation: 'token' });
     await assertSameUpdate(server.url, { type: 'importance_sampling', clipHigh: 1, aggregation: 'sequence' });
+  });
+
+  test('losses that no such server has give the update of the embedded engine: a file of one’s own, a mask, a teacher', async () => {
+    const file = fileURLToPath(new URL('../../configs/rl/custom-loss/my-loss.ts', import.meta.url));
+    const own: LossSettings = {
+      type: 'custom',
+      clipHigh: 1.2,
+      aggregation: 'token',
+      import: { path: file, sha256: null },
+    };
+    await assertSameUpdate(server.url, own);
+    await assertSameUpdate(server.url, {
+      type: 'importance_sampling',
+      clipHigh: 1,
+      maskLow: 0.6,
+      maskHigh: 1.4,
+      aggregation: 'sequence',
+    });
+    await assertSameUpdate(server.url, { ...cispo, advantageTau: 0.5, teacherTau: 0.7 });
   });
 
   test('a supervised step is the embedded engine’s: a mean over the tokens of all rows', async () => {
@@ -194,7 +215,32 @@ describe('a Tinker server that dies', () => {
   });
 });
 
-function openTrainer(url: string): TinkerTrainer {
+test('a trainer says what it waits for: a server that is away, and one without room for another model', async () => {
+  const away = openTrainer(`http://127.0.0.1:${await choosePort(0)}`, 2_000);
+  const asked = away.makeBase(path.join(folder, 'away'), { ...part, files: presetFiles(model) });
+  asked.catch(() => undefined);
+  await saysThatItWaits(away, /does not answer \(ECONNREFUSED/);
+  await assert.rejects(asked, { code: 'TrainerUnavailable' });
+  assert.equal(away.waitsFor(), null);
+
+  const small = await startTinkerStandIn({ folder: path.join(folder, 'small'), model, maxAdapters: 2 });
+  const [first, second] = [openTrainer(small.url, 1_000), openTrainer(small.url, 1_000)];
+  const make = (trainer: TinkerTrainer, name: string) =>
+    trainer.makeBase(path.join(folder, name), { ...part, files: presetFiles(model) });
+  void make(first, 'room-1').catch(() => undefined);
+  await saysThatItWaits(first, /Maximum number of LoRA adapters \(2\) reached: waiting for room/); // its second model
+  void make(second, 'room-2').catch(() => undefined);
+  await saysThatItWaits(second, /waiting for room/);
+  await small.close();
+});
+
+async function saysThatItWaits(trainer: TinkerTrainer, what: RegExp): Promise<void> {
+  const until = performance.now() + 30_000;
+  while (trainer.waitsFor() === null && performance.now() < until) await delay(20);
+  assert.match(trainer.waitsFor() ?? 'nothing', what);
+}
+
+function openTrainer(url: string, patienceMs = 60_000): TinkerTrainer {
   return new TinkerTrainer(
     {
       kind: 'tinker',
@@ -205,7 +251,7 @@ function openTrainer(url: string): TinkerTrainer {
       reduction: 'sequence_mean',
       checkpointTtlS: null,
     },
-    { patienceMs: 60_000, heartbeatMs: 500 },
+    { patienceMs, heartbeatMs: 500 },
   );
 }
 
@@ -266,6 +312,7 @@ function rows(seed: number): TrainSample[] {
       lossMask,
       behaviorLogprobs: lossMask.map((mask) => mask * (-3 + random() / 2)),
       advantages: lossMask.map((mask) => mask * (row - 1.5)),
+      teacherLogprobs: lossMask.map((mask) => mask * (-2 - random())),
     };
   });
 }

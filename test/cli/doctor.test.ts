@@ -12,12 +12,16 @@ const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url))
 const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-doctor-'));
 after(() => rmSync(folder, { recursive: true }));
 
-/** With nothing on PATH: no unshare, no Python, no GPU. */
-async function examine(environment: string): Promise<{ code: number; check: (name: string) => Check | undefined }> {
+/** With nothing on PATH: no unshare, no Python, no GPU. `more` are tables of the run file. */
+async function examine(
+  environment: string,
+  more = '',
+): Promise<{ code: number; check: (name: string) => Check | undefined }> {
   writeFileSync(path.join(folder, 'env.ts'), environment);
   writeFileSync(
     path.join(folder, 'run.toml'),
-    'model = "preset:chars-0.4m"\nbatch_size = 8\nrollouts_per_example = 4\n[sampling]\nmax_tokens = 4\n[[env]]\nid = "./env.ts"\n',
+    'model = "preset:chars-0.4m"\nbatch_size = 8\nrollouts_per_example = 4\n[sampling]\nmax_tokens = 4\n[[env]]\nid = "./env.ts"\n' +
+      more,
   );
   return new Promise((resolve) => {
     const env = { HOME: folder, PATH: folder };
@@ -48,5 +52,19 @@ describe('doctor', () => {
   test('and to others it is something to know of', async () => {
     const { code, check } = await examine(own(''));
     assert.deepEqual([code, check('sandbox')?.state, check('environment')?.state], [0, 'warn', 'ok']);
+  });
+});
+
+describe('what ratchet doctor says of engines', () => {
+  test('a run that starts vLLM needs a Python that has it', async () => {
+    const { code, check } = await examine(own(''), '[inference]\nkind = "vllm"\n');
+    assert.deepEqual([code, check('vLLM')?.state], [1, 'bad']);
+    assert.match(check('vLLM')!.says, /found no Python with vLLM \(looked at /);
+  });
+
+  test('a run on the hosted Tinker service needs its key, which is named; the fix of its model asks for no weights', async () => {
+    const { code, check } = await examine(own(''), '[trainer]\nkind = "tinker"\n[inference]\nkind = "tinker"\n');
+    assert.deepEqual([code, check('Tinker server')?.state], [1, 'bad']);
+    assert.match(check('Tinker server')!.says, /TINKER_API_KEY, which is not set here/);
   });
 });

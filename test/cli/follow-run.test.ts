@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { WorkflowHandle } from '@temporalio/client';
 import { startClock } from '../../cli/clock.ts';
-import { followRun, waitingLine } from '../../cli/follow-run.ts';
+import { followRun, waitingLine, waitingOf } from '../../cli/follow-run.ts';
 import type { RunEvent, RunView } from '../../workflows/messages.ts';
 
 test('who attaches to a running run is told its last five events, whether or not anything keeps the earlier ones', async () => {
@@ -44,6 +44,15 @@ test('the reason of a pause is told in full once, and shortly again and again', 
   const line = waitingLine({ pausedBecause, step: 3, on: [] });
   assert.match(line, /^still paused: breaker: 16 of 16 rollouts failed⏎ .*…$/);
   assert.ok(line.length < 130);
+});
+
+test('a trainer that waits for a server elsewhere is told with its reason, also where an attempt before failed', () => {
+  const waitsFor = 'The Tinker server at http://127.0.0.1:8901 does not answer';
+  for (const attempt of [1, 2]) {
+    const pending = [{ name: 'trainStep', attempt, nextAt: null, lastFailure: null, done: null, waitsFor }];
+    const waiting = waitingOf('answer', null, pending);
+    assert.equal(waitingLine(waiting), `waiting on: trainStep waits: ${waitsFor}`);
+  }
 });
 
 test('what an environment or a server said cannot steer the terminal through a line of ours', () => {

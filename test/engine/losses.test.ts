@@ -46,7 +46,7 @@ function trustRegion({ logprob, behavior, advantage }: Token, isOut: (moved: num
   return { loss: gain + tau * d * d, slope: gain + 2 * tau * d };
 }
 
-const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'ipo', (token: Token) => Plain> = {
+const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'ipo' | 'dro', (token: Token) => Plain> = {
   cispo({ logprob, behavior, advantage }) {
     const weight = Math.min(Math.exp(logprob - behavior), bounds.clipHigh) * advantage;
     return { loss: -weight * logprob, slope: -weight };
@@ -69,6 +69,10 @@ const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'i
   dppo: (token) =>
     trustRegion(token, (moved) => (token.advantage > 0 ? moved > moves.clipHigh : moved < -moves.clipLow)),
   ipo: (token) => trustRegion(token, (moved) => moved > moves.clipHigh || moved < -moves.clipLow),
+  dro({ logprob, behavior, advantage }) {
+    const d = logprob - behavior;
+    return { loss: klTau * d * d - advantage * logprob, slope: 2 * klTau * d - advantage };
+  },
 };
 
 async function runGraph(
@@ -103,7 +107,7 @@ function requireClose(actual: ReadonlyMap<string, Float32Array>, expected: Reado
 }
 
 describe('losses agree with their formulas in double precision', () => {
-  for (const type of ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo'] as const) {
+  for (const type of ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'dro'] as const) {
     for (const beta of [null, 0.5]) {
       for (const temperature of [1, 0.7]) {
         test(`${type}${beta === null ? '' : ' with KL'} at temperature ${temperature}`, async () => {
@@ -170,6 +174,7 @@ function requireClipMetrics(
     importance_sampling: count((ratio) => ratio > bounds.clipHigh),
     dppo: countMoved((value, advantage) => value > moves.clipHigh && advantage > 0),
     ipo: countMoved((value) => value > moves.clipHigh),
+    dro: 0,
   };
   const low = {
     cispo: 0,
@@ -177,9 +182,10 @@ function requireClipMetrics(
     importance_sampling: count((ratio) => ratio < bounds.clipLow),
     dppo: countMoved((value, advantage) => value < -moves.clipLow && advantage <= 0),
     ipo: countMoved((value) => value < -moves.clipLow),
+    dro: 0,
   };
   assert.deepEqual([metrics['clipFractionLow'], metrics['clipFractionHigh']], [low[type], high[type]]);
-  if (type !== 'cispo') assert.ok(low[type] > 0 && high[type] > 0, 'the batch has such tokens on either side');
+  if (type !== 'cispo' && type !== 'dro') assert.ok(low[type] > 0 && high[type] > 0, 'the batch has such tokens on either side');
 }
 
 test('dppo gives what prime-rl gives for the tokens of its check vector', () => {

@@ -42,14 +42,22 @@ export interface Skyrl {
   start(): void;
 }
 
+export interface SkyrlOptions {
+  /** For its database, checkpoints and log. */
+  readonly folder: string;
+  readonly model: string;
+  readonly port: number;
+  readonly adaptersMax?: number;
+}
+
 /** uv starts it, since the server looks for its own `uv run` to start its engine with. */
 export function startSkyrl(
   { python, uv }: { readonly python: string; readonly uv: string },
-  { folder, model, port }: { readonly folder: string; readonly model: string; readonly port: number },
+  { folder, model, port, adaptersMax = 8 }: SkyrlOptions,
 ): Skyrl {
   let child: ChildProcess;
   const backend = {
-    max_lora_adapters: 8,
+    max_lora_adapters: adaptersMax,
     max_lora_rank: 8,
     tensor_parallel_size: 1,
     train_micro_batch_size: 8,

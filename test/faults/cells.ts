@@ -127,9 +127,9 @@ export async function besidesOf(cell: Cell): Promise<Readonly<Record<string, str
 
 /** sha256 of the file with the run's last weights. */
 export async function weightsDigest(run: StagedRun, { weights }: RunSummary): Promise<string> {
-  const bytes = await run.store.read(`${weights}model.safetensors`);
-  assert.ok(bytes, `${weights}model.safetensors is stored`);
-  return sha256(bytes);
+  const file = (await run.store.list(weights)).find((key) => key.endsWith('.safetensors'));
+  assert.ok(file, `${weights} has weights, or an adapter`);
+  return sha256((await run.store.read(file))!);
 }
 
 async function hasContinued(stage: FaultStage, { name, handle }: StagedRun): Promise<void> {

@@ -1,18 +1,13 @@
 /** Rows in which processes stop for a while and then go on as if nothing had been. */
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Rows } from './row.ts';
+import type { Rows, Struck } from './row.ts';
 import { heartbeatTimeoutMs } from './fake-run.ts';
 
 export const clockFaults = {
   'zombie: stopped, and goes on when it is given up': {
     stage: 'fake',
     action: 'hold',
-    strike: async ({ fired, release }) => {
-      process.kill(fired.pid, 'SIGSTOP');
-      release();
-      await delay(2 * heartbeatTimeoutMs);
-      process.kill(fired.pid, 'SIGCONT');
-    },
+    strike: zombie,
   },
   'machine asleep': {
     stage: 'fake',
@@ -31,3 +26,10 @@ export const clockFaults = {
     },
   },
 } satisfies Rows;
+
+export async function zombie({ fired, release }: Struck): Promise<void> {
+  process.kill(fired.pid, 'SIGSTOP');
+  release();
+  await delay(2 * heartbeatTimeoutMs);
+  process.kill(fired.pid, 'SIGCONT');
+}

@@ -3,6 +3,9 @@
 /** The longest answer where a chunk is to have both kinds: slower than finished rollouts are stored. */
 const slowSampleMs = 2_000;
 
+/** What a run trains or samples on, where it is neither a fake nor the embedded engine. */
+export type EngineName = 'tinker' | 'vllm';
+
 /** A gap, by the failpoint in it. */
 export interface Gap {
   readonly failpoint: string;
@@ -14,6 +17,8 @@ export interface Gap {
   readonly overrides?: Readonly<Record<string, string>>;
   /** The same, of a run that looks for a better prompt meanwhile: compared with an undisturbed run of the same, and its outcome with that one's. */
   readonly hasBranch?: boolean;
+  /** Only runs on this engine pass it. */
+  readonly engine?: EngineName;
   /** The run continues as new in its second step: its stage's server suggests it early. */
   readonly continuesAsNew?: boolean;
 }
@@ -26,9 +31,19 @@ export const columns = {
   score: { failpoint: 'scoreRollouts.done', at: 2 },
   filter: { failpoint: 'filterGroups.done', at: 2 },
   plan: { failpoint: 'planStep.done', at: 2 },
+  // Inside of a step on a Tinker server; the warm-up saves and loads as well.
+  forward_backward: { failpoint: 'tinker.gradients', at: 2, engine: 'tinker' },
+  optim_step: { failpoint: 'tinker.stepped', at: 2, engine: 'tinker' },
+  save_weights: { failpoint: 'tinker.saved', at: 4, engine: 'tinker' },
   train: { failpoint: 'train.applied', at: 2 },
   trained: { failpoint: 'trainStep.done', at: 2 },
+  // The model of the next step, while this one's is sampled from.
+  load_weights: { failpoint: 'tinker.loaded', at: 5, engine: 'tinker' },
   commit: { failpoint: 'commitStep.done', at: 3 },
+  // A vLLM has one adapter more, or other weights, is still paused, and nobody knows; the canary was compared.
+  load_lora_adapter: { failpoint: 'vllm.adapter', at: 2, engine: 'vllm' },
+  reload_weights: { failpoint: 'vllm.exchanged', at: 3, engine: 'vllm' },
+  canary: { failpoint: 'canary.compared', at: 2, engine: 'vllm' },
   broadcast: { failpoint: 'broadcastWeights.done', at: 3 },
   checkpoint: { failpoint: 'saveCheckpoint.done', at: 2 },
   // Of an evaluation beside the steps, in a workflow of its own.

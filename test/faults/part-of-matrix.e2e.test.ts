@@ -12,4 +12,6 @@ testCells([
   { row: 'activity fails', column: 'score' },
   { row: 'activity done twice', column: 'trained' },
   { row: 'activity done twice', column: 'commit' },
+  { row: 'Tinker server killed', column: 'optim_step' },
+  { row: 'vLLM killed', column: 'load_lora_adapter' },
 ]);

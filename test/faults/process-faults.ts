@@ -46,7 +46,7 @@ export const processFaults = {
 } satisfies Rows;
 
 /** Returns when the supervisor has noticed. */
-async function kill(stage: Struck['stage'], role: string): Promise<void> {
+export async function kill(stage: Struck['stage'], role: string): Promise<void> {
   const restartsBefore = stage.stack.restarts()[role] ?? 0;
   process.kill(stage.pid(role), 'SIGKILL');
   while ((stage.stack.restarts()[role] ?? 0) === restartsBefore) await delay(lookMs);

@@ -1,6 +1,6 @@
 import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
-import type { StageKindName } from './stage-kinds.ts';
+import { kindOf, type StageKindName } from './stage-kinds.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
 /** Where a fault strikes: the failpoint of its column has fired, and holds if the row's action is `hold`. */
@@ -51,6 +51,13 @@ export interface Judged {
   readonly undisturbed: UndisturbedRun;
 }
 
+/** Of a row of an engine's runs: where what it strikes is at work there. */
+export function atWork(...only: readonly Column[]): Pick<Row, 'columns'> {
+  const because =
+    'nothing of its own is under way at the engine then: the gap before it is the same there, and the row of this kind in the first table has the rest';
+  return { columns: { only, because } };
+}
+
 /** The run that a cell's is compared with. */
 export interface UndisturbedRun {
   readonly summary: RunSummary;
@@ -64,9 +71,16 @@ export type Rows = Readonly<Record<string, Row>>;
 const severalVersions =
   'its servers hold several versions, and the run would not wait for its branch: test/e2e/prompt-branches.e2e.test.ts strikes it while the run is paused';
 
+const elsewhere = 'no run of this row has such a server';
+const ofNoEngine = 'of the run alone, whatever it trains and samples on: see the rows of the first table';
+
 /** Why there is no such cell; null when there is. */
 export function whyNot(row: Row, column: Column): string | null {
-  if (gapOf(column).hasBranch === true && row.stage === 'real') return severalVersions;
+  const { hasBranch, continuesAsNew, engine: needed } = gapOf(column);
+  const { engine } = kindOf(row.stage);
+  if (needed !== undefined && needed !== engine) return elsewhere;
+  if (engine !== undefined && (hasBranch || continuesAsNew)) return ofNoEngine;
+  if (hasBranch === true && row.stage === 'real') return severalVersions;
   const reason = row.cannot?.[column];
   if (reason !== undefined) return reason;
   return row.columns === undefined || row.columns.only.includes(column) ? null : row.columns.because;

@@ -7,7 +7,9 @@ import { environmentFaults } from './environment-faults.ts';
 import { processFaults } from './process-faults.ts';
 import type { Row, Rows } from './row.ts';
 import { s3Faults } from './s3-faults.ts';
+import { tinkerFaults } from './tinker-faults.ts';
 import { upgradeFaults } from './upgrade-faults.ts';
+import { vllmFaults } from './vllm-faults.ts';
 
 export const rows = {
   ...processFaults,
@@ -18,6 +20,8 @@ export const rows = {
   ...diskFaults,
   ...environmentFaults,
   ...upgradeFaults,
+  ...tinkerFaults,
+  ...vllmFaults,
 } satisfies Rows;
 export type RowName = keyof typeof rows;
 

@@ -1,12 +1,17 @@
 import type { RoleOptions } from '../../workers/roles.ts';
 import type { Role } from '../../workers/supervisor.ts';
+import type { StartedVllm } from '../../workers/vllm-role.ts';
+import type { StandInProcess } from '../stand-ins/tinker/process.ts';
+import type { EngineName } from './columns.ts';
 import { withBreakableEnvironment } from './breakable-environment.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
 import { realRun } from './real-run.ts';
 import { makeSmallDisk, type SmallDisk } from './small-disk.ts';
 import { makeS3, type StagedS3 } from './staged-s3.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
+import { startTinkerServer, tinkerRun } from './tinker-run.ts';
 import { otherOrder, type OtherVersion, previousCommit, shortPauses } from './upgrade.ts';
+import { vllmAdapters, vllmFullWeights } from './vllm-run.ts';
 
 /** What a stage has besides the stack, made before it starts. */
 export interface Surroundings {
@@ -18,6 +23,11 @@ export interface Surroundings {
   readonly storeUri?: string;
   readonly s3?: StagedS3;
   readonly disk?: SmallDisk;
+  readonly tinker?: StandInProcess;
+  /** What the supervisor starts beside the workers, whenever the stack starts: it has a port of its own each time. */
+  readonly vllm?: () => Promise<StartedVllm | null>;
+  /** Where what samples notes the answers of all runs, where that is no fake of a run's own. */
+  readonly sampledLog?: string;
   /** Whose code its workers run until they are upgraded; this one's if not said. */
   readonly version?: OtherVersion;
   /** After the stack has ended. */
@@ -28,6 +38,8 @@ export interface Surroundings {
 export interface StageKind {
   /** Text of a run's file. */
   readonly run: (options: RunOptions) => string;
+  /** What they train or sample on; a fake or the embedded engine if not said. */
+  readonly engine?: EngineName;
   /** Processes of a role; one where not said. */
   readonly count?: RoleOptions['count'];
   /** What becomes of the processes that every stage has. */
@@ -43,6 +55,9 @@ export const stageKinds = {
   environment: { run: fakeRun, changeRole: withBreakableEnvironment },
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
   real: { run: realRun },
+  tinker: { run: tinkerRun, engine: 'tinker', surround: startTinkerServer },
+  vllm: vllmAdapters,
+  'vllm, full weights': vllmFullWeights,
   'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },
   'of short pauses': { run: fakeRun, surround: async (folder) => ({ version: await shortPauses(folder) }) },
   'of the previous commit': {

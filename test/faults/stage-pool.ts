@@ -103,6 +103,7 @@ async function playUndisturbed(
   assert.ok(summary.ledger.isSound);
   assert.ok((summary.ledger.counts['trained'] ?? 0) > 0);
   assert.equal(sampledAgain(run), 0, 'an undisturbed run samples everything once');
+  if (stage.surroundings.sampledLog !== undefined) assert.ok(run.sampled().length > 0, 'its answers are noted');
   const branch = hasBranch ? { branch: await branchOutcome(stage, run) } : {};
   return { summary, weights: await weightsDigest(run, summary), ...branch };
 }

@@ -10,6 +10,7 @@ import { openRunStore, resolveStoreUri, type Store } from '../../backends/store/
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
+import type { StartedVllm } from '../../workers/vllm-role.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import type { RunOptions } from './fake-run.ts';
 import type { SampledLine } from './fake-inference.ts';
@@ -37,6 +38,9 @@ export interface StageOptions {
   readonly continuesAsNew?: boolean;
 }
 
+/** How often it is looked whether a run has ended before its fault. */
+const endLookMs = 1_000;
+
 /** Events of an execution after which the server suggests to continue as new: reached in the second step. */
 const eventsSuggested = 100;
 
@@ -44,6 +48,7 @@ interface Running {
   readonly stack: Stack;
   readonly connection: Connection;
   readonly client: Client;
+  readonly vllm: StartedVllm | null;
 }
 
 let lastStart: Promise<unknown> = Promise.resolve();
@@ -91,12 +96,13 @@ export class FaultStage {
   async #startStackNow(): Promise<void> {
     const { folder } = this;
     const policyPort = await choosePort(0);
+    const vllm = (await this.surroundings.vllm?.()) ?? null;
     const stack = await startStack({
       projectFolder: folder,
       policyUrl: policyUrlAt(policyPort),
       roles: rolesOf(
         (this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion,
-        localRoles({ weightRoots: [folder], policyPort, followsMetrics: false, count: this.#kind.count ?? {} }),
+        localRoles({ weightRoots: [folder], policyPort, followsMetrics: false, count: this.#kind.count ?? {}, vllm }),
       ).map((role) => this.#kind.changeRole?.(role) ?? role),
       environment: { ...process.env, ...this.surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
       serverSettings: this.#serverSettings,
@@ -107,6 +113,7 @@ export class FaultStage {
       stack,
       connection,
       client: new Client({ connection, identity: `fault test ${process.pid}` }),
+      vllm,
     };
   }
 
@@ -137,6 +144,11 @@ export class FaultStage {
     return this.#now.client;
   }
 
+  /** What it samples from, where its runs do. */
+  get vllm(): StartedVllm | null {
+    return this.#now.vllm;
+  }
+
   get #now(): Running {
     if (this.#running === null) throw new Error('the stack of this stage does not run');
     return this.#running;
@@ -155,7 +167,10 @@ export class FaultStage {
     const log = path.join(this.folder, `${name}.sampled`);
     await writeFile(path.join(this.folder, `${name}.toml`), this.#kind.run({ ...options, log }));
     const given = { ...this.surroundings.overrides, ...overrides };
-    const run = { name, overrides: given, store: openRunStore(this.storeUri, name), sampled: () => readSampled(log) };
+    const { sampledLog = log } = this.surroundings;
+    const before = readSampled(sampledLog).length; // of other runs
+    const sampled = (): SampledLine[] => readSampled(sampledLog).slice(before);
+    const run = { name, overrides: given, store: openRunStore(this.storeUri, name), sampled };
     return { ...run, handle: await this.#startWorkflow(run) };
   }
 
@@ -189,19 +204,14 @@ export class FaultStage {
   /** Waits until it fires; null when the run ended without. */
   async fired(name: string, run: StagedRun): Promise<FiredFailpoint | null> {
     const file = path.join(failpointsIn(this.folder), `${name}.fired.1`);
-    // Not left under way: a question that is asked again after its connection was closed ends the process.
-    const watching = new AbortController();
-    let hasEnded = false;
-    const note = (): void => void (hasEnded = true);
-    const end = this.client.withAbortSignal(watching.signal, () => run.handle.result()).then(note, note);
-    try {
-      while (!existsSync(file)) {
-        if (hasEnded) return null;
-        await delay(20);
-      }
-    } finally {
-      watching.abort();
-      await end;
+    // Asked now and then, and not waited for: a wait for the end that is called off between two of its questions goes on.
+    for (let lookedAt = performance.now(); !existsSync(file);) {
+      await delay(20);
+      if (performance.now() - lookedAt < endLookMs) continue;
+      lookedAt = performance.now();
+      const { status } = await this.client.workflow.getHandle(run.name).describe();
+      const hasEnded = status.name !== 'RUNNING' && status.name !== 'CONTINUED_AS_NEW';
+      if (hasEnded && !existsSync(file)) return null;
     }
     await delay(20); // it is written at once, but not in one piece
     return JSON.parse(readFileSync(file, 'utf8')) as FiredFailpoint;

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { allColumns } from './columns.ts';
 import type { Outcome } from './suite.ts';
 import { faultTable, markers, summary, withTable } from './table.ts';
 
@@ -14,8 +13,8 @@ const held: Outcome = {
 
 test('a cell says how long its run took to go on and what was lost, one that was not run says that', () => {
   const row = rowOf('rollout worker killed', [held]);
-  assert.equal(row[allColumns.indexOf('generate')], '✓ 3.1 s, 12 lost');
-  assert.equal(row[allColumns.indexOf('score')], 'not run');
+  assert.equal(row['generate'], '✓ 3.1 s, 12 lost');
+  assert.equal(row['score'], 'not run');
 });
 
 test('a cell that cannot be names the reason, and so does one that this machine cannot have', () => {
@@ -23,12 +22,12 @@ test('a cell that cannot be names the reason, and so does one that this machine 
   const table = faultTable([{ ...held, column: 'score', kind: 'not run', because }], '2026-01-01');
   assert.match(table, /\| rollout worker killed \|.*\| not run \(1\) \|/);
   assert.ok(table.includes(`1. ${because}`));
-  assert.match(rowOf('activity done twice', [])[allColumns.indexOf('train')] ?? '', /^– \(\d+\)$/);
+  assert.match(rowOf('activity done twice', [])['train'] ?? '', /^– \(\d+\)$/);
 });
 
 test('a cell that did not hold is counted as one', () => {
   const outcomes: Outcome[] = [held, { row: 'GPU worker killed', column: 'train', kind: 'broken' }];
-  assert.equal(rowOf('GPU worker killed', outcomes)[allColumns.indexOf('train')], '✗');
+  assert.equal(rowOf('GPU worker killed', outcomes)['train'], '✗');
   assert.match(summary(outcomes), /^1 cells held, 1 did not; 12 rollouts were lost in flight/);
 });
 
@@ -40,13 +39,26 @@ test('the table takes the place of the one before, and nothing else of the docum
   assert.throws(() => withTable('no markers', 'new'), /expected <!-- matrix begins -->/);
 });
 
-function rowOf(name: string, outcomes: readonly Outcome[]): string[] {
-  const line = faultTable(outcomes, '2026-01-01')
-    .split('\n')
-    .find((one) => one.startsWith(`| ${name} |`));
-  assert.ok(line, `${name} is a row`);
-  return line
-    .split('|')
-    .slice(2, -1)
-    .map((cell) => cell.trim());
+test('each engine has a table of its own, with the gaps of its own steps and without those in which it has no cell', () => {
+  const columns = (name: string): string[] => Object.keys(rowOf(name, []));
+  assert.ok(columns('Tinker server killed').includes('optim_step'));
+  assert.ok(columns('vLLM killed').includes('load_lora_adapter'));
+  for (const name of ['GPU worker killed', 'vLLM killed']) assert.ok(!columns(name).includes('optim_step'), name);
+  assert.ok(columns('GPU worker killed').includes('continue-as-new'));
+  assert.ok(!columns('Tinker server killed').includes('continue-as-new'));
+  assert.match(rowOf('zombie (Tinker)', [])['generate'] ?? '', /^– \(\d+\)$/);
+});
+
+/** By column. */
+function rowOf(name: string, outcomes: readonly Outcome[]): Record<string, string> {
+  const lines = faultTable(outcomes, '2026-01-01').split('\n');
+  const at = lines.findIndex((one) => one.startsWith(`| ${name} |`));
+  assert.ok(at >= 0, `${name} is a row`);
+  const cells = (line: string): string[] =>
+    line
+      .split('|')
+      .slice(2, -1)
+      .map((cell) => cell.trim());
+  const columns = cells(lines.slice(0, at).findLast((one) => one.startsWith('| fault |'))!);
+  return Object.fromEntries(cells(lines[at]!).map((cell, i) => [columns[i]!, cell]));
 }

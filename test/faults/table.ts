@@ -1,13 +1,17 @@
 /** The fault matrix as a table for people. */
-import { type Column, allColumns } from './columns.ts';
+import { type Column, allColumns, type EngineName } from './columns.ts';
 import { whyNot } from './row.ts';
 import { allRows, type RowName, rowOf } from './rows.ts';
+import { kindOf } from './stage-kinds.ts';
 import type { Outcome } from './suite.ts';
 
 /** Between these the whole matrix is written into docs/faults.md. */
 export const markers = { begin: '<!-- matrix begins -->', end: '<!-- matrix ends -->' } as const;
 
-/** Markdown: rows by columns, a legend with the figures' meaning, and the reasons of the cells that are not. */
+/** A table for each engine, with the columns of its own; null = of the fakes and the embedded engine. */
+const engines: readonly (EngineName | null)[] = [null, 'tinker', 'vllm'];
+
+/** Markdown: rows by columns of each engine, and the reasons of the cells that are not. */
 export function faultTable(outcomes: readonly Outcome[], date: string): string {
   const notes: string[] = [];
   const note = (reason: string): number => {
@@ -27,10 +31,16 @@ export function faultTable(outcomes: readonly Outcome[], date: string): string {
   const lines = [
     `${summary(outcomes)} (${date}.)`,
     '',
-    `| fault | ${allColumns.join(' | ')} |`,
-    `| --- | ${allColumns.map(() => '---').join(' | ')} |`,
-    ...allRows.map((row) => `| ${row} | ${allColumns.map((column) => mark(row, column)).join(' | ')} |`),
-    '',
+    ...engines.flatMap((engine) => {
+      const rows = allRows.filter((row) => (kindOf(rowOf(row).stage).engine ?? null) === engine);
+      const columns = allColumns.filter((column) => rows.some((row) => whyNot(rowOf(row), column) === null));
+      return [
+        `| fault | ${columns.join(' | ')} |`,
+        `| --- | ${columns.map(() => '---').join(' | ')} |`,
+        ...rows.map((row) => `| ${row} | ${columns.map((column) => mark(row, column)).join(' | ')} |`),
+        '',
+      ];
+    }),
     ...notes.map((reason, i) => `${i + 1}. ${reason}`),
   ];
   return `${lines.join('\n')}\n`;

@@ -3,7 +3,7 @@ import { rotate } from '../report-secrets.ts';
 import { needsFullWeights, vllmArgumentsKept } from '../vllm-spec.ts';
 import type { RatchetConfig } from './ratchet.ts';
 import { loraSpec } from './ratchet-run-spec.ts';
-import { weightsTaken } from './vllm-run-spec.ts';
+import { copiesOf, serverGpus, weightsTaken } from './vllm-run-spec.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
 
 /** What [inference] says of its servers, taken together. */
@@ -96,6 +96,7 @@ function vllmRelations(written: Written, takesFullWeights: boolean): RelationPro
       received: JSON.stringify(program),
     });
   }
+  if (isStarted) problems.push(...gpuRelations(written));
   if (host === undefined || isLoopback(host) || !isStarted) return problems;
   if (api_key_var === undefined) {
     problems.push({
@@ -112,6 +113,24 @@ function vllmRelations(written: Written, takesFullWeights: boolean): RelationPro
     });
   }
   return problems;
+}
+
+/** Each copy of the model has GPUs of its own, and none is left over. */
+function gpuRelations(written: Written): RelationProblem[] {
+  const gpus = serverGpus(written)?.length;
+  if (!gpus) return [];
+  const { gpusEach, copies } = copiesOf(written.vllm ?? {});
+  const fits = copies === null ? gpus % gpusEach === 0 : gpusEach * copies <= gpus;
+  if (fits) return [];
+  const key = gpusEach > 1 ? 'tensor_parallel_size' : 'data_parallel_size';
+  const all = `${gpusEach} for each copy of the model${copies === null ? '' : `, ${copies} copies`}`;
+  return [
+    {
+      paths: [at('vllm', key), at('vllm'), at(written.gpu_ids ? 'gpu_ids' : 'gpus')],
+      expected: `what fits the ${gpus} GPUs of the server (gpu_ids, gpus)`,
+      received: all,
+    },
+  ];
 }
 
 function isLoopback(host: string): boolean {

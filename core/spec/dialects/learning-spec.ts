@@ -19,6 +19,9 @@ const defaultMasks: Readonly<Record<string, { low: number; high: number | null; 
   opd: { low: 0.2, high: null, klTau: 1e-3 },
 };
 
+/** That of Tinker's example. */
+const droBeta = 0.05;
+
 /** The type that is written, or what the kind of run asks for. */
 export function lossTypeOf({ loss, trainer }: Pick<RatchetConfig, 'loss' | 'trainer'>): RunSpec['loss']['type'] {
   if (loss === 'sft') return 'cross_entropy';
@@ -33,6 +36,7 @@ export function learnsFromRewards({ loss, trainer }: Pick<RatchetConfig, 'loss' 
 export function lossSpec(config: RatchetConfig): RunSpec['loss'] {
   const { loss: kind, trainer, sampling } = config;
   const { clip_low, mask_low, mask_high, kl_tau, adv_tau, teacher_tau, aggregation, import: file } = trainer.loss;
+  const { beta = droBeta } = trainer.loss;
   const type = lossTypeOf(config);
   const isUsualOpd = kind === 'opd' && trainer.loss.type === undefined;
   const usual = defaultMasks[isUsualOpd ? 'opd' : type] ?? { low: 0, high: null, klTau: 0 };
@@ -43,7 +47,7 @@ export function lossSpec(config: RatchetConfig): RunSpec['loss'] {
     clipHigh: trainer.loss.clip_high ?? trainer.clip_high ?? clip.high,
     maskLow: mask_low ?? usual.low,
     maskHigh: mask_high ?? usual.high,
-    klTau: kl_tau ?? usual.klTau,
+    klTau: type === 'dro' ? beta / 2 : (kl_tau ?? usual.klTau),
     advantageTau: adv_tau ?? (kind === 'opd' ? 0 : 1),
     teacherTau: teacher_tau ?? (kind === 'opd' ? 1 : 0),
     aggregation: aggregation ?? (type === 'gspo' ? 'sequence' : 'token'),

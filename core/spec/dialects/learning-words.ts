@@ -7,7 +7,7 @@ import { atLeastZero, choice, positive, text, whole } from '../values.ts';
 
 export const runKinds = ['rl', 'sft', 'opd'] as const;
 
-const lossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'custom'] as const;
+const lossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'custom'] as const;
 
 /** Code of the user's: a path from the config's folder if it begins with a dot. */
 export const codeFile = () =>
@@ -25,6 +25,8 @@ export const lossTable = () =>
     mask_low: atLeastZero().optional(),
     mask_high: positive().optional(),
     kl_tau: atLeastZero().optional(),
+    /** Of dro, in Tinker's word: twice the weight of (ln ρ)². */
+    beta: atLeastZero().optional(),
     /** prime-rl's names for the weights of the reward's advantage and of the teacher's lead. */
     adv_tau: atLeastZero().optional(),
     teacher_tau: atLeastZero().optional(),

@@ -45,6 +45,7 @@ function maskRelations({
   mask_low,
   mask_high,
   kl_tau,
+  beta,
   dr_grpo_tokens,
 }: WrittenLoss): RelationProblem[] {
   const isTrustRegion = type === 'dppo' || type === 'ipo';
@@ -62,6 +63,13 @@ function maskRelations({
     problems.push({
       paths: [at('kl_tau'), at('type')],
       expected: 'type = "dppo" or "ipo" beside it; of other losses [kl_penalty] has the KL term',
+      received: `type = "${type}"`,
+    });
+  }
+  if (beta !== undefined && type !== 'dro') {
+    problems.push({
+      paths: [at('beta'), at('type')],
+      expected: 'type = "dro" beside it; of other losses [kl_penalty] has a beta',
       received: `type = "${type}"`,
     });
   }

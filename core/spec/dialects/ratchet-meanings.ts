@@ -262,6 +262,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
       'of importance_sampling: tokens with a smaller ratio carry no loss, and still count as tokens, none when missing; of dppo and ipo: tokens whose probability fell by more, 0.2 and 0.1',
     mask_high: 'the same for tokens with a larger ratio, or whose probability rose by more',
     kl_tau: 'of dppo and ipo: weight of (ln ρ)², 0.001',
+    beta: 'of dro: −A · ℓ + β/2 · (ln ρ)²; 0.05',
     adv_tau: 'weight of the reward’s advantage; 1, and 0 with `loss = "opd"`',
     teacher_tau: 'weight of the teacher’s lead, log π_T − log π, beside the advantage; 0, and 1 with `loss = "opd"`',
     dr_grpo_tokens: 'of dr_grpo: what a row is divided by; `[sampling] max_tokens` when missing',

@@ -1,5 +1,5 @@
-import { tinkerLoraAlpha } from '../tinker-spec.ts';
-import type { RatchetConfig } from './ratchet.ts';
+import { isTinkerLoss, tinkerLoraAlpha } from '../tinker-spec.ts';
+import { loraModules, type RatchetConfig } from './ratchet.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
 import { lossSpec } from './learning-spec.ts';
 import { tinkerTrainerSpec } from './tinker-run-spec.ts';
@@ -12,7 +12,7 @@ export function tinkerRelations(config: RatchetConfig): RelationProblem[] {
   if (trainer.kind === 'tinker') {
     return [
       ...trainerRelations(config),
-      ...lossOfTinker(config),
+      ...temperatureOfTinker(config),
       ...adapterRelations(config),
       ...samplingOfTinker(config),
     ];
@@ -82,40 +82,8 @@ function trainerRelations({ trainer, inference }: RatchetConfig): RelationProble
   return problems;
 }
 
-function lossOfTinker(config: RatchetConfig): RelationProblem[] {
-  const { trainer, kl_penalty, sampling } = config;
+function temperatureOfTinker({ sampling }: RatchetConfig): RelationProblem[] {
   const problems: RelationProblem[] = [];
-  const say = (paths: RelationProblem['paths'], expected: string, received: string): void =>
-    void problems.push({ paths: [...paths, ['trainer', 'kind']], expected, received });
-  const { type, teacherTau } = lossSpec(config);
-  const known: readonly string[] = ['cispo', 'grpo', 'importance_sampling', 'cross_entropy'];
-  if (teacherTau > 0) {
-    const expected =
-      'no teacher in the loss: a Tinker server has none; loss = "sft" learns from a teacher’s rollouts there';
-    say(
-      [config.loss === 'opd' ? ['loss'] : ['trainer', 'loss', 'teacher_tau']],
-      expected,
-      config.loss === 'opd' ? '"opd"' : String(teacherTau),
-    );
-  } else if (!known.includes(type)) {
-    const expected = '"cispo", "grpo" (Tinker’s ppo) or "importance_sampling": what a Tinker server computes';
-    say([['trainer', 'loss', 'type']], expected, `"${type}"`);
-  }
-  if (type === 'importance_sampling') {
-    for (const key of ['mask_low', 'mask_high'] as const) {
-      if (trainer.loss[key] === undefined) continue;
-      const expected = 'nothing: a Tinker server masks no ratios; "grpo" and "cispo" bound them';
-      say([['trainer', 'loss', key]], expected, String(trainer.loss[key]));
-    }
-  }
-  if (kl_penalty?.enabled === true && kl_penalty.beta > 0) {
-    problems.push({
-      paths: [['kl_penalty', 'beta'], ['kl_penalty'], ['trainer', 'kind']],
-      expected: '0, or no [kl_penalty]: the losses of a Tinker server have no KL term',
-      received: String(kl_penalty.beta),
-      suggestion: 'a smaller learning rate or clip_high keeps a policy near where it began',
-    });
-  }
   if (sampling.temperature !== 1) {
     problems.push({
       paths: [
@@ -128,6 +96,12 @@ function lossOfTinker(config: RatchetConfig): RelationProblem[] {
   }
   return problems;
 }
+
+/** Layers that such a server adapts together (`train_attn`, `train_mlp`). */
+const moduleGroups = [
+  ['q_proj', 'k_proj', 'v_proj', 'o_proj'],
+  ['gate_proj', 'up_proj', 'down_proj'],
+] as const;
 
 function adapterRelations({ lora, lora_alpha }: RatchetConfig): RelationProblem[] {
   const problems: RelationProblem[] = [];
@@ -146,6 +120,19 @@ function adapterRelations({ lora, lora_alpha }: RatchetConfig): RelationProblem[
       ['lora_alpha'],
       `${tinkerLoraAlpha}, or nothing: a Tinker server scales its adapters by ${tinkerLoraAlpha} / r`,
       lora_alpha,
+    );
+  }
+  const wanted: readonly string[] = lora?.target_modules ?? loraModules;
+  const isHalved = moduleGroups.some((group) => {
+    const found = group.filter((name) => wanted.includes(name)).length;
+    return found > 0 && found < group.length;
+  });
+  if (isHalved) {
+    const groups = moduleGroups.map((group) => group.join(', ')).join('; or of ');
+    say(
+      ['lora', 'target_modules'],
+      `all of ${groups}; or both: a Tinker server adapts attention and MLP each as a whole`,
+      JSON.stringify(wanted),
     );
   }
   if ((lora?.dropout ?? 0) > 0) say(['lora', 'dropout'], '0: a Tinker server has no dropout', lora?.dropout);
@@ -203,9 +190,18 @@ function samplingOfTinker(config: RatchetConfig): RelationProblem[] {
 export function tinkerWarnings(config: RatchetConfig): string[] {
   if (config.trainer.kind !== 'tinker') return [];
   const { server } = tinkerTrainerSpec(config);
-  if (server !== 'skyrl') return [];
   const isSupervised = config.sft !== undefined && config.max_steps > 0;
+  const { enabled = false, beta = 0 } = config.kl_penalty ?? {};
+  const loss = lossSpec(config);
+  const isComputedHere = config.max_steps > 0 && !isTinkerLoss(loss, enabled ? beta : 0);
+  const here = isComputedHere
+    ? [
+        `trainer.loss ("${loss.type}"${beta > 0 && enabled ? ' with [kl_penalty]' : loss.teacherTau > 0 ? ' with a teacher' : ''}): such a server does not have it. It is computed here from the log probabilities of a forward pass, and the server takes its gradient in them: a third more work a step, the same update.`,
+      ]
+    : [];
+  if (server !== 'skyrl') return here;
   return [
+    ...here,
     `trainer.max_grad_norm (${config.trainer.max_grad_norm}) is told to the server; SkyRL 0.3.0 takes no notice of it and clips nothing.`,
     ...(isSupervised
       ? [

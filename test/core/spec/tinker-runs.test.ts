@@ -82,12 +82,26 @@ describe('a run on a Tinker server', () => {
     assert.match(warnings.join('\n'), /max_grad_norm.*\n.*moments/);
   });
 
+  for (const [what, text, name] of [
+    ['a loss that it does not have', run({ trainer: 'loss = "gspo"' }), '"gspo"'],
+    ['a mask', run({ trainer: 'loss = { type = "importance_sampling", mask_high = 4 }' }), '"importance_sampling"'],
+    ['a KL penalty', run({ tables: '[kl_penalty]\nbeta = 0.1' }), 'with [kl_penalty]'],
+  ] as const) {
+    test(`${what} is computed from its log probabilities, which is said`, () => {
+      const [warning, ...more] = specOf(text).warnings;
+      assert.ok(warning?.includes(name) && warning.includes('a forward pass'), warning);
+      assert.deepEqual(more, []);
+    });
+  }
+
   for (const [what, text, path] of [
-    ['a loss that it does not have', run({ trainer: 'loss = "gspo"' }), 'trainer.loss'],
-    ['a mask', run({ trainer: 'loss = { type = "importance_sampling", mask_high = 4 }' }), 'trainer.loss.mask_high'],
-    ['a KL penalty', run({ tables: '[kl_penalty]\nbeta = 0.1' }), 'kl_penalty.beta'],
     ['another temperature', run({ tables: '[sampling]\ntemperature = 0.7' }), 'sampling.temperature'],
     ['another alpha', run({ tables: '[lora]\nalpha = 16' }), 'lora.alpha'],
+    [
+      'some of the layers that it adapts together',
+      run({ tables: '[lora]\ntarget_modules = ["q_proj"]' }),
+      'lora.target_modules',
+    ],
     ['dropout', run({ tables: '[lora]\ndropout = 0.1' }), 'lora.dropout'],
     ['all weights', run({ tables: '[lora]\nenabled = false' }), 'lora.enabled'],
     ['penalties', run({ tables: '[sampling]\nrepetition_penalty = 1.1' }), 'sampling.repetition_penalty'],

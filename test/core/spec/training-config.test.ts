@@ -30,6 +30,7 @@ describe('what is trained and how', () => {
     assert.deepEqual([masked.maskLow, masked.maskHigh], [0.125, 8]);
     const gspo = at('[trainer]\nloss = "gspo"\n');
     assert.deepEqual([gspo.clipLow, gspo.clipHigh, gspo.aggregation], [1 - 3e-4, 1 + 4e-4, 'sequence']);
+    assert.equal(at('[trainer]\nloss = { type = "dro", beta = 0.1 }\n').klTau, 0.05);
     const [dppo, ipo] = ['dppo', 'ipo'].map((type) => at(`[trainer]\nloss = "${type}"\n`));
     assert.deepEqual([dppo!.maskLow, dppo!.maskHigh, dppo!.klTau], [0.2, 0.2, 0.001]);
     assert.deepEqual([ipo!.maskLow, ipo!.maskHigh, ipo!.klTau], [0.1, 0.1, 0.001]);

@@ -84,6 +84,42 @@ test('what Ratchet gives vLLM itself, and a server that others can reach without
   assert.match(problemsOf(run('[inference]\nprogram = "python3"')), /kind = "vllm" beside it/);
 });
 
+test('all GPUs of the server are used: where the file does not say how many copies of the model there are, as many as fit', () => {
+  const asked = (more: string) => run(`[inference]\nkind = "vllm"\n${more}`);
+  const copies = (more: string) => vllmOf(asked(more)).args['data_parallel_size'];
+  assert.equal(copies('gpus = 4'), 4);
+  assert.equal(copies('gpu_ids = [4, 5, 6, 7]\nvllm = { tensor_parallel_size = 2 }'), 2);
+  assert.equal(copies('gpus = 4\nvllm = { tensor-parallel-size = 4 }'), undefined);
+  assert.equal(copies('gpus = 4\nvllm = { data_parallel_size = 3 }'), 3);
+  assert.equal(copies('gpus = 1'), undefined);
+  assert.match(
+    problemsOf(asked('gpus = 3\nvllm = { tensor_parallel_size = 2 }')),
+    /fits the 3 GPUs .* 2 for each copy/,
+  );
+  assert.match(problemsOf(asked('gpu_ids = [0, 1]\nvllm = { tensor_parallel_size = 4 }')), /fits the 2 GPUs/);
+  assert.match(problemsOf(asked('gpus = 2\nvllm = { data_parallel_size = 4 }')), /fits the 2 GPUs .* 4 copies/);
+});
+
+test('a prime-rl file that says how many GPUs sample has a copy of the model on each, as there', () => {
+  const prime = `[model]
+name = "Qwen/Qwen3-0.6B"
+[deployment]
+num_infer_gpus = 4
+num_train_gpus = 2
+[orchestrator]
+batch_size = 8
+group_size = 4
+[[orchestrator.train.source]]
+env = { taskset = { id = "owner/gsm8k" } }
+[inference.vllm]
+tensor_parallel_size = 2
+[ratchet.inference]
+kind = "vllm"
+`;
+  const { gpuIds, args } = vllmOf(prime, 'prime-rl');
+  assert.deepEqual([gpuIds, args['data_parallel_size']], [[0, 1, 2, 3], 2]);
+});
+
 test('a prime-rl 0.4 file starts its vLLM with the settings it has, once it is told to', () => {
   const prime = `inference_gpu_ids = [0, 1]
 trainer_gpu_ids = [2]

@@ -26,30 +26,37 @@ export interface AdamWish {
   readonly weight_decay: number;
 }
 
+interface SlotWish {
+  readonly rank: number;
+  readonly seed: number;
+  /** Losses of tokens, as the hosted service does; SkyRL takes means of sequences. */
+  readonly addsUp: boolean;
+}
+
 /** One adapter in one of the server's slots: the embedded engine's arithmetic behind the API's calls. */
 export class SlotModel {
   readonly rank: number;
   readonly #trainer: EngineTrainer;
   readonly #base: string;
+  readonly #addsUp: boolean;
   #pending: LossRequest[] = [];
   /** The sampler's checkpoint that was put into it last. */
   loadedCheckpoint: string | null = null;
   /** Whether it was trained since. */
   hasMoved = false;
 
-  private constructor(trainer: EngineTrainer, base: string, rank: number) {
+  private constructor(trainer: EngineTrainer, base: string, { rank, addsUp }: SlotWish) {
     this.#trainer = trainer;
+    this.#addsUp = addsUp;
     this.#base = base;
     this.rank = rank;
   }
 
   /** `base` is a folder of Hugging Face files. */
-  static async open(
-    base: string,
-    { rank, seed }: { readonly rank: number; readonly seed: number },
-  ): Promise<SlotModel> {
+  static async open(base: string, wish: SlotWish): Promise<SlotModel> {
+    const { rank, seed } = wish;
     const lora: LoraConfig = { r: rank, alpha: 32, dropout: 0, targetModules: 'all-linear' };
-    return new SlotModel(await EngineTrainer.open(base, { threads: 1, seed, lora }), base, rank);
+    return new SlotModel(await EngineTrainer.open(base, { threads: 1, seed, lora }), base, wish);
   }
 
   /** As it was made: the slot's next model. */
@@ -103,8 +110,11 @@ export class SlotModel {
       );
       return { gradNorm: 0 };
     }
-    const samples = requests.flatMap((request) => request.data.map((datum) => sampleOf(datum, request)));
-    const result = await this.#trainer.trainStep({ samples }, { ...options, loss: lossOf(first) });
+    const toSample = this.#addsUp ? summedSampleOf : sampleOf;
+    const samples = requests.flatMap((request) => request.data.map((datum) => toSample(datum, request)));
+    const sum = { aggregation: 'dr_grpo', maxTokens: 1 / samples.length } as const; // divided by rows · maxTokens = 1
+    const loss = { ...lossOf(first), ...(this.#addsUp ? sum : {}) };
+    const result = await this.#trainer.trainStep({ samples }, { ...options, loss });
     return { gradNorm: result.metrics.gradNorm };
   }
 
@@ -115,9 +125,10 @@ export class SlotModel {
     await writeFile(path.join(folder, 'optimizer.state'), await this.#trainer.saveState());
   }
 
-  async saveForSampler(folder: string): Promise<void> {
+  /** Gives the digest of what is sampled from there. */
+  async saveForSampler(folder: string): Promise<string> {
     await mkdir(folder, { recursive: true });
-    await this.#trainer.exportWeights(folder, { base: this.#base });
+    return this.#trainer.exportWeights(folder, { base: this.#base });
   }
 
   async load(folder: string, withMoments: boolean): Promise<void> {
@@ -165,6 +176,14 @@ function sampleOf(datum: Datum, { loss_fn, loss_fn_config: config }: LossRequest
     behaviorLogprobs: [0, ...(isSupervised || isFixed ? targets.map(() => -80) : given('logprobs', 0))],
     advantages: [0, ...(isSupervised ? targets.map(() => 1) : given('advantages', 0))],
   };
+}
+
+/** Where losses add up, weights may be of any sign, and are what stands before ℓ; there are none beside advantages. */
+function summedSampleOf(datum: Datum, request: LossRequest): TrainSample {
+  const sample = sampleOf(datum, request);
+  if (request.loss_fn !== 'cross_entropy') return sample;
+  const weights = sample.lossMask.slice(1);
+  return { ...sample, lossMask: [0, ...weights.map(() => 1)], advantages: [0, ...weights] };
 }
 
 function lossOf({ loss_fn, loss_fn_config: config }: LossRequest): LossSettings {

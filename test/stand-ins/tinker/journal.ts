@@ -1,5 +1,6 @@
 import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
+import type { SampledLine } from '../../faults/fake-inference.ts';
 
 /** What the stand-in's database keeps over its death, as SkyRL's does: sessions, models by name, promises, checkpoints. */
 export interface Remembered {
@@ -10,7 +11,10 @@ export interface Remembered {
   readonly checkpoints: Set<string>;
 }
 
-export type Outcome = { readonly result: unknown } | { readonly error: string };
+/** Whose answer a sampled one is. */
+export type Sampled = Pick<SampledLine, 'policy' | 'seed' | 'temperature' | 'prompt'>;
+
+export type Outcome = { readonly result: unknown; readonly sampled?: Sampled } | { readonly error: string };
 
 export type Entry =
   | { readonly session: string }

@@ -1,16 +1,20 @@
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
+import { appendFileSync, existsSync, readFileSync, readdirSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import path from 'node:path';
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
+import { hash32 } from '../../../core/random.ts';
 import { createPreset, saveModelFolder } from '../../../engine/index.ts';
+import type { SampledLine } from '../../faults/fake-inference.ts';
 import { Datum, type LossRequest } from './engine.ts';
-import { Journal, type Outcome } from './journal.ts';
+import { Journal, type Outcome, type Sampled } from './journal.ts';
 import { Slots } from './slots.ts';
+import { decodePass, encodeResult, protobufType } from './protobuf.ts';
 import { tarGz } from './tar.ts';
+import { Adam, Forward, LossInput, name, Pass, SampleWish, Wrong } from './words.ts';
 
 /**
  * A Tinker server as SkyRL 0.3.0 is one, over the embedded engine, so that a run against it learns. It does what SkyRL was seen to do
@@ -29,10 +33,17 @@ export interface StandInOptions {
   readonly sessionTimeoutMs?: number;
   /** Loads moments only where they are asked for, as the hosted service and later SkyRLs; 0.3.0 always does. */
   readonly heedsOptimizer?: boolean;
+  /**
+   * What the hosted service does otherwise: it asks for this key, speaks protobuf, adds up losses, samples from any checkpoint whatever
+   * is loaded, and gives weights file by file.
+   */
+  readonly hostedKey?: string;
   /** What each call takes beyond its arithmetic, by its route's last word. */
   readonly callMs?: Readonly<Record<string, number>>;
   /** What a sampled token takes, of any number of turns at once. */
   readonly tokenMs?: number;
+  /** A file: a line for each answer that was fetched, `SampledLine`. Single tokens are no answers: they ask whether it lives. */
+  readonly sampledLog?: string;
 }
 
 /** One piece of training's work at the server, in milliseconds of the system clock. */
@@ -52,40 +63,6 @@ export interface StandIn {
 }
 
 const longPollMs = 20_000;
-const losses = ['cross_entropy', 'importance_sampling', 'ppo', 'cispo', 'ppo_critic', 'dppo'] as const;
-const LossInput = z.object({
-  data: z.array(Datum),
-  loss_fn: z.enum(losses),
-  loss_fn_config: z.record(z.string(), z.number()).nullish(),
-});
-const Pass = z.object({ model_id: z.string(), forward_backward_input: LossInput });
-const Forward = z.object({ model_id: z.string(), forward_input: LossInput });
-const Adam = z.object({
-  learning_rate: z.number().min(0).default(1e-4),
-  beta1: z.number().default(0.9),
-  beta2: z.number().default(0.95),
-  eps: z.number().positive().default(1e-12),
-  weight_decay: z.number().default(0),
-});
-const name = z.string().regex(/^[a-zA-Z0-9_-]+$/);
-const SampleWish = z.object({
-  model_path: z.string(),
-  prompt: Datum.shape.model_input,
-  prompt_logprobs: z.boolean().nullish(),
-  sampling_params: z.object({
-    max_tokens: z.int().positive(),
-    seed: z
-      .int()
-      .min(0)
-      .max(2 ** 31 - 1)
-      .default(0),
-    temperature: z.number().default(1),
-    stop: z.array(z.int()).nullish(),
-    top_k: z.int().default(-1),
-    top_p: z.number().default(1),
-  }),
-});
-
 class Refusal extends Error {
   readonly status: number;
   constructor(status: number, message: string) {
@@ -101,13 +78,15 @@ export async function startTinkerStandIn(options: StandInOptions): Promise<Stand
     await saveModelFolder(createPreset(options.model, { seed: 0 }), base);
   }
   const journal = new Journal(options.folder);
-  const slots = await Slots.open({ base, folder: options.folder, count: (options.maxAdapters ?? 8) - 1 });
+  const isHosted = options.hostedKey !== undefined;
+  const slots = await Slots.open({ base, folder: options.folder, count: (options.maxAdapters ?? 8) - 1, isHosted });
   const service = new Service(options, journal, slots);
   const server = createServer((request, response) => void service.handle(request, response));
   server.keepAliveTimeout = 5_000; // uvicorn's
   server.listen(options.port ?? 0, '127.0.0.1');
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
+  service.port = port;
   return {
     url: `http://127.0.0.1:${port}`,
     calls: service.calls,
@@ -120,7 +99,15 @@ export async function startTinkerStandIn(options: StandInOptions): Promise<Stand
   };
 }
 
+/** Below a model's name, by the route that makes them. */
+const checkpointKinds = {
+  save_weights: 'weights',
+  save_weights_for_sampler: 'sampler_weights',
+  save_weights_external: 'external_weights',
+} as const;
+
 class Service {
+  port = 0;
   readonly calls: Record<string, number> = {};
   readonly spans: Span[] = [];
   readonly #options: StandInOptions;
@@ -149,8 +136,17 @@ class Service {
     try {
       const chunks: Buffer[] = [];
       for await (const chunk of request) chunks.push(chunk as Buffer);
-      const answer = await this.#answer(route, request.method ?? '', Buffer.concat(chunks));
-      if (answer instanceof Buffer) response.writeHead(200, { 'content-type': 'application/octet-stream' }).end(answer);
+      const isHeard = (): boolean => !response.destroyed;
+      const { hostedKey } = this.#options;
+      if (hostedKey !== undefined && request.headers['x-api-key'] !== hostedKey) throw new Refusal(401, 'Invalid key');
+      const bytes = Buffer.concat(chunks);
+      const isProtobuf = hostedKey !== undefined && request.headers['content-type'] === protobufType;
+      const body = isProtobuf ? decodePass(bytes) : jsonIn(bytes);
+      const answer = await this.#answer(route, request.method ?? '', body, isHeard);
+      const encoded = request.headers.accept === protobufType && hostedKey !== undefined ? encodeResult(answer) : null;
+      if (encoded) response.writeHead(200, { 'content-type': protobufType }).end(encoded);
+      else if (answer instanceof Buffer)
+        response.writeHead(200, { 'content-type': 'application/octet-stream' }).end(answer);
       else send(response, 200, answer);
     } catch (error) {
       if (error instanceof Refusal) send(response, error.status, { detail: error.message });
@@ -161,11 +157,10 @@ class Service {
     }
   }
 
-  async #answer(route: string, method: string, bytes: Buffer): Promise<unknown> {
+  async #answer(route: string, method: string, body: unknown, isHeard: () => boolean): Promise<unknown> {
     const word = route.split('/').at(-1)!;
     this.calls[word] = (this.calls[word] ?? 0) + 1;
     if (method === 'GET') return this.#read(route);
-    const body: unknown = bytes.length === 0 ? {} : JSON.parse(bytes.toString('utf8'));
     const { sessions, models } = this.#journal.remembered;
     switch (route.replace('/api/v1/', '')) {
       case 'client/config':
@@ -179,6 +174,7 @@ class Service {
       case 'session_heartbeat': {
         const { session_id: session } = z.object({ session_id: z.string() }).parse(body);
         if (!sessions.has(session)) throw new Refusal(404, 'Session not found');
+        if (this.#finished.has(session)) throw new Refusal(410, 'Session is finished');
         this.#heartbeats.set(session, performance.now());
         return { type: 'session_heartbeat' };
       }
@@ -190,7 +186,9 @@ class Service {
         });
         const { session_id: session, lora_config } = shape.parse(body);
         if (!sessions.has(session)) throw new Refusal(404, 'Session not found');
+        if (this.#finished.has(session)) throw new Refusal(410, 'Session is finished');
         const model = `model_${randomUUID().slice(0, 8)}`;
+        this.#heartbeats.set(session, performance.now());
         this.#journal.write({ model, of: session, ...lora_config });
         const created = async () => {
           await this.#slots.create(model, lora_config);
@@ -198,22 +196,32 @@ class Service {
         };
         return { ...this.#promise(word, created), model_id: model };
       }
+      case 'get_info': {
+        const { model_id: model } = z.object({ model_id: z.string() }).parse(body);
+        this.#requireModel(model);
+        const model_data = { model_name: this.#options.model };
+        return { model_id: model, model_data, is_lora: true, lora_rank: models.get(model)!.rank };
+      }
+      case 'create_sampling_session': {
+        const { model_path: from } = z.object({ model_path: z.string() }).parse(body);
+        const session = `sampling_${randomUUID().slice(0, 8)}`;
+        this.#samplingSessions.set(session, from);
+        return { type: 'create_sampling_session', sampling_session_id: session };
+      }
       case 'unload_model': {
         const { model_id: model } = z.object({ model_id: z.string() }).parse(body);
         return this.#promise(word, async () => this.#slots.unload(model));
       }
       case 'forward_backward': {
+        if (typeof body === 'object' && body !== null && 'forward_input' in body) return this.#forward(body);
         const { model_id: model, forward_backward_input: input } = Pass.parse(body);
         this.#requireModel(model);
         return this.#promise(word, async () =>
           passOutput(await this.#slots.get(model).forwardBackward(lossRequest(input))),
         );
       }
-      case 'forward': {
-        const { model_id: model, forward_input: input } = Forward.parse(body);
-        this.#requireModel(model);
-        return this.#promise(word, async () => passOutput(await this.#slots.get(model).logprobs(input.data)));
-      }
+      case 'forward':
+        return this.#forward(body);
       case 'optim_step': {
         const { model_id: model, adam_params: adam } = z
           .object({ model_id: z.string(), adam_params: Adam })
@@ -225,21 +233,23 @@ class Service {
         });
       }
       case 'save_weights':
+      case 'save_weights_external':
       case 'save_weights_for_sampler': {
         const { model_id: model, path: wanted } = z.object({ model_id: z.string(), path: name }).parse(body);
         this.#requireModel(model);
-        const kind = word === 'save_weights' ? 'weights' : 'sampler_weights';
+        const kind = checkpointKinds[word as keyof typeof checkpointKinds];
         const checkpoint = `${model}/${kind}/${wanted}`;
         if (this.#taken.has(checkpoint) || this.#journal.remembered.checkpoints.has(checkpoint)) {
           throw new Refusal(409, `Checkpoint '${wanted}' already exists for model '${model}'`);
         }
         this.#taken.add(checkpoint);
         return this.#promise(word, async () => {
-          const slot = this.#slots.get(model);
-          const folder = this.#slots.folderOf(checkpoint);
-          await (kind === 'weights' ? slot.save(folder) : slot.saveForSampler(folder));
+          await (kind === 'weights'
+            ? this.#slots.get(model).save(this.#slots.folderOf(checkpoint))
+            : this.#slots.saveForSampler(model, checkpoint));
           this.#journal.write({ checkpoint });
-          return { type: word, path: `tinker://${model}/${kind === 'weights' ? 'weights/' : ''}${wanted}` };
+          const isPlain = kind === 'sampler_weights' && this.#options.hostedKey === undefined;
+          return { type: word, path: `tinker://${model}/${isPlain ? '' : `${kind}/`}${wanted}` };
         });
       }
       case 'load_weights': {
@@ -259,7 +269,9 @@ class Service {
       }
       case 'asample': {
         const wish = SampleWish.parse(body);
-        const [model, ...rest] = wish.model_path.replace('tinker://', '').split('/');
+        const from = wish.model_path ?? this.#samplingSessions.get(wish.sampling_session_id ?? '');
+        if (from === undefined) throw new Refusal(404, 'Sampling session not found');
+        const [model, ...rest] = from.replace('tinker://', '').split('/');
         this.#requireModel(model!);
         const checkpoint = `${model}/sampler_weights/${rest.at(-1)}`;
         if (!this.#journal.remembered.checkpoints.has(checkpoint)) {
@@ -269,7 +281,13 @@ class Service {
       }
       case 'retrieve_future': {
         const { request_id: id } = z.object({ request_id: z.string() }).parse(body);
-        return this.#retrieve(id);
+        return this.#retrieve(id, isHeard);
+      }
+      case '/stand_in': {
+        Wrong.parse(body);
+        for (const session of this.#heartbeats.keys()) this.#finished.add(session);
+        this.#endSessions(0);
+        return {};
       }
       default:
         throw new Refusal(404, models.size >= 0 ? 'Not Found' : '');
@@ -277,6 +295,16 @@ class Service {
   }
 
   readonly #taken = new Set<string>();
+  /** What they sample from. */
+  readonly #samplingSessions = new Map<string, string>();
+
+  #forward(body: unknown): { request_id: string } {
+    const { model_id: model, forward_input: input } = Forward.parse(body);
+    this.#requireModel(model);
+    return this.#promise('forward', async () => passOutput(await this.#slots.get(model).logprobs(input.data)));
+  }
+  /** Sessions of which nothing more is wanted, as the hosted service says it. */
+  readonly #finished = new Set<string>();
 
   #read(route: string): unknown {
     if (route.endsWith('/healthz')) return { status: 'ok' };
@@ -287,6 +315,15 @@ class Service {
       const checkpoint = `${archive[1]}/sampler_weights/${archive[2]}`;
       if (!checkpoints.has(checkpoint)) throw new Refusal(404, `Checkpoint not found: ${checkpoint}`);
       return tarGz(this.#slots.folderOf(checkpoint));
+    }
+    const external =
+      /training_runs\/([\w-]+)\/checkpoints\/external_weights\/([\w-]+)\/(external_weights_urls|\w+\.\w+)$/.exec(route);
+    if (external) {
+      const [, model, wanted, file = ''] = external;
+      const folder = this.#slots.folderOf(`${model}/external_weights/${wanted}`);
+      if (file.includes('.')) return readFileSync(path.join(folder, file));
+      const urlOf = (one: string) => `http://127.0.0.1:${this.port}${route.replace(file, one)}`;
+      return { urls: Object.fromEntries(readdirSync(folder).map((one) => [one, urlOf(one)])) };
     }
     const listed = /training_runs\/([\w-]+)\/checkpoints$/.exec(route);
     if (!listed) throw new Refusal(404, 'Not Found');
@@ -308,7 +345,7 @@ class Service {
       return result;
     });
     this.#tail = turn.catch(() => undefined);
-    this.#settle(id, turn);
+    this.#settle(id, outcomeOf(turn));
     return { request_id: id };
   }
 
@@ -317,14 +354,20 @@ class Service {
     const { prompt, sampling_params: params, prompt_logprobs: isScored } = wish;
     const id = this.#begun(params.seed);
     const tokens = prompt.chunks.flatMap((chunk) => chunk.tokens);
-    this.#settle(
-      id,
-      delay((this.#options.tokenMs ?? 0) * params.max_tokens).then(async () => {
-        const sequence = await this.#slots.sample(model, checkpoint, { tokens, ...params, stop: params.stop ?? [] });
-        const scored = isScored ? await this.#slots.score(model, checkpoint, tokens) : undefined;
-        return { sequences: [sequence], ...(scored ? { prompt_logprobs: scored } : {}) };
-      }),
-    );
+    const sampled = async (): Promise<Outcome> => {
+      await delay((this.#options.tokenMs ?? 0) * params.max_tokens);
+      const { policy, ...sequence } = await this.#slots.sample(model, checkpoint, {
+        tokens,
+        ...params,
+        stop: params.stop ?? [],
+      });
+      const scored = isScored ? await this.#slots.score(model, checkpoint, tokens) : undefined;
+      const { seed, temperature } = params;
+      const line = { policy, seed, temperature, prompt: hash32(...tokens) };
+      const result = { sequences: [sequence], ...(scored ? { prompt_logprobs: scored } : {}) };
+      return { result, ...(params.max_tokens > 1 ? { sampled: line } : {}) };
+    };
+    this.#settle(id, sampled().catch(failed));
     return { request_id: id };
   }
 
@@ -334,15 +377,15 @@ class Service {
     return id;
   }
 
-  #settle(id: string, work: Promise<unknown>): void {
-    void outcomeOf(work).then((outcome) => {
+  #settle(id: string, work: Promise<Outcome>): void {
+    void work.then((outcome) => {
       this.#journal.write({ done: id, outcome });
       this.#settled.get(id)?.();
       this.#settled.delete(id);
     });
   }
 
-  async #retrieve(id: string): Promise<unknown> {
+  async #retrieve(id: string, isHeard: () => boolean): Promise<unknown> {
     const { futures } = this.#journal.remembered;
     if (!futures.has(id)) throw new Refusal(404, 'Future not found');
     if (futures.get(id) === null) {
@@ -352,9 +395,18 @@ class Service {
     const outcome = futures.get(id);
     if (!outcome) throw new Refusal(408, 'Timeout waiting for result');
     if ('error' in outcome) throw new Refusal(400, outcome.error);
+    if (outcome.sampled && isHeard()) this.#note(outcome.sampled);
     return outcome.result;
   }
 
+  #note(sampled: Sampled): void {
+    const { sampledLog } = this.#options;
+    if (sampledLog === undefined) return;
+    const line: SampledLine = { ...sampled, pid: process.pid, time: new Date().toISOString() };
+    appendFileSync(sampledLog, `${JSON.stringify(line)}\n`);
+  }
+
+  /** Those without a heartbeat for so long; their models are gone when their turn comes. */
   #endSessions(timeoutMs: number): void {
     for (const [session, at] of this.#heartbeats) {
       if (performance.now() - at < timeoutMs) continue;
@@ -366,12 +418,12 @@ class Service {
   }
 }
 
-async function outcomeOf(work: Promise<unknown>): Promise<Outcome> {
-  try {
-    return { result: await work };
-  } catch (error) {
-    return { error: error instanceof Error ? error.message : String(error) };
-  }
+function outcomeOf(work: Promise<unknown>): Promise<Outcome> {
+  return work.then((result) => ({ result }), failed);
+}
+
+function failed(error: unknown): Outcome {
+  return { error: error instanceof Error ? error.message : String(error) };
 }
 
 function lossRequest(input: z.infer<typeof LossInput>): LossRequest {
@@ -381,6 +433,10 @@ function lossRequest(input: z.infer<typeof LossInput>): LossRequest {
 function passOutput(logprobs: readonly (readonly number[])[]): unknown {
   const outputs = logprobs.map((data) => ({ logprobs: { data, dtype: 'float32', shape: [data.length] } }));
   return { loss_fn_output_type: 'scalar', loss_fn_outputs: outputs, metrics: {} };
+}
+
+function jsonIn(bytes: Buffer): unknown {
+  return bytes.length === 0 ? {} : JSON.parse(bytes.toString('utf8'));
 }
 
 function send(response: ServerResponse, status: number, body: unknown): void {

@@ -1,3 +1,4 @@
+import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { InferenceSpec } from '../../../core/spec/run-spec.ts';
 import { openInference, type ServedPolicy } from '../../../backends/inference/index.ts';
@@ -15,11 +16,20 @@ export interface SequenceWish {
   readonly top_p: number;
 }
 
+interface SlotsOptions {
+  readonly base: string;
+  readonly folder: string;
+  readonly count: number;
+  /** Any checkpoint is sampled from, whatever is loaded, and losses add up. */
+  readonly isHosted: boolean;
+}
+
 /** The models that are loaded, in a limited number of slots, and sampling from them through the embedded policy server. */
 export class Slots {
   readonly #base: string;
   readonly #folder: string;
   readonly #count: number;
+  readonly #isHosted: boolean;
   readonly #models = new Map<string, SlotModel>();
   /** Slots whose model was unloaded, to be used again: graphs are built once. */
   readonly #spare: { readonly slot: SlotModel; readonly seed: number }[] = [];
@@ -29,15 +39,16 @@ export class Slots {
   readonly #policies = new Map<string, Promise<ServedPolicy>>();
   #exports = 0;
 
-  private constructor(options: { base: string; folder: string; count: number }, server: PolicyServer) {
+  private constructor(options: SlotsOptions, server: PolicyServer) {
     this.#base = options.base;
     this.#folder = options.folder;
     this.#count = options.count;
+    this.#isHosted = options.isHosted;
     this.#server = server;
     this.#inference = openInference(InferenceSpec.parse({ kind: 'embedded', url: server.url }), '');
   }
 
-  static async open(options: { base: string; folder: string; count: number }): Promise<Slots> {
+  static async open(options: SlotsOptions): Promise<Slots> {
     return new Slots(
       options,
       await startPolicyServer({ threads: 1, allowRoots: [options.folder, options.base], maxVersions: 6 }),
@@ -53,7 +64,10 @@ export class Slots {
       throw new Error(`Maximum number of LoRA adapters (${this.#count + 1}) reached`);
     if (rank < 1 || rank > 32) throw new Error(`LoRA rank ${rank} must be between 1 and 32`);
     const at = this.#spare.findIndex((spare) => spare.slot.rank === rank && spare.seed === seed);
-    const slot = at >= 0 ? this.#spare.splice(at, 1)[0]!.slot : await SlotModel.open(this.#base, { rank, seed });
+    const slot =
+      at >= 0
+        ? this.#spare.splice(at, 1)[0]!.slot
+        : await SlotModel.open(this.#base, { rank, seed, addsUp: this.#isHosted });
     if (at >= 0) await slot.reset();
     this.#models.set(model, slot);
     this.#seeds.set(model, seed);
@@ -65,6 +79,11 @@ export class Slots {
     throw new Error(`Model ${model} not loaded (likely stale request from previous server)`);
   }
 
+  async saveForSampler(model: string, checkpoint: string): Promise<void> {
+    const folder = this.folderOf(checkpoint);
+    await writeFile(`${folder}.digest`, await this.get(model).saveForSampler(folder));
+  }
+
   unload(model: string): Promise<{ model_id: string; status: string }> {
     const slot = this.#models.get(model);
     if (slot) this.#spare.push({ slot, seed: this.#seeds.get(model)! });
@@ -72,7 +91,8 @@ export class Slots {
     return Promise.resolve({ model_id: model, status: 'unloaded' });
   }
 
-  async sample(model: string, checkpoint: string, wish: SequenceWish): Promise<unknown> {
+  /** `policy`: the digest of what was sampled from. */
+  async sample(model: string, checkpoint: string, wish: SequenceWish) {
     const { tokens: promptTokenIds, max_tokens: maxTokens, temperature, seed, top_k: topK, top_p: topP } = wish;
     const policy = await this.#policyOf(model, checkpoint);
     const sample = await this.#inference.sample({
@@ -85,7 +105,12 @@ export class Slots {
       ...(topK > 0 ? { topK } : {}),
     });
     // The engine ends at the model's own end tokens; a server of this kind ends only at those it is told.
-    return { stop_reason: sample.finishReason, tokens: sample.tokenIds, logprobs: sample.logprobs };
+    return {
+      policy: policy.version.digest,
+      stop_reason: sample.finishReason,
+      tokens: sample.tokenIds,
+      logprobs: sample.logprobs,
+    };
   }
 
   /** Of each token after the first. */
@@ -106,20 +131,22 @@ export class Slots {
    * that was; then the slot is sampled from as it is now, trained on or not.
    */
   async #policyOf(model: string, checkpoint: string): Promise<ServedPolicy> {
+    const folder = this.folderOf(checkpoint);
+    if (this.#isHosted) return this.#served(checkpoint, folder, () => readFile(`${folder}.digest`, 'utf8'));
     const slot = this.get(model);
     if (slot.loadedCheckpoint !== checkpoint) await slot.loadForSampling(this.folderOf(checkpoint), checkpoint);
     else if (slot.hasMoved) {
-      const folder = this.folderOf(`exports/${++this.#exports}`);
-      await slot.saveForSampler(folder);
-      return this.#served(`export-${this.#exports}`, folder, slot);
+      const now = this.folderOf(`exports/${++this.#exports}`);
+      await slot.saveForSampler(now);
+      return this.#served(`export-${this.#exports}`, now, () => slot.digest());
     }
-    return this.#served(checkpoint, this.folderOf(checkpoint), slot);
+    return this.#served(checkpoint, folder, () => slot.digest());
   }
 
-  #served(key: string, folder: string, slot: SlotModel): Promise<ServedPolicy> {
+  #served(key: string, folder: string, digestOf: () => Promise<string>): Promise<ServedPolicy> {
     const known = this.#policies.get(key);
     if (known) return known;
-    const made = slot.digest().then((digest): ServedPolicy => ({
+    const made = digestOf().then((digest): ServedPolicy => ({
       name: key.replaceAll(/[^\w.-]/g, '.'),
       folder,
       version: { step: 0, digest, weights: '', file: { key: '', sha256: '', bytes: 0 } },

@@ -11,6 +11,8 @@ const { values } = parseArgs({
     'served-model-name': { type: 'string' },
     port: { type: 'string' },
     'enable-lora': { type: 'boolean' },
+    'sampled-log': { type: 'string' },
+    'token-ms': { type: 'string' },
   },
 });
 const text = (name: string): string | undefined => (typeof values[name] === 'string' ? values[name] : undefined);
@@ -20,6 +22,8 @@ const server = await startVllmStandIn({
   port: Number(text('port') ?? 0),
   takesAdapters: values['enable-lora'] === true && process.env['VLLM_ALLOW_RUNTIME_LORA_UPDATING'] === '1',
   isDevelopment: process.env['VLLM_SERVER_DEV_MODE'] === '1',
+  sampledLog: text('sampled-log'),
+  tokenMs: Number(text('token-ms') ?? 0),
   apiKey: process.env['VLLM_API_KEY'],
 });
 console.log(`stand-in for vLLM at ${server.url}`);

@@ -1,10 +1,14 @@
 import { once } from 'node:events';
+import { appendFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { hash32 } from '../../../core/random.ts';
 import { startPolicyServer } from '../../../engine/index.ts';
+import type { SampledLine } from '../../faults/fake-inference.ts';
 import { readJson, Refused, type Body } from './body.ts';
 import { Engine } from './engine.ts';
 
@@ -23,6 +27,10 @@ export interface StandInOptions {
   readonly dtype?: string;
   /** Asked for below /v1, and nowhere else. */
   readonly apiKey?: string | undefined;
+  /** A file: a line for each completion that was heard, `SampledLine`. Single tokens are none: they ask whether it lives. */
+  readonly sampledLog?: string | undefined;
+  /** What a token of a completion takes, of any number of them at once. */
+  readonly tokenMs?: number;
 }
 
 /** What it is told to do wrong: `POST /stand_in` with one of these. */
@@ -157,6 +165,8 @@ async function answer(context: Context, request: IncomingMessage, response: Serv
       throw new Refused(Object.keys(routes).some((one) => one.endsWith(` ${route}`)) ? 405 : 404, 'Not Found');
     const body = request.method === 'POST' ? await readJson(request) : {};
     const said = await known(context, body);
+    if (route === '/v1/completions') await delay((options.tokenMs ?? 0) * Number(body['max_tokens']));
+    if (route === '/v1/completions' && !response.destroyed) note(context, body);
     const text = typeof said === 'string' ? said : JSON.stringify(said);
     response.writeHead(200, { 'content-type': 'application/json' }).end(text);
   } catch (error) {
@@ -165,4 +175,18 @@ async function answer(context: Context, request: IncomingMessage, response: Serv
     const body = { error: { message, type: 'Error', param: null, code: status } };
     response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
   }
+}
+
+function note({ options, engine }: Context, body: Body): void {
+  const { model, prompt, max_tokens: tokens, seed, temperature } = body;
+  if (options.sampledLog === undefined || Number(tokens) <= 1) return;
+  const line: SampledLine = {
+    policy: `${String(model)} ${engine.label}`,
+    seed: Number(seed),
+    temperature: Number(temperature),
+    prompt: hash32(...(prompt as number[])),
+    pid: process.pid,
+    time: new Date().toISOString(),
+  };
+  appendFileSync(options.sampledLog, `${JSON.stringify(line)}\n`);
 }

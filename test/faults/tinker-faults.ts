@@ -1,0 +1,84 @@
+/** Rows of runs that train and sample on a Tinker server. */
+import assert from 'node:assert/strict';
+import { setTimeout as delay } from 'node:timers/promises';
+import { decodeRows } from '../../backends/store/objects.ts';
+import { layout } from '../../core/layout.ts';
+import { zombie } from './clock-faults.ts';
+import type { Column } from './columns.ts';
+import { judgeByWeights } from './judge.ts';
+import { kill } from './process-faults.ts';
+import { atWork, type Judged, type Row, type Rows, type Struck } from './row.ts';
+
+/** What is under way then is asked for at a server that is not there. */
+const awayMs = 1_000;
+
+const onTinker = { stage: 'tinker', action: 'hold' } as const;
+
+/** Inside of a step there. */
+const gaps = ['forward_backward', 'optim_step', 'save_weights', 'load_weights'] as const satisfies readonly Column[];
+
+const killed = (role: string, ...columns: readonly Column[]): Row => ({
+  ...onTinker,
+  ...atWork(...columns),
+  strike: ({ stage }) => kill(stage, role),
+});
+
+export const tinkerFaults = {
+  'Tinker server killed': {
+    ...onTinker,
+    ...atWork('warm-up', 'generate', ...gaps, 'train', 'trained', 'commit', 'broadcast', 'eval'),
+    strike: killServer,
+    judge: judgeRestored,
+    losesNothing: true,
+  },
+  'Tinker session lost': {
+    ...onTinker,
+    ...atWork('warm-up', 'generate', ...gaps, 'train', 'eval'),
+    strike: endSessions,
+    judge: judgeRestored,
+    losesNothing: true,
+  },
+  'GPU worker killed (Tinker)': { ...killed('train worker', 'warm-up', ...gaps, 'train'), losesNothing: true },
+  'rollout worker killed (Tinker)': killed('rollout worker', 'generate', 'load_weights', 'eval'),
+  'orchestrator worker killed (Tinker)': { ...killed('orchestrator worker', ...gaps), losesNothing: true },
+  'Temporal server killed (Tinker)': killed('Temporal server', ...gaps),
+  'activity fails (Tinker)': {
+    ...onTinker,
+    ...atWork(...gaps),
+    action: 'fail',
+    strike: () => Promise.resolve(),
+    losesNothing: true,
+  },
+  'zombie (Tinker)': { ...onTinker, ...atWork('forward_backward', 'optim_step', 'save_weights'), strike: zombie },
+} satisfies Rows;
+
+/** Started again on its folder: sessions and checkpoints are there, models are not. */
+async function killServer({ stage, release, harmEnds }: Struck): Promise<void> {
+  const { tinker } = stage.surroundings;
+  assert.ok(tinker, 'the stage has a Tinker server');
+  await tinker.kill();
+  release();
+  await delay(awayMs);
+  await tinker.start();
+  harmEnds();
+}
+
+/** As a server that took the worker for dead: heartbeats are answered 410, and its models are not loaded. */
+async function endSessions({ stage }: Struck): Promise<void> {
+  const { tinker } = stage.surroundings;
+  assert.ok(tinker, 'the stage has a Tinker server');
+  const answer = await fetch(`${tinker.url}/stand_in`, { method: 'POST', body: JSON.stringify({ endSessions: true }) });
+  assert.equal(answer.status, 200);
+}
+
+/** As any; and a step whose model was lost in the middle of it was begun again from the checkpoint before it, once. */
+async function judgeRestored(judged: Judged): Promise<void> {
+  judgeByWeights(judged);
+  const { run, column } = judged;
+  if (column !== 'forward_backward' && column !== 'optim_step') return;
+  const rows = decodeRows<Record<string, number>>((await run.store.read(layout.metrics()))!, layout.metrics());
+  assert.equal(
+    rows.reduce((sum, row) => sum + (row['engine_restores'] ?? 0), 0),
+    1,
+  );
+}
