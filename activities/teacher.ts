@@ -151,9 +151,9 @@ function nowhere(step: number, digest: string): ServedPolicy['version'] {
   return { step, digest, weights: '', file: { key: '', sha256: '', bytes: 0 } };
 }
 
-/** Token ids go to and fro. */
+/** Token ids go to and fro. Of a worker that has no folder of the policy's it is taken on trust. */
 async function requireSameTokenizer(teacher: string, policy: string): Promise<void> {
-  if (await hasSameTokenizer(teacher, policy)) return;
+  if ((await hasSameTokenizer(teacher, policy)) !== false) return;
   throw new RatchetError(
     'ConfigInvalid',
     `teacher.model: ${teacher} has another tokenizer than the policy, so its tokens mean something else there. A teacher that scores must have the policy’s; one that plays (loss = "sft") may be served (vllm serve, or any OpenAI-compatible server) and named by its url: then its words are read, not its tokens.`,

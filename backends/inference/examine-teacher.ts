@@ -49,12 +49,9 @@ export async function examineTeacher({
 }
 
 async function examineFolder(role: TeacherReport['role'], folder: string, policy: string): Promise<TeacherReport> {
-  const about = { ...nothing, role, isFolder: true, where: folder, model: '' };
-  try {
-    return { ...about, hasSameTokens: await hasSameTokenizer(folder, policy) };
-  } catch (error) {
-    return { ...about, why: String(error) };
-  }
+  const hasSameTokens = await hasSameTokenizer(folder, policy);
+  const why = hasSameTokens === null ? 'its tokenizer.json or the policy’s is not here' : null;
+  return { ...nothing, role, isFolder: true, where: folder, model: '', hasSameTokens, why };
 }
 
 async function examineOne(teacher: TeacherSpec, address: NamedServer, policy: string): Promise<TeacherReport> {
@@ -98,7 +95,11 @@ async function score(server: ModelServer, model: string, policy: string): Promis
   const tokens = await policyTokens(policy);
   if (tokens === null) {
     const { error } = await scored(server, model, [1, 2, 3]);
-    return { serves: error === null, hasSameTokens: null, why: error ?? 'the policy’s tokenizer is not here' };
+    return {
+      serves: error === null,
+      hasSameTokens: null,
+      why: error ?? 'the policy’s tokenizer is not here, or of a kind that is not read here',
+    };
   }
   const ids = tokens.map(({ id }) => id);
   const { said, error } = await scored(server, model, ids);

@@ -184,6 +184,14 @@ export class ModelServer {
         `${this.root} cannot be given weights (${route} answered ${answer.status}): it goes on sampling from those it started with, so no run can train with it. Use it for evaluations; for training name Ratchet's policy servers in [inference], or none.`,
       );
     }
+    if (answer.status === 403 && answer.text.includes('allowed roots')) {
+      const folder = String(body['weight_dir']);
+      throw new RatchetError(
+        'ConfigInvalid',
+        `The policy server at ${this.root} was not started with the folder ${folder}, and loads no weights from elsewhere. \`ratchet train\` starts one that does, where none runs yet; for one that runs, end its \`ratchet dev\` and start it with that folder beside the others: npx ratchet dev --weights outputs ${folder}`,
+        { cause: this.#refusal(route, answer) },
+      );
+    }
     if (answer.status >= 300) throw this.#refusal(route, answer);
   }
 

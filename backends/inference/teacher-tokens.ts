@@ -1,5 +1,3 @@
-import { readFile } from 'node:fs/promises';
-import path from 'node:path';
 import { z } from 'zod';
 import { ChatTokenizer, describeAdapter, presetFiles, readTextFiles } from '../../engine/index.ts';
 
@@ -9,21 +7,22 @@ export interface NamedToken {
   readonly text: string;
 }
 
-/** Whether a folder of weights, or what its adapter was trained on, has the tokenizer of the policy. Throws where either has none. */
-export async function hasSameTokenizer(folder: string, policy: string): Promise<boolean> {
+/**
+ * Whether a folder of weights, or what its adapter was trained on, has the tokenizer of the policy; null where one of them is not on
+ * this machine.
+ */
+export async function hasSameTokenizer(folder: string, policy: string): Promise<boolean | null> {
   const [its, own] = await Promise.all([tokenizerOf(folder), tokenizerOf(policy)]);
+  if (its === null || own === null) return null;
   return JSON.stringify(JSON.parse(its)) === JSON.stringify(JSON.parse(own));
 }
 
-async function tokenizerOf(model: string): Promise<string> {
-  if (model.startsWith('preset:')) return presetFiles(model)['tokenizer.json']!;
-  try {
-    return await readFile(path.join(model, 'tokenizer.json'), 'utf8');
-  } catch (error) {
-    const adapter = await describeAdapter(model);
-    if (adapter === null) throw error;
-    return readFile(path.join(adapter.baseFolder, 'tokenizer.json'), 'utf8');
-  }
+async function tokenizerOf(model: string): Promise<string | null> {
+  if (model.startsWith('preset:')) return presetFiles(model)['tokenizer.json'] ?? null;
+  const { 'tokenizer.json': own } = await readTextFiles(model);
+  if (own !== undefined) return own;
+  const adapter = await describeAdapter(model);
+  return adapter === null ? null : ((await readTextFiles(adapter.baseFolder))['tokenizer.json'] ?? null);
 }
 
 const Vocabulary = z.object({
@@ -36,13 +35,14 @@ const Vocabulary = z.object({
 /** So many say whether two vocabularies are the same. */
 const tokensLookedAt = 16;
 
-/** A few tokens from all over the policy's vocabulary, the first and the last included; null where its tokenizer is not here. */
+/** A few tokens from all over the policy's vocabulary, the first and the last included; null where its tokenizer is not here, or not read. */
 export async function policyTokens(model: string): Promise<readonly NamedToken[] | null> {
   const files = model.startsWith('preset:') ? presetFiles(model) : await readTextFiles(model);
   const { 'tokenizer.json': tokenizer, 'tokenizer_config.json': config } = files;
   if (tokenizer === undefined || config === undefined) return null;
-  const own = new ChatTokenizer({ tokenizer, config }, model);
   const ids = idsIn(tokenizer);
+  if (ids.length === 0) return null;
+  const own = new ChatTokenizer({ tokenizer, config }, model);
   const last = Math.min(tokensLookedAt, ids.length) - 1;
   return Array.from({ length: last + 1 }, (_, i) => {
     const id = ids[Math.round((i * (ids.length - 1)) / Math.max(1, last))]!;
@@ -50,8 +50,11 @@ export async function policyTokens(model: string): Promise<readonly NamedToken[]
   });
 }
 
+/** Ascending; none of a tokenizer that says otherwise what its tokens are. */
 function idsIn(tokenizer: string): number[] {
-  const { added_tokens: added, model } = Vocabulary.parse(JSON.parse(tokenizer));
+  const read = Vocabulary.safeParse(JSON.parse(tokenizer));
+  if (!read.success) return [];
+  const { added_tokens: added, model } = read.data;
   const ids =
     typeof model.vocab === 'number' ? Array.from({ length: model.vocab }, (_, id) => id) : Object.values(model.vocab);
   return [...new Set([...ids, ...added.map(({ id }) => id)])].toSorted((a, b) => a - b);

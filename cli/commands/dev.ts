@@ -32,7 +32,10 @@ export const devCommand = new Command('dev')
     'where /metrics is served for Prometheus; default: 9464, or another if it is taken',
     port,
   )
-  .option('--serve <file>', 'a run file whose [inference] kind = "vllm" is started, for all runs that want one')
+  .option(
+    '--serve <file>',
+    'a run file whose [inference] kind = "vllm" is started, for all runs that want one; the policy server may load its teacher, where that is a folder',
+  )
   .option(
     '--install-service',
     'write a service (systemd, launchd) that starts this at boot, so that runs go on by themselves',
@@ -43,9 +46,12 @@ export const devCommand = new Command('dev')
     const projectFolder = process.cwd();
     if (installs || uninstalls) return tellService(projectFolder, options, installs === true);
     const clock = startClock();
+    const served = options.serve === undefined ? null : (await loadRunConfig(options.serve, { projectFolder })).spec;
     // Weights of runs whose store is S3 are copied here.
-    const weightRoots = [...weights.map((folder) => path.resolve(projectFolder, folder)), allCopies()];
-    for (const root of weightRoots) await mkdir(root, { recursive: true });
+    const ownRoots = [...weights.map((folder) => path.resolve(projectFolder, folder)), allCopies()];
+    for (const root of ownRoots) await mkdir(root, { recursive: true });
+    const teacher = served?.teacher?.folder ?? null;
+    const weightRoots = [...ownRoots, ...(teacher === null ? [] : [teacher])];
     const interrupted = new AbortController();
     const end = new Promise<void>((resolve) =>
       interrupted.signal.addEventListener('abort', () => resolve(), { once: true }),
@@ -53,9 +59,8 @@ export const devCommand = new Command('dev')
     process.on('SIGINT', () => interrupted.abort()).on('SIGTERM', () => interrupted.abort());
 
     const policyPort = await choosePolicyPort();
-    const served = options.serve === undefined ? null : (await loadRunConfig(options.serve, { projectFolder })).spec;
     const vllm = served && (await vllmRole(served, projectFolder));
-    if (served && !vllm) throw nothingToServe(options.serve!);
+    if (served && !vllm && teacher === null) throw nothingToServe(options.serve!);
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
@@ -118,7 +123,7 @@ function tellService(projectFolder: string, options: DevOptions, installs: boole
 function nothingToServe(file: string): RatchetError {
   return new RatchetError(
     'ConfigInvalid',
-    `--serve ${file}: expected [inference] kind = "vllm" without url, which is what is started here.`,
+    `--serve ${file}: expected [inference] kind = "vllm" without url, which is started here, or a [teacher] that is a folder of weights.`,
   );
 }
 

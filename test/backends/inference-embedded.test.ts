@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
@@ -12,6 +15,7 @@ import {
 } from '../../backends/inference/index.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { InferenceSpec } from '../../core/spec/run-spec.ts';
+import { startPolicyServer } from '../../engine/index.ts';
 
 const openEmbedded = (url: string, provider: 'cpu' | 'cuda' = 'cpu'): Inference =>
   openInference(InferenceSpec.parse({ kind: 'embedded', url, provider }), '');
@@ -312,4 +316,22 @@ test('a server that cannot do what the version needs is not asked again', async 
   });
   await assert.rejects(openEmbedded(url, 'cuda').bringTo(policyOf('v3')), coded('InferenceRejected', 'no GPU'));
   assert.equal(calls.length, 1);
+});
+
+test('weights outside of the folders that a policy server was started with: what to type is said', async (t) => {
+  const [inside, outside] = await Promise.all(
+    ['inside', 'outside'].map((name) => mkdtemp(path.join(tmpdir(), `ratchet-${name}-`))),
+  );
+  t.after(() => Promise.all([inside!, outside!].map((folder) => rm(folder, { recursive: true, force: true }))));
+  const server = await startPolicyServer({ host: '127.0.0.1', port: 0, allowRoots: [inside!], threads: 1 });
+  t.after(() => server.close());
+  const inference = openEmbedded(server.url);
+  t.after(() => inference.close?.());
+  const version = { step: 0, digest: 'a'.repeat(64), weights: '', file: { key: '', sha256: '', bytes: 0 } };
+  await assert.rejects(inference.bringTo({ name: 'teacher:weights:0', folder: outside!, version }), (error) => {
+    assert.ok(error instanceof RatchetError && error.code === 'ConfigInvalid' && !error.isRetryable);
+    assert.ok(error.message.includes(`was not started with the folder ${outside}`), error.message);
+    assert.ok(error.message.endsWith(`npx ratchet dev --weights outputs ${outside}`), error.message);
+    return true;
+  });
 });

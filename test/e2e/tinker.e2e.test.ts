@@ -5,19 +5,30 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { demonstrationRows } from '../../activities/demonstration-rows.ts';
+import { turnSeed } from '../../activities/sample-policy.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { randomStream } from '../../core/random.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import { createPreset, EngineTrainer, saveModelFolder } from '../../engine/index.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
+import { entriesIn, type Entry } from '../stand-ins/tinker/journal.ts';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
 
 const steps = 14;
+const overlappingSteps = 6;
+const overlappingSeed = 7;
+const groupsOfStep = 16;
+const rolloutsOfGroup = 8;
+/** Groups whose rewards are all the same make room for others. */
+const groupsMax = 3 * overlappingSteps * groupsOfStep;
 const environment = { id: 'reverse-text', args: { min_length: 3, max_length: 3 } };
 
 let folder: string;
 let server: StandInProcess;
+/** One whose turns take half a second, sixteen at once. */
+let sampler: StandInProcess;
 let project: SmallProject;
 let undisturbed: RunSummary;
 before(async () => {
@@ -26,6 +37,7 @@ before(async () => {
   await makeBase(base);
   const callMs = { forward_backward: 150, optim_step: 50 };
   server = await StandInProcess.start({ folder: path.join(folder, 'server'), model: base, callMs });
+  sampler = await StandInProcess.start({ folder: path.join(folder, 'sampler'), model: base, callMs, tokenMs: 100 });
   const config = `
 model = "${base}"
 max_steps = ${steps}
@@ -50,12 +62,23 @@ kind = "tinker"
 [checkpoints]
 interval = 7
 `;
-  project = await openSmallProject({ 'undisturbed.toml': config, 'killed.toml': config, 'orphaned.toml': config });
+  const overlapping = config
+    .replace(`max_steps = ${steps}`, `max_steps = ${overlappingSteps}\nseed = ${overlappingSeed}`)
+    .replace('max_async_level = 0', 'max_async_level = 1')
+    .replace(server.url, sampler.url)
+    .replace('[inference]', '[inference]\nmax_concurrent = 16');
+  project = await openSmallProject({
+    'undisturbed.toml': config,
+    'killed.toml': config,
+    'orphaned.toml': config,
+    'overlapping.toml': overlapping,
+  });
   undisturbed = await (await start('undisturbed')).result();
 });
 after(async () => {
   await project?.close();
   await server?.kill();
+  await sampler?.kill();
   await rm(folder, { recursive: true, force: true });
 });
 
@@ -100,6 +123,113 @@ test('the worker that trains killed in the middle of a step: the next one restor
   assert.equal(summary.policyDigest, undisturbed.policyDigest);
   assert.deepEqual(summary.ledger.counts, undisturbed.ledger.counts);
 });
+
+test('the server killed while turns are sampled beside the training: what was stored is not asked for again, and no version is older than allowed', async () => {
+  const run = 'overlapping';
+  const journal = path.join(folder, 'sampler');
+  const rollouts = new Map(
+    Array.from({ length: groupsMax * rolloutsOfGroup }, (_, i) => {
+      const [group, index] = [Math.floor(i / rolloutsOfGroup) + 1, i % rolloutsOfGroup];
+      return [turnSeed(overlappingSeed, 'main', group, index, 0) % (2 ** 31 - 1), `${group}/${index}`];
+    }),
+  );
+  const askedOf = (entries: readonly Entry[]): string[] => turnsIn(entries).map(({ seed }) => rollouts.get(seed)!);
+
+  const handle = await start(run);
+  const kills: { readonly stored: Set<string>; readonly pending: readonly string[]; readonly entries: number }[] = [];
+  for (const step of [2, 4]) {
+    let stored = new Set<string>();
+    while (stored.size < 16) {
+      stored = await storedOf(run, step);
+      await delay(20);
+    }
+    const before = entriesIn(journal);
+    const answered = new Set(before.flatMap((entry) => ('done' in entry ? [entry.done] : [])));
+    await sampler.kill();
+    const pending = turnsIn(before).filter(({ future }) => !answered.has(future));
+    assert.ok(pending.length > 0, 'turns were being sampled');
+    assert.ok(stored.size < groupsOfStep * rolloutsOfGroup, `${stored.size} rollouts of step ${step} were stored`);
+    kills.push({
+      stored: await storedOf(run),
+      pending: pending.map(({ seed }) => rollouts.get(seed)!),
+      entries: entriesIn(journal).length,
+    });
+    await delay(1_000);
+    await sampler.start();
+  }
+  const { step, ledger } = await handle.result();
+  assert.equal(step, overlappingSteps);
+  assert.ok(ledger.isSound, JSON.stringify(ledger));
+  const ended = Object.values(ledger.counts).reduce((sum, count) => sum + count, 0);
+  assert.ok(ended >= overlappingSteps * groupsOfStep, JSON.stringify(ledger.counts));
+
+  const entries = entriesIn(journal);
+  const asked = askedOf(entries);
+  assert.ok(
+    asked.every((one) => one !== undefined),
+    'every turn is one of the run’s',
+  );
+  for (const { stored, pending, entries: before } of kills) {
+    const later = askedOf(entries.slice(before));
+    const again = later.filter((one) => stored.has(one));
+    assert.deepEqual(again, [], `of ${stored.size} stored rollouts`);
+    const lost = pending.filter((one) => !stored.has(one) && !later.includes(one));
+    assert.deepEqual(lost, [], 'what was being sampled is sampled again');
+  }
+  const repeated = asked.length - new Set(asked).size;
+  assert.ok(
+    repeated <= 2 * 32,
+    `${repeated} turns were asked for twice: those in flight at two kills, and those not stored yet`,
+  );
+
+  const ages = (await metricsOf(run)).flatMap((row) => row['off_policy/max'] ?? []);
+  assert.ok(ages.length === overlappingSteps && Math.max(...ages) === 1, ages.join(' '));
+  for (let n = 1; n <= overlappingSteps; n++) {
+    const groups = await groupsOf(run, n);
+    assert.ok(groups.length >= groupsOfStep);
+    for (const { policyStep, rollouts: played } of groups) {
+      assert.ok(policyStep >= n - 2 && policyStep < n, `step ${n} has a group of v${policyStep}`);
+      for (const { turns } of played) {
+        assert.deepEqual(
+          turns.map((turn) => turn.policyStep),
+          [policyStep],
+        );
+      }
+    }
+  }
+});
+
+/** Turns that a server was asked for; a token without a seed of its own shows only that a version is there. */
+function turnsIn(entries: readonly Entry[]): { readonly future: string; readonly seed: number }[] {
+  return entries.flatMap((entry) => {
+    if (!('future' in entry) || entry.seed === undefined || entry.seed === 0) return [];
+    return [{ future: entry.future, seed: entry.seed }];
+  });
+}
+
+/** Rollouts that lie in the store, of one step or of all, as `GROUP/INDEX`. */
+async function storedOf(run: string, step?: number): Promise<Set<string>> {
+  const rows = await rowsBelow(run, step, (name) => /^chunk_\d+_of_\d+.*\.jsonl$/.test(name));
+  const finished = rows as { group?: number; index?: number; outcome?: string }[];
+  return new Set(finished.flatMap(({ group, index, outcome }) => (outcome === undefined ? [] : [`${group}/${index}`])));
+}
+
+async function groupsOf(run: string, step: number): Promise<ScoredGroup[]> {
+  return (await rowsBelow(run, step, (name) => name === 'scored.jsonl')) as ScoredGroup[];
+}
+
+async function rowsBelow(run: string, step: number | undefined, isIt: (name: string) => boolean): Promise<unknown[]> {
+  const below = path.join(project.folder, 'outputs', run, 'rollouts', step === undefined ? '' : `step_${step}`);
+  const names = await readdir(below, { recursive: true }).catch(() => []);
+  const texts = await Promise.all(
+    names
+      .filter((name) => isIt(path.basename(name)))
+      .map((name) => readFile(path.join(below, name), 'utf8').catch(() => '')),
+  );
+  return texts
+    .flatMap((text) => text.split('\n').filter((line) => line !== ''))
+    .map((line) => JSON.parse(line) as unknown);
+}
 
 async function start(name: string) {
   return project.client.workflow.start<typeof trainRun>('trainRun', {

@@ -19,9 +19,21 @@ export type Outcome = { readonly result: unknown; readonly sampled?: Sampled } |
 export type Entry =
   | { readonly session: string }
   | { readonly model: string; readonly of: string; readonly rank: number; readonly seed: number }
-  | { readonly future: string }
+  /** `seed`: of a turn that is to be sampled. */
+  | { readonly future: string; readonly seed?: number }
   | { readonly done: string; readonly outcome: Outcome }
   | { readonly checkpoint: string };
+
+/** What a stand-in's database says, in order; a line that was being written when it died is none. */
+export function entriesIn(folder: string): Entry[] {
+  const file = fileIn(folder);
+  const lines = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : [];
+  return lines.filter((line) => line.endsWith('}')).map((line) => JSON.parse(line) as Entry);
+}
+
+function fileIn(folder: string): string {
+  return path.join(folder, 'journal.jsonl');
+}
 
 /** Lines in a file: written before anything is answered. */
 export class Journal {
@@ -35,9 +47,8 @@ export class Journal {
 
   constructor(folder: string) {
     mkdirSync(folder, { recursive: true });
-    this.#file = path.join(folder, 'journal.jsonl');
-    const lines = existsSync(this.#file) ? readFileSync(this.#file, 'utf8').split('\n') : [];
-    for (const line of lines) if (line.endsWith('}')) this.#take(JSON.parse(line) as Entry);
+    this.#file = fileIn(folder);
+    for (const entry of entriesIn(folder)) this.#take(entry);
     // As SkyRL does: what was pending when the server died is of models that are gone.
     for (const [id, outcome] of this.remembered.futures) {
       if (outcome === null) {

@@ -351,8 +351,8 @@ class Service {
 
   /** Requests that wait are sampled together, each with its seed; so they do not wait for the training's turn to end. */
   #sample(model: string, checkpoint: string, wish: z.infer<typeof SampleWish>): { request_id: string } {
-    const id = this.#begun();
     const { prompt, sampling_params: params, prompt_logprobs: isScored } = wish;
+    const id = this.#begun(params.seed);
     const tokens = prompt.chunks.flatMap((chunk) => chunk.tokens);
     const sampled = async (): Promise<Outcome> => {
       await delay((this.#options.tokenMs ?? 0) * params.max_tokens);
@@ -371,9 +371,9 @@ class Service {
     return { request_id: id };
   }
 
-  #begun(): string {
+  #begun(seed?: number): string {
     const id = String(this.#journal.remembered.futures.size + 1);
-    this.#journal.write({ future: id });
+    this.#journal.write({ future: id, ...(seed === undefined ? {} : { seed }) });
     return id;
   }
 
