@@ -5,6 +5,7 @@ import { after, describe, test, type TestContext } from 'node:test';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings } from '../../core/spec/run-spec.ts';
+import { decisions } from './decisions.ts';
 import { OnnxTrainer } from '../trainer/onnx.ts';
 import type { TrainedPart, Trainer, TrainOutcome } from '../trainer/index.ts';
 import {
@@ -32,7 +33,7 @@ export interface TrainerPromises {
   readonly temperatures?: readonly number[];
   /** The KL penalty against a reference policy (`klBeta` > 0). */
   readonly penalizesKl?: boolean;
-  /** The same steps from the same place give the same digests, in another process, too. */
+  /** The same steps from the same place give the same digests, in another trainer, too. */
   readonly exactReplay?: boolean;
   /** What `saveOptimizer` gives is enough to go on as if nothing had been. */
   readonly savesOptimizer?: boolean;
@@ -145,6 +146,44 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
       assert.equal((await trainer.open(stage.model, part)).digest, before);
     });
 
+    test('opening a folder again forgets the optimizer’s state, too', async (t) => {
+      if (!exactReplay || !promises.savesOptimizer)
+        return t.skip('it does not promise the same bits, and its optimizer');
+      const stage = await begin(t);
+      const [used, fresh] = [await openAt(stage), stage.own(await under.open())];
+      const opposite = stage.rows.map((row) => ({ ...row, advantages: row.advantages.map((one) => -one) }));
+      await stage.step(used, { loss, temperature, learningRate }, opposite);
+      const digests = [];
+      for (const trainer of [used, fresh]) {
+        await trainer.open(stage.model, part);
+        digests.push((await stage.step(trainer, { loss, temperature, learningRate })).digest);
+      }
+      assert.equal(digests[0], digests[1]);
+    });
+
+    for (const { what, plan, rows } of decisions(firstLoss)) {
+      test(`${what} decides the step, or is refused`, async (t) => {
+        if (!exactReplay) return t.skip('it does not promise the same bits');
+        const stage = await begin(t);
+        const first = { loss, temperature, learningRate, step: 1 };
+        const digests = [];
+        for (const isOther of [false, true]) {
+          const trainer = await usedAt(stage);
+          const before = (await stage.step(trainer, first)).digest; // off the reference, and with moments
+          const second = { ...first, step: 2, ...(isOther ? plan(first) : {}) };
+          const step = stage.step(trainer, second, isOther && rows ? rows(stage.rows) : stage.rows);
+          const outcome = await step.catch((error: unknown) => {
+            if (isOther && isRefusal(error)) return null;
+            throw error;
+          });
+          if (outcome === null) return;
+          assert.notEqual(outcome.digest, before, outcome.reason);
+          digests.push(outcome.digest);
+        }
+        assert.notEqual(digests[0], digests[1], 'it was taken, and changed nothing');
+      });
+    }
+
     test('an exported version is opened by another trainer under the digest it had', async (t) => {
       const stage = await begin(t);
       const trainer = await openAt(stage);
@@ -153,6 +192,10 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
       const weights = (await readdir(folder)).filter((file) => file.endsWith('.safetensors'));
       assert.equal(weights.length, 1, 'a version is one .safetensors file with others beside it');
       assert.equal(await trainer.digest(), digest, 'exporting changes nothing');
+      const files = await readdir(folder);
+      for (const file of (await readdir(stage.model)).filter((name) => name.startsWith('tokenizer'))) {
+        assert.ok(files.includes(file), `${file} lies beside the weights: prompts are made with it`);
+      }
       const other = stage.own(await under.open());
       assert.equal((await other.open(folder, part)).digest, digest);
     });
@@ -171,6 +214,30 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
         }, 0);
       assert.ok(gain(1) > 0, `tokens with an advantage gained ${gain(1)} nats`);
       assert.ok(gain(1) > gain(-1), `those with a disadvantage ${gain(-1)}`);
+    });
+
+    test('an advantage of one token makes that token likelier, and no neighbour of it', async (t) => {
+      if (!scores && !exportsModels) return t.skip('it promises neither logprobs nor files that can be read');
+      const stage = await begin(t);
+      const trainer = await usedAt(stage);
+      const before = await logprobsOf(stage, trainer);
+      const isLast = (row: TrainSample, i: number): boolean => i === row.lossMask.length - 1;
+      const rows = stage.rows.map((row, r) => ({
+        ...row,
+        behaviorLogprobs: row.lossMask.map((mask, i) => (mask === 0 ? 0 : before[r]![i]!)),
+        advantages: row.lossMask.map((_, i) => Number(isLast(row, i))),
+      }));
+      for (let step = 1; step <= 3; step++) await stage.step(trainer, { loss, temperature, step, learningRate }, rows);
+      const after = await logprobsOf(stage, trainer);
+      const gains = { last: [] as number[], others: [] as number[] };
+      stage.rows.forEach((row, r) =>
+        row.lossMask.forEach((mask, i) => {
+          if (mask === 1) gains[isLast(row, i) ? 'last' : 'others'].push(after[r]![i]! - before[r]![i]!);
+        }),
+      );
+      const mean = (values: readonly number[]): number => values.reduce((sum, one) => sum + one, 0) / values.length;
+      const [last, others] = [mean(gains.last), mean(gains.others)];
+      assert.ok(last > 0 && last > others, `they gained ${last} nats, other tokens ${others}`);
     });
 
     test('the same steps from the same place give the same digests, in another trainer, too', async (t) => {
@@ -277,10 +344,7 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
         const stage = await begin(t);
         const trainer = await openAt(stage);
         const before = await trainer.digest();
-        await assert.rejects(
-          stage.step(trainer, { loss: lossOf(type), temperature }),
-          (error) => (error as { readonly code?: unknown }).code === 'Unsupported',
-        );
+        await assert.rejects(stage.step(trainer, { loss: lossOf(type), temperature }), isRefusal);
         assert.equal(await trainer.digest(), before);
       });
     }
@@ -319,6 +383,10 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
     assert.ok(size > 5 * tolerance, `the step is large enough to tell: ${size}`);
     assert.ok(off <= tolerance + 0.02 * size, `logprobs moved by up to ${size} nats, and are ${off} apart`);
   }
+}
+
+function isRefusal(error: unknown): boolean {
+  return (error as { readonly code?: unknown }).code === 'Unsupported';
 }
 
 /** A test's folders and trainers. */

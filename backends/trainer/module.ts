@@ -1,7 +1,8 @@
+import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import type { ModuleSpec } from '../../core/spec/run-spec.ts';
 import { importUserFunction } from '../../engine/index.ts';
-import type { Trainer } from './types.ts';
+import type { SftOutcome, Trainer, TrainOutcome } from './types.ts';
 
 const methods = [
   'open',
@@ -19,9 +20,59 @@ export async function loadTrainer({ import: code, options }: ModuleSpec): Promis
   const create = (await importUserFunction(code, 'trainer')) as (given: ModuleSpec['options']) => unknown;
   const made = (await create(options)) as Partial<Record<string, unknown>> | null | undefined;
   const missing = methods.filter((name) => typeof made?.[name] !== 'function');
-  if (missing.length === 0) return made as unknown as Trainer; // every method is there
+  if (missing.length === 0) return checked(made as unknown as Trainer, code.path); // every method is there
   throw new RatchetError(
     'Unsupported',
     `${code.path}: its default export must give a trainer with ${methods.join(', ')} (backends/trainer/types.ts); missing: ${missing.join(', ')}.`,
   );
+}
+
+const Digest = z.string().regex(/^[0-9a-f]{64}$/, 'expected 64 hexadecimal digits');
+const Opened = z.looseObject({ digest: Digest });
+const Supervised = z.looseObject({
+  applied: z.boolean(),
+  reason: z.string().optional(),
+  metrics: z.record(
+    z.string(),
+    z.custom<number>((value) => typeof value === 'number', 'expected a number'),
+  ),
+});
+const Trained = Supervised.extend({ digest: Digest });
+
+/** What code of somebody else's answers is looked at before a version is made of it. */
+function checked(trainer: Trainer, file: string): Trainer {
+  const read = <T>(shape: z.ZodType<T>, given: unknown, method: keyof Trainer): T => {
+    const result = shape.safeParse(given);
+    if (result.success) return result.data;
+    const wrong = z.prettifyError(result.error);
+    throw new RatchetError(
+      'Unsupported',
+      `${file}: ${method}() answered otherwise than docs/adapters.md asks:\n${wrong}`,
+    );
+  };
+  const applied = <T extends SftOutcome>(outcome: T, method: keyof Trainer): T => {
+    const strange = Object.entries(outcome.metrics).filter(([, value]) => !Number.isFinite(value));
+    if (strange.length === 0) return outcome;
+    const metrics = Object.fromEntries(Object.entries(outcome.metrics).filter(([, value]) => Number.isFinite(value)));
+    if (!outcome.applied) return { ...outcome, metrics };
+    const named = strange.map(([name, value]) => `${name} is ${value}`).join(', ');
+    throw new RatchetError(
+      'EngineDied',
+      `${file}: ${method}() applied a step although ${named}; a batch without a finite loss and gradient is to be refused (applied: false).`,
+    );
+  };
+  const own: Partial<Trainer> = {
+    open: async (...given) => read(Opened, await trainer.open(...given), 'open'),
+    trainStep: async (...given) =>
+      applied<TrainOutcome>(read(Trained, await trainer.trainStep(...given), 'trainStep') as TrainOutcome, 'trainStep'),
+    sftStep: async (...given) =>
+      applied<SftOutcome>(read(Supervised, await trainer.sftStep(...given), 'sftStep') as SftOutcome, 'sftStep'),
+    digest: async () => read(Digest, await trainer.digest(), 'digest'),
+  };
+  return new Proxy(trainer, {
+    get(target, name) {
+      const found: unknown = own[name as keyof Trainer] ?? Reflect.get(target, name);
+      return typeof found === 'function' ? found.bind(target) : found;
+    },
+  });
 }

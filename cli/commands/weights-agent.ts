@@ -1,6 +1,8 @@
+import { existsSync } from 'node:fs';
+import os from 'node:os';
 import { Command, InvalidArgumentError } from 'commander';
 import { startWeightsAgent } from '../../backends/inference/index.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
+import { localRoot, resolveStoreUri } from '../../backends/store/index.ts';
 import { weightsAgentKeyVar } from '../../core/names.ts';
 
 const usualPort = 8431;
@@ -14,14 +16,22 @@ export const weightsAgentCommand = new Command('weights-agent')
   .option('--port <port>', 'its port', readPort, usualPort)
   .action(async ({ store, host, port }: { store: string; host: string; port: number }) => {
     const say = (line: string): void => void process.stdout.write(`${new Date().toISOString()} ${line}\n`);
+    const storeUri = resolveStoreUri(store, process.cwd());
     const agent = await startWeightsAgent({
-      storeUri: resolveStoreUri(store, process.cwd()),
+      storeUri,
       host,
       port,
       apiKey: process.env[weightsAgentKeyVar],
       log: say,
     });
-    say(`weights agent at ${agent.url}: [inference] weights_agent = "${agent.url}"`);
+    // Others reach it by a name of this machine, not by the address that stands for all of its own.
+    const reached = agent.url.replace(/\/\/(?:0\.0\.0\.0|\[::\]):/, `//${os.hostname()}:`);
+    say(`weights agent at ${agent.url}: [inference] weights_agent = "${reached}"`);
+    if (storeUri.startsWith('file:') && !existsSync(localRoot(storeUri))) {
+      say(
+        `${localRoot(storeUri)} does not exist here: expected the folder that the run folders lie in; it is looked at again with each request`,
+      );
+    }
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
     await agent.close();
   });

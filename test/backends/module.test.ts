@@ -44,6 +44,46 @@ test('what a module must export is said when it does not', async (t) => {
   await assert.rejects(load(folder, '[inference]\nimport = "./none.js"'), /nothing, or kind = "module"/);
 });
 
+test('what a trainer of one’s own answers is looked at: no version is made of a loss that is no number, or of an answer without a digest', async (t) => {
+  const trainer = (outcome: string): string => `
+const digest = 'a'.repeat(64);
+export default () => ({
+  open: async () => ({ digest }), digest: async () => digest, trainStep: async () => (${outcome}),
+  sftStep: async () => ({ applied: true, metrics: { loss: NaN } }), exportTo: async () => {}, saveOptimizer: async () => new Uint8Array(),
+  restoreOptimizer: async () => {}, close: async () => {}, fingerprint: async () => 'mine',
+});`;
+  const folder = await project(t, {
+    'good.js': trainer('{ applied: true, digest, metrics: { loss: 1 } }'),
+    'refuses.js': trainer("{ applied: false, reason: 'the loss is NaN', digest, metrics: { loss: NaN, kl: 2 } }"),
+    'nan.js': trainer('{ applied: true, digest, metrics: { loss: NaN, grad_norm: Infinity, kl: 0 } }'),
+    'nothing.js': trainer('undefined'),
+    'digest.js': trainer("{ applied: true, digest: 'abc', metrics: {} }"),
+  });
+  const open = async (file: string) => {
+    const { spec } = await load(folder, `[trainer]\nkind = "module"\nimport = "./${file}"`);
+    return openTrainer(spec.trainer);
+  };
+  const step = async (file: string) => (await open(file)).trainStep({} as never);
+  assert.deepEqual((await step('good.js')).metrics, { loss: 1 });
+  assert.equal(await (await open('good.js')).fingerprint!(), 'mine');
+  assert.equal((await open('good.js')).logprobs, undefined);
+  const { applied, reason, metrics } = await step('refuses.js');
+  assert.deepEqual([applied, reason, metrics], [false, 'the loss is NaN', { kl: 2 }]);
+  await assert.rejects(step('nan.js'), {
+    code: 'EngineDied',
+    message: /nan\.js: trainStep\(\) applied a step although loss is NaN, grad_norm is Infinity/,
+  });
+  await assert.rejects((await open('good.js')).sftStep({} as never), {
+    code: 'EngineDied',
+    message: /sftStep\(\) .* loss is NaN/,
+  });
+  await assert.rejects(step('nothing.js'), {
+    code: 'Unsupported',
+    message: /nothing\.js: trainStep\(\) answered otherwise/,
+  });
+  await assert.rejects(step('digest.js'), { code: 'Unsupported', message: /64 hexadecimal digits/ });
+});
+
 async function project(t: TestContext, files: Readonly<Record<string, string>>): Promise<string> {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-module-'));
   t.after(() => rm(folder, { recursive: true, force: true }));

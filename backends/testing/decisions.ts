@@ -1,0 +1,31 @@
+import type { TrainSample } from '../../core/rl/batch.ts';
+import type { StepPlan } from '../../core/rl/run-state.ts';
+import { type ContractLoss, contractOptimizer, lossOf } from './material.ts';
+
+export interface Decision {
+  readonly what: string;
+  readonly plan: (first: { readonly learningRate: number }) => Partial<StepPlan>;
+  readonly rows?: (rows: readonly TrainSample[]) => readonly TrainSample[];
+}
+
+/** What of a plan and of a batch may not be taken and then left aside. */
+export function decisions(type: ContractLoss): Decision[] {
+  const always: Decision[] = [
+    { what: 'the learning rate', plan: ({ learningRate }) => ({ learningRate: learningRate / 3 }) },
+    { what: 'β1 of the optimizer', plan: () => ({ optimizer: { ...contractOptimizer, beta1: 0.5 } }) },
+    { what: 'the number of passes over a batch', plan: () => ({ numIterations: 2 }) },
+  ];
+  if (type === 'cross_entropy') return always;
+  const shifts = [0.3, -0.1, 0.2];
+  const moved = (row: TrainSample): TrainSample => ({
+    ...row,
+    behaviorLogprobs: row.behaviorLogprobs.map((logprob, i) => logprob + row.lossMask[i]! * shifts[i % shifts.length]!),
+  });
+  return [
+    ...always,
+    { what: 'the KL penalty', plan: () => ({ klBeta: 0.5 }) },
+    { what: 'the temperature', plan: () => ({ temperature: 0.6 }) },
+    { what: 'the aggregation', plan: () => ({ loss: lossOf(type, 'sequence') }) },
+    { what: 'how likely a token was when it was sampled', plan: () => ({}), rows: (rows) => rows.map(moved) },
+  ];
+}
