@@ -9,12 +9,12 @@ import { z } from 'zod';
 import { hash32 } from '../../../core/random.ts';
 import { createPreset, saveModelFolder } from '../../../engine/index.ts';
 import type { SampledLine } from '../../faults/fake-inference.ts';
-import { Datum, type LossRequest } from './engine.ts';
+import type { LossRequest } from './engine.ts';
 import { Journal, type Outcome, type Sampled } from './journal.ts';
 import { Slots } from './slots.ts';
 import { decodePass, encodeResult, protobufType } from './protobuf.ts';
 import { tarGz } from './tar.ts';
-import { Adam, Forward, LossInput, name, Pass, SampleWish, Wrong } from './words.ts';
+import { Adam, Forward, type LossInput, name, Pass, SampleWish, Wrong } from './words.ts';
 
 /**
  * A Tinker server as SkyRL 0.3.0 is one, over the embedded engine, so that a run against it learns. It does what SkyRL was seen to do
