@@ -204,12 +204,19 @@ const outOfMemoryShapes: readonly RegExp[] = [
   /no available memory for the cache blocks/i, // vLLM
   /\bOOM[- ]?killed\b|\boom-kill/i,
   /ERR_WORKER_OUT_OF_MEMORY/,
-  /killed by (?:signal )?SIGKILL|\bexit(?:ed)?(?: with)?(?: code| status)? 137\b/i, // what the kernel does to the largest process
 ];
+
+/** What the kernel does to the largest process where there is no memory left, and people do to any. */
+const killedShape = /killed by (?:signal )?SIGKILL|\bexit(?:ed)?(?: with)?(?: code| status)? 137\b/i;
 
 /** Whether a failure's words say that memory ran out, in whichever runtime. */
 export function saysOutOfMemory(text: string): boolean {
-  return outOfMemoryShapes.some((shape) => shape.test(text));
+  return killedShape.test(text) || outOfMemoryShapes.some((shape) => shape.test(text));
+}
+
+/** Whether nothing but the way it ended says so: then it may have been anybody. */
+export function saysOnlyKilled(text: string): boolean {
+  return killedShape.test(text) && !outOfMemoryShapes.some((shape) => shape.test(text));
 }
 
 const ncclShapes: readonly RegExp[] = [
