@@ -1,7 +1,7 @@
 import { asRatchetError, RatchetError } from '../core/errors.ts';
 import { engineFailuresMax } from '../core/limits.ts';
 import type { StepPlan } from '../core/rl/run-state.ts';
-import { memoryRemedies, ncclRemedy, saysNcclFailed, saysOutOfMemory } from '../core/rl/failures.ts';
+import { memoryRemedies, ncclRemedy, saysNcclFailed, saysOnlyKilled, saysOutOfMemory } from '../core/rl/failures.ts';
 
 /**
  * The trainer's failure as one of ours: where its words, or the way its process ended, say that memory ran out, it is
@@ -37,6 +37,11 @@ export class EngineFailures {
   #work: string | null = null;
   #count = 0;
 
+  /** Whether the last attempt at this work died here. */
+  diedOf(work: string): boolean {
+    return this.#work === work && this.#count > 0;
+  }
+
   async during<T>(work: string, what: string, attempt: () => Promise<T>): Promise<T> {
     try {
       const result = await attempt();
@@ -62,10 +67,16 @@ const rowsAtOnceUsual = 64;
 
 /**
  * Rows at once for the one more try that a step gets which ran out of memory: half of what they were. Null where there is nothing to
- * halve, or it has been.
+ * halve, or it has been. A process that was killed once is no proof, and half the rows give other bits: the same is done again first.
  */
-export function halvedRows({ microBatchSize, isHalved, batch }: StepPlan, error: unknown): number | null {
+export function halvedRows(
+  { microBatchSize, isHalved, batch }: StepPlan,
+  error: unknown,
+  { diedBefore }: { readonly diedBefore: boolean },
+): number | null {
   if (!(error instanceof RatchetError) || error.code !== 'OutOfMemory' || isHalved === true) return null;
+  const { message } = error.cause instanceof Error ? error.cause : error;
+  if (saysOnlyKilled(message) && !diedBefore) return null;
   const rows = Math.min(microBatchSize ?? rowsAtOnceUsual, batch.count ?? rowsAtOnceUsual);
   return rows < 2 ? null : Math.floor(rows / 2);
 }

@@ -82,7 +82,7 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
       try {
         outcome = await trainer.train(run, plan);
       } catch (error) {
-        const halvedTo = halvedRows(plan, error);
+        const halvedTo = halvedRows(plan, error, { diedBefore: failures.diedOf(task) });
         if (halvedTo === null) throw error;
         return { ...none, halvedTo, reason: (error as Error).message, recovery, ...lostIn(work.lost) };
       }

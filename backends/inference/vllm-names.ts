@@ -32,8 +32,12 @@ function labelWith(name: string, step: number, digest: string): WeightsLabel {
   return { text: `${name}@${short}`, name, step, digest: short };
 }
 
+/** Of weights that are nobody's version: while they are exchanged, and when that broke off halfway. */
+export const noVersionLabel = 'unknown';
+
 /** Null where the label is none of ours: the server has the weights it was started with, or somebody else's. */
 export function labelRead(text: string): WeightsLabel | null {
+  if (text === noVersionLabel) return { text, name: text, step: -1, digest: '' };
   const at = text.lastIndexOf('@');
   if (at < 0) return null;
   const name = text.slice(0, at);

@@ -4,6 +4,7 @@ import type { VllmSpec } from '../../core/spec/vllm-spec.ts';
 import { failpoint } from '../failpoints.ts';
 import type { HttpAnswer } from './http-client.ts';
 import type { ModelServer } from './model-server.ts';
+import { noVersionLabel } from './vllm-names.ts';
 
 /** The routes of vLLM's OpenAI server beyond OpenAI's own (0.32), and those of prime-rl's wrapper around it. */
 
@@ -95,7 +96,7 @@ export class VllmRoutes {
     try {
       if (isPrimeRl) await this.#ok('POST', '/update_weights', { weight_dir: folder }, loadMs);
       else {
-        await this.label('unknown'); // until it is done: a half of it is nobody's version
+        await this.label(noVersionLabel); // until it is done
         await this.#ok(
           'POST',
           '/collective_rpc',

@@ -5,7 +5,7 @@ import { needsFullWeights, type VllmSpec } from '../../core/spec/vllm-spec.ts';
 import { failpoint } from '../failpoints.ts';
 import { ModelServer, type ServerAddress, type ServerOptions } from './model-server.ts';
 import type { ServedPolicy } from './types.ts';
-import { adapterOf, isLaterOf, labelOf, labelRead, type WeightsLabel } from './vllm-names.ts';
+import { adapterOf, isLaterOf, labelOf, labelRead, noVersionLabel, type WeightsLabel } from './vllm-names.ts';
 import { readFloatType, VllmRoutes } from './vllm-routes.ts';
 
 /** How vLLM servers are used by a run; `locate` turns a folder of this machine into one of the server's. */
@@ -81,7 +81,7 @@ export class VllmServer extends ModelServer {
     try {
       const label = await this.#routes.readLabel();
       const read = label === null ? null : labelRead(label);
-      if (read) this.#base = read;
+      if (read && read.text !== noVersionLabel) this.#base = read;
     } catch (error) {
       if (!(error instanceof RatchetError)) throw error; // the turn is whole, whatever became of its server since
     }
@@ -108,7 +108,7 @@ export class VllmServer extends ModelServer {
   override async reload(policy: ServedPolicy): Promise<void> {
     const adapter = await adapterOf(policy);
     if (adapter) await this.#routes.unload(adapter.name);
-    else await this.#routes.label('unknown');
+    else await this.#routes.label(noVersionLabel);
     this.#base = null;
     await this.load(policy);
   }

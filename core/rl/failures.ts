@@ -204,7 +204,13 @@ const outOfMemoryShapes: readonly RegExp[] = [
   /no available memory for the cache blocks/i, // vLLM
   /\bOOM[- ]?killed\b|\boom-kill/i,
   /ERR_WORKER_OUT_OF_MEMORY/,
-  // What the kernel does to the largest process, as Node, containers, Python, torchrun and a shell tell it.
+];
+
+/**
+ * What the kernel does to the largest process where there is no memory left, and people do to any, as Node, containers, Python, torchrun
+ * and a shell tell it.
+ */
+const killedShapes: readonly RegExp[] = [
   /(?:killed by (?:signal )?|died with <Signals\.)SIGKILL\b|\bSignal 9 \(SIGKILL\)/i,
   /\bexit(?:ed)?(?: with)?(?: ?code| status)?\s*[:=]?\s*(?:137|-9)(?!\d)/i,
   /^(?:.*: line \d+:\s+\d+ )?Killed\b(?:\s{2,}|$)/m,
@@ -212,6 +218,19 @@ const outOfMemoryShapes: readonly RegExp[] = [
 
 /** Whether a failure's words say that memory ran out, in whichever runtime. */
 export function saysOutOfMemory(text: string): boolean {
+  return saysKilled(text) || namesMemory(text);
+}
+
+/** Whether nothing but the way it ended says so: then it may have been anybody. */
+export function saysOnlyKilled(text: string): boolean {
+  return saysKilled(text) && !namesMemory(text);
+}
+
+function saysKilled(text: string): boolean {
+  return killedShapes.some((shape) => shape.test(text));
+}
+
+function namesMemory(text: string): boolean {
   return outOfMemoryShapes.some((shape) => shape.test(text));
 }
 

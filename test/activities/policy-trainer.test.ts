@@ -230,6 +230,26 @@ describe('a train step', () => {
     );
   });
 
+  test('a trainer process that is killed does the same step again; killed of it once more, it has half the rows', async (t) => {
+    const test = await makeRun(t);
+    let kills = 1;
+    const killed = new RatchetError('EngineDied', 'The trainer process 17 is gone: it was killed by SIGKILL.');
+    const roles = openRoles(undefined, { failure: () => (kills-- > 0 ? killed : null) });
+    const { plan } = await planNext(test, roles, await commitFirst(test, roles));
+    const attempt = () => act(roles.trainStep, { run: test.run, plan });
+    await assert.rejects(attempt(), hasCode('OutOfMemory', 'killed by SIGKILL', 'micro_batch_size'));
+    const { policy } = await attempt();
+    assert.ok(policy, 'the plan as it was');
+
+    kills = 2;
+    const next = await makeRun(t);
+    const others = openRoles(undefined, { failure: () => (kills-- > 0 ? killed : null) });
+    const planned = await planNext(next, others, await commitFirst(next, others));
+    const again = () => act(others.trainStep, { run: next.run, plan: planned.plan });
+    await assert.rejects(again(), { code: 'OutOfMemory' });
+    assert.ok(((await again()).halvedTo ?? 0) > 0);
+  });
+
   test('a trainer process that dies of one batch again and again is given up, by name and not for ever', async (t) => {
     const test = await makeRun(t);
     let isDying = true;

@@ -277,6 +277,21 @@ test('weights that do not arrive leave the server running, and never a label tha
   assert.equal(((await (await fetch(`${server.url}/is_paused`)).json()) as { is_paused: boolean }).is_paused, false);
 });
 
+test('weights that a broken exchange left half done are taken for no version, the one it was started with included', async (t) => {
+  const versions = await makeVersions(t);
+  const base = await versions.whole(0);
+  const server = await standIn(t, versions, { model: base.folder });
+  const fresh = () => openVllm(t, [server.url], { loraRank: null });
+  await fresh().bringTo(base);
+  assert.equal(count(server, 'POST /collective_rpc'), 0, 'it has them already');
+  server.faults.breaksOff = true;
+  await assert.rejects(fresh().bringTo(await versions.whole(1)));
+  server.faults.breaksOff = false;
+  const before = count(server, 'POST /collective_rpc');
+  await fresh().bringTo(base);
+  assert.equal(count(server, 'POST /collective_rpc'), before + 1, 'given once more');
+});
+
 test('a server that takes weights and samples from others is found out, and given them once more', async (t) => {
   const versions = await makeVersions(t);
   const [well, sick] = [await standIn(t, versions), await standIn(t, versions)];

@@ -12,6 +12,7 @@ testCells([
   { row: 'activity fails', column: 'score' },
   { row: 'activity done twice', column: 'trained' },
   { row: 'activity done twice', column: 'commit' },
+  { row: 'engine process killed (real engine)', column: 'commit' },
   { row: 'Tinker server killed', column: 'optim_step' },
   { row: 'vLLM killed', column: 'load_lora_adapter' },
 ]);

