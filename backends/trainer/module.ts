@@ -72,7 +72,26 @@ function checked(trainer: Trainer, file: string): Trainer {
   return new Proxy(trainer, {
     get(target, name) {
       const found: unknown = own[name as keyof Trainer] ?? Reflect.get(target, name);
-      return typeof found === 'function' ? found.bind(target) : found;
+      if (typeof found !== 'function') return found;
+      return (...given: readonly unknown[]): unknown => {
+        const failed = (error: unknown): never => {
+          throw ofEngine(error, `${file}: ${String(name)}()`);
+        };
+        try {
+          const result: unknown = found.apply(target, given);
+          return result instanceof Promise ? result.catch(failed) : result;
+        } catch (error) {
+          return failed(error);
+        }
+      };
     },
   });
+}
+
+/** An error without a code says that the code broke, which is not mended by waiting; one of the system's may be. */
+function ofEngine(error: unknown, where: string): unknown {
+  if (!(error instanceof Error)) return new RatchetError('EngineDied', `${where} threw ${String(error)}.`);
+  const { code } = error as { readonly code?: unknown };
+  const isNamed = error instanceof RatchetError || (typeof code === 'string' && !code.startsWith('ERR_'));
+  return isNamed ? error : new RatchetError('EngineDied', `${where}: ${String(error)}`, { cause: error });
 }

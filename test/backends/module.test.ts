@@ -44,7 +44,7 @@ test('what a module must export is said when it does not', async (t) => {
   await assert.rejects(load(folder, '[inference]\nimport = "./none.js"'), /nothing, or kind = "module"/);
 });
 
-test('what a trainer of one’s own answers is looked at: no version is made of a loss that is no number, or of an answer without a digest', async (t) => {
+test('what a trainer of one’s own answers is looked at: no version is made of a loss that is no number, or of an answer without a digest; what it throws is the engine’s failure', async (t) => {
   const trainer = (outcome: string): string => `
 const digest = 'a'.repeat(64);
 export default () => ({
@@ -57,6 +57,8 @@ export default () => ({
     'refuses.js': trainer("{ applied: false, reason: 'the loss is NaN', digest, metrics: { loss: NaN, kl: 2 } }"),
     'nan.js': trainer('{ applied: true, digest, metrics: { loss: NaN, grad_norm: Infinity, kl: 0 } }'),
     'nothing.js': trainer('undefined'),
+    'throws.js': trainer('undefined.rows'),
+    'full.js': trainer("(() => { throw Object.assign(new Error('no space'), { code: 'ENOSPC' }); })()"),
     'digest.js': trainer("{ applied: true, digest: 'abc', metrics: {} }"),
   });
   const open = async (file: string) => {
@@ -66,7 +68,7 @@ export default () => ({
   const step = async (file: string) => (await open(file)).trainStep({} as never);
   assert.deepEqual((await step('good.js')).metrics, { loss: 1 });
   assert.equal(await (await open('good.js')).fingerprint!(), 'mine');
-  assert.ok(!(await open('good.js')).logprobs);
+  assert.ok(!(await open('good.js')).logprobs, 'what it does not have it does not have');
   const { applied, reason, metrics } = await step('refuses.js');
   assert.deepEqual([applied, reason, metrics], [false, 'the loss is NaN', { kl: 2 }]);
   await assert.rejects(step('nan.js'), {
@@ -81,6 +83,11 @@ export default () => ({
     code: 'Unsupported',
     message: /nothing\.js: trainStep\(\) answered otherwise/,
   });
+  await assert.rejects(step('throws.js'), {
+    code: 'EngineDied',
+    message: /throws\.js: trainStep\(\): TypeError: Cannot read properties of undefined/,
+  });
+  await assert.rejects(step('full.js'), { code: 'ENOSPC' });
   await assert.rejects(step('digest.js'), { code: 'Unsupported', message: /64 hexadecimal digits/ });
 });
 
