@@ -7,7 +7,9 @@ import {
   sleep,
   workflowInfo,
 } from '@temporalio/workflow';
+import { engineFailuresMax } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
+import { memoryRemedies } from '../core/rl/failures.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { TrainerHeld } from '../activities/index.ts';
@@ -34,6 +36,11 @@ interface Hold extends HeldTrainer {
 function failing(reason: unknown): string | null {
   const { cause } = reason as Error;
   return cause instanceof ApplicationFailure && cause.type === 'TrainerFailing' ? cause.message : null;
+}
+
+/** A trainer of the user's own works in the GPU worker's process, and what ends it leaves no word. */
+function endedAgain(times: number): string {
+  return `the GPU worker ended ${times} times in a row in the middle of the same work: its log says what the trainer module did there. Where it was killed for want of memory (exit code 137): ${memoryRemedies.trainer}.`;
 }
 
 /** What an attempt at holding a worker failed with; null when nobody took it, or nothing is wrong. */
@@ -88,7 +95,7 @@ export class TrainerHold {
     this.#users += 1;
     try {
       let lost: { readonly epoch: number; readonly askedAt: number } | null = null;
-      for (;;) {
+      for (let lostInARow = 0; ;) {
         const hold = await this.#hold();
         if (lost !== null) this.onLost(lost.epoch, (Date.now() - lost.askedAt) / 1000);
         lost = null;
@@ -100,6 +107,10 @@ export class TrainerHold {
         if (!isAnswered) {
           scope.cancel();
           lost = { epoch: hold.epoch, askedAt };
+          if (++lostInARow >= engineFailuresMax && this.#spec.trainer.kind === 'module') {
+            await this.#pause(endedAgain(lostInARow));
+            lostInARow = 0;
+          }
         } else if (!(await this.#isToAskAgain(answer))) return await answer;
       }
     } finally {
@@ -112,11 +123,15 @@ export class TrainerHold {
   async #isToAskAgain(answer: Promise<unknown>): Promise<boolean> {
     const failure = await answer.then(() => null, failing);
     if (failure === null) return false;
+    await this.#pause(failure);
+    return true;
+  }
+
+  async #pause(because: string): Promise<void> {
     this.#users -= 1; // in a long pause another run may have the worker
     try {
-      this.#desk.pause(`${failure} Then resume.`);
+      this.#desk.pause(`${because} Then resume.`);
       await this.#desk.untilResumed();
-      return true;
     } finally {
       this.#users += 1;
     }

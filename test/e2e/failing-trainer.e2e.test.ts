@@ -20,11 +20,11 @@ before(async () => {
 });
 after(() => project?.close());
 
-async function start(name: string, failsAt: number) {
+async function start(name: string, failsAt: number, more = '') {
   const file = (extension: string): string => path.join(project.folder, `${name}.${extension}`);
   const [flag, log] = [file('fails'), file('sampled')];
   writeFileSync(flag, String(failsAt));
-  const own = `[trainer]\nkind = "module"\nimport = ${JSON.stringify(trainer)}\noptions = { failsAt = ${JSON.stringify(flag)} }\n`;
+  const own = `[trainer]\nkind = "module"\nimport = ${JSON.stringify(trainer)}\noptions = { failsAt = ${JSON.stringify(flag)}${more} }\n`;
   writeFileSync(
     file('toml'),
     fakeRun({ log, steps }).replace(/\[trainer\][^[]*/, () => own),
@@ -67,4 +67,17 @@ test('from such a pause a run can be taken back to an earlier step', async () =>
   assert.deepEqual([step, ledger.isSound], [steps, true]);
   const events = await project.client.workflow.getHandle('back').query<RunEvent[], [number]>('events', 0);
   assert.ok(events.some(({ kind, text }) => kind === 'rewound' && text.includes('l2 begins at step 1')));
+});
+
+test('a trainer that ends its process at one step, time after time, pauses the run, too', async () => {
+  const { handle, status, mend } = await start('exits', 2, ', exits = true');
+  assert.equal(status.step, 1);
+  assert.match(
+    status.pausedBecause ?? '',
+    /^the GPU worker ended 3 times in a row in the middle of the same work.*exit code 137.*micro_batch_size.*Then resume\.$/,
+  );
+  mend();
+  await handle.executeUpdate('resume');
+  const { step, ledger } = await handle.result();
+  assert.deepEqual([step, ledger.isSound], [steps, true]);
 });
