@@ -207,8 +207,7 @@ export function waitingOf(
 
 /** What keeps an activity from going on: what it says it waits for, or what the attempt before failed with. */
 function asTrouble({ name, attempt, lastFailure, nextAt, waitsFor }: PendingActivity): WaitingOn | null {
-  if (waitsFor != null && nextAt === null)
-    return { what: `${name} waits`, since: null, lastFailure: waitsFor, nextAt };
+  if (waitsFor != null && nextAt === null) return { what: `${name} waits`, since: null, lastFailure: waitsFor, nextAt };
   if (attempt <= 1) return null;
   return {
     what: `${name} is tried again (attempt ${attempt})`,

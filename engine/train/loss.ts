@@ -72,7 +72,16 @@ export const lossOperators: LossOperators = {
   stopGradient,
 };
 
-export const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'custom'] as const;
+export const policyLossTypes = [
+  'cispo',
+  'grpo',
+  'importance_sampling',
+  'dppo',
+  'ipo',
+  'gspo',
+  'dro',
+  'custom',
+] as const;
 export type PolicyLossType = (typeof policyLossTypes)[number];
 
 /** The policy gradient losses we have; their formulas stand at LossSpec. */

@@ -46,34 +46,35 @@ function trustRegion({ logprob, behavior, advantage }: Token, isOut: (moved: num
   return { loss: gain + tau * d * d, slope: gain + 2 * tau * d };
 }
 
-const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'ipo' | 'dro', (token: Token) => Plain> = {
-  cispo({ logprob, behavior, advantage }) {
-    const weight = Math.min(Math.exp(logprob - behavior), bounds.clipHigh) * advantage;
-    return { loss: -weight * logprob, slope: -weight };
-  },
-  /** As torch.minimum(ratio * A, ratio.clamp(low, high) * A): the smaller branch has the gradient, both halves if equal. */
-  grpo({ logprob, behavior, advantage }) {
-    const ratio = Math.exp(logprob - behavior);
-    const clipped = Math.min(Math.max(ratio, bounds.clipLow), bounds.clipHigh);
-    const inside = ratio >= bounds.clipLow && ratio <= bounds.clipHigh ? 1 : 0;
-    const [first, second] = [ratio * advantage, clipped * advantage];
-    const share = first < second ? 1 : first > second ? 0 : 0.5;
-    const slope = share * ratio * advantage + (1 - share) * inside * ratio * advantage;
-    return { loss: -Math.min(first, second), slope: -slope };
-  },
-  importance_sampling({ logprob, behavior, advantage }) {
-    const ratio = Math.exp(logprob - behavior);
-    const kept = ratio >= bounds.clipLow && ratio <= bounds.clipHigh ? ratio : 0;
-    return { loss: -kept * advantage, slope: -kept * advantage };
-  },
-  dppo: (token) =>
-    trustRegion(token, (moved) => (token.advantage > 0 ? moved > moves.clipHigh : moved < -moves.clipLow)),
-  ipo: (token) => trustRegion(token, (moved) => moved > moves.clipHigh || moved < -moves.clipLow),
-  dro({ logprob, behavior, advantage }) {
-    const d = logprob - behavior;
-    return { loss: klTau * d * d - advantage * logprob, slope: 2 * klTau * d - advantage };
-  },
-};
+const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'ipo' | 'dro', (token: Token) => Plain> =
+  {
+    cispo({ logprob, behavior, advantage }) {
+      const weight = Math.min(Math.exp(logprob - behavior), bounds.clipHigh) * advantage;
+      return { loss: -weight * logprob, slope: -weight };
+    },
+    /** As torch.minimum(ratio * A, ratio.clamp(low, high) * A): the smaller branch has the gradient, both halves if equal. */
+    grpo({ logprob, behavior, advantage }) {
+      const ratio = Math.exp(logprob - behavior);
+      const clipped = Math.min(Math.max(ratio, bounds.clipLow), bounds.clipHigh);
+      const inside = ratio >= bounds.clipLow && ratio <= bounds.clipHigh ? 1 : 0;
+      const [first, second] = [ratio * advantage, clipped * advantage];
+      const share = first < second ? 1 : first > second ? 0 : 0.5;
+      const slope = share * ratio * advantage + (1 - share) * inside * ratio * advantage;
+      return { loss: -Math.min(first, second), slope: -slope };
+    },
+    importance_sampling({ logprob, behavior, advantage }) {
+      const ratio = Math.exp(logprob - behavior);
+      const kept = ratio >= bounds.clipLow && ratio <= bounds.clipHigh ? ratio : 0;
+      return { loss: -kept * advantage, slope: -kept * advantage };
+    },
+    dppo: (token) =>
+      trustRegion(token, (moved) => (token.advantage > 0 ? moved > moves.clipHigh : moved < -moves.clipLow)),
+    ipo: (token) => trustRegion(token, (moved) => moved > moves.clipHigh || moved < -moves.clipLow),
+    dro({ logprob, behavior, advantage }) {
+      const d = logprob - behavior;
+      return { loss: klTau * d * d - advantage * logprob, slope: 2 * klTau * d - advantage };
+    },
+  };
 
 async function runGraph(
   kind: GradientKind,
@@ -185,7 +186,8 @@ function requireClipMetrics(
     dro: 0,
   };
   assert.deepEqual([metrics['clipFractionLow'], metrics['clipFractionHigh']], [low[type], high[type]]);
-  if (type !== 'cispo' && type !== 'dro') assert.ok(low[type] > 0 && high[type] > 0, 'the batch has such tokens on either side');
+  if (type !== 'cispo' && type !== 'dro')
+    assert.ok(low[type] > 0 && high[type] > 0, 'the batch has such tokens on either side');
 }
 
 test('dppo gives what prime-rl gives for the tokens of its check vector', () => {

@@ -4,10 +4,12 @@ import { closeSync, openSync, readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
-import { after, before, describe, type TestContext } from 'node:test';
+import { after, before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { lookAtEngine, openInference } from '../../backends/inference/index.ts';
+import { lookAtEngine, openInference, openTeacher } from '../../backends/inference/index.ts';
 import { inferenceContract, trainVersions, type VersionFolders } from '../../backends/testing/index.ts';
+import { engineLogprobs, farthest, promptsOf } from '../../backends/testing/material.ts';
+import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
 import { InferenceSpec } from '../../core/spec/run-spec.ts';
 import { vllmArguments, vllmSpecDefaults } from '../../core/spec/vllm-spec.ts';
 import { openModel, saveModelFolder } from '../../engine/index.ts';
@@ -29,11 +31,13 @@ describe('vLLM keeps the contract', { skip }, () => {
   let folders: VersionFolders;
   let server: ChildProcess;
   let url: string;
+  let folder: string;
 
   before(async () => {
     const root = await mkdtemp(path.join(os.tmpdir(), 'ratchet-engine-'));
     cleanups.push(() => rm(root, { recursive: true, force: true }));
     const base = path.join(root, 'base');
+    folder = base;
     await saveModelFolder(await openModel(model, { seed: 0 }), base);
     // One set of versions for all tests: a server starts for minutes.
     const context = { after: (clean: () => unknown) => void cleanups.push(clean) } as unknown as TestContext;
@@ -56,6 +60,18 @@ describe('vLLM keeps the contract', { skip }, () => {
   after(async () => {
     if (server?.pid !== undefined) process.kill(-server.pid, 'SIGKILL');
     for (const clean of cleanups) await clean();
+  });
+
+  test('as a teacher it says of whole rows what its weights say', async () => {
+    const text = `model = "m"\nloss = "opd"\n[[env]]\nid = "reverse-text"\n[teacher]\nmodel = "base"\nurl = "${url}/v1"\n`;
+    const parsed = parseRunConfig(text, { file: 'run.toml' });
+    assert(parsed.ok && parsed.spec.teacher);
+    const prompts = await promptsOf(folder);
+    const version = { step: 0, digest: '', weights: '', file: { key: '', sha256: '', bytes: 0 } };
+    const { scorer } = openTeacher(parsed.spec.teacher);
+    const told = await scorer.promptLogprobs({ policy: { name: 'base', version, folder }, prompts });
+    const rows = prompts.map((tokenIds) => ({ tokenIds, lossMask: tokenIds.map((_, i) => Number(i > 0)) }));
+    assert.ok(farthest(rows, told, await engineLogprobs(folder, rows, 1)) <= 1e-4);
   });
 
   inferenceContract('vLLM with adapters', {

@@ -94,6 +94,17 @@ export class Engine {
   }
 
   async complete(body: Body, servedName: string): Promise<unknown> {
+    const { prompt } = body;
+    if (!Array.isArray(prompt) || !Array.isArray(prompt[0])) return this.#completeOne(body, servedName);
+    const choices: unknown[] = [];
+    for (const [index, one] of prompt.entries()) {
+      const answer = await this.#completeOne({ ...body, prompt: one as unknown }, servedName);
+      choices.push({ ...(answer as { choices: readonly [Body] }).choices[0], index });
+    }
+    return { model: body['model'], choices };
+  }
+
+  async #completeOne(body: Body, servedName: string): Promise<unknown> {
     const { model, prompt, prompt_logprobs: scored } = body;
     const answer = await this.#generate('/v1/completions', body, servedName);
     if (scored === undefined) return answer;
