@@ -8,6 +8,7 @@ import type { OptimizerSpec, TinkerTrainerSpec } from '../../core/spec/run-spec.
 import { isTinkerLoss } from '../../core/spec/tinker-spec.ts';
 import { readTextFiles } from '../../engine/index.ts';
 import { failpoint } from '../failpoints.ts';
+import { processesOpen } from '../processes-open.ts';
 import { supervisedBatch } from '../tinker/batch.ts';
 import { BatchGradient, runBatch, scoresOf } from '../tinker/batch-gradient.ts';
 import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
@@ -78,6 +79,8 @@ export class TinkerTrainer implements Trainer {
     this.#gradients = new BatchGradient(spec.reduction);
     this.#say = options.say ?? (() => undefined);
     this.#client = new TinkerClient(spec, options);
+    // A process that ends leaves no model behind: the next run may need the room before the session is over.
+    processesOpen.add(() => this.#unloadAll());
   }
 
   async makeBase(

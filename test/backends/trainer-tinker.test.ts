@@ -12,6 +12,7 @@ import type { LossSettings } from '../../core/spec/run-spec.ts';
 import { decodeSafetensors, EngineTrainer, presetFiles } from '../../engine/index.ts';
 import { TinkerInference } from '../../backends/inference/tinker.ts';
 import type { ServedPolicy } from '../../backends/inference/types.ts';
+import { closeProcesses } from '../../backends/processes-open.ts';
 import { TinkerTrainer } from '../../backends/trainer/tinker.ts';
 import { readVersion } from '../../backends/tinker/version-files.ts';
 import { choosePort } from '../../workers/ports.ts';
@@ -189,6 +190,20 @@ describe('a trainer on a Tinker server', () => {
     inference.close();
     await trainer.close();
   });
+});
+
+test('a process that ends leaves no model on the server, the one it sampled from last included', async (t) => {
+  const home = path.join(folder, 'left');
+  const server = await startTinkerStandIn({ folder: home, model, maxAdapters: 4 });
+  t.after(() => server.close());
+  for (let run = 0; run < 3; run++) {
+    const trainer = openTrainer(server.url);
+    await trainer.makeBase(path.join(folder, `left-${run}`), { ...part, files: presetFiles(model) });
+    await trainer.trainStep(stepOf(planOf(cispo, 1), 1));
+    await closeProcesses();
+    await trainer.close();
+  }
+  assert.ok(server.calls['unload_model']! >= 9, 'each had one for sampling v0, one for v1, and one for the next step');
 });
 
 describe('a Tinker server that dies', () => {
