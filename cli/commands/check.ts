@@ -2,6 +2,7 @@ import { Command } from 'commander';
 import { describeTinker, examineTinker } from '../../backends/configs/check-tinker.ts';
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
 import type { Problem } from '../../core/spec/problems.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { describeVllmStart } from '../../workers/vllm-role.ts';
 import { readConfigLine } from '../config-line.ts';
 import {
@@ -11,7 +12,7 @@ import {
   type ServerReport,
 } from '../../backends/inference/index.ts';
 import { describeRunFile } from '../describe-run-file.ts';
-import { describeReflection, describeServers, describeTeacher } from '../describe-servers.ts';
+import { describeReflection, describeServers, describeTeacher, vllmLacks } from '../describe-servers.ts';
 import { otherKind } from '../other-kinds.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 
@@ -73,7 +74,7 @@ async function reportOf(report: RunFileReport): Promise<Report> {
   const teacher = loaded === null ? [] : await examineTeacher(loaded.spec);
   const reflection = loaded?.spec.gepa ? await examineReflection(loaded.spec.gepa) : null;
   return {
-    problems: [...problems, ...(tinker?.problems ?? [])],
+    problems: [...problems, ...(tinker?.problems ?? []), ...(loaded ? serverProblems(loaded.spec, servers) : [])],
     lines: [
       ...describeRunFile(report),
       ...(loaded ? describeServers(loaded.spec, servers) : []),
@@ -84,6 +85,21 @@ async function reportOf(report: RunFileReport): Promise<Report> {
     ],
     json: { kind: 'run', ...asJson(report, servers), tinker, teacher, reflection },
   };
+}
+
+/** A vLLM that runs and cannot take the run's weights; that is said beside what it has. */
+function serverProblems({ inference }: RunSpec, servers: readonly ServerReport[]): Problem[] {
+  if (inference.kind !== 'vllm') return [];
+  return servers.flatMap((server) =>
+    vllmLacks(inference.vllm, server).map((expected) => ({
+      file: server.url,
+      line: null,
+      column: null,
+      path: 'inference.url',
+      expected,
+      received: 'a server that was started without',
+    })),
+  );
 }
 
 function asJson({ loaded, model, environments, ...report }: RunFileReport, servers: readonly ServerReport[]): object {

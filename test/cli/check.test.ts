@@ -6,6 +6,8 @@ import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { RunSpec } from '../../core/spec/run-spec.ts';
+import { createPreset, saveModelFolder } from '../../engine/index.ts';
+import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
 
 const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
 
@@ -53,6 +55,22 @@ describe('ratchet check', () => {
     );
     assert.match(stdout, /^ {2}model {9}preset:reverse-text-0\.2m, 0\.21 M parameters$/m);
     assert.match(stdout, /^ {2}each step {5}8 groups × 8 rollouts, 100 steps/m);
+  });
+
+  test('a vLLM that runs and cannot take the run’s weights is wrong, too', async (t) => {
+    const { folder, ratchet } = await project(t, {});
+    const model = path.join(folder, 'model');
+    await saveModelFolder(createPreset('preset:reverse-text-vllm-0.2m', { seed: 0 }), model);
+    const server = await startVllmStandIn({ model, servedName: 'base', takesAdapters: false });
+    t.after(() => server.close());
+    const run = words.replace('0.2m"', 'vllm-0.2m"');
+    await writeFile(
+      path.join(folder, 'run.toml'),
+      `${run}[inference]\nkind = "vllm"\nurl = "${server.url}"\n[lora]\nr = 4\n`,
+    );
+    const { code, stdout } = await ratchet('check', 'run.toml');
+    assert.match(stdout, /takes no adapters[\s\S]*→ the run trains adapters: start vLLM with --enable-lora/);
+    assert.equal(code, 2);
   });
 
   test('several files: all that is wrong with each, and exit code 2', async (t) => {
