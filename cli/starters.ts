@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises';
 
-/** What `ratchet init` writes: example configs for the six environments of the documents, by where they go. */
+/** What `ratchet init` writes: example configs for the six environments of the documents, and for the engines, by where they go. */
 
 export const starterKinds = ['ratchet', 'lab', 'prime-rl', 'vf-rl'] as const;
 export type StarterKind = (typeof starterKinds)[number];
@@ -39,6 +39,7 @@ export async function starterFiles(kind: StarterKind): Promise<ReadonlyMap<strin
     else files.push([`configs/${kind}/${file}`, foreignRuns[kind](starter)]);
   }
   if (kind === 'ratchet') {
+    for (const name of elsewhere) files.push([`configs/rl/${name}.toml`, await ownRun(name)]);
     for (const starter of starters) files.push([`configs/eval/${starter.name}.toml`, evaluation(starter)]);
     for (const starter of starters) files.push([`configs/gepa/${starter.name}.toml`, optimization(starter)]);
   }
@@ -49,9 +50,16 @@ export async function starterFiles(kind: StarterKind): Promise<ReadonlyMap<strin
 
 const foreignRuns = { lab: hostedRun, 'prime-rl': primeRlRun, 'vf-rl': vfRlRun };
 
+/** Runs on engines that have to be there. */
+const elsewhere = ['skyrl-reverse-text', 'tinker-reverse-text', 'vllm-reverse-text'];
+
+function ownRun(name: string): Promise<string> {
+  return readFile(new URL(`../configs/rl/${name}.toml`, import.meta.url), 'utf8');
+}
+
 /** The runs that come with Ratchet train on the embedded engine as they are. */
 async function ratchetRun(starter: Starter): Promise<string> {
-  if (starter.isBuiltIn) return readFile(new URL(`../configs/rl/${starter.name}.toml`, import.meta.url), 'utf8');
+  if (starter.isBuiltIn) return ownRun(starter.name);
   return [
     `# ${starter.name} of the Environments Hub, for a model that reads; "ratchet check" says what it still needs here.`,
     '# Problems of the same shape that the embedded engine learns come with Ratchet: the environment "word-problems".',

@@ -17,10 +17,11 @@ function folder(t: TestContext): string {
 
 const names = ['alphabet-sort', 'gsm8k', 'math-python', 'reverse-text', 'wiki-search', 'wordle'];
 
-test('without a flag there are runs, evaluations, prompt optimizations and endpoints, for the six environments of the documents', async () => {
+test('without a flag there are runs, evaluations, prompt optimizations and endpoints, for the six environments of the documents, and runs on other engines', async () => {
   const files = [...(await starterFiles('ratchet')).keys()];
-  const expected = ['rl', 'eval', 'gepa'].flatMap((kind) => names.map((name) => `configs/${kind}/${name}.toml`));
-  assert.deepEqual(files, [...expected, 'configs/endpoints.toml']);
+  const [runs, ...others] = ['rl', 'eval', 'gepa'].map((kind) => names.map((name) => `configs/${kind}/${name}.toml`));
+  const engines = ['skyrl', 'tinker', 'vllm'].map((engine) => `configs/rl/${engine}-reverse-text.toml`);
+  assert.deepEqual(files, [...runs!, ...engines, ...others.flat(), 'configs/endpoints.toml']);
 });
 
 const known = new Set(dialects.map(({ name }) => name.split('-')[0]));
@@ -53,7 +54,7 @@ test('what is there stays as it is, and both are said', async (t) => {
   writeFileSync(path.join(place, 'configs/rl/wordle.toml'), '# mine');
   const said = await initLab('ratchet', place);
   assert.equal(readFileSync(path.join(place, 'configs/rl/wordle.toml'), 'utf8'), '# mine');
-  assert.match(said, /^wrote {2}configs\/rl\/ {2}alphabet-sort\.toml.*wiki-search\.toml$/m);
+  assert.match(said, /^wrote {2}configs\/rl\/ {2}alphabet-sort\.toml.*wiki-search\.toml.*vllm-reverse-text\.toml$/m);
   assert.match(said, /^left as it was {2}configs\/rl\/ {2}wordle\.toml$/m);
   assert.match(said, /npx ratchet train configs\/rl\/reverse-text\.toml/);
   const again = await initLab('ratchet', place);
