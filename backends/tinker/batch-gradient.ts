@@ -36,17 +36,17 @@ export class BatchGradient {
     if (!isTinkerLoss(loss, klBeta)) {
       const { gradients, metrics } = await this.#loss.pass(batch, options, await scoresOf(model, samples));
       const sent = gradientBatch(samples, gradients, this.#reduction);
-      const refused = refusalOf(sent, gradients);
+      const refused = isFinite(sent.data) ? flatness(gradients) : notFinite;
       if (refused === null) await runBatch(model, sent, samples);
       return { metrics: metricsRow(metrics), refused };
     }
     const sent = policyBatch(samples, loss, this.#reduction);
-    if (!isFinite(sent.data)) return { metrics: {}, refused: refusalOf(sent) };
+    if (!isFinite(sent.data)) return { metrics: {}, refused: notFinite };
     const logprobs = await runBatch(model, sent, samples);
     if (loss.type === 'cross_entropy')
       return { metrics: supervisedPassMetrics(samples, logprobs, loss), refused: null };
     const { gradients, metrics } = await this.#loss.pass(batch, options, logprobs);
-    return { metrics: metricsRow(metrics), refused: refusalOf(sent, gradients) };
+    return { metrics: metricsRow(metrics), refused: flatness(gradients) };
   }
 
   close(): Promise<void> {
@@ -54,9 +54,10 @@ export class BatchGradient {
   }
 }
 
-function refusalOf({ data }: ServerBatch, gradients?: readonly Float32Array[]): string | null {
-  if (!isFinite(data)) return 'an advantage or a logprob of the batch is no number';
-  const isFlat = gradients?.every((row) => row.every((slope) => slope === 0)) === true;
+const notFinite = 'an advantage or a logprob of the batch is no number';
+
+function flatness(gradients: readonly Float32Array[]): string | null {
+  const isFlat = gradients.every((row) => row.every((slope) => slope === 0));
   return isFlat ? 'the gradient is 0: nothing in the batch says which way to go' : null;
 }
 
