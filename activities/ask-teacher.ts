@@ -2,7 +2,7 @@ import { layout } from '../core/layout.ts';
 import { teacherRowsAtOnce } from '../core/limits.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import type { ObjectRef, RunHandle, TaughtBatch } from '../core/rl/run-state.ts';
-import { decodeRows, encodeRows } from '../backends/store/objects.ts';
+import { decodeNumbers, encodeRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import type { PackedBatch } from './plan-step.ts';
@@ -42,7 +42,7 @@ async function askTeacher(
     const asked = samples.slice(first, first + teacherRowsAtOnce);
     const known = await store.read(part);
     if (known) {
-      rows.push(...decodeRows<TaughtRow>(known, part));
+      rows.push(...decodeNumbers(known, part));
       continue;
     }
     const scored = await scorer.score(
@@ -53,7 +53,7 @@ async function askTeacher(
       lossMask.map((mask, t) => (mask === 0 ? 0 : requireFinite(scored[r]![t]!))),
     );
     const { bytes } = await store.putIfAbsent(part, encodeRows(own));
-    rows.push(...decodeRows<TaughtRow>(bytes, part));
+    rows.push(...decodeNumbers(bytes, part));
   }
   const { bytes } = await store.putIfAbsent(key(''), encodeRows(rows));
   return {

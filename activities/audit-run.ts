@@ -4,6 +4,7 @@ import { effectivenessOf, type Effectiveness } from '../core/rl/effectiveness.ts
 import { countsByKind } from '../core/rl/ledger.ts';
 import { auditLineages, type LineageAudit, type RunAudit } from '../core/rl/lineages.ts';
 import type { LineageOrigin, RunHandle } from '../core/rl/run-state.ts';
+import { isMetricsRow } from '../backends/metrics/jsonl.ts';
 import { decodeJson } from '../backends/store/objects.ts';
 import { type CheckpointManifest, sealedSteps } from './checkpoints.ts';
 import { withHeartbeat } from './heartbeat.ts';
@@ -130,7 +131,7 @@ async function sourceOf(place: LineagePlace, { lineage, step }: LineageOrigin): 
 async function manifestAt(place: LineagePlace, step: number): Promise<CheckpointManifest | null> {
   const bytes = await storeOf(place).read(`${layout.checkpoint(place.lineage, step)}manifest.json`);
   try {
-    const manifest = bytes && decodeJson<CheckpointManifest>(bytes);
+    const manifest = bytes && decodeJson<CheckpointManifest>(bytes, 'manifest.json');
     return manifest?.step === step && manifest.lineage === place.lineage ? manifest : null;
   } catch {
     return null;
@@ -143,8 +144,8 @@ async function metricSteps({ lineage, ...run }: LineagePlace): Promise<number[]>
   const lines = bytes ? Buffer.from(bytes).toString('utf8').split('\n') : [];
   return lines.flatMap((line) => {
     try {
-      const row = JSON.parse(line) as { step?: unknown; lineage?: unknown };
-      return row.lineage === lineage && typeof row.step === 'number' ? [row.step] : [];
+      const row: unknown = JSON.parse(line);
+      return isMetricsRow(row) && row.lineage === lineage ? [row.step] : [];
     } catch {
       return []; // half a line, which its writer left behind
     }

@@ -3,11 +3,12 @@ import { timeMetrics } from '../core/rl/effectiveness.ts';
 import { layout } from '../core/layout.ts';
 import { runStateBytesMax } from '../core/limits.ts';
 import type { ObjectRef, RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { refuseBehind } from './lineages.ts';
 import type { PackedBatch } from './plan-step.ts';
 import { recordCommit } from './record-metrics.ts';
+import { commitIn } from './record-shapes.ts';
 import { isLastStep, readCommit, readJson, storeOf } from './run-access.ts';
 import { settleVersion } from './staged-versions.ts';
 
@@ -66,7 +67,7 @@ export const createCommitStep = (codeVersion: string) => {
     await refuseBehind(run, state.step + 1);
     const key = layout.commit(run.lineage, state.step);
     const { stored, bytes } = await storeOf(run).putIfAbsent(key, encodeJson(commit));
-    const found = decodeJson<StepCommit>(bytes, key);
+    const found = commitIn(bytes, storeOf(run).uri + key);
     const isSame =
       found.parent === parent && found.policy.digest === state.policy.digest && found.plan?.sha256 === plan?.sha256;
     if (!isSame) {

@@ -24,7 +24,8 @@ export function demonstrationRows(
     const through = tokenizer.encode(tokenizer.renderChatText(upTo, { ...options, addGenerationPrompt: false }));
     const open = rows.at(-1);
     const known = open && startsWith(through, open.tokenIds) ? open.lossMask : [];
-    const lossMask = through.map((_, i) => known[i] ?? (i >= before.length ? 1 : 0));
+    const end = before.length + spokenOf(tokenizer, through.slice(before.length));
+    const lossMask = through.map((_, i) => known[i] ?? (i >= before.length && i < end ? 1 : 0));
     if (known === open?.lossMask) rows.pop();
     rows.push({ tokenIds: through, lossMask });
   }
@@ -32,6 +33,12 @@ export function demonstrationRows(
     const zeros = tokenIds.map(() => 0);
     return { tokenIds, lossMask, behaviorLogprobs: zeros, advantages: zeros };
   });
+}
+
+/** How many tokens of an answer are the assistant's: up to the one that ends the turn. A line break after it is the template's. */
+export function spokenOf(tokenizer: Pick<ChatTokenizer, 'isSpecial'>, ids: readonly number[]): number {
+  const end = ids.findLastIndex((id) => tokenizer.isSpecial(id));
+  return end < 0 ? ids.length : end + 1;
 }
 
 function assistant(content: string): ChatMessage {

@@ -7,7 +7,7 @@ import {
 } from '../core/rl/difficulty.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { leavesNothing } from '../core/rl/filters.ts';
-import { countFailures, type RoundFailures } from '../core/rl/failures.ts';
+import { countFailures, isLost, type RoundFailures } from '../core/rl/failures.ts';
 import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { KeptGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
@@ -35,8 +35,8 @@ export interface FilteredRound {
 }
 
 /**
- * Difficulty filter over one scored round. A group in which any rollout has no reward is dropped whole: a baseline over
- * what happened to survive would be biased. Pure over stored objects, so twice is once.
+ * Difficulty filter over one scored round. A group is judged by the rollouts that have a reward, and dropped as failed where
+ * too few have one. Pure over stored objects, so twice is once.
  */
 export async function filterGroups(input: {
   readonly run: RunHandle;
@@ -85,7 +85,7 @@ function rewardsOf({ rollouts }: ScoredGroup): (number | null)[] {
 
 function endStateOf(group: ScoredGroup, filter: DifficultyBounds): EndState | null {
   const broken = group.rollouts.find(({ reward }) => reward === null);
-  if (broken) return `failed:${broken.outcome}`;
+  if (broken && isLost(group)) return `failed:${broken.outcome}`;
   if (leavesNothing(group)) return 'filtered:rollout_filters';
   const verdict = judgeGroup(rewardsOf(group), filter);
   return verdict.kept ? null : `filtered:${verdict.reason}`;

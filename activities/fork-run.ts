@@ -5,13 +5,15 @@ import { layout, roundOf } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { ObjectRef, PolicyVersion, Prompts, RunState, StepCommit } from '../core/rl/run-state.ts';
-import { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import { putSums, sumsName, verifyVersion } from '../backends/store/version-files.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
 import type { SpecSource } from './open-run.ts';
+import { commitIn, runRecordIn, specIn } from './record-shapes.ts';
 import { currentLineage, type LineagePlace, readHead, requireCommit, type RunPlace, storeOf } from './run-access.ts';
 import { storedTemplate } from './stored-template.ts';
 
@@ -24,12 +26,12 @@ export async function storedSpec(
   const ref = head?.commit.spec;
   if (ref) {
     const source = await store.read(layout.source(ref.key));
-    const spec = RunSpec.parse(decodeJson(await store.get(ref), ref.key));
+    const spec = specIn(await store.get(ref), ref.key);
     return { spec, source: source && decodeJson<SpecSource>(source, layout.source(ref.key)) };
   }
   const recorded = await store.read(layout.run());
   if (!recorded) throw new RatchetError('RunNotFound', `There is no run ${run.name}: ${store.uri} holds no run.json.`);
-  return { spec: RunSpec.parse(decodeJson<{ spec: unknown }>(recorded, layout.run()).spec), source: null };
+  return { spec: runRecordIn(recorded, store.uri + layout.run()), source: null };
 }
 
 /** What a checkpoint was made with and cannot be gone on from without. */
@@ -80,10 +82,10 @@ export async function forkRun(input: {
   const found = await requireCommit(holder, step);
   const copy = new Copy(storeOf(from), target);
   const { commit } = found;
-  const policy = await copy.version(commit.policy);
-  const reference = await copy.version(commit.state.reference);
   // Adapters stand on v0, which lies in the first lineage of every run.
   if (spec.lora) await copy.folder(layout.weights(firstLineage, 0), layout.weights(firstLineage, 0));
+  const policy = await copy.version(commit.policy);
+  const reference = await copy.version(commit.state.reference);
   const optimizer =
     commit.optimizer &&
     (await copy.object(commit.optimizer, `${layout.checkpoint(firstLineage, step)}optimizer.safetensors`));
@@ -123,7 +125,10 @@ export async function forkRun(input: {
     ...(pendingBranches ? { pendingBranches: pendingBranches.filter((due) => due.step === step) } : {}),
   };
   const first = await target.putIfAbsent(layout.commit(firstLineage, step), encodeJson({ ...forked, state }));
-  const stored = { commit: decodeJson<StepCommit>(first.bytes), sha256: sha256(first.bytes) };
+  const stored = {
+    commit: commitIn(first.bytes, target.uri + layout.commit(firstLineage, step)),
+    sha256: sha256(first.bytes),
+  };
   await target.putIfAbsent(`${layout.checkpoint(firstLineage, step)}manifest.json`, encodeJson(manifestOf(stored)));
   return { commit: stored.commit, store: target.uri };
 }
@@ -169,10 +174,10 @@ function refuseOtherCheckpoint(before: RunSpec, after: RunSpec): void {
 async function refuseOtherRun(target: Store, spec: RunSpec, step: number, from: string): Promise<void> {
   const there = await target.read(layout.run());
   if (!there) return;
-  const recorded = RunSpec.parse(decodeJson<{ spec: unknown }>(there, target.uri + layout.run()).spec);
+  const recorded = runRecordIn(there, target.uri + layout.run());
   const commits = await target.list(layout.commits(firstLineage));
   const first = await target.read(layout.commit(firstLineage, step));
-  const origin = first && decodeJson<StepCommit>(first, layout.commit(firstLineage, step)).origin;
+  const origin = first && commitIn(first, target.uri + layout.commit(firstLineage, step)).origin;
   const isSame =
     isDeepStrictEqual(recorded, spec) && (commits.length === 0 || (origin?.run === from && origin.step === step));
   if (isSame) return;
@@ -199,9 +204,10 @@ class Copy {
 
   async version(version: PolicyVersion): Promise<PolicyVersion> {
     const weights = layout.weights(firstLineage, version.step, version.replay);
-    await this.#from.verify(version.file); // throws when a byte of it changed
-    await this.folder(version.weights, weights);
-    return { ...version, weights, file: { ...version.file, key: weights + path.posix.basename(version.file.key) } };
+    await verifyVersion(this.#from, version, { isAnew: true }); // throws when a byte of it changed
+    const sums = await this.folder(version.weights, weights);
+    const file = { ...version.file, key: weights + path.posix.basename(version.file.key) };
+    return { ...version, weights, file, sums };
   }
 
   async object(ref: ObjectRef, key: string): Promise<ObjectRef> {
@@ -234,18 +240,22 @@ class Copy {
     }
   }
 
-  async folder(prefix: string, target: string): Promise<void> {
+  /** The list of its files is made anew: an adapter names its base otherwise than before. */
+  async folder(prefix: string, target: string): Promise<ObjectRef> {
     const local = await this.#from.localFolder(prefix);
+    const copied: ObjectRef[] = [];
     for (const key of await this.#from.list(prefix)) {
       const name = key.slice(prefix.length);
+      if (name === sumsName) continue;
       if (name !== 'adapter_config.json') {
-        await this.#to.putFile(target + name, path.join(local, name));
+        copied.push(await this.#to.putFile(target + name, path.join(local, name)));
         continue;
       }
       const bytes = await this.#from.read(key);
       if (!bytes) throw new RatchetError('CheckpointDamaged', `${key} went away from ${this.#from.uri}.`);
-      await this.#to.put(target + name, onFirstLineage(bytes, key, target));
+      copied.push(await this.#to.put(target + name, onFirstLineage(bytes, key, target)));
     }
+    return putSums(this.#to, target, copied);
   }
 }
 

@@ -30,7 +30,7 @@ export const createReleaseVersion =
   (inference: (spec: RunSpec) => Inference) =>
   async ({ run, policy, holder }: HoldInput): Promise<void> => {
     const servers = inference(await specOf(run));
-    await servers.release?.(await servedPolicy(run, policy), holder).catch(() => undefined);
+    await servers.release?.(await servedPolicy(run, policy, { isRead: false }), holder).catch(() => undefined);
   };
 
 /** The version that a step was committed with, and whether its evaluation on an environment is in the run's metrics already. */

@@ -3,10 +3,24 @@ import { hasExamples, leaseGroups, type CurriculumState } from '../core/rl/curri
 import { chancesOf } from '../core/rl/pools.ts';
 import type { GroupLease } from '../core/rl/rollout.ts';
 import type { LeasedGroups, PolicyVersion, Prompts, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { decodeJson, encodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { curriculumUnder, poolsOf } from './pools.ts';
+import { isVersion } from './record-shapes.ts';
 import { specOf, storeOf } from './run-access.ts';
+
+const leasesShape: Shape = ({ policy, leases, curriculum }) => ({
+  'the version that its groups start from': isVersion(policy),
+  'leases of groups': Array.isArray(leases) && leases.every(isLease),
+  'what comes after its groups, or nothing':
+    curriculum === undefined || (isRecord(curriculum) && Number.isSafeInteger(curriculum['nextOrdinal'])),
+});
+
+function isLease(lease: unknown): boolean {
+  if (!isRecord(lease)) return false;
+  const { ordinal, environment, exampleId } = lease;
+  return Number.isSafeInteger(ordinal) && typeof environment === 'string' && Number.isSafeInteger(exampleId);
+}
 
 export interface LeaseInput {
   readonly run: RunHandle;
@@ -52,7 +66,7 @@ export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   const key = `${layout.round(run.lineage, step, first, last)}leases.json`;
   const proposal: LeasedGroups = { policy, leases, ...(prompts ? { prompts } : {}), curriculum: state };
   const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(proposal));
-  const stored = decodeJson<LeasedGroups>(bytes, key);
+  const stored = decodeJson<LeasedGroups>(bytes, key, leasesShape);
   const groups: Record<string, number> = {};
   for (const { environment } of stored.leases) groups[environment] = (groups[environment] ?? 0) + 1;
   return {

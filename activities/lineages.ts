@@ -3,8 +3,9 @@ import { layout } from '../core/layout.ts';
 import { firstLineage, lineageName } from '../core/names.ts';
 import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { encodeJson } from '../backends/store/objects.ts';
 import { sealedFor } from './checkpoints.ts';
+import { commitIn } from './record-shapes.ts';
 import {
   begunLineages,
   committedSteps,
@@ -210,7 +211,7 @@ export async function refuseBehind(run: LineagePlace, step: number): Promise<voi
   const there = newest === run.lineage ? await storeOf(run).read(layout.commit(run.lineage, step)) : null;
   if (newest === run.lineage && !there) return;
   const head = await readHead({ ...run, lineage: newest });
-  const committedAt = there && decodeJson<StepCommit>(there, layout.commit(run.lineage, step)).committedAt;
+  const committedAt = there && commitIn(there, layout.commit(run.lineage, step)).committedAt;
   const what = there ? `step ${step} was committed at ${committedAt}` : `lineage ${newest} has begun since`;
   const [at, back] = [head?.commit.step ?? 0, Math.max(0, step - 1)];
   throw new RatchetError(

@@ -1,13 +1,16 @@
 import { RatchetError } from '../core/errors.ts';
 import { layout, stepOf } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
+import { verifyVersion } from '../backends/store/version-files.ts';
 import { readManifest, sealedFor, sealedSteps } from './checkpoints.ts';
 import { reachableSteps } from './lineages.ts';
 import {
   begunLineages,
   committedSteps,
   currentLineage,
+  isLastStep,
   type LineagePlace,
+  requireCommit,
   type RunPlace,
   storeOf,
 } from './run-access.ts';
@@ -69,14 +72,49 @@ export async function listCheckpoints(run: RunPlace): Promise<CheckpointList> {
 async function begunCheckpoints(run: LineagePlace): Promise<number[]> {
   const keys = await storeOf(run).list(layout.allCheckpoints(run.lineage));
   const ours = keys.filter((key) => !key.startsWith(layout.allWarmUps()));
-  return [...new Set(ours.map(stepOf).filter((step) => step !== null))].sort((a, b) => a - b);
+  const steps = [...ours.map(stepOf).filter((step) => step !== null), ...(await promisedCheckpoints(run))];
+  return [...new Set(steps)].sort((a, b) => a - b);
+}
+
+/** Those that retention never removes, also when nothing of them is left: where a run began, and the newest. */
+async function promisedCheckpoints(run: LineagePlace): Promise<number[]> {
+  const steps = await committedSteps(run);
+  const [first] = steps;
+  if (first === undefined) return [];
+  const newest = await newestSnapshot(run, steps);
+  return [...(run.lineage === firstLineage ? [first] : []), ...(newest === null ? [] : [newest])];
+}
+
+/** The newest commit that stored its optimizer to become a checkpoint; what a lineage took over is another's. */
+async function newestSnapshot(run: LineagePlace, steps: readonly number[]): Promise<number | null> {
+  for (const step of steps.toReversed()) {
+    const { optimizer, origin } = (await requireCommit(run, step)).commit;
+    if (optimizer !== null && origin === undefined) return step;
+  }
+  return null;
+}
+
+/** Whether a checkpoint without a manifest must have had one: what comes after it was begun, or it is the run's last. */
+async function wasSealed(run: LineagePlace, step: number, sealed: readonly number[]): Promise<boolean> {
+  const steps = await committedSteps(run);
+  if (!steps.includes(step)) return false; // left by an attempt that never committed
+  const { commit } = await requireCommit(run, step);
+  if (commit.optimizer === null && step !== steps[0]) return false;
+  const isPast = (steps.at(-1) ?? 0) >= step + 2 || sealed.some((other) => other > step);
+  return isPast || isLastStep(storeOf(run), commit);
 }
 
 async function inspect(run: LineagePlace, step: number): Promise<CheckpointReport> {
   const store = storeOf(run);
   const report = { step, lineage: run.lineage, bytes: 0, digest: '', usableFor: [] };
-  const isSealed = (await sealedSteps(store, run.lineage)).includes(step);
-  if (!isSealed) return { ...report, state: 'unsealed', problem: 'its manifest was not written (yet)' };
+  const sealed = await sealedSteps(store, run.lineage);
+  if (!sealed.includes(step)) {
+    const isGone = await wasSealed(run, step, sealed).catch(problemOf);
+    const manifest = `${layout.checkpoint(run.lineage, step)}manifest.json`;
+    return isGone === false
+      ? { ...report, state: 'unsealed', problem: 'its manifest was not written (yet)' }
+      : { ...report, state: 'damaged', problem: isGone === true ? `${manifest} is missing` : isGone };
+  }
   const read = await readManifest(run, step).catch(problemOf);
   if (typeof read === 'string') return { ...report, state: 'damaged', problem: read };
   const objects = [read.policy.file, ...(read.optimizer ? [read.optimizer] : [])];
@@ -85,10 +123,10 @@ async function inspect(run: LineagePlace, step: number): Promise<CheckpointRepor
     bytes: objects.reduce((sum, { bytes }) => sum + bytes, 0),
     digest: read.policy.digest,
   };
-  for (const object of objects) {
-    const problem = await store.verify(object).then(() => null, problemOf);
-    if (problem !== null) return { ...described, state: 'damaged', problem };
-  }
+  const problem = await verifyVersion(store, read.policy, { isAnew: true })
+    .then(() => (read.optimizer ? store.verify(read.optimizer) : undefined))
+    .then(() => null, problemOf);
+  if (problem !== null) return { ...described, state: 'damaged', problem };
   return { ...described, state: 'sealed', problem: null };
 }
 

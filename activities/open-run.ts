@@ -1,21 +1,23 @@
 import path from 'node:path';
-import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { firstLineage, workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import { withoutResume } from '../core/spec/resume-words.ts';
-import { type EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
+import type { EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
 import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
+import type { SentFiles } from '../backends/configs/sent-files.ts';
 import { whyNoDemonstrations } from '../backends/environments/demonstrations.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { encodeJson } from '../backends/store/objects.ts';
 import { type Curves, curvesOf } from './curves.ts';
 import { beginLineage, completeLineage } from './lineages.ts';
 import { recordMissing } from './record-metrics.ts';
+import { claimIn, runRecordIn } from './record-shapes.ts';
+import { refuseOtherIdentity } from './run-identity.ts';
 import {
   begunLineages,
   committedSteps,
@@ -38,6 +40,8 @@ export type TrainRunInput =
       readonly dialect?: string;
       /** Dotted keys as on the command line, values as typed. */
       readonly overrides?: Readonly<Record<string, string>>;
+      /** The text of these files, and what lay beside them; what is typed by hand is a path alone, read where the run is opened. */
+      readonly sent?: SentFiles;
       /** The run's name; the config's own, or its file's stem, when missing. */
       readonly run?: string;
       /** Begins a lineage at this committed step, wherever the run stands. */
@@ -94,38 +98,6 @@ export interface OpenRunDependencies {
 const searchAttributesMissing =
   'This Temporal namespace has no search attributes RatchetRun, RatchetStep and RatchetReward; the run tells its progress in its memo instead. ' +
   'To create them: temporal operator search-attribute create --name RatchetRun --type Keyword --name RatchetStep --type Int --name RatchetReward --type Double';
-
-/** What must stay as it was when a run goes on: another value would make it another run. */
-const identity = [
-  'model',
-  'seed',
-  'batchSize',
-  'rolloutsPerExample',
-  'environments',
-  'sft',
-  'sampling',
-  'chatTemplate',
-  'advantage',
-  'lora',
-] as const satisfies readonly (keyof RunSpec)[];
-
-type Identity = Record<(typeof identity)[number] | 'lossCode', unknown>;
-
-/**
- * Code counts by what it is, not by where it lies. An environment's own file may be mended while its run goes on, see
- * `changedEnvironments`, and pools may be drawn in another way from here on.
- */
-function identityOf(spec: RunSpec): Identity {
-  const advantage =
-    typeof spec.advantage === 'string' ? spec.advantage : { import: { ...spec.advantage.import, path: '' } };
-  const data = spec.sft?.data && { ...spec.sft.data, path: '' };
-  const sft = spec.sft && { ...spec.sft, data: data ?? null };
-  const environments = spec.environments.map(({ id, sha256, name, args, weight, sampling }) => {
-    return { id: sha256 === undefined ? id : '', name, args, weight, ...(sampling ? { sampling } : {}) };
-  });
-  const chatTemplate = spec.chatTemplate && { ...spec.chatTemplate, path: null };
-  return { ...spec, environments, advantage, sft, chatTemplate, lossCode: spec.loss.import?.sha256 ?? null };
-}
 
 export const createOpenRun =
   (dependencies: OpenRunDependencies) =>
@@ -191,13 +163,20 @@ interface Settings {
 
 async function readSettings(
   { projectFolder }: OpenRunDependencies,
-  { config, over = [], dialect, overrides = {}, run, takesOver }: Exclude<TrainRunInput, string>,
+  { config, over = [], dialect, overrides = {}, run, sent, takesOver }: Exclude<TrainRunInput, string>,
 ): Promise<Settings> {
   if (takesOver?.handle) {
     const spec = await specOf(takesOver.handle);
     return { spec, warnings: [], sftRows: null, chatTemplate: null, resumeStep: null };
   }
-  const options = { projectFolder, over, overrides, reachesStore: true, ...(dialect === undefined ? {} : { dialect }) };
+  const options = {
+    projectFolder,
+    over,
+    overrides,
+    sent,
+    reachesStore: true,
+    ...(dialect === undefined ? {} : { dialect }),
+  };
   return loadRunConfig(config, { ...options, ...(run === undefined ? {} : { run }) });
 }
 
@@ -209,8 +188,7 @@ async function recordSettings(
 ): Promise<{ readonly ref: ObjectRef; readonly changed: readonly string[] }> {
   const store = openRunStore(spec.store.uri, spec.name);
   const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
-  const recorded = decodeJson<{ spec: unknown }>(first.bytes, store.uri + layout.run());
-  const begun = RunSpec.parse(recorded.spec);
+  const begun = runRecordIn(first.bytes, store.uri + layout.run());
   refuseOtherIdentity(spec, begun, store.uri);
   // They are what the identity says.
   if (sftRows) await store.put(layout.sftData(), sftRows);
@@ -344,7 +322,7 @@ async function claimRun(dependencies: OpenRunDependencies, spec: RunSpec, workfl
   for (;;) {
     const claims = await store.list(layout.claims());
     const newest = claims.length > 0 ? await store.read(layout.claim(claims.length)) : null;
-    const holder = newest && decodeJson<{ workflowId: string }>(newest, store.uri + layout.claims()).workflowId;
+    const holder = newest && claimIn(newest, store.uri + layout.claim(claims.length)).workflowId;
     if (holder === workflowId) return;
     if (holder && (await dependencies.isWorkflowRunning(holder))) {
       throw new RatchetError(
@@ -355,19 +333,4 @@ async function claimRun(dependencies: OpenRunDependencies, spec: RunSpec, workfl
     const { stored } = await store.putIfAbsent(layout.claim(claims.length + 1), encodeJson({ workflowId }));
     if (stored) return;
   }
-}
-
-function refuseOtherIdentity(spec: RunSpec, first: RunSpec, uri: string): void {
-  const [now, then] = [identityOf(spec), identityOf(first)];
-  const changed = [...identity, 'lossCode' as const].filter((key) => !isDeepStrictEqual(now[key], then[key]));
-  if (changed.length === 0) return;
-  const lines = changed.map((key) => `  ${key}: was ${show(then[key])}, now ${show(now[key])}`);
-  throw new RatchetError(
-    'ConfigInvalid',
-    `${uri} holds a run with other settings:\n${lines.join('\n')}\nA run goes on with the settings it began with. Start another with --name NAME, or with --fresh.`,
-  );
-}
-
-function show(value: unknown): string {
-  return JSON.stringify(value) ?? 'nothing';
 }

@@ -23,12 +23,13 @@ import type {
 import { hash32 } from '../core/random.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import { importUserFunction } from '../engine/index.ts';
-import { decodeJson, encodeJson, encodeRows, putJson } from '../backends/store/objects.ts';
+import { decodeJson, encodeJson, encodeRows, isRecord, putJson, type Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { LeaseInput } from './lease-groups.ts';
 import { refuseBehind } from './lineages.ts';
 import { poolsOf } from './pools.ts';
 import { storeBatchResults } from './results.ts';
+import { isRef, isVersion } from './record-shapes.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 
 /** Tokens that count in the loss; `batch/signal_tokens` are those of them whose advantage is not 0. */
@@ -230,7 +231,15 @@ export async function planStep(input: {
   };
   const key = layout.plan(run.lineage, step, attempt, input.packed.sha256, from.replay);
   const { bytes } = await store.putIfAbsent(key, encodeJson(proposal));
-  const plan = decodeJson<StepPlan>(bytes, key);
+  const plan = decodeJson<StepPlan>(bytes, key, planShape);
   const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength };
   return { plan: ref, learningRate: plan.learningRate, snapshot: plan.snapshot };
 }
+
+const planShape: Shape = ({ step, from, batch, packed, learningRate, reference, loss, optimizer, snapshot }) => ({
+  'a step': Number.isSafeInteger(step),
+  'the versions it is trained from and compared with': isVersion(from) && isVersion(reference),
+  'its batch': isRef(batch) && isRef(packed),
+  'a learning rate, a loss and an optimizer':
+    typeof learningRate === 'number' && isRecord(loss) && isRecord(optimizer) && typeof snapshot === 'boolean',
+});

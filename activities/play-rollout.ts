@@ -1,7 +1,14 @@
 import { rolloutAttemptsMax } from '../core/limits.ts';
 import { onAbort } from '../core/on-abort.ts';
 import { outcomeOfFailure } from '../core/rl/failures.ts';
-import { type FailedOutcome, isOutcome, isRewardedOutcome, type Rollout, type ToolSchema } from '../core/rl/rollout.ts';
+import {
+  type FailedOutcome,
+  isOutcome,
+  isRewardedOutcome,
+  type PlayedAgain,
+  type Rollout,
+  type ToolSchema,
+} from '../core/rl/rollout.ts';
 import type { EnvironmentEntry, Environments } from '../backends/environments/index.ts';
 import { failedRollout, tookLonger, tracebackOf } from '../backends/environments/score.ts';
 import type { Environment, Policy, RolloutPlace, RolloutRecord } from '../backends/environments/types.ts';
@@ -24,6 +31,8 @@ export interface PlayOptions {
   readonly systemPrompt?: string | undefined;
   /** By name: what the model is told of tools, in place of the environment's own descriptions. */
   readonly toolDescriptions?: Readonly<Record<string, string>> | undefined;
+  /** A rollout that ends with an empty reply is played anew, as often as one that its environment spoiled. */
+  readonly asksEmptyAgain?: boolean;
   readonly openPolicy: (environment: Environment) => PlayedPolicy;
   readonly signal: AbortSignal;
 }
@@ -41,19 +50,33 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
   const { timeoutS = null, maxRetries = null } = entry.limits ?? {};
   const attemptsMax = maxRetries === null ? (options.attemptsMax ?? rolloutAttemptsMax) : maxRetries + 1;
   let environment = await environments.open(entry);
+  let spoiled: PlayedAgain | undefined;
+  const again = (why: string): void =>
+    void (spoiled = { count: (spoiled?.count ?? 0) + 1, first: spoiled?.first ?? why });
   for (let attempt = 1; ; attempt++) {
     const policy = withinLimits(openPolicy(environment), entry);
     // A Python process keeps the time itself: what waits there for others of its group is done playing.
     const late = entry.python === undefined && timeoutS !== null ? lateAfter(timeoutS) : null;
     const until = late ? AbortSignal.any([signal, late.signal]) : signal;
     const asked = { ...(sampling && { sampling }), ...(systemPrompt === undefined ? {} : { systemPrompt }) };
-    const where: RolloutPlace = { ...together, index: place.index, dataset, signal: until, ...asked };
+    const where: RolloutPlace = {
+      ...together,
+      index: place.index,
+      dataset,
+      signal: until,
+      ...asked,
+      ...(options.asksEmptyAgain === true && attempt < attemptsMax ? { givesBackEmpty: true } : {}),
+    };
     try {
       const example = withSystemPrompt(environment[dataset].at(place.exampleId), systemPrompt);
       const playing = environment.rollout(example, describingTools(policy, options.toolDescriptions), where);
       const record = checked(await unlessAborted(playing, until), environment);
-      const { outcome } = record;
-      if (isRewardedOutcome(outcome)) return { ...place, ...record, outcome };
+      const { outcome, isEmptyReply, ...played } = record;
+      if (isEmptyReply === true) {
+        again('the reply was empty');
+        continue;
+      }
+      if (isRewardedOutcome(outcome)) return { ...place, ...played, outcome, ...(spoiled && { playedAgain: spoiled }) };
       throw new ToldFailure(outcome, record);
     } catch (error) {
       signal.throwIfAborted();
@@ -69,11 +92,19 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
         const failed = failedRollout({ ...place, turns }, outcome, said);
         return error instanceof ToldFailure ? { ...failed, ...error.kept } : failed;
       }
+      again(onOneLine(tracebackOf(error)));
       environment = await environments.reopen(entry, environment);
     } finally {
       late?.stop();
     }
   }
+}
+
+/** What was thrown, as a row can keep it. */
+function onOneLine(traceback: string): string {
+  const lines = traceback.trim().split('\n');
+  const said = traceback.startsWith('Traceback') ? lines.at(-1)! : lines[0]!;
+  return said.slice(0, 200);
 }
 
 /** The same policy, told other descriptions of the tools that an environment offers it. */

@@ -1,4 +1,4 @@
-import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { mkdtemp, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
@@ -10,6 +10,8 @@ import type { TrainSample } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
+import { sumFolder, type VersionFiles, verifyVersion } from '../backends/store/version-files.ts';
+import { decodeNumbers } from '../backends/store/objects.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
 import { readCommit, readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
 import { trainerFailure } from './engine-failures.ts';
@@ -55,8 +57,8 @@ export class PolicyTrainer {
   #step: number | null = null;
   /** The version that it holds another one in place of, since its replay differed. */
   #standsFor: { readonly digest: string; readonly difference: Difference } | null = null;
-  /** What the trainer was opened with; another run may want another. */
-  #settings: RunSpec['trainer'] | null = null;
+  /** What the trainer was opened for. Another run gets another one: it may have code of its own in it, and another model. */
+  #openedFor: { readonly run: string; readonly settings: RunSpec['trainer'] } | null = null;
   /** The reference policy whose file has been looked at. */
   #reference: string | null = null;
 
@@ -110,8 +112,8 @@ export class PolicyTrainer {
   async train(run: RunHandle, plan: StepPlan): Promise<TrainOutcome> {
     const store = storeOf(run);
     const samples = await taughtSamples(run, plan);
-    const reference = `${run.store}${run.name}/${plan.reference.file.key}#${plan.reference.file.sha256}`;
-    if (this.#reference !== reference) await store.verify(plan.reference.file); // throws when a byte of it changed
+    const reference = `${run.store}${run.name}/${plan.reference.sums.key}#${plan.reference.sums.sha256}`;
+    if (this.#reference !== reference) await verifyVersion(store, plan.reference); // throws when a byte of it changed
     this.#reference = reference;
     const referenceFolder = await weightsFolder(store, plan.reference.weights);
     const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch: { samples }, referenceFolder }));
@@ -150,14 +152,14 @@ export class PolicyTrainer {
     run: RunHandle,
     prefix: string,
     files: () => Promise<Readonly<Record<string, string>>>,
-  ): Promise<{ readonly digest: string; readonly file: ObjectRef } | null> {
+  ): Promise<({ readonly digest: string } & StoredFiles) | null> {
     const { lora, seed } = await this.#opened(run);
     if (this.#trainer?.makeBase === undefined) return null;
     const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
     try {
       const texts = await files();
       const { digest } = await this.#use((trainer) => trainer.makeBase!(temporary, { lora, seed, files: texts }));
-      return { digest, file: await storeFolder(run, temporary, prefix) };
+      return { digest, ...(await storeFolder(run, temporary, prefix)) };
     } finally {
       await rm(temporary, { recursive: true, force: true });
     }
@@ -168,12 +170,13 @@ export class PolicyTrainer {
     return this.#trainer?.makeBase !== undefined;
   }
 
-  /** With a trainer of the kind that the run wants. */
+  /** With a trainer of this run's own, of the kind that it wants. */
   async #opened(run: RunHandle): Promise<RunSpec> {
     const spec = await specOf(run);
-    if (!isDeepStrictEqual(spec.trainer, this.#settings)) await this.close();
+    const wanted = { run: `${run.store}${run.name}`, settings: spec.trainer };
+    if (!isDeepStrictEqual(wanted, this.#openedFor)) await this.close();
     this.#trainer ??= await this.#open(run);
-    this.#settings = spec.trainer;
+    this.#openedFor = wanted;
     return spec;
   }
 
@@ -189,8 +192,8 @@ export class PolicyTrainer {
     return this.#digest;
   }
 
-  /** Stores the policy as Hugging Face files below `prefix`; the reference is to the weights file. */
-  async exportTo(run: RunHandle, prefix: string): Promise<ObjectRef> {
+  /** Stores the policy as Hugging Face files below `prefix`. */
+  async exportTo(run: RunHandle, prefix: string): Promise<StoredFiles> {
     const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-export-'));
     try {
       const base = path.posix.relative(prefix, layout.weights(firstLineage, 0));
@@ -245,7 +248,7 @@ export class PolicyTrainer {
   async #restore(run: RunHandle, lineage: string, step: number): Promise<CheckpointManifest> {
     const store = storeOf(run);
     const manifest = await readManifest({ ...run, lineage }, step);
-    await store.verify(manifest.policy.file); // throws when a byte of it changed
+    await verifyVersion(store, manifest.policy, { isAnew: true }); // throws when a byte of it changed
     const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
     const { digest } = await this.startFrom(run, await weightsFolder(store, manifest.policy.weights), {
       optimizer,
@@ -326,7 +329,7 @@ export class PolicyTrainer {
 async function taughtSamples(run: RunHandle, { batch, taught }: StepPlan): Promise<TrainSample[]> {
   const samples = await readRows<TrainSample>(run, batch);
   if (!taught) return samples;
-  const rows = await readRows<readonly number[]>(run, taught.logprobs);
+  const rows = decodeNumbers(await storeOf(run).get(taught.logprobs), taught.logprobs.key);
   return samples.map((sample, r) => ({ ...sample, teacherLogprobs: rows[r]! }));
 }
 
@@ -344,13 +347,11 @@ function ownerOf(run: RunHandle): string {
 }
 
 /** Puts a folder's files into the store, the weights last: a folder that has them is whole. */
-export async function storeFolder(run: RunHandle, folder: string, prefix: string): Promise<ObjectRef> {
-  const names = (await readdir(folder)).sort();
-  const weights = names.filter((name) => name.endsWith('.safetensors'));
-  let last: ObjectRef | undefined;
-  for (const name of [...names.filter((name) => !weights.includes(name)), ...weights]) {
-    last = await storeOf(run).putFile(prefix + name, path.join(folder, name));
-  }
-  if (!last || weights.length !== 1) throw new Error(`${folder} holds ${weights.length} weights files, expected one.`);
-  return last;
+export async function storeFolder(run: RunHandle, folder: string, prefix: string): Promise<StoredFiles> {
+  const { file, sums, names } = await sumFolder(storeOf(run), folder, prefix);
+  for (const name of names) await storeOf(run).putFile(prefix + name, path.join(folder, name));
+  return { file, sums };
 }
+
+/** Where a version's files are, and what they are. */
+export type StoredFiles = Pick<VersionFiles, 'file' | 'sums'>;

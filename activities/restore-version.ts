@@ -33,8 +33,8 @@ export const createRestoreVersion = ({ trainer, seat }: Pick<TrainDependencies, 
       if (recovery?.differs) throw notTheSame(run, policy, recovery.differs.digest);
       await mayGoOn();
       const made = await trainer.exportTo(run, policy.weights);
-      if (made.sha256 === policy.file.sha256) return recovery;
-      throw notTheSame(run, policy, made.sha256);
+      if (made.sums.sha256 === policy.sums.sha256) return recovery;
+      throw notTheSame(run, policy, made.file.sha256);
     }
   };
 };

@@ -2,12 +2,14 @@ import { RatchetError } from '../core/errors.ts';
 import { layout, stepOf } from '../core/layout.ts';
 import { firstLineage, lineageNumber, policyName } from '../core/names.ts';
 import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
-import { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
-import { decodeJson, decodeRows } from '../backends/store/objects.ts';
+import { decodeJson, decodeRows, decodeTexts } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { commitIn, lineageRecordIn } from './record-shapes.ts';
+import { weightsReadWholeBytesMax } from '../core/limits.ts';
+import { verifyVersion } from '../backends/store/version-files.ts';
+import { commitIn, lineageRecordIn, specIn } from './record-shapes.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
 
 /** Enough of a handle to find a run's folder. */
@@ -22,7 +24,7 @@ export function storeOf(run: RunPlace): Store {
 
 /** Settings that are younger than a stored spec have their defaults from here on: whoever works on a run reads it here. */
 export async function specOf(run: RunHandle): Promise<RunSpec> {
-  return cached(run, run.spec, async (bytes) => RunSpec.parse(decodeJson(bytes)));
+  return cached(run, run.spec, async (bytes) => specIn(bytes, run.spec.key));
 }
 
 /** The same as an activity, for a workflow. */
@@ -115,7 +117,7 @@ export async function requireCommit(run: LineagePlace, step: number): Promise<Fo
   if (found) return found;
   throw new RatchetError(
     'CheckpointDamaged',
-    `${layout.commit(run.lineage, step)} is missing from ${storeOf(run).uri}: step ${step} was committed but its record is gone. Restore the file, or start over with --fresh.`,
+    `${layout.commit(run.lineage, step)} is missing from ${storeOf(run).uri}: step ${step} was committed but its record is gone. Restore the file from a copy, or go on from what is whole: ratchet fsck ${run.name}`,
   );
 }
 
@@ -131,12 +133,16 @@ export async function committedSteps(run: LineagePlace): Promise<number[]> {
 /** The newest commit of the lineage, its chain checked back by one link. */
 export async function readHead(run: LineagePlace): Promise<FoundCommit | null> {
   const last = (await committedSteps(run)).at(-1);
-  if (last === undefined) return null;
+  return last === undefined ? null : readLinked(run, last);
+}
+
+/** A commit that continues the one before it. */
+export async function readLinked(run: LineagePlace, last: number): Promise<FoundCommit> {
   const head = await requireCommit(run, last);
   if (head.commit.step !== last) {
     throw new RatchetError(
       'CheckpointDamaged',
-      `${layout.commit(run.lineage, last)} in ${storeOf(run).uri}: expected the commit of step ${last}, found that of step ${head.commit.step}. Restore the file, or start over with --fresh.`,
+      `${layout.commit(run.lineage, last)} in ${storeOf(run).uri}: expected the commit of step ${last}, found that of step ${head.commit.step}. Restore the file from a copy, or go on from what is whole: ratchet fsck ${run.name}`,
     );
   }
   const before = await commitBefore(run, head.commit);
@@ -144,7 +150,7 @@ export async function readHead(run: LineagePlace): Promise<FoundCommit | null> {
     const { step } = head.commit;
     throw new RatchetError(
       'CheckpointDamaged',
-      `${layout.commit(run.lineage, step)} does not continue step ${before.step}: it names parent ${before.named?.slice(0, 12)}…, found ${before.found.slice(0, 12)}…. One of the two was changed; restore it, or start over with --fresh.`,
+      `${layout.commit(run.lineage, step)} does not continue step ${before.step}: it names parent ${before.named?.slice(0, 12)}…, found ${before.found.slice(0, 12)}…. One of the two was changed; restore it from a copy, or go on from what is whole: ratchet fsck ${run.name}`,
     );
   }
   return head;
@@ -164,11 +170,20 @@ async function commitBefore(
   return { step: step - 1, named: parent, found: (await requireCommit(run, step - 1)).sha256 };
 }
 
-export async function servedPolicy(run: RunHandle, version: PolicyVersion): Promise<ServedPolicy> {
+/** A version as inference servers are asked for it, compared with what its commit says unless nobody will read it. */
+export async function servedPolicy(
+  run: RunHandle,
+  version: PolicyVersion,
+  { isRead = true }: { readonly isRead?: boolean } = {},
+): Promise<ServedPolicy> {
   const store = storeOf(run);
+  // Of one that is not here (any more) there is nothing to read: its servers may hold it still, or say that they do not.
+  if (isRead && (await store.list(version.weights)).length > 0) {
+    await verifyVersion(store, version, { weightsBytesMax: weightsReadWholeBytesMax });
+  }
   const key = layout.serversAside(run.lineage, version.step, version.replay);
   const [folder, aside] = await Promise.all([weightsFolder(store, version.weights), store.read(key)]);
-  const avoid = aside ? { avoid: decodeJson<string[]>(aside, key) } : {};
+  const avoid = aside ? { avoid: decodeTexts(aside, key) } : {};
   return { name: policyName(run.name, run.lineage, version.step, version.replay), version, folder, ...avoid };
 }
 
@@ -188,7 +203,7 @@ async function cached<T>(run: RunPlace, ref: ObjectRef, parse: (bytes: Uint8Arra
 /** As the settings of its time had it. Commits made before they named theirs do not tell. */
 export async function isLastStep(store: Store, { step, spec, state, origin }: StepCommit): Promise<boolean> {
   if (spec === undefined || origin !== undefined) return false;
-  const { maxSteps } = RunSpec.parse(decodeJson(await store.get(spec)));
+  const { maxSteps } = specIn(await store.get(spec), spec.key);
   const { overrides } = state;
   return step >= Math.min(overrides.maxSteps ?? maxSteps, overrides.stopAfter ?? Infinity);
 }

@@ -1,4 +1,5 @@
 import { activityInfo } from '@temporalio/activity';
+import { CancelledFailure } from '@temporalio/common';
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor } from '@temporalio/worker';
 import { layout } from '../core/layout.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
@@ -39,7 +40,7 @@ export class RunLog implements ActivityInboundCallsInterceptor {
       this.#write(run, `${what}: done in ${((performance.now() - startedAt) / 1000).toFixed(2)} s`);
       return result;
     } catch (error) {
-      this.#write(run, `${what}: failed: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`);
+      this.#write(run, `${what}: ${endOf(error)}`);
       throw error;
     }
   }
@@ -51,6 +52,12 @@ export class RunLog implements ActivityInboundCallsInterceptor {
       .then(() => storeOf(run).append(layout.log(run.attempt, this.#role), line))
       .catch((error: unknown) => void process.stderr.write(`log of ${run.name}: ${String(error)}\n${line}`));
   }
+}
+
+/** A run that ends lets go of its trainer by cancelling what holds it: that is no failure, and needs no stack. */
+export function endOf(error: unknown): string {
+  if (error instanceof CancelledFailure) return 'ended, as it was cancelled';
+  return `failed: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`;
 }
 
 /** The small parts of an activity's input: `step 3, chunk 1/2`. */

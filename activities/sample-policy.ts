@@ -40,7 +40,7 @@ export interface PlayedPolicy extends Policy {
 export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
   const { inference, tokenizer, served, signal, place, recorded = [], onTurn } = options;
   const speak: Speak = options.speak ?? ((request) => inference.sample(request));
-  const { templateArguments, ...sampling } = options.sampling;
+  const { templateArguments, contextTokens = Infinity, ...sampling } = options.sampling;
   const prompts = new ConversationPrompts(tokenizer);
   const turns: Turn[] = [];
   let asked = 0;
@@ -66,7 +66,9 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
           return known;
         }
         const seed = seedOfTurn(position);
-        const request = { ...sampling, ...place, policy: served, promptTokenIds, seed, signal };
+        // One token at least: a prompt that leaves none is the server's to refuse, in its own words.
+        const maxTokens = Math.max(1, Math.min(sampling.maxTokens, contextTokens - promptTokenIds.length));
+        const request = { ...sampling, ...place, policy: served, promptTokenIds, maxTokens, seed, signal };
         const sample = await speak(request, { messages, tools });
         requireTokens(sample);
         requireFinite(sample);

@@ -6,6 +6,7 @@ import { encodeJson } from '../backends/store/objects.ts';
 import type { Store } from '../backends/store/index.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { manifestOf, sealedSteps } from './checkpoints.ts';
+import { removePlayed } from './unneeded.ts';
 import { begunLineages, readCommit, requireCommit, specOf, storeOf } from './run-access.ts';
 
 export interface CheckpointInput {
@@ -54,6 +55,7 @@ export async function saveCheckpoint({
     await removeSteps(store, layout.allStaged(run.lineage), (n) => n <= step); // left by attempts that were given up
     await removeFiles(store, layout.allCanaries(run.lineage), (n) => n < oldestLive);
     await removeFiles(store, layout.allBatches(run.lineage), (n) => n <= replayFrom);
+    await removePlayed(store, run.lineage, { before: step, upTo: replayFrom });
     if (step > 0) await store.removeAll(layout.allWarmUps());
     return { kept };
   });

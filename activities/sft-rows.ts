@@ -9,6 +9,7 @@ import type { ChatOptions, ChatTokenizer } from '../engine/index.ts';
 import type { SftRow } from '../backends/configs/sft-data.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { decodeRows } from '../backends/store/objects.ts';
+import { spokenOf } from './demonstration-rows.ts';
 import { storeOf } from './run-access.ts';
 
 /** Variables of the chat template, as the policy's own prompts have them. */
@@ -108,15 +109,16 @@ export function samplesOf(
     );
     at = after; // what follows the last answer teaches nothing
   }
-  const encoded = parts.map(({ text, isAnswer }) => ({ ids: tokenizer.encode(text), isAnswer }));
+  let said = '';
+  const encoded = parts.map(({ text, isAnswer }) => {
+    const ids = tokenizer.encodeAfter(said, text) ?? tokenizer.encode(text);
+    said += text;
+    return { ids, isAnswer };
+  });
   const tokenIds = encoded.flatMap(({ ids }) => ids);
   const zeros = tokenIds.map(() => 0);
-  const lossMask = encoded.flatMap(({ ids, isAnswer }) => ids.map((_, i) => (isAnswer && i < spokenOf(ids) ? 1 : 0)));
+  const lossMask = encoded.flatMap(({ ids, isAnswer }) =>
+    ids.map((_, i) => (isAnswer && i < spokenOf(tokenizer, ids) ? 1 : 0)),
+  );
   return [{ tokenIds, lossMask, behaviorLogprobs: zeros, advantages: zeros }];
-
-  /** Tokens up to the one that ends the turn: a line break after it is the template's. */
-  function spokenOf(ids: readonly number[]): number {
-    const end = ids.findLastIndex((id) => tokenizer.isSpecial(id));
-    return end < 0 ? ids.length : end + 1;
-  }
 }

@@ -1,4 +1,4 @@
-import { isSound } from '../backends/store/objects.ts';
+import { isVersionSound, sumsName } from '../backends/store/version-files.ts';
 import { layout } from '../core/layout.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { storeOf } from './run-access.ts';
@@ -31,13 +31,17 @@ export async function settleForgotten(
   version: { readonly policy: PolicyVersion; readonly optimizer: ObjectRef | null },
 ): Promise<boolean> {
   const store = storeOf(run);
-  const { file, step, weights } = version.policy;
+  const { file, sums, step, weights } = version.policy;
   if (!store.staging) return false;
   const name = stagedNames.weights + file.key.slice(weights.length);
   for (const key of await store.list(layout.allStaged(run.lineage))) {
     const isIt = key.startsWith(layout.staged(run.lineage, step, '').slice(0, -1)) && key.endsWith(`/${name}`);
-    if (!isIt || !(await isSound(store, { ...file, key }))) continue;
-    if (await settleVersion(run, key.slice(0, -name.length), version)) return true;
+    if (!isIt) continue;
+    const staged = key.slice(0, -name.length);
+    const here = staged + stagedNames.weights;
+    const waiting = { weights: here, file: { ...file, key }, sums: { ...sums, key: here + sumsName } };
+    if (!(await isVersionSound(store, waiting, { isStaged: true }))) continue;
+    if (await settleVersion(run, staged, version)) return true;
   }
   return false;
 }

@@ -91,13 +91,17 @@ async function sayByMessages(
   const before = tokenizer.renderChatText(messages, { ...options, addGenerationPrompt: true });
   const whole = tokenizer.renderChatText([...messages, messageOf(said)], { ...options, addGenerationPrompt: false });
   const text = whole.startsWith(before) ? whole.slice(before.length) : said.text;
-  const tokenIds = spokenTokens(tokenizer, text, said.finishReason);
+  const tokenIds = spokenTokens(tokenizer, { before, text }, said.finishReason);
   return { tokenIds, logprobs: tokenIds.map(() => 0), finishReason: said.finishReason };
 }
 
 /** Up to the token that ends the turn: what stands behind it is the template's; a turn that was cut has not ended. */
-function spokenTokens(tokenizer: ChatTokenizer, text: string, ended: Sample['finishReason']): number[] {
-  const ids = tokenizer.encode(text);
+function spokenTokens(
+  tokenizer: ChatTokenizer,
+  { before, text }: { readonly before: string; readonly text: string },
+  ended: Sample['finishReason'],
+): number[] {
+  const ids = tokenizer.encodeAfter(before, text) ?? tokenizer.encode(text);
   const end = ids.findLastIndex((id) => tokenizer.isSpecial(id));
   if (end < 0) return ids;
   return ids.slice(0, ended === 'length' ? end : end + 1);
@@ -148,7 +152,8 @@ async function digestOf(folder: string): Promise<string> {
 }
 
 function nowhere(step: number, digest: string): ServedPolicy['version'] {
-  return { step, digest, weights: '', file: { key: '', sha256: '', bytes: 0 } };
+  const none = { key: '', sha256: '', bytes: 0 };
+  return { step, digest, weights: '', file: none, sums: none };
 }
 
 /** Token ids go to and fro. Of a worker that has no folder of the policy's it is taken on trust. */

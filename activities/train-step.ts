@@ -1,9 +1,11 @@
 import { layout, stepOf } from '../core/layout.ts';
+import { weightsReadWholeBytesMax } from '../core/limits.ts';
 import { versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import { failpoint } from '../backends/failpoints.ts';
 import { isSound } from '../backends/store/objects.ts';
+import { isVersionSound } from '../backends/store/version-files.ts';
 import type { TrainOutcome } from '../backends/trainer/index.ts';
 import { EngineFailures, halvedRows } from './engine-failures.ts';
 import { lastProgress, withHeartbeat } from './heartbeat.ts';
@@ -149,11 +151,8 @@ interface SpooledAgain {
 /** Whether a version lies whole in the store, byte for byte, with the optimizer's state where there is one. */
 export async function isStored(run: RunHandle, policy: PolicyVersion, optimizer: ObjectRef | null): Promise<boolean> {
   const store = storeOf(run);
-  for (const ref of [policy.file, ...(optimizer ? [optimizer] : [])]) {
-    if (!(await store.list(ref.key)).includes(ref.key)) return false;
-    if (!(await isSound(store, ref))) return false;
-  }
-  return true;
+  if (!(await store.list(policy.weights)).includes(policy.file.key)) return false; // before anything is fetched
+  return (await isVersionSound(store, policy)) && (optimizer === null || isSound(store, optimizer));
 }
 
 /** Of some committed steps, the versions whose upload was cut off, or whose file on a disk was damaged since. */
@@ -172,15 +171,13 @@ export async function findUnpublished(input: {
   return missing;
 }
 
-/** Read within the minute of a local activity, also a few of them from a slow disk; of larger ones it is only seen that they are there. */
-const readWholeMaxBytes = 2 * 2 ** 30;
-
 /** A bucket vouches for its bytes, and a copy of them is compared when it is made; a disk does not. */
 async function isWhole(run: RunHandle, policy: PolicyVersion): Promise<boolean> {
   const store = storeOf(run);
-  const isRead = store.uri.startsWith('file:') && policy.file.bytes <= readWholeMaxBytes;
+  const isRead = store.uri.startsWith('file:') && policy.file.bytes <= weightsReadWholeBytesMax;
   if (isRead) return isStored(run, policy, null);
-  return (await store.list(policy.weights)).includes(policy.file.key);
+  const there = await store.list(policy.weights);
+  return there.includes(policy.file.key) && there.includes(policy.sums.key);
 }
 
 /** After a recovery: what is not in the store goes to the spool, what differs under a name of its own. */

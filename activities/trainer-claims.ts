@@ -2,7 +2,7 @@ import { Context } from '@temporalio/activity';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { decodeJson, encodeJson, type Shape } from '../backends/store/objects.ts';
 import type { MayGoOn } from './policy-trainer.ts';
 import { storeOf } from './run-access.ts';
 import type { TrainerSeat } from './trainer-seat.ts';
@@ -14,6 +14,11 @@ interface TrainerClaim {
   readonly holder: string;
 }
 
+const claimShape: Shape = ({ epoch, holder }) => ({
+  'an epoch': Number.isSafeInteger(epoch),
+  'who holds the run': typeof holder === 'string',
+});
+
 /** Epochs of a run are numbered without gaps: the next one is free until a hold claims it. */
 export async function nextTrainerEpoch({ run }: { readonly run: RunHandle }): Promise<number> {
   const keys = await storeOf(run).list(layout.trainerClaims());
@@ -24,7 +29,7 @@ export async function nextTrainerEpoch({ run }: { readonly run: RunHandle }): Pr
 export async function claimTrainer(run: RunHandle, claim: TrainerClaim): Promise<void> {
   const key = layout.trainerClaim(claim.epoch);
   const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(claim));
-  const { holder } = decodeJson<TrainerClaim>(bytes, key);
+  const { holder } = decodeJson<TrainerClaim>(bytes, key, claimShape);
   if (holder !== claim.holder) throw superseded(run, claim, { epoch: claim.epoch, holder });
   await requireNewestClaim(run, claim);
 }
@@ -38,7 +43,7 @@ export async function requireNewestClaim(run: RunHandle, claim: TrainerClaim): P
     const key = layout.trainerClaim(epoch + 1);
     const bytes = await storeOf(run).read(key);
     if (!bytes) return;
-    const later = decodeJson<TrainerClaim>(bytes, key);
+    const later = decodeJson<TrainerClaim>(bytes, key, claimShape);
     if (later.holder !== claim.holder) throw superseded(run, claim, later);
   }
 }

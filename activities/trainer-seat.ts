@@ -7,18 +7,20 @@ export class TrainerSeat {
   readonly holder: string;
   #taken: { readonly owner: string; readonly run: string; readonly ousted: AbortController } | null = null;
   #waiting: (() => void)[] = [];
+  #isClosed = false;
 
   constructor(holder: string) {
     this.holder = holder;
   }
 
   get isFree(): boolean {
-    return this.#taken === null;
+    return this.#taken === null && !this.#isClosed;
   }
 
   /** The same run may take it again, which ends its hold before; another one is refused. */
   take(run: RunHandle): { readonly ousted: AbortSignal; readonly leave: () => void } {
     const owner = `${run.store}${run.name}`;
+    if (this.#isClosed) throw new RatchetError('TrainerBusy', `This GPU worker (${this.holder}) ends.`);
     if (this.#taken && this.#taken.owner !== owner) {
       throw new RatchetError(
         'TrainerBusy',
@@ -35,6 +37,15 @@ export class TrainerSeat {
         this.tellChange();
       },
     };
+  }
+
+  /** Nobody takes it any more; whoever has it keeps it until `clear`. */
+  close(): void {
+    this.#isClosed = true;
+  }
+
+  clear(): void {
+    this.#taken?.ousted.abort();
   }
 
   tellChange(): void {

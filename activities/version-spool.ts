@@ -1,12 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { mkdir, readdir, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdir, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../core/layout.ts';
 import { versionsSpooledMax } from '../core/limits.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import { sha256, sha256OfFile } from '../backends/store/file-store.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { sumFolder } from '../backends/store/version-files.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { storeOf } from './run-access.ts';
 import { stagedNames } from './staged-versions.ts';
@@ -31,7 +32,7 @@ export interface SpooledVersion {
 
 interface SpoolInput {
   /** With the folder of the store it belongs into. */
-  readonly version: Omit<PolicyVersion, 'file'>;
+  readonly version: Omit<PolicyVersion, 'file' | 'sums'>;
   readonly write: (folder: string) => Promise<void>;
   readonly optimizer: Uint8Array | null;
   /** Asked once the weights are written. */
@@ -113,21 +114,14 @@ export class VersionSpool {
     await mkdir(exported, { recursive: true, mode: 0o700 });
     await write(exported);
     const prefix = version.weights;
-    const names = (await readdir(exported)).sort();
-    const weights = names.filter((name) => name.endsWith('.safetensors'));
-    if (weights.length !== 1) throw new Error(`${exported} holds ${weights.length} weights files, expected one.`);
-    const file = path.join(exported, weights[0]!);
     const seal = async (below: string): Promise<void> => (staged === null ? undefined : staging!.seal(staged + below));
-    const [digest, { size }, scored] = await Promise.all([
-      sha256OfFile(file),
-      stat(file),
+    const summing = sumFolder(storeOf(run), exported, prefix);
+    const [{ file, sums, names }, scored] = await Promise.all([
+      summing,
       canary(),
-      seal(stagedNames.weights),
+      summing.then(() => seal(stagedNames.weights)),
     ]);
-    const policy: PolicyVersion = {
-      ...version,
-      file: { key: prefix + weights[0]!, sha256: digest!, bytes: size },
-    };
+    const policy: PolicyVersion = { ...version, file, sums };
     const beside: { key: string; file: string }[] = [];
     const add = async (name: string, key: string, content: Uint8Array): Promise<ObjectRef> => {
       const file = path.join(folder, name);
@@ -145,8 +139,7 @@ export class VersionSpool {
     if (scored)
       await add(stagedNames.canary, layout.canary(run.lineage, version.step, version.replay), encodeJson(scored));
     await seal('');
-    const inOrder = [...names.filter((name) => name !== weights[0]), weights[0]!];
-    const files = [...beside, ...inOrder.map((name) => ({ key: prefix + name, file: path.join(exported, name) }))];
+    const files = [...beside, ...names.map((name) => ({ key: prefix + name, file: path.join(exported, name) }))];
     return { policy, optimizer: state, staged, owner: ownerOf(run), folder, files };
   }
 

@@ -23,6 +23,7 @@ import {
 } from '../engine/index.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { verifyVersion } from '../backends/store/version-files.ts';
 import { demonstrationRows } from './demonstration-rows.ts';
 import { EngineFailures } from './engine-failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
@@ -80,6 +81,7 @@ export const createWarmUp = (
       return made;
 
       async function trainSegment(start: WarmUpState, end: number): Promise<WarmUpState> {
+        await verifyVersion(storeOf(run), start.policy, { sharesFolder: true }); // with the optimizer's state
         const folder = await storeOf(run).localFolder(start.policy.weights);
         const optimizer = start.optimizer && (await storeOf(run).get(start.optimizer));
         const found = await trainer.startFrom(run, folder, { optimizer, isWarmUp: true });
@@ -109,7 +111,7 @@ export const createWarmUp = (
         const digest = await trainer.digest();
         await mayGoOn();
         const weights = isLast ? layout.weights(run.lineage, 0) : layout.warmUp(end);
-        const file = await trainer.exportTo(run, weights);
+        const files = await trainer.exportTo(run, weights);
         // v0 begins with a fresh optimizer: the moments of another loss are no help (learning rate and scale differ).
         if (isLast) await trainer.resetOptimizer();
         const state = isLast
@@ -119,7 +121,7 @@ export const createWarmUp = (
         if (isLast && spec.lora && !trainer.hasAdaptersOnly) await trainer.close();
         return {
           step: end,
-          policy: { step: 0, digest, weights, file },
+          policy: { step: 0, digest, weights, ...files },
           optimizer: state,
           loss,
         };
@@ -149,8 +151,9 @@ async function makeBase(
   const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
   try {
     await saveModelFolder(model, temporary);
-    const file = await storeFolder(run, temporary, weights);
-    const policy = { step: 0, digest: await baseDigest(trainer, run, spec, { temporary, model }), weights, file };
+    const files = await storeFolder(run, temporary, weights);
+    const digest = await baseDigest(trainer, run, spec, { temporary, model });
+    const policy = { step: 0, digest, weights, ...files };
     return { step: 0, policy, optimizer: null, loss: null };
   } finally {
     await rm(temporary, { recursive: true, force: true });

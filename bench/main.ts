@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { badInput } from './bad-input.ts';
 import { configs } from './configs.ts';
 import { demoLearning } from './demo-learning.ts';
 import { engineDecode } from './engine-decode.ts';
@@ -6,6 +7,7 @@ import { engineTrain } from './engine-train.ts';
 import { evalOnline } from './eval-online.ts';
 import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
+import { faultsSeveral } from './faults-several.ts';
 import { gepa } from './gepa.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
@@ -35,6 +37,7 @@ for (const command of [
   serverFuzz,
   longRun,
   faults,
+  faultsSeveral,
   evalOnline,
   evalResume,
   s3Upload,
@@ -42,6 +45,7 @@ for (const command of [
   view,
   statusLatency,
   configs,
+  badInput,
   rolloutsNative,
   gepa,
   tinkerOverhead,

@@ -7,11 +7,12 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import type { EvaluationSummary } from '../activities/index.ts';
+import { cacheFolder } from '../backends/cache-folder.ts';
 import { connect } from '../cli/connection.ts';
 import { layout } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
-import { choosePolicyPort, localRoles, policyUrlAt } from '../workers/roles.ts';
+import { choosePolicyPort, localRoles, policyUrlAt, type RoleOptions } from '../workers/roles.ts';
 import { startStack, type Stack } from '../workers/supervisor.ts';
 import { localTemporal } from '../workers/temporal-settings.ts';
 import type { Bench } from './measurement.ts';
@@ -44,12 +45,17 @@ export interface CliRun {
 /** `ratchet train` on the demo, as a user would type it, in a project folder where nothing runs yet. */
 export async function trainWithCli(
   bench: Bench,
-  { folder, run, overrides }: { folder: string; run: string; overrides: readonly string[] },
+  {
+    folder,
+    run,
+    overrides,
+    config = demoConfig,
+  }: { folder: string; run: string; overrides: readonly string[]; config?: string },
 ): Promise<CliRun> {
   const env = { ...process.env };
   delete env['TEMPORAL_ADDRESS']; // what is measured is the embedded server
   const startedAt = Date.now();
-  await runProgram(bench, process.execPath, [command, 'train', demoConfig, '--name', run, ...overrides], folder, env);
+  await runProgram(bench, process.execPath, [command, 'train', config, '--name', run, ...overrides], folder, env);
   return { startedAt, seconds: (Date.now() - startedAt) / 1000 };
 }
 
@@ -81,6 +87,8 @@ export interface StackNeeds {
   readonly mayRestart?: boolean;
   /** For its processes, on top of our own. */
   readonly variables?: Readonly<Record<string, string>>;
+  /** Processes of a role; one where not said. */
+  readonly count?: RoleOptions['count'];
 }
 
 /** A running stack to start runs on directly, for measurements that look into Temporal's history. */
@@ -88,17 +96,23 @@ export async function withStack<T>(
   bench: Bench,
   folder: string,
   work: (client: Client, stack: Stack) => Promise<T>,
-  { mayRestart = false, variables = {} }: StackNeeds = {},
+  { mayRestart = false, variables = {}, count = {} }: StackNeeds = {},
 ): Promise<T> {
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
   const policyPort = await choosePolicyPort();
-  const environment: NodeJS.ProcessEnv = { ...process.env, ...variables };
+  // Environments of the measurements lie outside of the project, and so does the Python that they install.
+  const own = [fileURLToPath(new URL('.', import.meta.url)), path.join(cacheFolder(), 'python')];
+  const environment: NodeJS.ProcessEnv = {
+    ...process.env,
+    RATCHET_CODE_ROOTS: own.join(path.delimiter),
+    ...variables,
+  };
   delete environment['TEMPORAL_ADDRESS'];
   const stack = await startStack({
     projectFolder: folder,
     policyUrl: policyUrlAt(policyPort),
-    roles: localRoles({ weightRoots: [outputs], policyPort }),
+    roles: localRoles({ weightRoots: [outputs], policyPort, count }),
     log: bench.say,
     signal: bench.signal,
     environment,

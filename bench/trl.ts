@@ -124,7 +124,9 @@ async function runOurs(
   return withProject(bench, async (folder) => {
     // The one evaluation comes after the last step.
     const evaluation = ['--eval.skip_first_step', 'true', '--eval.interval', String(steps)];
-    const all = ['--max-steps', String(steps), ...evaluation, ...overrides];
+    // The peer's sizes: 64 prompts × 8 rollouts a step after 400 steps of warm-up.
+    const sizes = ['--batch-size', '512', '--sft.steps', '400'];
+    const all = ['--max-steps', String(steps), ...sizes, ...evaluation, ...overrides];
     const { result, cpu } = await meterCpu(() => trainWithCli(bench, { folder, run: 'beside-trl', overrides: all }));
     const commits = await readCommits(folder, 'beside-trl', steps);
     const seconds = stepSeconds(commits);

@@ -43,6 +43,8 @@ export interface Beginning extends Pick<ViewOptions, 'run' | 'leaving' | 'rollou
 
 export interface Audience extends Follower, Pick<Clock, 'say' | 'part'> {
   readonly begin: (beginning: Beginning) => Promise<void>;
+  /** Who looks into a page of the live view when the run ends may finish reading. */
+  readonly untilRead: (left: AbortSignal) => Promise<void>;
   /** Nothing more happens: the live view gives the terminal back. What is said from now on are lines. */
   readonly leave: () => void;
   readonly end: (end: Omit<NdjsonEnd, 'type' | 'time' | 'run'>) => void;
@@ -68,6 +70,7 @@ function linesAudience({ say, part }: Clock): Audience {
     event: (event) => say(lineOf(event)),
     waiting: (waiting) => say(waitingLine(waiting)),
     begin: () => Promise.resolve(),
+    untilRead: () => Promise.resolve(),
     leave: () => undefined,
     end: () => undefined,
   };
@@ -87,6 +90,7 @@ function jsonAudience({ say, part }: Clock): Audience {
       write({ type: 'started', time: new Date().toISOString(), run, workflow, attached });
       return Promise.resolve();
     },
+    untilRead: () => Promise.resolve(),
     leave: () => undefined,
     end: (end) => write({ type: 'end', time: new Date().toISOString(), run, ...end }),
   };
@@ -110,6 +114,7 @@ function viewAudience(clock: Clock): Audience {
       view = new TerminalView({ run, leaving, rollouts, onLeave, screen, keyboard, shows, asLine: clock.stamped });
       view.open();
     },
+    untilRead: async (left) => view?.untilRead(left),
     leave: () => {
       view?.close();
       view = null;

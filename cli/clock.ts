@@ -1,4 +1,8 @@
+import { foldWords } from './fold-words.ts';
 import { withoutControls } from './plain-text.ts';
+
+const indent = ' '.repeat(7);
+const columnsMin = 20;
 
 /** Lines with the time since the command began: `0:38  warm-up …`. */
 export interface Clock {
@@ -9,14 +13,22 @@ export interface Clock {
   readonly part: (number: 2 | 3) => string;
 }
 
-export function startClock(write: (text: string) => void = (text) => void process.stdout.write(text)): Clock {
+/** On a terminal lines are folded at its width, whatever that is at the moment. */
+export function startClock(
+  write: (text: string) => void = (text) => void process.stdout.write(text),
+  columns: () => number = () => (process.stdout.isTTY ? process.stdout.columns : Infinity),
+): Clock {
   // `npm start` began before this process did.
   const startedAt = Number(process.env['RATCHET_STARTED_AT'] ?? Date.now());
   const isFirstRun = process.env['RATCHET_STARTED_AT'] !== undefined;
   const stamped = (line: string): string => {
     const seconds = Math.max(0, Math.floor((Date.now() - startedAt) / 1000));
     const time = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`;
-    return `${time.padStart(5)}  ${withoutControls(line).replaceAll('\n', '\n       ')}\n`;
+    const room = Math.max(columnsMin, columns() - indent.length);
+    const rows = withoutControls(line)
+      .split('\n')
+      .flatMap((one) => foldWords(one, room));
+    return `${time.padStart(5)}  ${rows.join(`\n${indent}`)}\n`;
   };
   return {
     part: (number) => (isFirstRun ? `${number}/3 ` : ''),

@@ -21,7 +21,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       load: async () => (await import('./commands/init.ts')).initCommand,
     },
     config: {
-      line: 'a run file in other words; endpoints.py as TOML',
+      line: 'convert a run file to another format; endpoints.py to TOML',
       load: async () => (await import('./commands/config.ts')).configCommand,
     },
     baseline: {
@@ -61,7 +61,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
   },
   'Watch:': {
     attach: {
-      line: 'the live view of a run that is running',
+      line: 'the live view of a running run',
       load: async () => (await import('./commands/attach.ts')).attachCommand,
     },
     runs: {
@@ -69,7 +69,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       load: async () => (await import('./commands/runs.ts')).runsCommand,
     },
     status: {
-      line: 'where a run stands, and what it is waiting for',
+      line: 'how far and how good a run is, and what it waits for',
       load: async () => (await import('./commands/status.ts')).statusCommand,
     },
     events: {
@@ -110,12 +110,24 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'end a run after the step under way',
       load: async () => (await import('./commands/steer.ts')).stopCommand,
     },
+    upgrade: {
+      line: 'move open runs to the present version of Ratchet',
+      load: async () => (await import('./commands/upgrade.ts')).upgradeCommand,
+    },
     set: {
       line: 'change a running run: learning_rate=1e-4 max_steps=200 …',
       load: async () => (await import('./commands/steer.ts')).setCommand,
     },
   },
   'Go back, branch, prove:': {
+    gc: {
+      line: 'remove what no resume, rewind or audit needs; asks first',
+      load: async () => (await import('./commands/gc.ts')).gcCommand,
+    },
+    fsck: {
+      line: 'everything in a run that cannot be read; --repair',
+      load: async () => (await import('./commands/fsck.ts')).fsckCommand,
+    },
     checkpoints: {
       line: 'every checkpoint, checked against its sha256',
       load: async () => (await import('./commands/checkpoints.ts')).checkpointsCommand,

@@ -40,7 +40,11 @@ export function readConfigLine(words: readonly string[]): ConfigLine {
     else throw refused('--key value, or "@ FILE" for a further run file', word);
   }
   const [first, ...further] = files;
-  if (!first) throw refused('a run file', 'none');
+  if (!first)
+    throw refused(
+      'a run file before the settings, as in `ratchet train FILE --max-steps 5`',
+      settings.join(' ') || 'none',
+    );
   const over = first.section === undefined ? further : files;
   return { file: first.file, over, overrides: readOverrides(settings) };
 }

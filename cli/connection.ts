@@ -16,12 +16,18 @@ import { connectionOptions, notConnected } from '../workers/temporal-connection.
 import { localTemporal, remoteTemporal, type TemporalSettings } from '../workers/temporal-settings.ts';
 import { rootMessage } from './root-message.ts';
 
-/** Where Temporal is: TEMPORAL_ADDRESS, else what runs in this folder. */
-export async function findTemporal(projectFolder: string): Promise<TemporalSettings> {
+/** Where Temporal is: TEMPORAL_ADDRESS, else what runs in this folder; null when that is nothing. */
+export async function temporalHere(projectFolder: string): Promise<TemporalSettings | null> {
   const given = process.env['TEMPORAL_ADDRESS'];
   if (given) return remoteTemporal(given);
   const running = await readRunningStack(projectFolder);
-  if (running?.temporalAddress) return temporalOf(running, running.temporalAddress);
+  return running?.temporalAddress ? temporalOf(running, running.temporalAddress) : null;
+}
+
+/** The same where it cannot be done without. */
+export async function findTemporal(projectFolder: string): Promise<TemporalSettings> {
+  const found = await temporalHere(projectFolder);
+  if (found) return found;
   throw new RatchetError(
     'ServerUnavailable',
     `Nothing of Ratchet runs in ${projectFolder}. Start it with \`ratchet dev\` or \`ratchet train FILE\`, or set TEMPORAL_ADDRESS to a server elsewhere.`,

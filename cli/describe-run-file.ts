@@ -1,4 +1,4 @@
-import type { Obstacle, RunFileReport } from '../backends/configs/examine-run-file.ts';
+import { type Obstacle, type RunFileReport, runsOfFile } from '../backends/configs/examine-run-file.ts';
 import { showStoreUri } from '../backends/store/store-uri.ts';
 import { namedServers } from '../core/names.ts';
 import type { Advice, NotYet, ReadAs } from '../core/spec/parse-run-config.ts';
@@ -29,8 +29,12 @@ function readLine({ title, because }: ReadAs): string {
 }
 
 /** Of any report: warnings, what is not yet honoured, what stands in the way, advice. */
-export function remarks({ warnings, notYet, obstacles, advice }: Omit<RunFileReport, 'file'>): string[] {
+export function remarks({ warnings, notYet, obstacles, advice, notImported }: Omit<RunFileReport, 'file'>): string[] {
   return [
+    ...section(
+      'not looked at, since nothing that a file names is run to read it (--import does, once you have read what it is):',
+      notImported.map(({ name, runs, unchecked }) => `environment ${name}: ${unchecked}. It would run ${runs}`),
+    ),
     ...warnings.map((warning) => `warning: ${warning}`),
     ...section('not yet honoured (read, checked and kept in the run):', notYet.map(notYetLine)),
     ...section('in the way of training here:', obstacles.flatMap(obstacleLines)),
@@ -49,7 +53,7 @@ export function notYetLine({ value, feature, ...place }: NotYet): string {
   return `${where} = ${text.length > 80 ? `${text.slice(0, 77)}...` : text}${isDefault ? ' (default)' : ''}   (to come: ${feature})`;
 }
 
-function obstacleLines({ about, says, remedies }: Obstacle): string[] {
+export function obstacleLines({ about, says, remedies }: Obstacle): string[] {
   return [`${about}: ${says}`, ...remedies.map((remedy) => `  → ${remedy}`)];
 }
 
@@ -59,7 +63,9 @@ function adviceLines({ value, range, why, source, ...place }: Advice): string[] 
   return [`${where} = ${value}${isDefault ? ' (default)' : ''}: usually ${range}`, `    ${why} (${source})`];
 }
 
-function summary(spec: RunSpec, { model, environments }: RunFileReport): string[] {
+function summary(spec: RunSpec, { model, environments, notImported }: RunFileReport): string[] {
+  const isLeft = (entry: Parameters<typeof runsOfFile>[0]): boolean =>
+    notImported.length > 0 && runsOfFile(entry) !== null;
   const size = model ? `, ${millions(model.parameterCount)} parameters` : '';
   const names = [
     ...spec.environments.map((entry) => ['environment   ', entry] as const),
@@ -67,19 +73,27 @@ function summary(spec: RunSpec, { model, environments }: RunFileReport): string[
   ];
   return [
     `  model         ${spec.model}${size}`,
-    ...names.map(
-      ([label, { name, id, python }]) =>
-        `  ${label}${name}${id === name ? '' : ` (${id})`}${python ? packageOf(python) : environments.has(name) ? '' : ', not here'}`,
-    ),
+    ...names.map(([label, entry]) => {
+      const { name, id, python } = entry;
+      return `  ${label}${name}${id === name ? '' : ` (${id})`}${python ? packageOf(python) : environments.has(name) ? '' : isLeft(entry) ? ', not imported' : ', not here'}`;
+    }),
     spec.maxSteps === 0
       ? '  each step     none: supervised training alone'
       : `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
     `  trains        ${trainedPart(spec, model?.adapterCount ?? null)}`,
     `  loss          ${lossLine(spec)}`,
-    `  warm-up       ${spec.sft ? `${spec.sft.steps} supervised steps of ${spec.sft.batchSize}${spec.sft.data ? ` from ${spec.sft.data.path}` : ''}` : 'none'}`,
+    `  warm-up       ${warmUpLine(spec)}`,
     ...(spec.gepa ? [`  branches      ${branchLine(spec.gepa)}`] : []),
     `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
   ];
+}
+
+/** A model that can read already is ruined by a rate that is too high, and LoRA does not keep the warm-up from its weights. */
+function warmUpLine({ sft, lora, trainer }: RunSpec): string {
+  if (!sft) return 'none';
+  const rows = sft.data ? ` from ${sft.data.path}` : '';
+  const all = lora && trainer.kind !== 'tinker' ? ', of all weights: the adapters come after it' : '';
+  return `${sft.steps} supervised steps of ${sft.batchSize}${rows}, learning rate ${sft.learningRate}${all}`;
 }
 
 function branchLine(gepa: NonNullable<RunSpec['gepa']>): string {

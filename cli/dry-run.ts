@@ -13,12 +13,15 @@ export interface DryRunFlags {
   readonly gpuMemory?: string;
   readonly modelConfig?: string;
   readonly json?: boolean;
+  /** Whether to run what the file names. */
+  readonly import?: boolean;
 }
 
 /** For commander: the flags of a dry run. */
 export const dryRunOptions = {
   dryRun: ['--dry-run', 'print the resolved run (with --json that alone) and what it would take; start nothing'],
   gpuMemory: ['--gpu-memory <GB>', 'of one GPU, for --dry-run', '80'],
+  import: ['--import', 'with --dry-run: run what the file names, such as environments of your own, to look at it'],
   modelConfig: [
     '--model-config <file>',
     "a model's config.json, for --dry-run where the model is neither here nor known",
@@ -28,7 +31,7 @@ export const dryRunOptions = {
 /** Says what a run would be and take; the exit code. Starts nothing, contacts nothing. */
 export async function dryRun(file: string, options: LoadOptions, flags: DryRunFlags): Promise<number> {
   const gpuBytes = readGpuMemory(flags.gpuMemory);
-  const report = await examineRunFile(file, options, toldWhenSlow);
+  const report = await examineRunFile(file, { ...options, imports: flags.import === true }, toldWhenSlow);
   if (report.loaded === null) throw new ConfigProblems(report.problems, report.readAs);
   const { spec } = report.loaded;
   const specText = JSON.stringify(spec, null, 2);

@@ -120,11 +120,14 @@ export async function tellRest(
   return status;
 }
 
-/** Whether an execution ended because an upgrade took its run over: another one goes on under the same workflow id. */
+/**
+ * Whether another execution goes on under the same workflow id, because an upgrade took the run over, or somebody reset the
+ * workflow.
+ */
 export async function isTakenOver({ client, workflowId }: WorkflowHandle, ended: unknown): Promise<boolean> {
   if (!(ended instanceof WorkflowFailedError && ended.cause instanceof TerminatedFailure)) return false;
   const { status, memo } = await client.getHandle(workflowId).describe();
-  return status.name !== 'TERMINATED' && memo?.[memoKeys.takenOverFrom] !== undefined;
+  return status.name === 'RUNNING' || (status.name !== 'TERMINATED' && memo?.[memoKeys.takenOverFrom] !== undefined);
 }
 
 /** What a run waits for. */

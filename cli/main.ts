@@ -1,31 +1,18 @@
-import { CommanderError } from 'commander';
-import { RatchetError } from '../core/errors.ts';
+/** The command, where its sources are run. */
 import { closeProcesses } from '../backends/processes-open.ts';
-import { codeVersion } from '../workers/code-version.ts';
-import { withoutControls } from './plain-text.ts';
-import { program } from './commands.ts';
+import { runCommand } from './run-command.ts';
 
-try {
-  const ratchet = await program(process.argv[2], codeVersion);
-  await ratchet.parseAsync(process.argv);
-} catch (error) {
-  process.exitCode = report(error instanceof RatchetError ? error : await inWords(error));
-} finally {
+process.stdout.on('error', onStdoutError);
+await runCommand(process.argv);
+
+/** `ratchet status | head -2`: who has read what they wanted ends us. A command that follows a run minds it itself, and ends in order. */
+function onStdoutError(error: NodeJS.ErrnoException): void {
+  if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error;
+  if (process.stdout.listenerCount('error') > 1) return;
+  void endQuietly();
+}
+
+async function endQuietly(): Promise<void> {
   await closeProcesses();
-}
-
-/** Loaded only when it is needed: the client takes a while. */
-async function inWords(error: unknown): Promise<unknown> {
-  return (await import('./temporal-trouble.ts')).temporalTrouble(error);
-}
-
-/** Our own errors as their message alone; anything else is a bug and keeps its stack. */
-function report(error: unknown): number {
-  if (error instanceof CommanderError) return error.exitCode;
-  if (error instanceof RatchetError) {
-    process.stderr.write(`${withoutControls(error.message)}\n`);
-    return error.code === 'ConfigInvalid' ? 2 : 1;
-  }
-  process.stderr.write(`${withoutControls(error instanceof Error ? (error.stack ?? error.message) : String(error))}\n`);
-  return 1;
+  process.exit();
 }

@@ -1,4 +1,3 @@
-import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { environmentFinder } from '../backends/environments/find.ts';
 import { RatchetError } from '../core/errors.ts';
@@ -6,6 +5,7 @@ import type { LoadOptions } from '../backends/configs/load-run-config.ts';
 import { isTableAlone } from '../core/spec/layers.ts';
 import { environmentIdsOf, kindOf, parseConfigFile, summaryOf } from '../core/spec/parse-config-file.ts';
 import { formatProblems, type Problem } from '../core/spec/problems.ts';
+import { readRegularText } from '../engine/regular-file.ts';
 
 const titles = {
   eval: 'evaluations (ratchet eval run)',
@@ -15,7 +15,7 @@ const titles = {
 
 /** Refuses to train with a file that says itself that it is for something else. */
 export async function refuseOtherKind(file: string, projectFolder: string): Promise<void> {
-  const text = await readFile(path.resolve(projectFolder, file), 'utf8').catch(() => null);
+  const text = await readRegularText(path.resolve(projectFolder, file)).catch(() => null);
   const { kind, why } = text === null ? { kind: 'run' as const, why: '' } : kindOf(text, file);
   if (kind === 'run') return;
   const says = `${file}: expected a run file, got ${titles[kind]}, because of ${why}. To see what it says: npx ratchet check ${file}`;
@@ -41,7 +41,7 @@ export async function otherKind(
     over = [],
   }: Pick<LoadOptions, 'projectFolder' | 'over'> & Required<Pick<LoadOptions, 'overrides'>>,
 ): Promise<OtherKind | null> {
-  const text = await readFile(path.resolve(projectFolder, file), 'utf8').catch(() => null);
+  const text = await readRegularText(path.resolve(projectFolder, file)).catch(() => null);
   if (text === null || isTableAlone(file, over) || kindOf(text, file).kind === 'run') return null;
   const parsed = parseConfigFile(text, { file, overrides });
   if (parsed.kind === 'run') return null;

@@ -14,7 +14,7 @@ export function readOverrides(args: readonly string[]): Record<string, string> {
     const next = args[i + 1];
     if (attached !== undefined) overrides.set(key, attached);
     else if (next === undefined || next.startsWith('--')) {
-      const off = /^(.*\.)?no[-_](.+)$/.exec(key);
+      const off = /^(.*\.)?no[-_](.+)$/s.exec(key);
       overrides.set(off ? `${off[1] ?? ''}${off[2]!}` : key, off ? 'false' : 'true');
     } else {
       overrides.set(key, next);

@@ -6,7 +6,7 @@ import { rootMessage } from './root-message.ts';
 import type { RunStatus } from '../workflows/messages.ts';
 
 /** Where runs lie unless somebody says otherwise. */
-const usualStore = 'file:outputs';
+export const usualStore = 'file:outputs';
 /** A run that has ended is replayed to answer: many seconds on a busy machine. */
 const answerWithinMs = 60_000;
 

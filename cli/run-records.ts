@@ -13,7 +13,7 @@ import {
   stretchesOf,
 } from '../activities/run-access.ts';
 import { type MetricsRow, readMetrics } from '../backends/metrics/jsonl.ts';
-import { decodeRows } from '../backends/store/objects.ts';
+import { decodeRows, isRecord, type Shape } from '../backends/store/objects.ts';
 import { type ChatTokenizer, loadTokenizer } from '../engine/index.ts';
 
 /** All numbers of one step: its training and its evaluations. */
@@ -63,6 +63,12 @@ export async function lineageOfStep(run: RunPlace, step: number): Promise<string
   return (stretches.find(({ from, upTo }) => step <= upTo && (step > from || from === 0)) ?? stretches[0]!).lineage;
 }
 
+const scoredShape: Shape = ({ ordinal, environment, rollouts }) => ({
+  'a group with its number and environment': Number.isSafeInteger(ordinal) && typeof environment === 'string',
+  'rollouts with turns':
+    Array.isArray(rollouts) && rollouts.every((one) => isRecord(one) && Array.isArray(one['turns'])),
+});
+
 /** What was sampled for a step and scored, by ordinal; of steps in progress, what is scored already. */
 export async function scoredGroups(run: RunPlace, step: number): Promise<ScoredGroup[]> {
   const store = storeOf(run);
@@ -70,7 +76,7 @@ export async function scoredGroups(run: RunPlace, step: number): Promise<ScoredG
   const groups: ScoredGroup[] = [];
   for (const key of keys.filter((name) => name.endsWith('/scored.jsonl'))) {
     const bytes = await store.read(key);
-    if (bytes) groups.push(...decodeRows<ScoredGroup>(bytes, key));
+    if (bytes) groups.push(...decodeRows<ScoredGroup>(bytes, storeOf(run).uri + key, scoredShape));
   }
   return groups.sort((a, b) => a.ordinal - b.ordinal);
 }

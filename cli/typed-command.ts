@@ -20,7 +20,7 @@ export function trainAgain({ file, over = [], dialect, name, overrides }: TypedC
   );
   const named = dialect === undefined ? [] : [`--dialect ${quote(dialect)}`];
   const settings = Object.entries(overrides).map(([key, value]) => {
-    if (value === 'false') return quote(`--${key.replace(/[^.]*$/, 'no-$&')}`);
+    if (value === 'false') return quote(`--${key.replace(/(?<![^.])[^.]*$/, 'no-$&')}`);
     // A value of its own that starts with a dash would be read as the next setting.
     return value === '' || value.startsWith('-') ? quote(`--${key}=${value}`) : `${quote(`--${key}`)} ${quote(value)}`;
   });

@@ -83,6 +83,7 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<End | 
     const result = await resultOf(handle, left);
     ended.abort();
     const status = await tellRest(handle, await following, audience);
+    await audience.untilRead(left);
     audience.leave();
     if (status === null) audience.say(describeEffectiveness(result.effectiveness)); // what else happened stands in the log
     summarize(result, status ?? options.known, stack, audience);
@@ -120,10 +121,12 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<End | 
         );
       case 'cancelled':
         await tellRest(handle, seen, audience);
+        await audience.untilRead(left);
         return over('failed', 1, `the run was cancelled; what is committed stays: ${goOn} goes on from there`);
       case 'failed':
         if (error instanceof WorkflowFailedError && (await isTakenOver(handle, error))) return 'taken over';
         await tellRest(handle, seen, audience);
+        await audience.untilRead(left);
     }
     const end = over('failed', 1, `the run stopped: ${rootMessage(error)}`);
     audience.say(sayAfterFailure(options, rootMessage(error)));
@@ -134,7 +137,7 @@ async function watchExecution(handle: RunHandle, options: Watch): Promise<End | 
 /** What to type next. A step that could not be gone on from is not typed again. */
 function sayAfterFailure({ run, goOn, goOnPlainly }: Watch, why: string): string {
   if (!why.startsWith(`Rewind of ${run}:`)) {
-    return `when that is mended: ${goOn}   (goes on from the last committed step, if there is one)`;
+    return `After fixing this, run: ${goOn}   (it goes on from the last committed step, if there is one)`;
   }
   return `nothing was changed. From another step: ${goOnPlainly} --resume.step N   (npx ratchet checkpoints ${run} lists them); from where it stands: ${goOnPlainly}`;
 }

@@ -12,6 +12,9 @@ export const environmentForAll: readonly string[] = [
   'NODE_OPTIONS UV_THREADPOOL_SIZE OMP_* CUDA_* NVIDIA_* VIRTUAL_ENV PYTHONPATH',
 ].flatMap((names) => names.split(' '));
 
+/** Where workers of our own Temporal server take configs and code from (`engine/trusted-files.ts`); whoever runs code looks there. */
+export const trustedRootsVariable = 'RATCHET_TRUSTED_ROOTS';
+
 /** Roles read their own settings and reach Temporal; the Temporal server and builds need neither. */
 export const environmentForRoles: readonly string[] = [...environmentForAll, 'RATCHET_*', 'TEMPORAL_*'];
 

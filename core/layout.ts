@@ -16,11 +16,13 @@ export const layout = {
   commit: (lineage: string, step: number) => `${layout.commits(lineage)}step_${step}.json`,
   commits: (lineage: string) => `lineages/${lineage}/steps/`,
   round: (lineage: string, step: number, first: number, last: number) =>
-    `${branch(lineage)}rollouts/step_${step}/groups_${first}-${last}/`,
+    `${layout.allRounds(lineage)}step_${step}/groups_${first}-${last}/`,
   /** By content, whatever the lineage: many commits may name the same. */
-  pools: (digest: string) => `pools/${digest.slice(0, 16)}.json`,
+  pools: (digest: string) => `${layout.allPools()}${digest.slice(0, 16)}.json`,
+  allPools: () => 'pools/',
+  allRounds: (lineage: string) => `${branch(lineage)}rollouts/`,
   /** All rounds of a step. */
-  rounds: (lineage: string, step: number) => `${branch(lineage)}rollouts/step_${step}/`,
+  rounds: (lineage: string, step: number) => `${layout.allRounds(lineage)}step_${step}/`,
   allBatches: (lineage: string) => `${branch(lineage)}batches/`,
   batch: (lineage: string, step: number, digest: string) =>
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.jsonl`,
@@ -76,6 +78,9 @@ export const layout = {
     `${branch(lineage)}gepa/${environment}--${model.replaceAll('/', '--')}/step_${versionNumber(...version)}/`,
   /** The text of a system prompt in use, by content. */
   prompt: (digest: string) => `prompts/${digest.slice(0, 16)}.txt`,
+  /** What `ratchet fsck --repair` took out of the way, by its sha256. */
+  quarantined: (key: string, digest: string) => `${layout.allQuarantined()}${key}.${digest.slice(0, 8)}`,
+  allQuarantined: () => 'quarantine/',
   metrics: () => 'metrics.jsonl',
   /** In which order the rows of metrics were handed on, one row's key a line: a row keeps its number whatever becomes of the file. */
   metricsOrder: () => 'sinks/order.jsonl',

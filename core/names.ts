@@ -57,7 +57,7 @@ export function asRunName(text: string): string | undefined {
     .replaceAll(/[^a-z0-9._-]+/g, '-')
     .replace(/^[^a-z0-9]+/, '')
     .slice(0, 64)
-    .replace(/[^a-z0-9]+$/, '');
+    .replace(/(?<![^a-z0-9])[^a-z0-9]+$/, '');
   return runNamePattern.test(name) ? name : undefined;
 }
 

@@ -1,5 +1,8 @@
 /** "Did you mean": the nearest of the names that exist. */
 
+/** No name that there is comes near. */
+const nameCharsMax = 200;
+
 /** The candidate nearest to a misspelt name, or undefined when none is near enough to be meant. */
 export function nearestName(name: string, candidates: readonly string[]): string | undefined {
   return nearestNames(name, candidates)[0];
@@ -7,6 +10,7 @@ export function nearestName(name: string, candidates: readonly string[]): string
 
 /** All candidates that are equally near, in their order; none when none is near enough to be meant. */
 export function nearestNames(name: string, candidates: readonly string[]): string[] {
+  if (name.length > nameCharsMax) return []; // nobody means a name by that, and distances take the square of the time
   const spelling = plain(name);
   let nearest: string[] = [];
   // A third of the letters may be wrong, and at least two: "tempratur" is meant, "rank" for "seed" is not.

@@ -48,6 +48,7 @@ export {
   type SampleRequest,
   type SampleResult,
 } from './sample/sampler.ts';
+export { foreignHeader, isLoopback } from './server/loopback.ts';
 export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from './server/policy-server.ts';
 export { readToolCalls, type ToolCall } from './server/tool-calls.ts';
 export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';

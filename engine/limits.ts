@@ -41,8 +41,20 @@ export const trainLogitsMax = 32 * mebibyte;
 /** Rows of one training batch: a bug guard, not a tuning knob. */
 export const trainRowsMax = 1 << 20;
 
-/** A safetensors header is JSON; the format's reference implementation refuses more than 100 MB as well. */
-export const safetensorsHeaderBytesMax = 100_000_000;
+/** A safetensors header is JSON, about 120 bytes a tensor; read and checked it takes ten times that of memory. */
+export const safetensorsHeaderBytesMax = 32 * mebibyte;
+
+/** Tensors of one file: the largest mixtures of experts have some ten thousand in all. Checking so many takes two seconds. */
+export const safetensorsTensorsMax = 65_536;
+
+/** Steps of a chat template, some seconds: it takes some hundred a message, and its texts count as well. */
+export const templateWorkMax = 8_000_000;
+
+/** Numbers that `range` of a chat template gives; templates count messages by it. */
+export const templateRangeMax = 100_000;
+
+/** How long a tokenizer with a regular expression of its own may take over a text; as long as a text may be, it takes about a second. */
+export const tokenizerMs = 10_000;
 
 /** Part of the machine's memory a model may claim; the rest is for activations, the system and everyone else. */
 export const memoryShareMax = 0.7;

@@ -38,7 +38,9 @@ const house: Readonly<Record<string, Room>> = {
     // onnxruntime-node's library is called, its own binding never loaded.
     also: {
       'engine/train/user-code.ts': [computed],
+      'engine/read-typescript.ts': ['tsx/cjs/api', 'tsx/esm/api'],
       'engine/onnx/c-api.ts': ['koffi'],
+      'engine/hide-secrets.ts': ['koffi'],
       'engine/sample/lane-worker-source.mjs': ['tsx/esm/api'],
     },
   },
@@ -46,7 +48,7 @@ const house: Readonly<Record<string, Room>> = {
     rooms: ['core', 'engine'],
     packages: ['node:*', 'zod', 'openai'],
     also: {
-      'backends/environments/load.ts': [computed, 'tsx/esm/api'],
+      'backends/environments/load.ts': [computed],
       'backends/environments/judge.ts': ['p-queue'],
       'backends/inference/tinker.ts': ['p-queue'],
       'backends/tinker/proto.ts': ['@bufbuild/protobuf/wire'],

@@ -1,4 +1,6 @@
 import { takeStoreCredentials } from '../backends/store/index.ts';
+import { isSecretVariable } from '../core/spec/secrets.ts';
+import { hideSecrets } from '../engine/hide-secrets.ts';
 import { temporalSecrets, selectEnvironment } from '../core/child-environment.ts';
 import { readPayloadKeys, type PayloadKey } from './payload-codec.ts';
 import { remoteTemporal, type TemporalSettings } from './temporal-settings.ts';
@@ -6,6 +8,8 @@ import { remoteTemporal, type TemporalSettings } from './temporal-settings.ts';
 export interface Credentials {
   readonly temporal: TemporalSettings;
   readonly payloadKeys: readonly PayloadKey[];
+  /** Reads the files of a key and of certificates once more; null where none is named, so that nothing can change. */
+  readonly reread: (() => TemporalSettings) | null;
 }
 
 /**
@@ -13,9 +17,13 @@ export interface Credentials {
  * in a child of it does not find it there.
  */
 export function takeCredentials(env: NodeJS.ProcessEnv = process.env): Credentials {
-  const temporal = remoteTemporal(env['TEMPORAL_ADDRESS'] || '127.0.0.1:7233', env);
+  if (env === process.env) hideSecrets(Object.keys(env).filter(isSecretVariable));
+  const address = env['TEMPORAL_ADDRESS'] || '127.0.0.1:7233';
+  const own = selectEnvironment(['TEMPORAL_*'], env);
+  const temporal = remoteTemporal(address, own);
   const payloadKeys = readPayloadKeys(env);
   for (const name of Object.keys(selectEnvironment(temporalSecrets, env))) delete env[name];
   takeStoreCredentials(env);
-  return { temporal, payloadKeys };
+  const namesFile = Object.keys(own).some((name) => /^TEMPORAL_(?:API_KEY_FILE|TLS_.*_PATH)$/.test(name) && own[name]);
+  return { temporal, payloadKeys, reread: namesFile ? () => remoteTemporal(address, own) : null };
 }

@@ -28,16 +28,20 @@ export function serverFiles(stateFolder: string) {
   };
 }
 
-/** WAL and eager activities halve the time of a short step (98 → 40 ms per activity). `settings`: further dynamic configuration. */
+/** WAL and eager activities halve the time of a short step (98 → 40 ms per activity). `settings`: further dynamic configuration. `uiHost`: where the UI listens. */
 export function serverArguments(
   ports: ServerPorts,
   databaseFile: string,
   settings: Readonly<Record<string, string>> = {},
+  uiHost = '127.0.0.1',
 ): string[] {
   const options: readonly (readonly [string, string])[] = [
     ['--ip', '127.0.0.1'],
     ['--port', String(ports.grpc)],
+    ['--ui-ip', uiHost],
     ['--ui-port', String(ports.ui)],
+    // Beside gRPC it serves HTTP, on a port that nobody needs to know, to any web page that posts there. No page has this name.
+    ['--dynamic-config-value', 'frontend.httpAllowedHosts=["nobody.invalid"]'],
     ['--db-filename', databaseFile],
     ['--sqlite-pragma', 'journal_mode=wal'],
     ['--sqlite-pragma', 'synchronous=1'],

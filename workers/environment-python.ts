@@ -15,6 +15,7 @@ import { type VerifiersApi, verifiersVersions } from '../backends/environments/p
 import {
   type FoundPython,
   findPython,
+  InstallerFailed,
   pythonForVerifiers,
   pythonIn,
   pythonVariables,
@@ -23,7 +24,7 @@ import {
 import { RatchetError } from '../core/errors.ts';
 import { buildAlone } from './go-build.ts';
 import { sayEvery } from './long-wait.ts';
-import { ensurePython, installCommand } from './python-environment.ts';
+import { ensurePython, installCommand, lockedArguments, lockOf } from './python-environment.ts';
 
 interface Told {
   readonly log: (line: string) => void;
@@ -35,9 +36,12 @@ interface Told {
  * bundled code is tried with. Throws `ServerUnavailable` where there is no Python, or no package index.
  */
 export function ensureVerifiers(api: VerifiersApi, told: Told): Promise<string> {
-  const requirements = fileURLToPath(new URL(`../python/verifiers-${api}-requirements.txt`, import.meta.url));
   const name = `package verifiers ${verifiersVersions[api]}`;
-  return ensurePython({ name, requirements, needs: pythonForVerifiers, ...told });
+  return ensurePython({ name, requirements: requirementsOf(api), needs: pythonForVerifiers, ...told });
+}
+
+function requirementsOf(api: VerifiersApi): string {
+  return fileURLToPath(new URL(`../python/verifiers-${api}-requirements.txt`, import.meta.url));
 }
 
 export interface EnvironmentPythonRequest extends Told {
@@ -77,7 +81,7 @@ export async function ensureEnvironmentPython(request: EnvironmentPythonRequest)
   if (base === null) {
     log(`making a virtual environment for ${api} environments, with verifiers ${verifiers}`);
     await runInstaller('uv', ['venv', '--quiet', '--python', found.command, folder], { env });
-    await installInto({ folder, uv: true }, [`verifiers==${verifiers}`], {
+    await installInto({ folder, uv: true }, lockedArguments(lockOf(requirementsOf(api))), {
       what: `verifiers ${verifiers}`,
       log,
       environment,
@@ -128,6 +132,27 @@ export async function installInto(
     await runInstaller(...installCommand({ uv }, folder, args), { env: pythonVariables(environment), onLine });
   } finally {
     wait.end();
+  }
+}
+
+/** What of an environment's packages does not go together, a line each; empty too where that cannot be told. */
+export async function conflictsIn(
+  { folder, uv }: { readonly folder: string; readonly uv: boolean },
+  environment: Readonly<NodeJS.ProcessEnv> = process.env,
+): Promise<string[]> {
+  const python = pythonIn(folder);
+  const [command, ...args] = uv
+    ? ['uv', 'pip', 'check', '--python', python]
+    : [python, '-m', 'pip', 'check', '--disable-pip-version-check'];
+  try {
+    await runInstaller(command, args, { env: pythonVariables(environment) });
+    return [];
+  } catch (error) {
+    if (!(error instanceof InstallerFailed)) throw error;
+    return error.output
+      .split('\n')
+      .map((line) => line.trim().replace(/\.$/, ''))
+      .filter((line) => / (has requirement|requires) /.test(line));
   }
 }
 

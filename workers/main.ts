@@ -1,23 +1,24 @@
+import './take-secrets.ts'; // before all others
 import { parseArgs } from 'node:util';
 import { setFlagsFromString } from 'node:v8';
-import { setTimeout as delay } from 'node:timers/promises';
-import { closeProcesses } from '../backends/processes-open.ts';
 import { workerRoles, type WorkerRole } from '../core/names.ts';
 import { takeCredentials } from './credentials.ts';
+import { runWorker } from './run-worker.ts';
 import { openWorker } from './worker.ts';
 
 /**
  * One worker process: `workers/main.ts --role rollout`. Where Temporal is comes from TEMPORAL_ADDRESS and
  * its companions (`temporal-settings.ts`), the policy server from RATCHET_POLICY_URL, the project's folder is the current one.
- * `--take-over`: nobody else orchestrates on that server, so runs of other workflow code are this one's.
+ * `--grace`: seconds for what is under way when it is told to end. `--take-over`: nobody else orchestrates on that server, so runs of other workflow code are this one's.
  */
 // Left to itself the heap of a worker grows for minutes, to several times of what it holds, before it is first looked through.
 setFlagsFromString('--heap-growing-percent=50');
+// As the command does (`cli/ratchet.mjs`): whoever started this process, what it writes is nobody's outside of the group.
+process.umask(process.umask() | 0o007);
 
-/** A supervisor waits a little longer before it ends us. */
-const closeMsMax = 1_000;
-
-const { values } = parseArgs({ options: { role: { type: 'string' }, 'take-over': { type: 'boolean' } } });
+const { values } = parseArgs({
+  options: { role: { type: 'string' }, 'take-over': { type: 'boolean' }, grace: { type: 'string' } },
+});
 if (values.role === 'metrics') {
   const { followMetrics } = await import('./metrics-role.ts');
   await followMetrics({ ...takeCredentials(), say: (line) => void process.stdout.write(`${line}\n`) });
@@ -35,13 +36,12 @@ const worker = await openWorker({
   projectFolder: process.cwd(),
   policyUrl: process.env['RATCHET_POLICY_URL'] ?? 'http://127.0.0.1:8420',
   vllmUrl: process.env['RATCHET_VLLM_URL'] ?? '',
+  ...(values.grace === undefined ? {} : { graceMs: Number(values.grace) * 1000 }),
   onTakeOver: values['take-over'] === true ? (line) => void process.stdout.write(`${line}\n`) : undefined,
 });
+const running = runWorker(worker, (line) => void process.stderr.write(`${line}\n`));
 process.stdout.write(`${values.role} worker ready\n`);
-await worker.run();
-// Python ends by itself when we do; asked to, it lets environments close what they have open.
-await Promise.race([closeProcesses(), delay(closeMsMax)]);
-process.exit(0);
+await running;
 
 function isRole(role: string | undefined): role is WorkerRole {
   return workerRoles.some((known) => known === role);

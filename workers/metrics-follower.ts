@@ -1,14 +1,14 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
-import { RunFigures } from '../backends/metrics/exposition.ts';
+import { RunFigures, type RunState, type Sample, stateSamples } from '../backends/metrics/exposition.ts';
 import { RunSinks, readSinkStates } from '../backends/metrics/run-sinks.ts';
 import type { MetricsSink } from '../backends/metrics/sinks.ts';
 import { TensorBoardSink } from '../backends/metrics/tensorboard.ts';
 import { openRunStore } from '../backends/store/index.ts';
-import { decodeJson } from '../backends/store/objects.ts';
+import { specIn } from '../activities/record-shapes.ts';
 import { layout } from '../core/layout.ts';
-import type { RunHandle } from '../core/rl/run-state.ts';
-import { RunSpec } from '../core/spec/run-spec.ts';
+import { memoKeys } from '../core/names.ts';
+import type { AskedOfRun, RunHandle } from '../core/rl/run-state.ts';
 import { openedRun } from './take-over.ts';
 import { WandbSink, wandbFolder, wandbRunId } from './wandb-sink.ts';
 
@@ -23,7 +23,8 @@ const looksMissed = 2;
 const lastLookMs = 1_200;
 
 export interface FollowerOptions {
-  readonly client: Client;
+  /** Of the connection as it is now. */
+  readonly client: () => Client;
   readonly log: (line: string) => void;
   readonly signal: AbortSignal;
 }
@@ -46,15 +47,17 @@ export class MetricsFollower {
   /** What was said last of runs that cannot be followed. */
   readonly #complaints = new Map<string, string>();
   readonly #past = new Set<string>();
+  #states: ReadonlyMap<string, RunState> = new Map();
   readonly #working = new Set<Promise<void>>();
 
   constructor(options: FollowerOptions) {
     this.#options = options;
   }
 
-  /** Prometheus samples of the runs that go on, and of those that ended while it was there. */
-  samples() {
-    return [...this.#followed.values()].flatMap(({ figures, sinks }) => figures.samples(sinks.states));
+  /** Prometheus samples of the runs that go on, of those that ended while it was there, and of how all stand. */
+  samples(): Sample[] {
+    const figures = [...this.#followed.values()].flatMap(({ figures: own, sinks }) => own.samples(sinks.states));
+    return [...stateSamples(this.#states), ...figures];
   }
 
   /** Until the signal: then hands on what is there. */
@@ -76,11 +79,14 @@ export class MetricsFollower {
   }
 
   async #look(): Promise<void> {
-    const { client } = this.#options;
+    const client = this.#options.client();
     const running = new Set<string>();
+    const states = new Map<string, RunState>();
     for await (const found of client.workflow.list({
       query: "WorkflowType='trainRun' AND ExecutionStatus='Running'",
     })) {
+      const asked = found.memo?.[memoKeys.asked] as AskedOfRun | undefined;
+      states.set(found.workflowId, asked?.pausedBecause == null ? 'running' : 'paused');
       const name = await this.#followOrSay(found.workflowId, found.runId, false);
       if (name !== null) running.add(name);
     }
@@ -88,10 +94,15 @@ export class MetricsFollower {
     const since = new Date(Date.now() - endedDays * 24 * 3_600_000).toISOString();
     const query = `WorkflowType='trainRun' AND ExecutionStatus!='Running' AND CloseTime>'${since}'`;
     let count = 0;
+    const ended = new Set<string>(); // the newest execution of a run comes first
     for await (const found of client.workflow.list({ query, pageSize: endedMax })) {
       if (++count > endedMax) break;
+      const isNewest = !states.has(found.workflowId) && !ended.has(found.workflowId);
+      if (isNewest && ['FAILED', 'TIMED_OUT'].includes(found.status.name)) states.set(found.workflowId, 'failed');
+      ended.add(found.workflowId);
       await this.#followOrSay(found.workflowId, found.runId, true);
     }
+    this.#states = states;
   }
 
   /** One run that cannot be followed keeps no other from it. */
@@ -110,7 +121,7 @@ export class MetricsFollower {
   async #follow(workflowId: string, executionId: string, isEnded: boolean): Promise<string | null> {
     const key = `${workflowId}/${executionId}`;
     if (isEnded && this.#past.has(key)) return null;
-    const handle = await openedRun(this.#options.client, workflowId, executionId);
+    const handle = await openedRun(this.#options.client(), workflowId, executionId);
     if (isEnded) this.#past.add(key);
     if (handle === null) return null;
     const name = `${handle.store}${handle.name}`;
@@ -128,7 +139,7 @@ export class MetricsFollower {
   async #begin(name: string, handle: RunHandle): Promise<void> {
     const log = (line: string): void => this.#options.log(`${handle.name}: ${line}`);
     const store = openRunStore(handle.store, handle.name);
-    const spec = RunSpec.parse(decodeJson(await store.get(handle.spec)));
+    const spec = specIn(await store.get(handle.spec), handle.spec.key);
     const sinks: MetricsSink[] = [new TensorBoardSink(store)];
     const { wandb } = spec;
     if (wandb && wandb.mode !== 'disabled') {

@@ -8,6 +8,8 @@ import { startMetricsServer, usualMetricsPort } from './metrics-server.ts';
 import { dataConverterFor } from './payload-codec.ts';
 import { choosePort } from './ports.ts';
 import { connectionOptions, notConnected } from './temporal-connection.ts';
+import { watchCredentials } from './watch-credentials.ts';
+import type { TemporalSettings } from './temporal-settings.ts';
 
 /**
  * The process that hands metrics on: TensorBoard's files, W&B, and `/metrics` for Prometheus at RATCHET_METRICS_HOST and
@@ -16,19 +18,18 @@ import { connectionOptions, notConnected } from './temporal-connection.ts';
 export async function followMetrics(
   settings: Credentials & { readonly say: (line: string) => void; readonly environment?: NodeJS.ProcessEnv },
 ): Promise<void> {
-  const { temporal, payloadKeys, say, environment = process.env } = settings;
+  const { payloadKeys, say, environment = process.env } = settings;
   const ending = new AbortController();
   process.on('SIGTERM', () => ending.abort()).on('SIGINT', () => ending.abort());
-  const connection = await Connection.connect(connectionOptions(temporal)).catch(async (cause: unknown) => {
-    throw await notConnected(temporal, cause);
-  });
-  const client = new Client({
-    connection,
-    namespace: temporal.namespace,
-    dataConverter: dataConverterFor(payloadKeys),
-  });
+  let client = await connectAs(settings.temporal);
   const log = (line: string): void => say(`metrics: ${line}`);
-  const follower = new MetricsFollower({ client, log, signal: ending.signal });
+  const follower = new MetricsFollower({ client: () => client, log, signal: ending.signal });
+  const take = async (changed: TemporalSettings): Promise<void> => {
+    const before = client;
+    client = await connectAs(changed);
+    setTimeout(() => void before.connection.close(), closeLaterMs).unref();
+  };
+  watchCredentials(settings, take, { say: log });
   const host = environment['RATCHET_METRICS_HOST'] || '127.0.0.1';
   const key = environment['RATCHET_METRICS_KEY'] || null;
   delete environment['RATCHET_METRICS_KEY'];
@@ -40,7 +41,14 @@ export async function followMetrics(
   await follower.run();
   server?.close();
   server?.closeAllConnections();
-  await connection.close();
+  await client.connection.close();
+
+  async function connectAs(to: TemporalSettings): Promise<Client> {
+    const connection = await Connection.connect(connectionOptions(to)).catch(async (cause: unknown) => {
+      throw await notConnected(to, cause);
+    });
+    return new Client({ connection, namespace: to.namespace, dataConverter: dataConverterFor(payloadKeys) });
+  }
 
   async function serve(): Promise<Server> {
     const port = await portFor(environment['RATCHET_METRICS_PORT']);
@@ -49,6 +57,9 @@ export async function followMetrics(
     return started;
   }
 }
+
+/** What was asked over a connection is answered by then. */
+const closeLaterMs = 60_000;
 
 async function portFor(written: string | undefined): Promise<number> {
   if (written === undefined || written === '') return choosePort(usualMetricsPort);

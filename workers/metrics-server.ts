@@ -1,6 +1,7 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
-import { createServer, type Server } from 'node:http';
+import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
 import { RatchetError } from '../core/errors.ts';
+import { foreignHeader, isLoopback } from '../engine/index.ts';
 
 /** The usual port of Prometheus exporters that belong to an application. */
 export const usualMetricsPort = 9464;
@@ -13,11 +14,9 @@ export interface MetricsServerOptions {
   readonly text: () => string;
 }
 
-const loopback = new Set(['127.0.0.1', '::1', 'localhost']);
-
 /** Serves `GET /metrics`, and `/health`. */
 export async function startMetricsServer({ host, port, key, text }: MetricsServerOptions): Promise<Server> {
-  if (!loopback.has(host) && key === null) {
+  if (!isLoopback(host) && key === null) {
     throw new RatchetError(
       'ConfigInvalid',
       `RATCHET_METRICS_HOST is ${host}: expected a key beyond loopback. Set RATCHET_METRICS_KEY, which Prometheus then sends (authorization: credentials), or leave the host out.`,
@@ -30,7 +29,7 @@ export async function startMetricsServer({ host, port, key, text }: MetricsServe
       ? 404
       : request.method !== 'GET'
         ? 405
-        : pathname === '/metrics' && !isAllowed(request.headers.authorization, key)
+        : pathname === '/metrics' && !isAllowed(request.headers, key)
           ? 401
           : 200;
     const body = status !== 200 ? '' : pathname === '/health' ? 'ok\n' : text();
@@ -40,8 +39,8 @@ export async function startMetricsServer({ host, port, key, text }: MetricsServe
   return server;
 }
 
-function isAllowed(header: string | undefined, key: string | null): boolean {
-  if (key === null) return true;
+function isAllowed(headers: IncomingHttpHeaders, key: string | null): boolean {
+  if (key === null) return foreignHeader(headers) === null;
   const digest = (text: string) => createHash('sha256').update(text).digest();
-  return timingSafeEqual(digest(header ?? ''), digest(`Bearer ${key}`));
+  return timingSafeEqual(digest(headers.authorization ?? ''), digest(`Bearer ${key}`));
 }

@@ -1,14 +1,30 @@
+import { randomInt } from 'node:crypto';
 import { createConnection, createServer } from 'node:net';
 import { takeLock } from './held-lock.ts';
 
 /**
- * The usual port when nobody has it, else (or for 0) one the system chooses. Whoever already listens there is left alone: an unknown server is
- * never adopted. The usual port is also held against other Ratchets that choose at the same moment, as long as this process lives.
+ * The usual port when nobody has it, else (or for 0) another that nobody has. Whoever already listens there is left alone: an unknown server is
+ * never adopted. The port is also held against other Ratchets that choose at the same moment, as long as this process lives.
  */
 export async function choosePort(usual: number): Promise<number> {
-  if (usual !== 0 && !(await somebodyListens(usual)) && (await canListen(usual)) && (await reserve(usual)))
-    return usual;
+  if (usual !== 0 && (await isFree(usual)) && (reserved.has(usual) || (await reserve(usual)))) return usual;
+  for (let attempt = 0; attempt < drawsMax; attempt++) {
+    const port = randomInt(drawnFrom, drawnTo);
+    if ((await isFree(port)) && (await reserve(port))) return port;
+  }
   return systemPort();
+}
+
+/**
+ * Where ports are drawn from: below those that systems give to connections that go out (from 32768 on Linux, 49152 on macOS). One of
+ * these may be taken between the look at it and the server's start, and again each time the server is started anew.
+ */
+const drawnFrom = 20_000;
+const drawnTo = 30_000;
+const drawsMax = 20;
+
+async function isFree(port: number): Promise<boolean> {
+  return !(await somebodyListens(port)) && (await canListen(port));
 }
 
 /** macOS lets a second process listen on loopback beside one that listens everywhere, so trying to listen is not enough. */
@@ -49,7 +65,6 @@ function listenOnce(port: number): Promise<number | null> {
 const reserved = new Set<number>();
 
 async function reserve(port: number): Promise<boolean> {
-  if (reserved.has(port)) return true;
   const result = await takeLock(`port ${port}`, null);
   if ('holder' in result) return false;
   reserved.add(port);

@@ -14,7 +14,7 @@ import { buildAlone } from './go-build.ts';
 import { sayEvery } from './long-wait.ts';
 
 /** W&B's client, and other small programs of ours. */
-const pythonForPrograms: PythonNeeds = { oldest: [3, 9], programs: ['python3'] };
+const pythonForPrograms: PythonNeeds = { oldest: [3, 10], programs: ['python3'] };
 
 /** A virtual environment lies in a folder of its own, named by the interpreter and what is in it. */
 export interface PythonRequest {
@@ -35,8 +35,12 @@ export interface PythonRequest {
 export async function ensurePython(request: PythonRequest): Promise<string> {
   const { name, requirements, log, needs = pythonForPrograms, environment = process.env } = request;
   const pinned = readFileSync(requirements, 'utf8');
+  const lock = lockOf(requirements);
   const found = await findPython(needs, environment);
-  const digest = createHash('sha256').update(`${found.version}\n${process.arch}\n${pinned}`).digest('hex').slice(0, 12);
+  const digest = createHash('sha256')
+    .update(`${found.version}\n${process.arch}\n${pinned}${readFileSync(lock, 'utf8')}`)
+    .digest('hex')
+    .slice(0, 12);
   const folder = path.join(cacheFolder(environment), 'python', `${path.basename(requirements, '.txt')}-${digest}`);
   const python = pythonIn(folder);
   const complete = path.join(folder, 'complete');
@@ -54,7 +58,7 @@ export async function ensurePython(request: PythonRequest): Promise<string> {
     };
     try {
       await makeEnvironment(found, folder, env);
-      await runInstaller(...installCommand(found, folder, ['-r', requirements]), { env, onLine });
+      await runInstaller(...installCommand(found, folder, lockedArguments(lock)), { env, onLine });
     } finally {
       wait.end();
     }
@@ -62,6 +66,19 @@ export async function ensurePython(request: PythonRequest): Promise<string> {
     log(`installed the ${name} in ${wait.elapsed()}`);
     return python;
   });
+}
+
+/**
+ * Beside a requirements file: all that it brings along, each by the digests of its files, so that an index, or whoever stands between, can
+ * put nothing else in their place. `python/README.md` says how it is made anew.
+ */
+export function lockOf(requirements: string): string {
+  return requirements.replace(/\.txt$/, '.lock');
+}
+
+/** Of pip and uv: what is not in the lock, or is another file, is refused. */
+export function lockedArguments(lock: string): string[] {
+  return ['--require-hashes', '-r', lock];
 }
 
 /** An empty virtual environment. */

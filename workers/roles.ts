@@ -33,6 +33,8 @@ export interface RoleOptions {
   readonly trainerGpus?: readonly number[] | null;
   /** Processes of a role; one where not said. */
   readonly count?: Partial<Readonly<Record<WorkerRole, number>>>;
+  /** How long workers go on with what is under way when they are told to end; hardly at all where not said. */
+  readonly graceS?: number | undefined;
 }
 
 /** Everything a run needs on one machine: the policy server and one worker of each role, and what follows its metrics. */
@@ -45,6 +47,7 @@ export function localRoles({
   vllm = null,
   trainerGpus = null,
   count = {},
+  graceS,
 }: RoleOptions): Role[] {
   const policyUrl = policyUrlAt(policyPort);
   const policyServer: Role = {
@@ -65,7 +68,8 @@ export function localRoles({
   const workers = workerRoles.flatMap((role): Role[] =>
     Array.from({ length: count[role] ?? 1 }, (_, i) => ({
       name: i === 0 ? `${role} worker` : `${role} worker ${i + 1}`,
-      args: [...program('./main'), '--role', role],
+      args: [...program('./main'), '--role', role, ...(graceS === undefined ? [] : ['--grace', String(graceS)])],
+      takesSecrets: true,
       ...(role === 'orchestrator' && i === 0 ? { argsAtOwnServer: ['--take-over'], aloud: 'upgrade: ' } : {}),
       passEnv: [
         ...environmentForStore,
@@ -87,6 +91,7 @@ export function localRoles({
   const metrics: Role = {
     name: 'metrics worker',
     args: [...program('./main'), '--role', 'metrics'],
+    takesSecrets: true,
     aloud: 'metrics: ',
     passEnv: [...environmentForStore, ...wandbVariables, ...environmentForPython],
     env: metricsPort === undefined ? {} : { RATCHET_METRICS_PORT: String(metricsPort) },

@@ -32,10 +32,12 @@ export interface ServiceOptions {
   readonly user?: string;
   /** Whether systemd runs this machine. */
   readonly hasSystemd?: boolean;
+  /** What the command gives its workers for what is under way. */
+  readonly graceSeconds?: number | undefined;
 }
 
-/** How long the stack may take to end, workers before the server, until it is killed; it needs less than 5 s. */
-const stopTimeoutSeconds = 20;
+/** How long the stack may take to end beside its workers' grace, workers before the server, until it is killed; it needs less than 5 s. */
+const stopSeconds = 20;
 /** After a stack that ended by itself, or that another one of the folder kept out. */
 const restartSeconds = 10;
 
@@ -69,7 +71,8 @@ export function planService(options: ServiceOptions): ServicePlan {
     .slice(0, 40);
   const hash = createHash('sha256').update(projectFolder).digest('hex').slice(0, 8);
   const name = ['ratchet', ...(stem === '' ? [] : [stem]), hash].join('-');
-  const definition = { name, projectFolder, command, environment };
+  const stopTimeoutSeconds = stopSeconds + Math.ceil(options.graceSeconds ?? 0);
+  const definition = { name, projectFolder, command, environment, stopTimeoutSeconds };
   const notes = secretsLeftOut(env);
   if (manager === 'systemd') {
     const config =
@@ -143,10 +146,11 @@ interface Definition {
   readonly projectFolder: string;
   readonly command: readonly string[];
   readonly environment: Readonly<Record<string, string>>;
+  readonly stopTimeoutSeconds: number;
 }
 
 /** A user unit. KillMode=mixed: SIGTERM goes to the supervisor alone, which ends the workers before the server. */
-function systemdUnit({ projectFolder, command, environment }: Definition): string {
+function systemdUnit({ projectFolder, command, environment, stopTimeoutSeconds }: Definition): string {
   const [program = '', ...args] = command;
   return [
     '[Unit]',
@@ -177,7 +181,7 @@ function systemdWord(text: string): string {
   return `"${text.replaceAll('\\', '\\\\').replaceAll('"', '\\"').replaceAll('%', '%%')}"`;
 }
 
-function launchdPlist({ name, projectFolder, command, environment }: Definition): string {
+function launchdPlist({ name, projectFolder, command, environment, stopTimeoutSeconds }: Definition): string {
   const log = path.join(projectFolder, '.ratchet', 'logs', 'service.log');
   const text = (value: string) => `<string>${xml(value)}</string>`;
   const pairs = Object.entries(environment).flatMap(([key, value]) => [`<key>${xml(key)}</key>`, text(value)]);

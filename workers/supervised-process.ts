@@ -24,6 +24,8 @@ export interface ProcessSpec {
   readonly args: readonly string[];
   /** The whole environment of the process. */
   readonly env: Readonly<Record<string, string>>;
+  /** Written to it as a line of JSON before anything else, and not part of what it is started with (`secrets-pipe.ts`). */
+  readonly secrets?: Readonly<Record<string, string>> | undefined;
   readonly folder: string;
   readonly rank: GuardRank;
   /** Its lines that begin so are passed on. */
@@ -171,7 +173,8 @@ export class SupervisedProcess {
       this.log.append(`--- ${new Date().toISOString()} ${this.spec.name} starts as process ${group}\n`);
       await guard.add(group, rank);
       if (this.#stopping.signal.aborted) signalGroup(group, 'SIGKILL');
-      child.stdin.write('go\n');
+      const { secrets } = this.spec;
+      child.stdin.write(secrets === undefined ? 'go\n' : `go\n${JSON.stringify(secrets)}\n`);
     }
 
     const watching = new AbortController();

@@ -1,11 +1,13 @@
 import { mkdirSync } from 'node:fs';
-import { join } from 'node:path';
+import { delimiter, join, resolve } from 'node:path';
 import {
   environmentForAll,
   environmentForRoles,
   selectEnvironment,
+  trustedRootsVariable,
   withoutVariables,
 } from '../core/child-environment.ts';
+import { isSecretVariable } from '../core/spec/secrets.ts';
 import {
   endLeftoverServer,
   isServing,
@@ -14,15 +16,16 @@ import {
   serverArguments,
   serverFiles,
   usualPorts,
-  type ServerPorts,
 } from './dev-server.ts';
 import { startGuard } from './guard.ts';
 import { readPayloadKeys } from './payload-codec.ts';
 import { choosePort } from './ports.ts';
 import { holdProject } from './project-lock.ts';
+import { splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
 import { ensureTemporalCli, type TemporalCli } from './temporal-cli.ts';
 import { remoteTemporal } from './temporal-settings.ts';
+import { hiddenLoopback, openUiFront, type UiFront } from './ui-front.ts';
 
 /** One process that the stack keeps alive. */
 export interface Role {
@@ -43,6 +46,8 @@ export interface Role {
   readonly ready?: ReadyWhen;
   readonly readyTimeoutMs?: number;
   readonly startAttemptsMax?: number;
+  /** Whether it takes secrets from its stdin (`take-secrets.ts`), so that it is not started with them. */
+  readonly takesSecrets?: boolean;
   /** Looked at once it was ready: one that is there and does nothing any more is started again. */
   readonly alive?: AliveWhile;
 }
@@ -68,6 +73,8 @@ export interface StackOptions {
   /** Ends a start that is under way; the running stack is ended by `stop`. */
   readonly signal?: AbortSignal;
   readonly environment?: Readonly<NodeJS.ProcessEnv>;
+  /** What roles were given for what is under way when the stack stops: it waits for them so much longer. */
+  readonly graceMs?: number | undefined;
   /** Dynamic configuration of our own server, by key, values as JSON. */
   readonly serverSettings?: Readonly<Record<string, string>>;
   readonly temporalCli?: (options: { log: (line: string) => void }) => Promise<TemporalCli>;
@@ -78,7 +85,7 @@ export interface Stack extends StackPlace {
   restarts(): Readonly<Record<string, number>>;
   /** Process ids by name; null while it is being restarted. */
   pids(): Readonly<Record<string, number | null>>;
-  /** Ends everything within 5 s, workers before the server. Idempotent. */
+  /** Ends everything within 5 s (and the grace, where one was given), workers before the server. Idempotent. */
   stop(): Promise<void>;
 }
 
@@ -93,7 +100,11 @@ const serverStartsMax = 3;
  * until `stop`. Resolves when all are ready. Whatever becomes of this process, none of them outlives it.
  */
 export async function startStack(options: StackOptions): Promise<Stack> {
-  const { environment = process.env, log } = options;
+  const { log } = options;
+  const environment = { ...(options.environment ?? process.env) };
+  // What this process was started with is its children's to read otherwise. The library takes long to load, for a command that starts nothing.
+  const { hideSecrets } = await import('../engine/hide-secrets.ts');
+  hideSecrets(Object.keys(process.env).filter(isSecretVariable));
   refuseBadCredentials(environment);
   const hold = await holdProject(options.projectFolder);
   const stateFolder = join(hold.projectFolder, '.ratchet');
@@ -103,8 +114,11 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   const roles: SupervisedProcess[] = [];
   const servers: SupervisedProcess[] = [];
 
+  let front: UiFront | null = null;
+
   const end = async () => {
-    await Promise.all(roles.map((role) => role.stop(graceMs.role)));
+    front?.close();
+    await Promise.all(roles.map((role) => role.stop(graceMs.role + (options.graceMs ?? 0))));
     await Promise.all(servers.map((server) => server.stop(graceMs.server)));
     guard.close();
     hold.release();
@@ -149,13 +163,16 @@ export async function startStack(options: StackOptions): Promise<Stack> {
       options.signal?.throwIfAborted();
       const ports = { grpc: await choosePort(usualPorts.grpc), ui: await choosePort(usualPorts.ui) };
       const temporalAddress = `127.0.0.1:${ports.grpc}`;
-      const server = superviseServer(cli.path, ports, temporalAddress);
+      const ui = { host: hiddenLoopback(), port: await choosePort(0) };
+      const server = superviseServer(cli.path, { grpc: ports.grpc, ui }, temporalAddress);
       servers.push(server);
       try {
         await server.start();
+        front = await openUiFront(ports.ui, ui);
         return { temporalAddress, uiUrl: `http://127.0.0.1:${ports.ui}` };
       } catch (error) {
-        const portTaken = server.lastLines.some((line) => /already in use|address in use/i.test(line));
+        const isFrontTaken = (error as NodeJS.ErrnoException).code === 'EADDRINUSE';
+        const portTaken = isFrontTaken || server.lastLines.some((line) => /already in use|address in use/i.test(line));
         if (!portTaken || start === serverStartsMax) throw error;
         servers.splice(servers.indexOf(server), 1);
         await server.stop(graceMs.server);
@@ -163,7 +180,11 @@ export async function startStack(options: StackOptions): Promise<Stack> {
     }
   }
 
-  function superviseServer(path: string, ports: ServerPorts, address: string): SupervisedProcess {
+  function superviseServer(
+    path: string,
+    { grpc, ui }: { grpc: number; ui: { host: string; port: number } },
+    address: string,
+  ): SupervisedProcess {
     const check = async () => {
       const pid = server.pid;
       if (pid === null) return false;
@@ -175,7 +196,12 @@ export async function startStack(options: StackOptions): Promise<Stack> {
       {
         name: 'Temporal server',
         command: path,
-        args: serverArguments(ports, serverFiles(stateFolder).database, options.serverSettings),
+        args: serverArguments(
+          { grpc, ui: ui.port },
+          serverFiles(stateFolder).database,
+          options.serverSettings,
+          ui.host,
+        ),
         env: selectEnvironment(environmentForAll, environment),
         folder: hold.projectFolder,
         rank: 'server',
@@ -195,6 +221,12 @@ function refuseBadCredentials(environment: Readonly<NodeJS.ProcessEnv>): void {
   if (elsewhere) remoteTemporal(elsewhere, environment);
 }
 
+/** Our own server asks nobody who they are: its workers take configs and code from these folders (`engine/trusted-files.ts`). */
+function trustedRoots(projectFolder: string, environment: Readonly<NodeJS.ProcessEnv>): string {
+  const further = (environment['RATCHET_CODE_ROOTS'] ?? '').split(delimiter).filter((root) => root !== '');
+  return [projectFolder, ...further.map((root) => resolve(projectFolder, root))].join(delimiter);
+}
+
 function superviseRole(
   role: Role,
   place: StackPlace,
@@ -205,13 +237,23 @@ function superviseRole(
   // What is set for a server elsewhere is not for our own.
   const dropped = [...(role.dropEnv ?? []), ...(place.uiUrl === null ? [] : ['TEMPORAL_*'])];
   const kept = withoutVariables(dropped, selectEnvironment(names, environment));
+  const env: Record<string, string> = {
+    ...kept,
+    TEMPORAL_ADDRESS: place.temporalAddress,
+    ...(place.uiUrl === null || environment['RATCHET_ALONE'] === '1'
+      ? {}
+      : { [trustedRootsVariable]: trustedRoots(place.projectFolder, environment) }),
+    ...role.env,
+  };
+  const { open, secrets } = role.takesSecrets === true ? splitSecrets(env) : { open: env, secrets: undefined };
   return new SupervisedProcess(
     {
       name: role.name,
       command: role.command ?? process.execPath,
       args: [...role.args, ...(place.uiUrl === null ? [] : (role.argsAtOwnServer ?? []))],
       aloud: role.aloud,
-      env: { ...kept, TEMPORAL_ADDRESS: place.temporalAddress, ...role.env },
+      env: open,
+      secrets,
       folder: place.projectFolder,
       rank: 'role',
       ready: role.ready,

@@ -30,16 +30,17 @@ interface TakeOverOptions {
  * step under way is adopted. For a server with one orchestrator, before that one asks for work; looks once more a little later.
  */
 export async function takeOverRuns(options: TakeOverOptions): Promise<void> {
-  await lookOnce(options);
-  void delay(secondLookMs, undefined, { ref: false }).then(() => lookOnce(options));
+  await takeOverOpen(options);
+  void delay(secondLookMs, undefined, { ref: false }).then(() => takeOverOpen(options));
 }
 
-async function lookOnce({ client, version, say }: TakeOverOptions): Promise<void> {
+/** The same, looked for once. */
+export async function takeOverOpen({ client, version, say }: TakeOverOptions): Promise<void> {
   const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
   try {
     for await (const { workflowId } of client.workflow.list({ query })) {
       try {
-        const run = await takeOver(client, workflowId, version);
+        const run = await takeOverRun({ client, version }, workflowId);
         if (run !== null) say(`upgrade: run ${run} goes on from its newest commit under the new code`);
       } catch (error) {
         // One run must not keep the others from going on.
@@ -56,11 +57,14 @@ async function lookOnce({ client, version, say }: TakeOverOptions): Promise<void
   }
 }
 
-/** The run's name if it was taken over; null where our code can go on with it as it is. */
-async function takeOver(client: Client, workflowId: string, version: string): Promise<string | null> {
+/** The run's name if it was taken over; null where our code can go on with it as it is. `isWedged`: it is known that it cannot. */
+export async function takeOverRun(
+  { client, version, isWedged = false }: Pick<TakeOverOptions, 'client' | 'version'> & { readonly isWedged?: boolean },
+  workflowId: string,
+): Promise<string | null> {
   const found = await client.workflow.getHandle(workflowId).describe();
   const { runId, raw, memo = {} } = found;
-  if (found.status.name !== 'RUNNING' || versionOf(found) === version) return null;
+  if (found.status.name !== 'RUNNING' || (versionOf(found) === version && !isWedged)) return null;
   const beginning = await readBeginning(client, workflowId, runId);
   if (versionOf(found) === null) {
     // Nobody has worked on it. Its input is the user's, the same in all versions, or of the code that continued as new.
@@ -89,8 +93,9 @@ async function takeOver(client: Client, workflowId: string, version: string): Pr
 }
 
 /** By which workflow code its newest history was written: the server notes it with every workflow task. Null before the first. */
-function versionOf({ raw }: WorkflowExecutionDescription): string | null {
-  return raw.workflowExecutionInfo?.mostRecentWorkerVersionStamp?.buildId || null;
+export function versionOf({ raw }: WorkflowExecutionDescription): string | null {
+  const { mostRecentWorkerVersionStamp: stamp, versioningInfo } = raw.workflowExecutionInfo ?? {};
+  return versioningInfo?.deploymentVersion?.buildId || stamp?.buildId || null;
 }
 
 function timeoutsOf(config: proto.temporal.api.workflow.v1.IWorkflowExecutionConfig | null | undefined) {

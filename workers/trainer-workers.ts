@@ -1,24 +1,24 @@
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, readdirSync, rmSync, statSync } from 'node:fs';
 import os from 'node:os';
-import path from 'node:path';
-import type { Client } from '@temporalio/client';
-import { type ActivitySlotInfo, type CustomSlotSupplier, Worker, type WorkerOptions } from '@temporalio/worker';
+import type { ActivitySlotInfo, CustomSlotSupplier, Worker, WorkerOptions } from '@temporalio/worker';
 import { createHoldActivities, createTrainActivities, createUploadActivities } from '../activities/index.ts';
 import { PolicyTrainer } from '../activities/policy-trainer.ts';
 import { specOf } from '../activities/run-access.ts';
+import { TrainerDrain } from '../activities/trainer-drain.ts';
 import { TrainerSeat } from '../activities/trainer-seat.ts';
 import { VersionSpool } from '../activities/version-spool.ts';
 import { openTrainer } from '../backends/trainer/index.ts';
-import { RatchetError } from '../core/errors.ts';
 import { taskQueues, trainerHeldSignalName, trainerQueues } from '../core/names.ts';
 import { loadTokenizer } from '../engine/index.ts';
+import { type OpenedWorker, runTogether } from './run-worker.ts';
+import { openSpoolFolder } from './spool-folder.ts';
+import type { TemporalLink } from './temporal-link.ts';
 
 /**
  * One GPU process. On the shared queue it is held, by one run at a time; what that run wants trained and uploaded comes
  * over queues of the process's own, each with one slot.
  */
-export async function openTrainerWorkers(common: WorkerOptions, client: Client): Promise<{ run(): Promise<void> }> {
+export async function openTrainerWorkers({ common, link, open, graceMs, say }: TrainerOptions): Promise<OpenedWorker> {
   const seat = new TrainerSeat(`${hostName()}-${process.pid}-${randomBytes(3).toString('hex')}`);
   const dependencies = {
     seat,
@@ -29,24 +29,60 @@ export async function openTrainerWorkers(common: WorkerOptions, client: Client):
     tokenizer: loadTokenizer,
   };
   const holding = createHoldActivities(dependencies, async (workflowId, held) =>
-    client.workflow.getHandle(workflowId).signal(trainerHeldSignalName, held),
+    link.client.workflow.getHandle(workflowId).signal(trainerHeldSignalName, held),
   );
   const queues = trainerQueues(seat.holder);
   const one = { ...common, maxConcurrentActivityTaskPolls: 1 };
   const alone = { ...one, maxConcurrentActivityTaskExecutions: 1 };
+  const drain = new TrainerDrain();
+  const isDrained = graceMs >= graceMsDrained;
+  // What is under way there is waited for before they are shut down.
+  const ending = isDrained ? { shutdownGraceTime: lastMs, shutdownForceTime: 3 * lastMs } : {};
+  const activity = [...(common.interceptors?.activity ?? []), () => ({ inbound: drain })];
+  const working = { ...alone, ...ending, interceptors: { activity } };
   const workers = await Promise.all([
-    Worker.create({
+    open({
       ...one,
       taskQueue: taskQueues.train,
       activities: holding,
       tuner: { ...fewSlots, activityTaskSlotSupplier: new SeatSlot(seat) },
     }),
-    Worker.create({ ...alone, taskQueue: queues.hold, activities: holding }),
-    Worker.create({ ...alone, taskQueue: queues.steps, activities: createTrainActivities(dependencies) }),
-    Worker.create({ ...alone, taskQueue: queues.uploads, activities: createUploadActivities(dependencies) }),
+    open({ ...alone, taskQueue: queues.hold, activities: holding }),
+    open({ ...working, taskQueue: queues.steps, activities: createTrainActivities(dependencies) }),
+    open({ ...working, taskQueue: queues.uploads, activities: createUploadActivities(dependencies) }),
   ]);
-  return { run: async () => void (await Promise.all(workers.map((worker) => worker.run()))) };
+  const together = runTogether(workers);
+  if (!isDrained) return together;
+  const [forAll, forItsRun] = workers;
+  const leave = async (): Promise<void> => {
+    const left = await drain.drain(graceMs);
+    if (left.length > 0)
+      say(`not finished within the grace of ${graceMs / 1000} s, done again by another: ${left.join(', ')}`);
+    seat.clear();
+    together.shutdown();
+  };
+  return {
+    ...together,
+    shutdown: () => {
+      seat.close();
+      for (const worker of [forAll, forItsRun]) if (worker.getState() === 'RUNNING') worker.shutdown();
+      void leave();
+    },
+  };
 }
+
+interface TrainerOptions {
+  readonly common: WorkerOptions;
+  readonly link: TemporalLink;
+  readonly open: (options: WorkerOptions) => Promise<Worker>;
+  readonly graceMs: number;
+  readonly say: (line: string) => void;
+}
+
+/** A grace in which a step might be finished; with a shorter one what is under way is left at once. */
+const graceMsDrained = 2_000;
+/** For the last word of what was given up. */
+const lastMs = 500;
 
 const fewSlots = {
   workflowTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
@@ -90,37 +126,4 @@ function hostName(): string {
     .hostname()
     .replaceAll(/[^A-Za-z0-9.-]/g, '-')
     .slice(0, 40);
-}
-
-/**
- * A folder of this process's own on its own disk, beside those of others; what dead processes left there is removed. Its
- * loss costs a replay, never a version.
- */
-function openSpoolFolder(): string {
-  const parent = process.env['RATCHET_SPOOL'] ?? path.join(os.tmpdir(), `ratchet-spool-${os.userInfo().uid}`);
-  mkdirSync(parent, { recursive: true, mode: 0o700 });
-  const { uid } = statSync(parent);
-  if (uid !== os.userInfo().uid) {
-    throw new RatchetError(
-      'Unsupported',
-      `${parent} belongs to somebody else (user ${uid}); set RATCHET_SPOOL to a folder of yours`,
-    );
-  }
-  for (const name of readdirSync(parent)) {
-    const pid = Number(/^(\d+)-[0-9a-f]+$/.exec(name)?.[1]);
-    if (pid > 0 && !isAlive(pid)) rmSync(path.join(parent, name), { recursive: true, force: true });
-  }
-  const folder = path.join(parent, `${process.pid}-${randomBytes(4).toString('hex')}`);
-  mkdirSync(folder, { mode: 0o700 });
-  process.once('exit', () => rmSync(folder, { recursive: true, force: true }));
-  return folder;
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
-  }
 }

@@ -83,6 +83,13 @@ export async function vllmCommandLine(spec: RunSpec, projectFolder: string): Pro
   return [...environment, ...key, ...words.map(shellWord)].join(' ');
 }
 
+/** The program of a run that would start a vLLM of its own; null where it is looked for in the usual places, or none is started. */
+export function programOf({ inference }: RunSpec): string | null {
+  return inference.kind === 'vllm' && inference.url === null && inference.endpoints === null
+    ? inference.vllm.program
+    : null;
+}
+
 /** As {@link vllmCommandLine}, or in its place why it cannot be started. */
 export async function describeVllmStart(spec: RunSpec, projectFolder: string): Promise<string | null> {
   try {

@@ -1,5 +1,6 @@
-import { Client } from '@temporalio/client';
-import { NativeConnection, Worker, type WorkerOptions } from '@temporalio/worker';
+import { Runtime, Worker, type WorkerOptions } from '@temporalio/worker';
+import { randomBytes } from 'node:crypto';
+import os from 'node:os';
 import { createOrchestratorActivities, createRolloutActivities } from '../activities/index.ts';
 import { ActivityFailpoints } from '../activities/failpoint-interceptor.ts';
 import { FailureMapping } from '../activities/failures.ts';
@@ -12,19 +13,21 @@ import type { RunSpec } from '../core/spec/run-spec.ts';
 import { loadTokenizer } from '../engine/index.ts';
 import { codeVersion } from './code-version.ts';
 import { findTrainers } from './find-trainers.ts';
-import { dataConverterFor, type PayloadKey } from './payload-codec.ts';
-import { connectionOptions, notConnected } from './temporal-connection.ts';
-import type { TemporalSettings } from './temporal-settings.ts';
+import type { Credentials } from './credentials.ts';
+import { dataConverterFor } from './payload-codec.ts';
+import { TemporalLink } from './temporal-link.ts';
+import { watchCredentials } from './watch-credentials.ts';
+import { type OpenedWorker, runTogether } from './run-worker.ts';
+import { hasSearchAttributes } from './has-search-attributes.ts';
 import { openTrainerWorkers } from './trainer-workers.ts';
 import { takeOverRuns } from './take-over.ts';
 import { workflowBundlePath, workflowCodeVersion } from './workflow-bundle.ts';
 
-export interface WorkerSettings {
+export interface WorkerSettings extends Credentials {
   readonly role: WorkerRole;
-  readonly temporal: TemporalSettings;
-  /** The first encrypts what goes into the history, all decrypt; none: it is readable. */
-  readonly payloadKeys: readonly PayloadKey[];
   readonly projectFolder: string;
+  /** How long what is under way may go on when the worker is told to end; what has not ended then is done again elsewhere. */
+  readonly graceMs?: number;
   /** The policy server that a run uses when its config names none. */
   readonly policyUrl: string;
   /** The same of vLLM, '' where none was started; missing = none. */
@@ -33,22 +36,37 @@ export interface WorkerSettings {
   readonly onTakeOver?: ((line: string) => void) | undefined;
 }
 
-/** What a process of one role does until it is told to stop. */
-export interface OpenedWorker {
-  run(): Promise<void>;
+/** On one machine the next worker is there at once: whatever does not end in time is done again, which is what activities are made for. */
+const shortGraceMs = 500;
+/** From the end of the grace until a worker is given up. */
+const forceMs = 1_000;
+
+/** The worker of one role, connected; `runWorker` runs it, and tells it of SIGTERM. */
+export async function openWorker(settings: WorkerSettings): Promise<OpenedWorker> {
+  // By itself the SDK would shut down every worker of the process at once.
+  Runtime.install({ shutdownSignals: [] });
+  const link = await TemporalLink.open(settings);
+  const opened = await openRole(settings, link);
+  watchCredentials(settings, (changed) => link.renew(changed), { say });
+  return opened;
 }
 
-/** The worker of one role, connected. The caller runs it; SIGTERM lets what is in flight finish or hand over. */
-export async function openWorker(settings: WorkerSettings): Promise<OpenedWorker> {
-  const { temporal, payloadKeys } = settings;
-  const connection = await connectWorker(temporal);
+async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<OpenedWorker> {
+  const { temporal, payloadKeys, graceMs = shortGraceMs } = settings;
+  const { connection } = link;
+  const open = async (options: WorkerOptions): Promise<Worker> => {
+    const worker = await Worker.create(options);
+    link.add(worker);
+    return worker;
+  };
   const log = new RunLog(settings.role);
   const common: WorkerOptions = {
     connection,
     namespace: temporal.namespace,
     dataConverter: dataConverterFor(payloadKeys),
     taskQueue: taskQueues[settings.role],
-    identity: `${settings.role} worker ${process.pid}`,
+    // In containers hosts have odd names, and every process number is 1 or 7.
+    identity: `${settings.role} worker ${process.pid}@${os.hostname()} ${randomBytes(3).toString('hex')}`,
     interceptors: {
       activity: [
         () => ({ inbound: new FailureMapping() }),
@@ -56,69 +74,58 @@ export async function openWorker(settings: WorkerSettings): Promise<OpenedWorker
         () => ({ inbound: new ActivityFailpoints() }),
       ],
     },
-    // Whatever does not end in time is done again elsewhere: that is what activities are made for.
-    shutdownGraceTime: '500ms',
-    shutdownForceTime: '1500ms',
+    shutdownGraceTime: graceMs,
+    shutdownForceTime: graceMs + forceMs,
     // The SDK's is most of a timeout: a worker under load would be taken to be dead, and of what ended one would hear late.
     maxHeartbeatThrottleInterval: heartbeatThrottleMs,
   };
   switch (settings.role) {
     case 'orchestrator': {
       const version = await workflowCodeVersion();
-      const { onTakeOver: say } = settings;
-      if (say) await takeOverRuns({ client: clientOf(settings, connection), version, say });
-      return Worker.create({
+      const { onTakeOver } = settings;
+      if (onTakeOver) await takeOverRuns({ client: link.client, version, say: onTakeOver });
+      const worker = await open({
         ...common,
         buildId: version,
         workflowBundle: { codePath: await workflowBundlePath({ isEncrypted: payloadKeys.length > 0 }) },
-        activities: orchestratorActivities(settings, connection),
+        activities: orchestratorActivities(settings, link),
         // A killed orchestrator's workflows are waited for no longer than this.
         stickyQueueScheduleToStartTimeout: '1s',
         maxCachedWorkflows: 50,
       });
+      return runTogether([worker]);
     }
     case 'rollout':
-      return Worker.create({
-        ...common,
-        activities: createRolloutActivities({ inference: inferenceFor(settings), tokenizer: loadTokenizer }),
-        maxConcurrentActivityTaskExecutions: 16,
-      });
+      return runTogether([
+        await open({
+          ...common,
+          activities: createRolloutActivities({ inference: inferenceFor(settings), tokenizer: loadTokenizer }),
+          maxConcurrentActivityTaskExecutions: 16,
+        }),
+      ]);
     case 'train':
-      return openTrainerWorkers(common, clientOf(settings, connection));
+      return openTrainerWorkers({ common, link, open, graceMs, say });
     default:
       return settings.role satisfies never;
   }
 }
 
-/** The connection of a worker. */
-export async function connectWorker(settings: TemporalSettings): Promise<NativeConnection> {
-  try {
-    return await NativeConnection.connect(connectionOptions(settings));
-  } catch (cause) {
-    throw await notConnected(settings, cause);
-  }
-}
-
-function clientOf({ temporal, payloadKeys }: WorkerSettings, connection: NativeConnection): Client {
-  return new Client({ connection, namespace: temporal.namespace, dataConverter: dataConverterFor(payloadKeys) });
-}
-
-function orchestratorActivities(settings: WorkerSettings, connection: NativeConnection) {
+function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
   const { projectFolder } = settings;
   const { namespace } = settings.temporal;
-  const client = clientOf(settings, connection);
   return createOrchestratorActivities({
     projectFolder,
     codeVersion,
     inference: inferenceFor(settings),
-    findTrainers: () => findTrainers(client),
-    hasSearchAttributes: async () => {
-      const { customAttributes } = await connection.operatorService.listSearchAttributes({ namespace });
-      return ['RatchetRun', 'RatchetStep', 'RatchetReward'].every((name) => name in customAttributes);
-    },
+    findTrainers: () => findTrainers(link.client),
+    hasSearchAttributes: () =>
+      hasSearchAttributes({
+        list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,
+        count: (query) => link.client.workflow.count(query),
+      }),
     isWorkflowRunning: async (workflowId) => {
       try {
-        return (await client.workflow.getHandle(workflowId).describe()).status.name === 'RUNNING';
+        return (await link.client.workflow.getHandle(workflowId).describe()).status.name === 'RUNNING';
       } catch (error) {
         if (error instanceof Error && error.name === 'WorkflowNotFoundError') return false;
         throw error;

@@ -1,6 +1,6 @@
 import { roundsBeforeWidening, samplingRoundsMax } from '../core/limits.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
-import { countGroups, selectGroups } from '../core/rl/selection.ts';
+import { countGroups, isBatch, selectGroups } from '../core/rl/selection.ts';
 import { decodeRanges, encodeRanges, type EndedRanges } from '../core/rl/ledger.ts';
 import { addLost, nothingLost, type LostWork } from '../core/rl/lost-work.ts';
 import type {
@@ -82,8 +82,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     const kept = [...surplus, ...rounds.map(({ filtered }) => filtered.kept).filter(({ ordinals }) => ordinals !== '')];
     const selection = selectGroups({ step, groupsPerBatch, maxOffPolicySteps: spec.maxOffPolicySteps, kept });
     const ready = countGroups(selection.trained);
-    const hasSampled = issued.length > 0;
-    if (ready === groupsPerBatch || (hasSampled && ready * 2 >= groupsPerBatch)) {
+    if (isBatch({ ready, groupsPerBatch, hasSampled: issued.length > 0, isWidened })) {
       const widened = isWidened ? { widened: true } : {};
       const packed = await local.packBatch({
         run,
@@ -149,7 +148,9 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
         [
           `no-signal: ${fruitlessRounds} sampling rounds for step ${step} kept ${ready} of the ${groupsPerBatch} groups a batch needs (${solved.all} groups all right, ${solved.none} all wrong).`,
           ...account.describe(),
-          `Choose easier or harder examples, or widen [difficulty_filter]; then resume.`,
+          solved.all > ready + solved.none
+            ? `The policy solves nearly all of these examples, and resuming alone will not help: end the run with its evaluations (npx ratchet stop ${run.name}), or train a new one on harder examples.`
+            : 'Choose easier or harder examples, or widen [difficulty_filter]; then resume.',
         ].join(' '),
       );
       await desk.untilResumed();

@@ -7,6 +7,7 @@ import {
   upsertMemo,
   workflowInfo,
 } from '@temporalio/workflow';
+import { plainMarkdown } from '../core/markdown.ts';
 import type { EvaluationResult } from '../core/eval/evaluation.ts';
 import { describeRegression, type Regression } from '../core/eval/regression.ts';
 import { memoKeys, versionName } from '../core/names.ts';
@@ -84,7 +85,7 @@ export async function evaluateNewest(input: EvaluateNewestInput): Promise<Evalua
     if (lost.length > 0) throw nothingCameOf(lost.map(({ result }) => result));
     const step = evaluated[0]?.version?.policy.step ?? null;
     setCurrentDetails(
-      [...lines, ...evaluated.map(({ result }) => lineOf(result))].map((line) => `- ${line}`).join('\n'),
+      [...lines, ...evaluated.map(({ result }) => lineOf(result))].map((line) => `- ${plainMarkdown(line)}`).join('\n'),
     );
     return { step, results: evaluated.map(({ result }) => smallOf(result)), regressions: lines };
   }

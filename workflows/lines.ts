@@ -1,3 +1,4 @@
+import { plainMarkdown } from '../core/markdown.ts';
 import { describeEffectiveness, type Effectiveness } from '../core/rl/effectiveness.ts';
 import { warmUpStepsPerSegment } from '../core/limits.ts';
 import { firstLineage } from '../core/names.ts';
@@ -163,7 +164,7 @@ export function storyOf(
   return [
     title,
     '',
-    ...[...told.map(({ text }) => text), ...prompts.flatMap(underWayLines)].map((text) => `- ${text}`),
+    ...[...told.map(({ text }) => plainMarkdown(text)), ...prompts.flatMap(underWayLines)].map((text) => `- ${text}`),
     '',
     `Files: \`${store}\``,
   ].join('\n');

@@ -1,7 +1,8 @@
 import { ActivityFailure, ApplicationFailure, isCancellation, sleep, TemporalFailure } from '@temporalio/workflow';
+import { nextWaitMs } from '../core/patience.ts';
 
-/** Between the attempts at a small thing that cannot be done at the moment: each is a line of history. */
-const againMs = { first: 200, most: 30_000 };
+/** After the first attempt at a small thing that cannot be done at the moment. */
+const firstMs = 200;
 
 /** What a local activity failed with, while it is tried again. Temporal does not show it as it does for the others. */
 export interface LocalWait {
@@ -31,13 +32,15 @@ async function untilItWorks<T>(name: string, ask: () => Promise<T>): Promise<T> 
   const ticket = tickets++;
   const since = new Date().toISOString();
   try {
-    for (let waitMs = againMs.first; ; waitMs = Math.min(waitMs * 2, againMs.most)) {
+    for (let waitMs = 0, waitedMs = 0; ;) {
       try {
         return await ask();
       } catch (error) {
         const failure = failureWorthAskingAgain(error);
         if (failure === null) throw error;
         waits.set(ticket, { what: `${name} is tried again: ${failure}`, since });
+        waitMs = nextWaitMs({ firstMs, waitMs, waitedMs });
+        waitedMs += waitMs;
         await sleep(waitMs);
       }
     }

@@ -240,15 +240,18 @@ function lastLine({
   best,
   bestScore,
   startScore,
+  startCoverage = 0,
+  bestCoverage = 0,
   calls,
   maxCalls,
   candidates,
   stopReason,
 }: PromptSearchResult): string {
+  const fewer = startCoverage < bestCoverage ? ` on ${startCoverage} of its ${bestCoverage} examples` : '';
   const [now, was] = [bestScore, startScore].map((score) => score?.toFixed(3) ?? 'none');
   const found =
     best === 0
       ? `no prompt is better than the start, score ${was}`
-      : `best: candidate ${best}, score ${now} (the start: ${was})`;
+      : `best: candidate ${best}, score ${now} (the start: ${was}${fewer})`;
   return `finished: ${found}  calls ${calls} of ${maxCalls}  candidates ${candidates}  (${stopReason})`;
 }

@@ -1,4 +1,5 @@
 import { defineQuery, defineUpdate, setCurrentDetails, setHandler } from '@temporalio/workflow';
+import { plainMarkdown } from '../core/markdown.ts';
 import { figuresOf, tellings } from '../core/gepa/figures.ts';
 import type {
   Comparison,
@@ -189,9 +190,11 @@ export function describePromptSearch(status: PromptSearchStatus, events: readonl
   const { environment, model, reflectionModel, doing, calls, maxCalls, candidates, best, bestScore, startScore } =
     status;
   const score = bestScore === null ? '' : `, score ${bestScore.toFixed(3)} on ${status.bestCoverage}`;
-  const from = startScore === null ? '' : ` (the start: ${startScore.toFixed(3)})`;
+  const { startCoverage = status.bestCoverage } = status;
+  const fewer = startCoverage < status.bestCoverage ? ` on ${startCoverage} of them` : '';
+  const from = startScore === null ? '' : ` (the start: ${startScore.toFixed(3)}${fewer})`;
   return [
-    `### ${environment} with ${model}, reflected on by ${reflectionModel}: ${doing}`,
+    `### ${plainMarkdown(`${environment} with ${model}, reflected on by ${reflectionModel}`)}: ${doing}`,
     ...(maxCalls === 0
       ? []
       : [`- calls ${calls} of ${maxCalls} · reflections ${status.reflections} · iterations ${status.iterations}`]),
@@ -200,11 +203,11 @@ export function describePromptSearch(status: PromptSearchStatus, events: readonl
     ...(status.failed === 0
       ? []
       : [
-          `- ${status.failed} rollouts failed through infrastructure, ${status.givenUp} iterations given up: ${status.firstFailure ?? ''}`,
+          `- ${status.failed} rollouts failed through infrastructure, ${status.givenUp} iterations given up: ${plainMarkdown(status.firstFailure ?? '')}`,
         ]),
-    ...status.waitingOn.map((what) => `- waits for ${what}`),
-    ...status.warnings.map((line) => `- ${line}`),
+    ...status.waitingOn.map((what) => `- waits for ${plainMarkdown(what)}`),
+    ...status.warnings.map((line) => `- ${plainMarkdown(line)}`),
     ...(status.folder === '' ? [] : [`- results in \`${status.folder}\``]),
-    ...events.slice(-5).map(({ text }) => `- ${text}`),
+    ...events.slice(-5).map(({ text }) => `- ${plainMarkdown(text)}`),
   ].join('\n');
 }

@@ -9,6 +9,7 @@ import {
 } from '@temporalio/workflow';
 import { engineFailuresMax } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
+import { nextWaitMs } from '../core/patience.ts';
 import { memoryRemedies } from '../core/rl/failures.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
@@ -52,8 +53,8 @@ function failureOf(end: { readonly reason: unknown } | null): string | null {
 /** How long a run waits in silence, and how often it then looks whom it waits for. */
 const firstLookMs = 2_000;
 const lookMsMax = 300_000;
-/** Before the next attempt, when one ended before anybody held the run; longer each time, for every attempt is history. */
-const askAgainMs = { first: 1_000, most: 30_000 };
+/** Before the second attempt, when one ended before anybody held the run. */
+const firstMs = 1_000;
 
 /**
  * Which GPU worker holds the run. It is held on demand, for as long as its `holdTrainer` heartbeats; when that ends, what
@@ -70,7 +71,7 @@ export class TrainerHold {
   #told: TrainerHeld | null = null;
   #users = 0;
   #isReleaseWanted = false;
-  #waitingFor = 'a GPU worker';
+  #waitingFor = 'a trainer';
   /** Why whoever took the run last could not hold it. */
   #lastFailure: string | null = null;
   /** Told when something is asked again, since the worker that held the run is lost: seconds since it was asked first. */
@@ -171,13 +172,16 @@ export class TrainerHold {
     const looking = { isOver: false };
     void awaitedLater(this.#lookWhomFor(looking)); // it only says something
     try {
-      for (let waitMs = askAgainMs.first; ; waitMs = Math.min(waitMs * 2, askAgainMs.most)) {
+      for (let waitMs = 0, waitedMs = 0; ;) {
         const preferred = this.#preferred;
         this.#preferred = null;
         const epoch = await local.nextTrainerEpoch({ run: this.#run });
         const hold = await this.#ask(epoch, preferred);
         if (hold) return hold;
-        if (preferred === null) await sleep(waitMs);
+        if (preferred !== null) continue;
+        waitMs = nextWaitMs({ firstMs, waitMs, waitedMs });
+        waitedMs += waitMs;
+        await sleep(waitMs);
       }
     } finally {
       looking.isOver = true;
@@ -212,7 +216,7 @@ export class TrainerHold {
       return null;
     }
     this.#lastFailure = null;
-    this.#waitingFor = 'a GPU worker';
+    this.#waitingFor = 'a trainer';
     this.#preferred = held.holder;
     let isGivenBack = false;
     void over.then(() => {
@@ -242,7 +246,7 @@ export class TrainerHold {
         this.#waitingFor = await lookup.describeTrainers({ workflowId: workflowInfo().workflowId });
       } catch (error) {
         if (isCancellation(error)) throw error;
-        this.#waitingFor = 'a GPU worker (Temporal did not say which there are)';
+        this.#waitingFor = 'a trainer (Temporal did not say which there are)';
       }
       if (lookMs === firstLookMs && !looking.isOver)
         this.#desk.tell('warning', null, `waiting for ${this.#waitingFor}`);

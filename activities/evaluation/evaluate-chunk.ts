@@ -172,6 +172,7 @@ class ChunkWork {
           place,
           together: together(place),
           attemptsMax: input.maxRetries + 1,
+          asksEmptyAgain: true,
           systemPrompt: this.#options.systemPrompt,
           signal: stop,
           ...player(place),

@@ -1,5 +1,4 @@
-import { startScoreBeside } from '../../core/gepa/figures.ts';
-import { average } from '../../core/gepa/fronts.ts';
+import { besideStart } from '../../core/gepa/figures.ts';
 import { asOneText, systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type {
   Comparison,
@@ -14,7 +13,7 @@ import {
   type ToldCandidate,
   treeDocument,
 } from '../../core/gepa/results.ts';
-import type { SearchResult } from '../../core/gepa/search-state.ts';
+import type { Candidate, SearchResult } from '../../core/gepa/search-state.ts';
 import { linkNewestSearch } from '../../backends/configs/newest-search.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { decodeJson, encodeJson, encodeRows } from '../../backends/store/objects.ts';
@@ -54,6 +53,7 @@ export const createClosePromptSearch =
       const store = storeOf(place);
       const { candidates, best } = result;
       const found = candidates[best];
+      const beside = found && besideStart(candidates, found);
       const summary: PromptSearchResult = {
         environment: handle.environment,
         model: handle.model,
@@ -64,8 +64,9 @@ export const createClosePromptSearch =
         best,
         bestPrompt: await writeFiles(input),
         bestScore: result.score,
-        startScore: found === undefined ? null : startScoreBeside(candidates, found),
-        isImproved: found !== undefined && average(found.scores) > (startScoreBeside(candidates, found) ?? Infinity),
+        startScore: beside?.start ?? null,
+        ...(found && beside ? { startCoverage: beside.examples, bestCoverage: scoredOf(found) } : {}),
+        isImproved: (beside?.other ?? -Infinity) > (beside?.start ?? Infinity),
         candidates: candidates.length,
         calls: result.calls,
         maxCalls: settings.maxCalls,
@@ -81,6 +82,10 @@ export const createClosePromptSearch =
       const { bytes } = await store.putIfAbsent(key, encodeJson(summary));
       return decodeJson<PromptSearchResult>(bytes, key);
     });
+
+function scoredOf({ scores }: Candidate): number {
+  return scores.filter((score) => score !== null).length;
+}
 
 /** Names that others have given the file with the best prompt. */
 const promptFiles = ['best_prompt.txt', 'system_prompt.txt', 'best_system_prompt.txt'] as const;

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { layout } from '../../core/layout.ts';
 import { ChatTemplateSpec, DataRef, type RunSpec } from '../../core/spec/run-spec.ts';
 import { openRunStore } from '../store/index.ts';
-import { decodeJson } from '../store/objects.ts';
+import { damaged, decodeJson } from '../store/objects.ts';
 
 const Begun = z.looseObject({
   sft: z.looseObject({ data: DataRef.nullish() }).nullish(),
@@ -14,8 +14,12 @@ export async function begunWith({
   store,
   name,
 }: Pick<RunSpec, 'store' | 'name'>): Promise<{ data: DataRef | null; chatTemplate: ChatTemplateSpec | null } | null> {
-  const bytes = await openRunStore(store.uri, name).read(layout.run());
+  const runStore = openRunStore(store.uri, name);
+  const bytes = await runStore.read(layout.run());
   if (bytes === null) return null;
-  const { spec } = z.looseObject({ spec: Begun }).parse(decodeJson(bytes, layout.run()));
+  const read = z.looseObject({ spec: Begun }).safeParse(decodeJson(bytes, runStore.uri + layout.run()));
+  if (!read.success)
+    throw damaged(runStore.uri + layout.run(), 'expected the settings of a run, found others', read.error);
+  const { spec } = read.data;
   return { data: spec.sft?.data ?? null, chatTemplate: spec.chatTemplate ?? null };
 }

@@ -1,9 +1,9 @@
-import { readFile } from 'node:fs/promises';
 import { chatTemplateBytesMax } from '../../core/limits.ts';
 import type { ChatTemplateSpec } from '../../core/spec/run-spec.ts';
 import { compileTemplate } from '../../engine/model/chat-template.ts';
 import { sha256 } from '../store/file-store.ts';
 import { Refused } from './refused.ts';
+import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** A chat template as a run keeps it, and its text. */
 export interface ReadTemplate {
@@ -33,11 +33,12 @@ function isTemplateText(written: string): boolean {
 async function readTemplateFile(file: string): Promise<string> {
   let text: string;
   try {
-    text = await readFile(file, 'utf8');
+    text = await readRegularText(file);
   } catch (cause) {
-    const reason = (cause as NodeJS.ErrnoException).code;
-    const what = reason === 'ENOENT' ? 'there is no such file' : `it cannot be read (${reason})`;
-    throw new Refused({ expected, received: `${what}: ${file} (a text of a template has {{ or {% in it)` }, cause);
+    throw new Refused(
+      { expected, received: `${whyUnreadable(cause)}: ${file} (a text of a template has {{ or {% in it)` },
+      cause,
+    );
   }
   if (!isTemplateText(text)) throw new Refused({ expected, received: `${file}, which has neither {{ nor {% in it` });
   if (text.length <= chatTemplateBytesMax) return text;

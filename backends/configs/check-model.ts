@@ -1,5 +1,4 @@
 import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { isHubId } from '../../core/names.ts';
@@ -11,6 +10,7 @@ import { copiesForPasses, copiesInTraining, requireMemory } from '../../engine/m
 import { parameterCount } from '../../engine/model/parameter-layout.ts';
 import { requiredFiles } from '../../engine/model/text-files.ts';
 import { presetFiles } from '../../engine/model/preset-files.ts';
+import { readRegularText } from '../../engine/regular-file.ts';
 
 type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> & Partial<Pick<RunSpec, 'numIterations' | 'trainer'>>;
 
@@ -62,7 +62,7 @@ async function readModelConfig(model: string): Promise<ModelConfig> {
   if (model.startsWith('preset:')) return parseModelConfig(presetFiles(model)['config.json'] ?? '', model);
   const file = path.join(model, 'config.json');
   try {
-    return parseModelConfig(await readFile(file, 'utf8'), file);
+    return parseModelConfig(await readRegularText(file), file);
   } catch (cause) {
     if (cause instanceof RatchetError) throw cause;
     const fetched = isHubId(model)

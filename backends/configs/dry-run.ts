@@ -1,4 +1,4 @@
-import { readFile, statfs } from 'node:fs/promises';
+import { statfs } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { isHubId } from '../../core/names.ts';
@@ -21,6 +21,7 @@ import { copiesForPasses, copiesInTraining } from '../../engine/model/memory.ts'
 import { presetFiles } from '../../engine/model/preset-files.ts';
 import { localRoot } from '../store/index.ts';
 import type { RunFileReport } from './examine-run-file.ts';
+import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
 export interface DryRunOptions {
   /** Of one GPU. */
@@ -106,10 +107,9 @@ async function shapeOf({ model }: RunSpec, modelConfig: string | undefined): Pro
 async function readShape(file: string): Promise<ModelShape> {
   let text: string;
   try {
-    text = await readFile(file, 'utf8');
+    text = await readRegularText(file);
   } catch (cause) {
-    const reason = (cause as NodeJS.ErrnoException).code;
-    throw new RatchetError('ConfigInvalid', `Expected a model's config.json, but ${file} cannot be read (${reason}).`, {
+    throw new RatchetError('ConfigInvalid', `Expected a model's config.json, got ${file}: ${whyUnreadable(cause)}.`, {
       cause,
     });
   }

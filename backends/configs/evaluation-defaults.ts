@@ -1,8 +1,9 @@
-import { readdir, readFile } from 'node:fs/promises';
+import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
 import { parseToml } from '../../core/spec/parse-toml.ts';
 import type { PythonEnvironmentSpec } from '../../core/spec/run-spec.ts';
+import { readRegularText } from '../../engine/regular-file.ts';
 
 /** What an environment's package says of evaluations, null where it says nothing. */
 export interface EvaluationDefaults {
@@ -27,7 +28,7 @@ const EvalTable = z.object({
 export async function evaluationDefaultsOf(python: PythonEnvironmentSpec | undefined): Promise<EvaluationDefaults> {
   if (python === undefined) return nothingSaid;
   for (const file of await pyprojectsOf(python)) {
-    const text = await readFile(file, 'utf8').catch(() => null); // most have none there
+    const text = await readRegularText(file).catch(() => null); // most have none there
     if (text === null) continue;
     const { table } = parseToml(text, file);
     const said = EvalTable.safeParse(table);

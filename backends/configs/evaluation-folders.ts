@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { readdir, readFile, stat } from 'node:fs/promises';
+import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import type {
   EvaluationFileInput,
@@ -16,6 +16,7 @@ import { runNamePattern, unnumberedName } from '../../core/names.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
 import type { EvaluationSpec } from '../../core/spec/eval-spec.ts';
 import { resolveStoreUri } from '../store/index.ts';
+import { readRegularText } from '../../engine/regular-file.ts';
 
 /** Where evaluations lie, as verifiers has them: `outputs/evals/ENV--MODEL/ID/`, below the environment's own folder where there is one. */
 export function evaluationsFolder(
@@ -112,12 +113,12 @@ async function lookAt(folder: string, id: string): Promise<FoundEvaluation | nul
     .map((name) => Number(/^attempt_(\d+)\.json$/.exec(name)?.[1] ?? 0))
     .filter((number) => number > 0);
   const read = async <T>(name: string): Promise<T | null> => {
-    const text = await readFile(path.join(own, name), 'utf8').catch(() => null);
+    const text = await readRegularText(path.join(own, name)).catch(() => null);
     return text === null ? null : (JSON.parse(text) as T);
   };
   const metadata = await read<RolloutRow>('metadata.json').catch(() => null); // damaged: it is none to go on with
   if (attempts.length === 0) {
-    const results = await readFile(path.join(own, 'results.jsonl'), 'utf8').catch(() => null);
+    const results = await readRegularText(path.join(own, 'results.jsonl')).catch(() => null);
     if (metadata === null || results === null) return null;
     const theirs = [...goodRowsByExample(results).values()].flat().length;
     return { id, stored: null, summary: null, metadata, theirs, changedAt };

@@ -35,20 +35,46 @@ export interface RunFileReport {
   readonly loaded: LoadedConfig | null;
   /** null where the model is not here. */
   readonly model: ModelSize | null;
-  /** By name; only those that are here. */
+  /** By name; only those that are here and were opened. */
   readonly environments: ReadonlyMap<string, Environment>;
+  /** What runs code that the file names, and was left alone. */
+  readonly notImported: readonly NotImported[];
+}
+
+/** Of an environment that was not loaded: its name, what of the file it would run, and what could therefore not be looked at. */
+export interface NotImported {
+  readonly name: string;
+  readonly runs: string;
+  readonly unchecked: string;
+}
+
+export interface ExamineOptions extends LoadOptions {
+  /** Whether to import what the file names: it may be a stranger's. */
+  readonly imports?: boolean;
+}
+
+/** What of the file an environment would run once it is opened; null for those that come with Ratchet. */
+export function runsOfFile({
+  id,
+  args,
+  python,
+}: Pick<RunSpec['environments'][number], 'id' | 'args' | 'python'>): string | null {
+  if (python !== undefined) return `the Python package ${id} in ${python.folder}`;
+  if (isEnvironmentFile(id)) return id;
+  // Those that let a model write Python start the interpreter that they are given.
+  return args['python'] === undefined ? null : `the interpreter ${JSON.stringify(args['python'])}`;
 }
 
 /** Goes around what may take long: the opening of an environment, by its id. */
 export type Opening = <T>(id: string, open: () => Promise<T>) => Promise<T>;
 
 /**
- * Reads a run file and looks at what it names. Nothing is fetched; of code of the user's only environments are loaded. Their
- * datasets are not made.
+ * Reads a run file and looks at what it names. Nothing is fetched, and without `imports` no code is run that the file names: whoever looks
+ * at it may want to know first what it is. Datasets are not made.
  */
 export async function examineRunFile(
   file: string,
-  options: LoadOptions,
+  { imports = false, ...options }: ExamineOptions,
   opening: Opening = (_, open) => open(),
 ): Promise<RunFileReport> {
   const nothing = { warnings: [], notYet: [], advice: [], obstacles: [], loaded: null, model: null };
@@ -58,7 +84,7 @@ export async function examineRunFile(
   } catch (error) {
     if (!(error instanceof ConfigProblems)) throw error;
     const { problems, readAs } = error;
-    return { file, readAs, problems, ...nothing, environments: new Map() };
+    return { file, readAs, problems, ...nothing, environments: new Map(), notImported: [] };
   }
   const { spec } = loaded;
   const problems = [...loaded.problems];
@@ -69,7 +95,8 @@ export async function examineRunFile(
     else problems.push({ ...loaded.placeOf(['model']), expected: 'a preset that there is', received: error.message });
     return null;
   });
-  const opened = await openEnvironments(loaded, opening, { problems, obstacles });
+  const notImported: NotImported[] = [];
+  const opened = await openEnvironments(loaded, opening, { problems, obstacles, imports, notImported });
   if (loaded.problems.length === 0) obstacles.push(...variableObstacles(spec));
   const trained = spec.environments.flatMap(({ name }) => opened.get(name) ?? []);
   const noWarmUp = trained.length === spec.environments.length ? whyNoDemonstrations(spec, trained) : null;
@@ -86,6 +113,7 @@ export async function examineRunFile(
     loaded: problems.length === 0 ? loaded : null,
     model,
     environments: opened,
+    notImported,
   };
 }
 
@@ -103,11 +131,24 @@ function templateObstacle(says: string): Obstacle {
   return { about: 'model', says, remedies: ['name a template that takes these messages: [tokenizer] chat_template'] };
 }
 
+const unchecked =
+  'whether it loads with its arguments, its datasets, demonstrations and tools, and the template with them';
+
 /** Environments of training and evaluation by name; what is said of one that appears twice is said once. */
 async function openEnvironments(
   { spec, placeOf, missing }: LoadedConfig,
   opening: Opening,
-  { problems, obstacles }: { readonly problems: Problem[]; readonly obstacles: Obstacle[] },
+  {
+    problems,
+    obstacles,
+    imports,
+    notImported,
+  }: {
+    readonly problems: Problem[];
+    readonly obstacles: Obstacle[];
+    readonly imports: boolean;
+    readonly notImported: NotImported[];
+  },
 ): Promise<Map<string, Environment>> {
   const entries = [
     ...spec.environments.map((entry, i) => ({ entry, at: [['env', i]] })),
@@ -122,6 +163,12 @@ async function openEnvironments(
     const isRefusedFile = isEnvironmentFile(entry.id) && entry.sha256 === undefined;
     // A Python package is looked at (`ratchet env check`), and not imported by who reads a file.
     if (said.has(key) || isRefusedFile || notHere.has(entry.id) || entry.python !== undefined) continue;
+    const runs = imports ? null : runsOfFile(entry);
+    if (runs !== null) {
+      said.add(key);
+      notImported.push({ name: entry.name, runs, unchecked });
+      continue;
+    }
     const { variables: _, ...bare } = entry; // what is missing here is told by itself
     try {
       opened.set(entry.name, await opening(entry.id, () => openEnvironment(bare)));
@@ -166,7 +213,7 @@ function modelObstacle({ model, trainer }: RunSpec, error: RatchetError, key: st
     remedies: [
       `fetch it into a folder: hf download ${model} --local-dir models/${path.basename(model)}`,
       `name that folder: ${key} = "models/${path.basename(model)}" (on the command line: --${key} models/${path.basename(model)})`,
-      'the embedded engine then trains it where its weights fit into this machine several times over; the engines for GPUs that would train it otherwise (prime-rl, Tinker or SkyRL, with vLLM to sample) are still to come',
+      'the embedded engine then trains it where its weights fit into this machine several times over; a Tinker or SkyRL server trains it by that name, without a folder here: [trainer] kind = "tinker" (docs/tinker.md); vLLM samples what is trained here: [inference] kind = "vllm" (docs/vllm.md)',
     ],
   };
 }

@@ -1,5 +1,4 @@
 import { createHash } from 'node:crypto';
-import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import type { EvaluatedEnvironment, EvaluatedServer, EvaluationInput } from '../../core/eval/evaluation.ts';
 import { serversOfModel } from '../../core/eval/model-servers.ts';
@@ -12,8 +11,10 @@ import { parseEndpoints } from '../../core/spec/parse-endpoints.ts';
 import { parseEvalFile } from '../../core/spec/parse-eval-file.ts';
 import { ConfigProblems } from '../../core/spec/problems.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
+import { trustedFile } from '../../engine/trusted-files.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { evaluationDefaultsOf } from './evaluation-defaults.ts';
+import { readRegular, readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
 export interface LoadEvaluationsOptions {
   /** Relative paths start here. */
@@ -42,10 +43,9 @@ export interface LoadedEvaluations {
 /** A file of evaluations. Throws `ConfigProblems` and `ConfigInvalid`, naming all problems at once. */
 export async function loadEvaluationFile(file: string, options: LoadEvaluationsOptions): Promise<LoadedEvaluations> {
   const absolute = path.resolve(options.projectFolder, file);
-  const text = await readFile(absolute, 'utf8').catch((cause: NodeJS.ErrnoException) => {
+  const text = await readRegularText(trustedFile(absolute, 'The file of evaluations')).catch((cause: unknown) => {
     const place = { file, line: null, column: null, path: '' };
-    const received =
-      cause.code === 'ENOENT' ? `there is no such file: ${absolute}` : `it cannot be read (${cause.code}): ${absolute}`;
+    const received = `${whyUnreadable(cause)}: ${absolute}`;
     throw new ConfigProblems([{ ...place, expected: 'a TOML file with [[eval]]', received }]);
   });
   return loadEvaluations(text, file, options);
@@ -123,7 +123,7 @@ function withTimeout(environment: EvaluatedEnvironment, seconds: number): Evalua
 
 /** An environment as people write it, found and named as evaluations know it. Throws `ConfigInvalid`. */
 export async function findEvaluatedEnvironment(
-  { environment: { id, name, args, extraKwargs, taskset, harness } }: Pick<EvaluationSpec, 'environment'>,
+  { environment: { id, name, args, extraKwargs, variables, taskset, harness } }: Pick<EvaluationSpec, 'environment'>,
   { projectFolder, builtin }: { readonly projectFolder: string; readonly builtin: boolean },
 ): Promise<{ environment: EvaluatedEnvironment; said: string | null }> {
   const found = environmentFinder({ projectFolder })(id, { builtin });
@@ -132,7 +132,11 @@ export async function findEvaluatedEnvironment(
     throw new RatchetError('ConfigInvalid', `${id}: expected ${found.expected}, received ${found.received}.${hint}`);
   }
   const said = found.said ?? null;
-  const named = { name, args: args as Record<string, JsonValue> };
+  const named = {
+    name,
+    args: args as Record<string, JsonValue>,
+    ...(variables.length === 0 ? {} : { variables: { names: [...new Set(variables)], files: [] } }),
+  };
   const extra = extraKwargs as Record<string, JsonValue>;
   if (found.python) {
     const own = found.python.api === 'v1' ? v1Args(named.args, taskset, harness) : named.args;
@@ -145,7 +149,7 @@ export async function findEvaluatedEnvironment(
   if (!isEnvironmentFile(found.id)) return { said, environment: { ...named, id: found.id } };
   const file = path.resolve(projectFolder, found.id);
   const sha256 = createHash('sha256')
-    .update(await readFile(file))
+    .update(await readRegular(file))
     .digest('hex');
   return { said, environment: { ...named, id: file, sha256 } };
 }
@@ -169,7 +173,7 @@ function v1Args(
 /** The registry of endpoints; null where there is none: aliases are a convenience. */
 export async function readRegistry(file: string): Promise<EndpointsSpec | null> {
   for (const candidate of [file, file.replace(/\.toml$/, '.py')]) {
-    const text = await readFile(candidate, 'utf8').catch(() => null);
+    const text = await readRegularText(candidate).catch(() => null);
     if (text === null) continue;
     const parsed = parseEndpoints(text, { file: candidate });
     if (!parsed.ok) throw new ConfigProblems(parsed.problems);

@@ -1,4 +1,3 @@
-import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { serversOfModel } from '../../core/eval/model-servers.ts';
 import { leastBudget } from '../../core/gepa/settings.ts';
@@ -9,13 +8,17 @@ import type { GepaSpec } from '../../core/spec/gepa-spec.ts';
 import type { ModelAccessSpec } from '../../core/spec/model-access-spec.ts';
 import { parseGepaFile } from '../../core/spec/parse-gepa-file.ts';
 import { ConfigProblems } from '../../core/spec/problems.ts';
+import { trustedFile } from '../../engine/trusted-files.ts';
 import { findEvaluatedEnvironment, readRegistry } from './load-evaluations.ts';
+import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
 export interface LoadPromptSearchOptions {
   /** Relative paths start here. */
   readonly projectFolder: string;
   /** Dotted keys as on the command line. */
   readonly overrides?: Readonly<Record<string, string>> | undefined;
+  /** Names of variables that every environment sees, beside those that the file lists. */
+  readonly variables?: readonly string[] | undefined;
   /** A budget too small to try much is meant. */
   readonly isSmallBudgetMeant?: boolean | undefined;
   /** OWNER/NAME is the environment NAME that comes with Ratchet. */
@@ -39,10 +42,9 @@ export async function loadPromptSearchFile(
   options: LoadPromptSearchOptions,
 ): Promise<PlannedPromptSearch> {
   const absolute = path.resolve(options.projectFolder, file);
-  const text = await readFile(absolute, 'utf8').catch((cause: NodeJS.ErrnoException) => {
+  const text = await readRegularText(trustedFile(absolute, 'The file of a prompt search')).catch((cause: unknown) => {
     const place = { file, line: null, column: null, path: '' };
-    const received =
-      cause.code === 'ENOENT' ? `there is no such file: ${absolute}` : `it cannot be read (${cause.code}): ${absolute}`;
+    const received = `${whyUnreadable(cause)}: ${absolute}`;
     throw new ConfigProblems([{ ...place, expected: 'a TOML file with [gepa] and [env]', received }]);
   });
   return loadPromptSearch(text, file, options);
@@ -55,6 +57,7 @@ export async function loadPromptSearch(
   {
     projectFolder,
     overrides,
+    variables: forAll = [],
     isSmallBudgetMeant = false,
     builtin = false,
     isSet = isInEnvironment,
@@ -71,12 +74,13 @@ export async function loadPromptSearch(
     return servers;
   };
   const found = await Promise.all(
-    spec.environments.map(({ id, name, args, extraKwargs }) => {
+    spec.environments.map(({ id, name, args, extraKwargs, variables }) => {
       const environment = {
         id,
         name,
         args,
         extraKwargs,
+        variables: [...variables, ...forAll],
         folder: spec.environmentsFolder,
         taskset: null,
         harness: null,

@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs';
-import { access, readdir, readFile, realpath } from 'node:fs/promises';
+import { access, readdir, realpath } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { isEnvironmentFile, isHubId } from '../../core/names.ts';
@@ -14,6 +14,7 @@ import {
 import type { KeyPath } from '../../core/spec/positions.ts';
 import { ConfigProblems, type Place, type Problem } from '../../core/spec/problems.ts';
 import type { ChatTemplateSpec, CodeRef, DataRef, RunSpec } from '../../core/spec/run-spec.ts';
+import { readsAnything, trustedFile } from '../../engine/trusted-files.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { readEndpoints } from '../inference/endpoints-file.ts';
 import { sha256 } from '../store/file-store.ts';
@@ -21,8 +22,10 @@ import { resolveStoreUri } from '../store/index.ts';
 import { begunWith } from './begun-run.ts';
 import { readChatTemplate } from './chat-template.ts';
 import { Refused } from './refused.ts';
+import { digestsOf, isBelow, refuseOthers, type SentFiles } from './sent-files.ts';
 import { readSftData } from './sft-data.ts';
 import { locateVariableFiles, withVariableFiles } from './variable-files.ts';
+import { NotAFile, readRegular, readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** A file that is laid over those before it; `section` is the table it lies in, dotted. */
 export interface ConfigLayer {
@@ -42,6 +45,8 @@ export interface LoadOptions {
   readonly over?: readonly ConfigLayer[];
   /** Whether a run that is there may be looked at in any store; without it, in folders of this machine alone. */
   readonly reachesStore?: boolean;
+  /** As it was where the run was started. Where only trusted files are read, it is read here all the same. */
+  readonly sent?: SentFiles | undefined;
   /** Only to be looked at: environments that are not here are no error, and files that will not do are told in `problems`. */
   readonly isOnlyLookedAt?: boolean;
 }
@@ -66,15 +71,29 @@ export interface LoadedConfig {
   readonly sftRows: Uint8Array | null;
   /** The text of `[tokenizer] chat_template`; null where there is none, or the run that is there has its own. */
   readonly chatTemplate: string | null;
+  /** For whoever starts a run with it. */
+  readonly sent: SentFiles;
 }
 
 /** A TOML file as a run spec with every path made absolute. Throws `ConfigProblems` (ConfigInvalid) naming all problems at once. */
 export async function loadRunConfig(
   file: string,
-  { projectFolder, overrides = {}, run, dialect, over = [], reachesStore = false, isOnlyLookedAt = false }: LoadOptions,
+  {
+    projectFolder,
+    overrides = {},
+    run,
+    dialect,
+    over = [],
+    reachesStore = false,
+    isOnlyLookedAt = false,
+    sent,
+  }: LoadOptions,
 ): Promise<LoadedConfig> {
   const absolute = path.resolve(projectFolder, file);
-  const text = isTableAlone(file, over) ? '' : await readConfig(absolute, file);
+  const texts: Record<string, string> = {};
+  const readText = async (name: string): Promise<string> =>
+    (texts[name] ??= await readConfig(path.resolve(projectFolder, name), name, sent));
+  const text = isTableAlone(file, over) ? '' : await readText(file);
   const parsed = parseRunConfig(text, {
     file,
     overrides,
@@ -85,7 +104,7 @@ export async function loadRunConfig(
     over: await Promise.all(
       over.map(async (layer) => ({
         ...layer,
-        text: await readConfig(path.resolve(projectFolder, layer.file), layer.file),
+        text: await readText(layer.file),
       })),
     ),
   });
@@ -117,6 +136,16 @@ export async function loadRunConfig(
   const data = await tried([['sft', 'data']], () => readData(spec, around));
   const template = await tried([['tokenizer', 'chat_template']], () => readTemplate(spec, around));
   if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
+  const beside = digestsOf(folder, [
+    ...Object.values(code),
+    ...[...environments.trained, ...environments.evaluated].map(({ id, sha256 }) => ({
+      path: id,
+      sha256: sha256 ?? null,
+    })),
+    data?.found ?? null,
+    template?.found ?? null,
+  ]);
+  if (sent) refuseOthers(beside, sent, folder);
   const files = new Map(
     [...environments.trained, ...environments.evaluated].flatMap(({ id, sha256 }) =>
       sha256 === undefined ? [] : [[id, { path: id, sha256 }]],
@@ -143,6 +172,7 @@ export async function loadRunConfig(
     notYet: parsed.notYet,
     advice: parsed.advice,
     placeOf: parsed.placeOf,
+    sent: { texts, beside },
     problems: [...problems.values()],
     sftRows: data?.rows ?? null,
     chatTemplate: template?.text ?? null,
@@ -212,6 +242,8 @@ interface Around {
 interface LoadedTemplate {
   readonly ref: ChatTemplateSpec;
   readonly text: string | null;
+  /** The file as it is now. */
+  readonly found?: Pick<CodeRef, 'path' | 'sha256'>;
   readonly warning?: string;
 }
 
@@ -229,8 +261,11 @@ async function readTemplate(
     warning: `[tokenizer] chat_template ${what} since this run began; it goes on with the template it has. To begin with the other one: --fresh.`,
   });
   try {
-    const found = await readChatTemplate(written, (file) => resolvePath(file, folder, projectFolder));
-    return begun && begun.sha256 !== found.ref.sha256 ? goesOn('has changed') : found;
+    const found = await readChatTemplate(written, (file) =>
+      trustedFile(resolvePath(file, folder, projectFolder), 'The chat template'),
+    );
+    if (begun && begun.sha256 !== found.ref.sha256) return goesOn('has changed');
+    return { ...found, found: { path: resolvePath(written, folder, projectFolder), sha256: found.ref.sha256 } };
   } catch (error) {
     if (begun && error instanceof Refused) return goesOn('has become unreadable');
     throw error;
@@ -308,6 +343,8 @@ function lookAtAlias(endpoints: Parameters<typeof readEndpoints>[0]): Promise<un
 interface LoadedData {
   readonly ref: DataRef;
   readonly rows: Uint8Array | null;
+  /** The file as it is now. */
+  readonly found?: Pick<CodeRef, 'path' | 'sha256'>;
   readonly warning?: string;
 }
 
@@ -315,7 +352,7 @@ interface LoadedData {
 async function readData(spec: RunSpec, { folder, projectFolder, begun: before }: Around): Promise<LoadedData | null> {
   const written = spec.sft?.data?.path;
   if (written === undefined) return null;
-  const file = resolvePath(written, folder, projectFolder);
+  const file = trustedFile(resolvePath(written, folder, projectFolder), 'The data');
   const begun = before?.data ?? null;
   const goesOn = (what: string): LoadedData => ({
     ref: begun!,
@@ -331,7 +368,7 @@ async function readData(spec: RunSpec, { folder, projectFolder, begun: before }:
   }
   const digest = sha256(found.bytes);
   if (begun && begun.sha256 !== digest) return goesOn('has changed');
-  return { ref: begun ?? { path: file, sha256: digest }, rows: found.bytes };
+  return { ref: begun ?? { path: file, sha256: digest }, rows: found.bytes, found: { path: file, sha256: digest } };
 }
 
 function withCode<Spec extends { readonly kind: string }>(spec: Spec, code: CodeRef | null): Spec {
@@ -349,33 +386,25 @@ async function readCode({ path: written }: CodeRef, folder: string): Promise<Cod
     if (!path.isAbsolute(written) && !isBelow(await realpath(folder), await realpath(absolute))) {
       throw refuse(`${JSON.stringify(written)} is a link that leads out of ${folder}`);
     }
-    return { path: absolute, sha256: sha256(await readFile(absolute)) };
+    return { path: absolute, sha256: sha256(await readRegular(trustedFile(absolute, 'The code'))) };
   } catch (cause) {
-    if (cause instanceof RatchetError) throw cause;
-    throw refuse(`${absolute} cannot be read (${(cause as NodeJS.ErrnoException).code})`, cause);
+    if (cause instanceof RatchetError && !(cause instanceof NotAFile)) throw cause;
+    throw refuse(`${absolute}: ${whyUnreadable(cause)}`, cause);
   }
-}
-
-function isBelow(folder: string, file: string): boolean {
-  const way = path.relative(folder, file);
-  return way !== '..' && !way.startsWith(`..${path.sep}`) && !path.isAbsolute(way);
 }
 
 function runsCode({ path: file, sha256: digest }: CodeRef): string {
   return `this run executes code of its own: ${file} (sha256 ${digest?.slice(0, 12)}…). Read it before you start a config that is not yours.`;
 }
 
-async function readConfig(absolute: string, file: string): Promise<string> {
+async function readConfig(absolute: string, file: string, sent: SentFiles | undefined): Promise<string> {
+  const text = sent?.texts[file];
+  if (text !== undefined && readsAnything()) return text;
   try {
-    return await readFile(absolute, 'utf8');
+    return await readRegularText(trustedFile(absolute, 'The run file'));
   } catch (cause) {
-    const reason = (cause as NodeJS.ErrnoException).code;
-    const what =
-      reason === 'ENOENT'
-        ? 'there is no such file'
-        : reason === 'EISDIR'
-          ? 'that is a folder'
-          : `it cannot be read (${reason})`;
+    if (cause instanceof RatchetError && !(cause instanceof NotAFile)) throw cause;
+    const what = whyUnreadable(cause);
     const meant = existsSync(`${absolute}.toml`) ? { suggestion: `did you mean ${file}.toml?` } : {};
     const place = { file, line: null, column: null, path: '' };
     throw new ConfigProblems([{ ...place, expected: 'a TOML file', received: `${what}: ${absolute}`, ...meant }]);

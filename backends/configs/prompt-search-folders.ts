@@ -1,6 +1,6 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { readdir, readFile, stat } from 'node:fs/promises';
+import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { canonical } from '../../core/eval/same-evaluation.ts';
 import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
@@ -9,6 +9,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
 import type { GepaSpec } from '../../core/spec/gepa-spec.ts';
 import { resolveStoreUri } from '../store/index.ts';
+import { readRegularText } from '../../engine/regular-file.ts';
 
 /** Where searches lie, as verifiers has them: `outputs/gepa/ENV--MODEL/`, below the environment's own folder where there is one. */
 export function promptSearchFolder(
@@ -63,7 +64,7 @@ async function newestInterrupted(folder: string, input: Omit<PromptSearchInput, 
     const own = path.join(folder, name, 'search');
     if (existsSync(path.join(own, 'summary.json'))) continue;
     const file = path.join(own, 'search.json');
-    const text = await readFile(file, 'utf8').catch(() => null);
+    const text = await readRegularText(file).catch(() => null);
     if (text === null || !isSameSearch((JSON.parse(text) as StoredPromptSearch).input, input)) continue;
     found.push({ name, at: (await stat(file)).mtimeMs });
   }

@@ -1,10 +1,10 @@
-import { readFile, stat } from 'node:fs/promises';
+import { stat } from 'node:fs/promises';
 import { z } from 'zod';
-import { RatchetError } from '../../core/errors.ts';
 import { sftDataBytesMax } from '../../core/limits.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
 import { encodeRows } from '../store/objects.ts';
 import { Refused } from './refused.ts';
+import { readRegular, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** A conversation to learn from, as a run stores it. */
 export interface SftRow {
@@ -59,12 +59,11 @@ async function readText(file: string): Promise<string> {
   try {
     const { size } = await stat(file);
     if (size > sftDataBytesMax) throw refuse(`it has ${size} bytes, more than ${sftDataBytesMax}`);
-    return new TextDecoder('utf8', { fatal: true }).decode(await readFile(file));
+    return new TextDecoder('utf8', { fatal: true }).decode(await readRegular(file));
   } catch (cause) {
-    if (cause instanceof RatchetError) throw cause;
+    if (cause instanceof Refused) throw cause;
     if (cause instanceof TypeError) throw refuse('it is not UTF-8', cause);
-    const code = (cause as NodeJS.ErrnoException).code;
-    throw refuse(code === 'ENOENT' ? 'there is no such file' : `it cannot be read (${code})`, cause);
+    throw refuse(whyUnreadable(cause), cause);
   }
 }
 

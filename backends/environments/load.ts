@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import { createRequire, register } from 'node:module';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -9,7 +9,10 @@ import { environmentLoadMsMax } from '../../core/limits.ts';
 import { environmentName, isEnvironmentFile } from '../../core/names.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { nearestName } from '../../core/suggest.ts';
+import { readTypeScript } from '../../engine/read-typescript.ts';
+import { trustedFile } from '../../engine/trusted-files.ts';
 import type { Environment } from './types.ts';
+import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** The environments that come with Ratchet. */
 export const builtInEnvironmentsFolder = fileURLToPath(new URL('../../environments', import.meta.url));
@@ -78,7 +81,8 @@ export function listEnvironments(folder: string = builtInEnvironmentsFolder): st
 const { cache } = createRequire(import.meta.url);
 
 /** A file of the user's, as long as it is the one that was looked at. With other contents it is another module. */
-async function importFile(file: string, options: LoadOptions): Promise<EnvironmentModule> {
+async function importFile(named: string, options: LoadOptions): Promise<EnvironmentModule> {
+  const file = trustedFile(named, 'The environment');
   const { sha256: expected, timeoutMs = environmentLoadMsMax } = options;
   const found = createHash('sha256').update(readOwn(file)).digest('hex');
   if (expected !== undefined && found !== expected) {
@@ -131,10 +135,11 @@ async function inTime<T>(work: Promise<T>, timeoutMs: number, what: string): Pro
 
 function readOwn(file: string): Uint8Array {
   try {
-    return readFileSync(file);
+    return readRegularSync(file);
   } catch (cause) {
-    const reason = (cause as NodeJS.ErrnoException).code === 'ENOENT' ? 'there is no such file' : String(cause);
-    throw new RatchetError('EnvironmentUnknown', `The environment ${file} cannot be read: ${reason}.`, { cause });
+    throw new RatchetError('EnvironmentUnknown', `The environment ${file} cannot be read: ${whyUnreadable(cause)}.`, {
+      cause,
+    });
   }
 }
 
@@ -145,8 +150,7 @@ async function registerKit(): Promise<void> {
   if (isRegistered) return;
   isRegistered = true;
   const kit = import.meta.resolve('./kit.ts');
-  // The program as built does without tsx until it meets a file of the user's.
-  if (!kit.endsWith('.ts')) (await import('tsx/esm/api')).register();
+  await readTypeScript();
   register('./own-code.mjs', { parentURL: import.meta.url, data: { kit } });
 }
 
@@ -174,6 +178,7 @@ function complete(environment: Environment, file: string): Environment {
   const isDataset = (value: unknown): boolean =>
     typeof (value as { at?: unknown } | undefined)?.at === 'function' &&
     typeof (value as { length?: unknown }).length === 'number';
+  for (const name of ['dataset', 'evalDataset'] as const) if (isDataset(given[name])) requireLength(file, name, given[name] as { length: number }); // prettier-ignore
   const missing = [
     ...(typeof given.name === 'string' ? [] : ['name']),
     ...(isDataset(given.dataset) ? [] : ['dataset']),
@@ -185,6 +190,14 @@ function complete(environment: Environment, file: string): Environment {
   throw new RatchetError(
     'ConfigInvalid',
     `${file}: loadEnvironment(args) must give an environment, as singleTurn(…), multiTurn(…) and toolEnvironment(…) do; missing: ${missing.join(', ')}.`,
+  );
+}
+
+function requireLength(file: string, name: string, { length }: { readonly length: number }): void {
+  if (Number.isSafeInteger(length) && length >= 0) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${file}: ${name}.length is ${length}; expected how many examples at(index) can be asked for, an integer ≥ 0. listDataset(rows) makes a dataset of an array.`,
   );
 }
 

@@ -23,8 +23,7 @@ export function xmlParser<Field extends string>(fields: readonly Field[]): XmlPa
   for (const field of fields) {
     if (!/^[A-Za-z_][\w-]*$/.test(field)) throw new TypeError(`"${field}" cannot be the name of a tag.`);
   }
-  const found = (text: string, field: Field) =>
-    [...text.matchAll(new RegExp(`<${field}>([\\s\\S]*?)</${field}>`, 'g'))].map((match) => match[1]!.trim());
+  const found = (text: string, field: Field) => tagsIn(text, field).map(({ from, to }) => text.slice(from, to).trim());
   return {
     parse(text) {
       const said = withoutThinking(text);
@@ -38,24 +37,50 @@ export function xmlParser<Field extends string>(fields: readonly Field[]): XmlPa
     formatReward(text) {
       const said = withoutThinking(text);
       const once = fields.filter((field) => found(said, field).length === 1).length;
-      const pattern = fields.map((field) => `<${field}>[\\s\\S]*?</${field}>`).join('\\s*');
-      const isBare = once === fields.length && new RegExp(`^\\s*${pattern}\\s*$`).test(said);
+      const isBare = once === fields.length && isNothingBeside(said, fields);
       return (once + Number(isBare)) / (fields.length + 1);
     },
   };
 }
 
+/** Where the contents of each `<field>…</field>` lie. No regular expression: on a text full of openings it would take hours. */
+function tagsIn(text: string, field: string): { from: number; to: number; end: number }[] {
+  const [opening, closing] = [`<${field}>`, `</${field}>`];
+  const tags: { from: number; to: number; end: number }[] = [];
+  for (let at = text.indexOf(opening); at >= 0; at = text.indexOf(opening, tags.at(-1)!.end)) {
+    const from = at + opening.length;
+    const to = text.indexOf(closing, from);
+    if (to < 0) break;
+    tags.push({ from, to, end: to + closing.length });
+  }
+  return tags;
+}
+
+/** Whether a text that has each tag once is nothing but them, in their order, and blanks. */
+function isNothingBeside(text: string, fields: readonly string[]): boolean {
+  let end = 0;
+  for (const field of fields) {
+    const tag = tagsIn(text, field)[0]!;
+    const start = tag.from - `<${field}>`.length;
+    if (start < end || text.slice(end, start).trim() !== '') return false;
+    end = tag.end;
+  }
+  return text.slice(end).trim() === '';
+}
+
 /** What stands in the last `\boxed{…}`, braces inside of it balanced; undefined where there is none that is closed. */
 export function boxed(text: string): string | undefined {
-  for (let at = text.lastIndexOf(opening); at >= 0; at = at === 0 ? -1 : text.lastIndexOf(opening, at - 1)) {
-    let depth = 1;
-    for (let end = at + opening.length; end < text.length; end++) {
-      if (text[end] === '{') depth += 1;
-      else if (text[end] === '}') depth -= 1;
-      if (depth === 0) return text.slice(at + opening.length, end).trim();
-    }
+  // One pass over the text, whatever it holds: the braces that are open, each as where its contents begin.
+  const open: number[] = [];
+  let last: { from: number; to: number } | undefined;
+  for (let at = 0; at < text.length; at++) {
+    if (text[at] === '{') open.push(at + 1);
+    if (text[at] !== '}') continue;
+    const from = open.pop();
+    if (from === undefined || from <= (last?.from ?? 0)) continue;
+    if (text.slice(Math.max(0, from - opening.length), from) === opening) last = { from, to: at };
   }
-  return undefined;
+  return last && text.slice(last.from, last.to).trim();
 }
 
 const opening = String.raw`\boxed{`;

@@ -44,8 +44,8 @@ function withJudgement(rollout: Rollout, judgement: Judgement): ScoredRollout {
 function rewarded(rollout: Rollout, outcome: RewardedOutcome, judgement: Judgement): ScoredRollout {
   const wrong = whyWrong(judgement);
   if (wrong !== null) return { ...rollout, outcome: 'judge_failure', error: wrong, reward: null, metrics: {} };
-  const { reward, metrics } = judgement as Exclude<Judgement, { error: string }>;
-  return { ...rollout, outcome, reward, metrics };
+  const { reward, metrics, raised, scoredS } = judgement as Exclude<Judgement, { error: string }>;
+  return { ...rollout, outcome, reward, metrics, ...(raised && { raised }), ...(scoredS && { scoredS }) };
 }
 
 /** What an environment says is looked at before it is believed; null = nothing is wrong with it. */

@@ -100,6 +100,8 @@ export interface RolloutPlace {
   readonly sampling?: Readonly<Record<string, JsonValue>>;
   /** In place of the system prompt that the example begins with; '' = none. The example that is played has it already. */
   readonly systemPrompt?: string;
+  /** A rollout whose reply was empty is given back unscored (`isEmptyReply`), to be played anew. */
+  readonly givesBackEmpty?: boolean;
   /** Raised when no further rollout of the group is begun: what waits for others of its group waits in vain. */
   readonly brokenOff?: AbortSignal;
 }
@@ -120,6 +122,8 @@ export interface RolloutRecord {
   readonly error?: string;
   readonly record?: RolloutRow;
   readonly judged?: Judgement;
+  /** It ended with an empty reply and was asked to say so, see `RolloutPlace.givesBackEmpty`. */
+  readonly isEmptyReply?: boolean;
 }
 
 /** Weighted reward functions over a finished rollout. Scores stored rollouts, so it needs nothing live. */

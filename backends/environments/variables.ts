@@ -1,10 +1,11 @@
-import { readFileSync } from 'node:fs';
 import { parseEnv } from 'node:util';
 import { isKeptFromEnvironments } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { trustedFile } from '../../engine/trusted-files.ts';
 import { secretValues } from '../../core/spec/secrets.ts';
 import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
 import type { EnvironmentVariables } from '../../core/spec/environment-spec.ts';
+import { NotAFile, readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** Variables that a config lists for its environments: keys of judges and tools. Values are read where they are needed, and never stored. */
 
@@ -53,9 +54,10 @@ export function readVariablesFile(file: string): Record<string, string> {
     new RatchetError('ConfigInvalid', `env_files: ${file} ${why}. Expected a file of lines NAME=value.`, { cause });
   let text: string;
   try {
-    text = readFileSync(file, 'utf8');
+    text = readRegularSync(trustedFile(file, 'The file of variables')).toString('utf8');
   } catch (cause) {
-    throw refuse(`cannot be read here (${(cause as NodeJS.ErrnoException).code})`, cause);
+    if (cause instanceof RatchetError && !(cause instanceof NotAFile)) throw cause;
+    throw refuse(`cannot be read here (${whyUnreadable(cause)})`, cause);
   }
   const variables = Object.fromEntries(
     Object.entries(parseEnv(text)).flatMap(([name, value]) => (value === undefined ? [] : [[name, value]])),
@@ -77,5 +79,5 @@ const secretCharsMin = 6;
 function whatIsMissing(names: readonly string[], files: readonly string[]): string {
   const are = names.length === 1 ? 'is' : 'are';
   const nor = files.length === 0 ? '' : `, nor in ${files.join(', ')}`;
-  return `${names.join(', ')}, which the config lists in env_vars, ${are} not set here${nor}. Set ${names.length === 1 ? 'it' : 'them'} where the workers are started (\`ratchet train\` hands on what its run file names, \`ratchet dev\` what RATCHET_PYTHON_VARIABLES names), or write ${names.length === 1 ? 'it' : 'them'} into a file that env_files names.`;
+  return `${names.join(', ')}, which env_vars (or --pass-env) lists, ${are} not set here${nor}. Set ${names.length === 1 ? 'it' : 'them'} where the workers are started (\`train\`, \`eval run\` and \`gepa run\` hand on to workers they start what is listed, \`ratchet dev\` what RATCHET_PYTHON_VARIABLES names), or write ${names.length === 1 ? 'it' : 'them'} into a file that env_files names.`;
 }

@@ -1,8 +1,9 @@
-import { readdir, readFile, stat } from 'node:fs/promises';
+import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { readMetadata } from '../../core/eval/result-metadata.ts';
 import { metadataOfConfig } from './episodes.ts';
 import { type Found, type FoundEvaluation, namesIn } from './evaluation.ts';
+import { readRegularText } from '../../engine/regular-file.ts';
 
 /** Evaluations that lie in folders: of `vf-eval`, `prime eval run`, `ratchet eval run`, and verifiers' v1. */
 
@@ -102,7 +103,7 @@ async function openEpisodes(folder: string, shownFrom: string): Promise<FolderEv
 
 async function readJson(file: string): Promise<unknown> {
   try {
-    return JSON.parse(await readFile(file, 'utf8')) as unknown;
+    return JSON.parse(await readRegularText(file)) as unknown;
   } catch {
     return null; // not there, or not JSON: the caller says so
   }

@@ -1,6 +1,7 @@
 import { hash } from 'node:crypto';
-import { type FileHandle, open } from 'node:fs/promises';
+import type { FileHandle } from 'node:fs/promises';
 import { factsOf, isRow, promptIdentity, readRow, type ResultRow, type RowFacts } from '../../core/eval/result-rows.ts';
+import { openRegular } from '../../engine/regular-file.ts';
 import { isEpisode, rowOfEpisode } from './episodes.ts';
 
 /** A row as it is kept: what lists and sums need of it, and where the rest lies. */
@@ -37,7 +38,7 @@ export class ResultFile {
 
   /** Reads all lines from the beginning. Rows can be used as they come; `onRows` is told of each piece. */
   async read(onRows: (progress: ReadProgress) => void = () => undefined, signal?: AbortSignal): Promise<this> {
-    const handle = await open(this.file);
+    const handle = await openRegular(this.file);
     try {
       const { size } = await handle.stat();
       const lines = new Lines((line, offset) => this.#add(line, offset));
@@ -63,7 +64,7 @@ export class ResultFile {
     const { offset, bytes } = this.rows[index]!;
     let handle: FileHandle | null = null;
     try {
-      handle = await open(this.file);
+      handle = await openRegular(this.file);
       const line = Buffer.allocUnsafe(bytes);
       const { bytesRead } = await handle.read(line, 0, bytes, offset);
       const row = bytesRead === bytes ? rowIn(line) : null;
@@ -81,7 +82,7 @@ export class ResultFile {
     signal?: AbortSignal,
   ): Promise<void> {
     const wanted = words.toLowerCase();
-    const handle = await open(this.file);
+    const handle = await openRegular(this.file);
     try {
       for (let from = 0; from < this.rows.length;) {
         signal?.throwIfAborted();

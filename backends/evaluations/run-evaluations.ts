@@ -27,7 +27,8 @@ export async function runEvaluations(
   for (const { lineage, of, prefix } of places) {
     const keys = new Set(await store.list(prefix));
     for (const key of keys) {
-      if (!key.endsWith('/results.jsonl')) continue;
+      // What a batch was made of is among the rounds of its step already.
+      if (!key.endsWith('/results.jsonl') || /\/step_\d+\.trained\.[^/]+\/results\.jsonl$/.test(key)) continue;
       const folder = key.slice(0, -'results.jsonl'.length);
       if (keys.has(`${folder}metadata.json`)) wanted.push({ lineage, of, folder });
       else incomplete.push({ where: store.uri + folder, why: 'results.jsonl without metadata.json: not ended yet' });

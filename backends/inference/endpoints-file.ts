@@ -1,9 +1,10 @@
-import { readFileSync, unwatchFile, watchFile } from 'node:fs';
+import { unwatchFile, watchFile } from 'node:fs';
 import { RatchetError } from '../../core/errors.ts';
 import type { EndpointsRef } from '../../core/spec/run-spec.ts';
 import { parseEndpoints } from '../../core/spec/parse-endpoints.ts';
 import { formatProblems } from '../../core/spec/problems.ts';
 import type { ServerAddress } from './model-server.ts';
+import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** How often the file is looked at. */
 const lookMs = 2_000;
@@ -70,12 +71,11 @@ export function watchEndpoints(
 
 function readText(path: string): string {
   try {
-    return readFileSync(path, 'utf8');
+    return readRegularSync(path).toString('utf8');
   } catch (cause) {
-    const reason = (cause as NodeJS.ErrnoException).code;
     throw new RatchetError(
       'ConfigInvalid',
-      `${path} cannot be read (${reason}): expected an endpoints.toml with the inference servers, on every machine with workers.`,
+      `${path}: ${whyUnreadable(cause)}; expected an endpoints.toml with the inference servers, on every machine with workers.`,
       { cause },
     );
   }

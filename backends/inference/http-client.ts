@@ -55,7 +55,7 @@ export class HttpClient {
     this.#agent = new (isSecure ? HttpsAgent : HttpAgent)(keeping);
     this.#send = isSecure ? httpsRequest : httpRequest;
     this.#place = { hostname: hostname.replace(/^\[|\]$/g, ''), port };
-    this.#path = pathname.replace(/\/+$/, '');
+    this.#path = pathname.replace(/(?<!\/)\/+$/, '');
   }
 
   /** Throws {@link NoAnswer}, or the signal's reason as soon as it is raised; any status is an answer. */

@@ -264,7 +264,7 @@ function isUnsendable(error: unknown): error is TypeError {
 
 /** A base URL as people write it, without `/v1`. */
 export function rootOf(url: string): string {
-  return url.replace(/\/+$/, '').replace(/\/v1$/, '');
+  return url.replace(/(?<!\/)\/+$/, '').replace(/\/v1$/, '');
 }
 
 /** What a refusal means: for this prompt, for all, or for now. */

@@ -12,7 +12,9 @@ export interface ServedPolicy {
 }
 
 /** What changes the distribution, or the end of a turn, beyond the temperature; nothing where left out. */
-export type SamplingModifiers = Partial<Omit<SamplingSpec, 'maxTokens' | 'temperature' | 'seed' | 'templateArguments'>>;
+export type SamplingModifiers = Partial<
+  Omit<SamplingSpec, 'maxTokens' | 'contextTokens' | 'temperature' | 'seed' | 'templateArguments'>
+>;
 
 /** Whose turn it is: what several servers keep together. Safe to send as a header. */
 export interface SamplePlace {

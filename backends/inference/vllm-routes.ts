@@ -9,6 +9,7 @@ import { noVersionLabel } from './vllm-names.ts';
 /** The routes of vLLM's OpenAI server beyond OpenAI's own (0.32), and those of prime-rl's wrapper around it. */
 
 const Models = z.object({ data: z.array(z.object({ id: z.string(), parent: z.string().nullish() })) });
+const Paused = z.looseObject({ is_paused: z.literal(true) });
 const WeightInfo = z.object({ weight_version: z.string() });
 
 export interface VllmModelList {
@@ -110,6 +111,12 @@ export class VllmRoutes {
     } finally {
       await this.#ok('POST', '/resume');
     }
+  }
+
+  /** For a server that somebody paused for an exchange, and did not live to resume. */
+  async resumeIfPaused(): Promise<void> {
+    const { status, json } = await this.#server.send('GET', '/is_paused');
+    if (status < 300 && Paused.safeParse(json).success) await this.#ok('POST', '/resume');
   }
 
   /** Whether it has a name for its weights, as far as it was asked. */

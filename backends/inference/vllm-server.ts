@@ -164,7 +164,11 @@ export class VllmServer extends ModelServer {
   /** Whether its weights were exchanged for these. */
   async #bringWhole(wanted: WeightsLabel, policy: ServedPolicy, below = ''): Promise<boolean> {
     await this.#look();
-    if (this.#isThis(wanted)) return false;
+    if (this.#isThis(wanted)) {
+      // It may have the label of an exchange whose process died before its end.
+      await this.#routes.resumeIfPaused();
+      return false;
+    }
     await this.#routes.exchangeWeights(path.join(await this.#folderOf(policy), below), wanted.text);
     this.#base = wanted;
     return true;

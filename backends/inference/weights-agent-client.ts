@@ -15,8 +15,8 @@ export function askWeightsAgent(url: string): (policy: ServedPolicy) => Promise<
   return async ({ name, version }) => {
     const key = process.env[weightsAgentKeyVar];
     const headers = key ? { authorization: `Bearer ${key}` } : {};
-    const { weights, file } = version;
-    const body = { run: name.split(':', 1)[0]!, weights, file };
+    const { weights, file, sums } = version;
+    const body = { run: name.split(':', 1)[0]!, weights, file, sums };
     const answer = await http
       .ask({ method: 'POST', route: '/locate', body, headers, timeoutMs: fetchMs })
       .catch((cause: unknown) => {

@@ -5,7 +5,9 @@ import type { AddressInfo } from 'node:net';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern, weightsAgentKeyVar } from '../../core/names.ts';
+import { foreignHeader, isLoopback } from '../../engine/index.ts';
 import { openRunStore } from '../store/index.ts';
+import { verifyVersion } from '../store/version-files.ts';
 import { weightsFolder } from '../store/weights-folder.ts';
 
 export interface WeightsAgentOptions {
@@ -24,19 +26,21 @@ export interface WeightsAgent {
   close(): Promise<void>;
 }
 
+const Stored = z.strictObject({
+  key: z.string().regex(/^[\w./-]+$/),
+  sha256: z.string().regex(/^[0-9a-f]{64}$/),
+  bytes: z.int().min(0),
+});
+
 /** A version of a run: what its commit says of its weights. Its paths are those of the store, and lead nowhere else. */
 const Wanted = z.strictObject({
   run: z.string().regex(runNamePattern),
   weights: z.string().regex(/^(?:lineages\/[a-z0-9]+\/)?weights\/step_\d+(?:\.r\d+)?\/$/),
-  file: z.strictObject({
-    key: z.string().regex(/^[\w./-]+$/),
-    sha256: z.string().regex(/^[0-9a-f]{64}$/),
-    bytes: z.int().min(0),
-  }),
+  file: Stored,
+  sums: Stored,
 });
 
 const bodyBytesMax = 16 * 1024;
-const loopback: ReadonlySet<string> = new Set(['127.0.0.1', '::1', 'localhost']);
 
 /**
  * A process beside an inference server on another host: `POST /locate` fetches a version from the store, once, compares it with its
@@ -44,7 +48,7 @@ const loopback: ReadonlySet<string> = new Set(['127.0.0.1', '::1', 'localhost'])
  */
 export async function startWeightsAgent(options: WeightsAgentOptions): Promise<WeightsAgent> {
   const { host = '127.0.0.1', port, apiKey } = options;
-  if (!loopback.has(host) && !apiKey) {
+  if (!isLoopback(host) && !apiKey) {
     throw new RatchetError(
       'ConfigInvalid',
       `Listening on ${host} would let others fetch weights here. Expected a key in ${weightsAgentKeyVar}, here and where the workers are started, or the host 127.0.0.1.`,
@@ -81,20 +85,16 @@ async function answer(options: WeightsAgentOptions, request: IncomingMessage, re
     if (!isAllowed(options, request))
       return say(401, { error: `Expected "Authorization: Bearer KEY" with the key in ${weightsAgentKeyVar}.` });
     const wanted = Wanted.safeParse(await readBody(request));
-    if (
-      !wanted.success ||
-      !wanted.data.file.key.startsWith(wanted.data.weights) ||
-      wanted.data.file.key.includes('..')
-    ) {
+    if (!wanted.success || !isInside(wanted.data)) {
       return say(400, {
-        error: `Expected {run, weights, file}: ${wanted.success ? 'the file lies elsewhere' : z.prettifyError(wanted.error)}`,
+        error: `Expected {run, weights, file, sums}: ${wanted.success ? 'the file lies elsewhere' : z.prettifyError(wanted.error)}`,
       });
     }
-    const { run, weights, file } = wanted.data;
+    const { run, weights, file, sums } = wanted.data;
     const startedAt = performance.now();
     const store = openRunStore(options.storeUri, run);
     const folder = await weightsFolder(store, weights);
-    await store.verify(file);
+    await verifyVersion(store, { weights, file, sums });
     options.log(
       `${run} ${weights}: ${file.bytes} bytes as ${file.sha256.slice(0, 12)}… in ${folder}, ${Math.round(performance.now() - startedAt)} ms`,
     );
@@ -106,9 +106,12 @@ async function answer(options: WeightsAgentOptions, request: IncomingMessage, re
   }
 }
 
+function isInside({ weights, file, sums }: z.infer<typeof Wanted>): boolean {
+  return [file, sums].every(({ key }) => key.startsWith(weights) && !key.includes('..'));
+}
+
 function isAllowed({ apiKey }: WeightsAgentOptions, { headers }: IncomingMessage): boolean {
-  // A web page that is open on this machine sends from here as well.
-  if (!apiKey) return headers.origin === undefined;
+  if (!apiKey) return headers.origin === undefined && foreignHeader(headers) === null;
   const [given, expected] = [headers.authorization ?? '', `Bearer ${apiKey}`].map((text) =>
     createHash('sha256').update(text).digest(),
   );

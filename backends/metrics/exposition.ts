@@ -73,7 +73,27 @@ export class RunFigures {
   }
 }
 
-interface Sample {
+/** How a run stands; one that ended as it was to is not among them. */
+export type RunState = 'running' | 'paused' | 'failed';
+const runStates: readonly RunState[] = ['running', 'paused', 'failed'];
+
+/** Also where nothing runs: an alert needs a 0 to rise from. */
+export function stateSamples(states: ReadonlyMap<string, RunState>): Sample[] {
+  const all = [...states];
+  return [
+    ...runStates.map((state) => ({
+      name: 'ratchet_runs',
+      labels: { state },
+      value: all.filter(([, one]) => one === state).length,
+    })),
+    ...all.flatMap(([run, one]) => [
+      { name: 'ratchet_run_paused', labels: { run }, value: one === 'paused' ? 1 : 0 },
+      { name: 'ratchet_run_failed', labels: { run }, value: one === 'failed' ? 1 : 0 },
+    ]),
+  ];
+}
+
+export interface Sample {
   readonly name: string;
   readonly labels: Readonly<Record<string, string>>;
   readonly value: number;
@@ -87,6 +107,9 @@ function figures(row: MetricsRow, place: (name: string) => Pick<Sample, 'name' |
 
 /** What each metric is; all are gauges of a run's newest state. */
 const help: Readonly<Record<string, string>> = {
+  ratchet_runs: 'Runs by state: running, paused, or failed within the last days and not started again.',
+  ratchet_run_paused: '1 while a run is paused, by a person or by itself.',
+  ratchet_run_failed: '1 where the newest execution of a run failed within the last days.',
   ratchet_step: 'The step that was committed last.',
   ratchet_ettr: 'Effective training time ratio of the current lineage, estimated from its commits.',
   ratchet_recoveries: 'Recoveries in the current lineage.',

@@ -1,6 +1,6 @@
 import { layout } from '../../core/layout.ts';
 import type { Store } from '../store/types.ts';
-import { type MetricsRow, rowKey } from './jsonl.ts';
+import { isMetricsRow, type MetricsRow, rowKey } from './jsonl.ts';
 
 /** A row of metrics and its number: rows are handed on in this order, and a number means the same row for good. */
 export interface NumberedRow {
@@ -127,7 +127,7 @@ export class MetricsFeed {
       .split('\n')
       .flatMap((line) => {
         const row = parsed(line);
-        return typeof row === 'object' && row !== null ? [row as MetricsRow] : []; // what was closed off is no row
+        return isMetricsRow(row) ? [row] : []; // what was closed off is no row
       });
   }
 }

@@ -1,4 +1,5 @@
 import { layout } from '../../core/layout.ts';
+import { isRecord } from '../store/objects.ts';
 import type { Store } from '../store/types.ts';
 
 /** A row of `metrics.jsonl`: flat numbers of one step. Evaluations are rows of their own. */
@@ -60,11 +61,16 @@ function wholeRows(bytes: Uint8Array): MetricsRow[] {
     .split('\n')
     .flatMap((line) => {
       try {
-        return [JSON.parse(line) as MetricsRow];
+        const row: unknown = JSON.parse(line);
+        return isMetricsRow(row) ? [row] : []; // what is no row stands for none: it is written again from its commit
       } catch {
-        return []; // half a line: its row is written again
+        return []; // half a line, likewise
       }
     });
+}
+
+export function isMetricsRow(row: unknown): row is MetricsRow {
+  return isRecord(row) && Number.isSafeInteger(row['step']) && typeof row['lineage'] === 'string';
 }
 
 /** What tells a row from others. */

@@ -1,9 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { layout } from '../../core/layout.ts';
-import { decodeJson, encodeJson } from '../store/objects.ts';
+import { encodeJson } from '../store/objects.ts';
 import type { Store } from '../store/types.ts';
 import { MetricsFeed, type NumberedRow } from './feed.ts';
-import type { MetricsSink, SinkState, SinkStates } from './sinks.ts';
+import { type MetricsSink, sinkStatesIn, type SinkState, type SinkStates } from './sinks.ts';
 
 /** Rows handed to a sink at once. */
 const rowsAtOnce = 200;
@@ -136,7 +136,7 @@ export class RunSinks {
 /** How far the sinks of a run are; empty where nobody feeds any. */
 export async function readSinkStates(store: Store): Promise<SinkStates> {
   const bytes = await store.read(layout.sinks());
-  return bytes ? decodeJson<SinkStates>(bytes, layout.sinks()) : {};
+  return bytes ? sinkStatesIn(bytes, layout.sinks()) : {};
 }
 
 function reasonOf(error: unknown): string {

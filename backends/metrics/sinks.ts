@@ -1,3 +1,4 @@
+import { decodeJson, isRecord } from '../store/objects.ts';
 import type { NumberedRow } from './feed.ts';
 
 /** Where metrics go besides `metrics.jsonl`: a projection that may be made again at any time. */
@@ -31,4 +32,19 @@ export function describeSink(name: string, { next, rows, failing, place }: SinkS
   if (failing !== null) return `${name}: ${next} of ${rows} rows sent; failing: ${failing}`;
   if (next < rows) return `${name}: ${next} of ${rows} rows sent${place === null ? '' : `, ${place}`}`;
   return place === null ? null : `${name}: ${place}`;
+}
+
+export function sinkStatesIn(bytes: Uint8Array, key: string): SinkStates {
+  return decodeJson(bytes, key, (states) => ({
+    'how far each sink is: next, rows, place and failing': Object.values(states).every(isSinkState),
+  }));
+}
+
+function isSinkState(state: unknown): boolean {
+  if (!isRecord(state)) return false;
+  const { next, rows, place, failing } = state;
+  return (
+    [next, rows].every(Number.isSafeInteger) &&
+    [place, failing].every((text) => text === null || typeof text === 'string')
+  );
 }

@@ -1,22 +1,12 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import {
-  appendFile,
-  link,
-  mkdir,
-  open,
-  readFile,
-  readdir,
-  readlink,
-  realpath,
-  rename,
-  rm,
-  unlink,
-} from 'node:fs/promises';
+import { appendFile, link, mkdir, open, readdir, readlink, realpath, rename, rm, stat, unlink } from 'node:fs/promises';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
+import { NotAFile, openRegular, readRegular } from '../../engine/regular-file.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
+import { damaged } from './objects.ts';
 import { foldTailFiles, isLog } from './log-tail.ts';
 import type { Staging, Store } from './types.ts';
 
@@ -68,7 +58,9 @@ export class FileStore implements Store {
       return { stored: true, bytes };
     } catch (error) {
       if (!isErrno(error, 'EEXIST')) throw diskError(key, error);
-      return { stored: false, bytes: await readFile(target) };
+      const bytes = await this.read(key);
+      if (bytes) return { stored: false, bytes };
+      throw new RatchetError('CheckpointDamaged', `${key} in ${this.uri} was taken away while it was read.`);
     } finally {
       await unlink(temporary);
     }
@@ -82,7 +74,13 @@ export class FileStore implements Store {
 
   async verify(ref: ObjectRef): Promise<void> {
     const file = await this.#inside(ref.key);
-    const found = await naming(ref.key, () => sha256OfFile(file));
+    // A file of another size has another sha256: it need not be read.
+    const about = await stat(file).catch(() => null);
+    if (about?.isFile() && about.size !== ref.bytes)
+      throw damaged(this.uri + ref.key, `expected ${ref.bytes} bytes, found ${about.size}`);
+    const found = await sha256OfFile(file).catch((error: unknown) => {
+      throw this.#readError(ref.key, error);
+    });
     requireSha256(ref, this.uri, found);
   }
 
@@ -90,10 +88,10 @@ export class FileStore implements Store {
     try {
       const file = await this.#inside(key);
       if (isLog(key)) await foldTailFiles(file);
-      return await readFile(file);
+      return await readRegular(file);
     } catch (error) {
       if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
-      throw diskError(key, error);
+      throw this.#readError(key, error);
     }
   }
 
@@ -107,6 +105,17 @@ export class FileStore implements Store {
       .sort();
   }
 
+  async leftovers(olderThanMs: number): Promise<string[]> {
+    const found: string[] = [];
+    for (const entry of await readdir(this.#root, { recursive: true, withFileTypes: true })) {
+      if (!entry.isFile() || !entry.name.startsWith('.tmp-')) continue;
+      const file = path.join(entry.parentPath, entry.name);
+      const age = Date.now() - ((await stat(file).catch(() => null))?.mtimeMs ?? Infinity);
+      if (age > olderThanMs) found.push(path.relative(this.#root, file).split(path.sep).join('/'));
+    }
+    return found;
+  }
+
   async removeAll(prefix: string): Promise<void> {
     const target = await this.#inside(prefix);
     await naming(prefix, () => rm(target, { recursive: true, force: true }));
@@ -115,15 +124,15 @@ export class FileStore implements Store {
   async readFrom(key: string, offset: number): Promise<Uint8Array | null> {
     const target = await this.#inside(key);
     await naming(key, () => foldTailFiles(target));
-    const file = await open(target, 'r').catch((error: unknown) => {
+    const file = await openRegular(target).catch((error: unknown) => {
       if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
-      throw diskError(key, error);
+      throw this.#readError(key, error);
     });
     if (!file) return null;
     try {
       const { size } = await file.stat();
       if (size < offset) return null;
-      const bytes = new Uint8Array(size - offset);
+      const bytes = new Uint8Array(Math.min(size - offset, logBytesAtOnce));
       const { bytesRead } = await file.read(bytes, 0, bytes.length, offset);
       return bytes.subarray(0, bytesRead);
     } finally {
@@ -187,6 +196,12 @@ export class FileStore implements Store {
     return target;
   }
 
+  /** What stands in an object's place and is no file is damage, which asking again does not mend. */
+  #readError(key: string, error: unknown): unknown {
+    if (!(error instanceof NotAFile)) return diskError(key, error);
+    return damaged(this.uri + key, `expected a file, found ${error.found}`, error);
+  }
+
   /** The absolute path of a key; refuses one that leads out of the run's folder, also through a symbolic link. */
   async #inside(key: string): Promise<string> {
     const target = path.resolve(this.#root, key);
@@ -206,13 +221,17 @@ export function sha256(bytes: Uint8Array): string {
 export async function sha256OfFile(file: string): Promise<string | null> {
   const hash = createHash('sha256');
   try {
-    for await (const chunk of createReadStream(file, { highWaterMark: copyBytes })) hash.update(chunk as Buffer);
+    const handle = await openRegular(file);
+    for await (const chunk of handle.createReadStream({ highWaterMark: copyBytes })) hash.update(chunk as Buffer);
   } catch (error) {
     if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
     throw error;
   }
   return hash.digest('hex');
 }
+
+/** Of a log that grew by more, the rest comes with the next look. Node ends the process where 2 GiB are asked for at once. */
+const logBytesAtOnce = 256 * 1024 * 1024;
 
 /** How much of a file is in memory while it is copied or hashed. */
 const copyBytes = 1024 * 1024;
@@ -255,7 +274,8 @@ async function filesBelow(folder: string): Promise<string[]> {
   const found = await Promise.all(
     entries.map(async (entry) => {
       if (entry.isDirectory()) return filesBelow(path.join(folder, entry.name));
-      return entry.isFile() && !entry.name.startsWith('.tmp-') ? [path.join(folder, entry.name)] : [];
+      // Also what is no file: whoever reads it is told, where it would be passed over as if nothing had been stored.
+      return entry.name.startsWith('.tmp-') ? [] : [path.join(folder, entry.name)];
     }),
   );
   return found.flat();
@@ -267,6 +287,7 @@ async function nearestReal(file: string): Promise<string> {
     try {
       return await realpath(current);
     } catch (error) {
+      if (isErrno(error, 'ELOOP')) throw damaged(current, 'expected a file, found a link that leads to itself', error);
       const isAbsent = isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR');
       if (!isAbsent || current === path.dirname(current)) throw error;
       const dangling = await readlink(current).catch(() => null);
@@ -311,7 +332,7 @@ export function requireSha256(ref: ObjectRef, uri: string, found: string | null)
   if (found === null) {
     throw new RatchetError(
       'CheckpointDamaged',
-      `${ref.key} is missing from ${uri}; expected ${ref.bytes} bytes there.`,
+      `${ref.key} is missing from ${uri}${ref.bytes > 0 ? `; expected ${ref.bytes} bytes there` : ''}.`,
     );
   }
   throw new RatchetError(

@@ -1,6 +1,9 @@
+import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { layout } from '../../core/layout.ts';
 import { runNamePattern } from '../../core/names.ts';
+import { checkFileStore } from './check-file-store.ts';
 import { FileStore } from './file-store.ts';
 import { copiesOf } from './s3-local-copies.ts';
 import { checkS3Store, S3Store } from './s3-store.ts';
@@ -24,6 +27,27 @@ export function openRunStore(uri: string, run: string): Store {
   return location.kind === 'file' ? new FileStore(path.join(location.folder, run)) : new S3Store(location, run);
 }
 
+/** The runs that lie in a store which is a folder, by name; none of a bucket, where that would list every object. */
+export async function listRunNames(uri: string): Promise<string[]> {
+  const location = parseStoreUri(uri);
+  if (location.kind !== 'file') return [];
+  const { folder } = location;
+  const entries = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return [];
+    throw error;
+  });
+  const names = entries.filter((name) => runNamePattern.test(name));
+  const isRun = await Promise.all(names.map((name) => isFile(path.join(folder, name, layout.run()))));
+  return names.filter((_, i) => isRun[i]).sort();
+}
+
+function isFile(file: string): Promise<boolean> {
+  return stat(file).then(
+    (found) => found.isFile(),
+    () => false,
+  );
+}
+
 /** The folder on this machine that `localFolder` of all its runs lies below: where the policy server must be allowed to read. */
 export function localRoot(uri: string): string {
   const location = parseStoreUri(uri);
@@ -35,8 +59,8 @@ const checked = new Map<string, Promise<void>>();
 /** Refuses a store that cannot keep the promises of the port, before a run rests on it; once per process and URI. */
 export async function checkStore(uri: string): Promise<void> {
   const location = parseStoreUri(uri);
-  if (location.kind === 'file') return;
-  const checking = checked.get(uri) ?? checkS3Store(location);
+  const check = () => (location.kind === 'file' ? checkFileStore(location.folder) : checkS3Store(location));
+  const checking = checked.get(uri) ?? check();
   checked.set(uri, checking);
   await checking.catch((error: unknown) => {
     checked.delete(uri);

@@ -2,6 +2,9 @@ import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import type { Store } from './types.ts';
 
+/** Node's longest string has some more characters. */
+const textBytesMax = 500 * 1024 * 1024;
+
 /** JSON and JSON lines as objects. Canonical by construction: the same value gives the same bytes. */
 export async function putJson(store: Store, key: string, value: unknown): Promise<ObjectRef> {
   return store.put(key, encodeJson(value));
@@ -11,9 +14,24 @@ export function encodeJson(value: unknown): Uint8Array {
   return Buffer.from(`${JSON.stringify(value)}\n`);
 }
 
-/** `key` names the object in the refusal when its bytes have not been compared with a sha256 before. */
-export function decodeJson<T>(bytes: Uint8Array, key?: string): T {
-  return parse(textOf(bytes), key);
+/** What a stored object must have, in words, each with whether it does. */
+export type Shape = (value: Readonly<Record<string, unknown>>) => Readonly<Record<string, boolean>>;
+
+/**
+ * A stored object. One that is found by its key alone, and not by a sha256, may have been edited: `key` names it in the
+ * refusal, and `shape` says what is relied on beyond its being an object.
+ */
+export function decodeJson<T>(bytes: Uint8Array, key: string, shape?: Shape): T {
+  const value = parse(textOf(bytes, key), key);
+  requireShape(value, key, shape);
+  return value as T;
+}
+
+/** The same of a list of texts. */
+export function decodeTexts(bytes: Uint8Array, key: string): string[] {
+  const value = parse(textOf(bytes, key), key);
+  if (Array.isArray(value) && value.every((item) => typeof item === 'string')) return value;
+  throw damaged(key, `expected a list of texts, found ${kindOf(value)}`);
 }
 
 export async function putRows(store: Store, key: string, rows: readonly unknown[]): Promise<ObjectRef> {
@@ -24,27 +42,73 @@ export function encodeRows(rows: readonly unknown[]): Uint8Array {
   return Buffer.from(rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
 }
 
-export function decodeRows<T>(bytes: Uint8Array, key?: string): T[] {
-  return textOf(bytes)
+/** Rows that are objects; `shape` as above. */
+export function decodeRows<T>(bytes: Uint8Array, key: string, shape?: Shape): T[] {
+  return textOf(bytes, key)
     .split('\n')
     .filter((line) => line.length > 0)
-    .map((line) => parse(line, key));
+    .map((line, i) => {
+      const where = `${key}, line ${i + 1}`;
+      const row = parse(line, where);
+      requireShape(row, where, shape);
+      return row as T;
+    });
 }
 
-function textOf(bytes: Uint8Array): string {
+/** Rows that are lists of numbers. */
+export function decodeNumbers(bytes: Uint8Array, key: string): number[][] {
+  return textOf(bytes, key)
+    .split('\n')
+    .filter((line) => line.length > 0)
+    .map((line, i) => {
+      const row = parse(line, `${key}, line ${i + 1}`);
+      if (Array.isArray(row) && row.every((value) => typeof value === 'number')) return row;
+      throw damaged(`${key}, line ${i + 1}`, `expected a list of numbers, found ${kindOf(row)}`);
+    });
+}
+
+/** The run whose commits or lineages cannot be read, in `file:///…/outputs/RUN/lineages/main/steps/step_4.json`. */
+const runOf = (where: string): string | undefined => /([^/]+)\/(?:lineages\/[^/]+\/steps|origins)\//.exec(where)?.[1];
+
+/** An object that is there and is not what was stored: asking again does not help. `what`: expected …, found …. */
+export function damaged(where: string, what: string, cause?: unknown): RatchetError {
+  const run = runOf(where);
+  const other = run === undefined ? 'start over with --fresh.' : `go on from what is whole: ratchet fsck ${run}`;
+  return new RatchetError(
+    'CheckpointDamaged',
+    `${where}: ${what}. It was changed, or written by a newer Ratchet. Restore it from a copy, or ${other}`,
+    cause === undefined ? {} : { cause },
+  );
+}
+
+/** What a value is, in words. */
+export function kindOf(value: unknown): string {
+  if (value === null) return 'null';
+  if (Array.isArray(value)) return 'a list';
+  return typeof value === 'object' ? 'another object' : `a ${typeof value}`;
+}
+
+export function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function requireShape(value: unknown, where: string, shape?: Shape): void {
+  if (!isRecord(value)) throw damaged(where, `expected a JSON object, found ${kindOf(value)}`);
+  for (const [expected, isThere] of Object.entries(shape?.(value) ?? {}))
+    if (!isThere) throw damaged(where, `expected ${expected}, which it does not have`);
+}
+
+function textOf(bytes: Uint8Array, key: string): string {
+  if (bytes.byteLength > textBytesMax)
+    throw damaged(key, `expected at most ${textBytesMax} bytes of JSON, found ${bytes.byteLength}`);
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8');
 }
 
-function parse<T>(text: string, key: string | undefined): T {
+function parse(text: string, where: string): unknown {
   try {
-    return JSON.parse(text) as T;
+    return JSON.parse(text) as unknown;
   } catch (cause) {
-    if (key === undefined) throw cause;
-    throw new RatchetError(
-      'CheckpointDamaged',
-      `${key} is not JSON: a byte of it changed. Restore the file from a copy, or start over with --fresh.`,
-      { cause },
-    );
+    throw damaged(where, `expected JSON, found ${text.trim() === '' ? 'nothing' : 'text that is none'}`, cause);
   }
 }
 

@@ -47,11 +47,12 @@ export function parseStoreUri(uri: string): StoreLocation {
  * or password that somebody wrote into it.
  */
 export function showStoreUri(uri: string): string {
-  return uri.startsWith('file:') ? fileURLToPath(uri) : withoutUser(uri).replace(/\?.*$/, '');
+  return uri.startsWith('file:') ? fileURLToPath(uri) : withoutUser(uri).split('?', 1)[0]!;
 }
 
 function withoutUser(uri: string): string {
-  return uri.replace(/\/\/.*@/, '//…@');
+  const [start, end] = [uri.indexOf('//'), uri.lastIndexOf('@')];
+  return start < 0 || end < start ? uri : `${uri.slice(0, start)}//…${uri.slice(end)}`;
 }
 
 function parseS3Uri(uri: string): S3Location {

@@ -22,10 +22,12 @@ export interface Store {
   removeAll(prefix: string): Promise<void>;
   /** Adds a line, or a record, to a log that may be rebuilt at any time (metrics). Not durable by itself. */
   append(key: string, line: string | Uint8Array): Promise<void>;
-  /** A log from this byte on: empty where it is no longer than that, null when there is none or it is shorter. */
+  /** A log from this byte on: empty where it is no longer than that, null when there is none or it is shorter. Perhaps not all of what is new. */
   readFrom(key: string, offset: number): Promise<Uint8Array | null>;
   /** A folder on this machine, below `localRoot`, that holds the objects below a prefix, for programs that read files. */
   localFolder(prefix: string): Promise<string>;
+  /** Files of writes that were cut off, older than this. Absent where a write leaves none. */
+  leftovers?(olderThanMs: number): Promise<string[]>;
   /** Where the store is a folder itself: what a program writes there need not be copied. Absent elsewhere. */
   readonly staging?: Staging;
 }

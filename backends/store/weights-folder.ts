@@ -1,16 +1,16 @@
-import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
 import { isErrno } from './file-store.ts';
 import type { Store } from './types.ts';
+import { readRegularText } from '../../engine/regular-file.ts';
 
 /** The part of PEFT's adapter_config.json that says where an adapter's base lies, relative to the adapter. */
-const AdapterBase = z.object({ base_model_name_or_path: z.string() });
+export const AdapterBase = z.object({ base_model_name_or_path: z.string() });
 
 /** The folder on this machine with the weights below a prefix; of an adapter, its base beside it as well, where the adapter looks for it. */
 export async function weightsFolder(store: Store, prefix: string): Promise<string> {
   const folder = await store.localFolder(prefix);
-  const text = await readFile(path.join(folder, 'adapter_config.json'), 'utf8').catch((error: unknown) => {
+  const text = await readRegularText(path.join(folder, 'adapter_config.json')).catch((error: unknown) => {
     if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
     throw error;
   });

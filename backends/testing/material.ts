@@ -40,7 +40,13 @@ export function lossOf(type: ContractLoss, aggregation: LossSettings['aggregatio
   return { ...usualLosses[type], aggregation, ...(aggregation === 'dr_grpo' ? { maxTokens: 16 } : {}) };
 }
 
-const noVersion: PolicyVersion = { step: 0, digest: '', weights: '', file: { key: '', sha256: '', bytes: 0 } };
+const noVersion: PolicyVersion = {
+  step: 0,
+  digest: '',
+  weights: '',
+  file: { key: '', sha256: '', bytes: 0 },
+  sums: { key: '', sha256: '', bytes: 0 },
+};
 
 /** A plan of which everything that decides a step may be given; what only says where it comes from is empty. */
 export function planOf(given: Partial<StepPlan> & Pick<StepPlan, 'loss'>): StepPlan {

@@ -1,9 +1,19 @@
 import { gunzipSync } from 'node:zlib';
 import { TinkerTrouble } from './trouble.ts';
 
-/** Of an adapter's archive, unpacked: adapters of the largest models take hundreds of MB. */
-const unpackedBytesMax = 8 * 2 ** 30;
+/** Of an adapter's archive, unpacked: adapters of the largest models take hundreds of MB. Node's buffers end here as well. */
+const unpackedBytesMax = 4 * 2 ** 30;
+/**
+ * Weights hardly shrink: half of a new adapter is zeros, which is a factor of two. What unpacks to many times its size is no adapter,
+ * and may be meant to fill the memory.
+ */
+const unpackedTimesMax = 16;
+const unpackedBytesFree = 16 * 2 ** 20;
 const blockBytes = 512;
+/** An adapter has a handful; each header of an empty one costs memory here. */
+const filesMax = 1_000;
+/** Of a name that does not fit into its header. */
+const nameBytesMax = 16 * 1024;
 
 /**
  * The plain files of a tar.gz, by name. Folders are passed over; an absolute name, one that leads out of its folder, a link or a
@@ -12,11 +22,13 @@ const blockBytes = 512;
 export function readTarGz(bytes: Uint8Array, where: string): Map<string, Uint8Array> {
   let tar: Buffer;
   try {
-    tar = gunzipSync(bytes, { maxOutputLength: Math.min(unpackedBytesMax, 2 ** 32) });
+    tar = gunzipSync(bytes, { maxOutputLength: maxOutputLength(bytes) });
   } catch (cause) {
-    throw new TinkerTrouble('failed', `${where}: expected a tar.gz of an adapter, got ${bytes.length} other bytes.`, {
-      cause,
-    });
+    const isTooLarge = (cause as NodeJS.ErrnoException).code === 'ERR_BUFFER_TOO_LARGE';
+    const received = isTooLarge
+      ? `${bytes.length} bytes that unpack to more than ${maxOutputLength(bytes)}`
+      : `${bytes.length} other bytes`;
+    throw new TinkerTrouble('failed', `${where}: expected a tar.gz of an adapter, got ${received}.`, { cause });
   }
   const files = new Map<string, Uint8Array>();
   let longName: string | null = null;
@@ -28,8 +40,8 @@ export function readTarGz(bytes: Uint8Array, where: string): Map<string, Uint8Ar
     if (content.length < size) throw new TinkerTrouble('failed', `${where}: the archive is cut off.`);
     at += blockBytes + Math.ceil(size / blockBytes) * blockBytes;
     const type = String.fromCharCode(header[156] ?? 0);
-    if (type === 'L') longName = text(content);
-    else if (type === 'x') longName = paxPath(text(content)) ?? longName;
+    if (type === 'L') longName = text(content.subarray(0, nameBytesMax));
+    else if (type === 'x') longName = paxPath(text(content.subarray(0, nameBytesMax))) ?? longName;
     else if (type !== 'g') {
       const name =
         longName ??
@@ -41,17 +53,26 @@ export function readTarGz(bytes: Uint8Array, where: string): Map<string, Uint8Ar
       const leadsOut = clean.startsWith('/') || clean.includes('\\') || clean.split('/').includes('..');
       if (leadsOut) throw refused(where, name, 'a path that leads out of the archive');
       files.set(clean, content);
+      if (files.size > filesMax) throw refused(where, name, `one file too many (${filesMax} are read)`);
     }
   }
   return files;
 }
 
+function maxOutputLength(bytes: Uint8Array): number {
+  return Math.min(unpackedBytesMax, unpackedBytesFree + unpackedTimesMax * bytes.length);
+}
+
 function sizeIn(header: Buffer, where: string): number {
   const field = header.subarray(124, 136);
   // Sizes beyond 8 GiB are written in binary, which is beyond our limit.
-  const size = Number.parseInt(text(field).trim() || '0', 8);
-  if (Number.isSafeInteger(size) && size <= unpackedBytesMax && field[0]! < 128) return size;
-  throw new TinkerTrouble('failed', `${where}: a file in the archive says that it has ${size} bytes.`);
+  const written = text(field).trim();
+  const size = /^[0-7]*$/.test(written) ? Number.parseInt(written || '0', 8) : Number.NaN;
+  if (size <= unpackedBytesMax) return size;
+  throw new TinkerTrouble(
+    'failed',
+    `${where}: expected the size of a file in the archive in octal digits, at most ${unpackedBytesMax} bytes, got ${JSON.stringify(written)}.`,
+  );
 }
 
 /** Of lines `LENGTH path=NAME`. */

@@ -7,6 +7,10 @@ const Urls = z.looseObject({ urls: z.record(z.string(), z.url()) });
 /** What is downloaded at once need not be kept there for long; the least that the hosted service takes. */
 const externalTtlS = 3600;
 const downloadTimeoutMs = 30 * 60_000;
+/** Of all files of an adapter together: those of the largest models take hundreds of MB. */
+const downloadBytesMax = 4 * 2 ** 30 - 1;
+/** Files of an adapter, with room. */
+const filesMax = 100;
 
 /**
  * The files of the adapter that lies under a sampler's path, as PEFT's: from SkyRL as an archive, from the hosted service as an
@@ -31,7 +35,7 @@ export async function downloadAdapter(
 async function archive(client: TinkerClient, { id }: TinkerModel, path: string): Promise<Map<string, Uint8Array>> {
   const name = path.split('/').at(-1)!;
   const route = `/api/v1/training_runs/${encodeURIComponent(id)}/checkpoints/${encodeURIComponent(name)}/archive`;
-  const { bytes } = await client.http.get(route, { timeoutMs: downloadTimeoutMs });
+  const { bytes } = await client.http.get(route, { timeoutMs: downloadTimeoutMs, bytesMax: downloadBytesMax });
   return readTarGz(bytes, client.http.address.url + route);
 }
 
@@ -41,9 +45,12 @@ async function external(client: TinkerClient, model: TinkerModel): Promise<Map<s
   const route = `/api/v1/training_runs/${encodeURIComponent(model.id)}/checkpoints/${name}/external_weights_urls`;
   const { urls } = client.read(Urls, await client.http.get(route), route);
   const files = new Map<string, Uint8Array>();
-  for (const [file, url] of Object.entries(urls)) {
+  let left = downloadBytesMax;
+  for (const [file, url] of Object.entries(urls).slice(0, filesMax)) {
     if (file.includes('/') || file.includes('\\')) continue; // what is below the adapter is not its weights
-    files.set(file, (await client.http.get(url, { timeoutMs: downloadTimeoutMs })).bytes);
+    const { bytes } = await client.http.get(url, { timeoutMs: downloadTimeoutMs, bytesMax: left });
+    files.set(file, bytes);
+    left -= bytes.length;
   }
   return files;
 }

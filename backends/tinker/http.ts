@@ -17,6 +17,8 @@ export interface Call {
   readonly mayRepeat: boolean;
   readonly timeoutMs?: number;
   readonly signal?: AbortSignal | undefined;
+  /** Of the reply; a longer one is refused while it comes. */
+  readonly bytesMax?: number;
 }
 
 export interface Reply {
@@ -33,6 +35,10 @@ export interface Patience {
 }
 
 const requestTimeoutMs = 60_000;
+/** Of a reply that is no download: the log-probabilities of a batch, 4 bytes a token, take tens of MB. */
+const replyBytesMax = 512 * 2 ** 20;
+/** Places that a download is sent on to; a server that keeps its archives elsewhere sends on once. */
+const redirectsMax = 3;
 const firstWaitMs = 500;
 const waitMsMax = 10_000;
 
@@ -43,7 +49,7 @@ export class TinkerHttp {
   readonly #patience: Patience;
 
   constructor(address: TinkerAddress, patience: Patience) {
-    this.address = { ...address, url: address.url.replace(/\/+$/, '').replace(/\/api\/v1$/, '') };
+    this.address = { ...address, url: address.url.replace(/(?<!\/)\/+$/, '').replace(/\/api\/v1$/, '') };
     this.#patience = patience;
   }
 
@@ -62,25 +68,14 @@ export class TinkerHttp {
 
   /** One try. Any answer is a reply, also one that refuses; throws `away` or `lost` where there is none. */
   async once(method: 'GET' | 'POST', route: string, call: Call): Promise<Reply> {
-    const { body, accept = 'application/json', timeoutMs = requestTimeoutMs, signal } = call;
-    const isBytes = body instanceof Uint8Array;
-    const key = this.#key(route);
+    const { timeoutMs = requestTimeoutMs, signal, bytesMax = replyBytesMax } = call;
     const signals = [AbortSignal.timeout(timeoutMs), ...(signal ? [signal] : [])];
     try {
-      const answer = await fetch(route.startsWith('http') ? route : `${this.address.url}${route}`, {
-        method,
-        headers: {
-          accept,
-          ...key,
-          ...(body === undefined ? {} : { 'content-type': isBytes ? protobufType : 'application/json' }),
-        },
-        ...(body === undefined ? {} : { body: isBytes ? Buffer.from(body) : JSON.stringify(body) }),
-        signal: AbortSignal.any(signals),
-      });
-      const bytes = new Uint8Array(await answer.arrayBuffer());
+      const answer = await this.#fetch(method, route, call, AbortSignal.any(signals));
+      const bytes = await readAtMost(answer, bytesMax, route);
       return { status: answer.status, type: answer.headers.get('content-type') ?? '', bytes };
     } catch (error) {
-      if (signal?.aborted) throw error;
+      if (signal?.aborted || error instanceof RatchetError || error instanceof TinkerTrouble) throw error;
       const never = neverArrived(error);
       const what = never ? 'does not answer' : 'broke off';
       throw new TinkerTrouble(
@@ -88,6 +83,33 @@ export class TinkerHttp {
         `The Tinker server at ${this.address.url} ${what} (${causeOf(error)}, ${route}). Is it running? The run goes on by itself when it is.`,
         { cause: error },
       );
+    }
+  }
+
+  /** Each place that a server sends a download on to is asked for itself, and gets the key only where it is the server's own. */
+  async #fetch(method: 'GET' | 'POST', route: string, call: Call, signal: AbortSignal): Promise<Response> {
+    const { body, accept = 'application/json' } = call;
+    const isBytes = body instanceof Uint8Array;
+    let url = new URL(isAbsolute(route) ? route : `${this.address.url}${route}`);
+    for (let redirects = 0; ; redirects++) {
+      const answer = await fetch(url, {
+        method,
+        redirect: 'manual',
+        headers: {
+          accept,
+          ...this.#key(url),
+          ...(body === undefined ? {} : { 'content-type': isBytes ? protobufType : 'application/json' }),
+        },
+        ...(body === undefined ? {} : { body: isBytes ? Buffer.from(body) : JSON.stringify(body) }),
+        signal,
+      });
+      const next = answer.headers.get('location');
+      const isElsewhere = answer.status >= 300 && answer.status < 400 && next !== null;
+      // What is sent with POST goes to nobody but the server that was named.
+      if (!isElsewhere || method === 'POST' || redirects === redirectsMax || !URL.canParse(next, url.href))
+        return answer;
+      await answer.body?.cancel();
+      url = new URL(next, url);
     }
   }
 
@@ -138,9 +160,9 @@ export class TinkerHttp {
   }
 
   /** Looked up each time, so that nothing holds a key of its own. A signed URL elsewhere gets none. */
-  #key(route: string): Record<string, string> {
+  #key(asked: URL): Record<string, string> {
     const { apiKeyVar, url } = this.address;
-    if (apiKeyVar === null || (route.startsWith('http') && !route.startsWith(url))) return {};
+    if (apiKeyVar === null || !isWithin(asked, new URL(url))) return {};
     const value = process.env[apiKeyVar];
     if (value !== undefined && value !== '') return { 'x-api-key': value };
     throw new RatchetError(
@@ -148,6 +170,29 @@ export class TinkerHttp {
       `The Tinker server at ${url} asks for a key in the environment variable ${apiKeyVar}, which is not set here. Set it where the workers are started.`,
     );
   }
+}
+
+function isAbsolute(route: string): boolean {
+  return /^https?:\/\//i.test(route);
+}
+
+/** Of the same server, and below its path: not one whose name begins with the same letters. */
+function isWithin(asked: URL, server: URL): boolean {
+  const path = server.pathname.endsWith('/') ? server.pathname : `${server.pathname}/`;
+  return asked.origin === server.origin && asked.pathname.startsWith(path);
+}
+
+/** A reply as it comes, up to so many bytes, whatever it says of its own length. */
+async function readAtMost(answer: Response, bytesMax: number, route: string): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = [];
+  let length = 0;
+  for await (const chunk of answer.body ?? []) {
+    chunks.push(chunk as Uint8Array);
+    length += (chunk as Uint8Array).length;
+    if (length <= bytesMax) continue;
+    throw new TinkerTrouble('refused', `${route}: expected an answer of at most ${bytesMax} bytes, got a longer one.`);
+  }
+  return Buffer.concat(chunks, length);
 }
 
 export function parsed({ bytes }: Reply, where: string): unknown {

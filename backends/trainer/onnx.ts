@@ -33,15 +33,25 @@ export class OnnxTrainer implements Trainer {
   }
 
   async open(folder: string, part: TrainedPart): Promise<{ digest: string }> {
-    const isReady = this.#process?.isAlive === true && isDeepStrictEqual(part, this.#part);
-    if (isReady) await this.#engine().loadWeights(folder);
-    else {
-      await this.#process?.close(); // another part of the weights is another optimizer and other graphs
+    if (!(await this.#takesOver(folder, part))) {
+      await this.#process?.close();
       this.#process = await TrainerProcess.open(folder, { ...this.#options, ...part });
       this.#part = part;
     }
     await this.#engine().resetOptimizer();
     return { digest: await this.#engine().digest() };
+  }
+
+  /** Whether the process could load the folder: another part of the weights, or another architecture, is other graphs and another optimizer. */
+  async #takesOver(folder: string, part: TrainedPart): Promise<boolean> {
+    if (this.#process?.isAlive !== true || !isDeepStrictEqual(part, this.#part)) return false;
+    try {
+      await this.#process.loadWeights(folder);
+      return true;
+    } catch (error) {
+      if (error instanceof RatchetError && error.code === 'ModelUnsupported') return false;
+      throw error;
+    }
   }
 
   async trainStep(input: { plan: StepPlan; batch: TrainBatch; referenceFolder: string }): Promise<TrainOutcome> {

@@ -5,8 +5,9 @@ import { openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
 import { readRunningStack } from '../../workers/project-lock.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
-import { chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
-import { connect, findRun, findTemporal } from '../connection.ts';
+import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
+import { connect, findRun, findTemporal, temporalHere } from '../connection.ts';
+import { describeFigures } from '../describe-figures.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { watchRun, watchStack, whenLeft } from '../watch-run.ts';
 
@@ -25,8 +26,16 @@ export const attachCommand = new Command('attach')
   .action(async (run: string, options: TellingOptions & { store?: string }) => {
     const projectFolder = process.cwd();
     const storeUri = options.store === undefined ? null : resolveStoreUri(options.store, projectFolder);
+    const temporal = await temporalHere(projectFolder);
+    if (temporal === null) {
+      const exitCode = await tellStored(run, options.store, openAudience(options.json ? 'json' : 'lines'));
+      if (exitCode !== null) {
+        process.exitCode = exitCode;
+        return;
+      }
+    }
     const audience = openAudience(chooseTelling(options, process.env, process.stdout));
-    const { client, close } = await connect(await findTemporal(projectFolder));
+    const { client, close } = await connect(temporal ?? (await findTemporal(projectFolder)));
     const { interrupted, stop } = whenLeft();
     const elsewhere = Boolean(process.env['TEMPORAL_ADDRESS']);
     const watched = watchStack(
@@ -53,6 +62,27 @@ export const attachCommand = new Command('attach')
       await close();
     }
   });
+
+/** The exit code; null when there is no such run in a folder here either. A run that is not over has not been attached to. */
+async function tellStored(run: string, store: string | undefined, audience: Audience): Promise<number | null> {
+  const { describeGoOn, findStoredRun } = await import('../stored-runs.ts');
+  const stored = await findStoredRun(run, store);
+  if (stored === null) return null;
+  const { step, maxSteps, state, policyDigest: policy, weights, effectiveness } = stored;
+  const isOver = state === 'finished';
+  const unseen = { leaving: 'detach', rollouts: () => null, onLeave: () => undefined } as const;
+  await audience.begin({ ...unseen, run, workflow: run, attached: false });
+  const message = `${run} is not running here: ${state} at step ${step} of ${maxSteps}`;
+  audience.say(message);
+  for (const line of describeFigures(stored, false)) audience.say(line);
+  audience.say(
+    `more of it    npx ratchet status ${run}, npx ratchet events ${run}, npx ratchet rollouts ${run} --step ${step}`,
+  );
+  for (const line of describeGoOn(stored)) audience.say(line);
+  const figures = { step, policy, weights, ledger_sound: null, ettr: effectiveness.ettr };
+  audience.end({ outcome: isOver ? 'finished' : 'lost', exit_code: isOver ? 0 : 1, message, ...figures });
+  return isOver ? 0 : 1;
+}
 
 /** A folder that the run names is read where it is here; an S3 store needs what its URI says, so it has to be given. */
 function rolloutsOf({ run, store }: RunStatus, given: string | null): StoredRollouts | null {

@@ -12,6 +12,7 @@ import { countOutcomes, describeFailures } from '../../core/rl/failures.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { startClock } from '../clock.ts';
+import { grantNamed, namedIn } from '../grant.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { connect, temporalOf } from '../connection.ts';
 import { describeFinding } from '../findings.ts';
@@ -73,6 +74,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
   };
   const { spec } = await loadRunConfig(file, { ...named, overrides, run });
   await checkModel(spec);
+  grantNamed(projectFolder, [file, ...over.map((layer) => layer.file), ...namedIn(spec)]);
   const clock = startClock();
   const log = options.json ? { ...clock, say: (line: string) => void process.stderr.write(`${line}\n`) } : clock;
   const interrupted = new AbortController();

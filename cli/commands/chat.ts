@@ -6,6 +6,7 @@ import { storedSpec } from '../../activities/fork-run.ts';
 import { lineageOfStep, headStep } from '../run-records.ts';
 import { requireCommit, storeOf } from '../../activities/run-access.ts';
 import { storedTemplate } from '../../activities/stored-template.ts';
+import { verifyVersion } from '../../backends/store/version-files.ts';
 import { weightsFolder } from '../../backends/store/weights-folder.ts';
 import { Detokenizer, loadModelFolder, type ModelFolder, Sampler, withChatTemplate } from '../../engine/index.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
@@ -104,6 +105,7 @@ async function openVersion(place: Place, step: number): Promise<ModelFolder> {
       `The weights of step ${step} are not in ${store.uri} (any more, or yet). Those that are: ${there || 'none'}. [checkpoints] keep_interval keeps some for good.`,
     );
   }
+  await verifyVersion(store, commit.policy); // a byte of it may have changed since it was stored
   return loadModelFolder(await weightsFolder(store, weights));
 }
 

@@ -3,7 +3,7 @@ import { describeTinker, examineTinker } from '../../backends/configs/check-tink
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
 import type { Problem } from '../../core/spec/problems.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
-import { describeVllmStart } from '../../workers/vllm-role.ts';
+import { describeVllmStart, programOf } from '../../workers/vllm-role.ts';
 import { readConfigLine } from '../config-line.ts';
 import {
   examineReflection,
@@ -13,17 +13,20 @@ import {
 } from '../../backends/inference/index.ts';
 import { describeRunFile } from '../describe-run-file.ts';
 import { describeReflection, describeServers, describeTeacher, vllmLacks } from '../describe-servers.ts';
+import { withoutControls } from '../plain-text.ts';
 import { otherKind } from '../other-kinds.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 
 interface CheckOptions {
+  readonly import?: boolean;
   readonly json?: boolean;
   readonly dialect?: string;
 }
 
 const afterHelp = `
 For each file: what it was read as, everything that is wrong with it, with file, line and column; else what it is, what is read but not
-yet honoured, what stands in the way of training it here, and advice from rules of thumb. Exit code 2 where anything is wrong.
+yet honoured, what stands in the way of training it here, and advice from rules of thumb. Exit code 2 where anything in a
+file is wrong, 1 where the files are right and something is in the way of training here, 0 where they can be trained.
 Servers of [inference] kind = "openai" are asked, if they answer, what they have of what training needs: two tokens of each; a
 [teacher], whether it has its model and does what it is there for, one token of it; the one that writes prompts anew for [gepa], what models
 it has.
@@ -37,6 +40,10 @@ export const checkCommand = new Command('check')
     'run files (TOML), then any setting of theirs: --max-steps 5, and files that are laid over each: @ FILE',
   )
   .option('--dialect <name>', 'whose words they are written in; default: what their keys show')
+  .option(
+    '--import',
+    'run what the files name: environments of your own, an own vLLM. Without it nothing of theirs is run, and what is not looked at is said',
+  )
   .option('--json', 'as one JSON object: ok, files')
   .addHelpText('after', afterHelp)
   .allowUnknownOption()
@@ -45,36 +52,49 @@ export const checkCommand = new Command('check')
     const files = (first === -1 ? typed : typed.slice(0, first)).filter((word) => word !== '@');
     const settings = first === -1 ? [] : typed.slice(first);
     const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
+    const imports = options.import === true;
     const reports: Report[] = [];
     const runs =
       files.length === 0 ? [readConfigLine(settings)] : files.map((file) => readConfigLine([file, ...settings]));
     for (const { file, over, overrides } of runs) {
       const load = { projectFolder: process.cwd(), over, overrides, ...dialect };
-      reports.push((await otherKind(file, load)) ?? (await reportOf(await examineRunFile(file, load, toldWhenSlow))));
+      const other = await otherKind(file, load);
+      if (other) reports.push(other);
+      else reports.push(await reportOf(await examineRunFile(file, { ...load, imports }, toldWhenSlow), imports));
     }
     const isOk = reports.every(({ problems }) => problems.length === 0);
     const text = options.json
       ? JSON.stringify({ ok: isOk, files: reports.map(({ json }) => json) }, null, 2)
       : reports.map(({ lines }) => lines.join('\n')).join('\n\n');
-    process.stdout.write(`${text}\n`);
+    const trainsHere = reports.every(({ obstacles = 0 }) => obstacles === 0);
+    // Keys, values and file names are a stranger's; JSON escapes all but a few of them itself.
+    process.stdout.write(`${options.json ? text : withoutControls(text)}\n`);
     if (!isOk) process.exitCode = 2;
+    else if (!trainsHere) process.exitCode = 1;
   });
 
 interface Report {
   readonly problems: readonly Problem[];
+  /** How many things keep it from being trained on this machine. */
+  readonly obstacles?: number;
   readonly lines: readonly string[];
   readonly json: object;
 }
 
-async function reportOf(report: RunFileReport): Promise<Report> {
+async function reportOf(report: RunFileReport, imports: boolean): Promise<Report> {
   const { loaded, problems } = report;
   const servers = loaded === null ? [] : await examineServers(loaded.spec.inference);
-  const start = loaded === null ? null : await describeVllmStart(loaded.spec, process.cwd());
+  const program = loaded === null || imports ? null : programOf(loaded.spec);
+  const start =
+    program === null
+      ? loaded && (await describeVllmStart(loaded.spec, process.cwd()))
+      : `by ${program}, which the file names and which was not asked whether it is vLLM: --import does`;
   const tinker = loaded === null ? null : await examineTinker(loaded.spec, report.file);
   const teacher = loaded === null ? [] : await examineTeacher(loaded.spec);
   const reflection = loaded?.spec.gepa ? await examineReflection(loaded.spec.gepa) : null;
   return {
     problems: [...problems, ...(tinker?.problems ?? []), ...(loaded ? serverProblems(loaded.spec, servers) : [])],
+    obstacles: report.obstacles.length,
     lines: [
       ...describeRunFile(report),
       ...(loaded ? describeServers(loaded.spec, servers) : []),
@@ -105,10 +125,11 @@ function serverProblems({ inference }: RunSpec, servers: readonly ServerReport[]
 function asJson({ loaded, model, environments, ...report }: RunFileReport, servers: readonly ServerReport[]): object {
   const named = [...(loaded?.spec.environments ?? []), ...(loaded?.spec.eval?.environments ?? [])];
   const packages = named.flatMap(({ name, python }) => (python === undefined ? [] : [name]));
+  const left = report.notImported.map(({ name }) => name);
   return {
     ...report,
     ok: report.problems.length === 0,
-    environmentsHere: [...new Set([...environments.keys(), ...packages])],
+    environmentsHere: [...new Set([...environments.keys(), ...packages, ...left])],
     model,
     servers,
     spec: loaded?.spec ?? null,

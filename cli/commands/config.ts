@@ -1,4 +1,3 @@
-import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
@@ -8,6 +7,7 @@ import type { Dialect } from '../../core/spec/dialects/dialect.ts';
 import { endpointsToml, parseEndpoints } from '../../core/spec/parse-endpoints.ts';
 import { kindOf, parseConfigFile } from '../../core/spec/parse-config-file.ts';
 import { formatProblems } from '../../core/spec/problems.ts';
+import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
 const convert = new Command('convert')
   .description('print a run file in the words of another dialect, where that loses nothing; endpoints.py as TOML')
@@ -19,15 +19,14 @@ const convert = new Command('convert')
   });
 
 export const configCommand = new Command('config')
-  .description('run files in other words: of Hosted Training, of prime-rl, of ours')
+  .description('convert run files to the format of Hosted Training, of prime-rl, or to ours')
   .addCommand(convert);
 
 async function readText(file: string): Promise<string> {
   try {
-    return await readFile(path.resolve(file), 'utf8');
+    return await readRegularText(path.resolve(file));
   } catch (cause) {
-    const code = (cause as NodeJS.ErrnoException).code;
-    const why = code === 'ENOENT' ? 'there is no such file' : `it cannot be read (${code})`;
+    const why = whyUnreadable(cause);
     throw new RatchetError('ConfigInvalid', `${file}: expected a run file (TOML) or endpoints.py, but ${why}.`, {
       cause,
     });

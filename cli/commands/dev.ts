@@ -11,6 +11,9 @@ import { RatchetError } from '../../core/errors.ts';
 import { trainerGpusOf } from '../../core/spec/gpu-settings.ts';
 import { vllmRole } from '../../workers/vllm-role.ts';
 import { startClock } from '../clock.ts';
+import { connect, temporalOf } from '../connection.ts';
+import { readGrace } from '../read-grace.ts';
+import { reportRuns } from '../report-runs.ts';
 
 interface DevOptions {
   readonly weights: string[];
@@ -18,6 +21,7 @@ interface DevOptions {
   readonly rolloutWorkers: number;
   readonly metricsPort?: number;
   readonly serve?: string;
+  readonly grace?: number;
   readonly installService?: boolean;
   readonly uninstallService?: boolean;
 }
@@ -36,6 +40,7 @@ export const devCommand = new Command('dev')
     '--serve <file>',
     'a run file whose [inference] kind = "vllm" is started, for all runs that want one; the policy server may load its teacher, where that is a folder',
   )
+  .option('--grace <seconds>', 'how long a step that is under way may go on when this is stopped', readGrace)
   .option(
     '--install-service',
     'write a service (systemd, launchd) that starts this at boot, so that runs go on by themselves',
@@ -61,6 +66,9 @@ export const devCommand = new Command('dev')
     const policyPort = await choosePolicyPort();
     const vllm = served && (await vllmRole(served, projectFolder));
     if (served && !vllm && teacher === null) throw nothingToServe(options.serve!);
+    clock.say(
+      `starting server, ${counted(trainers, 'trainer')}, ${counted(rolloutWorkers, 'rollout worker')}, policy server${vllm ? ', vLLM' : ''}`,
+    );
     const stack = await startStack({
       projectFolder,
       policyUrl: policyUrlAt(policyPort),
@@ -71,7 +79,9 @@ export const devCommand = new Command('dev')
         trainerGpus: served && trainerGpusOf(served),
         metricsPort: options.metricsPort,
         count: { train: trainers, rollout: rolloutWorkers },
+        graceS: options.grace,
       }),
+      graceMs: options.grace === undefined ? undefined : options.grace * 1000,
       log: clock.say,
       signal: interrupted.signal,
     }).catch((error: unknown) => {
@@ -86,10 +96,18 @@ export const devCommand = new Command('dev')
     clock.say(
       `or:           npx ratchet temporal workflow start --type trainRun --task-queue ratchet --input '"configs/rl/reverse-text.toml"'`,
     );
+    const { client, close } = await connect(temporalOf(stack, stack.temporalAddress));
+    const reporting = reportRuns(client, clock.say, interrupted.signal);
     await end;
+    await close(); // what is being asked for then is not waited for
+    await reporting;
     clock.say('stopping; runs go on when `ratchet dev` or `ratchet train` starts again here');
     await stack.stop();
   });
+
+function counted(count: number, what: string): string {
+  return `${count} ${what}${count === 1 ? '' : 's'}`;
+}
 
 /** Writes or removes this folder's service, and says what is left to do. */
 function tellService(projectFolder: string, options: DevOptions, installs: boolean): void {
@@ -102,10 +120,11 @@ function tellService(projectFolder: string, options: DevOptions, installs: boole
     '--rollout-workers',
     String(rolloutWorkers),
     ...(metricsPort === undefined ? [] : ['--metrics-port', String(metricsPort)]),
+    ...(options.grace === undefined ? [] : ['--grace', String(options.grace)]),
     ...(options.serve === undefined ? [] : ['--serve', path.resolve(projectFolder, options.serve)]),
   ];
   const command = [process.execPath, ratchet, 'dev', ...workers, '--weights', ...weights];
-  const plan = planService({ projectFolder, command });
+  const plan = planService({ projectFolder, command, graceSeconds: options.grace });
   const say = (line: string): void => void process.stdout.write(`${line}\n`);
   if (installs) {
     say(`${plan.file}: ${installService(plan)}. It is not enabled yet:`);

@@ -22,21 +22,35 @@ export const doctorCommand = new Command('doctor')
   .description(
     'look at what runs need on this machine, one line each with the fix; exit code 1 when something needed is broken',
   )
-  .argument('[file]', 'run file: checks what that run needs as well; loads its environments')
+  .argument('[file]', 'run file: checks what that run needs as well')
   .argument('[overrides...]', 'any setting of the file: --store.uri s3://…, and files that are laid over it: @ FILE')
   .option('--dialect <name>', 'whose words it is written in; default: what its keys show')
+  .option(
+    '--import',
+    'load environments that the file names as files or Python packages, and ask its own vLLM; without it nothing of the file is run',
+  )
   .option('--json', 'as one JSON object')
   .allowUnknownOption()
-  .action(async (file: string | undefined, rest: string[], options: { json?: boolean; dialect?: string }) => {
-    const checks = await allChecks(file === undefined ? null : readConfigLine([file, ...rest]), options.dialect);
-    const isFit = checks.every(({ state }) => state !== 'bad');
-    const lines = options.json ? [JSON.stringify({ isFit, checks }, null, 2)] : [...describe(checks), verdict(checks)];
-    process.stdout.write(`${lines.join('\n')}\n`);
-    if (!isFit) process.exitCode = 1;
-  });
+  .action(
+    async (
+      file: string | undefined,
+      rest: string[],
+      options: { json?: boolean; dialect?: string; import?: boolean },
+    ) => {
+      const { dialect, import: imports = false } = options;
+      const checks = await allChecks(file === undefined ? null : readConfigLine([file, ...rest]), dialect, imports);
+      const isFit = checks.every(({ state }) => state !== 'bad');
+      const lines = options.json
+        ? [JSON.stringify({ isFit, checks }, null, 2)]
+        : [...describe(checks), verdict(checks)];
+      process.stdout.write(`${lines.join('\n')}\n`);
+      if (!isFit) process.exitCode = 1;
+    },
+  );
 
-async function allChecks(line: ConfigLine | null, dialect: string | undefined): Promise<Check[]> {
-  const { spec, checks: ofFile } = line === null ? { spec: null, checks: [] } : await checkRunFile(line, dialect);
+async function allChecks(line: ConfigLine | null, dialect: string | undefined, imports: boolean): Promise<Check[]> {
+  const { spec, checks: ofFile } =
+    line === null ? { spec: null, checks: [] } : await checkRunFile(line, dialect, imports);
   const providers = [spec?.trainer, spec?.inference].map((part) => (part && 'provider' in part ? part.provider : null));
   const needs = {
     cuda: providers.includes('cuda'),

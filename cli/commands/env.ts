@@ -1,3 +1,4 @@
+import { namesOf } from '../names-of.ts';
 import { existsSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
@@ -207,13 +208,6 @@ function readSet(set: string | undefined): string | undefined {
     'ConfigInvalid',
     `--set: expected small letters, digits and dashes, received ${JSON.stringify(set)}`,
   );
-}
-
-function namesOf(text: string): string[] {
-  return text
-    .split(',')
-    .map((name) => name.trim())
-    .filter((name) => name !== '');
 }
 
 /** What an id stands for in this folder; a refusal where it stands for nothing that can be loaded. */

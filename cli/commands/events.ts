@@ -3,9 +3,10 @@ import type { WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunEvent } from '../../workflows/messages.ts';
-import { findRun } from '../connection.ts';
+import { findRun, temporalHere } from '../connection.ts';
 import { withoutControls } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
+import { storeOption } from '../store-option.ts';
 import { withTemporal } from '../with-temporal.ts';
 
 export const eventsCommand = new Command('events')
@@ -13,6 +14,7 @@ export const eventsCommand = new Command('events')
   .argument('<run>')
   .option('-f, --follow', 'go on until the run ends or you press Ctrl-C')
   .option('--since <n>', 'those after event number n', '0')
+  .option(...storeOption)
   .option('--json', 'one JSON object per event and line: sequence, time, kind, step, text, values')
   .action(async (run: string, options: EventsOptions) => {
     if (!/^\d+$/.test(options.since)) {
@@ -21,13 +23,37 @@ export const eventsCommand = new Command('events')
         `--since: expected the number of an event, got ${JSON.stringify(options.since)}.`,
       );
     }
-    await withTemporal(async (client) => print(await findRun(client, run), options));
+    if (await printFromServer(run, options)) return;
+    const { findStoredPlace, storedEvents } = await import('../stored-runs.ts');
+    const place = await findStoredPlace(run, options.store);
+    if (place === null)
+      await withTemporal((client) => findRun(client, run)); // says what is missing
+    else {
+      process.stderr.write(
+        `${run} is on no Temporal server here: its folder tells steps, evaluations and checkpoints\n`,
+      );
+      printEvents(await storedEvents(place), options);
+    }
   });
+
+/** False when there is no server, or it does not know the run. */
+async function printFromServer(run: string, options: EventsOptions): Promise<boolean> {
+  if ((await temporalHere(process.cwd())) === null) return false;
+  return withTemporal(async (client) => {
+    const handle = await findRun(client, run).catch((error: unknown) => {
+      if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
+      throw error;
+    });
+    if (handle) await print(handle, options);
+    return handle !== null;
+  });
+}
 
 interface EventsOptions {
   readonly follow?: boolean;
   readonly since: string;
   readonly json?: boolean;
+  readonly store?: string;
 }
 
 const pollMs = 500;
@@ -39,12 +65,18 @@ async function print(handle: WorkflowHandle, options: EventsOptions): Promise<vo
   for (;;) {
     // Asked before its events: those of its last moment are then among them.
     const isRunning = options.follow ? await runs(handle) : false;
-    for (const event of await eventsAfter(handle, seen, options.follow === true)) {
-      process.stdout.write(`${options.json ? JSON.stringify(event) : lineOf(event)}\n`);
-      seen = event.sequence;
-    }
+    const fresh = await eventsAfter(handle, seen, options.follow === true);
+    printEvents(fresh, options);
+    seen = fresh.at(-1)?.sequence ?? seen;
     if (!isRunning) return;
     await delay(pollMs);
+  }
+}
+
+function printEvents(events: readonly RunEvent[], { json, since }: EventsOptions): void {
+  for (const event of events) {
+    if (event.sequence <= Number(since)) continue;
+    process.stdout.write(`${json ? JSON.stringify(event) : lineOf(event)}\n`);
   }
 }
 

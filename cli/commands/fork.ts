@@ -2,11 +2,12 @@ import path from 'node:path';
 import { Command } from 'commander';
 import { forkRun } from '../../activities/fork-run.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { fromHere } from '../from-here.ts';
 import { readOverrides } from '../overrides.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { trainAgain } from '../typed-command.ts';
-import { fromHere, requireSource } from './rewind.ts';
+import { requireSource } from './rewind.ts';
 
 export const forkCommand = new Command('fork')
   .description('a new run that begins at a checkpoint of another, with settings of its own')

@@ -5,6 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
+import { withoutControls } from '../plain-text.ts';
 
 /** How often a followed file is looked at. */
 const pollMs = 300;
@@ -68,14 +69,20 @@ async function attemptsOf(folder: string, run: string): Promise<Attempt[]> {
 }
 
 async function print(file: string, follow: boolean): Promise<void> {
+  const decoder = new TextDecoder();
   for (let offset = 0; ;) {
     const { size } = await stat(file);
     if (size > offset) {
       for await (const chunk of createReadStream(file, { start: offset, end: size - 1 }))
-        process.stdout.write(chunk as Buffer);
+        process.stdout.write(shown(decoder.decode(chunk as Buffer, { stream: true })));
       offset = size;
     }
     if (!follow) return;
     await delay(pollMs);
   }
+}
+
+/** Logs quote what models, environments and servers said. A file or a program gets them as they are. */
+function shown(text: string): string {
+  return process.stdout.isTTY ? withoutControls(text) : text;
 }

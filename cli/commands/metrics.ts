@@ -10,7 +10,7 @@ export const metricsCommand = new Command('metrics')
   .description("a run's committed metrics, one row per step; without names, those one looks at first")
   .argument('<run>')
   .argument('[names...]', "names, * for any part of one: 'train/*' '*/reward/mean'")
-  .option('--last <n>', 'the last n steps', '20')
+  .option('--last <n>', 'the last n steps (default: 20 in the table, every step with --csv or --json)')
   .option('--all', 'every step')
   .option('--names', 'only the names there are')
   .option('--csv', 'comma-separated, every matching name')
@@ -21,8 +21,8 @@ export const metricsCommand = new Command('metrics')
     process.stdout.write(`${show(records, names, options).join('\n')}\n`);
   });
 
-interface MetricsOptions {
-  readonly last: string;
+export interface MetricsOptions {
+  readonly last?: string;
   readonly all?: boolean;
   readonly names?: boolean;
   readonly csv?: boolean;
@@ -44,24 +44,36 @@ const headline = [
   'time/step',
 ];
 
-function show(records: readonly StepRecord[], patterns: readonly string[], options: MetricsOptions): string[] {
+export function show(records: readonly StepRecord[], patterns: readonly string[], options: MetricsOptions): string[] {
   const known = [...new Set(records.flatMap(({ metrics }) => Object.keys(metrics)))].sort();
   if (known.length === 0) return ['no metrics yet: the first step is not committed'];
   const isAll = patterns.length === 0 && (options.names || options.json || options.csv);
   const names = isAll ? known : matching(known, patterns.length === 0 ? headline : patterns, patterns.length > 0);
   if (options.names) return names;
-  const shown = options.all ? records : records.slice(-readCount('--last', options.last));
+  const shown = chosen(records, options);
   if (options.json) return shown.map((record) => JSON.stringify({ ...record, metrics: pick(record.metrics, names) }));
   if (options.csv)
     return [['step', 'lineage', ...names].map(csvCell).join(','), ...shown.map((record) => csvRow(record, names))];
-  return tableOf(shown, names, process.stdout.isTTY ? process.stdout.columns : Number.POSITIVE_INFINITY);
+  const left = records.length - shown.length;
+  return [
+    ...tableOf(shown, names, process.stdout.isTTY ? process.stdout.columns : Number.POSITIVE_INFINITY),
+    ...(left > 0 && options.last === undefined ? [`${left} earlier steps: --all`] : []),
+  ];
+}
+
+const lastInTable = '20';
+
+/** What is exported is whole unless somebody asks for less: a file says of no row that it is missing. */
+function chosen(records: readonly StepRecord[], { all, last, csv, json }: MetricsOptions): readonly StepRecord[] {
+  if (all || (last === undefined && (csv || json))) return records;
+  return records.slice(-readCount('--last', last ?? lastInTable));
 }
 
 /** Of the names there are, those that match one of the patterns, in the order of the patterns. */
 export function matching(known: readonly string[], patterns: readonly string[], mustMatch: boolean): string[] {
   const names = new Set<string>();
   for (const pattern of patterns) {
-    const found = known.filter((name) => toExpression(pattern).test(name));
+    const found = known.filter((name) => isLike(name, pattern));
     if (found.length === 0 && mustMatch) {
       const near = nearestName(pattern, known);
       const advice = near === undefined ? '`ratchet metrics RUN --names` lists them.' : `Did you mean ${near}?`;
@@ -72,9 +84,19 @@ export function matching(known: readonly string[], patterns: readonly string[], 
   return [...names];
 }
 
-function toExpression(pattern: string): RegExp {
-  const escaped = pattern.replaceAll(/[.+?^${}()|[\]\\]/g, String.raw`\$&`);
-  return new RegExp(`^${escaped.replaceAll('*', '.*')}$`);
+/** Each part between stars is looked for once, from the left: an expression would try every place for every star. */
+function isLike(name: string, pattern: string): boolean {
+  const [first = '', ...others] = pattern.split('*');
+  const last = others.pop();
+  if (last === undefined) return name === pattern;
+  if (!name.startsWith(first)) return false;
+  let at = first.length;
+  for (const part of others) {
+    const found = name.indexOf(part, at);
+    if (found < 0) return false;
+    at = found + part.length;
+  }
+  return name.length - last.length >= at && name.endsWith(last);
 }
 
 function pick(metrics: Readonly<Record<string, number>>, names: readonly string[]): Record<string, number> {

@@ -1,4 +1,3 @@
-import path from 'node:path';
 import { WorkflowUpdateFailedError } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
@@ -6,7 +5,8 @@ import { storedSpec } from '../../activities/fork-run.ts';
 import { requireReachable } from '../../activities/lineages.ts';
 import type { SpecSource } from '../../activities/open-run.ts';
 import { currentLineage } from '../../activities/run-access.ts';
-import { connect, findRunning, findTemporal } from '../connection.ts';
+import { connect, findRunning, temporalHere } from '../connection.ts';
+import { fromHere } from '../from-here.ts';
 import { rootMessage } from '../root-message.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
@@ -38,10 +38,7 @@ export const rewindCommand = new Command('rewind')
 
 /** Null when the run is not running anywhere that can be found. */
 async function askRunning(run: string, step: number): Promise<string | null> {
-  const place = await findTemporal(process.cwd()).catch((error: unknown) => {
-    if (error instanceof RatchetError && error.code === 'ServerUnavailable') return null;
-    throw error;
-  });
+  const place = await temporalHere(process.cwd());
   if (!place) return null;
   const { client, close } = await connect(place);
   try {
@@ -53,11 +50,6 @@ async function askRunning(run: string, step: number): Promise<string | null> {
   } finally {
     await close();
   }
-}
-
-/** As one would type it in this folder. */
-export function fromHere(file: string): string {
-  return path.relative(process.cwd(), path.resolve(file));
 }
 
 /** What a run was last read from; `given` names another file. */

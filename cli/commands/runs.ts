@@ -4,15 +4,20 @@ import { Command } from 'commander';
 import { memoKeys } from '../../core/names.ts';
 import type { AskedOfRun } from '../../core/rl/run-state.ts';
 import { askStatus } from '../ask-status.ts';
+import { temporalHere } from '../connection.ts';
 import { onOneLine } from '../plain-text.ts';
 import { readCount } from '../read-count.ts';
+import type { StoredStanding } from '../stored-runs.ts';
 import { withTemporal } from '../with-temporal.ts';
 
 export const runsCommand = new Command('runs')
-  .description('all runs this Temporal server knows: state, step, reward, and what they wait for; the newest first')
+  .description(
+    'all runs, the newest first: those of the Temporal server here, if one runs, and those whose folders lie in ./outputs',
+  )
   .option('--json', 'as a JSON array')
   .option('--limit <n>', 'at most this many', '50')
-  .action((options: { json?: boolean; limit: string }) => listRuns(options));
+  .option('--store <uri>', 'where the runs lie (default: ./outputs)')
+  .action((options: { json?: boolean; limit: string; store?: string }) => listRuns(options));
 
 const runKey = defineSearchAttributeKey('RatchetRun', 'KEYWORD');
 const stepKey = defineSearchAttributeKey('RatchetStep', 'INT');
@@ -21,8 +26,12 @@ const rewardKey = defineSearchAttributeKey('RatchetReward', 'DOUBLE');
 /** `ratchet runs --json`: one of these for each. */
 export interface ListedRun {
   readonly run: string;
-  readonly workflowId: string;
-  /** `paused`, `training`, … of a run that answers; else Temporal's word: `running`, `completed`, `failed`, `canceled`, … */
+  /** Null of a run that no Temporal server here knows: then its folder tells of it. */
+  readonly workflowId: string | null;
+  /**
+   * `paused`, `training`, … of a run that answers; else Temporal's word: `running`, `completed`, `failed`, `canceled`, …; of a
+   * run that only its folder tells of `finished`, `stopped`, `not running` or `cannot be read`.
+   */
   readonly state: string;
   readonly step: number | null;
   readonly maxSteps: number | null;
@@ -30,16 +39,47 @@ export interface ListedRun {
   readonly reward: number | null;
   /** Why it is paused, or what it waits for longest; null when nothing is known. */
   readonly waitingFor: string | null;
-  /** ISO time: when the attempt began; of a run that does not answer, when its newest execution did. */
-  readonly startedAt: string;
+  /**
+   * ISO time: when the attempt began; of a run that does not answer, when its newest execution did; null of one that only its
+   * folder tells of.
+   */
+  readonly startedAt: string | null;
+  /** ISO time of the newest commit, of a run that only its folder tells of; else null. */
+  readonly committedAt: string | null;
 }
 
 /** One that is busy says so; nobody waits for it here. */
 const answerWithinMs = 1_500;
 
-export async function listRuns({ json = false, limit = '50' }: { json?: boolean; limit?: string }): Promise<void> {
+export async function listRuns({
+  json = false,
+  limit = '50',
+  store,
+}: {
+  json?: boolean;
+  limit?: string;
+  store?: string;
+}): Promise<void> {
   const most = readCount('--limit', limit);
-  const runs = await withTemporal(async (client) => {
+  const served = (await temporalHere(process.cwd())) === null ? null : await servedRuns(most);
+  const known = new Set((served ?? []).map(({ run }) => run));
+  // Loaded beside nothing else: who has no server waits for no client.
+  const { storedStandings } = await import('../stored-runs.ts');
+  const stored = (await storedStandings(store)).filter(({ run }) => !known.has(run));
+  const runs = [...(served ?? []), ...stored.map(listedFromFolder)].slice(0, most);
+  if (json) process.stdout.write(`${JSON.stringify(runs, null, 2)}\n`);
+  else if (runs.length === 0) process.stdout.write('no runs yet\n');
+  else for (const line of table(runs)) process.stdout.write(`${onOneLine(line)}\n`);
+  if (served === null && runs.length > 0 && !json)
+    process.stderr.write('(no Temporal server runs here: read from the folders of the runs)\n');
+}
+
+function listedFromFolder({ note, ...stored }: StoredStanding): ListedRun {
+  return { ...stored, workflowId: null, startedAt: null, waitingFor: note };
+}
+
+function servedRuns(most: number): Promise<ListedRun[]> {
+  return withTemporal(async (client) => {
     const found: WorkflowExecutionInfo[] = [];
     for await (const info of client.workflow.list({ query: "WorkflowType='trainRun'", pageSize: most })) {
       // A run that continued as new, or was started again, is one run.
@@ -48,9 +88,6 @@ export async function listRuns({ json = false, limit = '50' }: { json?: boolean;
     }
     return Promise.all(found.map((info) => listed(client, info)));
   });
-  if (json) process.stdout.write(`${JSON.stringify(runs, null, 2)}\n`);
-  else if (runs.length === 0) process.stdout.write('no runs yet\n');
-  else for (const line of table(runs)) process.stdout.write(`${onOneLine(line)}\n`);
 }
 
 async function listed(client: Client, info: WorkflowExecutionInfo): Promise<ListedRun> {
@@ -71,6 +108,7 @@ async function listed(client: Client, info: WorkflowExecutionInfo): Promise<List
     reward: attributes.get(rewardKey) ?? number(memo['reward']),
     waitingFor: pausedBecause ?? waiting ?? (isRunning && !answer ? 'an orchestrator that answers' : null),
     startedAt: answer?.since ?? startTime.toISOString(),
+    committedAt: null,
   };
 }
 
@@ -81,13 +119,19 @@ function stateName(name: string, noted: AskedOfRun | undefined): string {
 }
 
 function table(runs: readonly ListedRun[]): string[] {
-  const cells = runs.map(({ run, state, step, maxSteps, reward, startedAt, waitingFor }) => [
+  const cells = runs.map(({ run, state, step, maxSteps, reward, startedAt, committedAt, waitingFor }) => [
     run,
     state,
     step === null ? '' : `step ${step}${maxSteps === null ? '' : ` of ${maxSteps}`}`,
     reward === null ? '' : `reward ${reward.toFixed(3)}`,
-    `since ${startedAt.slice(0, 19)}`,
-    waitingFor === null ? '' : waitingFor.slice(0, 100),
+    startedAt !== null
+      ? `since ${startedAt.slice(0, 19)}`
+      : committedAt === null
+        ? ''
+        : `last step ${committedAt.slice(0, 19)}`,
+    waitingFor === null
+      ? ''
+      : `${state === 'paused' || startedAt === null ? '' : 'waiting for '}${waitingFor}`.slice(0, 100),
   ]);
   const widths = cells[0]!.map((_, column) => Math.max(...cells.map((row) => row[column]!.length)));
   return cells.map((row) =>

@@ -1,25 +1,27 @@
-import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { type Client, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
-import type { CommittedRun } from '../../activities/committed-run.ts';
-import { describeSink, type SinkStates } from '../../backends/metrics/sinks.ts';
+import { describeSink, sinkStatesIn, type SinkStates } from '../../backends/metrics/sinks.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
 import { environmentRewards } from '../../core/rl/metrics.ts';
 import { describePools } from '../../core/rl/pools.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
 import { askStatus } from '../ask-status.ts';
-import { findRun } from '../connection.ts';
+import { findRun, temporalHere } from '../connection.ts';
 import { askBranches, type BranchFigures, describePrompts } from '../describe-prompts.ts';
+import { describeFigures } from '../describe-figures.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
 import { withoutControls } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
 import { storeOption } from '../store-option.ts';
+import type { StoredRun } from '../stored-runs.ts';
+import { whyStuck } from '../why-stuck.ts';
 import { withTemporal } from '../with-temporal.ts';
 import { listRuns } from './runs.ts';
+import { readRegular } from '../../engine/regular-file.ts';
 
 export const statusCommand = new Command('status')
   .description('where a run stands and what it is waiting for; without a name, all runs')
@@ -46,8 +48,8 @@ export interface StatusReport {
   readonly retries: readonly string[];
   /** Why the workflow failed; null when it did not. */
   readonly stoppedBecause: string | null;
-  /** What the commits say; read where the workflow does not run, as it takes longer. */
-  readonly committed: CommittedRun | null;
+  /** What the run's folder says; read where the workflow does not run, as it takes longer. */
+  readonly committed: StoredRun | null;
   /** Why Temporal could not be asked; null when it could. */
   readonly temporalError: string | null;
   /** How far its branches are that look for better prompts, by workflow; those that answer. */
@@ -56,12 +58,15 @@ export interface StatusReport {
   readonly waiting: string | null;
   /** Where its metrics go besides its folder, and how far that is; empty where that cannot be read from here. */
   readonly sinks: SinkStates;
-  /** Why it could not be read from the run's bucket; null when it could, or the run lies in a folder. */
+  /** Why that could not be read; null when it could. */
   readonly sinksError: string | null;
 }
 
 async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
   const nothing = { run, workflow: null, status: null, retries: [], stoppedBecause: null, temporalError: null };
+  const untold = { ...nothing, branches: {}, waiting: null };
+  const committed = (await temporalHere(process.cwd())) === null ? await readCommitted(run, store) : null;
+  if (committed) return { ...untold, ...(await sinksOf(run, store)), committed };
   try {
     const told = await withTemporal((client) => askTemporal(client, run));
     return {
@@ -75,7 +80,7 @@ async function reportOf(run: string, store: string | undefined): Promise<StatusR
     const committed = isKnown ? await readCommitted(run, store) : null;
     if (!committed) throw error;
     const sinks = await sinksOf(run, store);
-    return { ...nothing, ...sinks, branches: {}, waiting: null, committed, temporalError: (error as Error).message };
+    return { ...untold, ...sinks, committed, temporalError: (error as Error).message };
   }
 }
 
@@ -96,8 +101,14 @@ async function askTemporal(client: Client, run: string): Promise<Told> {
     branches: isRunning && status ? await askBranches(client, status) : {},
     retries: isRunning && status ? ((await retrying(handle)) ?? []) : [],
     stoppedBecause: isRunning ? null : await failureOf(handle),
-    waiting: isRunning && !status ? await describeWaiting(handle) : null,
+    waiting: isRunning && !status ? await describeSilence(handle, run) : null,
   };
+}
+
+/** Who does not answer, and why where Temporal knows it. */
+async function describeSilence(handle: WorkflowHandle, run: string): Promise<string> {
+  const stuck = await whyStuck(handle, run).catch(() => null); // a server that is being restarted
+  return stuck === null ? describeWaiting(handle) : `waiting on: ${stuck.text}`;
 }
 
 type Sinks = Pick<StatusReport, 'sinks' | 'sinksError'>;
@@ -106,12 +117,12 @@ type Sinks = Pick<StatusReport, 'sinks' | 'sinksError'>;
 async function sinksOf(run: string, store = 'file:outputs'): Promise<Sinks> {
   if (!store.startsWith('file:')) return sinksInBucket(run, store);
   const folder = store.startsWith('file:///') ? fileURLToPath(store) : store.slice('file:'.length);
+  const file = path.resolve(folder, run, layout.sinks());
   try {
-    const text = await readFile(path.resolve(folder, run, layout.sinks()), 'utf8');
-    return { sinks: JSON.parse(text) as SinkStates, sinksError: null };
+    return { sinks: sinkStatesIn(await readRegular(file), file), sinksError: null };
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { sinks: {}, sinksError: null };
-    throw error;
+    return { sinks: {}, sinksError: rootMessage(error) }; // it is made again by whoever feeds them
   }
 }
 
@@ -142,17 +153,8 @@ async function sinksInBucket(run: string, uri: string): Promise<Sinks> {
 }
 
 /** From the run's folder alone; null when there is none here, or nothing is committed. Loaded only where it is needed: it is heavy. */
-async function readCommitted(run: string, store: string | undefined): Promise<CommittedRun | null> {
-  const [{ findRunFolder }, { committedRun }] = await Promise.all([
-    import('../run-place.ts'),
-    import('../../activities/committed-run.ts'),
-  ]);
-  try {
-    return await committedRun(await findRunFolder(run, store, { asksTemporal: false }));
-  } catch (error) {
-    if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
-    throw error;
-  }
+async function readCommitted(run: string, store: string | undefined): Promise<StoredRun | null> {
+  return (await import('../stored-runs.ts')).findStoredRun(run, store);
 }
 
 /** Why a closed workflow did not complete; null when it did. */
@@ -172,21 +174,34 @@ async function describe(report: StatusReport): Promise<string[]> {
   if (stoppedBecause) lines.push(`stopped because: ${stoppedBecause}`);
   if (waiting) lines.push(waiting);
   if (temporalError) lines.push(temporalError);
-  if (committed) {
-    const { describeEffectiveness } = await import('../../core/rl/effectiveness.ts');
-    lines.push(...describeEnvironments(committed.metrics));
-    lines.push(`effectiveness ${describeEffectiveness(committed.effectiveness)}`);
-  }
+  if (committed) lines.push(...(await describeStored(committed, status === null)));
   lines.push(...Object.entries(report.sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? []));
   if (report.sinksError) lines.push(`metrics elsewhere: not known, ${report.sinksError}`);
+  if (committed) lines.push(...(await import('../stored-runs.ts')).describeGoOn(committed));
   return lines;
 }
 
-function standing({ workflow, committed }: StatusReport): string {
+/** `isAll`: nobody else says anything of it. */
+async function describeStored(stored: StoredRun, isAll: boolean): Promise<string[]> {
+  const { describeEffectiveness } = await import('../../core/rl/effectiveness.ts');
+  return [
+    ...(isAll
+      ? [
+          ...describeFigures(stored, false),
+          `policy        ${stored.store}${stored.weights}   (${stored.policyDigest.slice(0, 12)})`,
+        ]
+      : []),
+    ...describeEnvironments(stored.metrics),
+    describeEffectiveness(stored.effectiveness),
+  ];
+}
+
+function standing({ workflow, committed, temporalError }: StatusReport): string {
   if (!committed) return `workflow ${workflow}`;
-  const { step, lineage, committedAt } = committed;
-  const place = `step ${step}, lineage ${lineage}, committed at ${committedAt}`;
-  return workflow === null ? place : `workflow ${workflow}; ${place}`;
+  const { step, maxSteps, lineage, committedAt, state } = committed;
+  const place = `step ${step} of ${maxSteps}, lineage ${lineage}, committed at ${committedAt}`;
+  if (workflow !== null) return `workflow ${workflow}; ${place}`;
+  return `${state}, ${place}${temporalError === null ? ' (no Temporal server runs here; its folder says this)' : ''}`;
 }
 
 /** Of a run with several environments, or with pools. */
@@ -213,6 +228,7 @@ function describeStatus(
     ...(status.pausedBecause
       ? [`paused because: ${status.pausedBecause}`, `go on with    npx ratchet resume ${status.run}`]
       : []),
+    ...describeFigures(status, status.phase === 'training' && workflow === 'running'),
     `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,

@@ -11,6 +11,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { liveSettingNames, liveSettings, unknownSetting } from '../../core/rl/live-settings.ts';
 import { findRun } from '../connection.ts';
 import { rootMessage } from '../root-message.ts';
+import { type Stuck, whyStuck } from '../why-stuck.ts';
 import { withTemporal } from '../with-temporal.ts';
 
 export const pauseCommand = new Command('pause')
@@ -105,13 +106,15 @@ function refusalOf(run: string, update: string, error: unknown): unknown {
   }
   if (!(error instanceof WorkflowUpdateFailedError)) return error;
   const message = rootMessage(error);
-  const isUnknown = /has not been registered|unknown update|not found.*update/i.test(message);
+  const isUnknown = /has not been registered|unknown update|not found.{0,200}update/i.test(message);
   const why = isUnknown ? `The run ${run} is at work under older code, which has no ${update}. (${message})` : message;
   return new RatchetError('ConfigInvalid', `${run}: nothing changed. ${why}`, { cause: error });
 }
 
 /** How long one waits to see a cancelled run end. */
 const endPatienceMs = 30_000;
+/** How often it is asked why a run does not end. */
+const stuckLookMs = 2_000;
 
 async function stopNow(run: string): Promise<void> {
   await withTemporal(async (client) => {
@@ -123,7 +126,7 @@ async function stopNow(run: string): Promise<void> {
       );
     }
     await handle.cancel();
-    const status = await untilEnded(handle);
+    const status = await untilEnded(handle, run);
     const goOn = 'What is committed stays; `ratchet train` with its file goes on from there.';
     process.stdout.write(
       status === 'RUNNING'
@@ -133,11 +136,38 @@ async function stopNow(run: string): Promise<void> {
   });
 }
 
-async function untilEnded(handle: WorkflowHandle): Promise<string> {
+/**
+ * How the run ended. One whose workflow hears nothing, since nobody can go on with it or nobody is there, is ended without it: what it
+ * committed stays as it is.
+ */
+async function untilEnded(handle: WorkflowHandle, run: string): Promise<string> {
+  let lookedAt = Date.now();
   for (const start = Date.now(); ;) {
     const status = await nameOfStatus(handle);
-    if (status !== 'RUNNING' || Date.now() - start > endPatienceMs) return status;
+    if (status !== 'RUNNING') return status;
+    const isOver = Date.now() - start > endPatienceMs;
+    if (isOver || Date.now() - lookedAt > stuckLookMs) {
+      lookedAt = Date.now();
+      const stuck = await whyStuck(handle, run);
+      // An orchestrator that is being started anew is waited for.
+      if (stuck?.is === 'wedged' || (stuck && isOver)) await terminate(handle, stuck);
+      else if (isOver) return status;
+    }
     await delay(200);
+  }
+}
+
+/** With its evaluations and searches, which nobody can go on with either. */
+async function terminate(handle: WorkflowHandle, { text }: Stuck): Promise<void> {
+  const { raw } = await handle.describe();
+  await handle.terminate(`ratchet stop --now: ${text}`);
+  for (const { workflowId } of raw.pendingChildren ?? []) {
+    await handle.client
+      .getHandle(workflowId ?? '')
+      .terminate('its run was stopped')
+      .catch((error: unknown) => {
+        if (!(error instanceof WorkflowNotFoundError)) throw error; // it has ended meanwhile
+      });
   }
 }
 

@@ -6,13 +6,19 @@ import { Command } from 'commander';
 import { givenVariables, variablesFor } from '../../backends/environments/variables.ts';
 import { keyVariables } from '../../backends/inference/index.ts';
 import { trainerKeys } from '../../core/spec/tinker-spec.ts';
+import { layout } from '../../core/layout.ts';
 import { taskQueues } from '../../core/names.ts';
+import { describeSolved, solvedShare } from '../../core/rl/left-to-learn.ts';
 import type { EnvironmentVariables } from '../../core/spec/environment-spec.ts';
 import { trainerGpusOf } from '../../core/spec/gpu-settings.ts';
+import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { refuseOtherRun } from '../../activities/run-identity.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
+import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
 import { loadRunConfig, type LoadOptions } from '../../backends/configs/load-run-config.ts';
 import { untilSent } from '../until-sent.ts';
+import { grantNamed, namedIn } from '../grant.ts';
 import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
 import { waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
@@ -24,12 +30,14 @@ import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
 import type { Clock } from '../clock.ts';
 import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
-import { notYetLine } from '../describe-run-file.ts';
-import { connect, findRunning, hasWorkers, startedWith, temporalOf } from '../connection.ts';
+import { notYetLine, obstacleLines } from '../describe-run-file.ts';
+import { connect, findRunning, hasWorkers, startedWith, temporalHere, temporalOf } from '../connection.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { installEnvironment } from '../python-environments/install.ts';
 import { refuseOtherKind } from '../other-kinds.ts';
+import { toldWhenSlow } from '../told-when-slow.ts';
 import { readAsLines } from '../read-as.ts';
+import { stepRecords } from '../run-records.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts';
@@ -58,7 +66,7 @@ export function trainingCommand(name: string, description: string): Command {
       'any setting of the file: --max-steps 5 --sampling.temperature 0.7; further files: @ FILE',
     )
     .option('--name <run>', "the run's name; default: the file's name")
-    .option('--fresh', 'start over under a new name')
+    .option('--fresh', 'start over under a new name; with --name, under that one if it is free')
     .option(
       '--yes',
       'install Python environments that are not here, of the project or the Environments Hub (ratchet env install)',
@@ -67,6 +75,7 @@ export function trainingCommand(name: string, description: string): Command {
     .option(...dryRunOptions.dryRun)
     .option(...dryRunOptions.gpuMemory)
     .option(...dryRunOptions.modelConfig)
+    .option(...dryRunOptions.import)
     .option(...tellingOptions.plain)
     .option(...tellingOptions.json)
     .addHelpText('after', filesHelp + resumeHelp)
@@ -103,16 +112,24 @@ export async function train(
   const audience = openAudience(chooseTelling(options, process.env, process.stdout));
   const projectFolder = process.cwd();
   if (options.yes === true) await installMissing(file, { projectFolder, overrides, ...named });
-  const { name: usualName } = (await loadRunConfig(file, { projectFolder, overrides, ...named })).spec;
+  const usual = await loadForTraining(file, { projectFolder, overrides, ...named });
+  const usualName = usual.spec.name;
   const given = options.name ?? usualName;
-  const run = options.fresh ? `${given}-${randomBytes(2).toString('hex')}` : given;
-  const { spec, resumeStep, readAs, notYet } = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
+  const run = options.fresh ? await freshName(options.name, usual.spec) : given;
+  const { spec, resumeStep, readAs, notYet, sent } = await loadRunConfig(file, {
+    projectFolder,
+    overrides,
+    run,
+    ...named,
+  });
   for (const line of readAsLines(file, readAs)) audience.say(line);
   for (const field of notYet) audience.say(`not yet honoured: ${notYetLine(field)}`);
-  await checkModel(spec);
+  grantNamed(projectFolder, [file, ...over.map((layer) => layer.file), ...namedIn(spec)]);
   const command = { file, ...named, name: run === usualName ? null : run, overrides };
 
   const goOn = trainAgain(command);
+  // Asked before anything starts: a name that is taken must not leave a failed workflow under it.
+  if ((await temporalHere(projectFolder)) === null) await refuseOtherRun(spec);
   const { interrupted, stop: stopListening } = whenLeft();
   const place = await openPlace(needsOf(spec), projectFolder, audience, interrupted.signal);
   if (!place) {
@@ -135,6 +152,7 @@ export async function train(
         `to take the running run back to step ${resumeStep}: npx ratchet rewind ${run} --step ${resumeStep}`,
       );
     }
+    if (!attached) await refuseOtherRun(spec);
     const handle = attached ?? (await start());
     if (uiUrl)
       audience.say(
@@ -155,7 +173,7 @@ export async function train(
       gone,
       sayNext: async () => {
         if (stack) await untilSent(spec, audience, interrupted.signal);
-        sayNext(command, spec, audience);
+        await sayNext(command, spec, audience);
       },
     });
   } finally {
@@ -178,6 +196,7 @@ export async function train(
           ...dialect,
           overrides,
           run,
+          sent,
           ...(options.rewind === undefined ? {} : { rewind: options.rewind }),
         },
       ],
@@ -186,6 +205,28 @@ export async function train(
       // A killed orchestrator's unfinished workflow task is waited for no longer than this.
       workflowTaskTimeout: '5s',
       staticSummary: `${[spec.model, ...spec.environments.map(({ name }) => name)].join(' · ')} · ${spec.maxSteps === 0 ? 'supervised' : `${spec.maxSteps} steps`}`,
+    });
+  }
+}
+
+/** A name that somebody gives stays as it is where nothing has it. */
+async function freshName(given: string | undefined, { name, store }: RunSpec): Promise<string> {
+  if (given !== undefined && (await openRunStore(store.uri, given).read(layout.run())) === null) return given;
+  return `${given ?? name}-${randomBytes(2).toString('hex')}`;
+}
+
+/** A run file that can be trained here. Everything that is in the way is said at once. */
+async function loadForTraining(file: string, options: LoadOptions): ReturnType<typeof loadRunConfig> {
+  try {
+    const loaded = await loadRunConfig(file, options);
+    await checkModel(loaded.spec);
+    return loaded;
+  } catch (error) {
+    const report = await examineRunFile(file, options, toldWhenSlow).catch(() => null);
+    if (!report?.loaded || report.problems.length > 0 || report.obstacles.length < 2) throw error;
+    const lines = report.obstacles.flatMap(obstacleLines).map((line) => `  ${line}`);
+    throw new RatchetError('ConfigInvalid', [`${file}: in the way of training here:`, ...lines].join('\n'), {
+      cause: error,
     });
   }
 }
@@ -324,8 +365,18 @@ async function findServer(clock: Teller): Promise<TemporalCli> {
   return cli;
 }
 
-function sayNext(command: TypedCommand, spec: RunSpec, { say }: Audience): void {
-  if (spec.maxSteps === 0) return say(`next    afresh: ${trainAgain(command)} --fresh`);
-  const further = trainAgain(withMaxSteps(command, spec.maxSteps * 2));
-  say(`next    further: ${further}      afresh: ${trainAgain(command)} --fresh`);
+/** What a person may type next: more steps only where these would find something to learn. */
+async function sayNext(command: TypedCommand, spec: RunSpec, { say }: Audience): Promise<void> {
+  const { name, maxSteps, store } = spec;
+  const afresh = `${trainAgain(command)} --fresh`;
+  if (maxSteps === 0) return say(`next    afresh: ${afresh}`);
+  const steps = await stepRecords({ name, store: store.uri });
+  const solved = solvedShare(steps.map(({ metrics }) => metrics));
+  if (solved === null) {
+    say(`next    further: ${trainAgain(withMaxSteps(command, maxSteps * 2))}`);
+  } else {
+    say(`next    ${describeSolved(solved)}; look at them:`);
+    say(`        npx ratchet rollouts ${name} --step ${steps.at(-1)?.step ?? maxSteps}`);
+  }
+  say(`        afresh: ${afresh}`);
 }

@@ -1,5 +1,12 @@
 import { Command, Option } from 'commander';
 import { workerRoles, type WorkerRole } from '../../core/names.ts';
+import { readGrace } from '../read-grace.ts';
+
+interface WorkerOptions {
+  readonly role: WorkerRole | 'metrics';
+  readonly policyUrl: string;
+  readonly grace: number;
+}
 
 export const workerCommand = new Command('worker')
   .description(
@@ -7,20 +14,42 @@ export const workerCommand = new Command('worker')
   )
   .addOption(new Option('--role <role>', 'what it works on').choices([...workerRoles, 'metrics']).makeOptionMandatory())
   .option('--policy-url <url>', 'policy server of runs whose config names none', 'http://127.0.0.1:8420')
-  .action(async ({ role, policyUrl }: { role: WorkerRole | 'metrics'; policyUrl: string }) => {
-    if (role === 'metrics') return followHere();
-    const { openWorker } = await import('../../workers/worker.ts'); // seconds of loading that --help should not wait for
-    const { takeCredentials } = await import('../../workers/credentials.ts');
-    const credentials = takeCredentials();
-    const worker = await openWorker({ role, ...credentials, projectFolder: process.cwd(), policyUrl });
-    const { address, namespace } = credentials.temporal;
-    process.stdout.write(`${role} worker ready at ${address}, namespace ${namespace}\n`);
-    await worker.run();
+  .option(
+    '--grace <seconds>',
+    'how long what is under way may go on after SIGTERM: a GPU worker finishes its step and uploads it',
+    readGrace,
+    20,
+  )
+  .action(async (options: WorkerOptions) => {
+    try {
+      await work(options);
+    } catch (error) {
+      setTimeout(() => process.exit(), lastWordMs).unref();
+      throw error;
+    }
   });
 
+/** For the message of a worker that could not be opened; a connection that is left open would keep its process. */
+const lastWordMs = 2_000;
+
+async function work({ role, policyUrl, grace }: WorkerOptions): Promise<void> {
+  if (role === 'metrics') return followHere();
+  const { openWorker } = await import('../../workers/worker.ts'); // seconds of loading that --help should not wait for
+  const { runWorker } = await import('../../workers/run-worker.ts');
+  const { takeCredentials } = await import('../../workers/credentials.ts');
+  const credentials = takeCredentials();
+  const projectFolder = process.cwd();
+  const worker = await openWorker({ role, ...credentials, projectFolder, policyUrl, graceMs: grace * 1000 });
+  const { address, namespace } = credentials.temporal;
+  const running = runWorker(worker, (line) => void process.stderr.write(`${line}\n`));
+  process.stdout.write(`${role} worker ready at ${address}, namespace ${namespace}\n`);
+  await running;
+}
+
 /** TensorBoard's files, W&B and /metrics of all runs there: one for each Temporal namespace. */
-async function followHere(): Promise<void> {
+async function followHere(): Promise<never> {
   const { takeCredentials } = await import('../../workers/credentials.ts');
   const { followMetrics } = await import('../../workers/metrics-role.ts');
   await followMetrics({ ...takeCredentials(), say: (line) => void process.stdout.write(`${line}\n`) });
+  process.exit(0);
 }

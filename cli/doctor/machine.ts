@@ -1,12 +1,12 @@
 import { execFile } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { mkdir, rm, stat, statfs, writeFile } from 'node:fs/promises';
-import { createRequire } from 'node:module';
 import os from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
 import { findPython, pythonForVerifiers } from '../../backends/python/interpreter.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { runtimePackage } from '../../engine/onnx/runtime-package.ts';
 import { findOnPath, ensureTemporalCli, placesOnThisMachine } from '../../workers/temporal-cli.ts';
 
 /** One line of `ratchet doctor`. */
@@ -229,30 +229,25 @@ export async function checkGpu({ cuda }: Pick<Needs, 'cuda'>): Promise<Check[]> 
     },
     {
       name: 'CUDA provider',
-      state: state(provider !== null),
-      says: provider ?? 'onnxruntime-node has no libonnxruntime_providers_cuda.so',
-      ...fix(
-        provider !== null,
-        'it is downloaded by: npm rebuild onnxruntime-node --onnxruntime-node-install=cuda12; or use provider = "cpu"',
-      ),
+      state: state(provider.isThere),
+      says: provider.isThere ? 'found' : 'onnxruntime-node has no libonnxruntime_providers_cuda.so',
+      ...fix(provider.isThere, provider.fix),
     },
   ];
 }
 
-/** ONNX Runtime's provider, as its package brings it. */
-function cudaProvider(): string | null {
+/** ONNX Runtime's provider: its package brings it when its install script has run, which `ignore-scripts` keeps npm from. */
+function cudaProvider(): { readonly isThere: boolean; readonly fix: string } {
+  const otherwise = 'or use provider = "cpu"';
   try {
-    const entry = createRequire(import.meta.url).resolve('onnxruntime-node/package.json');
-    const file = path.join(
-      path.dirname(entry),
-      'bin/napi-v6',
-      process.platform,
-      process.arch,
-      'libonnxruntime_providers_cuda.so',
-    );
-    return existsSync(file) ? 'found' : null;
+    const { folder, libraries } = runtimePackage();
+    const script = path.join(path.relative('', folder), 'script', 'install.js');
+    return {
+      isThere: existsSync(path.join(libraries, 'libonnxruntime_providers_cuda.so')),
+      fix: `it is downloaded by: ONNXRUNTIME_NODE_INSTALL=cuda12 node ${script}; ${otherwise}`,
+    };
   } catch {
-    return null;
+    return { isThere: false, fix: `npm ci brings onnxruntime-node, which is not here; ${otherwise}` };
   }
 }
 

@@ -3,11 +3,12 @@ import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { examineTinker } from '../../backends/configs/check-tinker.ts';
+import { runsOfFile } from '../../backends/configs/examine-run-file.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { examineServers, lookAtServer, type ServerAddress, serversOf } from '../../backends/inference/index.ts';
 import { checkStore, localRoot, showStoreUri } from '../../backends/store/index.ts';
-import { vllmCommandLine } from '../../workers/vllm-role.ts';
+import { programOf, vllmCommandLine } from '../../workers/vllm-role.ts';
 import { vllmLacks } from '../describe-servers.ts';
 import { readRunningStack } from '../../workers/project-lock.ts';
 import { connect, findTemporal } from '../connection.ts';
@@ -64,6 +65,7 @@ export async function checkTemporalServer(projectFolder: string): Promise<Check[
 export async function checkRunFile(
   { file, over, overrides }: ConfigLine,
   dialect: string | undefined,
+  imports: boolean,
 ): Promise<{ spec: RunSpec | null; checks: Check[] }> {
   const checks: Check[] = [];
   const name = 'run file';
@@ -92,6 +94,17 @@ export async function checkRunFile(
     ),
   );
   for (const entry of [...spec.environments, ...(spec.eval?.environments ?? [])]) {
+    const runs = imports ? null : runsOfFile(entry);
+    if (runs !== null) {
+      const says = `${entry.name}: not loaded, nor what it needs of this machine looked at: it would run ${runs}, which the file names`;
+      checks.push({
+        name: 'environment',
+        state: 'warn',
+        says,
+        fix: 'read what it is, then: the same command with --import',
+      });
+      continue;
+    }
     const open = async (): Promise<void> => void (await openEnvironment(entry)).dataset.length;
     checks.push(
       await tried(
@@ -103,7 +116,7 @@ export async function checkRunFile(
     );
   }
   checks.push(...(await checkStoreOf(spec)));
-  checks.push(...(await checkServers(spec)), ...(await checkTinker(spec, file)), ...(await checkVllm(spec)));
+  checks.push(...(await checkServers(spec)), ...(await checkTinker(spec, file)), ...(await checkVllm(spec, imports)));
   return { spec, checks };
 }
 
@@ -165,9 +178,14 @@ async function checkTinker(spec: RunSpec, file: string): Promise<Check[]> {
 }
 
 /** The vLLM that would be started, or what servers that run lack of what the run needs. */
-async function checkVllm(spec: RunSpec): Promise<Check[]> {
+async function checkVllm(spec: RunSpec, imports: boolean): Promise<Check[]> {
   if (spec.inference.kind !== 'vllm') return [];
   const name = 'vLLM';
+  const program = imports ? null : programOf(spec);
+  if (program !== null) {
+    const says = `${program}, which the file names, was not asked whether it is vLLM`;
+    return [{ name, state: 'warn', says, fix: 'the same command with --import asks it' }];
+  }
   try {
     const line = await vllmCommandLine(spec, process.cwd());
     if (line !== null)

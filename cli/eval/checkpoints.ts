@@ -126,7 +126,8 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
   }
   await storeOf(place).put(rememberedKey, encodeJson({ subject } satisfies Remembered));
   const atOnce = options.atOnce === undefined ? undefined : readAtOnce(options.atOnce);
-  return onStage({ storeUri: place.store, keys: [], teller }, async (stage) => {
+  const environments = plan.evaluations.map(({ input }) => input.environment);
+  return onStage({ storeUri: place.store, environments, teller }, async (stage) => {
     const figures = new Map<string, CheckpointFigures>();
     const told = new Set<string>();
     const isLast = async (): Promise<boolean> => !options.watcher || !(await isRunning(stage.client, run));

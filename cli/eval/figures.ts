@@ -83,8 +83,11 @@ export function passesIn(
 }
 
 /** The mean, over what it goes, and what metadata.json says where that is another. */
-export function rewardText({ reward, failures }: EvaluationFigures, { avgReward }: ResultMetadata): string {
-  const failed = failures.reduce((sum, { count }) => sum + count, 0);
+export function rewardText(
+  { reward, failures, policyFailures }: EvaluationFigures,
+  { avgReward }: ResultMetadata,
+): string {
+  const failed = failures.reduce((sum, { count }) => sum + count, 0) - policyFailures;
   if (reward === null) return failed > 0 ? 'none: every rollout failed' : 'none in its rows';
   const over = `mean of ${counted(reward.count, 'rollout')}, ${figure(reward.min)} to ${figure(reward.max)}`;
   // Half of the last digit that is shown.

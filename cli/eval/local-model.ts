@@ -1,4 +1,6 @@
-import { existsSync, statSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { createReadStream, existsSync, statSync } from 'node:fs';
+import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { environmentForAll, selectEnvironment } from '../../core/child-environment.ts';
@@ -10,6 +12,7 @@ import { policyUrlAt, program } from '../../workers/roles.ts';
 import { SupervisedProcess } from '../../workers/supervised-process.ts';
 import { storedSpec } from '../../activities/fork-run.ts';
 import { requireCommit, storeOf } from '../../activities/run-access.ts';
+import { verifyVersion } from '../../backends/store/version-files.ts';
 import { weightsFolder } from '../../backends/store/weights-folder.ts';
 import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
 import { samplingOver } from '../../core/eval/sampling-over.ts';
@@ -65,6 +68,7 @@ export async function versionOfRun(
 
 /** The folder of that version's weights, on this machine. */
 export async function folderOfVersion({ run, policy }: Extract<EvaluatedModel, { kind: 'version' }>): Promise<string> {
+  await verifyVersion(storeOf(run), policy); // a byte of it may have changed since it was stored
   return weightsFolder(storeOf(run), policy.weights);
 }
 
@@ -72,6 +76,28 @@ export async function folderOfVersion({ run, policy }: Extract<EvaluatedModel, {
 export function isModelFolder(model: string): boolean {
   const folder = path.resolve(model);
   return existsSync(path.join(folder, 'config.json')) && statSync(folder).isDirectory();
+}
+
+/**
+ * What an evaluation calls a folder's model: where it is from, and the sha256 of its weights. Folders of two runs may both be
+ * called step_100, and other weights may lie in one folder tomorrow: neither may become the same evaluation.
+ */
+export async function nameOfFolder(folder: string): Promise<string> {
+  const absolute = path.resolve(folder);
+  const [run, weights, step] = absolute.split(path.sep).slice(-3);
+  const ofRun = weights === 'weights' && step?.startsWith('step_') ? `${run}-` : '';
+  return `${ofRun}${path.basename(absolute)}-${(await digestOfFolder(absolute)).slice(0, 8)}`;
+}
+
+/** Of all files of weights, and of what says how they are computed. */
+async function digestOfFolder(folder: string): Promise<string> {
+  const digest = createHash('sha256');
+  const names = (await readdir(folder)).filter((name) => name.endsWith('.safetensors') || name === 'config.json');
+  for (const name of names.sort()) {
+    digest.update(`${name}\n`);
+    for await (const chunk of createReadStream(path.join(folder, name))) digest.update(chunk as Buffer);
+  }
+  return digest.digest('hex');
 }
 
 export interface ServedModel {

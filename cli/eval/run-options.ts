@@ -3,11 +3,13 @@ import { RatchetError } from '../../core/errors.ts';
 import { headersFrom } from '../../core/spec/model-access.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { tellingOptions } from '../audience.ts';
+import { namesOf } from '../names-of.ts';
 
 /** What `ratchet eval run` takes: the options of vf-eval and `prime eval run`, and what there is here beside them. */
 export interface EvalRunOptions {
   readonly envArgs?: string;
   readonly extraEnvKwargs?: string;
+  readonly passEnv?: string;
   readonly envDirPath?: string;
   readonly envPath?: string;
   readonly endpointsPath?: string;
@@ -71,6 +73,7 @@ export function evalRunCommand(): Command {
     .option('-S, --sampling-args <json>', 'further request fields; they hold over -t and -T')
     .option('-a, --env-args <json>', "the environment's arguments")
     .option('-x, --extra-env-kwargs <json>', 'set on a verifiers environment once it is loaded')
+    .option('--pass-env <names>', 'variables that it may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN')
     .option('--env-dir-path <folder>', 'where environments of the project lie (default: ./environments)')
     .addOption(new Option('--env-path <folder>', 'the same').hideHelp())
     .option('--builtin', 'OWNER/NAME is the environment NAME that comes with Ratchet')
@@ -81,7 +84,10 @@ export function evalRunCommand(): Command {
     .option('--max-retries <n>', 'of a rollout that its environment spoiled (default: 3)')
     .option('-o, --output-dir <folder>', 'where results go: evals/ENV--MODEL/ID below it (default: outputs)')
     .option('--eval-name <name>', 'in place of the environment in the name of the folder')
-    .option('-C, --state-columns <names>', 'known, and not written yet')
+    .option(
+      '-C, --state-columns <names>',
+      "columns of a rollout's state that its row has as well, as in trajectory,turn (verifiers 0.3)",
+    )
     .option(
       '-R, --resume [path]',
       'go on with an evaluation: the newest that has something left to do, or one by its folder',
@@ -93,6 +99,7 @@ export function evalRunCommand(): Command {
     .option('--serve [folder]', 'start a server for the time of the evaluation: over this folder, or over --run')
     .option('--store <uri>', 'with --run: where runs lie (default: file:outputs)')
     .option(...tellingOptions.json)
+    .option('--plain', 'as always: lines')
     .option('--dry-run', 'say what would be done')
     .option('-s, --save-results', 'as always: results are kept')
     .option('-v, --verbose', 'known, without effect')
@@ -114,6 +121,7 @@ export function settingsOf(options: EvalRunOptions): Record<string, JsonValue> {
   const given: Record<string, JsonValue | undefined> = {
     env_args: readTable('-a', options.envArgs),
     extra_env_kwargs: readTable('-x', options.extraEnvKwargs),
+    env_vars: options.passEnv === undefined ? undefined : namesOf(options.passEnv),
     env_dir_path: options.envDirPath ?? options.envPath,
     endpoints_path: options.endpointsPath,
     provider: options.provider,

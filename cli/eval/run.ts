@@ -4,6 +4,7 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import type { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
+import { canonical } from '../../core/eval/same-evaluation.ts';
 import type { EvaluatedServer, EvaluationInput, EvaluationsInput } from '../../core/eval/evaluation.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
@@ -14,15 +15,24 @@ import {
   loadEvaluations,
   type PlannedEvaluation,
 } from '../../backends/configs/load-evaluations.ts';
+import { variablesFor } from '../../backends/environments/variables.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
+import { grantNamed, namedByEnvironments } from '../grant.ts';
 import { keysOf, requireKeys } from '../server-keys.ts';
 import { openTeller } from '../teller.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
 import { describePlan } from './plan-lines.ts';
-import { folderOfVersion, isModelFolder, type ServedModel, serveModel, versionOfRun } from './local-model.ts';
+import {
+  folderOfVersion,
+  isModelFolder,
+  nameOfFolder,
+  type ServedModel,
+  serveModel,
+  versionOfRun,
+} from './local-model.ts';
 import { evalRunCommand, type EvalRunOptions, settingsOf } from './run-options.ts';
 import { type EvaluationLine, isRunning, watchEvaluation } from './watch-evaluation.ts';
 
@@ -32,7 +42,8 @@ Examples:
   ratchet eval run reverse-text -m my-model -b http://localhost:8000/v1
   ratchet eval run configs/eval/suite.toml                          every [[eval]] and [[ablation]] of a file
   ratchet eval run reverse-text --run my-run --step 50              a checkpoint of a run
-  ratchet eval run reverse-text -m ./models/small                   a folder with a model: it is served meanwhile
+  ratchet eval run reverse-text -m ./models/small                   a folder with a model: it is served meanwhile;
+                                                                    results name its weights by their sha256
 
 What is finished is never sampled again. The same command goes on with an evaluation that was interrupted; --resume also with one
 that has failed rollouts or wants more examples. Without -b and -p the model is looked for in the endpoints file, else it is asked at
@@ -52,25 +63,30 @@ interface Prepared {
   readonly summary: string;
   readonly input: EvaluationInput | EvaluationsInput;
   readonly goesOn: boolean;
+  /** Whether the workflow that may be at work on it asks other servers than were named now. */
+  readonly asksElsewhere: boolean;
 }
 
 async function run(what: string, options: EvalRunOptions): Promise<number> {
   const projectFolder = process.cwd();
   const teller = openTeller<EvaluationLine>(options);
   const settings = settingsOf(options);
-  const loaded = await load(what, withoutModel(settings, options), options, projectFolder);
+  const loaded = await load(what, await withoutModel(settings, options), options, projectFolder);
   for (const line of loaded.warnings) teller.say(`warning: ${line}`);
   for (const { said } of loaded.evaluations) if (said !== null) teller.say(said);
   if (options.dryRun) {
     for (const line of describePlan(loaded.evaluations)) teller.say(line);
     return 0;
   }
+  const environments = loaded.evaluations.map(({ input }) => input.environment);
+  grantNamed(projectFolder, [...(isFile(what) ? [what] : []), ...namedByEnvironments(environments)]);
   const keys = keysOf(serversOf(loaded));
   await requireKeys(keys, projectFolder);
   const { interrupted, stop: stopListening } = whenLeft();
   const served = await serve(options, settings, loaded, { projectFolder, log: teller.say });
   const storeUri = resolveStoreUri(options.store ?? 'file:outputs', projectFolder);
-  const needs = { storeUri, workersSee: keys };
+  const environmentsSee = loaded.evaluations.map(({ input }) => variablesFor(input.environment));
+  const needs = { storeUri, workersSee: keys, environmentsSee };
   const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
   if (!stage) {
     await served?.stop();
@@ -86,12 +102,13 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
       taskQueue: taskQueues.orchestrator,
       args: [prepared.input],
       // A server that this command started is another one each time.
-      workflowIdConflictPolicy: served === null ? 'USE_EXISTING' : 'TERMINATE_EXISTING',
+      workflowIdConflictPolicy: served === null && !prepared.asksElsewhere ? 'USE_EXISTING' : 'TERMINATE_EXISTING',
       workflowIdReusePolicy: 'ALLOW_DUPLICATE',
       workflowTaskTimeout: '5s',
       staticSummary: prepared.summary,
     });
-    if (prepared.goesOn) teller.say('goes on where it stands');
+    if (prepared.goesOn)
+      teller.say(`goes on where it stands${prepared.asksElsewhere ? ', with the servers named now' : ''}`);
     else if (options.resume === true)
       teller.say('nothing here has anything left to do with these settings: a new one begins');
     if (stage.uiUrl)
@@ -153,17 +170,21 @@ function servedLater(input: PlannedEvaluation['input'], model: string): Evaluati
 }
 
 /** A model of this machine is asked at a server that does not run yet, a run's at its own: neither is looked for among APIs. */
-function withoutModel(settings: Record<string, JsonValue>, options: EvalRunOptions): Record<string, JsonValue> {
-  const isLocal = options.run !== undefined || localFolder(options) !== null;
-  if (!isLocal) return settings;
+async function withoutModel(
+  settings: Record<string, JsonValue>,
+  options: EvalRunOptions,
+): Promise<Record<string, JsonValue>> {
+  const folder = options.run === undefined ? localFolder(options) : null;
+  if (options.run === undefined && folder === null) return settings;
   if (settings['api_base_url'] !== undefined || settings['provider'] !== undefined) {
     throw new RatchetError(
       'ConfigInvalid',
       `${options.run === undefined ? 'a folder with a model' : '--run'} is evaluated on servers of this machine: -b and -p name others. Leave one of them out.`,
     );
   }
-  const name = localFolder(options) ?? options.run!;
-  return { ...settings, model: path.basename(path.resolve(name)), provider: 'local' };
+  // What is no model is refused when it is served, by what it lacks.
+  const named = folder !== null && isModelFolder(folder) ? await nameOfFolder(folder) : (folder ?? options.run!);
+  return { ...settings, model: path.basename(named), provider: 'local' };
 }
 
 /** The folder that is to be served: of `--serve FOLDER`, or of `-m FOLDER` where nobody else is named. */
@@ -226,6 +247,7 @@ async function prepare(
   const together = `eval.${stem}${options.fresh ? `.${newEvaluationId()}` : ''}`;
   const inputs: EvaluationInput[] = [];
   let goesOn = false;
+  let asksElsewhere = false;
   for (const one of planned) {
     const chosen = await choosePlace(one, {
       projectFolder,
@@ -235,17 +257,33 @@ async function prepare(
       isHeld: async (holder) => planned.length > 1 && !holder.startsWith(together) && isRunning(client, holder),
     });
     goesOn ||= chosen.goesOn;
-    inputs.push({ ...one.input, results: chosen.place });
+    const input = { ...one.input, results: chosen.place };
+    asksElsewhere ||= chosen.goesOn && (await hasOtherServers(input));
+    inputs.push(input);
   }
   const [first] = inputs as [EvaluationInput];
   if (inputs.length > 1) {
     const title = `${inputs.length} evaluations of ${what}`;
-    return { workflowId: together, summary: title, input: { inputs, title }, goesOn };
+    return { workflowId: together, summary: title, input: { inputs, title }, goesOn, asksElsewhere };
   }
   const { environment, model, results } = first;
   const own = `eval.${environment.name}.${model.model.replaceAll(/[^\w.@-]+/g, '-')}.${results.name}`;
   const holder = await holderOf(first, client);
-  return { workflowId: holder ?? own, summary: `${environment.name} · ${model.model}`, input: first, goesOn };
+  return {
+    workflowId: holder ?? own,
+    summary: `${environment.name} · ${model.model}`,
+    input: first,
+    goesOn,
+    asksElsewhere,
+  };
+}
+
+/** Whether its newest attempt was begun with other servers, or other headers for them. */
+export async function hasOtherServers({ results, model }: EvaluationInput): Promise<boolean> {
+  const found = (await evaluationsIn(fileURLToPath(results.store))).find(({ id }) => id === results.name);
+  const before = found?.stored?.input.model;
+  if (before?.kind !== 'endpoint' || model.kind !== 'endpoint') return false;
+  return canonical(before.servers) !== canonical(model.servers);
 }
 
 /** The workflow that is at work on it, whatever its name: it is attached to. */

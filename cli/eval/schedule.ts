@@ -7,6 +7,7 @@ import { regressionActions } from '../../core/spec/eval-words.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
 import { onOneLine } from '../plain-text.ts';
+import { grantNamed, namedByEnvironments } from '../grant.ts';
 import { rootMessage } from '../root-message.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
@@ -37,7 +38,7 @@ carried out while a stack runs: \`ratchet dev\`, a run in training, or a cluster
 /** `ratchet eval schedule`. */
 export const scheduleCommand: Command = new Command('schedule')
   .description('evaluate on a schedule what is newest of a run, or the models of a file')
-  .argument('[file]', 'a TOML file with [[eval]]; with --run its models are of no matter')
+  .argument('[file]', 'a TOML file with [[eval]]; with --run, models in the file are ignored')
   .option('--every <time>', 'as in 30m, 6h, 1d')
   .addOption(
     new Option('--cron <expression>', 'minute, hour, day, month, weekday, in UTC').argParser(
@@ -134,7 +135,10 @@ async function inputOf(
 ): Promise<EvaluateNewestInput> {
   if (file !== undefined) {
     const over = run === undefined ? {} : { model: run, provider: 'local' };
-    await loadEvaluationFile(file, { projectFolder: process.cwd(), over });
+    const projectFolder = process.cwd();
+    const { evaluations } = await loadEvaluationFile(file, { projectFolder, over });
+    const environments = evaluations.map(({ input }) => input.environment);
+    grantNamed(projectFolder, [file, ...namedByEnvironments(environments)]);
   }
   if (run === undefined && onRegression !== 'flag') {
     throw new RatchetError(

@@ -1,9 +1,11 @@
 import type { Client } from '@temporalio/client';
 import { taskQueues } from '../../core/names.ts';
-import type { EvaluationResult, EvaluationsInput } from '../../core/eval/evaluation.ts';
+import type { EvaluatedEnvironment, EvaluationResult, EvaluationsInput } from '../../core/eval/evaluation.ts';
+import { variablesFor } from '../../backends/environments/variables.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
+import { grantNamed, namedByEnvironments } from '../grant.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
 import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 
@@ -19,14 +21,19 @@ export interface EvaluationStage {
 export async function onStage(
   {
     storeUri,
-    keys,
+    environments,
     teller,
-  }: { readonly storeUri: string; readonly keys: readonly string[]; readonly teller: EvaluationTeller },
+  }: {
+    readonly storeUri: string;
+    /** What is evaluated: the workers that are started see its variables. */
+    readonly environments: readonly EvaluatedEnvironment[];
+    readonly teller: EvaluationTeller;
+  },
   work: (stage: EvaluationStage) => Promise<number>,
 ): Promise<number> {
   const projectFolder = process.cwd();
   const { interrupted, stop: stopListening } = whenLeft();
-  const needs = { storeUri, workersSee: keys };
+  const needs = { storeUri, workersSee: [], environmentsSee: environments.map(variablesFor) };
   const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
   if (!stage) return 130;
   const { client, close } = await connect(temporalOf(stage, stage.address));
@@ -36,6 +43,7 @@ export async function onStage(
       client,
       interrupted: interrupted.signal,
       async evaluate(workflowId, input) {
+        grantNamed(projectFolder, namedByEnvironments(input.inputs.map(({ environment }) => environment)));
         const handle = await client.workflow.start<typeof evaluate>('evaluate', {
           workflowId,
           taskQueue: taskQueues.orchestrator,

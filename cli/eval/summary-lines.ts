@@ -30,7 +30,7 @@ export interface Summarized {
 /** What an evaluation comes to, part by part; parts of which nothing is known are left out. */
 export function summarySections({ found, figures, unreadable, columns }: Summarized): Section[] {
   const { metadata, where } = found;
-  const { rollouts, examples, distribution, metrics, truncated, failures } = figures;
+  const { rollouts, examples, distribution, metrics, truncated, failures, policyFailures, notes } = figures;
   const { passAtK, passAllK } = passesIn(metadata, figures);
   const bars = histogram(distribution, Math.min(40, columns - 34));
   const { numExamples } = metadata;
@@ -61,8 +61,14 @@ export function summarySections({ found, figures, unreadable, columns }: Summari
     { heading: 'usage', rows: [usageText(figures, metadata)].filter((row) => row !== '') },
     {
       heading: 'failures',
-      rows: failures.map(({ cause, count, message }) => onOneLine(`${count} × ${cause}: ${message}`)),
+      rows: [
+        ...failures.map(({ cause, count, message }) => onOneLine(`${count} × ${cause}: ${message}`)),
+        ...(policyFailures === 0
+          ? []
+          : [`of these ${policyFailures} have a reward all the same: the policy itself failed`]),
+      ],
     },
+    { heading: 'beside', rows: notes.map(({ cause, count, message }) => onOneLine(`${count} × ${cause}: ${message}`)) },
     {
       heading: 'settings',
       rows: Object.entries(metadata.settings).map(([name, value]) => `${onOneLine(name)} = ${settingText(value)}`),

@@ -60,7 +60,7 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
   );
   const figures: CheckpointFigures[] = [];
   const storeUri = resolveStoreUri('file:outputs', process.cwd());
-  return onStage({ storeUri, keys: [], teller }, async (stage) => {
+  return onStage({ storeUri, environments: [], teller }, async (stage) => {
     // One after another: a server may hold a single version.
     for (const step of withBase ? [0, ...chosen.filter((step) => step !== 0)] : chosen) {
       const weights = step === 0 && withBase ? null : found.get(step)!;

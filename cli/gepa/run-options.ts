@@ -6,6 +6,7 @@ import { tellingOptions } from '../audience.ts';
 export interface GepaRunOptions {
   readonly envArgs?: string;
   readonly extraEnvKwargs?: string;
+  readonly passEnv?: string;
   readonly envDirPath?: string;
   readonly builtin?: boolean;
   readonly endpointsPath?: string;
@@ -70,7 +71,7 @@ export function gepaRunCommand(): Command {
     )
     .option('--merge', 'candidates that changed different components are merged as well')
     .option('--screen <n>', 'validation examples that tell candidates apart, -1 = all (default: a tenth, at least 5)')
-    .option('--proposals <n>', 'new prompts of one minibatch (default: 2 to 8, as the budget is)')
+    .option('--proposals <n>', 'new prompts of one minibatch (default: a 62nd of the budget, from 2 to 8)')
     .option('--parallel <n>', 'minibatches side by side (default: 1, up to 3 while nothing is found)')
     .option(
       '--candidate-selection <names...>',
@@ -83,6 +84,7 @@ export function gepaRunCommand(): Command {
     .option('-S, --sampling-args <json>', 'further request fields')
     .option('-a, --env-args <json>', "the environment's arguments")
     .option('-x, --extra-env-kwargs <json>', 'set on a verifiers environment once it is loaded')
+    .option('--pass-env <names>', 'variables that they may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN')
     .option('-p, --env-dir-path <folder>', 'where environments of the project lie (default: ./environments)')
     .option('--builtin', 'OWNER/NAME is the environment NAME that comes with Ratchet')
     .option('--seed <n>', 'of everything that is drawn (default: 0)')

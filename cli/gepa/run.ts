@@ -11,15 +11,18 @@ import {
   type PlannedPromptSearch,
 } from '../../backends/configs/load-prompt-search.ts';
 import { placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
+import { variablesFor } from '../../backends/environments/variables.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
+import { grantNamed, namedByEnvironments } from '../grant.ts';
 import { keysOf, requireKeys } from '../server-keys.ts';
 import { openTeller } from '../teller.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
 import { gepaRunCommand, type GepaRunOptions, overridesOf } from './run-options.ts';
 import { type PromptSearchLine, watchSearch } from './watch-search.ts';
+import { namesOf } from '../names-of.ts';
 
 const help = `
 Examples:
@@ -45,6 +48,7 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
   for (const line of [...planned.warnings.map((warning) => `warning: ${warning}`), ...planned.said]) teller.say(line);
   for (const line of planLines(planned)) teller.say(line);
   if (options.dryRun) return 0;
+  grantNamed(projectFolder, [what, ...namedByEnvironments(planned.input.environments)]);
   const keys = keysOf(serversOf(planned));
   await requireKeys(keys, projectFolder);
   const results = await placeOfPromptSearch(planned.spec, planned.input, {
@@ -54,7 +58,11 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
   const folder = path.join(fileURLToPath(results.store), results.name);
   const goesOn = existsSync(path.join(folder, 'search', 'search.json'));
   const { interrupted, stop: stopListening } = whenLeft();
-  const needs = { storeUri: resolveStoreUri('file:outputs', projectFolder), workersSee: keys };
+  const needs = {
+    storeUri: resolveStoreUri('file:outputs', projectFolder),
+    workersSee: keys,
+    environmentsSee: planned.input.environments.map(variablesFor),
+  };
   const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
   if (!stage) return 130;
   const { client, close } = await connect(temporalOf(stage, stage.address));
@@ -94,6 +102,7 @@ async function load(what: string, options: GepaRunOptions, projectFolder: string
     projectFolder,
     overrides: overridesOf(options),
     builtin: options.builtin === true,
+    variables: namesOf(options.passEnv),
     isSmallBudgetMeant: options.yes === true,
   };
   if (what.endsWith('.toml')) return loadPromptSearchFile(what, reading);

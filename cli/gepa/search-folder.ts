@@ -1,8 +1,9 @@
 import { existsSync } from 'node:fs';
-import { readdir, readFile, stat } from 'node:fs/promises';
+import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { firstLineage, promptBranchWorkflowId, promptSearchWorkflowId } from '../../core/names.ts';
+import { readRegularText } from '../../engine/regular-file.ts';
 
 /** A candidate as its row of `results.jsonl` tells it. */
 export interface ShownCandidate {
@@ -35,7 +36,7 @@ export interface SearchFolder {
 
 /** null where there are no candidates in it. */
 export async function readSearchFolder(folder: string): Promise<SearchFolder | null> {
-  const rows = await readFile(path.join(folder, 'results.jsonl'), 'utf8').catch(() => null);
+  const rows = await readRegularText(path.join(folder, 'results.jsonl')).catch(() => null);
   if (rows === null) return null;
   const infos = rows
     .split('\n')
@@ -43,10 +44,10 @@ export async function readSearchFolder(folder: string): Promise<SearchFolder | n
     .map((line) => asRecord(asRecord(JSON.parse(line))['info']))
     .filter((info) => info['sample_type'] === 'gepa_candidate');
   if (infos.length === 0) return null;
-  const metadata = asRecord(JSON.parse(await readFile(path.join(folder, 'metadata.json'), 'utf8').catch(() => '{}')));
+  const metadata = asRecord(JSON.parse(await readRegularText(path.join(folder, 'metadata.json')).catch(() => '{}')));
   const config = asRecord(metadata['config']);
   const own = asRecord(metadata['ratchet']);
-  const trial = await readFile(path.join(folder, 'trial.json'), 'utf8').catch(() => null);
+  const trial = await readRegularText(path.join(folder, 'trial.json')).catch(() => null);
   const size = Math.max(...infos.flatMap((info) => Object.keys(asRecord(info['val_subscores'])).map(Number)), -1) + 1;
   const best = infos.findIndex((info) => info['is_best'] === true);
   return {

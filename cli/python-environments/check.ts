@@ -22,8 +22,8 @@ export interface EnvironmentReport {
   readonly lines: readonly string[];
 }
 
-/** Turns of answers that are made up after which a rollout is broken off. */
-const turnsMax = 16;
+/** Turns of answers that are made up after which a prompt is said to have outgrown the model, which ends a rollout and leaves it to be scored. */
+const turnsMax = 256;
 const rolloutDeadlineS = 120;
 
 /**
@@ -40,8 +40,8 @@ export async function checkPythonEnvironment(asked: AskedEnvironment): Promise<E
       const { loaded, rows } = opened;
       const [train, heldOut] = [await rows('train'), await rows('eval')];
       said.push(`✓ loads: ${loaded.class}, ${train.length} examples to train on, ${heldOut.length} to evaluate on`);
-      findings.push(...looksWrong(loaded, train.length));
-      if (loaded.api === 'v0') findings.push(...(await opened.bridge.check({ env: opened.env })).findings);
+      findings.push(...looksWrong(loaded, train.length), ...opened.notes().map(otherwise));
+      findings.push(...(await opened.bridge.check({ env: opened.env })).findings);
       if (train[0] !== undefined) {
         const played = await tryOut(opened, train[0], python.source ?? python.module);
         said.push(...played.said);
@@ -54,6 +54,10 @@ export async function checkPythonEnvironment(asked: AskedEnvironment): Promise<E
   }
   const ok = findings.every(({ severity }) => severity !== 'error');
   return { ok, findings, lines: [title, ...said.map((line) => `  ${line}`), ...findings.flatMap(findingLines)] };
+}
+
+function otherwise(says: string): CodeFinding {
+  return { severity: 'warning', place: null, says, fix: '' };
 }
 
 function findingLines({ severity, place, says, fix }: CodeFinding): string[] {
@@ -83,6 +87,11 @@ function ofLoading(error: RatchetError, { python }: AskedEnvironment): CodeFindi
   return { severity: 'error', place, says: `it does not load: ${says}`, fix };
 }
 
+function manyTurns(turns: number): string {
+  if (turns > turnsMax) return `${turnsMax} turns of made-up answers, which nothing had ended`;
+  return turns === 1 ? 'one made-up answer' : `${turns} turns of made-up answers`;
+}
+
 interface Tried {
   readonly said: readonly string[];
   readonly findings: readonly CodeFinding[];
@@ -97,16 +106,14 @@ async function tryOut(opened: OpenedEnvironment, input: string, source: string):
     // Reward functions that compare get two to compare.
     for (let i = 0; i < (loaded.requires_group ? 2 : 1); i++) {
       turns = 0;
-      const over = new AbortController();
       const onSample = (wanted: TurnRequest): Promise<SampledTurn> => {
         turns += 1;
         heard.push(...wanted.messages);
-        if (turns > turnsMax) over.abort();
+        if (turns > turnsMax)
+          return Promise.reject(new RatchetError('PromptTooLong', 'There are no further made-up answers.'));
         return Promise.resolve(madeUp(wanted, turns));
       };
-      const one = await playOne(opened, { input, onSample, signal: over.signal });
-      if (one === null) return { said: [`– a rollout was broken off after ${turnsMax} turns of made-up answers: nothing ends it before`], findings: [] }; // prettier-ignore
-      played.push(one);
+      played.push(await playOne(opened, { input, onSample }));
     }
   } catch (error) {
     if (!(error instanceof RatchetError)) throw error;
@@ -120,35 +127,26 @@ async function tryOut(opened: OpenedEnvironment, input: string, source: string):
     if (reason instanceof RatchetError) return reason;
     throw reason;
   });
-  if (judged === null) return { said: [`✓ plays: ${outcome} after ${turns} turns of made-up answers`], findings: [] };
+  if (judged === null) return { said: [`✓ plays: ${outcome} after ${manyTurns(turns)}`], findings: [] };
   if (judged instanceof RatchetError) return { said: [], findings: [failed('its rollout could not be scored', judged.message, source)] }; // prettier-ignore
   if ('error' in judged) return { said: [], findings: [failed('its rollout could not be scored', textOf(judged.error), source)] }; // prettier-ignore
   const metrics = Object.entries(judged.metrics).map(([name, value]) => `${name} ${value}`);
   const how = loaded.scoring === 'stored' ? 'from its stored row' : 'where it was played';
-  const many = turns === 1 ? 'one made-up answer' : `${turns} turns of made-up answers`;
+  const many = manyTurns(turns);
   return {
     said: [`✓ plays: ${outcome} after ${many}; scored ${how}: reward ${judged.reward} (${metrics.join(', ')})`],
     findings: Object.entries(judged.raised ?? {}).map(([name, text]) => raised(name, text, source)),
   };
 }
 
-/** Null where it was broken off. */
-async function playOne(
+function playOne(
   { bridge, loaded, env }: OpenedEnvironment,
-  {
-    input,
-    onSample,
-    signal,
-  }: { input: string; onSample: (wanted: TurnRequest) => Promise<SampledTurn>; signal: AbortSignal },
-): Promise<PlayedRow | null> {
+  { input, onSample }: { input: string; onSample: (wanted: TurnRequest) => Promise<SampledTurn> },
+): Promise<PlayedRow> {
   const keep = loaded.requires_group && loaded.scoring === 'in_place';
   const how = { model: 'made-up', sampling: {}, with_tokens: false, deadline_s: rolloutDeadlineS, group: 'made-up' };
-  try {
-    return await bridge.rollout({ env, input, ...how, score: false, keep }, { onSample, signal });
-  } catch (error) {
-    if (signal.aborted) return null;
-    throw error;
-  }
+  const { signal } = new AbortController();
+  return bridge.rollout({ env, input, ...how, score: false, keep }, { onSample, signal });
 }
 
 /** Why a run could not say it to the model; null where it can. */

@@ -47,7 +47,8 @@ export async function fetchFromIndex(
   const scratch = mkdtempSync(path.join(tmpdir(), 'ratchet-look-'));
   try {
     log(`looking at ${requirement} on the package index`);
-    const target = ['--no-deps', '--target', scratch, requirement];
+    // Only what is built: to build a source distribution is to run it, before anybody has looked at it.
+    const target = ['--no-deps', '--only-binary', ':all:', '--target', scratch, requirement];
     const [command, ...args] = found.uv
       ? ['uv', 'pip', 'install', '--quiet', '--python', found.command, ...target]
       : [await ensureVerifiers('v0', { log }), '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--no-input', ...target]; // prettier-ignore
@@ -55,7 +56,11 @@ export async function fetchFromIndex(
       await runInstaller(command, args, { env: pythonVariables(process.env) });
     } catch (cause) {
       if (!(cause instanceof InstallerFailed)) throw cause;
-      throw new RatchetError('ConfigInvalid', `The package index has no ${requirement} that installs here: ${cause.message}`, { cause }); // prettier-ignore
+      throw new RatchetError(
+        'ConfigInvalid',
+        `The package index has no wheel of ${requirement} that installs here: ${cause.message}\nWhere it has only a source distribution, building that would run its code before it is looked at: take its file from the index, unpack it, read it, and install its folder: npx ratchet env install ./FOLDER`,
+        { cause },
+      );
     }
     const about = readdirSync(scratch).find(
       (entry) => entry.endsWith('.dist-info') && isSameName(metadataOf(path.join(scratch, entry)).name ?? '', name),

@@ -1,4 +1,4 @@
-import type { LoadedEnvironment, WireTool } from '../../backends/environments/verifiers/protocol.ts';
+import type { Checked, LoadedEnvironment, WireTool } from '../../backends/environments/verifiers/protocol.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { InfoOptions } from '../environment-info.ts';
 import { table } from '../table.ts';
@@ -7,7 +7,7 @@ import { type AskedEnvironment, withPythonEnvironment } from './opened.ts';
 /** What `ratchet env info` says of a Python environment: loads it in a process that ends with the answer. Plays nothing. */
 export async function pythonEnvironmentInfo(asked: AskedEnvironment, options: InfoOptions): Promise<string> {
   return withPythonEnvironment(asked, async ({ bridge, loaded, env, rows }) => {
-    const declared = loaded.api === 'v0' ? await bridge.check({ env }) : { arguments: [], doc: null };
+    const declared = await bridge.check({ env });
     const [train, heldOut] = [await rows('train'), await rows('eval')];
     const shown = options.heldOut ? heldOut : train;
     const row = shown[options.example];
@@ -32,7 +32,7 @@ export async function pythonEnvironmentInfo(asked: AskedEnvironment, options: In
         'rewards',
         loaded.reward_names.map((name, i) => rewardRow(name, loaded.weights[i] ?? 0)),
       ),
-      ...table('tools', (loaded.tools ?? []).map(toolRow)),
+      ...table('tools', [...(loaded.tools ?? []).map(toolRow), ...(declared.tools ?? []).map(servedToolRow)]),
       ...(Object.keys(loaded.sampling).length === 0 ? [] : [`  sampling      ${JSON.stringify(loaded.sampling)}`]),
       '',
       ...exampleLines(row, options),
@@ -70,6 +70,10 @@ function toolRow(tool: WireTool): string[] {
     parameters?: { properties?: object };
   };
   return [`${name}(${Object.keys(parameters?.properties ?? {}).join(', ')})`, description.split('\n')[0]!];
+}
+
+function servedToolRow({ name, description, parameters }: NonNullable<Checked['tools']>[number]): string[] {
+  return [`${name}(${parameters.join(', ')})`, description.split('\n')[0]!];
 }
 
 /** A terminal is not the place to read all of a long text. */

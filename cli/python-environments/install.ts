@@ -6,6 +6,7 @@ import {
   installedVersion,
   managedEnvironments,
   pyprojectDigest,
+  requirementsOf,
 } from '../../backends/environments/packages/installed.ts';
 import {
   apisOf,
@@ -20,6 +21,7 @@ import { findPython, InstallerFailed, pythonForVerifiers, pythonIn } from '../..
 import { RatchetError } from '../../core/errors.ts';
 import {
   alone,
+  conflictsIn,
   ensureEnvironmentPython,
   type EnvironmentPython,
   forgetPackage,
@@ -165,7 +167,9 @@ async function install(found: Found, options: InstallOptions): Promise<Installed
   const target = await ensureEnvironmentPython({ projectFolder, api, set, log });
   log(`installing ${name} and what it depends on into ${path.relative(projectFolder, target.folder)}`);
   try {
-    await installInto(target, [`verifiers==${verifiers}`, ...found.arguments], { what: name, log });
+    // With what the others ask for: pip alone would replace it, and end well.
+    const alsoWanted = wantedByOthers(target, name);
+    await installInto(target, [`verifiers==${verifiers}`, ...alsoWanted, ...found.arguments], { what: name, log });
   } catch (cause) {
     throw withAdvice(cause, found);
   }
@@ -178,6 +182,8 @@ async function install(found: Found, options: InstallOptions): Promise<Installed
   const digests =
     from.kind === 'pypi' ? {} : { sha256: folderDigest(from.path), pyproject: pyprojectDigest(from.path) };
   const version = installedVersion(target.folder, module) ?? found.version ?? 'unknown';
+  for (const line of await conflictsIn(target))
+    log(`warning: ${line}. Where it matters, give ${name} a set of its own: --set NAME`);
   const one: InstalledPackage = { name, module, version, from, ...digests };
   recordPackage(target.folder, one);
   await removeElsewhere(projectFolder, target.folder, name);
@@ -202,6 +208,13 @@ async function apiFor({ name, requires, code, pyproject }: Found, { api, ask }: 
     'ConfigInvalid',
     `${unclear}. Say it with --api v0 or --api v1, or in ${pyproject}: "verifiers>=0.3.1,<0.4" or "verifiers>=0.4".`,
   );
+}
+
+/** What the other environments of this virtual environment ask for; without what is fetched by an address, which would be fetched again. */
+function wantedByOthers({ folder, manifest }: EnvironmentPython, name: string): string[] {
+  const others = manifest.packages.filter((one) => !isSameName(one.name, name));
+  const wanted = others.flatMap(({ module }) => requirementsOf(folder, module));
+  return [...new Set(wanted)].filter((one) => !/[@]|\bextra\s*==/.test(one));
 }
 
 /** What pip and uv say of packages that cannot be together. */

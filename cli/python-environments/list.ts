@@ -20,7 +20,12 @@ export interface ListedPackage {
   /** For people: a folder of the project, `owner/name`, `pypi:…`. */
   readonly from: string;
   /** null where it is not installed. */
-  readonly installed: { readonly api: VerifiersApi; readonly verifiers: string; readonly stale: Staleness } | null;
+  readonly installed: {
+    readonly api: VerifiersApi;
+    readonly verifiers: string;
+    readonly set: string | null;
+    readonly stale: Staleness;
+  } | null;
   /** Why it cannot be: its pyproject.toml. */
   readonly problem?: string;
 }
@@ -47,12 +52,12 @@ function exportsLoad(file: string): boolean {
 /** Python environments that are installed, and those of ./environments that are not. */
 export function listPackages(projectFolder: string): ListedPackage[] {
   const environments = managedEnvironments(projectFolder);
-  const installed = environments.flatMap(({ manifest: { api, verifiers, packages } }) =>
+  const installed = environments.flatMap(({ folder, manifest: { api, verifiers, packages } }) =>
     packages.map((one): ListedPackage => ({
       name: one.name,
       version: one.version,
       from: fromWhere(one, projectFolder),
-      installed: { api, verifiers, stale: staleness(one) },
+      installed: { api, verifiers, set: setOf(folder, `${api}-${verifiers}`), stale: staleness(one) },
     })),
   );
   const folders = path.join(projectFolder, 'environments');
@@ -82,12 +87,20 @@ function notInstalled(folder: string, from: string): ListedPackage {
   }
 }
 
+/** A set of its own is in the name of its folder, before what all of them are called by. */
+function setOf(folder: string, usual: string): string | null {
+  const name = path.basename(folder);
+  return name.endsWith(`-${usual}`) ? name.slice(0, -usual.length - 1) : null;
+}
+
 /** One line each, their columns aligned. */
 export function packageLines(packages: readonly ListedPackage[]): string[] {
   const rows = packages.map(({ name, version, from, installed, problem }) => [
     name,
     version ?? '',
-    installed === null ? '–' : `${installed.api}, verifiers ${installed.verifiers}`,
+    installed === null
+      ? '–'
+      : `${installed.api}, verifiers ${installed.verifiers}${installed.set === null ? '' : `, set ${installed.set}`}`,
     from,
     problem ?? (installed === null ? `not installed: npx ratchet env install ${name}` : staleNote[installed.stale]),
   ]);

@@ -1,7 +1,7 @@
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import path from 'node:path';
+import { readFile, rm } from 'node:fs/promises';
 import { type Bridge, openBridge } from '../../backends/environments/verifiers/bridge.ts';
+import { bridgeFolder } from '../../backends/environments/verifiers/bridge-folder.ts';
+import { whatIsOtherwise } from '../../backends/environments/verifiers/inputs.ts';
 import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
 import type { LoadedEnvironment } from '../../backends/environments/verifiers/protocol.ts';
 import { pythonIn } from '../../backends/python/interpreter.ts';
@@ -24,6 +24,8 @@ export interface OpenedEnvironment {
   readonly env: string;
   /** Rows of its examples, each a line of JSON. */
   readonly rows: (split: 'train' | 'eval') => Promise<readonly string[]>;
+  /** How those that were read differ from what the environment has, for people. */
+  readonly notes: () => readonly string[];
 }
 
 /** Loads an environment into a Python process of its own, which ends with the work. */
@@ -31,15 +33,17 @@ export async function withPythonEnvironment<T>(
   { id, python, args, passEnvironment }: AskedEnvironment,
   work: (opened: OpenedEnvironment) => Promise<T>,
 ): Promise<T> {
-  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-env-'));
+  const folder = bridgeFolder();
   const bridge = await openBridge({ python: pythonIn(python.folder), folder, variables: passEnvironment });
   try {
     const loaded = await toldWhenSlow(id, () => bridge.load(loadRequest(id, { python, args })));
+    const notes = new Set<string>();
     const rows = async (split: 'train' | 'eval') => {
-      const { file } = await bridge.inputs({ env: id, split });
-      return (await readFile(file, 'utf8')).split('\n').filter((line) => line !== '');
+      const written = await bridge.inputs({ env: id, split });
+      for (const said of whatIsOtherwise(id, written)) notes.add(said);
+      return (await readFile(written.file, 'utf8')).split('\n').filter((line) => line !== '');
     };
-    return await work({ bridge, loaded, env: id, rows });
+    return await work({ bridge, loaded, env: id, rows, notes: () => [...notes] });
   } finally {
     await bridge.close();
     await rm(folder, { recursive: true, force: true });

@@ -11,8 +11,10 @@ export interface FrameInput {
   readonly model: ViewModel | null;
   readonly run: string;
   readonly place: Place;
-  /** Of the newest step; null where the store cannot be reached. */
+  /** Null where the store cannot be reached. */
   readonly groups: readonly ShownGroup[] | null;
+  /** Which step they are of: it may be one before the newest. Null before any was read. */
+  readonly groupsStep: number | null;
   /** What reading the store failed with. */
   readonly storeProblem: string | null;
   readonly evals: readonly EvalFigures[];
@@ -68,10 +70,10 @@ export function frame(input: FrameInput): Line[] {
 }
 
 function pageOf(input: FrameInput, rows: number): Line[] {
-  const { place, groups, storeProblem, evals, faults, model, columns } = input;
+  const { place, groups, groupsStep, storeProblem, evals, faults, model, columns } = input;
   switch (place.page) {
     case 'rollouts':
-      return rolloutsPage({ place, groups, storeProblem, step: model?.step ?? 0, columns, rows });
+      return rolloutsPage({ place, groups, storeProblem, step: groupsStep ?? model?.step ?? 0, columns, rows });
     case 'evals':
       return evalsPage(evals, place.scroll, rows);
     case 'faults':
@@ -243,7 +245,7 @@ function shortened(text: string, columns: number): string {
 
 function footerOf({ place, leaving }: FrameInput): Line {
   const left = { detach: '[q] detach', stop: '[q] stop' }[leaving];
-  const inside = place.rollout === null ? '[jk] move  [enter] open' : '[jk] next';
+  const inside = place.rollout === null ? '[jk] move  [enter] open' : '[↑↓] scroll  [jk] next';
   const more = {
     run: leaving === 'detach' ? '  the run goes on without this view' : '  the same command goes on',
     rollouts: `  ${inside}  [esc] back`,

@@ -83,6 +83,8 @@ const ascii: Readonly<Record<string, string>> = {
   '●': '*',
   '○': 'o',
   '·': '-',
+  '↑': '^',
+  '↓': 'v',
   '→': '->',
   '↳': '>',
   '…': '~', // one column, as where something is cut off

@@ -12,12 +12,13 @@ interface RolloutsInput {
   readonly groups: readonly ShownGroup[] | null;
   /** What reading the store failed with; null where it was not asked. */
   readonly storeProblem: string | null;
+  /** Of which the groups are. */
   readonly step: number;
   readonly columns: number;
   readonly rows: number;
 }
 
-/** The groups of the newest step, or one rollout of the chosen one. */
+/** The groups of a step, or one rollout of the chosen one. */
 export function rolloutsPage({ place, groups, storeProblem, step, columns, rows }: RolloutsInput): Line[] {
   if (groups === null) {
     const text =
@@ -30,7 +31,13 @@ export function rolloutsPage({ place, groups, storeProblem, step, columns, rows 
   if (!group) return [[{ text: ` no scored rollouts of step ${step} in the store yet`, style: 'dim' }]];
   const rollout =
     place.rollout === null ? undefined : group.rollouts[Math.min(place.rollout, group.rollouts.length - 1)];
-  if (rollout) return rolloutLines(group, rollout, columns).slice(0, rows);
+  if (rollout) {
+    const [head, ...lines] = rolloutLines(group, rollout, columns) as [Line, ...Line[]];
+    const room = Math.max(1, rows - 1);
+    const above = Math.max(0, Math.min(place.scroll, lines.length - room));
+    const where = lines.length <= room ? '' : `   lines ${above + 1}–${above + room} of ${lines.length}`;
+    return [[...head, { text: where, style: 'dim' }], ...scrolled(lines, place.scroll, room)];
+  }
   const title: Line = [{ text: ` groups of step ${step}: rewards of each rollout`, style: 'dim' }];
   const room = Math.max(1, rows - 1);
   const first = Math.max(0, Math.min(place.group - Math.floor(room / 2), groups.length - room));
@@ -52,7 +59,8 @@ function groupLines(groups: readonly ShownGroup[], chosen: ShownGroup): Line[] {
   });
 }
 
-function rolloutLines(group: ShownGroup, rollout: ShownRollout, columns: number): Line[] {
+/** Its title, and the conversation. */
+export function rolloutLines(group: ShownGroup, rollout: ShownRollout, columns: number): Line[] {
   const { index, outcome, reward, error, turns } = rollout;
   const says = reward === null ? outcome : `reward ${reward.toFixed(3)}${outcome === 'ok' ? '' : ` (${outcome})`}`;
   const title: Line = [

@@ -1,10 +1,10 @@
 import { layout } from '../../core/layout.ts';
 import { firstLineage } from '../../core/names.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { ScoredGroup, Turn } from '../../core/rl/rollout.ts';
 import type { Store } from '../../backends/store/index.ts';
 import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
 
-/** A group of the newest step, as people read it. */
+/** A group of a step, as people read it. */
 export interface ShownGroup {
   readonly ordinal: number;
   readonly environment: string;
@@ -19,14 +19,14 @@ export interface ShownRollout {
   /** Null where something failed that is not the policy's. */
   readonly reward: number | null;
   readonly error: string | null;
-  /** What the model was given in the turn, and what it said. */
+  /** What the model was given in the turn that it had not been given or said before, and what it said. */
   readonly turns: readonly { readonly prompt: string; readonly completion: string }[];
 }
 
 /** Groups kept in memory and shown. */
 const groupsMax = 40;
-/** Characters of one turn, of prompt and of completion. */
-const charsMax = 4_000;
+/** Characters of one turn, of prompt and of completion; more are left out, and that is said. */
+const charsMax = 20_000;
 
 /** Reads scored rollouts out of a run's store. */
 export class StoredRollouts {
@@ -37,17 +37,21 @@ export class StoredRollouts {
     this.#store = store;
   }
 
-  /** The groups of the last round of a step; empty when they are not (any more) there. */
+  /** The groups of a step, of all its sampling rounds; the newest ones where they are many, none when they are not (any more) there. */
   async ofStep(lineage: string, step: number): Promise<ShownGroup[]> {
     const prefix = layout.round(lineage, step, 0, 0).replace(/groups_0-0\/$/, '');
     const first = (key: string): number => Number(/groups_(\d+)-/.exec(key)?.[1] ?? -1);
     const keys = (await this.#store.list(prefix)).filter((key) => key.endsWith('/scored.jsonl'));
-    const newest = keys.toSorted((a, b) => first(a) - first(b)).at(-1);
-    const bytes = newest === undefined ? null : await this.#store.read(newest);
-    if (!bytes) return [];
+    const rows: string[] = [];
+    for (const key of keys.toSorted((a, b) => first(b) - first(a))) {
+      const bytes = rows.length < groupsMax ? await this.#store.read(key) : null;
+      if (bytes) rows.push(...firstRows(bytes, groupsMax - rows.length));
+    }
+    if (rows.length === 0) return [];
     this.#tokenizer ??= this.#readTokenizer();
     const tokenizer = await this.#tokenizer;
-    return firstRows(bytes, groupsMax).map((row) => shown(JSON.parse(row) as ScoredGroup, tokenizer));
+    const groups = rows.map((row) => shown(JSON.parse(row) as ScoredGroup, tokenizer));
+    return groups.sort((a, b) => a.ordinal - b.ordinal);
   }
 
   /** That of the first version there is; without one prompts are left out. */
@@ -90,10 +94,31 @@ function shown(
       outcome,
       reward,
       error: error ?? null,
-      turns: turns.map(({ promptTokenIds, text }) => ({
-        prompt: tokenizer === null ? '' : tokenizer.decode(promptTokenIds.slice(-charsMax)).slice(-charsMax),
-        completion: text.slice(0, charsMax),
+      turns: turns.map((turn, i) => ({
+        prompt: tokenizer === null ? '' : lastOf(tokenizer.decode(newTokens(turn, turns[i - 1]).slice(-charsMax))),
+        completion: firstOf(turn.text),
       })),
     })),
   };
+}
+
+type Tokens = Pick<Turn, 'promptTokenIds' | 'tokenIds'>;
+
+/** A turn's prompt repeats the conversation before it: only what is new is shown. */
+function newTokens({ promptTokenIds }: Tokens, before: Tokens | undefined): readonly number[] {
+  if (before === undefined) return promptTokenIds;
+  for (const told of [[...before.promptTokenIds, ...before.tokenIds], before.promptTokenIds]) {
+    if (told.every((id, i) => promptTokenIds[i] === id)) return promptTokenIds.slice(told.length);
+  }
+  return promptTokenIds;
+}
+
+function firstOf(text: string): string {
+  const left = text.length - charsMax;
+  return left <= 0 ? text : `${text.slice(0, charsMax)} … (${left} characters more: npx ratchet rollouts)`;
+}
+
+function lastOf(text: string): string {
+  const left = text.length - charsMax;
+  return left <= 0 ? text : `(${left} characters before this: npx ratchet rollouts) … ${text.slice(-charsMax)}`;
 }

@@ -1,4 +1,4 @@
-import { emitKeypressEvents } from 'node:readline';
+import { emitKeypressEvents, type Interface } from 'node:readline';
 import type { ReadStream, WriteStream } from 'node:tty';
 import { createLogUpdate } from 'log-update';
 import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
@@ -6,6 +6,7 @@ import { type Follower, lineOf, type Look as RunLook } from '../follow-run.ts';
 import { frame } from './frame.ts';
 import { afterKey, home, type Key, type Place } from './keys.ts';
 import { inAscii, type Line, type Look, widthOf, written } from './lines.ts';
+import { rolloutLines } from './pages.ts';
 import type { ShownGroup, StoredRollouts } from './stored-rollouts.ts';
 import { viewModel } from './view-model.ts';
 
@@ -54,6 +55,8 @@ function isFault({ kind, values }: RunEvent): boolean {
   return faultKinds.includes(kind) || (kind === 'step' && Number(values['failed_rollouts'] ?? 0) > 0);
 }
 
+const escapeCodeTimeout = 50;
+
 const hideCursor = '\u001b[?25l';
 const showCursor = '\u001b[?25h';
 /** Row by row: where all of a screen is erased at once, tmux keeps it in the scroll-back. */
@@ -76,6 +79,9 @@ export class TerminalView implements Follower {
   /** Undefined until the run has answered. */
   #rollouts: StoredRollouts | null | undefined;
   #groups: readonly ShownGroup[] = [];
+  #groupsStep: number | null = null;
+  /** Who reads on after the run's end goes on with this. */
+  #onRead: (() => void) | null = null;
   #storeProblem: string | null = null;
   #sampled = { step: -1, atMs: -Infinity, tookMs: 0, isLoading: false };
   #isOpen = false;
@@ -95,7 +101,8 @@ export class TerminalView implements Follower {
     this.#warningListeners = process.listeners('warning');
     process.removeAllListeners('warning').on('warning', this.#onWarning);
     if (keyboard?.isTTY) {
-      emitKeypressEvents(keyboard as ReadStream);
+      // Escape is a key of ours: Node would wait half a second for what may follow it.
+      emitKeypressEvents(keyboard as ReadStream, { escapeCodeTimeout } as unknown as Interface);
       keyboard.on('keypress', this.#onKeypress);
     }
     this.#takeTerminal();
@@ -138,6 +145,16 @@ export class TerminalView implements Follower {
     this.#readSample();
   };
 
+  /** The run has ended: who reads a page is not torn away from it, and their keys do not land in the shell. Resolves when they go back. */
+  readonly untilRead = (left: AbortSignal): Promise<void> => {
+    if (!this.#isOpen || this.#place.page === 'run' || !this.#options.keyboard?.isTTY) return Promise.resolve();
+    this.say('the run has ended; [esc] closes this view');
+    return new Promise((resolve) => {
+      this.#onRead = resolve;
+      left.addEventListener('abort', () => resolve(), { once: true });
+    });
+  };
+
   #takeTerminal(): void {
     const { screen, keyboard } = this.#options;
     screen.write(hideCursor);
@@ -172,11 +189,12 @@ export class TerminalView implements Follower {
 
   #draw(hasFooter = true): void {
     const { screen, shows, run, leaving } = this.#options;
-    const columns = Math.max(1, (screen.columns || 80) - 1); // a full row would leave the cursor between two
+    const columns = this.#columns();
     const lines = frame({
       model: viewModel(this.#look, Date.now()),
       run,
       place: this.#place,
+      groupsStep: this.#groupsStep,
       groups: this.#rollouts === null || this.#storeProblem !== null ? null : this.#groups,
       storeProblem: this.#storeProblem,
       evals: this.#look.status?.evals ?? [],
@@ -193,6 +211,11 @@ export class TerminalView implements Follower {
     this.#log(drawn.join('\n'));
   }
 
+  /** A full row would leave the cursor between two. */
+  #columns(): number {
+    return Math.max(1, (this.#options.screen.columns || 80) - 1);
+  }
+
   readonly #onWarning = ({ name, message }: Error): void => this.say(`${name}: ${message}`);
 
   readonly #onResize = (): void => {
@@ -206,10 +229,14 @@ export class TerminalView implements Follower {
 
   readonly #onKeypress = (_: string | undefined, key: Key): void => {
     const groups = this.#groups;
+    const group = groups[Math.min(this.#place.group, groups.length - 1)];
+    const rollout = group?.rollouts[Math.min(this.#place.rollout ?? 0, group.rollouts.length - 1)];
     const next = afterKey(this.#place, key, {
       groups: groups.length,
-      rollouts: groups[Math.min(this.#place.group, groups.length - 1)]?.rollouts.length ?? 0,
+      rollouts: group?.rollouts.length ?? 0,
+      lines: group && rollout ? rolloutLines(group, rollout, this.#columns()).length : 0,
     });
+    if (this.#onRead && (next === 'leave' || (next !== 'suspend' && next.page === 'run'))) return this.#onRead();
     if (next === 'leave') return this.#options.onLeave();
     if (next === 'suspend') return this.#suspend();
     this.#place = next;
@@ -243,7 +270,7 @@ export class TerminalView implements Follower {
       .then(
         (groups) => {
           this.#storeProblem = null;
-          if (groups.length > 0) this.#groups = groups;
+          if (groups.length > 0) [this.#groups, this.#groupsStep] = [groups, status.step];
         },
         (error: unknown) => void (this.#storeProblem = error instanceof Error ? error.message : String(error)),
       )

@@ -61,7 +61,7 @@ export interface Wait {
 }
 
 /** Steps whose median tells how long one takes. */
-const etaSteps = 20;
+export const stepsOfMedian = 20;
 
 /** Null until the run has answered once. */
 export function viewModel({ is, status, pending, evaluations = [] }: Look, nowMs: number): ViewModel | null {
@@ -110,10 +110,16 @@ function waitOf({ what, since, lastFailure, nextAt }: WaitingOn, nowMs: number):
   };
 }
 
-function etaOf({ step, maxSteps, trend }: RunStatus): number | null {
-  const seconds = trend.slice(-etaSteps).map(([, , , took]) => took);
-  if (seconds.length < 2 || step >= maxSteps) return null;
-  return (maxSteps - step) * median(seconds);
+/** Null where too few steps are made, or none is left. */
+export function etaOf({ step, maxSteps, trend }: Pick<RunStatus, 'step' | 'maxSteps' | 'trend'>): number | null {
+  const took = medianStepSeconds(trend);
+  return took === null || step >= maxSteps ? null : (maxSteps - step) * took;
+}
+
+/** Null where too few steps are made. */
+export function medianStepSeconds(trend: RunStatus['trend']): number | null {
+  const took = trend.slice(-stepsOfMedian).map(([, , , one]) => one);
+  return took.length < 2 ? null : median(took);
 }
 
 function curvesOf({ trend, evals }: RunStatus): Curve[] {

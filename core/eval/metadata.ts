@@ -1,9 +1,10 @@
 import { environmentName, unnumberedName } from '../names.ts';
+import { toolOfMetadata } from '../rl/results.ts';
 import type { RolloutRow, ToolSchema } from '../rl/rollout.ts';
 import type { JsonValue } from '../spec/run-spec.ts';
 import type { EvaluationInput, EvaluationTally } from './evaluation.ts';
 import { passFigures, passThreshold } from './pass-at-k.ts';
-import { averageMetrics, averageReward, averageUsage, costOf } from './tally.ts';
+import { averageError, averageMetrics, averageReward, averageUsage, costOf } from './tally.ts';
 
 /** What an evaluation's metadata says that its input does not. */
 export interface MetadataOf {
@@ -49,7 +50,7 @@ export function evaluationMetadata({
     time: seconds,
     avg_reward: averageReward(tally) ?? 0,
     avg_metrics: averageMetrics(tally),
-    avg_error: tally.rollouts === 0 ? 0 : tally.failed / tally.rollouts,
+    avg_error: averageError(tally),
     pass_at_k: atK,
     pass_all_k: allK,
     pass_threshold: passThreshold,
@@ -64,14 +65,7 @@ export function evaluationMetadata({
       env_commit: null,
     },
     state_columns: [...(environment.stateColumns ?? [])],
-    tools:
-      tools === null
-        ? null
-        : tools.map(({ function: { name, description, parameters } }) => ({
-            name,
-            description,
-            parameters: parameters as RolloutRow,
-          })),
+    tools: tools === null ? null : tools.map(toolOfMetadata),
     ...(isNamed ? { name: environment.name } : {}),
   };
 }

@@ -114,5 +114,5 @@ export function usualKey(url: string): string | null {
 function nobodyNamed(alias: string, file: string, aliases: readonly string[]): string {
   const there = aliases.length === 0 ? `${file} has no aliases` : `${file} has ${aliases.join(', ')}`;
   const names = Object.keys(knownProviders).join(', ');
-  return `nobody is named who answers for the model "${alias}": it is no alias (${there}), and PRIME_API_KEY, with which Prime Inference would be asked, is not set. Name a server, -b URL, or a provider, -p ${names}`;
+  return `no server is configured for model "${alias}": it is no alias (${there}), and PRIME_API_KEY, with which Prime Inference would be asked, is not set. Name a server, -b URL, or a provider, -p ${names}`;
 }

@@ -13,12 +13,12 @@ export function passCounts(n: number): number[] {
 
 /** 1 − C(n−c, k) / C(n, k) */
 export function passAtK(n: number, right: number, k: number): number {
-  return n - right < k ? 1 : 1 - choose(n - right, k) / choose(n, k);
+  return 1 - allOf(n - right, n, k);
 }
 
 /** C(c, k) / C(n, k) */
 export function passAllK(n: number, right: number, k: number): number {
-  return choose(right, k) / choose(n, k);
+  return allOf(right, n, k);
 }
 
 /**
@@ -41,9 +41,10 @@ export function passFigures(
   return { atK: averaged(passAtK), allK: averaged(passAllK) };
 }
 
-/** n over k; 0 where k > n. */
-function choose(n: number, k: number): number {
-  let result = 1;
-  for (let i = 0; i < k; i++) result = (result * (n - i)) / (i + 1); // every quotient is a binomial coefficient, so whole
-  return Math.max(0, result);
+/** C(part, k) / C(n, k), factor by factor: each binomial by itself is soon larger than any number. */
+function allOf(part: number, n: number, k: number): number {
+  if (part < k) return 0;
+  let chance = 1;
+  for (let i = 0; i < k; i++) chance *= (part - i) / (n - i);
+  return chance;
 }

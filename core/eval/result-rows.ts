@@ -22,6 +22,12 @@ export interface RowError {
   readonly message: string;
 }
 
+/** Something that befell a rollout; counted by `what`. */
+export interface RowNote {
+  readonly what: string;
+  readonly message: string;
+}
+
 /** What is kept of every row of a file, however large its texts are. */
 export interface RowFacts {
   /** verifiers' number as text, or the key of a v1 task. */
@@ -31,6 +37,8 @@ export interface RowFacts {
   /** As the row has it, of failed rollouts too: verifiers gives those 0, and counts it. */
   readonly givenReward: number | null;
   readonly error: RowError | null;
+  /** What happened to it beside, reward or not: reward functions that threw, that it was played anew. */
+  readonly notes: readonly RowNote[];
   readonly metrics: Readonly<Record<string, number>>;
   readonly inputTokens: number | null;
   readonly outputTokens: number | null;
@@ -72,9 +80,10 @@ export function factsOf(row: Json): RowFacts {
   const usage = isObject(row['token_usage']) ? row['token_usage'] : {};
   return {
     exampleId: exampleIdOf(row),
-    reward: error === null ? givenReward : null,
+    reward: error === null || isPolicyFailure(row) ? givenReward : null,
     givenReward,
     error,
+    notes: notesOf(row['ratchet']),
     metrics: numbersIn(row['metrics']),
     inputTokens: numberIn(usage, 'input_tokens'),
     outputTokens: numberIn(usage, 'output_tokens'),
@@ -140,9 +149,13 @@ export function messagesOf(value: unknown): ResultMessage[] {
 
 /** Thoughts that stand within the text, before what is said, as most chat templates have the model write them. */
 function apart(text: string, mayThink: boolean): { thought: string; said: string } {
-  const match = mayThink ? /^\s*(?:<think>)?([\s\S]*?)<\/think>\s*/.exec(text) : null;
-  if (!match) return { thought: '', said: text };
-  return { thought: match[1]!.trim(), said: text.slice(match[0].length) };
+  const end = mayThink ? text.indexOf('</think>') : -1;
+  if (end < 0) return { thought: '', said: text };
+  const thought = text.slice(0, end).trimStart();
+  return {
+    thought: (thought.startsWith('<think>') ? thought.slice('<think>'.length) : thought).trim(),
+    said: text.slice(end + '</think>'.length).trimStart(),
+  };
 }
 
 function contentOf(content: unknown): string {
@@ -187,6 +200,24 @@ function errorOf(row: Json): RowError | null {
     (text) => typeof text === 'string' && text !== '',
   );
   return { cause, message: typeof message === 'string' ? message : cause };
+}
+
+/** Ratchet's rows say where the reward beside an error is one all the same. */
+function isPolicyFailure({ ratchet }: Json): boolean {
+  return isObject(ratchet) && ratchet['outcome'] === 'policy_failure';
+}
+
+const noNotes: readonly RowNote[] = [];
+
+function notesOf(ratchet: unknown): readonly RowNote[] {
+  if (!isObject(ratchet)) return noNotes;
+  const { raised, played_again: again } = ratchet;
+  const threw = Object.entries(isObject(raised) ? raised : {}).map(([name, said]) => ({
+    what: `the reward function ${name} threw, which counts as 0`,
+    message: textOf(said),
+  }));
+  if (!isObject(again)) return threw.length === 0 ? noNotes : threw;
+  return [...threw, { what: 'played anew', message: textOf(again['first'] ?? '') }];
 }
 
 function exampleIdOf(row: Json): string {

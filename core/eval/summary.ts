@@ -15,8 +15,12 @@ export interface EvaluationFigures {
   /** By k, over examples none of whose rollouts failed, each with as many as the one with the most; empty for one rollout of each. */
   readonly passAtK: Readonly<Record<string, number>>;
   readonly passAllK: Readonly<Record<string, number>>;
-  /** Failed rollouts by cause, the most frequent first, each with a message that one of them has. */
+  /** Rollouts with an error by cause, the most frequent first, each with a message that one of them has. */
   readonly failures: readonly { readonly cause: string; readonly count: number; readonly message: string }[];
+  /** Of those with an error, how many have a reward all the same: the policy itself failed. */
+  readonly policyFailures: number;
+  /** What befell rollouts beside, in the same order: reward functions that threw, rollouts that were played anew. */
+  readonly notes: EvaluationFigures['failures'];
 }
 
 export interface NumberSummary {
@@ -35,6 +39,8 @@ export class Summing {
   readonly #examples = new Map<string, { rewarded: number; right: number }>();
   readonly #passThreshold: number;
   readonly #failures = new Map<string, { count: number; message: string }>();
+  readonly #notes = new Map<string, { count: number; message: string }>();
+  #policyFailures = 0;
   #rollouts = 0;
   #truncated = 0;
 
@@ -43,7 +49,7 @@ export class Summing {
     this.#passThreshold = passThreshold;
   }
 
-  add({ exampleId, reward, error, metrics, inputTokens, outputTokens, isTruncated }: RowFacts): void {
+  add({ exampleId, reward, error, notes, metrics, inputTokens, outputTokens, isTruncated }: RowFacts): void {
     this.#rollouts += 1;
     let example = this.#examples.get(exampleId);
     if (!example) this.#examples.set(exampleId, (example = { rewarded: 0, right: 0 }));
@@ -54,10 +60,11 @@ export class Summing {
     if (isTruncated) this.#truncated += 1;
     if (inputTokens !== null) this.#input.add(inputTokens);
     if (outputTokens !== null) this.#output.add(outputTokens);
+    for (const { what, message } of notes) count(this.#notes, what, message);
     if (error !== null) {
-      const known = this.#failures.get(error.cause);
-      this.#failures.set(error.cause, { count: (known?.count ?? 0) + 1, message: known?.message ?? error.message });
-      return; // its metrics are of something that did not happen
+      count(this.#failures, error.cause, error.message);
+      if (reward === null) return; // its metrics are of something that did not happen
+      this.#policyFailures += 1;
     }
     if (reward !== null) this.#rewards.push(reward);
     for (const name in metrics) {
@@ -79,9 +86,9 @@ export class Summing {
       metrics: Object.fromEntries([...this.#metrics].map(([name, tally]) => [name, tally.summary()!])),
       usage: { input: this.#input.summary(), output: this.#output.summary() },
       truncated: this.#truncated,
-      failures: [...this.#failures]
-        .map(([cause, { count, message }]) => ({ cause, count, message }))
-        .sort((a, b) => b.count - a.count || a.cause.localeCompare(b.cause)),
+      failures: byFrequency(this.#failures),
+      policyFailures: this.#policyFailures,
+      notes: byFrequency(this.#notes),
     };
   }
 
@@ -92,6 +99,19 @@ export class Summing {
     for (const { rewarded, right } of this.#examples.values()) if (rewarded === n) byRight[right]! += 1;
     return passFigures(n, byRight);
   }
+}
+
+type Counts = Map<string, { count: number; message: string }>;
+
+function count(counts: Counts, cause: string, message: string): void {
+  const known = counts.get(cause);
+  counts.set(cause, { count: (known?.count ?? 0) + 1, message: known?.message ?? message });
+}
+
+function byFrequency(counts: Counts): EvaluationFigures['failures'] {
+  return [...counts]
+    .map(([cause, { count: times, message }]) => ({ cause, count: times, message }))
+    .sort((a, b) => b.count - a.count || a.cause.localeCompare(b.cause));
 }
 
 export function summarize(rows: readonly RowFacts[], passThreshold?: number): EvaluationFigures {

@@ -1,5 +1,5 @@
 import { type FailureCount, whereItFailed } from '../rl/failures.ts';
-import type { FailedOutcome, RolloutRow } from '../rl/rollout.ts';
+import type { FailedOutcome, Outcome, RolloutRow } from '../rl/rollout.ts';
 import type { EvaluationTally } from './evaluation.ts';
 import { passThreshold } from './pass-at-k.ts';
 
@@ -11,6 +11,7 @@ export const emptyTally: EvaluationTally = {
   usage: {},
   usageCount: 0,
   truncated: 0,
+  policyFailures: 0,
   examplesByRight: [],
   causes: {},
 };
@@ -21,7 +22,7 @@ export function tallyOf(
   rolloutsPerExample: number,
   before: EvaluationTally = emptyTally,
 ): EvaluationTally {
-  let { rollouts, failed, rewards, usageCount, truncated } = before;
+  let { rollouts, failed, rewards, usageCount, truncated, policyFailures = 0 } = before;
   const metrics: Record<string, [number, number]> = {};
   for (const [name, [sum, count]] of Object.entries(before.metrics)) metrics[name] = [sum, count];
   const usage: Record<string, number> = { ...before.usage };
@@ -43,7 +44,7 @@ export function tallyOf(
       }
       if (typeof reward !== 'number') {
         failed += 1;
-        const outcome = outcomeOf(row);
+        const outcome = outcomeOf(row) as FailedOutcome;
         const known = causes[outcome];
         causes[outcome] = {
           count: (known?.count ?? 0) + 1,
@@ -56,6 +57,7 @@ export function tallyOf(
       rewards += reward;
       right += Number(reward >= passThreshold);
       truncated += Number(row['is_truncated'] === true);
+      policyFailures += Number(outcomeOf(row) === 'policy_failure');
       for (const [name, value] of Object.entries((row['metrics'] ?? {}) as Record<string, unknown>)) {
         if (typeof value !== 'number') continue;
         const sum = (metrics[name] ??= [0, 0]);
@@ -65,7 +67,7 @@ export function tallyOf(
     }
     if (rewarded === rolloutsPerExample) examplesByRight[right]! += 1;
   }
-  return { rollouts, failed, rewards, metrics, usage, usageCount, truncated, examplesByRight, causes };
+  return { rollouts, failed, rewards, metrics, usage, usageCount, truncated, policyFailures, examplesByRight, causes };
 }
 
 /** Both together. */
@@ -91,6 +93,7 @@ export function addTallies(a: EvaluationTally, b: EvaluationTally): EvaluationTa
     usage,
     usageCount: a.usageCount + b.usageCount,
     truncated: a.truncated + b.truncated,
+    policyFailures: (a.policyFailures ?? 0) + (b.policyFailures ?? 0),
     examplesByRight: Array.from(
       { length },
       (_, right) => (a.examplesByRight[right] ?? 0) + (b.examplesByRight[right] ?? 0),
@@ -106,6 +109,11 @@ export function averageReward({ rollouts, failed, rewards }: EvaluationTally): n
 
 export function averageMetrics({ metrics }: EvaluationTally): Record<string, number> {
   return Object.fromEntries(Object.entries(metrics).map(([name, [sum, count]]) => [name, sum / count]));
+}
+
+/** The share of rollouts with an error: those without a reward, and those in which the policy itself failed. */
+export function averageError({ rollouts, failed, policyFailures = 0 }: EvaluationTally): number {
+  return rollouts === 0 ? 0 : (failed + policyFailures) / rollouts;
 }
 
 /** Mean tokens of a rollout; null where nobody says. */
@@ -128,8 +136,8 @@ export function costOf(
 }
 
 /** Rows of verifiers' own name an exception where ours name an outcome. */
-function outcomeOf(row: RolloutRow): FailedOutcome {
+function outcomeOf(row: RolloutRow): Outcome {
   const { ratchet } = row;
   const said = typeof ratchet === 'object' && ratchet !== null && !Array.isArray(ratchet) ? ratchet['outcome'] : null;
-  return typeof said === 'string' ? (said as FailedOutcome) : 'infra_failure';
+  return typeof said === 'string' ? (said as Outcome) : 'infra_failure';
 }

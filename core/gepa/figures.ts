@@ -20,7 +20,8 @@ export function figuresOf(state: SearchState): SearchFigures {
     best: Math.max(0, best),
     bestScore: found === undefined ? null : finiteOrNull(average(found.scores)),
     bestCoverage: found?.scores.filter((score) => score !== null).length ?? 0,
-    startScore: found === undefined ? null : startScoreBeside(candidates, found),
+    startScore: found === undefined ? null : besideStart(candidates, found).start,
+    startCoverage: found === undefined ? 0 : besideStart(candidates, found).examples,
     front: frontOf(state),
     stopReason: state.stopReason,
     waitingOn: waitsFor(next(state)),
@@ -34,10 +35,15 @@ export function frontOf(state: SearchState): number[] {
   return [...new Set([...fronts.values()].flat())].sort((a, b) => a - b);
 }
 
-/** Mean of the start over the examples that another candidate was scored on as well. */
-export function startScoreBeside(candidates: readonly Candidate[], { scores }: Candidate): number | null {
-  const start = candidates[0]!.scores.filter((_, i) => scores[i] !== null);
-  return finiteOrNull(average(start));
+/** The means of the start and of another candidate over the examples that both were scored on, and how many those are. */
+export function besideStart(
+  candidates: readonly Candidate[],
+  { scores }: Candidate,
+): { readonly start: number | null; readonly other: number | null; readonly examples: number } {
+  const start = candidates[0]!.scores;
+  const both = scores.flatMap((score, i) => (score !== null && start[i] != null ? [i] : []));
+  const meanOf = (of: Candidate['scores']) => finiteOrNull(average(both.map((i) => of[i]!)));
+  return { start: meanOf(start), other: meanOf(scores), examples: both.length };
 }
 
 function finiteOrNull(value: number): number | null {

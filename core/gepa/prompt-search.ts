@@ -141,8 +141,10 @@ export interface SearchFigures {
   readonly best: number;
   readonly bestScore: number | null;
   readonly bestCoverage: number;
-  /** Mean score of the start on the same examples; null before there is one. */
+  /** Mean score of the start on those of them that it was scored on; null before there is one. */
   readonly startScore: number | null;
+  /** How many those are; absent where an older version of Ratchet counted. */
+  readonly startCoverage?: number;
   /** Candidates that are best at something and nowhere dominated. */
   readonly front: readonly number[];
   readonly stopReason: StopReason | null;
@@ -197,7 +199,10 @@ export interface PromptSearchResult {
   readonly best: number;
   readonly bestPrompt: ObjectRef | null;
   readonly bestScore: number | null;
+  /** On examples that the best was scored on as well; how many those are, and that: absent where an older version of Ratchet counted. */
   readonly startScore: number | null;
+  readonly startCoverage?: number;
+  readonly bestCoverage?: number;
   readonly isImproved: boolean;
   readonly candidates: number;
   readonly calls: number;

@@ -180,6 +180,8 @@ export function treeDocument(candidates: readonly ToldCandidate[], best: number)
 }
 
 function fenced(text: string, language: string): string {
-  const fence = '`'.repeat(Math.max(3, ...[...text.matchAll(/`{3,}/g)].map(([run]) => run.length + 1)));
+  // Not spread into Math.max: a text may have more runs than a call may have arguments.
+  const longest = [...text.matchAll(/`{3,}/g)].reduce((length, [run]) => Math.max(length, run.length + 1), 3);
+  const fence = '`'.repeat(longest);
   return `${fence}${language}\n${text}\n${fence}`;
 }

@@ -11,13 +11,15 @@ const stdEpsilon = 1e-4;
  * Group-relative advantages over the rewarded rollouts of one group, in the order given:
  *
  *     centered        A_i = r_i − mean(r)                          (Dr. GRPO, Liu et al. 2025; prime-rl's `grpo`)
- *     std_normalized  A_i = (r_i − mean(r)) / (std(r) + 1e-4)      (GRPO, Shao et al. 2024, §4.1; population std)
+ *     std_normalized  A_i = (r_i − mean(r)) / (std(r) + 1e-4)      (GRPO, Shao et al. 2024, §4.1)
  *
+ * The deviation is the sample's, over n − 1, as TRL (trainer/grpo_trainer.py) and verifiers take it with torch's `std`.
  * A rollout without a reward (null) is not part of the baseline and has advantage 0.
  */
 export function groupAdvantages(rewards: readonly (number | null)[], kind: AdvantageKind): number[] {
-  const { mean, variance } = rewardMoments(rewards);
-  const scale = kind === 'std_normalized' ? 1 / (Math.sqrt(variance) + stdEpsilon) : 1;
+  const { count, mean, variance } = rewardMoments(rewards);
+  const deviation = Math.sqrt((variance * count) / Math.max(1, count - 1));
+  const scale = kind === 'std_normalized' ? 1 / (deviation + stdEpsilon) : 1;
   return rewards.map((reward) => (reward === null ? 0 : (reward - mean) * scale));
 }
 

@@ -362,7 +362,11 @@ const bottleneck: Judge = ({ settings }, all) => {
     return note(
       'bound by training',
       ['the batch is large for this trainer'],
-      ['batch_size lower (128 to 256 is usual)', '[lora]: trains adapters alone', '[trainer] threads or provider'],
+      [
+        ...(settings.batchSize > 256 ? [`batch_size lower (now ${settings.batchSize}; 128 to 256 is usual)`] : []),
+        '[lora]: trains adapters alone',
+        '[trainer] threads or provider',
+      ],
     );
   }
   return null;

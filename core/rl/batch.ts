@@ -15,6 +15,16 @@ export interface TrainSample {
   readonly advantages: readonly number[];
   /** A teacher's log probability of the token, at temperature 1; 0 where the mask is 0. Absent where the run has no teacher that scores. */
   readonly teacherLogprobs?: readonly number[];
+  /** Absent where each row of the batch is a rollout of its own, and there are no others. */
+  readonly rollout?: RolloutOfRow;
+}
+
+/** A rollout may be several rows, where its chat template rewrites the past, or none, where it carries no loss. */
+export interface RolloutOfRow {
+  /** Among the batch's, from 0. */
+  readonly index: number;
+  /** How many the batch has, those without a row included. */
+  readonly of: number;
 }
 
 export interface TrainBatch {

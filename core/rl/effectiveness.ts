@@ -109,13 +109,13 @@ function timedStep(before: TimedCommit, { committedAt, metrics }: TimedCommit): 
   return { seconds, paused, atWork, rest: seconds - atWork, isReported };
 }
 
-/** `ETTR 0.97 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s` */
+/** `effective training time (ETTR) 0.97 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s` */
 export function describeEffectiveness({ ettr, ettrWithPauses, pausedSeconds, lost }: Effectiveness): string {
   const { recoveries, rollouts, tokens, seconds } = lost;
   const isPaused = pausedSeconds > 0 && ettrWithPauses !== null;
   const isAnythingLost = rollouts > 0 || tokens > 0 || seconds > 0;
   return [
-    `ETTR ${ettr === null ? '–' : ettr.toFixed(2)}`,
+    `effective training time (ETTR) ${ettr === null ? '–' : ettr.toFixed(2)}`,
     ...(isPaused ? [`${ettrWithPauses.toFixed(2)} with ${grouped(pausedSeconds, 1)} s paused`] : []),
     recoveries === 0 ? 'no recoveries' : counted(recoveries, 'recovery', 'recoveries'),
     ...(isAnythingLost

@@ -15,8 +15,9 @@ export type FailureCounts = { readonly [outcome in FailedOutcome]?: FailureCount
 export interface RoundFailures {
   readonly rollouts: number;
   readonly failedRollouts: number;
+  /** Groups of which too little was left to train. */
   readonly failedGroups: number;
-  /** Failed groups at the end, by ordinal, without one between them that was whole. */
+  /** Those at the end, by ordinal, without one between them that could be trained. */
   readonly failedGroupsInRow: number;
   /** Whether that row reaches back to the first group. */
   readonly isRowWhole: boolean;
@@ -59,9 +60,19 @@ export function countOutcomes(rollouts: readonly ScoredRollout[]): FailureCounts
 }
 
 /**
- * Counts what failed in scored groups. A group has failed when one of its rollouts has: it is dropped whole. A first prompt that is too
- * long is no failure of the infrastructure, but its example's, which verifiers' trainer leaves out of the dataset: such a group is
- * dropped as well, and counts neither as failed nor as whole.
+ * Whether too few of a group's rollouts have a reward for it to be trained. A failed rollout costs itself: the others are trained, with
+ * themselves as the baseline, as in prime-rl (`iter_trainable_traces`, orchestrator/types.py). Below half of the group it would be
+ * the easy half that is left (what is hard takes long, and times out), and one reward alone has no baseline.
+ */
+export function isLost({ rollouts }: Pick<ScoredGroup, 'rollouts'>): boolean {
+  const rewarded = rollouts.filter(({ reward }) => reward !== null).length;
+  return rewarded < Math.max(rollouts.length / 2, Math.min(2, rollouts.length));
+}
+
+/**
+ * Counts what failed in scored groups. A group has failed when it is lost to that. A first prompt that is too long is no failure
+ * of the infrastructure, but its example's, which verifiers' trainer leaves out of the dataset: a group that is lost to nothing else
+ * counts neither as failed nor as trained.
  */
 export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
   const inOrder = groups.toSorted((a, b) => a.ordinal - b.ordinal);
@@ -72,14 +83,14 @@ export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
     const failed = group.rollouts.filter(({ reward }) => reward === null).length;
     const overlong = group.rollouts.filter(({ outcome }) => outcome === 'overlong_prompt').length;
     overlongRollouts += overlong;
-    const isWhole = failed === 0;
-    const isBroken = failed > overlong;
+    const isTrained = !isLost(group);
+    const isBroken = !isTrained && failed > overlong;
     rollouts += group.rollouts.length;
     failedRollouts += failed;
     policyFailures += group.rollouts.filter(({ outcome }) => outcome === 'policy_failure').length;
     failedGroups += isBroken ? 1 : 0;
-    failedGroupsInRow = isWhole ? 0 : failedGroupsInRow + (isBroken ? 1 : 0);
-    isRowWhole &&= !isWhole;
+    failedGroupsInRow = isTrained ? 0 : failedGroupsInRow + (isBroken ? 1 : 0);
+    isRowWhole &&= !isTrained;
   }
   return {
     rollouts,
@@ -212,7 +223,7 @@ const outOfMemoryShapes: readonly RegExp[] = [
  */
 const killedShapes: readonly RegExp[] = [
   /(?:killed by (?:signal )?|died with <Signals\.)SIGKILL\b|\bSignal 9 \(SIGKILL\)/i,
-  /\bexit(?:ed)?(?: with)?(?: ?code| status)?\s*[:=]?\s*(?:137|-9)(?!\d)/i,
+  /\bexit(?:ed)?(?: with)?(?: ?code| status)?\s{0,8}[:=]?\s{0,8}(?:137|-9)(?!\d)/i,
   /^(?:.*: line \d+:\s+\d+ )?Killed\b(?:\s{2,}|$)/m,
 ];
 
@@ -252,7 +263,7 @@ export const ncclRemedy =
   'NCCL_P2P_DISABLE=1 in the environment of trainer and servers where their GPUs do not reach each other directly (`nvidia-smi topo -m`), NCCL_IB_DISABLE=1 without InfiniBand, NCCL_DEBUG=INFO to see what it tried; a process of the group that died takes the others with it: look at its log first';
 
 const engineDeadShapes: readonly RegExp[] = [
-  /EngineDead\w*Error\b/, // vLLM's of several versions
+  /EngineDead\w{0,64}Error\b/, // vLLM's of several versions
   // `pid=` stands in the prefix of every line that its engine logs.
   /\bEngine ?[Cc]ore\w*\b(?! pid=)[^\n.]{0,60}\b(?:died|dead|encountered an issue|hit an exception|initialization failed|failed to start|exited)\b/,
 ];

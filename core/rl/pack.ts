@@ -45,6 +45,7 @@ export function packSamples(
 ): { readonly batch: TrainBatch; readonly stats: PackStats; readonly setAside: SetAside } {
   const settings = { ...usualTrajectories, ...trajectories };
   const samples: TrainSample[] = [];
+  const rolloutOfRow: number[] = [];
   let [rollouts, overlongRows, maskedRollouts, filteredRollouts] = [0, 0, 0, 0];
   for (const group of groups.toSorted((a, b) => a.ordinal - b.ordinal)) {
     const inOrder = group.rollouts.toSorted((a, b) => a.index - b.index);
@@ -61,13 +62,18 @@ export function packSamples(
       overlongRows += made.overlongRows;
       maskedRollouts += made.isMasked ? 1 : 0;
       samples.push(...made.rows.map((row) => withAdvantage(row, advantage)));
+      rolloutOfRow.push(...made.rows.map(() => rollouts - 1));
     }
   }
+  const isEachOne = rolloutOfRow.length === rollouts && rolloutOfRow.every((index, row) => index === row);
+  const rows = isEachOne
+    ? samples
+    : samples.map((row, i) => ({ ...row, rollout: { index: rolloutOfRow[i]!, of: rollouts } }));
   const totalTokens = sum(samples.map(({ tokenIds }) => tokenIds.length));
   const trainedTokens = sum(samples.map(({ lossMask }) => sum(lossMask)));
   const signalTokens = sum(samples.map(countSignal));
   return {
-    batch: { samples },
+    batch: { samples: rows },
     stats: { groups: groups.length, rollouts, rows: samples.length, totalTokens, trainedTokens, signalTokens },
     setAside: { overlongRows, maskedRollouts, filteredRollouts },
   };

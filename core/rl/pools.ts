@@ -1,5 +1,6 @@
 import type { PoolSpec } from '../spec/run-spec.ts';
 import type { ExampleChances } from './curriculum.ts';
+import { isLost } from './failures.ts';
 import { decodeRanges, encodeRanges } from './ledger.ts';
 import type { ScoredGroup } from './rollout.ts';
 
@@ -24,7 +25,7 @@ export function poolOf(mean: number, { easyThreshold, hardThreshold }: PoolSpec)
 
 /**
  * Puts every example of the groups into the pool of its mean reward; of two groups of one example the later ordinal
- * decides. A group in which any rollout has no reward says nothing about its example, and leaves it where it is.
+ * decides. A group that is lost to failures says nothing about its example, and leaves it where it is.
  */
 export function sortIntoPools(
   before: Pools,
@@ -34,12 +35,12 @@ export function sortIntoPools(
   const after: Record<string, Pools[string]> = { ...before };
   for (const { name, pools } of environments) {
     const judged = groups
-      .filter(({ environment }) => environment === name)
+      .filter((group) => group.environment === name && !isLost(group))
       .toSorted((a, b) => a.ordinal - b.ordinal)
       .flatMap(({ exampleId, rollouts }) => {
         const rewards = rollouts.flatMap(({ reward }) => reward ?? []);
         const mean = rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length;
-        return rewards.length === rollouts.length && Number.isFinite(mean) ? [{ exampleId, mean }] : [];
+        return Number.isFinite(mean) ? [{ exampleId, mean }] : [];
       });
     if (pools === null || judged.length === 0) continue;
     const members = membersOf(before, name);

@@ -16,21 +16,32 @@ export interface ResultContext {
   readonly place: Readonly<Record<string, JsonValue>>;
 }
 
-/** One row: what was said as text, what it was given for it, and no tokens. A rollout that failed has no reward: null. */
+/**
+ * One row: what was said as text, what it was given for it, and no tokens. A rollout that failed has no reward: null. Where the policy
+ * itself failed there is a reward and an error, as in verifiers.
+ */
 export function resultRow(rollout: ScoredRollout, { example, record, tools, place }: ResultContext): RolloutRow {
-  const { reward, metrics, outcome, turns } = rollout;
+  const { reward, metrics, outcome, turns, raised, playedAgain, scoredS } = rollout;
   const isFailed = reward === null;
+  const hasError = isFailed || outcome === 'policy_failure';
   return {
     ...(record ? withoutState(record) : rowOf(example, rollout, tools)),
+    ...(record ? timingColumn(record, scoredS) : {}),
     reward,
-    ...(isFailed ? errorColumns(rollout, record) : { error: null }),
+    ...(hasError ? errorColumns(rollout, record) : { error: null }),
     is_completed: !isFailed,
     is_truncated: outcome === 'truncated' || record?.['is_truncated'] === true,
     metrics,
     ...metrics, // flattened as well, as verifiers does
     ...usageColumn(turns),
     ...columnsOfState(record),
-    ratchet: { ...place, index: rollout.index, outcome },
+    ratchet: {
+      ...place,
+      index: rollout.index,
+      outcome,
+      ...(raised === undefined ? {} : { raised }),
+      ...(playedAgain === undefined ? {} : { played_again: { ...playedAgain } }),
+    },
   };
 }
 
@@ -129,6 +140,26 @@ function tokensOf({ said, promptTokenIds, tokenIds }: Turn): { prompt: number; c
   return { prompt: said.usage?.promptTokens ?? 0, completion: said.usage?.completionTokens ?? 0 };
 }
 
+/**
+ * verifiers counts from the first turn to the end of scoring. A row that is scored later says nothing of scoring yet, and a total of 0: there the
+ * time between, when nobody worked on it, is left out.
+ */
+function timingColumn({ timing }: RolloutRow, scoredS: readonly [number, number] | undefined): RolloutRow {
+  if (!isTable(timing) || !isTable(timing['scoring']) || Number(timing['scoring']['end']) > 0) return {};
+  const seconds = (name: string): number => {
+    const part = timing[name];
+    return isTable(part) && typeof part['duration'] === 'number' ? part['duration'] : 0;
+  };
+  const [start, end] = scoredS ?? [0, 0];
+  const total = seconds('generation') + end - start;
+  const overhead = total - seconds('setup') - seconds('model') - seconds('env') - (end - start);
+  return { timing: { ...timing, scoring: { start, end, duration: end - start }, total, overhead } };
+}
+
+function isTable(value: JsonValue | undefined): value is { [key: string]: JsonValue } {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
 const span = { start: 0, end: 0, duration: 0 };
 /** What verifiers writes where nothing was measured: a rollout is played beside thousands, in parts, also after a crash. */
 const unmeasured: { [key: string]: JsonValue } = {
@@ -178,7 +209,7 @@ export function resultsMetadata(groups: readonly (readonly ScoredRollout[])[], o
     avg_metrics: Object.fromEntries(
       names.map((name) => [name, mean(rollouts.flatMap(({ metrics }) => metrics[name] ?? []))]),
     ),
-    avg_error: mean(rollouts.map(({ reward }) => Number(reward === null))),
+    avg_error: mean(rollouts.map(({ reward, outcome }) => Number(reward === null || outcome === 'policy_failure'))),
     pass_at_k: passes(passed, of.rolloutsPerExample, passAtK),
     pass_all_k: passes(passed, of.rolloutsPerExample, passAllK),
     pass_threshold: passThreshold,
@@ -192,12 +223,14 @@ export function resultsMetadata(groups: readonly (readonly ScoredRollout[])[], o
       env_commit: null,
     },
     state_columns: [],
-    tools: (of.tools ?? []).map(({ function: { name, description, parameters } }) => ({
-      name,
-      description,
-      parameters: parameters as RolloutRow,
-    })),
+    tools: (of.tools ?? []).map(toolOfMetadata),
   };
+}
+
+/** As verifiers dumps its `Tool`: nobody says anything of `strict` but an environment in Python. */
+export function toolOfMetadata({ function: of }: ToolSchema): RolloutRow {
+  const { name, description, parameters, strict } = of;
+  return { name, description, parameters: parameters as RolloutRow, strict: strict ?? null };
 }
 
 /** For k = 1, 2, 4, … up to n, the mean over examples; none for a single rollout of each. */

@@ -33,6 +33,8 @@ export interface ToolSchema {
     readonly name: string;
     readonly description: string;
     readonly parameters: Readonly<Record<string, unknown>>;
+    /** Whether calls must keep to the schema to the letter; absent = nobody says. */
+    readonly strict?: boolean;
   };
 }
 
@@ -80,7 +82,8 @@ export const rewardedOutcomes = ['ok', 'policy_failure', 'truncated'] as const;
 export type RewardedOutcome = (typeof rewardedOutcomes)[number];
 
 /**
- * What happened to a rollout from outside. None of them ever becomes a reward of 0: the rollout's whole group is dropped.
+ * What happened to a rollout from outside. None of them ever becomes a reward of 0: the rollout is not trained, and its group is
+ * without it; of a group that lost more than half nothing is.
  *
  *     infra_failure    the environment threw, each time in a fresh one
  *     judge_failure    a reward function threw, or gave something that is not a finite number
@@ -129,6 +132,14 @@ export interface Rollout {
   readonly record?: RolloutRow;
   /** By an environment that scores in place, while the rollout's state was alive. */
   readonly judged?: Judgement;
+  /** Of an evaluation: how often it was played anew before, and why first. */
+  readonly playedAgain?: PlayedAgain;
+}
+
+/** What spoiled a rollout, each time it was played before: its environment, a process that died, a reply without anything in it. */
+export interface PlayedAgain {
+  readonly count: number;
+  readonly first: string;
 }
 
 /** A row of verifiers' `results.jsonl`: plain JSON, its names are verifiers' own. */
@@ -141,6 +152,10 @@ export type Judgement =
       readonly reward: number;
       /** Every reward function by name, unweighted; finite. */
       readonly metrics: Readonly<Record<string, number>>;
+      /** Reward functions that threw, and count as 0 as verifiers has it: by name, what they threw. */
+      readonly raised?: Readonly<Record<string, string>>;
+      /** When it was scored, from and to, in seconds of Unix time. */
+      readonly scoredS?: readonly [number, number];
     }
   | { readonly error: string };
 
@@ -158,6 +173,9 @@ export interface RolloutFlag {
 interface Judged extends Rollout {
   /** Every reward function by name, unweighted. */
   readonly metrics: Readonly<Record<string, number>>;
+  /** As {@link Judgement} has it. */
+  readonly raised?: Readonly<Record<string, string>>;
+  readonly scoredS?: readonly [number, number];
   /** Of filters that look at tokens; absent where none of them matched. */
   readonly flags?: readonly RolloutFlag[];
   /** Its rubric gave this; its reward is 0 because it was cut (`zero_truncated_completions`). Absent where it was not. */

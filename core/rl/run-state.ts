@@ -25,6 +25,8 @@ export interface PolicyVersion {
   readonly weights: string;
   /** The one safetensors file in it. */
   readonly file: ObjectRef;
+  /** The list of all files in it with their sha256 (`SHA256SUMS`), of an adapter with those of its base: what the version is, whole. */
+  readonly sums: ObjectRef;
 }
 
 /** The commit a lineage was begun from. */

@@ -9,6 +9,22 @@ export interface Selection {
   readonly stale: string;
 }
 
+/** The share of a batch that a step trains on at least, and where the difficulty filter was widened: what there is near the end. */
+const batchShareMin = { usual: 1 / 2, widened: 1 / 8 };
+
+/** Whether a step trains on what is ready, rather than sample once more. */
+export function isBatch(input: {
+  readonly ready: number;
+  readonly groupsPerBatch: number;
+  /** Surplus alone makes whole batches only. */
+  readonly hasSampled: boolean;
+  readonly isWidened: boolean;
+}): boolean {
+  const { ready, groupsPerBatch, hasSampled, isWidened } = input;
+  const share = isWidened ? batchShareMin.widened : batchShareMin.usual;
+  return ready === groupsPerBatch || (hasSampled && ready >= groupsPerBatch * share);
+}
+
 /**
  * Takes the oldest groups first, by ordinal and not by arrival, so that a resumed run takes the same. Groups beyond
  * the batch wait for the next step; groups too old for this step are stale.

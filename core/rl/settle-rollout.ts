@@ -7,7 +7,7 @@ export type SettleSettings = Pick<RunSpec, 'zeroTruncated' | 'trajectoryStrategy
 
 /**
  * What training makes of a rollout that has its rewards. Without the token ids of its turns it is `rejected`, which is no
- * reward: its group is dropped and the cause counted. One that was cut gets the reward 0 where the config says so, as
+ * reward: it is not trained, and the cause counted. One that was cut gets the reward 0 where the config says so, as
  * verifiers' trainer does it; its metrics stay. Filters that look at it by itself leave their flags.
  */
 export function settleRollout(rollout: ScoredRollout, settings: SettleSettings, vocabularySize: number): ScoredRollout {

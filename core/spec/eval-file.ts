@@ -1,7 +1,18 @@
 import { z } from 'zod';
+import { groupRolloutsMax, rolloutTokensMax } from '../limits.ts';
 import { accessFields, baseUrl, clientType, headerList, headerTable, provider, variableName } from './model-access.ts';
 import { requestSampling } from './request-sampling.ts';
-import { args, countOrAll, environmentId, environmentLabel, flag, positive, text, whole } from './values.ts';
+import {
+  args,
+  countOrAll,
+  environmentId,
+  environmentLabel,
+  flag,
+  passedVariables,
+  positive,
+  text,
+  whole,
+} from './values.ts';
 
 /** The words of a file with evaluations, those of verifiers 0.3.1: `[[eval]]`, `[[ablation]]`, and what holds for all of them. */
 
@@ -26,10 +37,10 @@ const settings = {
   headers_from_state: headerTable(),
   sampling: requestSampling(),
   sampling_args: requestSampling(),
-  max_tokens: whole(1),
+  max_tokens: whole(1, rolloutTokensMax),
   temperature: z.number().min(0).meta({ expected: 'a number ≥ 0' }),
   num_examples: countOrAll('examples'),
-  rollouts_per_example: whole(1),
+  rollouts_per_example: whole(1, groupRolloutsMax),
   shuffle: flag(),
   shuffle_seed: whole(0),
   max_concurrent: concurrency(),
@@ -51,6 +62,7 @@ const settings = {
   hf_hub_dataset_name: text(),
   args: args(),
   env_args: args(),
+  env_vars: passedVariables(),
   taskset: args(),
   harness: args(),
 };

@@ -12,6 +12,8 @@ export const EvaluatedEnvironmentSpec = z.strictObject({
   args: free,
   /** For the environment's constructor, beside the arguments of its loader. */
   extraKwargs: free,
+  /** Names of environment variables that it sees beside the usual ones. */
+  variables: z.array(z.string()).default([]),
   /** Where environments of the project lie. From the working folder unless absolute. */
   folder: z.string().min(1),
   /** Settings of a verifiers v1 environment. */

@@ -10,7 +10,16 @@ export const GepaSpec = z.strictObject({
   schemaVersion: z.literal(1),
   /** Several are optimized for together, with balanced counts of examples. */
   environments: z
-    .array(z.strictObject({ id: z.string().min(1), name: z.string().min(1), args: free, extraKwargs: free }))
+    .array(
+      z.strictObject({
+        id: z.string().min(1),
+        name: z.string().min(1),
+        args: free,
+        extraKwargs: free,
+        /** Names of environment variables that it sees beside the usual ones. */
+        variables: z.array(z.string()).default([]),
+      }),
+    )
     .min(1),
   /** Where environments of the project lie. From the working folder unless absolute. */
   environmentsFolder: z.string().min(1),

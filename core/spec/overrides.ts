@@ -8,6 +8,9 @@ import { copied, isTable, merged, setOwn, type Table } from './tables.ts';
  * `--no-wandb` turn a table on and off.
  */
 
+/** Tables within tables: no setting is as deep as half of it. */
+const depthMax = 20;
+
 export interface AppliedOverrides {
   readonly table: Table;
   /** Whether a path, or a table it lies in, was set on the command line. */
@@ -38,6 +41,10 @@ export function applyOverrides(
   const misplaced: { path: KeyPath; key: string; value: string; reason: string }[] = [];
   for (const [key, value] of Object.entries(overrides)) {
     const written = key.replace(/^-+/, '').split('.');
+    if (written.length > depthMax) {
+      misplaced.push({ path: [], key: shortened(key), value, reason: `a setting at most ${depthMax} tables deep` });
+      continue;
+    }
     const outcome = setWritten(result, written, (path, there) => {
       if (wantsText(path)) return plainText(value);
       if (value === 'true' && wantsTable(path)) return isTable(there) ? there : {};
@@ -118,4 +125,9 @@ function parseValue(value: string): unknown {
 function plainText(value: string): unknown {
   const parsed = parseValue(value);
   return typeof parsed === 'string' ? parsed : value;
+}
+
+/** As much of a key as says which one it is. */
+function shortened(key: string): string {
+  return key.length <= 60 ? key : `${key.slice(0, 60)}…`;
 }

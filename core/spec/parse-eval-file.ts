@@ -2,14 +2,15 @@ import { evaluationsMax } from '../limits.ts';
 import { withNames } from './dialects/ratchet-run-spec.ts';
 import { type EvalEntry, evalEntry, EvalFile, evalIgnored, evalSynonyms, sweptTables } from './eval-file.ts';
 import { evaluationDefaults, EvalRunSpec, type EvaluationSpec } from './eval-spec.ts';
-import { headersFrom, reportSecretHeaders } from './model-access.ts';
+import { headersFrom, reportSecretHeaders, secretHeadersIn } from './model-access.ts';
 import { accessDefaults, type ModelAccessSpec } from './model-access-spec.ts';
 import { formatPath, type KeyPath } from './positions.ts';
 import type { Problem } from './problems.ts';
 import { type FileOptions, readFile } from './read-file.ts';
-import { reportSecrets } from './report-secrets.ts';
+import { reportSecrets, rotateTyped } from './report-secrets.ts';
 import { quoted, type Reporter } from './reporter.ts';
 import { mergedSampling, type RequestSampling, samplingWarnings, withTemplateSwitches } from './request-sampling.ts';
+import { findSecrets } from './secrets.ts';
 import { expectedAt } from './schema-reader.ts';
 import { isTable, type Table } from './tables.ts';
 
@@ -47,6 +48,13 @@ export function parseEvalFile(text: string, { settings = {}, ...options }: EvalF
 type Entry = EvalEntry & { readonly [key: string]: unknown };
 
 function readOver(settings: Table, reporter: Reporter): Entry {
+  // What is typed goes the way of what is written: into Temporal's history and into metadata.json.
+  const headers = isTable(settings['headers']) ? settings['headers'] : {};
+  const inHeaders = secretHeadersIn(headers as Record<string, string>).map((name): KeyPath => ['headers', name]);
+  const known = new Set(inHeaders.map((path) => formatPath(path)));
+  for (const path of [...inHeaders, ...findSecrets(settings).filter((found) => !known.has(formatPath(found)))]) {
+    reporter.fromCommandLine(path, 'no secrets: what is typed is kept with the results, and in the history of the shell', 'what looks like a literal secret (not repeated here)', rotateTyped); // prettier-ignore
+  }
   const read = evalEntry.safeParse(settings);
   if (read.success) return readSampling(read.data, [], reporter);
   for (const { path, message } of read.error.issues) {
@@ -62,7 +70,7 @@ function readOver(settings: Table, reporter: Reporter): Entry {
 /** What was typed holds; tables are laid over those of the file key by key. */
 function overruled(
   entry: Entry,
-  { sampling, max_tokens, temperature, args, env_args, extra_env_kwargs, ...typed }: Entry,
+  { sampling, max_tokens, temperature, args, env_args, env_vars = [], extra_env_kwargs, ...typed }: Entry,
 ): Entry {
   const own = samplingOf({
     ...(max_tokens === undefined ? {} : { max_tokens }),
@@ -75,6 +83,7 @@ function overruled(
     ...laid,
     sampling: mergedSampling(samplingOf(entry), own),
     args: { ...entry.args, ...env_args, ...args },
+    env_vars: [...(entry.env_vars ?? []), ...env_vars],
     extra_env_kwargs: { ...entry.extra_env_kwargs, ...extra_env_kwargs },
   };
 }
@@ -243,6 +252,7 @@ function evaluationOf(entry: Entry & { readonly id: string; readonly name: strin
       name: entry.name,
       args: entry.args ?? {},
       extraKwargs: entry.extra_env_kwargs ?? {},
+      variables: entry.env_vars ?? [],
       folder: entry.env_dir_path ?? accessDefaults.environmentsFolder,
       taskset: entry.taskset ?? null,
       harness: entry.harness ?? null,

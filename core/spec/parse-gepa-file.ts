@@ -10,7 +10,7 @@ import { type FileOptions, readFile } from './read-file.ts';
 import { reportSecrets } from './report-secrets.ts';
 import type { Reporter } from './reporter.ts';
 import { requestSampling, type RequestSampling, samplingWarnings, withTemplateSwitches } from './request-sampling.ts';
-import { anyNumber, args, choice, countOrAll, environmentId, flag, text, whole } from './values.ts';
+import { anyNumber, args, choice, countOrAll, environmentId, flag, passedVariables, text, whole } from './values.ts';
 
 /** Files of `gepa run`, in the words of verifiers' `vf-gepa`. */
 
@@ -20,6 +20,7 @@ const environment = z.strictObject({
   env_args: args().optional(),
   args: args().optional(),
   extra_env_kwargs: args().optional(),
+  env_vars: passedVariables().optional(),
 });
 const concurrency = () =>
   z.union([z.literal(-1), z.int().min(1)]).meta({ expected: 'an integer ≥ 1, or -1 for no bound' });
@@ -166,7 +167,7 @@ function environmentsOf({ env = [] }: GepaFile, reporter: Reporter): GepaSpec['e
   }
   const entries = list.map((entry, i) => {
     const path = Array.isArray(env) ? ['env', i] : ['env'];
-    const { env_id, id, env_args = {}, args: own = {}, extra_env_kwargs = {} } = entry;
+    const { env_id, id, env_args = {}, args: own = {}, extra_env_kwargs = {}, env_vars = [] } = entry;
     if (env_id !== undefined && id !== undefined) {
       const expected = 'only one of env_id and id: they are names of one field';
       reporter.addRelation(
@@ -194,7 +195,7 @@ function environmentsOf({ env = [] }: GepaFile, reporter: Reporter): GepaSpec['e
       const expected = 'env_id = "…": an environment such as "reverse-text" or "owner/reverse-text"';
       reporter.add({ path: [...path, 'env_id'], expected, received: 'nothing' });
     }
-    return { id: found ?? 'x', args: { ...env_args, ...own }, extraKwargs: extra_env_kwargs };
+    return { id: found ?? 'x', args: { ...env_args, ...own }, extraKwargs: extra_env_kwargs, variables: env_vars };
   });
   return withNames(entries);
 }

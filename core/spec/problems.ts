@@ -31,11 +31,16 @@ export class ConfigProblems extends RatchetError {
   }
 }
 
+/** More on a screen help nobody; `--json` has all of them. */
+const problemsShownMax = 30;
+
 /** All problems as text, in the order of the file: what and where on one line, what to do below it. */
 export function formatProblems(problems: readonly Problem[]): string {
   const count = problems.length === 1 ? '1 problem' : `${problems.length} problems`;
   const files = [...new Set(problems.map(({ file }) => file))].join(' and ');
-  return [`${count} in ${files}`, ...problems.map(formatProblem)].join('\n\n');
+  const left = problems.length - problemsShownMax;
+  const more = left > 0 ? [`and ${left} more, which are told once these are mended`] : [];
+  return [`${count} in ${files}`, ...problems.slice(0, problemsShownMax).map(formatProblem), ...more].join('\n\n');
 }
 
 /** `words.toml:12:1  sampling.temperature` */

@@ -121,7 +121,7 @@ function reportUnknownKey(path: KeyPath, reading: Reading, reporter: Reporter): 
   const suggestion = keySuggestion(key, table, keys, reading);
   reporter.add({
     path,
-    expected: suggestion === undefined ? `${within}: ${keys.join(', ')}` : within,
+    expected: suggestion === undefined ? `${within}: ${firstOf(keys, keysNamed, 'docs/dialects.md has them')}` : within,
     received: 'an unknown key',
     ...(suggestion === undefined ? {} : { suggestion }),
   });
@@ -139,7 +139,14 @@ function keySuggestion(
   const elsewhere = (wanted: string) =>
     [...tablesOf(schema)]
       .filter(([name, keys]) => name !== here && keys.includes(wanted))
-      .map(([name]) => placeOf(name, schema));
+      .map(([name]) => name)
+      .sort((a, b) => depthOf(a) - depthOf(b)); // the table that nearly everybody means is not within another
+  const anyOf = (wanted: string): string => {
+    const tables = elsewhere(wanted);
+    const named = tables.slice(0, tablesNamed).map((name) => placeOf(name, schema));
+    const others = tables.length - named.length;
+    return `${named.join(' or ')}${others === 0 ? '' : `, or in ${others} other tables`}`;
+  };
 
   const near = nearestNames(key, keys);
   const other = otherMeaning();
@@ -148,18 +155,31 @@ function keySuggestion(
   if (other !== undefined) return isClose ? `${didYouMean(near)} Else ${other}` : other;
   if (near.length > 0) return didYouMean(near);
   const far = nearestName(key, [...tablesOf(schema).values()].flat());
-  return far === undefined ? undefined : `did you mean "${far}"? It belongs ${elsewhere(far).join(' or ')}`;
+  return far === undefined ? undefined : `did you mean "${far}"? It belongs ${anyOf(far)}`;
 
   /** What a key of another table, or of another system, is to be here. */
   function otherMeaning(): string | undefined {
-    const places = elsewhere(canonical);
-    if (places.length > 0) return `"${canonical}" belongs ${places.join(' or ')}`;
+    if (elsewhere(canonical).length > 0) return `"${canonical}" belongs ${anyOf(canonical)}`;
     const synonym = Object.hasOwn(synonyms, canonical) ? synonyms[canonical]! : undefined;
     if (synonym === undefined) return undefined;
     return keys.includes(synonym)
       ? `here it is called "${synonym}"`
-      : `it is called "${synonym}" and belongs ${elsewhere(synonym).join(' or ')}`;
+      : `it is called "${synonym}" and belongs ${anyOf(synonym)}`;
   }
+}
+
+/** More than these help nobody. */
+const tablesNamed = 2;
+const keysNamed = 16;
+
+function firstOf(names: readonly string[], most: number, rest: string): string {
+  const left = names.length - most;
+  return left <= 0 ? names.join(', ') : `${names.slice(0, most).join(', ')}, and ${left} more (${rest})`;
+}
+
+/** The top level is nobody's inner table. */
+function depthOf(table: string): number {
+  return table === '' ? 0 : table.split('.').length;
 }
 
 function didYouMean(names: readonly string[]): string {

@@ -5,6 +5,10 @@ import type { Table } from './tables.ts';
 export const rotate =
   'rotate it, since it has been in a file; put the new one in an environment variable and name that instead';
 
+/** The same of a secret that was typed. */
+export const rotateTyped =
+  'rotate it; put the new one in an environment variable and name that with -k (api_key_var), from which it is sent as the server wants it';
+
 /** Literal secrets are said by place, never repeated. */
 export function reportSecrets(table: Table, reporter: Reporter): void {
   for (const path of findSecrets(table)) {

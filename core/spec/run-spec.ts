@@ -249,8 +249,8 @@ export const LossSpec = z.strictObject({
   advantageTau: z.number().min(0).default(1),
   teacherTau: z.number().min(0).default(0),
   /**
-   * token = Σ over the batch / Σ mask; sequence = mean over rows of (Σ / Σ mask of the row);
-   * dr_grpo = Σ / (rows · maxTokens) (Liu et al. 2025, Understanding R1-Zero-like training).
+   * token = Σ over the batch / Σ mask; sequence = mean over rollouts of (Σ / Σ mask of the rollout);
+   * dr_grpo = Σ / (rollouts · maxTokens) (Liu et al. 2025, Understanding R1-Zero-like training).
    */
   aggregation: z.enum(['token', 'sequence', 'dr_grpo']),
   /** What dr_grpo divides by: the sampling's maxTokens unless the config names another. */
@@ -270,8 +270,8 @@ export const LoraSpec = z.strictObject({
 });
 
 /**
- * What each rollout of a group gets. centered subtracts the group's mean reward; std_normalized also divides by its
- * population standard deviation + 1e-4; an import is a function (rewards, group) → advantages.
+ * What each rollout of a group gets. centered subtracts the group's mean reward; std_normalized also divides by
+ * the sample's standard deviation + 1e-4; an import is a function (rewards, group) → advantages.
  */
 export const AdvantageSpec = z.union([z.enum(['centered', 'std_normalized']), z.strictObject({ import: CodeRef })]);
 

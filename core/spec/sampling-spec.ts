@@ -13,6 +13,8 @@ const positive = z.int().positive();
 export const SamplingSpec = z.strictObject({
   /** Per turn. */
   maxTokens: positive,
+  /** Of a turn's prompt and answer together: the answer may take what its prompt leaves. Missing = maxTokens alone holds. */
+  contextTokens: positive.optional(),
   temperature: z.number().positive(),
   /** Probability mass of the most likely tokens that may be drawn; 1 = all of them. */
   topP: z.number().positive().max(1).default(1),

@@ -1,8 +1,12 @@
+import { isKeptFromEnvironments } from '../child-environment.ts';
 import type { KeyPath } from './positions.ts';
 
 /** Secrets exist by name only. A config is copied into the store and shown in reports, so a literal one is refused. */
 
-/** Shapes of well-known keys. */
+/**
+ * Shapes of well-known keys. They meet what models and strangers write, megabytes of it: each begins
+ * with letters of its own, or repeats few characters before them, so that the time grows with a text's length and no faster.
+ */
 const secretShapes: readonly RegExp[] = [
   /\bsk-[\w-]{12,}/, // OpenAI, Anthropic, OpenRouter
   /\bhf_\w{12,}/, // Hugging Face
@@ -12,11 +16,13 @@ const secretShapes: readonly RegExp[] = [
   /\bxox[abposr]-[\w-]{10,}/, // Slack
   /\btml-[\w-]{12,}/, // Tinker
   /-----BEGIN [A-Z ]*PRIVATE KEY-----/,
-  /\w+:\/\/[^/\s:@]*:[^/\s@]+@/, // A password in a URL
+  /\w{1,32}:\/\/[^/\s:@]*:[^/\s@]+@/, // A password in a URL
+  /https?:\/\/[^/\s@?#]{1,512}@/, // A token in place of it
+  /[?&](?:api[_-]?key|key|token|access[_-]?token|auth|secret|password|signature)=[^&\s#]/i, // A key in a query
 ];
 
 /** `api_key`, `token`, `client_secret`, but neither `max_tokens` nor `api_key_var`. */
-const secretName = /(?:^|[_-])(?:key|apikey|token|secret|password|passwd|credentials?)$/i;
+const secretName = /(?:^|[_-])(?:key|apikey|token|secret|password|passwd|credentials?|authorization|cookie)$/i;
 
 /** A table whose values are names of environment variables, whatever its keys are: `headers_from_env`. */
 const namesVariables = /_from_env$/;
@@ -38,6 +44,11 @@ export function withoutSecrets(text: string, known: readonly string[] = []): str
 const hidden = '[secret]';
 /** Shorter ones would tear holes into every text. */
 const secretCharsMin = 6;
+
+/** Whether a variable is one that nobody else should read: by its name, or because of what it lets one do. */
+export function isSecretVariable(name: string): boolean {
+  return secretName.test(name) || isKeptFromEnvironments(name) || /^[a-z]+_proxy$/i.test(name);
+}
 
 /** The values that an environment's variables hold under the names of secrets. */
 export function secretValues(variables: Readonly<Record<string, string | undefined>>): string[] {

@@ -1,6 +1,7 @@
 import { Template } from '@huggingface/jinja';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { renderBounded } from './bounded-template.ts';
 
 /** A message as OpenAI's API has it. Further fields reach the template untouched. */
 export interface TemplateMessage {
@@ -77,7 +78,7 @@ export class ChatTemplates {
       ...templateArguments,
     };
     try {
-      return template.render(variables);
+      return renderBounded(template, variables);
     } catch (cause) {
       // A template says by raise_exception which conversations it does not take.
       const reason = cause instanceof Error ? cause.message : String(cause);

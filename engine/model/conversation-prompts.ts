@@ -48,7 +48,7 @@ export class ConversationPrompts {
     said.texts ??= this.#textsOf(said); // most turns are not gone on from
     const spoken = said.texts.find((form) => text.startsWith(form, prompt.text.length));
     if (spoken === undefined) return null;
-    const rest = this.#encodeAfter(
+    const rest = this.#tokenizer.encodeAfter(
       spoken === '' ? prompt.text : spoken,
       text.slice(prompt.text.length + spoken.length),
     );
@@ -65,13 +65,6 @@ export class ConversationPrompts {
       this.#tokenizer.decode(ids, { skipSpecialTokens: false }),
     ) as [string, string, string];
     return whole.startsWith(without) ? [alone, whole.slice(without.length)] : [alone];
-  }
-
-  /** A text as it is tokenized behind another one; null where no token ends between the two. */
-  #encodeAfter(before: string, text: string): number[] | null {
-    if (text === '' || this.#tokenizer.beginsWithAddedToken(text)) return this.#tokenizer.encode(text);
-    const [known, both] = [this.#tokenizer.encode(before), this.#tokenizer.encode(before + text)];
-    return known.every((id, i) => id === both[i]) ? both.slice(known.length) : null;
   }
 }
 

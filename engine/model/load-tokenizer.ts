@@ -1,6 +1,4 @@
-import { readFile } from 'node:fs/promises';
-import { join } from 'node:path';
-import { readText } from './text-files.ts';
+import { missingFile, readText } from './text-files.ts';
 import { ChatTokenizer } from './tokenizer.ts';
 
 /** Versions of one policy share their tokenizer; another model or two may be around beside it. */
@@ -13,9 +11,14 @@ const loaded = new Map<string, ChatTokenizer>();
  */
 export async function loadTokenizer(folder: string, givenTemplate?: string): Promise<ChatTokenizer> {
   const optional = (name: string): Promise<string | null> => readText(folder, name);
+  const required = async (name: string): Promise<string> => {
+    const text = await readText(folder, name);
+    if (text === null) throw missingFile(folder, name);
+    return text;
+  };
   const [tokenizer, config, ...own] = await Promise.all([
-    readFile(join(folder, 'tokenizer.json'), 'utf8'),
-    readFile(join(folder, 'tokenizer_config.json'), 'utf8'),
+    required('tokenizer.json'),
+    required('tokenizer_config.json'),
     optional('chat_template.jinja'),
     optional('additional_chat_templates/tool_use.jinja'),
   ]);

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import { safetensorsHeaderBytesMax } from '../limits.ts';
+import { safetensorsHeaderBytesMax, safetensorsTensorsMax } from '../limits.ts';
 import { fromBrainFloats, fromHalfFloats } from './half-floats.ts';
 
 /**
@@ -135,6 +135,9 @@ function requireShape(name: string, shape: readonly number[], length: number): v
   throw new TypeError(`Tensor "${name}" has shape [${shape.join()}] but ${length} elements.`);
 }
 
+/** Of what is told about a header: each of its tensors may be wrong. */
+const problemCharsMax = 500;
+
 function parseHeader(bytes: Uint8Array, where: string): z.infer<typeof Header> {
   let raw: unknown;
   try {
@@ -142,8 +145,11 @@ function parseHeader(bytes: Uint8Array, where: string): z.infer<typeof Header> {
   } catch (cause) {
     throw damaged(where, 'a JSON header', 'bytes that are not JSON', cause);
   }
+  const count = typeof raw === 'object' && raw !== null ? Object.keys(raw).length : 0;
+  if (count > safetensorsTensorsMax) throw damaged(where, `at most ${safetensorsTensorsMax} tensors`, `${count}`);
   const parsed = Header.safeParse(raw);
-  if (!parsed.success) throw damaged(where, 'a safetensors header', z.prettifyError(parsed.error));
+  if (!parsed.success)
+    throw damaged(where, 'a safetensors header', z.prettifyError(parsed.error).slice(0, problemCharsMax));
   return parsed.data;
 }
 

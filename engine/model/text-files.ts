@@ -1,6 +1,7 @@
-import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { readRegularText } from '../regular-file.ts';
 
 /** The files of a model folder beside its weights, as text by name. */
 export type TextFiles = Readonly<Record<string, string>>;
@@ -36,7 +37,7 @@ export async function writeTextFiles(folder: string, files: TextFiles): Promise<
 /** null where there is no such file. */
 export async function readText(folder: string, name: string): Promise<string | null> {
   try {
-    return await readFile(join(folder, name), 'utf8');
+    return await readRegularText(join(folder, name));
   } catch (error) {
     if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'ENOTDIR')) return null;
     throw error;

@@ -1,7 +1,10 @@
 import { Tokenizer } from '@huggingface/tokenizers';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { tokenizerMs } from '../limits.ts';
 import { additionalSpecialTokens, type ChatOptions, ChatTemplates, type TemplateMessage } from './chat-template.ts';
+import { hasUnknownExpression } from './pre-tokenizing.ts';
+import { TookTooLong, withinTime } from './within-time.ts';
 
 /** The files a tokenizer is made of, as text. */
 export interface TokenizerFiles {
@@ -27,10 +30,18 @@ export class ChatTokenizer {
   readonly #rendered = new Map<string, { text: string; tokenIds: number[] }>();
   /** Texts of added tokens, special or not: a text is cut before and after each of them, whatever is around it. */
   readonly #addedTokens: readonly string[];
+  readonly #where: string;
+  /** Expressions of its own may take years over a text: those that cut it before it is encoded, and those that put it together. */
+  readonly #isWatched: { readonly encoding: boolean; readonly decoding: boolean };
 
   constructor(files: TokenizerFiles, where: string) {
     const tokenizer = parseObject(files.tokenizer, `${where}/tokenizer.json`);
     const rawConfig = parseObject(files.config, `${where}/tokenizer_config.json`);
+    this.#where = where;
+    this.#isWatched = {
+      encoding: hasUnknownExpression([tokenizer['normalizer'], tokenizer['pre_tokenizer']]),
+      decoding: hasUnknownExpression([tokenizer['decoder']]),
+    };
     try {
       this.#tokenizer = new Tokenizer(tokenizer, rawConfig);
       this.#templates = new ChatTemplates(rawConfig, files);
@@ -45,7 +56,19 @@ export class ChatTokenizer {
 
   /** Special tokens written in the text are recognised; those that begin or end every text are added only if asked for. */
   encode(text: string, options: { addSpecialTokens?: boolean } = {}): number[] {
-    return this.#tokenizer.encode(text, { add_special_tokens: options.addSpecialTokens ?? false }).ids;
+    const encode = (): number[] =>
+      this.#tokenizer.encode(text, { add_special_tokens: options.addSpecialTokens ?? false }).ids;
+    return this.#isWatched.encoding ? this.#inTime(encode, `${text.length} characters`) : encode();
+  }
+
+  /**
+   * A text as it is tokenized behind another one: tokenizers that mark the beginnings of words (SentencePiece) put a blank before
+   * one that stands alone. Null where no token ends between the two.
+   */
+  encodeAfter(before: string, text: string): number[] | null {
+    if (text === '' || this.beginsWithAddedToken(text)) return this.encode(text);
+    const [known, both] = [this.encode(before), this.encode(before + text)];
+    return known.every((id, i) => id === both[i]) ? both.slice(known.length) : null;
   }
 
   /**
@@ -54,10 +77,25 @@ export class ChatTokenizer {
    */
   decode(tokenIds: readonly number[], options: { skipSpecialTokens?: boolean } = {}): string {
     if (tokenIds.length === 0) return '';
-    return this.#tokenizer.decode([...tokenIds], {
-      skip_special_tokens: options.skipSpecialTokens ?? true,
-      clean_up_tokenization_spaces: false,
-    });
+    const decode = (): string =>
+      this.#tokenizer.decode([...tokenIds], {
+        skip_special_tokens: options.skipSpecialTokens ?? true,
+        clean_up_tokenization_spaces: false,
+      });
+    return this.#isWatched.decoding ? this.#inTime(decode, `${tokenIds.length} tokens`) : decode();
+  }
+
+  #inTime<T>(work: () => T, over: string): T {
+    try {
+      return withinTime(tokenizerMs, work);
+    } catch (cause) {
+      if (!(cause instanceof TookTooLong)) throw cause;
+      throw new RatchetError(
+        'ModelUnsupported',
+        `${this.#where}/tokenizer.json: the tokenizer took ${cause.message} over ${over}. Its regular expression is none of those known to be quick; the tokenizer as the makers of this model published it has another.`,
+        { cause },
+      );
+    }
   }
 
   /** Whether `decode` leaves it out. */

@@ -1,8 +1,8 @@
-import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import './no-telemetry.ts'; // before the library, and the library from nowhere else
 import koffi from 'koffi';
 import { RatchetError } from '../../core/errors.ts';
+import { runtimePackage } from './runtime-package.ts';
 
 /**
  * The part of ONNX Runtime's C API that the engine uses, called in the library that onnxruntime-node brings. Its own
@@ -21,36 +21,41 @@ type Call = ((...values: unknown[]) => unknown) & {
   async: (...values: unknown[]) => void;
 };
 
-/** Places in struct OrtApi, and what each member takes. All but the two releases and the message return a status. */
-const members = {
-  getErrorMessage: [2, 'str', ['void *']],
-  createEnv: [3, 'void *', ['int', 'str', 'void *']],
-  disableTelemetryEvents: [6, 'void *', ['void *']],
-  createSessionFromArray: [8, 'void *', ['void *', 'void *', 'size_t', 'void *', 'void *']],
-  run: [9, 'void *', ['void *', 'void *', 'void *', 'void *', 'size_t', 'void *', 'size_t', 'void *']],
-  createSessionOptions: [10, 'void *', ['void *']],
-  setSessionExecutionMode: [13, 'void *', ['void *', 'int']],
-  setSessionLogSeverityLevel: [22, 'void *', ['void *', 'int']],
-  setGraphOptimizationLevel: [23, 'void *', ['void *', 'int']],
-  setIntraOpNumThreads: [24, 'void *', ['void *', 'int']],
-  setInterOpNumThreads: [25, 'void *', ['void *', 'int']],
-  createTensorWithData: [49, 'void *', ['void *', 'void *', 'size_t', 'void *', 'size_t', 'int', 'void *']],
-  getTensorMutableData: [51, 'void *', ['void *', 'void *']],
-  getTensorElementType: [60, 'void *', ['void *', 'void *']],
-  getDimensionsCount: [61, 'void *', ['void *', 'void *']],
-  getDimensions: [62, 'void *', ['void *', 'void *', 'size_t']],
-  getTensorTypeAndShape: [65, 'void *', ['void *', 'void *']],
-  createCpuMemoryInfo: [69, 'void *', ['int', 'int', 'void *']],
-  releaseStatus: [93, 'void', ['void *']],
-  releaseSession: [95, 'void', ['void *']],
-  releaseValue: [96, 'void', ['void *']],
-  releaseTensorTypeAndShapeInfo: [99, 'void', ['void *']],
-  releaseSessionOptions: [100, 'void', ['void *']],
-  addExternalInitializers: [210, 'void *', ['void *', 'void *', 'void *', 'size_t']],
-  appendCudaProvider: [204, 'void *', ['void *', 'void *']],
-  createCudaProviderOptions: [205, 'void *', ['void *']],
-  releaseCudaProviderOptions: [208, 'void', ['void *']],
-} satisfies Record<string, [place: number, result: string, parameters: string[]]>;
+/** Names and places in struct OrtApi, and what each member takes. All but the releases and the message return a status. */
+export const members = {
+  getErrorMessage: ['GetErrorMessage', 2, 'str', ['void *']],
+  createEnv: ['CreateEnv', 3, 'void *', ['int', 'str', 'void *']],
+  disableTelemetryEvents: ['DisableTelemetryEvents', 6, 'void *', ['void *']],
+  createSessionFromArray: ['CreateSessionFromArray', 8, 'void *', ['void *', 'void *', 'size_t', 'void *', 'void *']],
+  run: ['Run', 9, 'void *', ['void *', 'void *', 'void *', 'void *', 'size_t', 'void *', 'size_t', 'void *']],
+  createSessionOptions: ['CreateSessionOptions', 10, 'void *', ['void *']],
+  setSessionExecutionMode: ['SetSessionExecutionMode', 13, 'void *', ['void *', 'int']],
+  setSessionLogSeverityLevel: ['SetSessionLogSeverityLevel', 22, 'void *', ['void *', 'int']],
+  setGraphOptimizationLevel: ['SetSessionGraphOptimizationLevel', 23, 'void *', ['void *', 'int']],
+  setIntraOpNumThreads: ['SetIntraOpNumThreads', 24, 'void *', ['void *', 'int']],
+  setInterOpNumThreads: ['SetInterOpNumThreads', 25, 'void *', ['void *', 'int']],
+  createTensorWithData: [
+    'CreateTensorWithDataAsOrtValue',
+    49,
+    'void *',
+    ['void *', 'void *', 'size_t', 'void *', 'size_t', 'int', 'void *'],
+  ],
+  getTensorMutableData: ['GetTensorMutableData', 51, 'void *', ['void *', 'void *']],
+  getTensorElementType: ['GetTensorElementType', 60, 'void *', ['void *', 'void *']],
+  getDimensionsCount: ['GetDimensionsCount', 61, 'void *', ['void *', 'void *']],
+  getDimensions: ['GetDimensions', 62, 'void *', ['void *', 'void *', 'size_t']],
+  getTensorTypeAndShape: ['GetTensorTypeAndShape', 65, 'void *', ['void *', 'void *']],
+  createCpuMemoryInfo: ['CreateCpuMemoryInfo', 69, 'void *', ['int', 'int', 'void *']],
+  releaseStatus: ['ReleaseStatus', 93, 'void', ['void *']],
+  releaseSession: ['ReleaseSession', 95, 'void', ['void *']],
+  releaseValue: ['ReleaseValue', 96, 'void', ['void *']],
+  releaseTensorTypeAndShapeInfo: ['ReleaseTensorTypeAndShapeInfo', 99, 'void', ['void *']],
+  releaseSessionOptions: ['ReleaseSessionOptions', 100, 'void', ['void *']],
+  addExternalInitializers: ['AddExternalInitializers', 210, 'void *', ['void *', 'void *', 'void *', 'size_t']],
+  appendCudaProvider: ['SessionOptionsAppendExecutionProvider_CUDA_V2', 204, 'void *', ['void *', 'void *']],
+  createCudaProviderOptions: ['CreateCUDAProviderOptions', 205, 'void *', ['void *']],
+  releaseCudaProviderOptions: ['ReleaseCUDAProviderOptions', 208, 'void', ['void *']],
+} satisfies Record<string, [name: string, place: number, result: string, parameters: string[]]>;
 
 type Member = keyof typeof members;
 
@@ -139,7 +144,7 @@ function load(): Library {
   const struct = getApi(apiVersion) as Pointer | null;
   if (!struct) throw unusable(`version ${version} without API ${apiVersion}`);
   const api = Object.fromEntries(
-    Object.entries(members).map(([name, [place, result, parameters]]) => {
+    Object.entries(members).map(([name, [, place, result, parameters]]) => {
       const prototype = koffi.proto(result, parameters);
       return [name, koffi.decode(koffi.decode(struct, place * pointerBytes, 'void *'), prototype) as Call];
     }),
@@ -154,16 +159,13 @@ function load(): Library {
 export const logErrors = 3;
 
 function locate(): { file: string; version: string } {
-  const require = createRequire(import.meta.url);
-  const manifest = require.resolve('onnxruntime-node/package.json');
-  const { version } = require(manifest) as { version: string }; // npm demands one
+  const { libraries, version } = runtimePackage();
   const names: Partial<Record<NodeJS.Platform, string>> = {
     linux: 'libonnxruntime.so.1',
     darwin: `libonnxruntime.${version}.dylib`,
     win32: 'onnxruntime.dll',
   };
-  const name = names[process.platform] ?? 'libonnxruntime.so.1';
-  return { file: join(dirname(manifest), 'bin', 'napi-v6', process.platform, process.arch, name), version };
+  return { file: join(libraries, names[process.platform] ?? 'libonnxruntime.so.1'), version };
 }
 
 function open(file: string): ReturnType<typeof koffi.load> {

@@ -8,18 +8,24 @@ export function isLoopback(host: string): boolean {
 }
 
 /**
- * Without a key, listening on the loopback is all that keeps others out; but a web page that is open on this machine sends its
- * requests from here. It shows itself by a foreign Origin, or by a name of its own that it made to lead here (DNS rebinding).
+ * What a request without a key shows of a web page that is open on this machine, whose requests come from here as ours do: a foreign
+ * Origin, or a name of its own that it made to lead here (DNS rebinding); null = neither. Listening on the loopback keeps the others out.
  */
-export function refuseForeignSites({ host, origin }: IncomingHttpHeaders): void {
-  if (host !== undefined && !isLoopback(hostnameOf(`http://${host}`))) {
-    throw new HttpError(403, 'Expected the header "Host" to name this machine: 127.0.0.1 or localhost.');
-  }
-  if (origin !== undefined && !isLoopback(hostnameOf(origin))) {
-    throw new HttpError(
-      403,
-      'This server answers no web pages of other places. Start it with an API key to use it from one.',
-    );
+export function foreignHeader({ host, origin }: IncomingHttpHeaders): 'host' | 'origin' | null {
+  if (host !== undefined && !isLoopback(hostnameOf(`http://${host}`))) return 'host';
+  return origin !== undefined && !isLoopback(hostnameOf(origin)) ? 'origin' : null;
+}
+
+export function refuseForeignSites(headers: IncomingHttpHeaders): void {
+  switch (foreignHeader(headers)) {
+    case 'host':
+      throw new HttpError(403, 'Expected the header "Host" to name this machine: 127.0.0.1 or localhost.');
+    case 'origin':
+      throw new HttpError(
+        403,
+        'This server answers no web pages of other places. Start it with an API key to use it from one.',
+      );
+    case null:
   }
 }
 

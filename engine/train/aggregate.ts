@@ -10,21 +10,35 @@ export interface Aggregation {
   readonly normalizer: number;
 }
 
-/** The formulas stand at LossSpec. A row is one sample; rows without loss are none. */
+/**
+ * The formulas stand at LossSpec. What is averaged over are rollouts, in however many rows, those that carry no loss included, as
+ * TRL's GRPO trainer does it; of rows that do not say so each is a rollout of its own, and none where it has no loss.
+ */
 export function aggregationOf(
   samples: readonly MaskedSample[],
   { aggregation, maxTokens = null }: Pick<LossSettings, 'aggregation' | 'maxTokens'>,
 ): Aggregation {
   const totals = samples.map(({ lossMask }) => total(lossMask));
-  const rowCount = totals.filter((tokens) => tokens > 0).length;
+  const tokensOf = new Map<number, number>();
+  for (const [row, { rollout }] of samples.entries()) {
+    if (rollout) tokensOf.set(rollout.index, (tokensOf.get(rollout.index) ?? 0) + totals[row]!);
+  }
+  const said = samples.find(({ rollout }) => rollout !== undefined)?.rollout?.of;
+  const rolloutCount = said ?? totals.filter((tokens) => tokens > 0).length;
   const ones = new Float64Array(samples.length).fill(1);
   switch (aggregation) {
     case 'token':
       return { factors: ones, normalizer: total(totals) };
     case 'sequence':
-      return { factors: Float64Array.from(totals, (tokens) => (tokens > 0 ? 1 / tokens : 0)), normalizer: rowCount };
+      return {
+        factors: Float64Array.from(samples, ({ rollout }, row) => {
+          const tokens = rollout ? tokensOf.get(rollout.index)! : totals[row]!;
+          return tokens > 0 ? 1 / tokens : 0;
+        }),
+        normalizer: rolloutCount,
+      };
     case 'dr_grpo':
-      if (maxTokens !== null) return { factors: ones, normalizer: rowCount * maxTokens };
+      if (maxTokens !== null) return { factors: ones, normalizer: rolloutCount * maxTokens };
       throw new RatchetError(
         'Unsupported',
         'The aggregation "dr_grpo" divides by max_tokens: expected a number, got none.',

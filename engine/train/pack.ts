@@ -4,7 +4,7 @@ import { trainRowsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 
 /** What every loss needs of a row. */
-export type MaskedSample = Pick<TrainSample, 'tokenIds' | 'lossMask'>;
+export type MaskedSample = Pick<TrainSample, 'tokenIds' | 'lossMask' | 'rollout'>;
 
 /** Rows of similar length, padded to the longest. Vectors speak of the positions that carry loss, row by row. */
 export interface MicroBatch {

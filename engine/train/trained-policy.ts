@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../core/errors.ts';
 import { describeAdapter, readAdapter, saveAdapterFolder } from '../model/adapter-folder.ts';
 import { adapterParameterCount, type LoraConfig } from '../model/adapter-layout.ts';
@@ -142,7 +143,8 @@ export class TrainedPolicy implements PolicyWeights {
 
   async #loadParameters(folder: string): Promise<Parameters> {
     const loaded = await loadParameters(folder);
-    if (JSON.stringify(loaded.layout) === JSON.stringify(this.parameters.layout)) return loaded;
+    // Equal shapes are not enough: the graphs have the model's constants in them, such as rope_theta and rms_norm_eps.
+    if (isDeepStrictEqual(loaded.config, this.parameters.config)) return loaded;
     throw new RatchetError('ModelUnsupported', `${folder} holds another architecture than the model in training.`);
   }
 

@@ -1,7 +1,7 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import { environmentForAll, selectEnvironment } from '../../core/child-environment.ts';
+import { environmentForAll, selectEnvironment, trustedRootsVariable } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { TrainBatch } from '../../core/rl/batch.ts';
 import type { MaskedSample } from './pack.ts';
@@ -48,9 +48,9 @@ export class TrainerProcess implements Trainer {
     const entry = fileURLToPath(new URL(`./trainer-main.${extension}`, import.meta.url));
     const child = fork(entry, [], {
       serialization: 'advanced',
-      execArgv: loaderArguments(process.execArgv),
+      execArgv: loaderArguments(process.execArgv, entry),
       // It may run a loss of the user's, and needs no credential of ours.
-      env: selectEnvironment(environmentForAll, process.env),
+      env: selectEnvironment([...environmentForAll, trustedRootsVariable], process.env),
     });
     const trainer = new TrainerProcess(child);
     try {
@@ -143,7 +143,9 @@ export class TrainerProcess implements Trainer {
   }
 }
 
-/** What the child needs to load TypeScript as its owner does, without the owner's test runner or debugger. */
-function loaderArguments(execArgv: readonly string[]): string[] {
-  return execArgv.filter((argument) => !/^--(test|inspect|eval|print|watch)/.test(argument));
+/** What the child needs to load TypeScript, also where its owner is the program as built; without the owner's test runner or debugger. */
+function loaderArguments(execArgv: readonly string[], entry: string): string[] {
+  const own = execArgv.filter((argument) => !/^--(test|inspect|eval|print|watch)/.test(argument));
+  const hasLoader = own.some((argument) => argument.includes('tsx'));
+  return hasLoader || !entry.endsWith('.ts') ? own : [...own, '--import', import.meta.resolve('tsx')];
 }

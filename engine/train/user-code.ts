@@ -1,12 +1,14 @@
 import { createHash } from 'node:crypto';
-import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import type { CodeRef, LossSettings } from '../../core/spec/run-spec.ts';
+import { readTypeScript } from '../read-typescript.ts';
+import { trustedFile } from '../trusted-files.ts';
 import type { CustomLoss } from './gradient-computer.ts';
 import { checkedLoss, type LossContext } from './loss.ts';
 import { buildHeadGraph } from './train-graph.ts';
+import { readRegular, whyUnreadable } from '../regular-file.ts';
 
 /**
  * The function that a user's file exports by default. The file runs with all the rights of this process: it is loaded
@@ -40,9 +42,10 @@ type UserCode = 'loss' | 'advantage' | 'trainer' | 'inference';
 type UserFunction = (...args: readonly never[]) => unknown;
 
 async function importChecked(
-  { path, sha256 }: CodeRef,
+  { path: named, sha256 }: CodeRef,
   what: UserCode,
 ): Promise<{ call: UserFunction; sha256: string }> {
+  const path = trustedFile(named, `The custom ${what}`);
   const found = createHash('sha256')
     .update(await readCode(path, what))
     .digest('hex');
@@ -64,9 +67,11 @@ async function importChecked(
 
 async function readCode(path: string, what: string): Promise<Uint8Array> {
   try {
-    return await readFile(path);
+    return await readRegular(path);
   } catch (cause) {
-    throw new RatchetError('Unsupported', `The custom ${what} cannot be read: ${String(cause)}`, { cause });
+    throw new RatchetError('Unsupported', `The custom ${what} cannot be read: ${path}: ${whyUnreadable(cause)}.`, {
+      cause,
+    });
   }
 }
 
@@ -77,17 +82,19 @@ const { cache } = createRequire(import.meta.url);
 async function load(path: string, what: string, sha256: string): Promise<unknown> {
   for (const key of Object.keys(cache)) if (key.split('?')[0] === path) delete cache[key];
   try {
-    return await import(`${pathToFileURL(path).href}?sha256=${sha256}`);
+    if (/\.[mc]?ts$/.test(path)) await readTypeScript();
+    return exportsOf(await import(`${pathToFileURL(path).href}?sha256=${sha256}`));
   } catch (cause) {
-    const hint = path.endsWith('.ts') ? ' (this Node may not read TypeScript: write it as .js)' : '';
-    throw new RatchetError(
-      'Unsupported',
-      `${path}, the custom ${what}, failed while it was loaded${hint}: ${String(cause)}`,
-      {
-        cause,
-      },
-    );
+    const message = `${path}, the custom ${what}, failed while it was loaded: ${String(cause)}`;
+    throw new RatchetError('Unsupported', message, { cause });
   }
+}
+
+/** What was an ES module and was read as CommonJS has its exports one level below. */
+function exportsOf(module: unknown): unknown {
+  const { default: inner } = module as { default?: unknown };
+  const isWrapped = typeof inner === 'object' && inner !== null && '__esModule' in inner;
+  return isWrapped ? inner : module;
 }
 
 function describe(value: unknown): string {

@@ -2,6 +2,7 @@
 
 /** `p/q`, or `p` where it is whole, of what a model wrote: 1,024 · -3/4 · 0.75 · \frac{3}{4} · $x = 5$. Undefined where it is no number. */
 export function exactNumber(written: string): string | undefined {
+  if (written.length > writtenCharsMax) return undefined;
   const plain = written
     .replaceAll(/\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}/g, '$1/$2')
     .replaceAll(/\\(?:left|right|[,!;: ])|\$|\s|\\text\{[^{}]*\}/g, '')
@@ -16,6 +17,9 @@ export function exactNumber(written: string): string | undefined {
   const divisor = gcd(top < 0n ? -top : top, bottom);
   return bottom === divisor ? String(top / divisor) : `${top / divisor}/${bottom / divisor}`;
 }
+
+/** Longer ones are no answer of anybody's, and fractions of a million digits take minutes to reduce. */
+const writtenCharsMax = 1_000;
 
 function gcd(a: bigint, b: bigint): bigint {
   return b === 0n ? a : gcd(b, a % b);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import json
@@ -23,7 +24,39 @@ OVERRIDDEN = ("is_completed", "update_tool_args", "env_response", "setup_state")
 
 def check(env: Any, module: str) -> dict[str, Any]:
     """Of a loaded v0 environment: {arguments: […], doc, findings: [{severity, place, says, fix}]}."""
-    return {**declared(module), "findings": [finding for leaf in leaves(env) for finding in findings(leaf)]}
+    fits = [finding for leaf in leaves(env) for finding in findings(leaf)]
+    return {**declared(module), "findings": [*requirement_findings(module), *fits]}
+
+
+def requirement_findings(module: str) -> list[dict[str, Any]]:
+    """Where what a package asks for is not what its Python has: pip replaces what another package had pinned, and says so in passing."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        wanted = importlib.metadata.distribution(module).requires or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    found = []
+    for text in wanted:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = installed(requirement.name)
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            says = f"it asks for {requirement.name}{requirement.specifier}, and its Python has {version or 'none'}"
+            fix = "another environment here has replaced it: install this one again, in a set of its own (npx ratchet env install … --set NAME)"
+            found.append({"severity": "error", "place": None, "says": says, "fix": fix})
+    return found
+
+
+def installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def leaves(env: Any) -> Iterator[Any]:

@@ -100,7 +100,7 @@ def explain_load(error: BaseException, env_id: str, module: str, parameters: str
             refused = Refused(
                 "MissingKeys",
                 f"{env_id} needs environment variables that are not set: {', '.join(keys)}",
-                f"set {', '.join(keys)} where the workers start, and list the names in the config: the child sees no others",
+                f"set {', '.join(keys)} where the workers start, and list the names: env_vars of its [[env]] or [[eval]], or --pass-env {','.join(keys)} (the child sees no others)",
             )
             refused.__cause__ = error
             return refused
@@ -115,10 +115,10 @@ def explain_missing_module(missing: ModuleNotFoundError, env_id: str, module: st
     name = str(missing.name)
     if name == module:
         near = difflib.get_close_matches(module, {found.name for found in pkgutil.iter_modules()}, n=3, cutoff=0.7)
-        hint = f" There is {', '.join(near)}." if near else ""
+        hint = f". There is {', '.join(near)}" if near else ""
         refused = Refused(
             "EnvironmentUnknown",
-            f"no environment {env_id}: this Python has no module {module}.{hint}",
+            f"no environment {env_id}: this Python has no module {module}{hint}",
             "the id must be the name of the environment's package (`-` for `_`); install it with `ratchet env install`",
         )
     else:

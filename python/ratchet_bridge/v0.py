@@ -74,12 +74,13 @@ class V0Environment:
     def inputs(self, split: str) -> Message:
         """The dataset as a file in the spill folder, one row per line. Runs in a thread: building it may take long."""
         dataset = self.env.get_eval_dataset() if split == "eval" else self.env.get_dataset()
-        changed = [key for key, value in dataset[0].items() if not survives_json(value)] if len(dataset) else []
+        changed: dict[str, None] = {}
         path = self._wire.new_file("jsonl")
         with path.open("wb") as file:
             for row in dataset:
+                changed.update({key: None for key, value in row.items() if key not in changed and not survives_json(value)})
                 file.write(to_line(row) + b"\n")
-        return {"total": len(dataset), "file": str(path), "changed_columns": changed}
+        return {"total": len(dataset), "file": str(path), "changed_columns": list(changed)}
 
     # --- playing
 
@@ -150,7 +151,9 @@ class V0Environment:
         """
         scores: list[Message | None] = [rows.judged(rollout.get("row")) for rollout in rollouts]
         states = [await self._state_for(rollout) for rollout, known in zip(rollouts, scores, strict=True) if known is None]
+        began = time.time()
         judged = await self._score_states(states, whole=bool(columns)) if states else []
+        judged = [one if "error" in one else {**one, "scored_s": [began, time.time()]} for one in judged]
         if columns:
             judged = [{**one, "columns": rows.columns_of(state, columns)} for one, (_, state) in zip(judged, states, strict=True)]
         fresh = iter(judged)

@@ -4,38 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import inspect
 import json
 import time
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
 from verifiers.v1.clients import ModelContext
 from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.select import SelectConfig
+from verifiers.v1.configs.taskset import TasksetConfig
+from verifiers.v1.taskset import Taskset
 from verifiers.v1.types import SamplingConfig
-from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+from verifiers.v1.utils.decorators import discover_decorated
+from verifiers.v1.utils.generic import concrete_type
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config, taskset_class
 
-from . import v1_client
+from . import check, v1_client
 from .failures import Refused, describe, explain_load, failed_rollout, must_pass
 from .policy import Policy
 from .system_prompt import with_system_prompt
 from .v1_client import ADDRESS, config_for, initial_messages
 from .wire import Message, Wire, to_line
 
-#: An endless taskset is cut off here: a dataset has a length.
+#: Of a taskset that says it is endless so many are taken where nothing is said: a dataset has a length.
+ENDLESS_TASKS = 2_000
+#: One that does not say so, and goes on and on, is refused here.
 TASKS_MAX = 1_000_000
+TASKS_MAX_S = 240.0
 
 
 class V1Environment:
     """One loaded environment, with what it serves to its agents while it is loaded."""
 
-    def __init__(self, handle: str, env: Any, stack: contextlib.AsyncExitStack, wire: Wire) -> None:
+    def __init__(self, handle: str, env: Any, tasks: Any, stack: contextlib.AsyncExitStack, wire: Wire) -> None:
         self.handle = handle
         self.env = env
+        #: What of its taskset is played: verifiers' `select`.
+        self.tasks = tasks
         self._stack = stack
         self._wire = wire
 
     def describe(self) -> Message:
-        task = next(iter(self.env.taskset), None)
+        task = next(iter(self.tasks), None)
         rewards = [] if task is None else [(fn.__name__, float(getattr(fn, "_vf_weight", 1.0))) for fn in task.hooks("reward")]
         metrics = [] if task is None else [(fn.__name__, 0.0) for fn in task.hooks("metric")]
         agents = agent_config_fields(self.env.config)
@@ -60,8 +71,16 @@ class V1Environment:
         """A taskset has one list of tasks; which of them are for evaluation is the config's choice."""
         path = self._wire.new_file("jsonl")
         total = 0
+        began = time.monotonic()
+        tasks = self.tasks if self.tasks.bounded else self.tasks.take(ENDLESS_TASKS)
         with path.open("wb") as file:
-            for task in itertools.islice(self.env.taskset, TASKS_MAX):
+            for task in tasks:
+                if total >= TASKS_MAX or time.monotonic() - began > TASKS_MAX_S:
+                    raise Refused(
+                        "TasksWithoutEnd",
+                        f"{type(self.env.taskset).__name__} had given {total} tasks after {time.monotonic() - began:.0f} s, and no end of them",
+                        "bound it: args = { select = { limit = 1000 } }, or INFINITE = True in the class where it is endless",
+                    )
                 data = task.data
                 row = {
                     "prompt": initial_messages(data.system_prompt, data.prompt),
@@ -71,7 +90,17 @@ class V1Environment:
                 }
                 file.write(to_line(row) + b"\n")
                 total += 1
-        return {"total": total, "file": str(path), "changed_columns": []}
+        return {"total": total, "file": str(path), "changed_columns": [], "cut_off": not self.tasks.bounded}
+
+    async def check(self) -> Message:
+        """As `check` of the older API: what may be set of its taskset, and how it is described."""
+        kind = type(self.env.taskset)
+        return {
+            "arguments": arguments_of(type(self.env.config.taskset)),
+            "doc": inspect.getdoc(kind) if kind.__doc__ else None,
+            "findings": check.requirement_findings(kind.__module__.split(".")[0]),
+            "tools": tools_of(self.env.taskset),
+        }
 
     async def rollout(self, request: object, message: Message) -> Message:
         """An episode, as the row of the agent that is trained."""
@@ -111,11 +140,15 @@ def load(message: Message, loop: asyncio.AbstractEventLoop, policy: Policy, wire
     env_id = str(message["env_id"])
     v1_client.install(policy)
     config = dict(message.get("config") or {})
+    selected = config.pop("select", None)
     config["taskset"] = {"id": env_id, **(config.get("taskset") or {})}
     if message.get("args"):
         config["taskset"].update(message["args"])
     try:
         env = load_environment(resolve_env_config(config))
+        tasks = env.taskset.select(SelectConfig.model_validate(selected or {}))
+    except ValidationError as error:
+        raise wrong_arguments(error, env_id) from error
     except Exception as error:
         module = env_id.rsplit("/", 1)[-1].split("@", 1)[0].replace("-", "_").lower()
         explained = explain_load(error, env_id, module, "")
@@ -124,7 +157,54 @@ def load(message: Message, loop: asyncio.AbstractEventLoop, policy: Policy, wire
         raise explained from explained.__cause__
     stack = contextlib.AsyncExitStack()
     loop.run_until_complete(stack.enter_async_context(env.serving()))
-    return V1Environment(str(message["env"]), env, stack, wire)
+    return V1Environment(str(message["env"]), env, tasks, stack, wire)
+
+
+def wrong_arguments(error: ValidationError, env_id: str) -> Refused:
+    """What pydantic found wrong, each by its name, and what may be set."""
+    said = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the config'}: {one['msg']}" for one in error.errors(include_url=False))
+    try:
+        cls = taskset_class(env_id)
+        kind = concrete_type(cls, TasksetConfig, origin=Taskset) or TasksetConfig
+        takes = ", ".join(name if one["default"] is None else f"{name} = {one['default']}" for one in arguments_of(kind) for name in [one["name"]])
+    except Exception:  # the package itself is broken: what pydantic said has to do
+        takes = ""
+    return Refused("WrongArguments", f"{env_id}: {said}", f"its taskset takes {takes or 'no arguments of its own'}; correct the args")
+
+
+def arguments_of(kind: type[BaseModel]) -> list[Message]:
+    """The fields of a taskset's config beside those that every one has."""
+    return [
+        {"name": name, "default": default_of(field), "annotation": annotation_of(field.annotation)}
+        for name, field in kind.model_fields.items()
+        if name not in TasksetConfig.model_fields
+    ]
+
+
+def tools_of(taskset: Any) -> list[Message]:
+    """What the model is offered by the tool servers of a taskset and of its tasks; none of them is started for it."""
+    servers = [*taskset.toolsets(taskset.config), *type(taskset).task_type().toolsets(taskset.config.task)]
+    return [
+        {
+            "name": f"{server.server_name}_{name}" if server.server_name else name,
+            "description": inspect.getdoc(tool) or "",
+            "parameters": list(inspect.signature(tool).parameters),
+        }
+        for server in servers
+        for tool in discover_decorated(server, "tool")
+        for name in [getattr(tool, "tool_name", None) or tool.__name__]
+    ]
+
+
+def default_of(field: Any) -> str | None:
+    if field.is_required():
+        return None
+    value = field.get_default(call_default_factory=True)
+    return to_line(value.model_dump(mode="json") if isinstance(value, BaseModel) else value).decode()
+
+
+def annotation_of(annotation: Any) -> str | None:
+    return annotation.__name__ if isinstance(annotation, type) else None if annotation is None else str(annotation)
 
 
 def to_result(episode: Any, given: Message) -> Message:

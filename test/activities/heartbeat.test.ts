@@ -26,8 +26,44 @@ test('an activity is heard of before its work begins', async () => {
   assert.equal(heard[0], 0);
 });
 
-function attempt(currentAttemptScheduledTimestampMs: number) {
-  const environment = new MockActivityEnvironment({ heartbeatTimeoutMs, currentAttemptScheduledTimestampMs });
+test('how often it is heard of follows its timeout; what is new is said in between, and not for every word of it', async (t) => {
+  t.mock.timers.enable({ apis: ['setInterval', 'setTimeout'] });
+  let now = 0;
+  t.mock.method(performance, 'now', () => now);
+  const pass = (ms: number): void => {
+    for (let i = 0; i < ms; i += 100) {
+      now += 100;
+      t.mock.timers.tick(100);
+    }
+  };
+  const { environment } = attempt(Date.now(), 120_000);
+  const heard: unknown[] = [];
+  environment.on('heartbeat', (details) => heard.push(details));
+  let done = 0;
+  const told = await environment.run(() =>
+    withHeartbeat(
+      (_, say) => {
+        pass(120_000);
+        const quiet = heard.length;
+        for (; done < 100; done += 1) {
+          say();
+          pass(100);
+        }
+        pass(10_000);
+        return Promise.resolve({ quiet, busy: heard.length - quiet });
+      },
+      () => done,
+    ),
+  );
+  assert.deepEqual(told, { quiet: 1 + 4, busy: 2 });
+  assert.equal(heard.at(-1), 100);
+});
+
+function attempt(currentAttemptScheduledTimestampMs: number, timeoutMs = heartbeatTimeoutMs) {
+  const environment = new MockActivityEnvironment({
+    heartbeatTimeoutMs: timeoutMs,
+    currentAttemptScheduledTimestampMs,
+  });
   const work = { begun: 0, begin: () => Promise.resolve(void (work.begun += 1)) };
   return { environment, work };
 }

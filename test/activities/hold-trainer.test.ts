@@ -108,13 +108,13 @@ describe('holding a GPU worker', () => {
       createDescribeTrainers(() => Promise.resolve({ trainers, lastSeen: '2026-01-02T03:04:05.000Z' }))({
         workflowId: 'mine',
       });
-    assert.equal(await say({ identity: 'a', heldBy: 'theirs' }), 'a GPU worker: 1 known, busy with run theirs');
-    assert.match(await say({ identity: 'a', heldBy: null }), /^a GPU worker: 1 known, 1 not answering$/);
+    assert.equal(await say({ identity: 'a', heldBy: 'theirs' }), 'a trainer: 1 known, busy with run theirs');
+    assert.match(await say({ identity: 'a', heldBy: null }), /^a trainer: 1 known, 1 not answering$/);
     assert.equal(
       await say({ identity: 'a', heldBy: 'theirs' }, { identity: 'b', heldBy: 'mine' }),
-      'a GPU worker: 2 known, busy with run theirs, 1 not answering',
+      'a trainer: 2 known, busy with run theirs, 1 not answering',
     );
-    assert.match(await say(), /^a GPU worker: none since 2026-01-02T03:04:05.000Z; start one with/);
+    assert.match(await say(), /^a trainer: none since 2026-01-02T03:04:05.000Z; start one with/);
   });
 });
 

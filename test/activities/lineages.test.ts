@@ -243,7 +243,7 @@ describe('the audit of a run', () => {
   }
 
   const spoilt: Readonly<Record<string, readonly [text: (commit: string) => string, expected: RegExp]>> = {
-    'that is half there': [(commit) => commit.slice(0, 100), /step_2\.json is not JSON/],
+    'that is half there': [(commit) => commit.slice(0, 100), /step_2\.json: expected JSON/],
     'that is no object': [() => 'null', /step_2\.json: expected a JSON object/],
     'that is of another format': [() => '{"schemaVersion":2}', /step_2\.json: expected schemaVersion 1/],
     'whose groups are no ranges': [

@@ -39,7 +39,7 @@ describe('the metrics file', () => {
     await advance(test, roles, await advance(test, roles, first));
     for (const step of [1, 2]) await recordCommit(test.run, await commitOf(test, step));
     assert.deepEqual(
-      decodeRows<StepCommit>(Buffer.from((await rows(test)).join('\n'))).map(({ step }) => step),
+      decodeRows<StepCommit>(Buffer.from((await rows(test)).join('\n')), 'metrics.jsonl').map(({ step }) => step),
       [1, 2],
     );
   });
@@ -53,7 +53,7 @@ describe('the metrics file', () => {
     const second = (await rows(before)).filter((line) => (JSON.parse(line) as MetricsRow).step === 2);
     await writeFile(path.join(test.folder, 'metrics.jsonl'), second.map((line) => `${line}\n`).join(''));
     const whole = async () => {
-      const lines = decodeRows<MetricsRow>(Buffer.from((await rows(test)).join('\n')));
+      const lines = decodeRows<MetricsRow>(Buffer.from((await rows(test)).join('\n')), 'metrics.jsonl');
       return lines.map(({ lineage, step }) => `${lineage} ${step}`).sort();
     };
     assert.deepEqual(await whole(), ['main 2']);

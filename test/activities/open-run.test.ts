@@ -6,6 +6,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { createOpenRun, type OpenedRun, type TakenOver, type TrainRunInput } from '../../activities/open-run.ts';
 import { nothingAsked } from '../../core/rl/run-state.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { appendMetrics, readMetrics } from '../../backends/metrics/jsonl.ts';
 import { putJson } from '../../backends/store/objects.ts';
@@ -179,9 +180,8 @@ describe('a run keeps its identity', () => {
       hasCode(
         'ConfigInvalid',
         'seed: was 3, now 4',
-        'sampling: was',
-        '"temperature":0.5',
-        'environments: was',
+        '[sampling] temperature: was 1, now 0.5',
+        '[[env]]: was',
         '--name',
         '--fresh',
       ),
@@ -396,5 +396,28 @@ describe('going on from another step', () => {
       open({ overrides: { 'resume.step': '1', 'ckpt.resume_step': '2' } }),
       hasCode('ConfigInvalid', 'ckpt.resume_step', 'resume.step'),
     );
+  });
+});
+
+describe('a run file that was sent with the workflow', () => {
+  test('is what counts: here it may be another one, or none', async (t) => {
+    const { open, projectFolder } = await project(t);
+    const { sent } = await loadRunConfig('words.toml', { projectFolder });
+    assert.deepEqual(sent, { texts: { 'words.toml': configText }, beside: {} });
+    await writeFile(path.join(projectFolder, 'words.toml'), 'model = "another"');
+    assert.equal((await open({ sent })).spec.maxSteps, 12);
+    await rm(path.join(projectFolder, 'words.toml'));
+    assert.equal((await open({ sent }, 'words', 'second')).spec.maxSteps, 12);
+  });
+
+  test('is refused beside code that is not what lay there, by the name of the file', async (t) => {
+    const text = configText.replace('id = "reverse-text"', 'id = "./words.ts"');
+    const { open, projectFolder } = await project(t, text);
+    const code = path.join(projectFolder, 'words.ts');
+    await writeFile(code, 'export {};');
+    const { sent } = await loadRunConfig('words.toml', { projectFolder });
+    assert.deepEqual(Object.keys(sent.beside), ['words.ts']);
+    await writeFile(code, 'export default null;');
+    await assert.rejects(open({ sent }), hasCode('ConfigInvalid', code, sent.beside['words.ts']!.slice(0, 12)));
   });
 });

@@ -82,6 +82,20 @@ describe('bringing a trainer to a version', () => {
     assert.deepEqual(placeOf(recovery), { restoredFrom: 4, replayedSteps: 1, damaged: [] });
   });
 
+  test('a GPU worker that goes from one run to another and back opens a trainer for each', async (t) => {
+    const { test, roles, versions } = await fiveSteps(t);
+    const other = await runIn(path.dirname(test.folder), {}, 'others');
+    let last = await commitFirst(other, roles);
+    last = await advance(other, roles, last);
+    assert.deepEqual([roles.trainers.length, roles.trainers[0]!.isClosed], [2, true]);
+    const recovery = await roles.policyTrainer.bringTo(test.run, versions[5]!.state.policy);
+    assert.deepEqual(placeOf(recovery), { restoredFrom: 4, replayedSteps: 1, damaged: [] });
+    assert.deepEqual([roles.trainers.length, roles.trainers[1]!.isClosed], [3, true]);
+    last = await advance(other, openRoles(), last);
+    const back = await roles.policyTrainer.bringTo(other.run, last.state.policy);
+    assert.deepEqual([back!.replayedSteps, back!.differs, roles.trainers.length], [0, null, 4]);
+  });
+
   test('an older version than it holds is restored, never reached by training on', async (t) => {
     const { test, roles, versions } = await fiveSteps(t);
     const recovery = await roles.policyTrainer.bringTo(test.run, versions[3]!.state.policy);

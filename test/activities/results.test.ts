@@ -10,8 +10,11 @@ import { act, commitFirst, datasets, makeRun, openRoles, planNext, WordsInferenc
 type Row = Readonly<Record<string, unknown>> & { readonly ratchet: { readonly group: number } };
 
 async function readResults(store: Store, prefix: string) {
-  const rows = decodeRows<Row>((await store.read(`${prefix}results.jsonl`))!);
-  return { rows, metadata: decodeJson<Record<string, unknown>>((await store.read(`${prefix}metadata.json`))!) };
+  const rows = decodeRows<Row>((await store.read(`${prefix}results.jsonl`))!, 'results.jsonl');
+  return {
+    rows,
+    metadata: decodeJson<Record<string, unknown>>((await store.read(`${prefix}metadata.json`))!, 'metadata.json'),
+  };
 }
 
 async function scoredRound(t: TestContext) {
@@ -31,7 +34,7 @@ describe('results as verifiers writes them', () => {
   test('a scored round leaves one row for each rollout, with what the model said and was given for it', async (t) => {
     const { run, store, round, scored } = await scoredRound(t);
     const { rows, metadata } = await readResults(store, layout.resultsOfRound('main', round, 'reverse-text', run.name));
-    const groups = decodeRows<ScoredGroup>((await store.read(scored.key))!);
+    const groups = decodeRows<ScoredGroup>((await store.read(scored.key))!, scored.key);
     assert.deepEqual(
       rows.map(({ ratchet, reward }) => [ratchet.group, reward]),
       groups.flatMap(({ ordinal, rollouts }) => rollouts.map(({ reward }) => [ordinal, reward])),

@@ -275,21 +275,24 @@ describe('filtering groups', () => {
     return once;
   }
 
-  test('a group in which one rollout has no reward is dropped whole, with the reason', async (t) => {
-    const { kept, ended } = await filtered(t, [
-      [0, 1, 0.5],
-      [0, 1, 'infra_failure'],
-      ['judge_failure', 1, 0],
-      [1, 0, 'timeout'],
-      ['cancelled', 'cancelled', 'cancelled'],
+  test('a failed rollout costs itself; a group of which less than half is left, or one reward, is dropped with the reason', async (t) => {
+    const { kept, ended, failures } = await filtered(t, [
+      [0, 1, 0.5, 1],
+      [0, 1, 'infra_failure', 0],
+      ['judge_failure', 1, 0, 'timeout'],
+      [1, 1, 'timeout', 1],
+      ['timeout', 'judge_failure', 0, 'timeout'],
+      ['cancelled', 'cancelled', 'cancelled', 'cancelled'],
+      [1, 'infra_failure'],
     ]);
-    assert.equal(kept.ordinals, '1');
+    assert.equal(kept.ordinals, '1-3');
     assert.deepEqual(ended, {
-      'failed:infra_failure': '2',
-      'failed:judge_failure': '3',
-      'failed:timeout': '4',
-      'failed:cancelled': '5',
+      'filtered:no_signal': '4',
+      'failed:timeout': '5',
+      'failed:cancelled': '6',
+      'failed:infra_failure': '7',
     });
+    assert.deepEqual([failures?.failedRollouts, failures?.failedGroups], [12, 3]);
   });
 
   test('a group whose rollouts all score the same is dropped before training', async (t) => {

@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
+import { demonstrationRows } from '../../activities/demonstration-rows.ts';
 import { samplesOf } from '../../activities/sft-rows.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { readSftData } from '../../backends/configs/sft-data.ts';
@@ -10,6 +12,7 @@ import { sha256 } from '../../backends/store/file-store.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
 import { createPreset } from '../../engine/index.ts';
+import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
 import { act, ChainTrainer, makeRun, openRoles, type TestRun } from './runs.ts';
 
 const { tokenizer } = createPreset('preset:reverse-text-0.2m', { seed: 0 });
@@ -102,6 +105,26 @@ describe('a file of supervised rows', () => {
     assert.deepEqual(row!.tokenIds.slice(0, prompt.length), prompt, 'an answer follows the very tokens of its prompt');
     assert(tokenizer.isSpecial(row!.tokenIds[row!.lossMask.lastIndexOf(1)]!), 'the end of a turn is learned');
   });
+});
+
+test('an answer has the tokens it has behind its prompt: a tokenizer that marks words puts no blank before it', () => {
+  const folder = new URL('../engine/golden/tokenizers/byte-fallback/', import.meta.url);
+  const read = (name: string): string => readFileSync(new URL(name, folder), 'utf8');
+  const chatTemplate = `{%- for m in messages -%}{%- if m.role == 'assistant' -%}{{ m.content + '</s>' }}{%- else -%}{{ '<s>[INST] ' + m.content + ' [/INST]' }}{%- endif -%}{%- endfor -%}`;
+  const files = { tokenizer: read('tokenizer.json'), config: read('tokenizer_config.json'), chatTemplate };
+  const marking = new ChatTokenizer(files, 'byte-fallback');
+  const messages = [
+    { role: 'user', content: 'hello' },
+    { role: 'assistant', content: 'good' },
+    { role: 'user', content: 'more' },
+    { role: 'assistant', content: 'words' },
+  ] as const;
+  assert.notDeepEqual(marking.encode('good</s>'), marking.encodeAfter('<s>[INST] hello [/INST]', 'good</s>'));
+  const [row, ...others] = samplesOf({ messages, from: 0 }, marking);
+  assert.equal(others.length, 0);
+  const [shown] = demonstrationRows(marking, messages.slice(0, 1), messages.slice(1));
+  assert.deepEqual(row!.tokenIds, marking.encode(marking.renderChatText(messages, { addGenerationPrompt: false })));
+  assert.deepEqual([row!.tokenIds, row!.lossMask], [shown!.tokenIds, shown!.lossMask]);
 });
 
 const settings = { 'sft.steps': '120', 'sft.batch_size': '2', 'sft.learning_rate': '0.001', max_steps: '0' };

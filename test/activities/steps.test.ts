@@ -183,7 +183,10 @@ describe('committing a step', () => {
   test('a broken chain of commits is refused, naming the step', async (t) => {
     const { test, roles, commit } = await ready(t);
     await roles.commitStep({ ...commit, parent: '0'.repeat(64) });
-    await assert.rejects(readHead(test.run), hasCode('CheckpointDamaged', 'step_1.json', 'step 0', '--fresh'));
+    await assert.rejects(
+      readHead(test.run),
+      hasCode('CheckpointDamaged', 'step_1.json', 'step 0', 'ratchet fsck words'),
+    );
   });
 
   test('a commit that is missing or spoiled is refused, naming its file', async (t) => {

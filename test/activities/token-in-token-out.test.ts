@@ -134,6 +134,29 @@ describe('rollouts, token by token', () => {
     const before = [...whole.turns[0]!.promptTokenIds, ...whole.turns[0]!.tokenIds];
     assert.deepEqual(last.promptTokenIds.slice(0, before.length), before);
   });
+
+  test('an answer takes what its prompt leaves of the context, where that is the limit', async () => {
+    const { tokenizer } = createPreset('preset:chars-0.4m', { seed: 0 });
+    const asked: SampleRequest[] = [];
+    const inference: Pick<Inference, 'sample'> = {
+      sample: (request) => {
+        asked.push(request);
+        return Promise.resolve({ tokenIds: [1], logprobs: [-1], finishReason: 'stop' });
+      },
+    };
+    const limitOf = async (contextTokens?: number): Promise<number> => {
+      const sampling = { maxTokens: 40, contextTokens, temperature: 1, stop: [], templateArguments: {} };
+      const served = { version: { step: 0 } } as ServedPolicy;
+      const policy = samplePolicy({ inference, tokenizer, served, sampling: sampling as never }, () => 0);
+      await policy.sample([{ role: 'user', content: 'abc' }]);
+      return asked.at(-1)!.maxTokens;
+    };
+    const plain = await limitOf();
+    const prompt = asked[0]!.promptTokenIds.length;
+    assert.deepEqual([plain, await limitOf(prompt + 100), await limitOf(prompt + 7)], [40, 40, 7]);
+    assert.equal(await limitOf(prompt), 1, 'the server refuses that in its own words');
+    assert.ok(!('contextTokens' in asked.at(-1)!));
+  });
 });
 
 const template = `{%- for m in messages -%}{{ '<bos>' + m.content + '<sep>' }}{%- endfor -%}`;

@@ -74,7 +74,7 @@ describe('a sitting that ends with rollouts unfinished', () => {
     assert.equal(second.finished.sha256, undisturbed.finished.sha256, 'the same random numbers');
   });
 
-  test('the last sitting gives up what is unfinished: a timeout without a reward, and its group is dropped', async (t) => {
+  test('the last sitting gives up what is unfinished: a timeout without a reward, which is not trained', async (t) => {
     const inference = new WordsInference();
     const { run, roles, input } = await leased(t, inference, { settings: { generation_timeout: '1' } });
     stuckAfter(inference, 7);
@@ -89,7 +89,7 @@ describe('a sitting that ends with rollouts unfinished', () => {
       [null],
     );
     const { ended, failures } = await roles.filterGroups({ run, round: input.round, scored });
-    assert.ok(ended['failed:timeout']);
+    assert.deepEqual([ended['failed:timeout'], failures?.failedRollouts, failures?.failedGroups], [undefined, 1, 0]);
     assert.match(failures?.causes.timeout?.first ?? '', /generation_timeout = 1 s/);
   });
 

@@ -88,6 +88,7 @@ const policyOf = (name: string): ServedPolicy => ({
     digest: `digest of ${name}`,
     weights: 'weights/step_1/',
     file: { key: 'weights/step_1/model.safetensors', sha256: '', bytes: 0 },
+    sums: { key: 'weights/step_1/SHA256SUMS', sha256: '', bytes: 0 },
   },
 });
 const ask = (promptTokenIds: readonly number[], more: Partial<SampleRequest> = {}): SampleRequest => ({
@@ -327,7 +328,13 @@ test('weights outside of the folders that a policy server was started with: what
   t.after(() => server.close());
   const inference = openEmbedded(server.url);
   t.after(() => inference.close?.());
-  const version = { step: 0, digest: 'a'.repeat(64), weights: '', file: { key: '', sha256: '', bytes: 0 } };
+  const version = {
+    step: 0,
+    digest: 'a'.repeat(64),
+    weights: '',
+    file: { key: '', sha256: '', bytes: 0 },
+    sums: { key: '', sha256: '', bytes: 0 },
+  };
   await assert.rejects(inference.bringTo({ name: 'teacher:weights:0', folder: outside!, version }), (error) => {
     assert.ok(error instanceof RatchetError && error.code === 'ConfigInvalid' && !error.isRetryable);
     assert.ok(error.message.includes(`was not started with the folder ${outside}`), error.message);

@@ -139,6 +139,18 @@ test('full weights are exchanged between two tokens, and a restarted server is n
   assert.equal(count(second, 'POST /collective_rpc'), 1);
 });
 
+test('a server that was left paused, with the label of what it was given, is resumed by whoever brings it there next', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions);
+  const policy = await versions.whole(1);
+  await openVllm(t, [server.url], { loraRank: null }).bringTo(policy);
+  await fetch(`${server.url}/pause?mode=keep`, { method: 'POST' }); // as after a kill between the label and the resume
+  const next = openVllm(t, [server.url], { loraRank: null });
+  await next.bringTo(policy);
+  assert.equal(count(server, 'POST /collective_rpc'), 1);
+  assert.equal((await next.sample({ ...prompt, policy })).tokenIds.length > 0, true);
+});
+
 test('prime-rl’s server is given full weights by its own route; one that is another process than before is given them again', async (t) => {
   const versions = await makeVersions(t);
   const more = { isDevelopment: false, isPrimeRl: true };

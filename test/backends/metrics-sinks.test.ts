@@ -8,7 +8,7 @@ import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { describe, test, type TestContext } from 'node:test';
 import { crc32c } from '../../backends/metrics/crc32c.ts';
-import { exposition, RunFigures } from '../../backends/metrics/exposition.ts';
+import { exposition, RunFigures, stateSamples } from '../../backends/metrics/exposition.ts';
 import { MetricsFeed, type NumberedRow } from '../../backends/metrics/feed.ts';
 import { appendMetrics, type MetricsRow } from '../../backends/metrics/jsonl.ts';
 import { readSinkStates, RunSinks } from '../../backends/metrics/run-sinks.ts';
@@ -201,6 +201,27 @@ describe('/metrics', () => {
       assert(text.split('\n').includes(line), `${line}\nis not in\n${text}`);
   });
 
+  test('says how many runs are running, paused and failed, also where there are none', () => {
+    assert.match(exposition(stateSamples(new Map())), /^ratchet_runs\{state="failed"\} 0$/m);
+    const text = exposition(
+      stateSamples(
+        new Map([
+          ['a', 'paused'],
+          ['b', 'failed'],
+        ]),
+      ),
+    );
+    for (const line of [
+      'ratchet_runs{state="running"} 0',
+      'ratchet_runs{state="paused"} 1',
+      'ratchet_runs{state="failed"} 1',
+      'ratchet_run_paused{run="a"} 1',
+      'ratchet_run_failed{run="a"} 0',
+      'ratchet_run_failed{run="b"} 1',
+    ])
+      assert(text.split('\n').includes(line), `${line}\nis not in\n${text}`);
+  });
+
   test('is not served beyond loopback without a key, and asks for the one it has', async (t) => {
     const options = { host: '0.0.0.0', port: 0, key: null, text: () => 'ratchet_step{run="x"} 1\n' };
     await assert.rejects(startMetricsServer(options), /expected a key beyond loopback/);
@@ -212,6 +233,19 @@ describe('/metrics', () => {
     assert.equal((await ask({ authorization: 'Bearer other' })).status, 401);
     const answer = await ask({ authorization: 'Bearer open sesame' });
     assert.equal(await answer.text(), 'ratchet_step{run="x"} 1\n');
+  });
+
+  test('answers no name that somebody else made to lead here, and no web page', async (t) => {
+    const server = await startMetricsServer({ host: '127.0.0.1', port: 0, key: null, text: () => 'ratchet_step 1\n' });
+    t.after(() => server.close());
+    const { port } = server.address() as { port: number };
+    const statusOf = (headers: Record<string, string>) =>
+      new Promise<number | undefined>((resolve, reject) =>
+        get({ port, path: '/metrics', headers }, (answer) => resolve(answer.resume().statusCode)).on('error', reject),
+      );
+    assert.equal(await statusOf({ host: `localhost:${port}` }), 200);
+    assert.equal(await statusOf({ host: `rebound.example:${port}` }), 401);
+    assert.equal(await statusOf({ origin: 'https://rebound.example' }), 401);
   });
 
   test('goes on when it is asked for what is no address', async (t) => {

@@ -39,7 +39,7 @@ test('what a module must export is said when it does not', async (t) => {
   };
   await assert.rejects(open('half.js'), /half\.js: .* missing: trainStep, sftStep, digest/);
   await assert.rejects(open('none.js'), /none\.js must export the custom trainer as its default/);
-  await assert.rejects(open('gone.js'), /run\.toml:\d+:1 {2}trainer\.import\n[\s\S]*gone\.js cannot be read/);
+  await assert.rejects(open('gone.js'), /run\.toml:\d+:1 {2}trainer\.import\n[\s\S]*gone\.js: there is no such file/);
   await assert.rejects(load(folder, '[trainer]\nkind = "module"'), /a file with the code, because kind is "module"/);
   await assert.rejects(load(folder, '[inference]\nimport = "./none.js"'), /nothing, or kind = "module"/);
 });

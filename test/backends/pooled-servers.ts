@@ -15,7 +15,13 @@ import { complete, type FakeAnswer, type FakeModelServer, fakeModelServer } from
 export const policyOf = (name: string): ServedPolicy => ({
   name,
   folder: `/weights/${name}`,
-  version: { step: 1, digest: '', weights: '', file: { key: '', sha256: '', bytes: 0 } },
+  version: {
+    step: 1,
+    digest: '',
+    weights: '',
+    file: { key: '', sha256: '', bytes: 0 },
+    sums: { key: '', sha256: '', bytes: 0 },
+  },
 });
 export const v1 = policyOf('v1');
 export const ask = (group: number, index = 0, more: Partial<SampleRequest> = {}): SampleRequest => ({

@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -10,6 +11,7 @@ import type {
   PlayedRow,
   RolloutRequest,
   SampledTurn,
+  Score,
   TurnRequest,
 } from '../../backends/environments/verifiers/protocol.ts';
 import { ensurePython } from '../../workers/python-environment.ts';
@@ -32,7 +34,18 @@ export async function installVerifiers(file: string): Promise<Installed> {
   );
 }
 
+/** A score without when it was made; that there is such a time is held here. */
+export function untimed(score: Score | undefined): unknown {
+  assert(score !== undefined && 'reward' in score);
+  const { scored_s: span, ...rest } = score;
+  assert(span !== undefined && span[0] > 0 && span[0] <= span[1]);
+  return rest;
+}
+
 export type TestBridge = Bridge & { readonly folder: string };
+
+/** What children are given as a judge's key: their logs must not have it. */
+export const plantedKey = 'sk-planted-canary';
 
 /** Bridges of one test file, closed after it. `shared` is one for all tests that leave their child alive: importing verifiers takes seconds. */
 export function bridgesOf({ python }: Installed): {
@@ -42,8 +55,9 @@ export function bridgesOf({ python }: Installed): {
   const opened: TestBridge[] = [];
   const open = async (options: Partial<BridgeOptions> = {}): Promise<TestBridge> => {
     const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-bridge-'));
-    const environment = { ...process.env, HF_HUB_OFFLINE: '1' };
-    const bridge = await openBridge({ python, folder, modulePaths, environment, ...options }).catch(async (error) => {
+    const environment = { ...process.env, HF_HUB_OFFLINE: '1', TOY_PLANTED_KEY: plantedKey };
+    const given = { modulePaths, environment, variables: ['TOY_PLANTED_KEY'] };
+    const bridge = await openBridge({ python, folder, ...given, ...options }).catch(async (error) => {
       await rm(folder, { recursive: true });
       throw error;
     });

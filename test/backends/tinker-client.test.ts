@@ -241,6 +241,76 @@ describe('a call to a Tinker server', () => {
   });
 });
 
+/** The header of a file whose size is written so. */
+function withSize(written: string): Buffer {
+  const [header] = entry('x', Buffer.alloc(0)) as [Buffer];
+  header.fill(0, 124, 136).write(written, 124);
+  return header;
+}
+
+/** A server that notes the key of whoever asks, and answers with a status and headers by path. */
+async function noting(
+  t: TestContext,
+  answers: Readonly<Record<string, readonly [number, Record<string, string>, string]>>,
+) {
+  const asked: [path: string, key: string | undefined][] = [];
+  const server = createServer((request, response) => {
+    asked.push([request.url!, request.headers['x-api-key'] as string | undefined]);
+    const [status, headers, body] = answers[request.url!] ?? [404, {}, ''];
+    response.writeHead(status, headers).end(body);
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => server.close());
+  t.after(() => server.closeAllConnections());
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, asked };
+}
+
+describe('the key of a Tinker server', () => {
+  const variable = 'RATCHET_TEST_TINKER_KEY';
+  const open = (t: TestContext, url: string) => {
+    process.env[variable] = 'tml-secretsecret';
+    t.after(() => delete process.env[variable]);
+    const client = new TinkerClient({ url, apiKeyVar: variable, server: 'tinker' }, { patienceMs: 10 });
+    t.after(() => client.close());
+    return client.http;
+  };
+
+  test('does not go where the server sends a download on to, nor to a name that begins like its own', async (t) => {
+    const elsewhere = await noting(t, { '/file': [200, {}, 'weights'], '/back': [200, {}, 'weights'] });
+    const own = await noting(t, {
+      '/base/api/v1/archive': [302, { location: `${elsewhere.url}/file` }, ''],
+      '/base/api/v1/moved': [302, { location: '/base/api/v1/here' }, ''],
+      '/base/api/v1/here': [200, {}, 'weights'],
+      '/basement': [200, {}, ''],
+    });
+    const http = open(t, `${own.url}/base`);
+    assert.equal(Buffer.from((await http.get('/api/v1/archive')).bytes).toString(), 'weights');
+    await http.get('/api/v1/moved');
+    await http.get(`${own.url}/basement`);
+    await http.get(`${elsewhere.url}/back`);
+    assert.deepEqual(elsewhere.asked, [['/file', undefined], ['/back', undefined]]); // prettier-ignore
+    const key = 'tml-secretsecret';
+    assert.deepEqual(own.asked, [
+      ['/base/api/v1/archive', key],
+      ['/base/api/v1/moved', key],
+      ['/base/api/v1/here', key],
+      ['/basement', undefined],
+    ]);
+  });
+
+  test('and what is posted go nowhere but to the server that was named', async (t) => {
+    const elsewhere = await noting(t, { '/': [200, {}, '{}'] });
+    const own = await noting(t, { '/api/v1/asample': [307, { location: `${elsewhere.url}/` }, ''] });
+    await assert.rejects(open(t, own.url).post('/api/v1/asample', { body: {}, mayRepeat: true }), /answered 307/);
+    assert.deepEqual(elsewhere.asked, []);
+  });
+
+  test('a reply that does not end is given up at its limit', async (t) => {
+    const own = await noting(t, { '/api/v1/long': [200, {}, 'x'.repeat(100_000)] });
+    await assert.rejects(open(t, own.url).get('/api/v1/long', { bytesMax: 50_000 }), /at most 50000 bytes/);
+  });
+});
+
 describe('the archive of an adapter', () => {
   const packed = (...parts: readonly Buffer[][]): Buffer =>
     gzipSync(Buffer.concat([...parts.flat(), Buffer.alloc(1024)]));
@@ -260,6 +330,13 @@ describe('the archive of an adapter', () => {
     ['a device', packed(entry('x', Buffer.alloc(0), '3'))],
     ['no archive', Buffer.from('<html>')],
     ['an archive that is cut off', gzipSync(entry('x', Buffer.alloc(2000))[0]!)],
+    ['a size below zero', gzipSync(withSize('-1000'))],
+    ['a size that is no number', gzipSync(withSize('7x'))],
+    [
+      'more files than an adapter has',
+      packed(...Array.from({ length: 2000 }, (_, i) => entry(`${i}`, Buffer.alloc(0)))),
+    ],
+    ['a hundred megabytes out of a few', gzipSync(Buffer.alloc(100 * 2 ** 20))],
   ] as const) {
     test(`with ${what} is refused`, () =>
       assert.throws(

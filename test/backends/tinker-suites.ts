@@ -84,7 +84,13 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
         await mkdir(to, { recursive: true });
         await trainer.exportTo(to);
         const { digest } = await readVersion(to);
-        const version = { step, digest, weights: '', file: { key: '', sha256: '', bytes: 0 } };
+        const version = {
+          step,
+          digest,
+          weights: '',
+          file: { key: '', sha256: '', bytes: 0 },
+          sums: { key: '', sha256: '', bytes: 0 },
+        };
         made.push({ name: `contract:main:${step}`, folder: to, version });
       }
       await trainer.close();

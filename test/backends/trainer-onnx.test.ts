@@ -8,6 +8,8 @@ import { openTrainer } from '../../backends/trainer/index.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { InferenceSpec } from '../../core/spec/run-spec.ts';
 import { createPreset, EngineTrainer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
+import { assembleModel } from '../../engine/model/model-folder.ts';
+import type { Trainer } from '../../backends/trainer/types.ts';
 import { optimizer, randomBatch } from '../engine/models.ts';
 
 const lora = { r: 4, alpha: 8, dropout: 0.1, targetModules: ['q_proj', 'k_proj', 'v_proj', 'o_proj'] };
@@ -24,7 +26,13 @@ test('a policy with adapters is trained, exported beside its base, and served to
   t.after(() => trainer.close());
   const part = { lora, seed: 3 };
   assert.equal((await trainer.open(base, part)).digest, model.parameters.digest());
-  const version = { step: 0, digest: '', weights: '', file: { key: '', sha256: '', bytes: 0 } };
+  const version = {
+    step: 0,
+    digest: '',
+    weights: '',
+    file: { key: '', sha256: '', bytes: 0 },
+    sums: { key: '', sha256: '', bytes: 0 },
+  };
   const plan: StepPlan = {
     lineage: 'main',
     step: 1,
@@ -97,4 +105,34 @@ test('a policy with adapters is trained, exported beside its base, and served to
     assert.equal(samplingLogprobs?.length, logprobs.length);
     samplingLogprobs.forEach((logprob, i) => assert.ok(logprob >= logprobs[i]! - 1e-6));
   });
+});
+
+test('a trainer that has trained one model trains any other after it, as one that is fresh does', async (t) => {
+  const root = await mkdtemp(join(tmpdir(), 'ratchet-models-'));
+  t.after(() => rm(root, { recursive: true, force: true }));
+  const small = createPreset('preset:reverse-text-0.2m', { seed: 1 });
+  const rotated = {
+    ...small.files,
+    'config.json': JSON.stringify({ ...JSON.parse(small.files['config.json']!), rope_theta: 5e5 }),
+  };
+  const models = {
+    small,
+    other: createPreset('preset:chars-0.4m', { seed: 1 }),
+    // Shapes and weights are those of the first one; only its graphs differ.
+    rotated: assembleModel(rotated, small.parameters),
+  };
+  const open = async (): Promise<Trainer> => {
+    const trainer = await openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
+    t.after(() => trainer.close());
+    return trainer;
+  };
+  const logprobsOf = async (trainer: Trainer, name: keyof typeof models): Promise<readonly Float32Array[]> => {
+    await trainer.open(join(root, name), { lora: null, seed: 1 });
+    return trainer.logprobs!(randomBatch(models[name].config, 4, 2), 1);
+  };
+  const used = await open();
+  for (const name of ['small', 'other', 'rotated', 'small'] as const) {
+    await saveModelFolder(models[name], join(root, name));
+    assert.deepEqual(await logprobsOf(used, name), await logprobsOf(await open(), name), name);
+  }
 });

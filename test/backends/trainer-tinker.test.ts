@@ -357,7 +357,7 @@ function rows(seed: number): TrainSample[] {
 async function served(weights: string, step: number): Promise<ServedPolicy> {
   const { digest } = await readVersion(weights);
   const file = { key: '', sha256: '', bytes: 0 };
-  return { name: `v${step}`, folder: weights, version: { step, digest, weights: '', file } };
+  return { name: `v${step}`, folder: weights, version: { step, digest, weights: '', file, sums: file } };
 }
 
 /** Resolves once the server has promised so many results. */

@@ -15,10 +15,12 @@ import {
   installVerifiers,
   loaded,
   modulePaths,
+  plantedKey,
   play,
   text,
   type Says,
   type TestBridge,
+  untimed,
 } from './python-bridge.ts';
 
 const installed = await installVerifiers('verifiers-v0-requirements.txt');
@@ -133,7 +135,7 @@ describe('what goes wrong in an environment', { skip: installed.why }, () => {
       env: `toy_faulty:${JSON.stringify({ how: 'large' })}`,
       rollouts: [{ row: played.row }],
     });
-    assert.deepEqual(score, { reward: 1, metrics: { said: 1, num_turns: 1 } });
+    assert.deepEqual(untimed(score), { reward: 1, metrics: { said: 1, num_turns: 1 } });
   });
 
   test('half a surrogate pair passes', async () => {
@@ -193,6 +195,18 @@ describe('what goes wrong in an environment', { skip: installed.why }, () => {
   });
 });
 
+test('a key that a failing reward function says does not stay in the log', { skip: installed.why }, async () => {
+  const bridge = await shared();
+  const { env, inputs } = await loaded(bridge, 'toy_columns');
+  const { changed_columns: changed } = await bridge.inputs({ env, split: 'train' });
+  assert.deepEqual(changed, ['info'], 'of the second row, too');
+  const { judged } = await play(bridge, env, inputs[0]!, text('x'), { score: true });
+  assert.match(JSON.stringify(judged), new RegExp(plantedKey)); // so it was said, and the log had it
+  const log = readFileSync(path.join(bridge.folder, 'environments-0.log'), 'utf8');
+  assert.match(log, /401 for \*\*\*/);
+  assert.doesNotMatch(log, new RegExp(plantedKey));
+});
+
 describe('an environment that cannot be loaded', { skip: installed.why }, () => {
   const refused = async (envId: string, args: Record<string, string | number>): Promise<RatchetError> => {
     const bridge = await shared();
@@ -214,7 +228,10 @@ describe('an environment that cannot be loaded', { skip: installed.why }, () => 
   });
 
   test('since a variable is not set', async () => {
-    assert.match((await refused('toy_faulty', { how: 'keys' })).message, /TOY_JUDGE_KEY.*list the names in the config/);
+    assert.match(
+      (await refused('toy_faulty', { how: 'keys' })).message,
+      /TOY_JUDGE_KEY.*env_vars of its .*--pass-env TOY_JUDGE_KEY/,
+    );
   });
 
   test('since its arguments are not what it takes', async () => {

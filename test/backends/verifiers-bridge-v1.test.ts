@@ -42,6 +42,32 @@ describe('an environment of the v1 API', { skip: installed.why }, () => {
     ]);
   });
 
+  test('of endless tasks is its first ones, or as many as are asked for, and says so', async () => {
+    const bridge = await shared();
+    const endless = await loaded(bridge, 'toy-v1-endless', {}, { api: 'v1', config: { agent } });
+    assert.equal(endless.inputs.length, 2_000);
+    const { cut_off: isCutOff } = await bridge.inputs({ env: endless.env, split: 'eval' });
+    assert.equal(isCutOff, true);
+    const select = { skip: 3, limit: 4 };
+    const few = await loaded(bridge, 'toy-v1-endless', { first: 1 }, { api: 'v1', config: { agent, select } });
+    assert.deepEqual(
+      few.inputs.map((line) => (JSON.parse(line) as { answer: string }).answer),
+      ['8', '10', '12', '14'],
+    );
+  });
+
+  test('says which arguments it takes, also where one is misspelt', async () => {
+    const { bridge, env } = await toy();
+    const { arguments: declared, findings } = await bridge.check({ env });
+    assert.deepEqual([declared, findings], [[{ name: 'n', default: '16', annotation: 'int' }], []]);
+    await assert.rejects(loaded(bridge, 'toy-v1', { number: 3 }, { api: 'v1', config: { agent } }), (error: Error) => {
+      assert.match(error.message, /toy_v1|toy-v1/);
+      assert.match(error.message, /number: Extra inputs are not permitted.*its taskset takes n = 16; correct the args/);
+      assert.doesNotMatch(error.message, /pydantic\.dev/);
+      return true;
+    });
+  });
+
   test('is played with our turns, without a process for each rollout, and scored', async () => {
     const { bridge, env, inputs } = await toy();
     let asked: unknown = null;
@@ -124,6 +150,9 @@ describe('an environment of the v1 API', { skip: installed.why }, () => {
   test('calls the tools of its task’s servers, in this process as well', async () => {
     const bridge = await shared();
     const { env, inputs } = await loaded(bridge, 'toy-v1-tools', {}, { api: 'v1', config: { agent } });
+    assert.deepEqual((await bridge.check({ env })).tools, [
+      { name: 'lookup_look_up', description: 'What is known of a word.', parameters: ['word'] },
+    ]);
     const offered: unknown[] = [];
     const call = (id: string, name: string, args: string) => ({ id, name, arguments: args });
     const says: Says = ({ messages, tools }) => {

@@ -38,7 +38,13 @@ export async function makeVersions(t: TestContext, model = 'preset:reverse-text-
   const served = (run: string, step: number, weights: string, digest: string): ServedPolicy => ({
     name: `${run}:main:${step}`,
     folder: weights,
-    version: { step, digest, weights: `${path.basename(weights)}/`, file: { key: '', sha256: '', bytes: 0 } },
+    version: {
+      step,
+      digest,
+      weights: `${path.basename(weights)}/`,
+      file: { key: '', sha256: '', bytes: 0 },
+      sums: { key: '', sha256: '', bytes: 0 },
+    },
   });
   const v0Folder = await weightsOf('step_0');
   await saveModelFolder(opened, v0Folder);

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { request } from 'node:http';
 import { createHash } from 'node:crypto';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
@@ -7,6 +8,7 @@ import { type TestContext, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import { type ServedPolicy, startWeightsAgent } from '../../backends/inference/index.ts';
 import { openRunStore } from '../../backends/store/index.ts';
+import { putSums } from '../../backends/store/version-files.ts';
 import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
 import { coded } from './pooled-servers.ts';
 import { makeVersions, openVllm } from './vllm-versions.ts';
@@ -18,16 +20,22 @@ async function storedRun(t: TestContext): Promise<{ storeUri: string; policy: Se
   t.after(() => rm(outputs, { recursive: true, force: true }));
   const storeUri = `${pathToFileURL(outputs).href}/`;
   const store = openRunStore(storeUri, 'run');
+  const base = [];
   for (const name of ['config.json', 'tokenizer.json', 'tokenizer_config.json', 'model.safetensors']) {
-    await store.putFile(`weights/step_0/${name}`, path.join(versions.v0.folder, name));
+    base.push(await store.putFile(`weights/step_0/${name}`, path.join(versions.v0.folder, name)));
   }
+  await putSums(store, 'weights/step_0/', base);
   const adapter = await versions.adapter(1);
-  await store.putFile('weights/step_1/adapter_config.json', path.join(adapter.folder, 'adapter_config.json'));
+  const config = await store.putFile(
+    'weights/step_1/adapter_config.json',
+    path.join(adapter.folder, 'adapter_config.json'),
+  );
   const file = await store.putFile(
     'weights/step_1/adapter_model.safetensors',
     path.join(adapter.folder, 'adapter_model.safetensors'),
   );
-  const policy = { ...adapter, version: { ...adapter.version, weights: 'weights/step_1/', file } };
+  const sums = await putSums(store, 'weights/step_1/', [config, file]);
+  const policy = { ...adapter, version: { ...adapter.version, weights: 'weights/step_1/', file, sums } };
   return { storeUri, policy, file: path.join(outputs, 'run', file.key) };
 }
 
@@ -59,8 +67,8 @@ test('an agent gives nothing that lies outside of a version, and nothing without
   const open = await startWeightsAgent({ storeUri, port: 0, log: () => undefined });
   const closed = await startWeightsAgent({ storeUri, port: 0, apiKey: 'a key', log: () => undefined });
   t.after(() => Promise.all([open.close(), closed.close()]));
-  const { weights, file } = policy.version;
-  const good = { run: 'run', weights, file };
+  const { weights, file, sums } = policy.version;
+  const good = { run: 'run', weights, file, sums };
   const ask = async (url: string, body: unknown, headers: Record<string, string> = {}): Promise<number> =>
     (await fetch(`${url}/locate`, { method: 'POST', body: JSON.stringify(body), headers })).status;
   assert.equal(await ask(open.url, good), 200);
@@ -69,11 +77,20 @@ test('an agent gives nothing that lies outside of a version, and nothing without
     { ...good, weights: 'weights/../../' },
     { ...good, file: { ...file, key: 'weights/step_1/../../secret' } },
     { ...good, file: { ...file, key: 'run.json' } },
+    { ...good, sums: { ...sums, key: 'run.json' } },
     'nothing',
   ]) {
     assert.equal(await ask(open.url, bad), 400, JSON.stringify(bad));
   }
   assert.equal(await ask(open.url, good, { origin: 'https://example.com' }), 401, 'a web page');
+  const rebound = await new Promise<number | undefined>((resolve, reject) =>
+    request(`${open.url}/locate`, { method: 'POST', headers: { host: 'rebound.example' } }, (answer) =>
+      resolve(answer.resume().statusCode),
+    )
+      .on('error', reject)
+      .end(JSON.stringify(good)),
+  );
+  assert.equal(rebound, 401, 'a name that leads here');
   assert.equal(await ask(closed.url, good), 401);
   assert.equal(await ask(closed.url, good, { authorization: 'Bearer a key' }), 200);
   await assert.rejects(

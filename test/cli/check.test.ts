@@ -107,7 +107,7 @@ describe('ratchet check', () => {
   test('a model and an environment that are not here keep it from nothing else', async (t) => {
     const { ratchet } = await project(t, { 'hub.toml': onTheHub.replace('batch_size = 64', 'batch_size = 16') });
     const { code, stdout } = await ratchet('check', 'hub.toml', '--dialect', 'ratchet');
-    assert.equal(code, 0);
+    assert.equal(code, 1, 'the file is right, and cannot be trained here yet');
     assert.match(stdout, /^hub\.toml is a run named hub, read as Ratchet \(--dialect\):$/m);
     const obstacles = /in the way of training here:\n([^]*?)(?=\n\S)/.exec(stdout)?.[1] ?? '';
     assert.match(
@@ -126,6 +126,17 @@ describe('ratchet check', () => {
     const { code, stdout, stderr } = await ratchet('train', 'hub.toml', '--plain');
     assert.notEqual(code, 0);
     assert.match(`${stdout}${stderr}`, /Qwen\/Qwen3-8B is no folder here.*hf download Qwen\/Qwen3-8B/s);
+    assert.deepEqual(await readdir(folder), ['hub.toml']);
+  });
+
+  test('all that is in the way of training is said at once by train, too', async (t) => {
+    const { ratchet, folder } = await project(t, { 'hub.toml': onTheHub });
+    const { code, stderr } = await ratchet('train', 'hub.toml', '--plain');
+    assert.equal(code, 2);
+    assert.match(
+      stderr,
+      /^hub\.toml: in the way of training here:\n {2}model: [^]*hf download[^]*\n {2}environment: "my-env"/,
+    );
     assert.deepEqual(await readdir(folder), ['hub.toml']);
   });
 
@@ -235,6 +246,6 @@ describe('files of other kinds and files that are laid over one another', () => 
       /name that folder: model\.name = "models\/m" \(on the command line: --model\.name models\/m\)/,
     );
     const named = await ratchet('check', 'run.toml', '--model.name', 'models/m');
-    assert.equal(named.code, 0);
+    assert.equal(named.code, 1, 'the file is right, and neither model nor environment is here');
   });
 });

@@ -25,11 +25,16 @@ async function examine(
   );
   return new Promise((resolve) => {
     const env = { HOME: folder, PATH: folder };
-    execFile(process.execPath, [program, 'doctor', 'run.toml', '--json'], { cwd: folder, env }, (error, stdout) => {
-      const { checks } = JSON.parse(stdout) as { checks: Check[] };
-      const check = (name: string): Check | undefined => checks.find((one) => one.name === name);
-      resolve({ code: Number(error?.code ?? 0), check });
-    });
+    execFile(
+      process.execPath,
+      [program, 'doctor', 'run.toml', '--import', '--json'],
+      { cwd: folder, env },
+      (error, stdout) => {
+        const { checks } = JSON.parse(stdout) as { checks: Check[] };
+        const check = (name: string): Check | undefined => checks.find((one) => one.name === name);
+        resolve({ code: Number(error?.code ?? 0), check });
+      },
+    );
   });
 }
 

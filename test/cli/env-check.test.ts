@@ -36,6 +36,26 @@ describe('an environment that is checked', { skip: why }, () => {
     );
   });
 
+  test('plays a game of many turns to its end, and scores one that nothing ends', async () => {
+    const game = await check('toy_multi', { max_turns: 40, need: 20 });
+    assert.match(game.lines.join('\n'), /✓ plays: ok after 20 turns of made-up answers; scored .*: reward 1 /);
+    const endless = await check('toy_multi', { max_turns: -1, need: 1_000_000 });
+    assert(endless.ok, endless.lines.join('\n'));
+    assert.match(endless.lines.join('\n'), /✓ plays: truncated after 256 turns of made-up answers, which nothing had ended; scored .*: reward 0 /); // prettier-ignore
+  });
+
+  test('says that its dataset has what JSON has not', async () => {
+    const { lines } = await check('toy_columns', {});
+    assert.match(lines.join('\n'), /! toy_columns: info of its dataset has values that JSON has not/);
+  });
+
+  test('whose requirements are not what its Python has fails, whoever replaced them', async () => {
+    const { ok, lines } = await check('asks_otherwise', {});
+    assert(!ok);
+    assert.match(lines.join('\n'), /✗ it asks for packaging==0\.1, and its Python has \d[^]*set of its own/);
+    assert.doesNotMatch(lines.join('\n'), /no-such-package/);
+  });
+
   test('refuses what it says where no run could say it to the model', async () => {
     const { ok, lines } = await check('toy_faulty', { how: 'image', max_turns: 2 });
     assert(!ok);

@@ -7,7 +7,7 @@ import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { managedEnvironments } from '../../backends/environments/packages/installed.ts';
+import { installedVersion, managedEnvironments } from '../../backends/environments/packages/installed.ts';
 import { findPython, pythonForVerifiers } from '../../backends/python/interpreter.ts';
 import { readInstallSource } from '../../cli/python-environments/install-source.ts';
 import { installEnvironment } from '../../cli/python-environments/install.ts';
@@ -198,7 +198,7 @@ describe('a package of verifiers', { skip, concurrency: false }, () => {
   });
 
   test('of the Environments Hub is fetched by the prime CLI; methods that do not fit the installed verifiers are named with line and fix, and exit code 1', async (t) => {
-    write('hub/pyproject.toml', pyproject('bad-turns', ['verifiers>=0.1.5']));
+    write('hub/pyproject.toml', pyproject('bad-turns', ['verifiers>=0.1.5', 'six==1.16.0']));
     write('hub/bad_turns.py', badTurns);
     const bin = folder(t);
     const prime = `#!/bin/sh\n[ "$1 $2 $3" = "env pull owner/bad-turns@0.2.0" ] && cp ${project}/hub/* "$5"\n`;
@@ -222,6 +222,15 @@ describe('a package of verifiers', { skip, concurrency: false }, () => {
     ]) {
       assert.match(stdout, new RegExp(said));
     }
+  });
+
+  test('that wants another version of what an environment here has pinned is refused, and takes nothing from it', async () => {
+    write('environments/at_odds/pyproject.toml', pyproject('at-odds', ['verifiers>=0.3.1,<0.4', 'six==1.17.0']));
+    write('environments/at_odds/at_odds.py', 'def load_environment(): ...\n');
+    const installing = installEnvironment('at-odds', { projectFolder: project, log: silent });
+    await assert.rejects(installing, /What it depends on does not go together[^]*--set NAME/);
+    const [managed] = managedEnvironments(project);
+    assert.equal(installedVersion(managed!.folder, 'six'), '1.16.0');
   });
 
   test('of the v1 API is found out by its code, and gets a virtual environment of its own', async () => {

@@ -1,9 +1,10 @@
 /** How a run is told to whoever follows it, with a run that only answers. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { WorkflowHandle } from '@temporalio/client';
+import { WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
+import { RetryState, TerminatedFailure } from '@temporalio/common';
 import { startClock } from '../../cli/clock.ts';
-import { followRun, waitingLine, waitingOf } from '../../cli/follow-run.ts';
+import { followRun, isTakenOver, waitingLine, waitingOf } from '../../cli/follow-run.ts';
 import type { RunEvent, RunView } from '../../workflows/messages.ts';
 
 test('who attaches to a running run is told its last five events, whether or not anything keeps the earlier ones', async () => {
@@ -59,4 +60,19 @@ test('what an environment or a server said cannot steer the terminal through a l
   const written: string[] = [];
   startClock((text) => void written.push(text)).say('the run stopped: \u001b[2Jboom\u0007\nsecond line');
   assert.match(written.join(''), /^ {1,3}\d+:\d\d {2}the run stopped: �\[2Jboom�\n {7}second line\n$/);
+});
+
+test("who watches a run whose workflow is reset goes on watching the execution that took the other's place", async () => {
+  const terminated = new WorkflowFailedError(
+    'failed',
+    new TerminatedFailure('<unknown-user>'),
+    RetryState.NON_RETRYABLE_FAILURE,
+  );
+  const nowIs = (name: string) =>
+    ({
+      workflowId: 'words',
+      client: { getHandle: () => ({ describe: () => Promise.resolve({ status: { name }, memo: {} }) }) },
+    }) as unknown as WorkflowHandle;
+  assert.equal(await isTakenOver(nowIs('RUNNING'), terminated), true);
+  assert.equal(await isTakenOver(nowIs('TERMINATED'), terminated), false);
 });

@@ -20,10 +20,19 @@ const Service = z.strictObject({
   command: z.array(text).optional(),
   restart: z.enum(['no', 'always', 'on-failure', 'unless-stopped']),
   init: z.boolean().optional(),
+  read_only: z.boolean().optional(),
+  cap_drop: z.array(text).optional(),
+  cap_add: z.array(text).optional(),
+  security_opt: z.array(text).optional(),
+  stop_grace_period: z
+    .string()
+    .regex(/^\d+s$/)
+    .optional(),
   network_mode: text.optional(),
   environment: z.record(text, z.string()).optional(),
   ports: z.array(z.string().regex(/^127\.0\.0\.1:\d+:\d+$/)).optional(),
-  volumes: z.array(z.string().regex(/^[a-z]+:\/[^:]+$/)).optional(),
+  // A volume by its name, a folder of the container's own, or one of the machine that is only read.
+  volumes: z.array(z.string().regex(/^(?:(?:[a-z]+:)?\/[^:]+|\$\{\w+:-\.\.\/\w+\}:\/[^:]+:ro)$/)).optional(),
   depends_on: z.record(text, z.strictObject({ condition: z.enum(['service_started', 'service_healthy']) })).optional(),
   healthcheck: z
     .strictObject({
@@ -55,12 +64,22 @@ test('the compose file is one, listens on loopback alone, and what its services 
     }
     const shared = service.network_mode?.replace('service:', '');
     if (shared !== undefined) assert.ok(services[shared] && !service.ports, `${name} shares the network of ${shared}`);
-    for (const volume of service.volumes ?? [])
+    for (const volume of (service.volumes ?? []).filter((one) => !one.startsWith('/') && !one.endsWith(':ro')))
       assert.ok(Object.hasOwn(volumes, volume.split(':')[0]!), `${name}: ${volume}`);
+    assert.deepEqual([service.cap_drop, service.security_opt], [['ALL'], ['no-new-privileges:true']], name);
+    if (service.image === 'ratchet') assert.equal(service.read_only, true, name);
     if (service.image !== 'ratchet') assert.match(service.image, /:[\w.-]+$/, `${name} has a version`);
     const [program] = service.command ?? [];
     if (program !== undefined) assert.ok(existsSync(path.join(repositoryFolder, program)), program);
   }
+  const isPublished = (port: string): boolean =>
+    Object.values(services).some(({ ports = [] }) => ports.some((one) => one.endsWith(`:${port}`)));
+  assert.ok(isPublished('8080'), "Temporal's UI");
+  assert.ok(isPublished('9464') && services['metrics']?.environment?.['RATCHET_METRICS_HOST'], '/metrics');
+  assert.ok(
+    services['orchestrator']?.volumes?.some((one) => one.endsWith('/ratchet/configs:ro')),
+    'run files',
+  );
   const roles = Object.values(services).flatMap(({ command = [] }) =>
     command.includes('worker') ? command.slice(-1) : [],
   );
@@ -80,7 +99,7 @@ const units = readdirSync(path.join(folder, 'systemd')).filter((name) => name.en
 const settings: Readonly<Record<string, readonly string[]>> = {
   Unit: ['Description', 'After', 'Wants', 'StartLimitIntervalSec'],
   Service:
-    'Type User WorkingDirectory Environment EnvironmentFile ExecStart Restart RestartSec TimeoutStopSec LimitNOFILE UMask NoNewPrivileges'.split(
+    'Type User WorkingDirectory Environment EnvironmentFile ExecStart Restart RestartSec TimeoutStopSec LimitNOFILE UMask NoNewPrivileges ProtectSystem ProtectHome ReadWritePaths CacheDirectory CacheDirectoryMode PrivateTmp CapabilityBoundingSet ProtectKernelModules ProtectClock ProtectHostname RestrictSUIDSGID RestrictRealtime LockPersonality SystemCallArchitectures RestrictAddressFamilies ProtectKernelTunables ProtectKernelLogs ProtectControlGroups RestrictNamespaces'.split(
       ' ',
     ),
   Install: ['WantedBy'],
@@ -106,6 +125,14 @@ for (const name of units) {
     const command = /^ExecStart=(.*)$/m.exec(unit)![1]!.split(' ');
     const program = command.find((word) => /^(?:cli|engine)\//.test(word))!;
     assert.ok(existsSync(path.join(repositoryFolder, program)), program);
+    for (const kept of [
+      'NoNewPrivileges=true',
+      'ProtectSystem=strict',
+      'CapabilityBoundingSet=',
+      'PrivateTmp=true',
+      'UMask=0077',
+    ])
+      assert.ok(unit.includes(`\n${kept}\n`), kept);
   });
 }
 

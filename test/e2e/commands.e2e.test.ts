@@ -30,10 +30,19 @@ before(async () => {
 });
 after(() => project?.close());
 
-async function ratchet(...args: readonly string[]): Promise<{ readonly code: number | null; readonly said: string }> {
+interface Typed {
+  readonly code: number | null;
+  readonly said: string;
+}
+
+function ratchet(...args: readonly string[]): Promise<Typed> {
+  return ratchetIn(project.folder, ...args);
+}
+
+async function ratchetIn(folder: string, ...args: readonly string[]): Promise<Typed> {
   const environment = { ...process.env };
   delete environment['TEMPORAL_ADDRESS'];
-  const command = new RunningCommand(thisVersion, args, { folder: project.folder, environment });
+  const command = new RunningCommand(thisVersion, args, { folder, environment });
   const code = await command.ended;
   return { code, said: command.said };
 }
@@ -65,7 +74,7 @@ test('a run that was trained is audited as sound, and its checkpoints are listed
   assert.match(audit.said, /^main \(current\): steps 0–6\n {2}\d+ groups issued = \d+ trained.* \+ \d+ pending\n/);
   assert.match(
     audit.said,
-    /\n {2}ETTR [\d.]+ · .*\nwords is sound ✓\nthe ledger is proven from the commits; weights were not read/,
+    /\n {2}effective training time \(ETTR\) [\d.]+ · .*\nwords is sound ✓\nthe ledger is proven from the commits; weights were not read/,
   );
 
   const whole = await ratchet('audit', 'words', '--weights');
@@ -182,4 +191,37 @@ test('a fork of a run that trains adapters makes the very adapters that the orig
   assert.equal(await sha256(fileOf('adapters-b', adapters)), await sha256(fileOf('adapters', adapters)));
   const { policy } = await commitOf('adapters', 'main', 2);
   assert.notEqual(await sha256(fileOf('adapters-b', adapters)), policy.file.sha256, 'the step changed them');
+});
+
+test('where no server runs, a run is told of from its folder: runs, status, events, attach', async () => {
+  const folder = path.join(project.folder, 'no-server');
+  await cp(path.join(project.folder, 'outputs/adapters'), path.join(folder, 'outputs/adapters'), { recursive: true });
+  const typed = (...args: readonly string[]) => ratchetIn(folder, ...args);
+
+  const runs = await typed('runs');
+  assert.equal(runs.code, 0, runs.said);
+  assert.match(runs.said, /^adapters {2}finished {2}step 3 of 3 {2}reward \d\.\d{3} {2}last step 20/m);
+  const status = await typed('status', 'adapters');
+  assert.match(status.said, /^adapters: finished, step 3 of 3, lineage main, .*no Temporal server runs here/m);
+  assert.match(status.said, /^reward {8}\d\.\d{3} · mean of the last 3 steps/m);
+  assert.match(status.said, /^step time {5}[\d.]+s$/m);
+  const events = await typed('events', 'adapters');
+  assert.equal(events.code, 0, events.said);
+  assert.match(events.said, /^ +\d+ {2}20.* step {8}step 3 {2}reward \d\.\d{3}/m);
+  const attach = await typed('attach', 'adapters');
+  assert.equal(attach.code, 0, attach.said);
+  assert.match(attach.said, /adapters is not running here: finished at step 3 of 3$/m);
+
+  const unknown = await typed('status', 'nobody');
+  assert.equal(unknown.code, 1);
+  assert.match(unknown.said, /^Nothing of Ratchet runs in /m);
+
+  // What they suggest is typed: what trains only as a dry run.
+  const suggested = [...`${status.said}\n${attach.said}`.matchAll(/npx ratchet ([^,\n]*)/g)].map(([, line]) => line!);
+  assert.ok(suggested.length >= 4, suggested.join('\n'));
+  for (const line of new Set(suggested)) {
+    const words = line.trim().split(' ');
+    const { code, said } = await typed(...words, ...(words[0] === 'train' ? ['--dry-run'] : []));
+    assert.equal(code, 0, `${line}: ${said}`);
+  }
 });

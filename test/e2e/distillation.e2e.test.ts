@@ -7,7 +7,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { randomStream } from '../../core/random.ts';
 import type { StepCommit, StepPlan } from '../../core/rl/run-state.ts';
 import { openRunStore } from '../../backends/store/index.ts';
-import { decodeJson, decodeRows } from '../../backends/store/objects.ts';
+import { decodeJson, decodeNumbers, decodeRows } from '../../backends/store/objects.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { EngineTrainer, type PolicyServer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
@@ -117,7 +117,7 @@ test('on-policy distillation brings the policy towards a teacher in a folder, to
   const plan = await planOf('opd', 3);
   assert.match(plan.taught?.teacher ?? '', /^teacher:weights:[0-9a-f]{16}$/);
   const batch = decodeRows<TrainSample>(await storeOf('opd').get(plan.batch), plan.batch.key);
-  const rows = decodeRows<number[]>(await storeOf('opd').get(plan.taught!.logprobs), plan.taught!.logprobs.key);
+  const rows = decodeNumbers(await storeOf('opd').get(plan.taught!.logprobs), plan.taught!.logprobs.key);
   assert.deepEqual(
     rows.map((row) => row.length),
     batch.map(({ tokenIds }) => tokenIds.length),

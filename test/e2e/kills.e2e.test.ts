@@ -29,7 +29,10 @@ test('a run started with nothing but the path of its file trains to the end with
   const { ettr, lost, steps } = undisturbed.effectiveness;
   assert.deepEqual([lost, steps], [nothingLost, 12]);
   assert.ok(ettr! > 0.5 && ettr! <= 1, `ETTR ${ettr}`); // a busy machine may disturb it
-  assert.match(await lastLine('undisturbed'), /^finished at step 12 of 12 · ETTR [01]\.\d\d · no recoveries$/);
+  assert.match(
+    await lastLine('undisturbed'),
+    /^finished at step 12 of 12 · effective training time \(ETTR\) [01]\.\d\d · no recoveries$/,
+  );
 });
 
 /** docs/metrics.md is made of these definitions. */
@@ -82,7 +85,7 @@ test('a run whose every process is killed once ends with the same weights, and n
   assert.ok(lost.recoveries >= 1 && lost.seconds > 0, JSON.stringify(lost));
   assert.match(
     await lastLine('disturbed'),
-    /ETTR 0\.\d\d · \d+ recover(y|ies) · lost in flight: \d+ rollouts?, [\d,]+ tokens?, /,
+    /\(ETTR\) 0\.\d\d · \d+ recover(y|ies) · lost in flight: \d+ rollouts?, [\d,]+ tokens?, /,
   );
   t.diagnostic(await lastLine('disturbed'));
   for (const [, name] of victims) {

@@ -14,18 +14,29 @@ const run = promisify(execFile);
 /** The newest of each line, as packages: what people have who keep up. */
 const otherNodes = ['22', '24'];
 
+/** The oldest that may be used. */
+const oldestNode = '20.19.0';
+
 for (const version of otherNodes) {
-  test(`the run whose every process is killed once ends with the same weights on Node ${version}`, async (context) => {
-    const node = await installNode(context, version);
-    if (node === null) return;
-    const args = ['--import', 'tsx', '--test', '--test-reporter=tap', 'test/e2e/kills.e2e.test.ts'];
-    // The runner tells a test file that it is inside another runner by this; the child is a runner of its own.
-    const { NODE_TEST_CONTEXT: _, ...env } = process.env;
-    const { stdout } = await run(node, args, { cwd: repositoryFolder, env, maxBuffer: 2 ** 26 }).catch(
-      (error: { stdout: string }) => error,
-    );
-    assert.match(stdout, /# pass [1-9]\d*\n# fail 0\n# cancelled 0\n# skipped 0\n/, stdout);
-  });
+  test(`the run whose every process is killed once ends with the same weights on Node ${version}`, (context) =>
+    passesOn(context, version, 'test/e2e/kills.e2e.test.ts'));
+}
+
+for (const version of [oldestNode, ...otherNodes]) {
+  test(`every role works as the program that is built on Node ${version}`, (context) =>
+    passesOn(context, version, 'test/e2e/built-workers.e2e.test.ts'));
+}
+
+async function passesOn(context: TestContext, version: string, file: string): Promise<void> {
+  const node = await installNode(context, version);
+  if (node === null) return;
+  const args = ['--import', 'tsx', '--test', '--test-reporter=tap', file];
+  // The runner tells a test file that it is inside another runner by this; the child is a runner of its own.
+  const { NODE_TEST_CONTEXT: _, ...env } = process.env;
+  const { stdout } = await run(node, args, { cwd: repositoryFolder, env, maxBuffer: 2 ** 26 }).catch(
+    (error: { stdout: string }) => error,
+  );
+  assert.match(stdout, /# pass [1-9]\d*\n# fail 0\n# cancelled 0\n# skipped 0\n/, stdout);
 }
 
 /** Node as a package, kept in the per-user cache. Without a registry the test is skipped, and says so. */

@@ -3,6 +3,7 @@ import { existsSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { cacheFolder } from '../../backends/cache-folder.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles, policyUrlAt, type RoleOptions } from '../../workers/roles.ts';
@@ -47,6 +48,14 @@ interval = 4
 keep_last = 2
 `;
 
+export const repositoryFolder = fileURLToPath(new URL('../../', import.meta.url));
+
+/** Where what tests name lies, outside of their projects: code of ours, and the Python that they install. */
+const codeRoots = [
+  ...['test', 'bench'].map((folder) => path.join(repositoryFolder, folder)),
+  path.join(cacheFolder(), 'python'),
+].join(path.delimiter);
+
 export async function openSmallProject(
   configs: Readonly<Record<string, string>>,
   count: RoleOptions['count'] = {},
@@ -65,7 +74,8 @@ export async function openSmallProject(
     policyUrl,
     roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics, count }),
     log: (line) => void log.push(line),
-    environment: { ...process.env, ...variables },
+    // Modules of the tests lie outside of the project.
+    environment: { ...process.env, RATCHET_CODE_ROOTS: codeRoots, ...variables },
   });
   // Patient, as the SDK is by default: the server is killed and comes back while a result is waited for.
   const connection = await Connection.connect({ address: stack.temporalAddress });
@@ -87,5 +97,3 @@ export async function openSmallProject(
     },
   };
 }
-
-export const repositoryFolder = fileURLToPath(new URL('../../', import.meta.url));

@@ -45,7 +45,7 @@ test('a run that is paused for long gives its GPU worker to the run that waits f
   const waitsFor = ({ waitingOn }: RunStatus): string =>
     waitingOn.find(({ what }) => what.includes('busy with run'))?.what ?? '';
   const waiting = await statusOf(second, (status) => waitsFor(status) !== '');
-  assert.match(waitsFor(waiting), /^a GPU worker: 1 known, busy with run first$/);
+  assert.match(waitsFor(waiting), /^a trainer: 1 known, busy with run first$/);
 
   await first.handle.executeUpdate('pause', { args: ['looking at it'] });
   stage.release('train.applied');

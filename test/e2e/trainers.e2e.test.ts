@@ -76,7 +76,7 @@ test('three runs on two GPU workers: one waits, says by name what for, and runs 
     await delay(50);
   }
   // One that was killed before is known to Temporal for another minute.
-  assert.match(said, /^a GPU worker: [23] known, busy with run (one|two|three), (one|two|three)(, 1 not answering)?$/);
+  assert.match(said, /^a trainer: [23] known, busy with run (one|two|three), (one|two|three)(, 1 not answering)?$/);
   const summaries = await Promise.all(handles.map((handle) => handle.result()));
   for (const [i, name] of names.entries()) await assertSame(name, summaries[i]!);
 });

@@ -5,7 +5,7 @@ import { after, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../core/spec/run-spec.ts';
-import { EngineTrainer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
+import { aggregationOf, EngineTrainer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
 import { floats, floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
 import { gather, packRows } from '../../engine/train/pack.ts';
 import { buildTrainGraph, type GradientKind, gradientName, metricNames } from '../../engine/train/train-graph.ts';
@@ -267,6 +267,30 @@ describe('aggregation', () => {
     const idle = { ...rows[0]!, lossMask: rows[0]!.lossMask.map(() => 0) };
     const { gradient } = await gradientOf({ loss: { ...loss, aggregation: 'sequence' } }, [...rows, idle]);
     requireSame(gradient, mean);
+  });
+
+  test('what is averaged over are rollouts: one in three rows counts once, one without loss as well', () => {
+    const row = (lossMask: number[], index?: number): TrainSample => {
+      const zeros = lossMask.map(() => 0);
+      const rollout = index === undefined ? {} : { rollout: { index, of: 5 } };
+      return { tokenIds: zeros, lossMask, behaviorLogprobs: zeros, advantages: zeros, ...rollout };
+    };
+    // Rollouts of 2, 3, 4 and 2 tokens, the third in three rows; the fifth is masked and has no row.
+    const rows = [
+      row([0, 1, 1], 0),
+      row([0, 1, 1, 1], 1),
+      row([0, 1], 2),
+      row([0, 1, 1], 2),
+      row([0, 1], 2),
+      row([0, 1, 1], 3),
+    ];
+    const sequence = aggregationOf(rows, { aggregation: 'sequence' });
+    assert.deepEqual([...sequence.factors], [1 / 2, 1 / 3, 1 / 4, 1 / 4, 1 / 4, 1 / 2]);
+    assert.equal(sequence.normalizer, 5);
+    assert.equal(aggregationOf(rows, { aggregation: 'dr_grpo', maxTokens: 10 }).normalizer, 50);
+    assert.equal(aggregationOf(rows, { aggregation: 'token' }).normalizer, 11);
+    const alone = [row([0, 1, 1]), row([0, 1]), row([0, 0])];
+    assert.equal(aggregationOf(alone, { aggregation: 'dr_grpo', maxTokens: 10 }).normalizer, 20);
   });
 
   for (const aggregation of ['token', 'sequence', 'dr_grpo'] as const) {

@@ -95,7 +95,13 @@ test('as a teacher vLLM says of whole rows what its weights say', { skip }, asyn
   const parsed = parseRunConfig(text, { file: 'run.toml' });
   assert(parsed.ok && parsed.spec.teacher);
   const prompts = await promptsOf(base);
-  const version = { step: 0, digest: '', weights: '', file: { key: '', sha256: '', bytes: 0 } };
+  const version = {
+    step: 0,
+    digest: '',
+    weights: '',
+    file: { key: '', sha256: '', bytes: 0 },
+    sums: { key: '', sha256: '', bytes: 0 },
+  };
   const { scorer } = openTeacher(parsed.spec.teacher);
   const told = await scorer.promptLogprobs({ policy: { name: 'base', version, folder: base }, prompts });
   const rows = prompts.map((tokenIds) => ({ tokenIds, lossMask: tokenIds.map((_, i) => Number(i > 0)) }));

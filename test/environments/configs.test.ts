@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -8,16 +8,19 @@ import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { demonstratingPolicy, playAndScore, scriptedPolicy } from '../../backends/environments/scripted.ts';
 import { randomStream } from '../../core/random.ts';
+import { environmentIdsOf, parseConfigFile } from '../../core/spec/parse-config-file.ts';
 import { canSandbox, missingSandbox } from './sandbox-here.ts';
 
 const projectFolder = fileURLToPath(new URL('../../', import.meta.url));
 /** Python packages that are installed first: `test/cli/env-python.test.ts` tries the template. */
 const isOfPackage = (file: string): boolean => /^(?:verifiers|own-environment\/python)\//.test(file);
+/** Evaluations, which have no run. */
+const isOfEvaluations = (file: string): boolean => file.startsWith('eval/');
 const configs = readdirSync(path.join(projectFolder, 'configs'), { recursive: true, encoding: 'utf8' })
   .filter((file) => file.endsWith('.toml') && !/(^|\/)(?:endpoints|pyproject)\.toml$/.test(file))
   .sort();
 
-for (const file of configs.filter((name) => !isOfPackage(name))) {
+for (const file of configs.filter((name) => !isOfPackage(name) && !isOfEvaluations(name))) {
   const skip = file.includes('math-python') && !(await canSandbox()) ? missingSandbox : false;
   test(`configs/${file} loads, and a rollout of each of its environments is played and scored`, { skip }, async () => {
     // The teacher of a distillation is another run's, which is trained first.
@@ -68,4 +71,11 @@ test('every environment that comes with Ratchet has a config', async () => {
   const { listEnvironments } = await import('../../backends/environments/load.ts');
   const missing = listEnvironments().filter((id) => !configs.includes(`rl/${id}.toml`));
   assert.deepEqual(missing, []);
+});
+
+test('configs/eval/suite.toml is a file of evaluations of built-in environments', () => {
+  const file = path.join(projectFolder, 'configs/eval/suite.toml');
+  const parsed = parseConfigFile(readFileSync(file, 'utf8'), { file });
+  assert.deepEqual([parsed.kind, parsed.ok], ['eval', true]);
+  assert.deepEqual(environmentIdsOf(parsed), ['reverse-text', 'arithmetic', 'alphabet-sort']);
 });

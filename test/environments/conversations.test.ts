@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
 import { z } from 'zod';
 import {
@@ -23,6 +24,7 @@ import type { Inference, ServedPolicy } from '../../backends/inference/index.ts'
 import { packSamples } from '../../core/rl/pack.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
 import { createPreset, readToolCalls } from '../../engine/index.ts';
+import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
 
 /** Says these texts one after the other, and keeps what it was told. */
 function scripted(...texts: (string | { text: string; finishReason: 'length' })[]) {
@@ -161,6 +163,22 @@ describe('an environment of several turns', () => {
       tokenizer.decode(row!.tokenIds, { skipSpecialTokens: false }),
       '<bos>higher or lower?<sep>3<eos><bos>higher<sep>4<eos><bos>higher<sep>5<eos>',
     );
+  });
+
+  test('what a template writes behind the end of a turn is not trained', () => {
+    const folder = new URL('../engine/golden/tokenizers/byte-level/', import.meta.url);
+    const read = (name: string): string => readFileSync(new URL(name, folder), 'utf8');
+    const chatTemplate = `{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor -%}{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}`;
+    const files = { tokenizer: read('tokenizer.json'), config: read('tokenizer_config.json'), chatTemplate };
+    const tokenizer = new ChatTokenizer(files, 'byte-level');
+    const said = ['one', 'two'].flatMap((content, i) => [
+      ...(i === 0 ? [] : [{ role: 'user' as const, content: 'on' }]),
+      { role: 'assistant' as const, content },
+    ]);
+    const [row, ...others] = demonstrationRows(tokenizer, [{ role: 'user', content: 'count' }], said);
+    assert.equal(others.length, 0);
+    const trained = row!.tokenIds.filter((_, i) => row!.lossMask[i] === 1);
+    assert.equal(tokenizer.decode(trained, { skipSpecialTokens: false }), 'one<|im_end|>two<|im_end|>');
   });
 
   test('where the template forgets earlier turns, each has a row of its own', async () => {

@@ -6,7 +6,7 @@ import { test, type TestContext } from 'node:test';
 import { environmentFinder } from '../../backends/environments/find.ts';
 import { builtInEnvironmentsFolder } from '../../backends/environments/load.ts';
 import type { InstalledPackage } from '../../backends/environments/packages/installed.ts';
-import { apisOf, folderDigest } from '../../backends/environments/packages/package.ts';
+import { apisOf, folderDigest, moduleCode } from '../../backends/environments/packages/package.ts';
 import { verifiersRequirement } from '../../backends/environments/packages/requirement.ts';
 import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
@@ -195,6 +195,18 @@ test('which API a package is written for is what its requirement lets through, a
     assert.deepEqual(apisOf(verifiersRequirement(['requests', dependency])!, code), apis, dependency);
   }
   assert.equal(verifiersRequirement(['verifiers-rl>=0.1', 'my-verifiers']), null);
+});
+
+test('the API of a package in verifiers’ own layout is found out where its first file only passes a class on', (t) => {
+  const folder = project(t, {
+    'plain/__init__.py': 'from plain.taskset import (\n    PlainTaskset,\n)\n\n__all__ = ["PlainTaskset"]\n',
+    'plain/taskset.py': 'import verifiers.v1 as vf\n\nclass PlainTaskset(vf.Taskset): ...\n',
+    'src/dotted/__init__.py': 'from .environment import make\n',
+    'src/dotted/environment/__init__.py': 'def load_environment(): ...\n',
+  });
+  assert.deepEqual(apisOf('', moduleCode(folder, 'plain')), ['v1']);
+  assert.deepEqual(apisOf('', moduleCode(folder, 'dotted')), ['v0']);
+  assert.equal(moduleCode(folder, 'missing'), null);
 });
 
 test('a run file’s Python package goes into the spec, for training and evaluation, and is read without importing it', async (t) => {

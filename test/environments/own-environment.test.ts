@@ -87,6 +87,15 @@ describe("a file of one's own as an environment", () => {
     });
     const hollow = write('hollow.ts', 'export const loadEnvironment = () => ({ name: "x" });');
     await assert.rejects(loadEnvironment(hollow, {}), /hollow\.ts: .*missing: dataset, evalDataset, rubric, rollout/);
+    for (const length of ['-1', '1.5', 'NaN']) {
+      const rows = `{ at: () => ({ prompt: [] }), length: ${length} }`;
+      const text = `export const loadEnvironment = () => ({ name: 'x', dataset: ${rows}, evalDataset: ${rows}, rubric: { functions: [] }, rollout() {} });`;
+      const counted = write(`counted${length.length}${length}.ts`, text);
+      await assert.rejects(
+        loadEnvironment(counted, {}),
+        new RegExp(`dataset\\.length is ${length}; expected .*integer ≥ 0`),
+      );
+    }
     await assert.rejects(loadEnvironment(path.join(folder, 'gone.ts'), {}), { code: 'EnvironmentUnknown' });
   });
 
@@ -104,7 +113,7 @@ describe("a file of one's own as an environment", () => {
       load('inner/out.toml', toml('../good.ts')),
       /out\.toml:7:1 {2}env\[0\]\.id\n.*expected {2}a file .*\n.*leads out of/,
     );
-    await assert.rejects(load('gone.toml', toml('./gone.ts')), /env\[0\]\.id\n[\s\S]*cannot be read \(ENOENT\)/);
+    await assert.rejects(load('gone.toml', toml('./gone.ts')), /env\[0\]\.id\n[\s\S]*there is no such file/);
   });
 
   test('its name in the run is one that folders and metrics can have', () => {

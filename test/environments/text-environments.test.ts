@@ -57,6 +57,17 @@ for (const [id, args] of variants) {
     const all = (environment: Environment, from: 'dataset' | 'evalDataset') =>
       Array.from({ length: environment[from].length }, (_, i) => keyOf(environment, from, i));
 
+    test('a megabyte that a model wrote is scored in moments', async () => {
+      const environment = await loadEnvironment(id, args);
+      for (const piece of ['a', 'a\n', '1,000', '<guess>', 'a* ', '<alphabetical_sorted>a\n']) {
+        const text = piece.repeat(2 ** 20 / piece.length);
+        const before = process.cpuUsage();
+        await play(environment, 0, () => `${text}</alphabetical_sorted>`);
+        const { user, system } = process.cpuUsage(before);
+        assert.ok(user + system < 3e6, `${JSON.stringify(piece)} took ${(user + system) / 1e6} s`);
+      }
+    });
+
     test('what is held out is not trained, and the same seed gives the same examples', async () => {
       const [environment, again] = [await loadEnvironment(id, args), await loadEnvironment(id, args)];
       const other = await loadEnvironment(id, { ...args, seed: 1 });

@@ -38,7 +38,7 @@ describe('variables that a config lists for its environments', () => {
     assert.deepEqual(missingVariables(variables, { C_KEY: '' }), ['A_KEY', 'C_KEY']);
     assert.throws(
       () => givenVariables(variables, {}),
-      hasCode('ConfigInvalid', 'A_KEY, C_KEY, which the config lists'),
+      hasCode('ConfigInvalid', 'A_KEY, C_KEY, which env_vars (or --pass-env) lists'),
     );
     assert.throws(() => givenVariables(variables, {}), hasCode('ConfigInvalid', 'RATCHET_PYTHON_VARIABLES'));
   });
@@ -46,7 +46,10 @@ describe('variables that a config lists for its environments', () => {
   test('a file that is not there, or has nothing in it, is refused by its path', (t) => {
     const empty = secretsFile(t, '# nothing yet\n');
     assert.throws(() => givenVariables({ names: [], files: [empty] }), hasCode('ConfigInvalid', empty));
-    assert.throws(() => givenVariables({ names: [], files: ['/nowhere/x.env'] }), hasCode('ConfigInvalid', 'ENOENT'));
+    assert.throws(
+      () => givenVariables({ names: [], files: ['/nowhere/x.env'] }),
+      hasCode('ConfigInvalid', 'there is no such file'),
+    );
   });
 
   test('an environment in this process is not opened without what it lists', async () => {

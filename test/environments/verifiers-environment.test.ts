@@ -258,7 +258,12 @@ test('when no more of its group is begun, what waits for it is given up without 
 });
 
 /** Through the activity's own way of playing: what is tried again, and what a failure is called. */
-function played(environment: Environment, policy: Policy, signal = new AbortController().signal) {
+function played(
+  environment: Environment,
+  policy: Policy,
+  signal = new AbortController().signal,
+  more: Partial<Parameters<typeof playRollout>[0]> = {},
+) {
   const turns: Turn[] = [];
   let failure: unknown;
   const watched: PlayedPolicy = {
@@ -286,6 +291,7 @@ function played(environment: Environment, policy: Policy, signal = new AbortCont
     together: { group: 'g', size: 1 },
     openPolicy: () => watched,
     signal,
+    ...more,
   });
 }
 
@@ -300,6 +306,34 @@ test('a child that dies is no reason to stop: its rollout is played again', asyn
   });
   const rollout = await played(await environmentOf(t, bridge), listening(['ab', 'ab', 'ab']));
   assert.deepEqual([rollout.outcome, deaths], ['ok', 3]);
+  assert.deepEqual(rollout.playedAgain, { count: 2, first: 'Error: The Python child was killed by SIGKILL.' });
+});
+
+const emptyReply = {
+  outcome: 'policy_failure' as const,
+  error: { type: 'EmptyModelResponseError', message: 'nothing in it', retryable: false, traceback: '' },
+};
+
+for (const scoring of ['stored', 'in_place'] as const) {
+  test(`an evaluation asks again where a reply is empty (scored ${scoring}), as vf-eval does, and keeps the last one`, async (t) => {
+    let asked = 0;
+    const bridge = new FakeBridge({ play: async (say) => (await say(prompt), (asked += 1), emptyReply) });
+    const environment = await environmentOf(t, bridge, { scoring, requires_group: scoring === 'in_place' });
+    const rollout = await played(environment, listening(['', '', '']), undefined, {
+      asksEmptyAgain: true,
+      attemptsMax: 3,
+    });
+    assert.deepEqual([asked, rollout.outcome], [3, 'policy_failure']);
+    assert.deepEqual(rollout.playedAgain, { count: 2, first: 'the reply was empty' });
+    assert.equal(bridge.live.size, 0);
+  });
+}
+
+test('in training an empty reply is the policy’s own, and stays', async (t) => {
+  let asked = 0;
+  const bridge = new FakeBridge({ play: async (say) => (await say(prompt), (asked += 1), emptyReply) });
+  const rollout = await played(await environmentOf(t, bridge), listening(['']));
+  assert.deepEqual([asked, rollout.outcome, rollout.playedAgain], [1, 'policy_failure', undefined]);
 });
 
 test('a child that keeps dying makes the rollout fail, never a reward of 0', async (t) => {

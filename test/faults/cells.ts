@@ -9,13 +9,10 @@ import { sha256 } from '../../backends/store/file-store.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
 import { branchOutcome, branchOverrides } from './branch-column.ts';
 import { judgeByWeights } from './judge.ts';
-import type { UndisturbedRun } from './row.ts';
+import { stepsOfRun, type UndisturbedRun } from './row.ts';
 import type { SampledLine } from './fake-inference.ts';
 import { type RowName, rowOf } from './rows.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
-
-/** Long enough for a checkpoint, a step after it, and one to recover in. */
-export const stepsOfRun = 4;
 
 /** Far more than any cell needs: one that takes longer hangs. */
 const cellLimitMs = 300_000;

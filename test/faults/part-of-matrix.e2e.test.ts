@@ -13,6 +13,7 @@ testCells([
   { row: 'activity done twice', column: 'trained' },
   { row: 'activity done twice', column: 'commit' },
   { row: 'engine process killed (real engine)', column: 'commit' },
+  { row: 'GPU worker lost, one that trained another model takes over (real engine)', column: 'train' },
   { row: 'Tinker server killed', column: 'optim_step' },
   { row: 'vLLM killed', column: 'load_lora_adapter' },
 ]);

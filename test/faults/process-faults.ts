@@ -38,7 +38,12 @@ export const processFaults = {
     strike: loseHolder,
     losesNothing: true,
   },
-  'engine process killed (real engine)': { ...onRealEngine, strike: killEngine },
+  'engine process killed (real engine)': {
+    ...onRealEngine,
+    // The base model is made without it: it begins with the first segment of the warm-up.
+    gaps: { ...realGaps, 'warm-up': { failpoint: 'warmUp.done', at: 2 } },
+    strike: killEngine,
+  },
   'policy server killed (real engine)': { ...onRealEngine, strike: killPolicyServer },
   'GPU worker killed (real engine)': killedOnRealEngine('train worker'),
   'rollout worker killed (real engine)': killedOnRealEngine('rollout worker'),
@@ -60,6 +65,8 @@ export async function loseHolder({ stage, run, release }: Struck): Promise<void>
   const [other] = Object.entries(stage.stack.pids()).find(
     ([name]) => name.startsWith('train worker') && name !== role,
   )!;
+  // The cell before may have killed it: it is about to be back.
+  while (stage.stack.pids()[other] == null) await delay(lookMs);
   const heir = stage.pid(other);
   for (let isReleased = false; (await newestClaim(run)).pid !== heir;) {
     const pid = stage.stack.pids()[role];

@@ -3,6 +3,9 @@ import { type Column, type Gap, gapOf } from './columns.ts';
 import { kindOf, type StageKindName } from './stage-kinds.ts';
 import type { FaultStage, RunSummary, StagedRun } from './stage.ts';
 
+/** Long enough for a checkpoint, a step after it, and one to recover in. */
+export const stepsOfRun = 4;
+
 /** Where a fault strikes: the failpoint of its column has fired, and holds if the row's action is `hold`. */
 export interface Struck {
   readonly stage: FaultStage;

@@ -4,6 +4,7 @@ import { clockFaults } from './clock-faults.ts';
 import { databaseFaults } from './database-faults.ts';
 import { diskFaults } from './disk-faults.ts';
 import { environmentFaults } from './environment-faults.ts';
+import { neighbourFaults } from './neighbour-faults.ts';
 import { processFaults } from './process-faults.ts';
 import type { Row, Rows } from './row.ts';
 import { s3Faults } from './s3-faults.ts';
@@ -13,6 +14,7 @@ import { vllmFaults } from './vllm-faults.ts';
 
 export const rows = {
   ...processFaults,
+  ...neighbourFaults,
   ...activityFaults,
   ...clockFaults,
   ...databaseFaults,

@@ -55,6 +55,7 @@ export const stageKinds = {
   environment: { run: fakeRun, changeRole: withBreakableEnvironment },
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
   real: { run: realRun },
+  'real, two GPU workers': { run: realRun, count: { train: 2 } },
   tinker: { run: tinkerRun, engine: 'tinker', surround: startTinkerServer },
   'tinker, two GPU workers': { run: tinkerRun, engine: 'tinker', count: { train: 2 }, surround: startTinkerServer },
   vllm: vllmAdapters,

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { branchOutcome } from './branch-column.ts';
-import { besidesOf, gapOfCell, sampledAgain, stepsOfRun, weightsDigest, type Cell } from './cells.ts';
-import type { UndisturbedRun } from './row.ts';
+import { besidesOf, gapOfCell, sampledAgain, weightsDigest, type Cell } from './cells.ts';
+import { stepsOfRun, type UndisturbedRun } from './row.ts';
 import { rowOf } from './rows.ts';
 import type { StageKindName } from './stage-kinds.ts';
 import { FaultStage } from './stage.ts';

@@ -3,6 +3,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Client, Connection, type WorkflowHandleWithFirstExecutionRunId } from '@temporalio/client';
 import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
@@ -104,7 +105,12 @@ export class FaultStage {
         (this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion,
         localRoles({ weightRoots: [folder], policyPort, followsMetrics: false, count: this.#kind.count ?? {}, vllm }),
       ).map((role) => this.#kind.changeRole?.(role) ?? role),
-      environment: { ...process.env, ...this.surroundings.environment, RATCHET_FAILPOINTS: failpointsIn(folder) },
+      environment: {
+        ...process.env,
+        RATCHET_CODE_ROOTS: fileURLToPath(new URL('..', import.meta.url)),
+        ...this.surroundings.environment,
+        RATCHET_FAILPOINTS: failpointsIn(folder),
+      },
       serverSettings: this.#serverSettings,
       log: (line) => void this.#log.push(line),
     });

@@ -139,8 +139,14 @@ test('with a server elsewhere its workers get the credentials for it, and the po
     TEMPORAL_NAMESPACE: 'theirs',
   };
   const show = {
-    args: ['-e', `console.log(JSON.stringify(process.env) + 'up'); setInterval(() => {}, 1000)`],
-    ready: up,
+    args: [
+      '-e',
+      `console.log('started with ' + JSON.stringify(process.env));
+      if (process.env.RATCHET_SECRETS) process.stdin.once('data', (line) => console.log('told ' + line + 'is up'));
+      else console.log('is up');
+      setInterval(() => {}, 1000)`,
+    ],
+    ready: { line: 'is up' },
   };
   const roles = localRoles({ weightRoots: [], policyPort: 1 }).map((role) => ({ ...role, ...show }));
   const { stack } = await stackOf(t, roles, { environment });
@@ -148,7 +154,8 @@ test('with a server elsewhere its workers get the credentials for it, and the po
     const seen = readFileSync(join(stack.logFolder, `${name.replaceAll(' ', '-')}.log`), 'utf8');
     const isWorker = name.endsWith('worker');
     for (const secret of ['canary-api', environment.RATCHET_PAYLOAD_KEY]) {
-      assert.equal(seen.includes(secret), isWorker, name);
+      assert.equal(/^told .*$/m.exec(seen)?.[0].includes(secret) ?? false, isWorker, name);
+      assert.ok(!/^started with .*$/m.exec(seen)![0].includes(secret), `${name} shows it to every process of its user`);
     }
   }
 });
@@ -211,6 +218,12 @@ test('a port somebody has is left alone and another one is chosen', async (t) =>
   const address = somebody.address();
   assert.ok(address !== null && typeof address === 'object');
   assert.notEqual(await choosePort(address.port), address.port);
+});
+
+test('a port that is drawn is none that outgoing connections are given, and nobody else draws it meanwhile', async () => {
+  const ports = await Promise.all(Array.from({ length: 8 }, () => choosePort(0)));
+  assert.equal(new Set(ports).size, 8);
+  assert.ok(ports.every((port) => port >= 20_000 && port < 30_000));
 });
 
 test('what a role prints is kept within bounds', (t) => {

@@ -8,7 +8,7 @@ import { isServing, serverArguments } from '../../workers/dev-server.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { localTemporal, remoteTemporal } from '../../workers/temporal-settings.ts';
 import { ensureTemporalCli } from '../../workers/temporal-cli.ts';
-import { connectWorker } from '../../workers/worker.ts';
+import { connectWorker } from '../../workers/temporal-link.ts';
 import { eventually, temporaryFolder } from './fixtures/processes.ts';
 import { hasOpenssl, makeCertificates, startTlsProxy, type KeyPair } from './fixtures/tls.ts';
 

@@ -176,7 +176,7 @@ test('a run whose machine has no Python trains on, and says what is missing', as
   await sinks.advance();
   assert.match(
     told.join('\n'),
-    /wandb: Python 3.9 or newer is needed, but .*no-python does not run here \(named by RATCHET_PYTHON\)\. Install one/,
+    /wandb: Python 3.10 or newer is needed, but .*no-python does not run here \(named by RATCHET_PYTHON\)\. Install one/,
   );
   assert.match((await readSinkStates(store))['wandb']?.failing ?? '', /is needed/);
 });

@@ -175,6 +175,14 @@ export function installedVersion(environment: string, module: string): string | 
   return about[0]?.slice(module.length + 1, -'.dist-info'.length);
 }
 
+/** What a package of a virtual environment asks for, as its wheel says it. */
+export function requirementsOf(environment: string, module: string): string[] {
+  return sitePackages(environment).flatMap((folder) => {
+    const about = distInfo(folder, module);
+    return about === undefined ? [] : metadataOf(path.join(folder, about)).requires;
+  });
+}
+
 /** Where `import` looks in a virtual environment. */
 export function sitePackages(environment: string): string[] {
   const lib = path.join(environment, 'lib');

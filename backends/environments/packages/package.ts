@@ -71,16 +71,55 @@ export function isSameName(a: string, b: string): boolean {
 export function apisOf(requires: string, code: string | null): VerifiersApi[] {
   const fit = apisThatFit(requires);
   if (fit.length < 2 || code === null) return fit;
-  const isV0 = /^(?:async\s+)?def\s+load_environment\b|^from\s.*\bimport\b.*\bload_environment\b/m.test(code);
-  const isV1 = /\bverifiers\.v1\b|\bTaskset\b/.test(code);
-  if (isV0 === isV1) return fit;
-  return isV0 ? ['v0'] : ['v1'];
+  const api = looksLike(code);
+  return api === null ? fit : [api];
 }
 
-/** The text of the file that importing a module runs first; null where it is not to be found in this folder. */
+/** null where it looks like neither, or like both. */
+function looksLike(code: string): VerifiersApi | null {
+  const isV0 = /^(?:async\s+)?def\s+load_environment\b/m.test(code) || importsLoader(code);
+  const isV1 = /\bverifiers\.v1\b|\bTaskset\b/.test(code);
+  if (isV0 === isV1) return null;
+  return isV0 ? 'v0' : 'v1';
+}
+
+/** `from .x import load_environment`, with other names around it. */
+function importsLoader(code: string): boolean {
+  return code.split('\n').some((line) => {
+    const names = /^from\s/.test(line) ? line.search(/\bimport\b/) : -1;
+    return names >= 0 && /\bload_environment\b/.test(line.slice(names));
+  });
+}
+
+/**
+ * The code that says which API a package is written for: the file that importing its module runs first, and where that only passes on what
+ * other files of the package have (`from my_env.taskset import MyTaskset`, as verifiers' `vf-init` writes it), those files too. null where it is
+ * not to be found in this folder.
+ */
 export function moduleCode(folder: string, module: string): string | null {
-  const places = ['', 'src'].flatMap((below) => [`${module}.py`, `${module}/__init__.py`].map((file) => path.join(folder, below, file))); // prettier-ignore
-  const file = places.find((place) => existsSync(place));
+  for (const below of ['', 'src']) {
+    const root = path.join(folder, below);
+    const code = codeAt(path.join(root, module));
+    if (code === null) continue;
+    return [code, ...importedFrom(code, module).flatMap((own) => codeAt(path.join(root, own)) ?? [])].join('\n');
+  }
+  return null;
+}
+
+/** Files of the module itself that its first one imports from, without what they import in their turn: `my_env/taskset`. */
+function importedFrom(code: string, module: string): string[] {
+  if (looksLike(code) !== null) return [];
+  const names = [...code.matchAll(/^from[ \t]+([\w.]+)[ \t]+import\b/gm)].map(([, name = '']) => name);
+  const own = names.flatMap((name) => {
+    if (name.startsWith(`${module}.`)) return [name];
+    return /^\.\w/.test(name) ? [`${module}${name}`] : [];
+  });
+  return [...new Set(own)].map((name) => name.replaceAll('.', '/'));
+}
+
+/** Of a module by its path without an ending: a file, or a folder's first. */
+function codeAt(place: string): string | null {
+  const file = [`${place}.py`, path.join(place, '__init__.py')].find((one) => existsSync(one));
   return file === undefined ? null : readFileSync(file, 'utf8');
 }
 

@@ -11,7 +11,7 @@ export const verifiersVersions = { v0: '0.3.1', v1: '0.4.0' } as const satisfies
  */
 export function verifiersRequirement(dependencies: readonly string[]): string | null {
   for (const dependency of dependencies) {
-    const [, rest] = /^\s*verifiers(?![\w.-])\s*(?:\[[^\]]*\])?\s*(.*)$/i.exec(dependency) ?? [];
+    const [, rest] = /^verifiers(?![\w.-])\s*(?:\[[^\]]*\])?([^]*)$/i.exec(dependency.trim()) ?? [];
     if (rest === undefined) continue;
     const specifier = rest.split(';', 1)[0]!.trim().replace(/^\((.*)\)$/, '$1').trim(); // prettier-ignore
     return specifier.startsWith('@') ? '' : specifier;

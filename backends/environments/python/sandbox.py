@@ -1,20 +1,28 @@
 """Runs cells of Python that a model wrote, one after another in one namespace, and prints what the last of them printed.
 
-Given as JSON on file descriptor 0: cells, limits, isolate. Tells on descriptor 3, one byte each: "s" when the sandbox stands,
+Given as JSON on file descriptor 0: cells, limits, isolate, user (a number to become; null where that cannot be done). Tells on descriptor 3, one byte each: "s" when the sandbox stands,
 "c" when the cells before the last have run. What is wrong with the sandbox itself is told on descriptor 2, before "s".
 """
 import ast, builtins, ctypes, json, os, platform, random, resource, signal, struct, sys, traceback
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 32, 4096, 16384
-# Numbers of system calls, by architecture: those used here, and those refused afterwards, which make processes and namespaces
-# or reach far into the kernel: unshare, setns, mount, umount2, pivot_root, ptrace, bpf, add_key, request_key, keyctl,
-# perf_event_open, userfaultfd, io_uring_setup, and the newer calls that mount.
+# Numbers of system calls, by architecture: those used here, and those refused afterwards.
+# - They make processes and namespaces or reach far into the kernel: fork, vfork, unshare, setns, mount, umount2, pivot_root, ptrace, bpf,
+#   add_key, request_key, keyctl, perf_event_open, userfaultfd, io_uring_setup, and the newer calls that mount.
+# - They leave the group of processes that is killed at the end of a call: setsid, setpgid.
+# - Their memory is no part of the address space, which is what is limited: shmget, shmat, shmctl, semget, msgget, mq_open, memfd_create,
+#   memfd_secret.
 CALLS = {
-    "x86_64": {"arch": 0xC000003E, "pivot_root": 155, "clone": 56, "clone3": 435,
-               "refused": [57, 58, 272, 308, 165, 166, 155, 101, 321, 248, 249, 250, 298, 323, 425, *range(428, 434), 442]},
-    "aarch64": {"arch": 0xC00000B7, "pivot_root": 41, "clone": 220, "clone3": 435,
-                "refused": [97, 268, 40, 39, 41, 117, 280, 217, 218, 219, 241, 282, 425, *range(428, 434), 442]},
+    "x86_64": {"arch": 0xC000003E, "pivot_root": 155, "clone": 56, "clone3": 435, "prctl": 157, "socket": 41, "socketpair": 53,
+               "refused": [57, 58, 272, 308, 165, 166, 155, 101, 321, 248, 249, 250, 298, 323, 425, *range(428, 434), 442,
+                           112, 109, 29, 30, 31, 64, 68, 240, 319, 447]},
+    "aarch64": {"arch": 0xC00000B7, "pivot_root": 41, "clone": 220, "clone3": 435, "prctl": 167, "socket": 198, "socketpair": 199,
+                "refused": [97, 268, 40, 39, 41, 117, 280, 217, 218, 219, 241, 282, 425, *range(428, 434), 442,
+                            157, 154, 194, 196, 195, 190, 186, 180, 279, 447]},
 }
+# The families of sockets that there are, and no others: AF_UNIX, AF_INET, AF_INET6. They end at this namespace of networks. AF_VSOCK
+# does not: it reaches the host of a virtual machine.
+FAMILIES = [1, 2, 10]
 # Everything comes from the program that is there, read-only; no file of a user's is among it.
 SYSTEM = ["/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
           "/etc/localtime", "/etc/alternatives", "/nix/store", "/dev/null", "/dev/zero", "/dev/urandom"]
@@ -35,7 +43,7 @@ def mount(source, target, kind, flags, options=None):
     must(libc.mount(encode(source), target.encode(), encode(kind), ctypes.c_ulong(flags), encode(options)), f"mount {target}")
 
 
-def new_root(disk_bytes):
+def new_root(disk_bytes, user):
     """A root of its own: the system read-only, an empty /work that may be written, nothing else."""
     calls = CALLS[platform.machine()]
     mount("none", STAGE, "tmpfs", MS_NOSUID, "size=1m,mode=755")
@@ -56,7 +64,7 @@ def new_root(disk_bytes):
         remount_read_only(STAGE + path)
     for folder in ("/work", "/tmp", "/old"):
         os.mkdir(STAGE + folder)
-    mount("none", STAGE + "/work", "tmpfs", MS_NOSUID | MS_NODEV, f"size={disk_bytes},nr_inodes=4096,mode=700")
+    mount("none", STAGE + "/work", "tmpfs", MS_NOSUID | MS_NODEV, f"size={disk_bytes},nr_inodes=4096,mode=700,uid={user},gid={user}")
     mount(STAGE + "/work", STAGE + "/tmp", None, MS_BIND)
     must(libc.syscall(calls["pivot_root"], STAGE.encode(), (STAGE + "/old").encode()), "pivot_root")
     os.chdir("/")
@@ -94,17 +102,23 @@ def limit(limits):
         resource.setrlimit(kind, (value, value))
 
 
-def drop_privileges():
+def drop_privileges(user):
     must(libc.prctl(38, 1, 0, 0, 0), "no_new_privs")
     for capability in range(64):
         if libc.prctl(24, capability, 0, 0, 0) < 0:  # PR_CAPBSET_DROP
             break
+    if user != 0:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        must(libc.prctl(1, signal.SIGKILL, 0, 0, 0), "pdeathsig")  # which another user does not keep
     header, nothing = struct.pack("II", 0x20080522, 0), bytes(24)
     must(libc.capset(header, nothing), "capset")
 
 
-def forbid_processes():
-    """No new process or namespace, whatever asks for one: threads may be begun, clone3 is said not to exist so that libc uses clone."""
+def forbid_calls():
+    """No new process or namespace, whatever asks for one, and none of CALLS' refused ones: threads may be begun, clone3 is said not to exist
+    so that libc uses clone."""
     calls = CALLS[platform.machine()]
     load, equal, has, give = 0x20, 0x15, 0x45, 0x06
     allow, refuse, absent, kill = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000  # EPERM, ENOSYS
@@ -113,7 +127,15 @@ def forbid_processes():
     for number in calls["refused"]:
         program += [(equal, 0, 1, number), (give, 0, 0, refuse)]
     program += [(equal, 0, 1, calls["clone3"]), (give, 0, 0, absent)]
-    program += [(equal, 0, 3, calls["clone"]), (load, 0, 0, 16), (has, 1, 0, clone_thread), (give, 0, 0, refuse)]
+    # A call that is given: its first argument is looked at in the lines that follow, which end with what becomes of it.
+    first_argument = (load, 0, 0, 16)
+    program += [(equal, 0, 3, calls["clone"]), first_argument, (has, 1, 0, clone_thread), (give, 0, 0, refuse), (load, 0, 0, 0)]
+    # PR_SET_PDEATHSIG: who clears it outlives the process that it belongs to.
+    program += [(equal, 0, 3, calls["prctl"]), first_argument, (equal, 0, 1, 1), (give, 0, 0, refuse), (load, 0, 0, 0)]
+    for number in (calls["socket"], calls["socketpair"]):
+        program += [(equal, 0, len(FAMILIES) + 2, number), first_argument]
+        program += [(equal, len(FAMILIES) - i, 0, family) for i, family in enumerate(FAMILIES)]
+        program += [(give, 0, 0, refuse), (load, 0, 0, 0)]
     if calls["arch"] == 0xC000003E:  # the 32-bit numbers of x32
         program += [(load, 0, 0, 0), (0x35, 0, 1, 0x40000000), (give, 0, 0, kill)]
     program += [(give, 0, 0, allow)]
@@ -163,7 +185,7 @@ def run_cell(source, scope, seconds, is_last):
 
 def print_error(error):
     """The traceback without the lines of this file."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != main.__code__.co_filename]
     lines = ["Traceback (most recent call last):\n"] if frames else []
     lines += traceback.format_list(frames) + traceback.format_exception_only(type(error), error)
     sys.stdout.write("".join(lines))
@@ -175,11 +197,12 @@ def main():
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     if given["isolate"]:
-        new_root(given["limits"]["diskBytes"])
-        drop_privileges()
+        user = given["user"] or 0
+        new_root(given["limits"]["diskBytes"], user)
+        drop_privileges(user)
     limit(given["limits"])
     if given["isolate"]:
-        forbid_processes()
+        forbid_calls()
     os.write(3, b"s")
     answer = os.dup(1)
     os.dup2(null, 1)

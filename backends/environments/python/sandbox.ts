@@ -1,4 +1,6 @@
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
+import { randomInt } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { availableParallelism, platform, tmpdir } from 'node:os';
 import path from 'node:path';
@@ -7,6 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import PQueue from 'p-queue';
 import { RatchetError } from '../../../core/errors.ts';
+import { grants, requireGrant, trustedInterpreter } from '../../../engine/trusted-files.ts';
 
 /** Code that a model wrote, run in a child of its own: see sandbox.py. */
 
@@ -58,6 +61,8 @@ const startMs = 60_000;
 const outputBytesMax = 1024 * 1024;
 const diskBytes = 64 * 1024 * 1024;
 const fileBytes = 16 * 1024 * 1024;
+/** A child that has ended has closed its pipes as well, unless something that left its group holds them. */
+const closeGraceMs = 500;
 /** Said by sandbox.py when it has come to its end. */
 const doneCode = 33;
 
@@ -75,26 +80,52 @@ export function sandboxIsWanted(): boolean {
 export async function openPython(given: Partial<PythonOptions> = {}): Promise<Python> {
   const options = { ...pythonDefaults, ...given };
   if (options.sandbox === 'namespaces') isSandboxWanted = true;
-  const python = await findPython(options.python);
-  const run = (cells: readonly string[]): Promise<string> =>
-    queue.add(async () => {
-      if (options.sandbox === 'namespaces') return runChild(python, cells, options, '/');
-      const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-python-'));
-      try {
-        return await runChild(python, cells, options, folder);
-      } finally {
-        await rm(folder, { recursive: true, force: true });
-      }
-    });
+  else requireGrant(grants.noSandbox, 'Model-written Python without a sandbox (sandbox = "none")');
+  const python = await findPython(trustedInterpreter(options.python, 'The interpreter'));
+  const runAs =
+    (isOtherUser: boolean): Python['run'] =>
+    (cells) =>
+      queue.add(() => runInFolder({ python, isOtherUser }, cells, options));
+  // Limits of processes do not bind root, not even in a namespace of its own: where it may, it becomes another user.
+  const mayBeOther = options.sandbox === 'namespaces' && process.getuid?.() === 0;
+  if (mayBeOther && (await works(runAs(true)))) return { run: runAs(true) };
   try {
-    const answer = await run(['print(6 * 7)']);
-    if (answer.trim() !== '42') throw new Error(`print(6 * 7) gave ${JSON.stringify(answer)}`);
+    await tryOut(runAs(false));
   } catch (cause) {
     throw new RatchetError('ConfigInvalid', `${unavailable(options)}\n  ${(cause as Error).message.trim()}`, {
       cause,
     });
   }
-  return { run };
+  return { run: runAs(false) };
+}
+
+function works(run: Python['run']): Promise<boolean> {
+  return tryOut(run).then(
+    () => true,
+    () => false,
+  );
+}
+
+/** Imports something as well: another user may not be let in where the library lies. */
+async function tryOut(run: Python['run']): Promise<void> {
+  const answer = await run(['import decimal\nprint(6 * 7)']);
+  if (answer.trim() !== '42') throw new Error(`print(6 * 7) gave ${JSON.stringify(answer)}`);
+}
+
+interface Runner {
+  readonly python: string;
+  /** Whether each child becomes a user of its own, whom nothing belongs to. */
+  readonly isOtherUser: boolean;
+}
+
+async function runInFolder(runner: Runner, cells: readonly string[], options: PythonOptions): Promise<string> {
+  if (options.sandbox === 'namespaces') return runChild(runner, cells, options, '/');
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-python-'));
+  try {
+    return await runChild(runner, cells, options, folder);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
 }
 
 function unavailable({ sandbox }: PythonOptions): string {
@@ -123,11 +154,17 @@ async function findPython(command: string): Promise<string> {
   }
 }
 
+/** A number of a user that no system gives away, so that no two children count as one. */
+function anyUser(): number {
+  return randomInt(0x7000_0000, 0x7fff_0000);
+}
+
 /** Ends with this process, also when that is killed: unshare gets a signal then, and takes its namespace with it. */
-function commandFor(python: string, { sandbox }: PythonOptions): [string, ...string[]] {
+function commandFor({ python, isOtherUser }: Runner, { sandbox }: PythonOptions): [string, ...string[]] {
   const interpreter = [python, '-s', '-B', '-u', fileURLToPath(new URL('sandbox.py', import.meta.url))];
   const dieTogether = ['setpriv', '--pdeathsig', 'KILL'];
-  const isolate = 'unshare -Urn --pid --fork --kill-child --mount --ipc --uts'.split(' ');
+  // Who is root needs no namespace of users, in which nobody else would be.
+  const isolate = `unshare ${isOtherUser ? '-n' : '-Urn'} --pid --fork --kill-child --mount --ipc --uts`.split(' ');
   const words = [
     ...(platform() === 'linux' ? dieTogether : []),
     ...(sandbox === 'namespaces' ? isolate : []),
@@ -137,13 +174,13 @@ function commandFor(python: string, { sandbox }: PythonOptions): [string, ...str
 }
 
 async function runChild(
-  python: string,
+  runner: Runner,
   cells: readonly string[],
   options: PythonOptions,
   folder: string,
 ): Promise<string> {
   const { timeoutS, memoryMb, outputCharsMax } = options;
-  const [command, ...words] = commandFor(python, options);
+  const [command, ...words] = commandFor(runner, options);
   const child = spawn(command, words, {
     cwd: folder,
     detached: true,
@@ -159,14 +196,25 @@ async function runChild(
   };
   const [input, output, errors, marks] = child.stdio as unknown as [Writable, Readable, Readable, Readable];
   input.on('error', () => undefined); // a child that did not begin is seen at its end
-  input.end(JSON.stringify({ cells, limits, isolate: options.sandbox === 'namespaces' }));
+  input.end(
+    JSON.stringify({
+      cells,
+      limits,
+      isolate: options.sandbox === 'namespaces',
+      user: runner.isOtherUser ? anyUser() : null,
+    }),
+  );
 
   const patience = new Patience(child, startMs);
   let stage = '';
   marks.on('data', (bytes: Buffer) => {
-    stage = bytes.toString().at(-1)!;
-    // It stops itself in time; what catches even that is stopped here.
-    patience.restart((stage === 'c' ? timeoutS : timeoutS * cells.length) * 1000 + 2_000);
+    // Each once and in order: the code can write here as well, and gains no time by it.
+    for (const mark of bytes.toString()) {
+      if (mark !== (stage === '' ? 's' : stage === 's' ? 'c' : null)) continue;
+      stage = mark;
+      // It stops itself in time; what catches even that is stopped here.
+      patience.restart((stage === 'c' ? timeoutS : timeoutS * cells.length) * 1000 + 2_000);
+    }
   });
   const text = new Beginning(outputBytesMax, () => patience.stop());
   output.on('data', (bytes: Buffer) => text.add(bytes));
@@ -194,14 +242,23 @@ const childEnvironment = {
   OPENBLAS_NUM_THREADS: '1',
 };
 
+/** Does not wait for ever for pipes that something holds which outlives the child. */
 function endOf(child: ChildProcess): Promise<{ code: number | null; signal: NodeJS.Signals | null }> {
   return new Promise((resolve, reject) => {
     child.once('error', reject);
-    child.once('close', (code, signal) => resolve({ code, signal }));
+    child.once('exit', (code, signal) => {
+      const end = (): void => {
+        clearTimeout(timer);
+        for (const stream of child.stdio) stream?.destroy();
+        resolve({ code, signal });
+      };
+      const timer = setTimeout(end, closeGraceMs);
+      child.once('close', end);
+    });
   });
 }
 
-/** Kills a child's whole group when it takes too long. */
+/** Kills a child, its children and its whole group when it takes too long. */
 class Patience {
   isOver = false;
   readonly #child: ChildProcess;
@@ -218,11 +275,16 @@ class Patience {
   }
 
   stop(): void {
-    const { pid } = this.#child;
-    try {
-      if (pid !== undefined) process.kill(-pid, 'SIGKILL');
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+    const { pid, exitCode, signalCode } = this.#child;
+    if (pid === undefined) return;
+    // Also where they have left the group: the first process of the namespace takes all others of it along.
+    const isRunning = exitCode === null && signalCode === null;
+    for (const target of [...(isRunning ? [...childrenOf(pid), pid] : []), -pid]) {
+      try {
+        process.kill(target, 'SIGKILL');
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+      }
     }
   }
 
@@ -235,6 +297,16 @@ class Patience {
   #lose(): void {
     this.isOver = true;
     this.stop();
+  }
+}
+
+/** None where the system does not tell. */
+function childrenOf(pid: number): number[] {
+  try {
+    const pids = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ');
+    return pids.map(Number).filter((child) => child > 0);
+  } catch {
+    return [];
   }
 }
 

@@ -1,4 +1,4 @@
-import { mkdir, rename, rm } from 'node:fs/promises';
+import { mkdir, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
@@ -20,6 +20,7 @@ import {
   type SampledTurn,
   type TurnRequest,
 } from './protocol.ts';
+import { keepSpilled } from './spill.ts';
 
 /** A child that ends by itself is started again after so long, twice as long each time in a row. */
 const restartMsMin = 250;
@@ -217,9 +218,7 @@ class ChildrenBridge implements Bridge {
     // The first child's alone: datasets that are drawn at random differ from process to process.
     const result = await this.#ask(this.#slots[0]!, 'inputs', { env, split }, this.#loadOptions());
     const inputs = Inputs.parse(result);
-    const file = path.join(this.#options.folder, path.basename(inputs.file));
-    await rename(inputs.file, file);
-    return { ...inputs, file };
+    return { ...inputs, file: await keepSpilled(inputs.file, this.#options.folder) };
   }
 
   async rollout(request: RolloutRequest, { onSample, signal }: RolloutOptions): Promise<PlayedRow> {

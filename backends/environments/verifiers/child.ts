@@ -1,6 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, copyFileSync, fstatSync, mkdirSync, openSync, readSync, truncateSync } from 'node:fs';
-import { readFile, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
@@ -16,6 +15,7 @@ import {
   type TurnRequest,
   type WireError,
 } from './protocol.ts';
+import { readSpilled } from './spill.ts';
 
 /** Importing verifiers takes seconds, on a cold disk tens of them. */
 const startMsMax = 180_000;
@@ -157,7 +157,10 @@ export class PythonChild {
         this.#stopInTime(id, call, { signal, deadlineS, stopped: stopped.signal, isLoad });
         this.#write(line);
       });
-      if (reply.ok) return reply.spilled === undefined ? (reply.result ?? null) : await readSpilled(reply.spilled);
+      if (reply.ok)
+        return reply.spilled === undefined
+          ? (reply.result ?? null)
+          : await readSpilled(reply.spilled, this.#options.spillFolder);
       if (signal?.aborted) throw signal.reason;
       throw new ChildRefused(op, reply.error ?? { type: 'Unknown', message: '', retryable: false, traceback: '' });
     } finally {
@@ -356,14 +359,6 @@ export class ChildEnded extends RatchetError {
 
 export function unavailable(message: string): RatchetError {
   return new RatchetError('EnvironmentUnavailable', message);
-}
-
-async function readSpilled(file: string): Promise<JsonValue> {
-  try {
-    return JSON.parse(await readFile(file, 'utf8')) as JsonValue;
-  } finally {
-    await rm(file, { force: true });
-  }
 }
 
 /** What the child makes of a turn that does not come: an environment goes on after a prompt that is too long, as verifiers has it. */

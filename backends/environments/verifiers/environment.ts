@@ -28,6 +28,8 @@ export interface LoadedVerifiers {
   readonly loaded: LoadedEnvironment;
   readonly dataset: Inputs;
   readonly evalDataset: Inputs;
+  /** How they differ from what the environment has, for people. */
+  readonly notes?: readonly string[];
   /** Of the environment's own groups; the same for all that stand for this loaded one. */
   readonly groups: GroupScores<Live, Score>;
   /** Columns of a rollout's state that are added to its row. They are what scoring has left, so it is scored while it is alive. */
@@ -35,6 +37,9 @@ export interface LoadedVerifiers {
   /** As `groups`. */
   readonly suspects: Suspects;
 }
+
+/** Kept of what a reward function threw. */
+const raisedCharsMax = 200;
 
 /** What the environment calls the model. */
 const modelName = 'policy';
@@ -78,14 +83,18 @@ export function verifiersEnvironment(
     const { turns } = conversation;
     if (played === null) return { turns, outcome: 'timeout', error: tookLonger(timeoutS!) };
     const outcome = outcomeOf(played, turns.length);
-    const record: RolloutRow = played.row;
+    const record = played.row['error'] == null ? played.row : withoutSecretsIn(played.row);
     if (teller.failure !== undefined && outcomeOfFailure(teller.failure) !== 'overlong_prompt') {
       await letGo(played.live);
       throw teller.failure; // whatever the environment made of it, the policy did not say it
     }
     if (outcome === 'infra_failure' || outcome === 'overlong_prompt') {
       await letGo(played.live);
-      return { turns, outcome, error: errorText(played), record: withoutSecretsIn(record) };
+      return { turns, outcome, error: errorText(played), record };
+    }
+    if (outcome === 'policy_failure' && place.givesBackEmpty === true && isEmptyReply(played)) {
+      await letGo(played.live);
+      return { turns, outcome, error: errorText(played), isEmptyReply: true };
     }
     if (!inPlace) return { turns, outcome, record };
     const score = inGroups ? await scoredWithGroup(place, played.live) : (played.judged ?? notScored);
@@ -213,7 +222,22 @@ function outcomeOf({ outcome }: PlayedRow, turns: number): Outcome {
 const notScored = { error: 'The child did not score it.' };
 
 function judgementOf(score: Score | { readonly error: string }): Judgement {
-  return 'error' in score ? { error: textOf(score.error) } : { reward: score.reward, metrics: score.metrics };
+  if ('error' in score) return { error: textOf(score.error) };
+  const { reward, metrics, raised, scored_s: scoredS } = score;
+  return { reward, metrics, ...(raised && { raised: lastLines(raised) }), ...(scoredS && { scoredS }) };
+}
+
+/** A reply without text and calls, as verifiers tells it apart. */
+function isEmptyReply({ error }: PlayedRow): boolean {
+  return error?.type === 'EmptyModelResponseError';
+}
+
+/** What was thrown, without where: a row keeps it, and there may be one for each rollout. */
+function lastLines(tracebacks: Readonly<Record<string, string>>): Record<string, string> {
+  const last = (text: string) => text.trim().split('\n').at(-1) ?? '';
+  return Object.fromEntries(
+    Object.entries(tracebacks).map(([name, text]) => [name, tracebackOf(last(text)).slice(0, raisedCharsMax)]),
+  );
 }
 
 function errorText({ error, row }: PlayedRow): string {
@@ -231,7 +255,17 @@ function textOf(error: unknown): string {
 
 /** What a failing library says may hold a key. */
 function withoutSecretsIn(row: RolloutRow): RolloutRow {
-  return JSON.parse(withoutSecrets(JSON.stringify(row), secretsHere())) as RolloutRow;
+  const secrets = secretsHere();
+  // Text by text: over their JSON, what looks like a secret may begin in one of them and end in another.
+  const cleaned = (value: unknown): unknown => {
+    if (typeof value === 'string') return withoutSecrets(value, secrets);
+    if (typeof value !== 'object' || value === null) return value;
+    if (Array.isArray(value)) return value.map(cleaned);
+    return Object.fromEntries(
+      Object.entries(value).map(([name, inside]) => [withoutSecrets(name, secrets), cleaned(inside)]),
+    );
+  };
+  return cleaned(row) as RolloutRow;
 }
 
 /** The child was not done in time, and says so; or, where it cannot, its parent does. */
@@ -261,10 +295,11 @@ function alone(): RolloutPlace {
   return { group: 'alone', index: 0, size: 1, dataset: 'dataset', signal: new AbortController().signal };
 }
 
-function warningsOf(name: string, { loaded, dataset, evalDataset }: LoadedVerifiers): string[] {
+function warningsOf(name: string, { loaded, dataset, evalDataset, notes = [] }: LoadedVerifiers): string[] {
   const { sampling, scoring, scoring_why: why, requires_group: inGroups } = loaded;
   const settings = Object.keys(sampling);
   return [
+    ...notes,
     ...(settings.length === 0
       ? []
       : [`${name} sets ${settings.join(', ')} for sampling, which has no effect: the run's [sampling] decides.`]),

@@ -3,7 +3,7 @@ import { open } from 'node:fs/promises';
 import type { Example } from '../../../core/rl/rollout.ts';
 import type { Dataset } from '../types.ts';
 import { chatMessage } from './conversation.ts';
-import type { WireMessage, WireRow } from './protocol.ts';
+import type { Inputs as WireInputs, WireMessage, WireRow } from './protocol.ts';
 
 /** A dataset of a Python environment: rows in a file, read by position, so that one of any size costs 8 bytes an example. */
 export interface Inputs extends Dataset {
@@ -12,6 +12,27 @@ export interface Inputs extends Dataset {
   /** True where there is none, and whoever looks into it is told why. */
   readonly isMissing: boolean;
   close(): void;
+}
+
+/** How the examples that were written differ from those that the environment has; for people. */
+export function whatIsOtherwise(
+  name: string,
+  {
+    changed_columns: columns,
+    cut_off: isCutOff = false,
+    total,
+  }: Pick<WireInputs, 'changed_columns' | 'cut_off' | 'total'>,
+): string[] {
+  return [
+    ...(columns.length === 0
+      ? []
+      : [
+          `${name}: ${columns.join(', ')} of its dataset ${columns.length === 1 ? 'has' : 'have'} values that JSON has not (bytes, dates, NaN, tuples): its rollouts and reward functions get what stands there in JSON in their place.`,
+        ]),
+    ...(isCutOff
+      ? [`${name} has tasks without end: the first ${total} are taken; args = { select = { limit = N } } takes others.`]
+      : []),
+  ];
 }
 
 const newline = 0x0a;

@@ -9,7 +9,8 @@ const localAgent = { harness: { id: 'null' }, runtime: { type: 'subprocess' } };
 
 /**
  * How an environment of a config is loaded. Its `args` are those of `load_environment` (v0), or the taskset's (v1), where the
- * tables `taskset` and `agent` are those of a v1 environment's own config. What the config says of its agent and of its rollouts'
+ * tables `taskset` and `agent` are those of a v1 environment's own config, and `select` says which of its tasks, as verifiers' own commands
+ * have it. What the config says of its agent and of its rollouts'
  * turns lies over that: verifiers keeps these bounds itself.
  */
 export function loadRequest(
@@ -34,9 +35,13 @@ export function loadRequest(
       ...(Object.keys(extra).length === 0 ? {} : { extra }),
     };
   }
-  const { taskset = {}, agent = {}, ...rest } = args;
+  const { taskset = {}, agent = {}, select, ...rest } = args;
   const over = { ...said, ...boundsOf(limits) };
-  const config = { taskset, agent: isTable(agent) ? { ...localAgent, ...agent, ...over } : agent };
+  const config = {
+    taskset,
+    agent: isTable(agent) ? { ...localAgent, ...agent, ...over } : agent,
+    ...(select === undefined ? {} : { select }),
+  };
   return { ...common, args: rest, config };
 }
 

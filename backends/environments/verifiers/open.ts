@@ -1,20 +1,20 @@
 import { createHash } from 'node:crypto';
-import { accessSync, constants, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../../core/errors.ts';
 import { variablesOfEnvironments } from '../../../core/child-environment.ts';
-import { pythonChildrenDefault, pythonLogsKeptMs } from '../../../core/limits.ts';
+import { pythonChildrenDefault } from '../../../core/limits.ts';
 import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
+import { trustedFile } from '../../../engine/trusted-files.ts';
 import { folderDigest } from '../packages/package.ts';
 import { processesOpen } from '../../processes-open.ts';
 import type { Environment } from '../types.ts';
 import { type Bridge, openBridge } from './bridge.ts';
+import { bridgeFolder } from './bridge-folder.ts';
 import { groupScores, type LoadedVerifiers, verifiersEnvironment } from './environment.ts';
 import { loadRequest } from './load-request.ts';
-import { type Inputs, openInputs, unreadable } from './inputs.ts';
+import { type Inputs, openInputs, unreadable, whatIsOtherwise } from './inputs.ts';
 import { Suspects } from './suspects.ts';
 
 interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args' | 'limits' | 'agent'> {
@@ -83,15 +83,32 @@ async function load({ bridge: opening }: OpenedBridge, env: string, entry: Pytho
   requireSameFiles(python);
   const bridge = await opening;
   const loaded = await bridge.load(loadRequest(env, entry));
-  const [dataset, evalDataset] = [await inputsOf(bridge, id, env, 'train'), await inputsOf(bridge, id, env, 'eval')];
+  const notes = new Set<string>();
+  const read = (split: 'train' | 'eval') => inputsOf(bridge, { id, env, split, note: (said) => notes.add(said) });
+  const [dataset, evalDataset] = [await read('train'), await read('eval')];
   const groups = groupScores(bridge, env, columns);
-  return { bridge, loaded, dataset, evalDataset, columns, groups, suspects: new Suspects() };
+  return { bridge, loaded, dataset, evalDataset, notes: [...notes], columns, groups, suspects: new Suspects() };
 }
 
 /** One that it does not have is missed by whoever needs it: environments for evaluations alone have nothing to train on. */
-async function inputsOf(bridge: Bridge, id: string, env: string, split: 'train' | 'eval'): Promise<Inputs> {
+async function inputsOf(
+  bridge: Bridge,
+  {
+    id,
+    env,
+    split,
+    note,
+  }: {
+    readonly id: string;
+    readonly env: string;
+    readonly split: 'train' | 'eval';
+    readonly note: (said: string) => void;
+  },
+): Promise<Inputs> {
   try {
-    const { file } = await bridge.inputs({ env, split });
+    const written = await bridge.inputs({ env, split });
+    const { file } = written;
+    for (const said of whatIsOtherwise(id, written)) note(said);
     const inputs = await openInputs(file);
     await rm(file); // what is open stays readable
     return inputs;
@@ -121,11 +138,11 @@ function bridgeOf({ folder, module, sha256 }: PythonEnvironmentSpec, given: Pyth
 
 function startBridge(folder: string, given: PythonEntry['given']): Promise<Bridge> {
   processesOpen.add(closeVerifiers);
-  const python = path.join(folder, 'bin', 'python');
+  const python = path.join(trustedFile(folder, 'The Python environment'), 'bin', 'python');
   const opening = openBridge({
     python,
     children: childrenOf(process.env['RATCHET_PYTHON_CHILDREN']),
-    folder: stateFolder(),
+    folder: bridgeFolder(),
     variables: [...variablesOfEnvironments(process.env), ...Object.keys(given)],
     environment: { ...process.env, ...given },
     log: (line) => process.stderr.write(`${line}\n`),
@@ -153,49 +170,4 @@ function requireSameFiles({ source, sha256, module }: PythonEnvironmentSpec): vo
     'ConfigInvalid',
     `The files of ${module} in ${source} were changed while its run goes on: expected sha256 ${sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…. Put them back, or train the run's file again (ratchet train), which goes on with the environment as it is then.`,
   );
-}
-
-let opened = 0;
-
-/** Logs and large results of one bridge, in the project where that may be written to. */
-function stateFolder(): string {
-  const root = [path.join(process.cwd(), '.ratchet', 'environments'), path.join(tmpdir(), 'ratchet-environments')].find(
-    isWritable,
-  );
-  if (root === undefined)
-    throw new RatchetError(
-      'StoreUnavailable',
-      `Neither .ratchet nor ${tmpdir()} can be written to; Python environments keep their logs there.`,
-    );
-  sweep(root);
-  return path.join(root, `${process.pid}-${(opened += 1)}`);
-}
-
-function isWritable(folder: string): boolean {
-  try {
-    mkdirSync(folder, { recursive: true, mode: 0o700 });
-    accessSync(folder, constants.W_OK);
-    return true;
-  } catch {
-    return false;
-  }
-}
-
-/** Removes what processes left that are gone, a day after they wrote there last. */
-function sweep(root: string): void {
-  for (const name of readdirSync(root)) {
-    const pid = Number.parseInt(name, 10);
-    const folder = path.join(root, name);
-    if (Number.isNaN(pid) || isAlive(pid) || Date.now() - statSync(folder).mtimeMs < pythonLogsKeptMs) continue;
-    rmSync(folder, { recursive: true, force: true });
-  }
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
-  }
 }

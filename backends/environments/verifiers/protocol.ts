@@ -162,6 +162,8 @@ export const Inputs = z.object({
   file: z.string(),
   /** Columns whose values JSON has not as they are (dates, images); environments get what JSON has in their place. */
   changed_columns: z.array(z.string()),
+  /** Its tasks have no end: these are the first of them (v1). */
+  cut_off: z.boolean().optional(),
 });
 export type Inputs = z.infer<typeof Inputs>;
 
@@ -199,6 +201,8 @@ export const Score = z.union([
     metrics: z.record(z.string(), z.number()),
     /** Reward functions that threw, and count as 0 as verifiers has it: what they threw, by name. */
     raised: z.record(z.string(), z.string()).optional(),
+    /** Of `score`: when it was scored, from and to. */
+    scored_s: z.tuple([z.number(), z.number()]).optional(),
   }),
 ]);
 export type Score = z.infer<typeof Score>;
@@ -244,5 +248,7 @@ export const Checked = z.object({
   doc: z.string().nullable(),
   /** Methods that do not fit the installed verifiers. */
   findings: z.array(CodeFinding),
+  /** Of tool servers that a rollout starts (v1); what a v0 environment offers is in {@link LoadedEnvironment}. */
+  tools: z.array(z.object({ name: z.string(), description: z.string(), parameters: z.array(z.string()) })).optional(),
 });
 export type Checked = z.infer<typeof Checked>;

@@ -105,7 +105,8 @@ export function rolloutLines(
 function headLines(row: ResultRow, columns: number): DocumentLine[] {
   const { reward, error, metrics, stopCondition, isTruncated, inputTokens, outputTokens, seconds } = row;
   const figures = Object.entries(metrics).map(([name, value]) => `${onOneLine(name)} ${figure(value)}`);
-  const score = error === null ? `reward ${figure(reward)}` : 'failed: no reward';
+  const failed = reward === null ? 'failed: no reward' : `reward ${figure(reward)}, and the policy failed`;
+  const score = error === null ? `reward ${figure(reward)}` : failed;
   const about = [
     ...(stopCondition === null ? [] : [`ended: ${onOneLine(stopCondition)}`]),
     ...(isTruncated ? ['truncated'] : []),

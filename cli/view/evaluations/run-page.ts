@@ -135,7 +135,7 @@ function rolloutList(data: BrowserData, screen: RunScreen, { columns, rows: room
     const id = padded(`#${onOneLine(exampleId)}`, columns < 60 ? 7 : 10);
     const line: Line = [
       { text: `${id} ` },
-      { text: `${(error === null ? figure(reward) : 'failed').padStart(7)} ${sign} `, style },
+      { text: `${(error === null || reward !== null ? figure(reward) : 'failed').padStart(7)} ${sign} `, style },
       { text: onOneLine(says), ...(error === null ? {} : { style: 'dim' }) },
     ];
     return { line: highlighted(line, search) };

@@ -14,6 +14,7 @@ export function samplingSpec(sampling: WrittenSampling): RunSpec['sampling'] {
   const { top_k = -1 } = sampling;
   return {
     maxTokens: sampling.max_tokens,
+    ...(sampling.context_tokens === undefined ? {} : { contextTokens: sampling.context_tokens }),
     temperature: sampling.temperature,
     topP: sampling.top_p ?? 1,
     topK: top_k > 0 ? top_k : null,

@@ -9,6 +9,7 @@ import {
   setAsyncLevel,
   setCheckpoints,
   setExtraBody,
+  setLongestAnswers,
   setLora,
   setMaxSteps,
   setScheduler,
@@ -16,7 +17,7 @@ import {
   warnOfLengths,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
-import { setScoringTeacher } from './prime-rl-teacher.ts';
+import { setScoringTeacher, teachesAlone } from './prime-rl-teacher.ts';
 import { agreed, type Found, found, hasTable, setServers, withoutNulls } from './prime-rl-words.ts';
 
 /**
@@ -117,10 +118,7 @@ function setLengths(written: Table, own: Own): void {
   const served = agreed(written, own, ['max_model_len', 'inference.model.max_model_len'], shared);
   if (served) own.set(['inference', 'vllm', 'max_model_len'], served.value, served.at);
   warnOfLengths(own, length, served);
-  if (found(written, 'orchestrator.sampling.max_tokens') === undefined) {
-    const limit = served ?? length;
-    if (limit) own.set(['sampling', 'max_tokens'], limit.value, limit.at);
-  }
+  if (found(written, 'orchestrator.sampling.max_tokens') === undefined) setLongestAnswers(own, { served, length });
 }
 
 function setGpus(written: Table, own: Own): void {
@@ -203,7 +201,9 @@ function setSampling(written: Table, own: Own): void {
 
 function setGroups(written: Table, own: Own): void {
   const size = found(written, 'orchestrator.rollouts_per_example');
-  if (size && Number(size.value) >= 2) own.set(['rollouts_per_example'], size.value, size.at);
+  const isAlone = teachesAlone(written);
+  if (size && (isAlone || Number(size.value) >= 2)) own.set(['rollouts_per_example'], size.value, size.at);
+  else if (isAlone) own.set(['rollouts_per_example'], 1);
   else {
     own.refuse({
       paths: [size?.at ?? ['orchestrator', 'rollouts_per_example']],

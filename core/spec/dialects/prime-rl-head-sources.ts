@@ -3,6 +3,8 @@ import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import type { Own } from './dialect.ts';
 import { setAgent } from './limit-words.ts';
+import { setAnswerLimit, setExtraBody } from './prime-rl-meaning.ts';
+import { teachesAlone } from './prime-rl-teacher.ts';
 import { type Found, found } from './prime-rl-words.ts';
 
 /** `[[orchestrator.train.source]]` and `[[orchestrator.eval.source]]` in our own words. */
@@ -14,7 +16,7 @@ export function setSources(written: Table, own: Own): void {
     for (const key of ['algo', 'advantage']) refuseOwn(own, source, key);
   }
   setGroupSizes(written, own, train);
-  setSamplings(own, train);
+  setSamplings(written, own, train);
   setRatios(written, own, train.length);
   const evaluation = found(written, 'orchestrator.eval');
   if (!evaluation) return;
@@ -86,7 +88,12 @@ function setGroupSizes(written: Table, own: Own, sources: readonly Found[]): voi
     return size === undefined ? all : { value: size, at: [...at, 'group_size'] };
   });
   const first = sizes.find((size) => size !== undefined) ?? all;
-  if (!first || Number(first.value) < 2) {
+  const isAlone = teachesAlone(written);
+  if (isAlone && !first) {
+    own.set(['rollouts_per_example'], 1);
+    return;
+  }
+  if (!first || (Number(first.value) < 2 && !isAlone)) {
     own.refuse({
       paths: [first?.at ?? ['orchestrator', 'group_size']],
       expected: 'an integer ≥ 2: a rollout is compared with the others of its group, and one alone teaches nothing',
@@ -94,7 +101,7 @@ function setGroupSizes(written: Table, own: Own, sources: readonly Found[]): voi
     });
     return;
   }
-  const usual = all && Number(all.value) >= 2 ? all : first;
+  const usual = all && (isAlone || Number(all.value) >= 2) ? all : first;
   const isOne = sizes.length > 0 && sizes.every((size) => size?.value === sizes[0]?.value);
   const size = isOne ? sizes[0]! : usual;
   own.set(['rollouts_per_example'], size.value, size.at);
@@ -108,25 +115,27 @@ function setGroupSizes(written: Table, own: Own, sources: readonly Found[]): voi
   }
 }
 
+/** Fields of the request that prime-rl sends itself. */
+export const sentAnyway: Readonly<Record<string, string>> = {
+  temperature: 'write orchestrator.train.sampling.temperature',
+  max_tokens: 'write orchestrator.train.sampling.max_completion_tokens',
+  max_completion_tokens: 'write orchestrator.train.sampling.max_completion_tokens',
+  top_p: 'write [ratchet.sampling] top_p',
+  logprobs: 'leave it out: they are always asked for',
+  n: 'leave it out: every rollout is a request of its own',
+};
+
 /** One source's own sampling is the run's; of several each keeps its own. */
-function setSamplings(own: Own, sources: readonly Found[]): void {
+function setSamplings(written: Table, own: Own, sources: readonly Found[]): void {
   for (const [i, { value, at }] of sources.entries()) {
     const sampling = (value as Table)['sampling'];
     if (!isTable(sampling)) continue;
-    const { temperature, max_completion_tokens: tokens, extra_body: body } = sampling;
-    const from = (key: string): KeyPath => [...at, 'sampling', key];
-    if (sources.length === 1) {
-      if (temperature !== undefined) own.set(['sampling', 'temperature'], temperature, from('temperature'));
-      if (tokens !== undefined) own.set(['sampling', 'max_tokens'], tokens, from('max_completion_tokens'));
-      if (body !== undefined) own.set(['sampling', 'extra_body'], body, from('extra_body'));
-      continue;
-    }
-    const kept = {
-      ...(temperature === undefined ? {} : { temperature }),
-      ...(tokens === undefined ? {} : { max_tokens: tokens }),
-      ...(body === undefined ? {} : { extra_body: body }),
-    };
-    own.set(['env', i, 'sampling'], kept, [...at, 'sampling']);
+    const { temperature, max_completion_tokens: tokens } = sampling;
+    const from = [...at, 'sampling'];
+    const ours = sources.length === 1 ? ['sampling'] : ['env', i, 'sampling'];
+    if (temperature !== undefined) own.set([...ours, 'temperature'], temperature, [...from, 'temperature']);
+    if (tokens !== undefined) setAnswerLimit(own, ours, tokens, [...from, 'max_completion_tokens']);
+    setExtraBody(written, own, from, ours, sentAnyway);
   }
 }
 

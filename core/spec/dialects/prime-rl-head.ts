@@ -3,14 +3,16 @@ import { isTable, type Table, valueAt } from '../tables.ts';
 import type { Dialect, Own } from './dialect.ts';
 import { primeRlHeadFields, primeRlHeadTables } from './prime-rl-head-fields.ts';
 import { placed, placesOf } from './places.ts';
-import { setSources } from './prime-rl-head-sources.ts';
+import { sentAnyway, setSources } from './prime-rl-head-sources.ts';
 import { setLearning } from './prime-rl-teacher.ts';
 import {
   refuseOtherOptimizers,
   refuseUnless,
+  setAnswerLimit,
   setAsyncLevel,
   setCheckpoints,
   setExtraBody,
+  setLongestAnswers,
   setLora,
   setMaxSteps,
   setScheduler,
@@ -118,7 +120,7 @@ function setName(written: Table, own: Own): void {
   const plain = name.value
     .toLowerCase()
     .replaceAll(/[^a-z0-9._-]+/g, '-')
-    .replaceAll(/^[^a-z0-9]+|[^a-z0-9]+$/g, '')
+    .replaceAll(/^[^a-z0-9]+|(?<![^a-z0-9])[^a-z0-9]+$/g, '')
     .slice(0, 64);
   own.set(['name'], plain, name.at);
   if (plain !== name.value)
@@ -165,8 +167,7 @@ function setLengths(written: Table, own: Own): void {
   const served = found(written, 'inference.vllm.max_model_len');
   if (served) own.set(['inference', 'vllm', 'max_model_len'], served.value, served.at);
   warnOfLengths(own, length, served);
-  const limit = served ?? length;
-  if (limit) own.set(['sampling', 'max_tokens'], limit.value, limit.at);
+  setLongestAnswers(own, { served, length });
 }
 
 function setGpus(written: Table, own: Own): void {
@@ -249,16 +250,6 @@ function setBatch(written: Table, own: Own): void {
   own.refuse({ paths: [tokens.at, ...(size ? [size.at] : [])], expected, received: String(tokens.value) });
 }
 
-/** Fields of the request that prime-rl sends itself. */
-const sentAnyway: Readonly<Record<string, string>> = {
-  temperature: 'write orchestrator.train.sampling.temperature',
-  max_tokens: 'write orchestrator.train.sampling.max_completion_tokens',
-  max_completion_tokens: 'write orchestrator.train.sampling.max_completion_tokens',
-  top_p: 'write [ratchet.sampling] top_p',
-  logprobs: 'leave it out: they are always asked for',
-  n: 'leave it out: every rollout is a request of its own',
-};
-
 function setSampling(written: Table, own: Own): void {
   const at = ['orchestrator', 'train', 'sampling'];
   const [temperature, tokens] = ['temperature', 'max_completion_tokens'].map((key) =>
@@ -274,7 +265,7 @@ function setSampling(written: Table, own: Own): void {
     own.set(['sampling', 'temperature'], scheduler['start_temperature'] ?? 1, course);
   }
   if (temperature) own.set(['sampling', 'temperature'], temperature.value, temperature.at);
-  if (tokens) own.set(['sampling', 'max_tokens'], tokens.value, tokens.at);
+  if (tokens) setAnswerLimit(own, ['sampling'], tokens.value, tokens.at);
   setExtraBody(written, own, at, ['sampling'], sentAnyway);
   if (hasTable(written, 'orchestrator.eval.sampling')) {
     setExtraBody(written, own, ['orchestrator', 'eval', 'sampling'], ['eval', 'sampling'], {});

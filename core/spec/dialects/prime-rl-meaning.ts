@@ -226,6 +226,25 @@ export function setAsyncLevel(written: Table, own: Own, how: Otherwise): void {
   }
 }
 
+/**
+ * Where no limit of answers is written, prime-rl sends none, and the server gives what a prompt leaves of its context: with
+ * `max_tokens` as long as the context it would refuse every prompt. Without the server's length, rows are cut at theirs.
+ */
+export function setLongestAnswers(
+  own: Own,
+  { served, length }: { readonly served: Found | undefined; readonly length: Found | undefined },
+): void {
+  const limit = served ?? length;
+  if (limit) own.set(['sampling', 'max_tokens'], limit.value, limit.at);
+  if (served) own.set(['sampling', 'context_tokens'], served.value, served.at);
+}
+
+/** One that is written is sent as it is. */
+export function setAnswerLimit(own: Own, ours: KeyPath, tokens: unknown, from: KeyPath): void {
+  own.set([...ours, 'max_tokens'], tokens, from);
+  if (own.get([...ours, 'context_tokens']) !== undefined) own.set([...ours, 'context_tokens'], undefined);
+}
+
 /** Free request fields: ours where we have them, kept for a server that takes them where not, refused where they say it twice. */
 export function setExtraBody(
   written: Table,
@@ -254,6 +273,7 @@ export function setExtraBody(
 }
 
 const ownRequestFields: readonly string[] = [
+  'chat_template_kwargs',
   'frequency_penalty',
   'min_p',
   'min_tokens',

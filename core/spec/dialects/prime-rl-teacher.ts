@@ -23,33 +23,50 @@ export function setScoringTeacher(written: Table, own: Own): void {
   setWeights(written, own);
 }
 
-/** Since v0.5. Returns the kind of run, "rl" where nothing else is asked for. */
-export function setLearning(written: Table, own: Own): 'rl' | 'sft' | 'opd' {
+type Kind = 'rl' | 'sft' | 'opd';
+
+/** Since v0.5; "rl" where nothing else is asked for. */
+function kindOf(written: Table): Kind {
+  const algo = found(written, 'orchestrator.algo')?.value;
+  const isSupervised =
+    found(written, 'orchestrator.use_sft_loss')?.value === true || found(written, 'trainer.loss.type')?.value === 'sft';
+  const mode = found(written, 'orchestrator.training_mode')?.value ?? (isSupervised ? 'sft' : 'rl');
+  const named = (isTable(algo) ? algo['type'] : undefined) ?? mode;
+  return named === 'sft' || named === 'opd' ? named : 'rl';
+}
+
+/** Whether a rollout alone teaches something: what is learned is a teacher's, not a reward beside others of its group. */
+export function teachesAlone(written: Table): boolean {
+  const weight = found(written, 'trainer.loss.teacher_tau')?.value;
+  return kindOf(written) !== 'rl' || (typeof weight === 'number' && weight > 0);
+}
+
+/** Since v0.5. Returns the kind of run. */
+export function setLearning(written: Table, own: Own): Kind {
   const mode = found(written, 'orchestrator.training_mode');
   const algo = found(written, 'orchestrator.algo');
   const algorithm = isTable(algo?.value) ? algo.value : {};
-  const isSupervised =
-    found(written, 'orchestrator.use_sft_loss')?.value === true || found(written, 'trainer.loss.type')?.value === 'sft';
-  const named = algorithm['type'] ?? mode?.value ?? (isSupervised ? 'sft' : 'rl');
-  const kind = named === 'sft' || named === 'opd' ? named : 'rl';
+  const kind = kindOf(written);
   const from = algorithm['type'] === kind ? algo?.at : (mode?.at ?? ['trainer', 'loss', 'type']);
   if (kind !== 'rl') own.set(['loss'], kind, from ?? ['orchestrator', 'algo', 'type']);
   const teacher = teacherOf(written, algo, algorithm, kind);
   if (teacher) setTeacher(teacher, own);
-  if (kind !== 'rl') setMasks(written, own, kind);
-  setWeights(written, own);
+  if (kind === 'rl') setWeights(written, own);
+  else dropLossSettings(written, own, kind);
   return kind;
 }
 
-/** The loss of distillation is its own: of the default's settings opd has the lower mask, sft has none. */
-function setMasks(written: Table, own: Own, kind: 'sft' | 'opd'): void {
+/**
+ * The loss of distillation is its own, and reads nothing of `[trainer.loss]`: opd's bounds and weights are numbers in prime-rl's
+ * source (0.2 and 1e-3, trainer/rl/loss.py, `opd_loss_fn` of 0.6, later `ref_kl_loss_fn`), sft has none.
+ */
+function dropLossSettings(written: Table, own: Own, kind: 'sft' | 'opd'): void {
   own.set(['trainer', 'loss', 'type'], undefined);
   const loss = found(written, 'trainer.loss');
-  for (const [key, value] of Object.entries(isTable(loss?.value) ? loss.value : {})) {
-    const at = ['trainer', 'loss', key];
-    if (key === 'dppo_mask_low' && kind === 'opd') own.set(['trainer', 'loss', 'mask_low'], value, at);
-    else if (/^(?:dppo|ipo)_/.test(key))
-      own.warn(`trainer.loss.${key} has no effect: it is no part of the loss of ${kind}.`);
+  for (const key of Object.keys(isTable(loss?.value) ? loss.value : {})) {
+    if (!/^(?:dppo|ipo)_|_tau$/.test(key)) continue;
+    if (key.endsWith('_tau')) own.set(['trainer', 'loss', key], undefined);
+    own.warn(`trainer.loss.${key} has no effect: it is no part of the loss of ${kind}.`);
   }
 }
 

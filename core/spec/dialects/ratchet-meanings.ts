@@ -110,6 +110,8 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
   },
   sampling: {
     max_tokens: 'tokens per turn at most',
+    context_tokens:
+      'tokens of a turn’s prompt and answer together at most: the answer may take what its prompt leaves of the server’s context; missing = `max_tokens` alone holds, and a server refuses a turn that would not fit',
     temperature: 'divides the logits; 1 = the policy as it is',
     top_p: 'only the most likely tokens with this much probability together',
     top_k: 'only this many most likely tokens',
@@ -190,7 +192,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     min_reward: 'a group’s mean reward, below which it is too hard',
     max_reward: 'above which it is too easy',
     on_starvation:
-      'when rounds keep too little: pause and say why, or after four of them keep every group whose rewards differ',
+      'when rounds keep too little: pause and say why, or after four of them keep every group whose rewards differ, and train on an eighth of a batch or more',
   },
   breaker: {
     max_failed_share: 'share of a step’s rollouts that infrastructure may fail before the run pauses',
@@ -244,7 +246,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     schedule: 'of the learning rate',
     decay_steps: 'of the linear schedule: the rate stays at its peak until this many steps before the end',
     warmup_steps: 'steps over which the learning rate rises from 0',
-    min_lr_ratio: 'what linear and cosine schedules end at, as a fraction',
+    min_lr_ratio: 'what linear and cosine schedules fall towards, as a fraction',
     url: 'of kind "tinker": where the server is, before `/api/v1`; the hosted service when missing',
     api_key_var:
       'the name of the environment variable with its key; `TINKER_API_KEY` for the hosted service, none for SkyRL',
@@ -265,7 +267,7 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     beta: 'of dro: −A · ℓ + β/2 · (ln ρ)²; 0.05',
     adv_tau: 'weight of the reward’s advantage; 1, and 0 with `loss = "opd"`',
     teacher_tau: 'weight of the teacher’s lead, log π_T − log π, beside the advantage; 0, and 1 with `loss = "opd"`',
-    dr_grpo_tokens: 'of dr_grpo: what a row is divided by; `[sampling] max_tokens` when missing',
+    dr_grpo_tokens: 'of dr_grpo: what a rollout is divided by; `[sampling] max_tokens` when missing',
     aggregation: 'how tokens are summed; `token` when missing, of gspo `sequence`',
     import: 'of type "custom": the file with the function',
   },
@@ -331,8 +333,9 @@ export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string
     data: 'rows of conversations; without it, the environments’ demonstrations',
     steps: 'optimizer steps before step 1',
     batch_size: 'rows per step',
-    learning_rate: 'at its highest',
+    learning_rate:
+      'at its highest; 3e-3 for a preset, whose weights are random, 2e-5 for any other model, 2e-4 where Tinker trains an adapter. Beside `[lora]`, too, the supervised steps train all weights',
     warmup_steps: 'steps over which it rises from 0; by default 20, or all of fewer',
-    min_lr_ratio: 'fraction it falls to, linearly',
+    min_lr_ratio: 'fraction it falls towards, linearly',
   },
 };

@@ -3,6 +3,7 @@ import type { RatchetConfig } from './ratchet.ts';
 import { branchRelations } from './branch-relations.ts';
 import { inferenceRelations } from './inference-relations.ts';
 import { importRelation, lossRelations } from './loss-relations.ts';
+import { sizeRelations } from './size-relations.ts';
 import { teacherRelations } from './teacher-relations.ts';
 import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
 import { tinkerRelations, tinkerWarnings } from './tinker-relations.ts';
@@ -20,6 +21,7 @@ export interface RelationProblem {
 export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
   return [
     ...environmentRelations(config),
+    ...sizeRelations(config),
     ...batchRelations(config),
     ...filterRelations(config),
     ...poolRelations(config),

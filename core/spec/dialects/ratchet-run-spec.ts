@@ -99,7 +99,7 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
             data: sft.data === undefined ? null : { path: sft.data, sha256: null },
             steps: sft.steps,
             batchSize: sft.batch_size,
-            learningRate: sft.learning_rate,
+            learningRate: sft.learning_rate ?? sftLearningRate(config),
             warmupSteps: sft.warmup_steps ?? Math.min(sftWarmupSteps, sft.steps),
             minRatio: sft.min_lr_ratio,
           },
@@ -111,6 +111,15 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
 
 /** Where the file does not say. */
 const sftWarmupSteps = 20;
+
+/**
+ * Likewise. A preset begins with random weights; a model that can read already would be ruined by what those need, and has the
+ * default of TRL's `SFTConfig` for all weights, ten times that where an adapter alone is trained (Tinker).
+ */
+function sftLearningRate({ model, trainer }: Pick<RatchetConfig, 'model' | 'trainer'>): number {
+  if (model.startsWith('preset:')) return 3e-3;
+  return trainer.kind === 'tinker' ? 2e-4 : 2e-5;
+}
 
 /** `import` is there where the kind is "module": ratchet-relations.ts. */
 function moduleSpec({

@@ -220,6 +220,7 @@ export const RatchetConfig = z.strictObject({
   sampling: z
     .strictObject({
       max_tokens: whole(1).default(512),
+      context_tokens: whole(1).optional(),
       temperature: positive().default(1),
       ...modifierFields,
       /** Keys the random numbers of training rollouts; the run's seed when missing. */
@@ -421,7 +422,8 @@ export const RatchetConfig = z.strictObject({
         .optional(),
       steps: whole(1),
       batch_size: whole(1).default(64),
-      learning_rate: positive().default(3e-3),
+      /** Missing: ratchet-run-spec.ts. */
+      learning_rate: positive().optional(),
       /** Missing = 20, or all of fewer steps. */
       warmup_steps: whole(0).optional(),
       min_lr_ratio: fraction().default(0.1),

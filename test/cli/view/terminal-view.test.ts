@@ -146,3 +146,19 @@ test('what an event says cannot move the cursor, clear the screen or turn the di
   view.close();
   assert.match(terminal.text(), /^before the view\nmodel says �\[2J�\[3J��"x"\n/);
 });
+
+test('who reads a page when the run ends reads on until they go back; on the first page nobody is waited for', async () => {
+  const { keys, view, isLeft } = open();
+  view.look({ is: 'answer', status: statusAt(1), pending: [] });
+  await view.untilRead(new AbortController().signal);
+  keys.type('e');
+  let isRead = false;
+  const reading = view.untilRead(new AbortController().signal).then(() => (isRead = true));
+  keys.type('down');
+  await new Promise(setImmediate);
+  assert.equal(isRead, false);
+  keys.type('escape');
+  await reading;
+  assert.equal(isLeft(), false);
+  view.close();
+});

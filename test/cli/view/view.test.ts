@@ -102,6 +102,7 @@ function rows(change: Partial<FrameInput> = {}, from: RunLook = look()): string[
     run: 'words',
     place: home,
     groups,
+    groupsStep: 36,
     storeProblem: null,
     evals: status.evals,
     faults: [],
@@ -304,6 +305,7 @@ describe('what fits on the terminal', () => {
       run: 'words',
       place: home,
       groups,
+      groupsStep: 36,
       storeProblem: null,
       evals: [],
       faults: [],
@@ -314,7 +316,7 @@ describe('what fits on the terminal', () => {
 });
 
 describe('the keys', () => {
-  const choice = { groups: 3, rollouts: 2 };
+  const choice = { groups: 3, rollouts: 2, lines: 25 };
   const press = (...names: string[]): Place | 'leave' | 'suspend' =>
     names.reduce<Place | 'leave' | 'suspend'>(
       (place, name) => (typeof place === 'string' ? place : afterKey(place, { name }, choice)),
@@ -333,6 +335,27 @@ describe('the keys', () => {
     assert.deepEqual(press('r', 'k'), { ...home, page: 'rollouts' });
     assert.deepEqual(press('r', 'j', 'return', 'j', 'j'), { ...home, page: 'rollouts', group: 1, rollout: 1 });
     assert.deepEqual(press('r', 'j', 'return', 'escape'), { ...home, page: 'rollouts', group: 1 });
+  });
+
+  test('inside a rollout arrows and pages move its text, and stop at its ends; the next rollout begins at its top', () => {
+    const opened = { ...home, page: 'rollouts' as const, rollout: 0 };
+    assert.deepEqual(press('r', 'return', 'down', 'down', 'up'), { ...opened, scroll: 1 });
+    assert.deepEqual(press('r', 'return', 'pagedown', 'pagedown', 'pagedown'), { ...opened, scroll: 24 });
+    assert.deepEqual(press('r', 'return', 'pagedown', 'j'), { ...opened, rollout: 1 });
+    assert.deepEqual(press('r', 'return', 'up'), opened);
+  });
+
+  test('a long answer can be read to its end, and the page names the step that its groups are of', () => {
+    const answer = Array.from({ length: 80 }, (_, i) => `line-${i}`).join('\n');
+    const turns = [{ prompt: 'p', completion: answer }];
+    const long = [{ ...groups[0]!, rollouts: [{ index: 0, outcome: 'ok', reward: 1, error: null, turns }] }];
+    const page = { ...home, page: 'rollouts' as const };
+    assert.match(rows({ groups: long, place: page }).join('\n'), /groups of step 36/); // step 37 is committed, and not read yet
+    const top = rows({ groups: long, place: { ...page, rollout: 0 } }).join('\n');
+    assert.match(top, /line-0\n/);
+    assert.match(top, /lines 1–\d+ of 81/);
+    const end = rows({ groups: long, place: { ...page, rollout: 0, scroll: 80 } }).join('\n');
+    assert.match(end, /line-79/);
   });
 
   test('q and Ctrl-C leave', () => {

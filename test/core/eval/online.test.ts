@@ -35,7 +35,14 @@ const { spec } = parsed;
 const object = { key: '', sha256: '', bytes: 0 };
 const run: RunHandle = { name: 'words', store: 'file:///runs/', lineage: 'l2', spec: object, attempt: 3 };
 const version = (step: number, folder: string, replay?: number): PolicyVersion => {
-  return { step, digest: 'd', weights: `${folder}weights/step_${step}/`, file: object, ...(replay ? { replay } : {}) };
+  return {
+    step,
+    digest: 'd',
+    weights: `${folder}weights/step_${step}/`,
+    file: object,
+    sums: object,
+    ...(replay ? { replay } : {}),
+  };
 };
 
 describe('which evaluations are due', () => {

@@ -38,3 +38,10 @@ test('pass@1 is the share of right rollouts, pass@k grows with k, pass^k falls',
     }),
   );
 });
+
+test('of thousands of rollouts it is a number as well', () => {
+  assert.equal(passAtK(2048, 1000, 512), 1);
+  assert.ok(Math.abs(passAtK(2048, 1, 512) - 0.25) < 1e-12);
+  assert.ok(Math.abs(passAllK(2048, 2047, 512) - 0.75) < 1e-12);
+  assert.ok(passCounts(4096).every((k) => passAtK(4096, 2000, k) <= 1 && passAllK(4096, 2000, k) >= 0));
+});

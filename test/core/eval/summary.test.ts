@@ -24,6 +24,21 @@ describe('the summary of an evaluation', () => {
     assert.deepEqual([usage.input?.mean, usage.output?.mean], [3, 6]);
   });
 
+  test('counts a policy’s own failure with its reward, reward functions that threw, and what was played anew', () => {
+    const ratchet = {
+      outcome: 'policy_failure',
+      raised: { exact: 'KeyError: 1' },
+      played_again: { count: 3, first: 'the reply was empty' },
+    };
+    const row = factsOf({ example_id: 0, reward: 0.25, metrics: {}, error: { error: 'Empty', message: 'x' }, ratchet });
+    const { reward, failures, policyFailures, notes } = summarize([...rows, row]);
+    assert.deepEqual([reward?.count, failures.length, policyFailures], [4, 2, 1]);
+    assert.deepEqual(notes, [
+      { cause: 'played anew', count: 1, message: 'the reply was empty' },
+      { cause: 'the reward function exact threw, which counts as 0', count: 1, message: 'KeyError: 1' },
+    ]);
+  });
+
   test('has pass@k over examples none of whose rollouts failed', () => {
     assert.deepEqual(summarize(rows).passAtK, { 1: 0.5, 2: 1 });
     assert.deepEqual(summarize(rows).passAllK, { 1: 0.5, 2: 0 });

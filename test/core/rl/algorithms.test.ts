@@ -21,10 +21,11 @@ describe('advantages', () => {
     assert.deepEqual(groupAdvantages([1, 0, 0.5, 1], 'centered'), [0.375, -0.625, -0.125, 0.375]);
   });
 
-  test('normalized advantages divide by the population standard deviation and 1e-4', () => {
-    const [up, down] = groupAdvantages([1, 0], 'std_normalized');
-    near(up!, 0.5 / 0.5001);
-    near(down!, -0.5 / 0.5001);
+  test('normalized advantages divide by the standard deviation of the sample and 1e-4, as TRL and verifiers do', () => {
+    const [up, down] = groupAdvantages([1, 0, 0, 0], 'std_normalized');
+    near(up!, 0.75 / 0.5001);
+    near(down!, -0.25 / 0.5001);
+    assert.deepEqual(groupAdvantages([1], 'std_normalized'), [0]);
   });
 
   test('advantages of a group sum to zero, with either kind', () => {
@@ -118,13 +119,36 @@ describe('difficulty', () => {
 describe('learning rate', () => {
   const linear = { type: 'linear' as const, warmupSteps: 5, minRatio: 0.05 };
 
-  test('it rises to its peak in the warm-up and falls to its last fraction at the last step', () => {
+  test('it rises to its peak in the warm-up and falls towards its last fraction', () => {
     const at = (step: number) => learningRateAt({ step, maxSteps: 100, peak: 1e-3, schedule: linear });
     near(at(1), 2e-4);
     near(at(5), 1e-3);
-    near(at(100), 5e-5);
-    near(at(101), 5e-5);
-    assert.ok(at(6) < at(5) && at(99) > at(100));
+    near(at(6), 1e-3);
+    near(at(100), 1e-3 * (0.05 + 0.95 / 95));
+    near(at(101), at(100));
+    assert.ok(at(7) < at(6) && at(99) > at(100));
+  });
+
+  test('the last step trains, also where there is no other: 1 / (N − w) of the peak, as in transformers', () => {
+    const toZero = { type: 'linear' as const, warmupSteps: 4, minRatio: 0 };
+    // [lr_lambda(n - 1)] of get_linear_schedule_with_warmup(optimizer, 4, 20)
+    for (const [step, rate] of [
+      [5, 1],
+      [6, 0.9375],
+      [12, 0.5625],
+      [20, 0.0625],
+    ] as const) {
+      near(learningRateAt({ step, maxSteps: 20, peak: 1, schedule: toZero }), rate, 1e-12);
+    }
+    for (const type of ['linear', 'cosine'] as const) {
+      const schedule = { type, warmupSteps: 0, minRatio: 0 };
+      assert.equal(learningRateAt({ step: 1, maxSteps: 1, peak: 2, schedule }), 2);
+    }
+    const late = { type: 'linear' as const, warmupSteps: 0, minRatio: 0, decaySteps: 4 };
+    const rates = [15, 16, 17, 18, 19, 20].map((step) =>
+      learningRateAt({ step, maxSteps: 20, peak: 1, schedule: late }),
+    );
+    assert.deepEqual(rates, [1, 1, 1, 0.75, 0.5, 0.25]);
   });
 
   test("the cosine schedule agrees with transformers' get_cosine_schedule_with_warmup(optimizer, 4, 20)", () => {
@@ -132,17 +156,17 @@ describe('learning rate', () => {
     const golden = [
       [1, 0.25],
       [4, 1],
-      [5, 0.990392640202],
-      [10, 0.691341716183],
-      [12, 0.5],
-      [19, 0.009607359798],
-      [20, 0],
-      [25, 0],
+      [5, 1],
+      [6, 0.990392640202],
+      [11, 0.691341716183],
+      [13, 0.5],
+      [20, 0.009607359798],
+      [25, 0.009607359798],
     ] as const;
     for (const [step, rate] of golden) near(learningRateAt({ step, maxSteps: 20, peak: 1, schedule }), rate, 1e-12);
     const floored = { ...schedule, minRatio: 0.1 };
-    near(learningRateAt({ step: 12, maxSteps: 20, peak: 2, schedule: floored }), 1.1);
-    near(learningRateAt({ step: 20, maxSteps: 20, peak: 2, schedule: floored }), 0.2);
+    near(learningRateAt({ step: 13, maxSteps: 20, peak: 2, schedule: floored }), 1.1);
+    near(learningRateAt({ step: 20, maxSteps: 20, peak: 2, schedule: floored }), 0.2 + 1.8 * 0.009607359798);
   });
 
   test('without a warm-up the first step has nearly the full rate, and a constant one stays', () => {
@@ -151,7 +175,7 @@ describe('learning rate', () => {
     assert.equal(learningRateAt({ step: 10, maxSteps: 10, peak: 2, schedule }), 2);
   });
 
-  test('it is positive and at most its peak in every step but a last one that decays to 0', () => {
+  test('it is positive and at most its peak in every step', () => {
     fc.assert(
       fc.property(
         fc.integer({ min: 1, max: 500 }),
@@ -160,7 +184,7 @@ describe('learning rate', () => {
         fc.constantFrom('linear' as const, 'cosine' as const),
         (n, w, r, type) => {
           const schedule = { type, warmupSteps: Math.min(w, n), minRatio: r };
-          for (let step = 1; step < n; step++) {
+          for (let step = 1; step <= n; step++) {
             const rate = learningRateAt({ step, maxSteps: n, peak: 1, schedule });
             assert.ok(rate > 0 && rate <= 1, `step ${step}: ${rate}`);
           }

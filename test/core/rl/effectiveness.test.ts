@@ -107,7 +107,10 @@ describe('effective training time', () => {
     const effectiveness = effectivenessOf(lineage(steps));
     near(effectiveness.ettr, 1);
     near(effectiveness.ettrWithPauses, 15 / 105);
-    assert.equal(describeEffectiveness(effectiveness), 'ETTR 1.00 · 0.14 with 90.0 s paused · no recoveries');
+    assert.equal(
+      describeEffectiveness(effectiveness),
+      'effective training time (ETTR) 1.00 · 0.14 with 90.0 s paused · no recoveries',
+    );
   });
 
   test('a run of one disturbed step is worth what its own work took', () => {
@@ -137,7 +140,7 @@ describe('effective training time', () => {
   });
 
   test('before its first step a run has none, and what its warm-up lost is told', () => {
-    assert.equal(describeEffectiveness(effectivenessOf([])), 'ETTR – · no recoveries');
+    assert.equal(describeEffectiveness(effectivenessOf([])), 'effective training time (ETTR) – · no recoveries');
     const { ettr, lost } = effectivenessOf(lineage([], { metrics: { 'recovery/count': 1, 'lost/seconds': 7 } }));
     assert.deepEqual([ettr, lost.recoveries, lost.seconds], [null, 1, 7]);
   });
@@ -145,7 +148,10 @@ describe('effective training time', () => {
   test('it is told in one line', () => {
     const metrics = { 'recovery/count': 2, 'lost/rollouts': 12, 'lost/tokens': 3400, 'lost/seconds': 8.1 };
     const line = describeEffectiveness(effectivenessOf(lineage([usual(200), late(usual(200), 8.1, metrics)])));
-    assert.equal(line, 'ETTR 0.98 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s');
+    assert.equal(
+      line,
+      'effective training time (ETTR) 0.98 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s',
+    );
   });
 });
 

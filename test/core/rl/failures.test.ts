@@ -2,13 +2,16 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { RatchetError } from '../../../core/errors.ts';
+import { uniform } from '../../../core/random.ts';
 import { judgeGroup, meanBins, meanHistogram, widenedBounds } from '../../../core/rl/difficulty.ts';
 import {
   addFailures,
   breakerAmong,
   breakerReason,
   countFailures,
+  defaultBreaker,
   describeFailures,
+  isLost,
   noFailures,
   onlyRow,
   outcomeOfFailure,
@@ -239,6 +242,33 @@ describe('the breaker', () => {
     const row = [whole(1), whole(2), whole(3), whole(4), failed(5), failed(6), failed(7)];
     assert.match(breakerReason(countFailures(row), limits) ?? '', /3 groups in a row/);
     assert.equal(breakerReason(countFailures([...row, whole(8)]), limits), null);
+  });
+
+  test('one rollout in ten that fails pauses no run: a group is trained on the rest of it', () => {
+    const groupsOfRound = 8;
+    const pausedAt = (seed: number, failedShare: number): number | null => {
+      for (let step = 1; step <= 200; step++) {
+        const round = Array.from({ length: groupsOfRound }, (_, g) => {
+          const outcomes = Array.from({ length: 16 }, (_, i) =>
+            uniform(seed, step, g, i) < failedShare ? broken : rollout(i % 2),
+          );
+          return group(step * groupsOfRound + g, outcomes);
+        });
+        const failures = countFailures(round);
+        assert.equal(failures.failedGroups, round.filter(isLost).length);
+        if (breakerReason(failures, defaultBreaker) !== null) return step;
+        if (failedShare <= 0.1) assert.equal(failures.failedGroups, 0);
+      }
+      return null;
+    };
+    for (const share of [0.02, 0.05, 0.1, 0.3]) {
+      assert.deepEqual(
+        [1, 2, 3].map((seed) => pausedAt(seed, share)),
+        [null, null, null],
+        `${share}`,
+      );
+    }
+    assert.ok((pausedAt(1, 0.6) ?? 200) < 5, 'more than half is too much');
   });
 
   test('the report names every cause with its count, the first words of it, and what helps', () => {

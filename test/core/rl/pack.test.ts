@@ -46,6 +46,24 @@ describe('packing', () => {
     assert.ok(!('samplingLogprobs' in batch.samples[1]!));
   });
 
+  test('rows say which rollout they are of where a rollout is not one row', () => {
+    const broken = [turn([1, 2], [7, 0]), turn([1, 2, 5], [8]), turn([1, 6], [9])];
+    const rollouts = [rollout(0, 1), rollout(1, null), rollout(2, 0, broken), rollout(3, 0.5)];
+    const { batch } = packSamples([group(1, rollouts)], centered);
+    assert.deepEqual(
+      batch.samples.map((row) => row.rollout),
+      [0, 1, 1, 1, 2].map((index) => ({ index, of: 3 })),
+    );
+    const cut = { ...rollout(1, 0), outcome: 'truncated' as const, reward: 0 };
+    const masked = packSamples([group(1, [rollout(0, 1), cut, rollout(2, 1)])], { ...centered, maskTruncated: true });
+    assert.deepEqual(
+      masked.batch.samples.map((row) => row.rollout),
+      [0, 2].map((index) => ({ index, of: 3 })),
+    );
+    const plain = packSamples([group(1, [rollout(0, 1), rollout(1, 0)])], centered);
+    assert.ok(plain.batch.samples.every((row) => !('rollout' in row)));
+  });
+
   test("a user's advantage sees the rewarded rollouts in order, and what it gives is checked", () => {
     const rollouts = [rollout(2, 0.5), rollout(0, 1), rollout(1, null)];
     const { batch } = packSamples([group(1, rollouts)], {

@@ -42,12 +42,13 @@ describe('difficulty pools', () => {
     assert.equal(poolOf(0.5, { ...spec, easyThreshold: 0.5, hardThreshold: 0.5 }), 'easy');
   });
 
-  test('an example moves with its latest group; one with a failed rollout moves nothing', () => {
+  test('an example moves with its latest group; one that is lost to failures moves nothing', () => {
     const easy = sorted([group(1, 7, [1, 1])]);
     assert.deepEqual(easy, { words: { easy: '7', hard: '' } });
     assert.deepEqual(sorted([group(2, 7, [0, 0])], easy), { words: { easy: '', hard: '7' } });
     assert.deepEqual(sorted([group(2, 7, [0, 1])], easy), { words: { easy: '', hard: '' } });
     assert.deepEqual(sorted([group(2, 7, [0, null])], easy), easy);
+    assert.deepEqual(sorted([group(2, 7, [0, 0, 0, null])], easy), { words: { easy: '', hard: '7' } });
     assert.deepEqual(sorted([group(3, 7, [1]), group(2, 7, [0])]), easy, 'by ordinal, not by arrival');
     assert.deepEqual(sorted([group(1, 7, [1], 'other')]), {}, 'an environment without pools has none');
   });

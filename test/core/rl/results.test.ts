@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { addTallies, averageError, averageReward, tallyOf } from '../../../core/eval/tally.ts';
 import { resultRow, resultsMetadata } from '../../../core/rl/results.ts';
+import type { JsonValue } from '../../../core/spec/run-spec.ts';
 import type { Example, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
 
 const example: Example = { id: 7, prompt: [{ role: 'user', content: 'ab' }], answer: 'ba', info: { level: 2 } };
@@ -54,6 +56,19 @@ test('a row that verifiers wrote stays as it is, with the reward that was given 
   assert.ok(!('scoring_state' in row) && !('trajectory' in row));
 });
 
+test('the timing of a row that was scored later has its scoring, and nothing of the time between', () => {
+  const span = (start: number, end: number) => ({ start, end, duration: end - start });
+  const spans = (duration: number) => ({ spans: [], duration });
+  const rest = { start_time: 9, setup: span(10, 11), model: spans(4), env: spans(1) };
+  const unscored = { ...rest, generation: span(10, 17), scoring: span(0, 0), total: 0, overhead: -6 };
+  const timingOf = (timing: Record<string, JsonValue>, more: Partial<ScoredRollout> = {}) =>
+    resultRow(rollout(more), { example, record: { example_id: 7, timing }, place: {} })['timing'];
+  const scored = { ...unscored, scoring: span(100, 102), total: 9, overhead: 1 };
+  assert.deepEqual(timingOf(unscored, { scoredS: [100, 102] }), scored);
+  assert.deepEqual(timingOf(unscored), { ...unscored, total: 7, overhead: 1 });
+  assert.deepEqual(timingOf(scored, { scoredS: [200, 300] }), scored, 'what verifiers measured stays');
+});
+
 test('what failed has no reward, and its error in the columns that viewers read', () => {
   const failed = rollout({ outcome: 'infra_failure', reward: null, metrics: {}, error: 'Error: no disk\n    at play' });
   const row = resultRow(failed, { example, place: {} });
@@ -61,6 +76,20 @@ test('what failed has no reward, and its error in the columns that viewers read'
   assert.deepEqual([row['is_completed'], row['stop_condition']], [false, 'has_error']);
   assert.equal((row['error'] as { message: string }).message, 'Error: no disk');
   assert.match(row['long_error_chain'] as string, /at play/);
+});
+
+test('where the policy itself failed there is a reward and an error, and avg_error counts it', () => {
+  const error = { error: 'EmptyModelResponseError', message: 'nothing' };
+  const record = { example_id: 7, completion: [], reward: null, error, error_chain: 'EmptyModelResponseError()' };
+  const failed = rollout({ outcome: 'policy_failure', reward: 0.25 });
+  const row = resultRow(failed, { example, record, place: {} });
+  assert.deepEqual([row['reward'], row['error'], row['is_completed']], [0.25, error, true]);
+  assert.deepEqual(resultRow(rollout(), { example, record, place: {} })['error'], null);
+  const about = { environment: 'words', args: {}, model: 'run', baseUrl: '', rolloutsPerExample: 2, sampling: {} };
+  assert.equal(resultsMetadata([[failed, rollout()]], about)['avg_error'], 0.5);
+  const tally = tallyOf([[row, resultRow(rollout(), { example, place: {} })]], 2);
+  assert.deepEqual([averageError(tally), tally.failed, averageReward(tally)], [0.5, 0, 0.375]);
+  assert.equal(averageError(addTallies(tally, tally)), 0.5);
 });
 
 test('metadata says how often the right answer was among the first k, as verifiers estimates it', () => {

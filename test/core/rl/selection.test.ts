@@ -3,7 +3,7 @@ import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { decodeRanges, encodeRanges } from '../../../core/rl/ledger.ts';
 import type { KeptGroups } from '../../../core/rl/run-state.ts';
-import { countGroups, selectGroups } from '../../../core/rl/selection.ts';
+import { countGroups, isBatch, selectGroups } from '../../../core/rl/selection.ts';
 
 const kept = (key: string, policyStep: number, ordinals: readonly number[]): KeptGroups => ({
   scored: { key, sha256: key, bytes: 1 },
@@ -117,4 +117,12 @@ describe('choosing the groups of a batch', () => {
     assert.deepEqual(surplus, [kept('b', 1, [6, 9])]);
     assert.equal(stale, '');
   });
+});
+
+test('a step trains on half a batch, once widened on an eighth, and on surplus alone only where that is whole', () => {
+  const of = (ready: number, more: { hasSampled?: boolean; isWidened?: boolean } = {}) =>
+    isBatch({ ready, groupsPerBatch: 80, hasSampled: true, isWidened: false, ...more });
+  assert.deepEqual([of(39), of(40), of(80)], [false, true, true]);
+  assert.deepEqual([of(9, { isWidened: true }), of(10, { isWidened: true })], [false, true]);
+  assert.deepEqual([of(79, { hasSampled: false }), of(80, { hasSampled: false })], [false, true]);
 });

@@ -64,6 +64,14 @@ test('an alias of an evaluation takes the place of the model of all, and the oth
   assert.deepEqual([model!.model.model, model!.model.endpointId], ['a/b', null]);
 });
 
+test('an environment sees the variables that its evaluation and the command line list, by name', () => {
+  const text = '[[eval]]\nid = "x"\nenv_vars = ["JUDGE_KEY"]';
+  const parsed = parseEvalFile(text, { file: 'eval.toml', settings: { env_vars: ['HF_TOKEN'] } });
+  assert(parsed.ok);
+  assert.deepEqual(parsed.spec.evaluations[0]!.environment.variables, ['JUDGE_KEY', 'HF_TOKEN']);
+  assert.match(problemsOf('[[eval]]\nid = "x"\nenv_vars = ["TEMPORAL_API_KEY"]')[0]!.path, /env_vars/);
+});
+
 test('headers are a table, lines, or both: a line wins', () => {
   const [only] = read(`[[eval]]
     id = "x"

@@ -18,7 +18,7 @@ test('[env] is one environment, [[env]] several, and defaults are those of vf-ge
   const one = parseGepaFile('[env]\nenv_id = "owner/wiki-search"\nenv_args = { max_turns = 3 }', { file: 'g.toml' });
   assert(one.ok);
   assert.deepEqual(one.spec.environments, [
-    { id: 'owner/wiki-search', name: 'wiki-search', args: { max_turns: 3 }, extraKwargs: {} },
+    { id: 'owner/wiki-search', name: 'wiki-search', args: { max_turns: 3 }, extraKwargs: {}, variables: [] },
   ]);
   const { maxCalls, minibatchSize, numTrain, numVal, maxConcurrent, seed, savesResults, perfectScore } = one.spec;
   assert.deepEqual(
@@ -31,6 +31,13 @@ test('[env] is one environment, [[env]] several, and defaults are those of vf-ge
     two.spec.environments.map(({ name }) => name),
     ['a', 'b'],
   );
+});
+
+test('an environment sees the variables that it lists, by name', () => {
+  const parsed = parseGepaFile('[env]\nenv_id = "a"\nenv_vars = ["JUDGE_KEY"]', { file: 'g.toml' });
+  assert(parsed.ok);
+  assert.deepEqual(parsed.spec.environments[0]!.variables, ['JUDGE_KEY']);
+  assert(!parseGepaFile('[env]\nenv_id = "a"\nenv_vars = ["AWS_SECRET"]', { file: 'g.toml' }).ok);
 });
 
 test('[execution] still counts, with a warning that says where its fields belong now', () => {

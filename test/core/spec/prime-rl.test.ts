@@ -145,6 +145,47 @@ describe('values that are said in several places', () => {
   });
 });
 
+describe('what prime-rl asks of its server', () => {
+  const served = today.replace('max_steps = 100', 'max_steps = 100\n[inference.vllm]\nmax_model_len = 4096');
+  const limits = (text: string) => {
+    const { maxTokens, contextTokens } = accept(text).spec.sampling;
+    return [maxTokens, contextTokens];
+  };
+
+  test('without a limit of answers an answer may take what its prompt leaves of the server’s context', () => {
+    const old = seed.replace(/^max_tokens = .*$/m, '');
+    assert.deepEqual(limits(old), [16_384, 16_384]);
+    assert.deepEqual(limits(served), [4096, 4096]);
+    assert.deepEqual(limits(`${served}[orchestrator.train.sampling]\nmax_completion_tokens = 64\n`), [64, undefined]);
+    assert.deepEqual(limits(`${served}sampling = { max_completion_tokens = 64 }\n`), [64, undefined]);
+    assert.deepEqual(limits(seed), [1024, undefined]);
+    assert.deepEqual(limits(today), [2048, undefined]);
+  });
+
+  test('variables of the chat template in extra_body are ours as well', () => {
+    const off = 'extra_body = { chat_template_kwargs = { enable_thinking = false }, top_k = 5, priority = 1 }\n';
+    const train = '[orchestrator.train.sampling]\n';
+    for (const [text, kept] of [
+      [`${today}${train}${off}`, 'sampling.extra_body'],
+      [
+        seed.replace('temperature = 0.5', `temperature = 0.5\n${off.replace('top_k = 5, ', '')}`),
+        'sampling.extra_body',
+      ],
+      [`${today}[orchestrator.train.source.sampling]\n${off}`, 'sampling.extra_body'],
+    ] as const) {
+      const { spec } = accept(text);
+      assert.deepEqual(spec.sampling.templateArguments, { enable_thinking: false }, text);
+      assert.deepEqual(spec.later[kept], { priority: 1 });
+    }
+    const two = `${today}sampling = { ${off.trim()} }\n[[orchestrator.train.source]]\nenv = { taskset = { id = "b" } }\n`;
+    const [own, other] = accept(two).spec.environments;
+    assert.deepEqual([own!.sampling?.templateArguments, own!.sampling?.topK], [{ enable_thinking: false }, 5]);
+    assert.equal(other!.sampling, undefined);
+    const held = `${today}[orchestrator.eval]\nsource = [{ env = { taskset = { id = "b" } } }]\n[orchestrator.eval.sampling]\n${off}`;
+    assert.deepEqual(accept(held).spec.eval!.sampling?.templateArguments, { enable_thinking: false });
+  });
+});
+
 describe('what prime-rl refuses is refused, at its line and with what to do', () => {
   const old: Readonly<Record<string, readonly [text: string, at: string, said: RegExp]>> = {
     'ac = "full"': [
@@ -292,8 +333,12 @@ test('prime-rl’s linear schedule: up, level, and down over its last steps', ()
   const text = `${today}[trainer.optim]\nlr = 1e-5\n[trainer.scheduler]\ntype = "linear"\nwarmup_steps = 10\ndecay_steps = 20\n`;
   const { schedule, maxSteps } = accept(text).spec;
   const at = (step: number): number => learningRateAt({ step, maxSteps, peak: 1e-5, schedule });
-  assert.deepEqual([at(5), at(10), at(50), at(80), at(100)], [5e-6, 1e-5, 1e-5, 1e-5, 0]);
-  assert.ok(Math.abs(at(90) - 5e-6) < 1e-18);
+  assert.deepEqual([at(5), at(10), at(50), at(80)], [5e-6, 1e-5, 1e-5, 1e-5]);
+  // LinearLR(1 → 1e-8, total_iters = decay_steps − 1) behind step 80, trainer/scheduler.py; the last step trains here.
+  for (let step = 81; step <= 100; step++) {
+    const home = 1e-5 * (1 - (step - 81) / 19);
+    assert.ok(at(step) > 0 && Math.abs(at(step) - home) <= 1e-5 / 20 + 1e-18, `step ${step}: ${at(step)}, ${home}`);
+  }
 });
 
 describe('several files read as one', () => {

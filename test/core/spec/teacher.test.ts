@@ -70,5 +70,25 @@ teacher = { name = "big", base_url = ["http://localhost:9/v1"] }
 `;
     const { teacher, loss } = specOf(today, 'prime-rl');
     assert.deepEqual([teacher?.model, teacher?.role, loss.type, loss.teacherTau], ['big', 'scores', 'ipo', 1]);
+
+    const alone = today.replace('group_size = 4\n', '');
+    assert.equal(specOf(alone, 'prime-rl').rolloutsPerExample, 1, 'prime-rl’s default, where no reward is compared');
+    assert.equal(specOf(today.replace('= 4', '= 1'), 'prime-rl').rolloutsPerExample, 1);
+    const sft = alone.replace('"opd"\nteacher = ', '"sft"\nsampling.source = ');
+    assert.deepEqual(
+      [specOf(sft, 'prime-rl').rolloutsPerExample, specOf(sft, 'prime-rl').loss.type],
+      [1, 'cross_entropy'],
+    );
+
+    const settings = 'dppo_mask_low = 0.5\ndppo_mask_high = 0.5\nkl_tau = 0.0\nadv_tau = 1.0\n';
+    const tuned = parseRunConfig(today.replace('[trainer]\n', `[trainer.loss]\n${settings}`), {
+      file: 'run.toml',
+      dialect: 'prime-rl',
+    });
+    assert.ok(tuned.ok, JSON.stringify(tuned));
+    assert.deepEqual(tuned.spec.loss, loss, 'prime-rl’s loss of opd has its bounds in its source');
+    for (const key of ['dppo_mask_low', 'dppo_mask_high', 'kl_tau', 'adv_tau']) {
+      assert.match(tuned.warnings.join('\n'), new RegExp(`trainer.loss.${key} has no effect`));
+    }
   });
 });

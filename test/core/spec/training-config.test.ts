@@ -142,6 +142,16 @@ describe('supervised runs and where metrics go', () => {
     assert.match(only(`${minimal}[sft]\nsteps = 10\nwarmup_steps = 11\n`).expected, /at most \[sft\] steps \(10\)/);
   });
 
+  test('the rate that random weights need is nobody else’s default', () => {
+    const rate = (text: string) =>
+      accept(`${text}[[env]]\nid = "reverse-text"\n[sft]\nsteps = 10\n`).spec.sft!.learningRate;
+    assert.equal(rate('model = "preset:x"\n'), 3e-3);
+    assert.equal(rate('model = "./qwen3-0.6b"\n'), 2e-5);
+    assert.equal(rate('model = "./qwen3-0.6b"\nlora.r = 8\n'), 2e-5);
+    const written = 'model = "./qwen3-0.6b"\n[[env]]\nid = "reverse-text"\n[sft]\nsteps = 10\nlearning_rate = 1e-4\n';
+    assert.equal(accept(written).spec.sft!.learningRate, 1e-4);
+  });
+
   test('a run may be supervised only, and then needs no environment', () => {
     const { spec } = accept(`model = "preset:x"\nmax_steps = 0\n${sft}`);
     assert.deepEqual(

@@ -30,8 +30,8 @@ class GuessEnv(vf.MultiTurnEnv):
         return [{"role": "user", "content": f"Try {state['tries']}: no."}]
 
 
-def load_environment(n: int = 8, max_turns: int = 6, unkept: bool = False) -> vf.Environment:
-    rows = [{"question": f"Guess number {i}", "answer": str(i), "info": {"need": 1 + i % 4}} for i in range(n)]
+def load_environment(n: int = 8, max_turns: int = 6, unkept: bool = False, need: int = 0) -> vf.Environment:
+    rows = [{"question": f"Guess number {i}", "answer": str(i), "info": {"need": need or 1 + i % 4}} for i in range(n)]
 
     def solved_reward(state) -> float:
         return 1.0 if state.get("solved") else 0.0

@@ -149,7 +149,13 @@ export class Slots {
     const made = digestOf().then((digest): ServedPolicy => ({
       name: key.replaceAll(/[^\w.-]/g, '.'),
       folder,
-      version: { step: 0, digest, weights: '', file: { key: '', sha256: '', bytes: 0 } },
+      version: {
+        step: 0,
+        digest,
+        weights: '',
+        file: { key: '', sha256: '', bytes: 0 },
+        sums: { key: '', sha256: '', bytes: 0 },
+      },
     }));
     this.#policies.set(key, made);
     return made;

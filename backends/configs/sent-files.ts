@@ -1,0 +1,41 @@
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import type { CodeRef } from '../../core/spec/run-spec.ts';
+
+/** What a run file was where somebody named it: its text, and what lay beside it, for whoever opens the run elsewhere. */
+export interface SentFiles {
+  /** By the name of the file, as typed. */
+  readonly texts: Readonly<Record<string, string>>;
+  /** sha256 of files that it names: below its folder by their relative path, others by their absolute one. */
+  readonly beside: Readonly<Record<string, string>>;
+}
+
+/** By the names that `SentFiles` has. */
+export function digestsOf(
+  folder: string,
+  files: readonly (Pick<CodeRef, 'path' | 'sha256'> | null)[],
+): Record<string, string> {
+  return Object.fromEntries(
+    files.flatMap((ref) => {
+      if (!ref || ref.sha256 === null) return [];
+      return [[isBelow(folder, ref.path) ? path.relative(folder, ref.path) : ref.path, ref.sha256]];
+    }),
+  );
+}
+
+/** The same run file beside other code is another run: whoever typed it meant the files that lay there. */
+export function refuseOthers(here: Readonly<Record<string, string>>, sent: SentFiles, folder: string): void {
+  for (const [name, digest] of Object.entries(here)) {
+    const meant = sent.beside[name];
+    if (meant === undefined || meant === digest) continue;
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${path.resolve(folder, name)} is not the file that lay beside the run file where this run was started: expected sha256 ${meant.slice(0, 12)}…, found ${digest.slice(0, 12)}… here, where the run is opened. Bring the same file here, or start the run from here.`,
+    );
+  }
+}
+
+export function isBelow(folder: string, file: string): boolean {
+  const way = path.relative(folder, file);
+  return way !== '..' && !way.startsWith(`..${path.sep}`) && !path.isAbsolute(way);
+}

@@ -1,0 +1,32 @@
+import { randomUUID } from 'node:crypto';
+import { link, mkdir, rm, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+
+/** How file systems say that they have no hard links. */
+const withoutLinks = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EINVAL', 'EXDEV'];
+
+/**
+ * Refuses a folder whose file system has no hard links, on which commits rest: of two writers only one may win. Anything else that is wrong
+ * with it is said where it is written to, and may be mended while the run waits. `linked`: for tests.
+ */
+export async function checkFileStore(folder: string, linked: typeof link = link): Promise<void> {
+  const probe = path.join(folder, `.probe-${randomUUID()}`);
+  try {
+    await mkdir(folder, { recursive: true });
+    await writeFile(probe, '');
+  } catch {
+    await rm(probe, { force: true }).catch(() => undefined); // it may have been made before the disk was full
+    return;
+  }
+  try {
+    await linked(probe, `${probe}.link`);
+  } catch (cause) {
+    const { code = '' } = cause as NodeJS.ErrnoException;
+    if (!withoutLinks.includes(code)) return;
+    const message = `The store ${folder} lies on a file system without hard links (${code}), on which the commits of a run rest. Expected one that has them, such as ext4, XFS, APFS or NFS; or use an S3 store.`;
+    throw new RatchetError('Unsupported', message, { cause });
+  } finally {
+    await Promise.all([probe, `${probe}.link`].map((file) => rm(file, { force: true }).catch(() => undefined)));
+  }
+}

@@ -1,0 +1,202 @@
+import { readdir, readFile, stat, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
+import { isErrno, sha256, sha256OfFile } from './file-store.ts';
+import type { Store } from './types.ts';
+import { AdapterBase } from './weights-folder.ts';
+
+/**
+ * What a version is made of besides its weights: tokenizer, configs, templates decide what the same weights say, so each
+ * version lists the sha256 of every file in its folder, of an adapter also those of its base, and names that list by its
+ * sha256. As `sha256sum -c SHA256SUMS` in the folder reads it.
+ */
+export const sumsName = 'SHA256SUMS';
+
+export interface VersionFiles {
+  /** The one safetensors file. */
+  readonly file: ObjectRef;
+  /** The list of all files. */
+  readonly sums: ObjectRef;
+  /** In the order in which they are stored: a folder that has its weights is whole. */
+  readonly names: readonly string[];
+}
+
+/** Lists the files of a folder that will lie below `prefix` of the store, in a file beside them. */
+export async function sumFolder(store: Store, folder: string, prefix: string): Promise<VersionFiles> {
+  const names = (await readdir(folder)).filter((name) => name !== sumsName).sort();
+  const weights = names.filter((name) => name.endsWith('.safetensors'));
+  if (weights.length !== 1) throw new Error(`${folder} holds ${weights.length} weights files, expected one.`);
+  const [name] = weights as [string];
+  const found = await Promise.all(
+    names.map(async (each) => ({ name: each, sha256: (await sha256OfFile(path.join(folder, each)))! })),
+  );
+  const config = names.includes(adapterConfig) ? await readFile(path.join(folder, adapterConfig)) : null;
+  const bytes = listing([...found, ...(await sumsOfBase(store, config, prefix))]);
+  await writeFile(path.join(folder, sumsName), bytes);
+  const { size } = await stat(path.join(folder, name));
+  return {
+    file: { key: prefix + name, sha256: found.find((each) => each.name === name)!.sha256, bytes: size },
+    sums: { key: prefix + sumsName, sha256: sha256(bytes), bytes: bytes.byteLength },
+    names: [...names.filter((each) => each !== name), sumsName, name],
+  };
+}
+
+/** The list of a folder whose files are in the store already, stored beside them. `files`: what was put there. */
+export async function putSums(store: Store, prefix: string, files: readonly ObjectRef[]): Promise<ObjectRef> {
+  const found = files.map(({ key, sha256: digest }) => ({ name: key.slice(prefix.length), sha256: digest }));
+  const config = found.some(({ name }) => name === adapterConfig) ? await store.read(prefix + adapterConfig) : null;
+  return store.put(prefix + sumsName, listing([...found, ...(await sumsOfBase(store, config, prefix))]));
+}
+
+export interface VerifyOptions {
+  /** Weights larger than this are only seen to be there. */
+  readonly weightsBytesMax?: number;
+  /** Reads every byte, also of files that this process has compared before and that look untouched since. */
+  readonly isAnew?: boolean;
+  /** The folder waits elsewhere than where it belongs: its base does not lie beside it. */
+  readonly isStaged?: boolean;
+  /** Other things lie in the folder as well. */
+  readonly sharesFolder?: boolean;
+}
+
+/**
+ * Throws `CheckpointDamaged` unless every file of a version is in the store with its sha256, and none beside them that
+ * would be read as part of it.
+ */
+export async function verifyVersion(
+  store: Store,
+  { weights: prefix, file, sums }: Pick<PolicyVersion, 'weights' | 'file' | 'sums'>,
+  {
+    weightsBytesMax = Number.POSITIVE_INFINITY,
+    isAnew = false,
+    isStaged = false,
+    sharesFolder = false,
+  }: VerifyOptions = {},
+): Promise<void> {
+  const folder = await store.localFolder(prefix);
+  await verifyFile(store, folder, sums, isAnew);
+  const text = await readFile(path.join(folder, sumsName), 'utf8');
+  const listed = listedIn(text, store.uri + sums.key).filter(({ name }) => !isStaged || !name.includes('/'));
+  const others = sharesFolder ? [] : (await store.list(prefix)).filter((key) => key !== sums.key);
+  for (const key of others) {
+    if (listed.some(({ name }) => prefix + name === key)) continue;
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${key} in ${store.uri} is not of this version: ${sums.key} does not list it. Move it elsewhere.`,
+    );
+  }
+  const bases = new Set(listed.map(({ name }) => path.posix.dirname(name)).filter((place) => place !== '.'));
+  for (const place of bases) await store.localFolder(path.posix.join(prefix, place, '/'));
+  for (const { name, sha256: digest } of listed) {
+    const isLarge = name.endsWith('.safetensors') && (await sizeOf(path.join(folder, name))) > weightsBytesMax;
+    if (isLarge) continue;
+    const bytes = prefix + name === file.key ? file.bytes : 0;
+    await verifyFile(store, folder, { key: path.posix.join(prefix, name), sha256: digest, bytes }, isAnew, name);
+  }
+  const ours = listed.find(({ name }) => prefix + name === file.key);
+  if (ours?.sha256 !== file.sha256) {
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${sums.key} in ${store.uri} does not list ${file.key} as its commit does.`,
+    );
+  }
+}
+
+/** Whether all of a version is there as it was. */
+export async function isVersionSound(
+  store: Store,
+  version: Pick<PolicyVersion, 'weights' | 'file' | 'sums'>,
+  options: VerifyOptions = {},
+): Promise<boolean> {
+  try {
+    await verifyVersion(store, version, options);
+    return true;
+  } catch (error) {
+    if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return false;
+    throw error;
+  }
+}
+
+const adapterConfig = 'adapter_config.json';
+
+interface Sum {
+  /** Relative to the folder. */
+  readonly name: string;
+  readonly sha256: string;
+}
+
+function listing(sums: readonly Sum[]): Uint8Array {
+  return Buffer.from(sums.map(({ name, sha256: digest }) => `${digest}  ${name}\n`).join(''));
+}
+
+function listedIn(text: string, where: string): Sum[] {
+  return text
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line) => {
+      const [, digest, name] = /^([0-9a-f]{64}) {2}(.+)$/.exec(line) ?? [];
+      if (digest !== undefined && name !== undefined) return { name, sha256: digest };
+      throw new RatchetError(
+        'CheckpointDamaged',
+        `${where}: expected lines "SHA256  NAME", got ${JSON.stringify(line)}.`,
+      );
+    });
+}
+
+/** Those of the folder that an adapter names as its base, where that lies in the same store. */
+async function sumsOfBase(store: Store, config: Uint8Array | null, prefix: string): Promise<Sum[]> {
+  if (config === null) return [];
+  const { base_model_name_or_path: base } = AdapterBase.parse(JSON.parse(Buffer.from(config).toString('utf8')));
+  if (!base.startsWith('.')) return [];
+  const key = path.posix.join(prefix, base, sumsName);
+  const bytes = await store.read(key);
+  if (bytes === null) {
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${key} is missing from ${store.uri}: it lists the files of the model that the adapters are for. Restore the file.`,
+    );
+  }
+  return listedIn(Buffer.from(bytes).toString('utf8'), store.uri + key)
+    .filter(({ name }) => !name.includes('/'))
+    .map(({ name, sha256: digest }) => ({ name: path.posix.join(base, name), sha256: digest }));
+}
+
+/** Files that were compared, as they looked then. Bounded: the folders of a few versions. */
+const compared = new Map<string, string>();
+const comparedMax = 256;
+
+async function verifyFile(
+  store: Store,
+  folder: string,
+  ref: ObjectRef,
+  isAnew: boolean,
+  name = path.posix.basename(ref.key),
+): Promise<void> {
+  const file = path.join(folder, name);
+  const before = await lookOf(file);
+  if (before !== null) {
+    if (!isAnew && compared.get(file) === `${ref.sha256} ${before}`) return;
+    if ((await sha256OfFile(file)) === ref.sha256) {
+      compared.delete(file);
+      compared.set(file, `${ref.sha256} ${before}`);
+      if (compared.size > comparedMax) compared.delete(compared.keys().next().value!);
+      return;
+    }
+  }
+  await store.verify(ref); // says what is wrong; a damaged copy of a bucket's object is fetched again
+}
+
+async function lookOf(file: string): Promise<string | null> {
+  try {
+    const { ino, size, mtimeNs, ctimeNs } = await stat(file, { bigint: true });
+    return `${ino} ${size} ${mtimeNs} ${ctimeNs}`;
+  } catch (error) {
+    if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
+    throw error;
+  }
+}
+
+async function sizeOf(file: string): Promise<number> {
+  return (await stat(file).catch(() => null))?.size ?? 0;
+}

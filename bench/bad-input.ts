@@ -1,0 +1,257 @@
+import { execFile, execFileSync } from 'node:child_process';
+import { copyFileSync, cpSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { CliProcess, type Outcome } from '../test/bad-input/cli-process.ts';
+import { commandLines } from '../test/bad-input/command-lines.ts';
+import { damages, kindsIn, type Random } from '../test/bad-input/damages.ts';
+import { type Fault, faultIn } from '../test/bad-input/judge.ts';
+import { badRunFiles, besides } from '../test/bad-input/run-file-cases.ts';
+import { randomFrom } from '../test/core/spec/run-files.ts';
+import { configText } from '../test/activities/runs.ts';
+import { goOn, type GoneOn, type ResumeCase } from './bad-input-resumes.ts';
+import { measurement, type Bench, type Figures } from './measurement.ts';
+import { trainWithCli, withProject } from './run-project.ts';
+
+/**
+ * What bad input does: command lines, run files, and runs of whose objects one is damaged, read by every command that reads
+ * and gone on with. Each is answered clearly (what was expected, what came, where, what to do; another exit code than 0 where it is refused), or does no harm.
+ *
+ * - `tried`: cases.
+ * - `unclear`, goal 0: refusals that say nothing, too much, not where, or in Node's words; what steers the terminal.
+ * - `traces`, goal 0: stack traces, and processes that died.
+ * - `hangs`, goal 0: commands that did not end, and runs that neither ended, nor paused, nor failed.
+ * - `silent`, goal 0: damage that changes what a run learns, or that an audit with --weights calls sound.
+ *
+ * Commands are done in one process, one after the other, as the program does them; a sample is done by the program itself.
+ */
+export const badInput = measurement('bad-input', 'what bad input does: command lines, run files, damaged runs', measure)
+  .option('--seed <n>', 'which', Number, 1)
+  .option('--lines <n>', 'command lines', Number, 400)
+  .option('--files <n>', 'run files', Number, 400)
+  .option('--resumes <n>', 'damaged runs that are gone on with', Number, 80)
+  .option('--only <part>', 'lines, files, objects or resumes')
+  .addHelpText('after', '\nGoals: unclear, traces, hangs and silent 0.');
+
+interface Options {
+  readonly seed: number;
+  readonly lines: number;
+  readonly files: number;
+  readonly resumes: number;
+  readonly only?: string;
+}
+
+const program = fileURLToPath(new URL('../cli/ratchet.mjs', import.meta.url));
+const run = 'words';
+/** How long a command may take: far above what any of them takes undisturbed, for a busy machine. */
+const boundMs = 15_000;
+/** One in so many is typed to the program itself. */
+const sampledOneIn = 25;
+const shownMax = 60;
+
+const reading: readonly (readonly string[])[] = [
+  ['status', run],
+  ['metrics', run],
+  ['metrics', run, '--json'],
+  ['checkpoints', run],
+  ['audit', run],
+  ['audit', run, '--weights'],
+  ['rollouts', run],
+  ['advise', run],
+  ['logs', run],
+  ['eval', 'show', `outputs/${run}`],
+  ['chat', run, '--max-tokens', '2'],
+];
+
+/** What a sealed checkpoint is made of, and its record: an audit that reads the weights must not call it sound. */
+const audited = /^(?:lineages|checkpoints|weights)\//;
+/** Damage that leaves an object as it was, or that is told otherwise. */
+const harmless = new Set(['is a link to elsewhere']);
+
+class Tally {
+  tried = 0;
+  readonly faults: { readonly fault: Fault; readonly what: string; readonly why: string }[] = [];
+
+  add(what: string, found: { fault: Fault; why: string } | null): void {
+    this.tried++;
+    if (found) this.faults.push({ what, ...found });
+  }
+
+  count(fault: Fault): number {
+    return this.faults.filter((one) => one.fault === fault).length;
+  }
+}
+
+async function measure(bench: Bench, options: Options): Promise<Figures> {
+  const { seed, only } = options;
+  const tally = new Tally();
+  const random = randomFrom(seed);
+  await withProject(bench, async (folder) => {
+    const cli = new CliProcess();
+    try {
+      furnish(folder);
+      const wants = (part: string): boolean => only === undefined || only === part;
+      if (only !== 'files') {
+        bench.doing('training a run of three steps');
+        writeFileSync(path.join(folder, 'words.toml'), runFile(3));
+        await trainWithCli(bench, { folder, run, config: path.join(folder, 'words.toml'), overrides: [] });
+      }
+      if (wants('lines')) await tryLines(bench, { cli, folder, tally, random, count: options.lines });
+      if (wants('files')) await tryFiles(bench, { cli, folder, tally, random, count: options.files });
+      if (wants('objects')) await tryObjects(bench, { cli, folder, tally, random });
+      if (wants('resumes')) {
+        const cases = resumeCases(path.join(folder, 'outputs', run), options.resumes, random);
+        for (const one of await goOn(bench, { folder, run, runFile: runFile(5), cases, random }))
+          tally.add(one.what, faultOfResume(one));
+      }
+    } finally {
+      cli.stop();
+    }
+  });
+  const counts = (['unclear', 'traces', 'hangs', 'silent'] as const).map((fault) => [fault, tally.count(fault)]);
+  return { tried: tally.tried, ...Object.fromEntries(counts), details: { faults: tally.faults.slice(0, shownMax) } };
+}
+
+/** The smallest run that has every kind of object. */
+export function runFile(steps: number): string {
+  return `${configText.replace('max_steps = 12', `max_steps = ${steps}`).replace('interval = 2', 'interval = 1')}
+[sft]
+steps = 2
+batch_size = 8
+[eval]
+interval = 2
+num_examples = 4
+rollouts_per_example = 1
+`;
+}
+
+/** What command lines and run files name. */
+export function furnish(folder: string): void {
+  execFileSync('mkfifo', [path.join(folder, 'fifo.toml')]);
+  mkdirSync(path.join(folder, 'folder.toml'));
+  symlinkSync('loop.toml', path.join(folder, 'loop.toml'));
+  writeFileSync(path.join(folder, 'good.toml'), configText);
+  for (const [name, text] of Object.entries(besides)) writeFileSync(path.join(folder, name), text);
+}
+
+interface Trying {
+  readonly cli: CliProcess;
+  readonly folder: string;
+  readonly tally: Tally;
+  readonly random: Random;
+}
+
+async function tryLines(
+  bench: Bench,
+  { cli, folder, tally, random, count }: Trying & { count: number },
+): Promise<void> {
+  bench.doing(`${count} command lines`);
+  let n = 0;
+  for (const args of commandLines(count, random)) {
+    bench.signal.throwIfAborted();
+    const what = JSON.stringify(args).slice(0, 200);
+    tell(bench, tally, what, faultIn(await cli.run(folder, args, boundMs)));
+    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, faultIn(await typed(folder, args)));
+  }
+}
+
+async function tryFiles(
+  bench: Bench,
+  { cli, folder, tally, random, count }: Trying & { count: number },
+): Promise<void> {
+  bench.doing(`${count} run files`);
+  let n = 0;
+  for (const text of badRunFiles(count, random)) {
+    bench.signal.throwIfAborted();
+    writeFileSync(path.join(folder, 'bad.toml'), text);
+    const what = `file ${n} ${JSON.stringify(text.slice(0, 80))}`;
+    const outcome = await cli.run(folder, ['check', 'bad.toml'], boundMs);
+    tell(bench, tally, what, faultIn(outcome, ['bad.toml', 'environment', 'model']));
+    if (n++ % sampledOneIn === 0)
+      tell(bench, tally, `program ${what}`, faultIn(await typed(folder, ['check', 'bad.toml'])));
+  }
+}
+
+async function tryObjects(bench: Bench, { cli, folder, tally, random }: Trying): Promise<void> {
+  const place = path.join(folder, 'outputs', run);
+  const copy = path.join(folder, 'sound');
+  cpSync(place, copy, { recursive: true });
+  for (const { kind, keys } of kindsIn(copy)) {
+    bench.doing(`damaging ${kind}`);
+    for (const [damage, harm] of Object.entries(damages)) {
+      bench.signal.throwIfAborted();
+      const key = keys[Math.floor(random() * keys.length)]!;
+      const file = path.join(place, key);
+      harm(file, random);
+      for (const args of reading) {
+        const what = `${args.filter((word) => word !== run).join(' ')}: ${key} ${damage}`;
+        const outcome = await cli.run(folder, args, boundMs);
+        const isSilent =
+          args.includes('--weights') && outcome?.code === 0 && audited.test(key) && !harmless.has(damage);
+        tell(
+          bench,
+          tally,
+          what,
+          isSilent && !isAsItWas(file, path.join(copy, key))
+            ? { fault: 'silent', why: outcome.text.trim().slice(-200) }
+            : faultIn(outcome, namesOf(key)),
+        );
+      }
+      rmSync(file, { recursive: true, force: true });
+      copyFileSync(path.join(copy, key), file);
+    }
+  }
+}
+
+/** A damage that found nothing to change has done none. */
+function isAsItWas(file: string, sound: string): boolean {
+  try {
+    execFileSync('timeout', ['5', 'cmp', '-s', file, sound]);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** One of them says where: the file itself, its folder, or the run; `chat` that came as far as its prompt found no fault with what it read. */
+function namesOf(key: string): string[] {
+  return [path.basename(key), path.basename(path.dirname(key)), run, 'no prompt on stdin'];
+}
+
+/** Of each kind of object some damages, as far as the number goes; every damage and every kind has its turn. */
+function resumeCases(folder: string, count: number, random: Random): ResumeCase[] {
+  const kinds = kindsIn(folder).filter(({ kind }) => !kind.startsWith('logs/'));
+  const names = Object.keys(damages);
+  return Array.from({ length: count }, (_, i) => {
+    const { keys } = kinds[i % kinds.length]!;
+    const damage = names[Math.floor(random() * names.length)]!;
+    return { key: keys[Math.floor(random() * keys.length)]!, damage };
+  });
+}
+
+function faultOfResume(one: GoneOn): { fault: Fault; why: string } | null {
+  if (one.end === 'endless') return { fault: 'hangs', why: one.said };
+  if (one.end === 'other digest') return { fault: 'silent', why: one.said };
+  if (one.end === 'as undisturbed') return null;
+  return faultIn({ code: 1, text: one.said, chars: one.said.length }, namesOf(one.key));
+}
+
+function tell(bench: Bench, tally: Tally, what: string, found: { fault: Fault; why: string } | null): void {
+  tally.add(what, found);
+  if (found) bench.say(`${found.fault}: ${what}: ${found.why.replaceAll(/\s+/g, ' ').slice(0, 300)}`);
+}
+
+/** The same by the program, in a process of its own. */
+function typed(folder: string, args: readonly string[]): Promise<Outcome> {
+  const env: NodeJS.ProcessEnv = { ...process.env };
+  delete env['TEMPORAL_ADDRESS'];
+  return new Promise((resolve) => {
+    const options = { cwd: folder, env, timeout: boundMs, killSignal: 'SIGKILL', maxBuffer: 64 * 1024 * 1024 } as const;
+    const child = execFile(process.execPath, [program, ...args], options, (error, out, err) => {
+      const text = out + err;
+      if (error?.killed === true) return resolve(null);
+      resolve({ code: typeof error?.code === 'number' ? error.code : error ? 1 : 0, text, chars: text.length });
+    });
+    child.stdin?.end();
+  });
+}

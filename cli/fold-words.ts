@@ -1,0 +1,23 @@
+/**
+ * A line in rows of at most so many columns. It is broken between its parts (two spaces) where that leaves no row half empty, else
+ * between words; what is longer than a row, such as a path or a command, stays whole, so that it can be copied.
+ */
+export function foldWords(line: string, columns: number): string[] {
+  const rows: string[] = [];
+  let rest = line;
+  while (rest.length > columns) {
+    const end = breakOf(rest, columns);
+    if (end < 0) break;
+    rows.push(rest.slice(0, end).trimEnd());
+    rest = rest.slice(end).trimStart();
+  }
+  return [...rows, rest];
+}
+
+/** Where the next row begins; -1 where there is no place for it. */
+function breakOf(text: string, columns: number): number {
+  const between = text.lastIndexOf('  ', columns);
+  if (between > columns / 2) return between;
+  const word = text.lastIndexOf(' ', columns);
+  return word > 0 && text.slice(0, word).trim() !== '' ? word : text.trimStart().indexOf(' ');
+}

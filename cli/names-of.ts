@@ -1,0 +1,7 @@
+/** What an option lists with commas between: `OPENAI_API_KEY,HF_TOKEN`. */
+export function namesOf(text: string | undefined): string[] {
+  return (text ?? '')
+    .split(',')
+    .map((name) => name.trim())
+    .filter((name) => name !== '');
+}

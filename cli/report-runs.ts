@@ -1,0 +1,103 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { type Client, WorkflowFailedError } from '@temporalio/client';
+import { memoKeys } from '../core/names.ts';
+import type { AskedOfRun } from '../core/rl/run-state.ts';
+import { onOneLine } from './plain-text.ts';
+import { rootMessage } from './root-message.ts';
+
+/** How a run stands, as Temporal's list of workflows has it. */
+export interface RunStanding {
+  readonly state: 'running' | 'paused' | 'finished' | 'failed' | 'cancelled';
+  readonly step: number | null;
+  /** Why it is paused, or failed. */
+  readonly why: string | null;
+}
+
+/** How often the list is looked at. */
+const lookMs = 3_000;
+/** What is said of a pause or a failure here; `ratchet status RUN` has all of it. */
+const whyCharsShown = 300;
+
+/** Says what becomes of all runs until `signal`: those that go on at once, and then each that begins, pauses, goes on, ends. */
+export async function reportRuns(client: Client, say: (line: string) => void, signal: AbortSignal): Promise<void> {
+  const since = new Date();
+  let before: ReadonlyMap<string, RunStanding> | null = null;
+  while (!signal.aborted) {
+    try {
+      const now = await standings(client, since);
+      for (const line of before === null ? firstLines(now) : changes(before, now)) say(line);
+      before = now;
+    } catch {
+      // The server is being restarted, which its supervisor says.
+    }
+    await delay(lookMs, undefined, { signal }).catch(() => undefined); // told to end
+  }
+}
+
+async function standings(client: Client, since: Date): Promise<Map<string, RunStanding>> {
+  const found = new Map<string, RunStanding>();
+  const query = `WorkflowType='trainRun' AND (ExecutionStatus='Running' OR CloseTime>'${since.toISOString()}')`;
+  for await (const { workflowId, runId, status, memo = {} } of client.workflow.list({ query, pageSize: 100 })) {
+    // The newest first: one that continued as new, or was started again, is one run.
+    if (found.has(workflowId) || status.name === 'CONTINUED_AS_NEW') continue;
+    const step = typeof memo['step'] === 'number' ? memo['step'] : null;
+    const paused = (memo[memoKeys.asked] as AskedOfRun | undefined)?.pausedBecause ?? null;
+    if (status.name === 'RUNNING') {
+      found.set(workflowId, { state: paused === null ? 'running' : 'paused', step, why: paused });
+      continue;
+    }
+    const state = status.name === 'COMPLETED' ? 'finished' : status.name === 'CANCELLED' ? 'cancelled' : 'failed';
+    found.set(workflowId, { state, step, why: state === 'failed' ? await whyFailed(client, workflowId, runId) : null });
+  }
+  return found;
+}
+
+async function whyFailed(client: Client, workflowId: string, runId: string): Promise<string | null> {
+  try {
+    await client.workflow.getHandle(workflowId, runId, { followRuns: false }).result();
+    return null;
+  } catch (error) {
+    if (error instanceof WorkflowFailedError) return rootMessage(error);
+    throw error;
+  }
+}
+
+export function firstLines(runs: ReadonlyMap<string, RunStanding>): string[] {
+  return [...runs].map(([run, standing]) =>
+    standing.state === 'running' ? `${run} goes on${afterStep(standing)}` : lineOf(run, standing),
+  );
+}
+
+/** One line for each run that stands otherwise than before; steps are not told. */
+export function changes(before: ReadonlyMap<string, RunStanding>, now: ReadonlyMap<string, RunStanding>): string[] {
+  return [...now].flatMap(([run, standing]) => {
+    const was = before.get(run);
+    if (was?.state === standing.state && was.why === standing.why) return [];
+    if (standing.state === 'running')
+      return [`${run} ${was === undefined ? 'begins' : `goes on${afterStep(standing)}`}`];
+    return [lineOf(run, standing)];
+  });
+}
+
+function lineOf(run: string, standing: RunStanding): string {
+  const { state, why } = standing;
+  const because = why === null ? '' : `: ${onOneLine(why).slice(0, whyCharsShown)}`;
+  switch (state) {
+    case 'paused':
+      return `${run} is paused${afterStep(standing)}${because}   (npx ratchet status ${run})`;
+    case 'failed':
+      return `${run} failed${afterStep(standing)}${because}`;
+    case 'finished':
+      return `${run} has ended${afterStep(standing)}   (npx ratchet status ${run})`;
+    case 'cancelled':
+      return `${run} was cancelled${afterStep(standing)}`;
+    case 'running':
+      return `${run} is running${afterStep(standing)}`;
+    default:
+      return state satisfies never;
+  }
+}
+
+function afterStep({ step }: RunStanding): string {
+  return step === null ? '' : ` after step ${step}`;
+}

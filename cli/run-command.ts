@@ -1,0 +1,34 @@
+import { CommanderError } from 'commander';
+import { RatchetError } from '../core/errors.ts';
+import { closeProcesses } from '../backends/processes-open.ts';
+import { codeVersion } from '../workers/code-version.ts';
+import { withoutControls } from './plain-text.ts';
+import { program } from './commands.ts';
+
+/** What was typed, done; what fails is told on stderr, and by `process.exitCode`. */
+export async function runCommand(argv: readonly string[]): Promise<void> {
+  try {
+    const ratchet = await program(argv[2], codeVersion);
+    await ratchet.parseAsync(argv);
+  } catch (error) {
+    process.exitCode = report(error instanceof RatchetError ? error : await inWords(error));
+  } finally {
+    await closeProcesses();
+  }
+}
+
+/** Loaded only when it is needed: the client takes a while. */
+async function inWords(error: unknown): Promise<unknown> {
+  return (await import('./temporal-trouble.ts')).temporalTrouble(error);
+}
+
+/** Our own errors as their message alone; anything else is a bug and keeps its stack. */
+function report(error: unknown): number {
+  if (error instanceof CommanderError) return error.exitCode;
+  if (error instanceof RatchetError) {
+    process.stderr.write(`${withoutControls(error.message)}\n`);
+    return error.code === 'ConfigInvalid' ? 2 : 1;
+  }
+  process.stderr.write(`${withoutControls(error instanceof Error ? (error.stack ?? error.message) : String(error))}\n`);
+  return 1;
+}

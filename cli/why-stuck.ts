@@ -1,0 +1,102 @@
+import type { WorkflowClient, WorkflowExecutionDescription, WorkflowHandle } from '@temporalio/client';
+import proto from '@temporalio/proto';
+import { taskQueues } from '../core/names.ts';
+import { versionOf } from '../workers/take-over.ts';
+
+const { TaskQueueType, WorkflowTaskFailedCause } = proto.temporal.api.enums.v1;
+
+/** Among so many last events is the one that says why a workflow does not go on. */
+const lastEvents = 20;
+const shownChars = 300;
+/** Of a digest: enough to tell two versions apart. */
+const versionChars = 8;
+
+/** Why a run's workflow does not go on, though no activity of it is to blame. */
+export interface Stuck {
+  /** `wedged`: no orchestrator that is there can go on with its history. */
+  readonly is: 'wedged' | 'nobody there';
+  readonly text: string;
+}
+
+/** Null where nothing is wrong with it, or it cannot be told. */
+export async function whyStuck(handle: WorkflowHandle, run: string): Promise<Stuck | null> {
+  const found = await handle.describe();
+  const { pendingWorkflowTask } = found.raw;
+  if (found.status.name !== 'RUNNING' || !pendingWorkflowTask) return null;
+  const failed = await lastTaskFailure(handle, found.runId);
+  if (failed) return { is: 'wedged', text: wedged(run, found, failed) };
+  const pollers = await orchestratorsOf(handle.client);
+  const pinned = pinnedTo(found);
+  if (pollers.length === 0) return { is: 'nobody there', text: noOrchestrator };
+  if (pinned === null || pollers.includes(pinned)) return null;
+  return {
+    is: 'wedged',
+    text: `no orchestrator of its version ${short(pinned)} is there, to which it is pinned (there are: ${pollers.map(short).join(', ')}); \`ratchet upgrade ${run}\` moves it to the present version, from its newest commit`,
+  };
+}
+
+const noOrchestrator =
+  'no orchestrator asks for work; start one (ratchet dev, or ratchet worker --role orchestrator), nothing is lost';
+
+interface Namespaced {
+  readonly options: { readonly namespace: string };
+}
+
+/** The versions of the workflow code of those who ask for runs: '' where one does not say it. */
+export async function orchestratorsOf(client: Pick<WorkflowClient, 'workflowService'> & Namespaced): Promise<string[]> {
+  const { pollers } = await client.workflowService.describeTaskQueue({
+    namespace: client.options.namespace,
+    taskQueue: { name: taskQueues.orchestrator },
+    taskQueueType: TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+  });
+  const versions = (pollers ?? []).map(
+    ({ deploymentOptions, workerVersionCapabilities }) =>
+      deploymentOptions?.buildId || workerVersionCapabilities?.buildId || '',
+  );
+  return [...new Set(versions)];
+}
+
+interface TaskFailure {
+  readonly isNondeterminism: boolean;
+  readonly message: string;
+}
+
+/** What its newest workflow task failed with, if none was completed since. */
+async function lastTaskFailure(handle: WorkflowHandle, runId: string): Promise<TaskFailure | null> {
+  const { client, workflowId } = handle;
+  const { history } = await client.workflowService.getWorkflowExecutionHistoryReverse({
+    namespace: client.options.namespace,
+    execution: { workflowId, runId },
+    maximumPageSize: lastEvents,
+  });
+  for (const event of history?.events ?? []) {
+    if (event.workflowTaskCompletedEventAttributes) return null;
+    const failed = event.workflowTaskFailedEventAttributes;
+    if (!failed) continue;
+    const message = failed.failure?.message ?? '';
+    const isNondeterminism =
+      failed.cause === WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR ||
+      /TMPRL1100|nondetermin/i.test(message);
+    return { isNondeterminism, message };
+  }
+  return null;
+}
+
+function wedged(run: string, found: WorkflowExecutionDescription, { isNondeterminism, message }: TaskFailure): string {
+  const said = message.replaceAll(/\s+/g, ' ').slice(0, shownChars);
+  if (!isNondeterminism) return `its workflow code fails, and is tried again: ${said}`;
+  const version = versionOf(found);
+  const written = version === null ? '' : `, written by version ${short(version)},`;
+  return `the orchestrator that is there is of another version: it cannot go on with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`ratchet upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
+}
+
+function pinnedTo({ raw }: WorkflowExecutionDescription): string | null {
+  const { versioningInfo } = raw.workflowExecutionInfo ?? {};
+  const isPinned =
+    versioningInfo?.behavior === proto.temporal.api.enums.v1.VersioningBehavior.VERSIONING_BEHAVIOR_PINNED;
+  return isPinned ? (versioningInfo.deploymentVersion?.buildId ?? null) : null;
+}
+
+function short(version: string): string {
+  return version === '' ? 'unknown' : version.slice(0, versionChars);
+}

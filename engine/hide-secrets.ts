@@ -1,0 +1,56 @@
+import koffi from 'koffi';
+
+/**
+ * A process shows what it was started with to every other process of its user, for as long as it lives: `/proc/PID/environ`, `ps e`. So does
+ * a child that plays environments see its parent's keys, whatever they were deleted from. This overwrites the values of `names` where the
+ * process was started with them, and keeps them for `process.env`; and it tells Linux that nobody but root may look into this process.
+ * What cannot be done here (no C library to call, another system) is left as it was.
+ */
+export function hideSecrets(names: readonly string[], env: NodeJS.ProcessEnv = process.env): void {
+  const c = library();
+  if (c === null) return;
+  if (process.platform === 'linux') c.prctl(setDumpable, 0, 0, 0, 0);
+  for (const name of names) {
+    const value = env[name];
+    const place = value === undefined || value === '' ? null : c.getenv(name);
+    if (value === undefined || place === null) continue;
+    c.memset(place, blank, Buffer.byteLength(value));
+    env[name] = value; // in memory of its own
+  }
+}
+
+/** Whether others of this process's user may look into it; null where that is not known. */
+export function isOpenToInspection(): boolean | null {
+  const c = process.platform === 'linux' ? library() : null;
+  return c === null ? null : c.prctl(getDumpable, 0, 0, 0, 0) !== 0;
+}
+
+const getDumpable = 3;
+const setDumpable = 4;
+const blank = '*'.charCodeAt(0);
+
+interface CLibrary {
+  prctl(option: number, ...rest: number[]): number;
+  getenv(name: string): unknown;
+  memset(place: unknown, byte: number, bytes: number): unknown;
+}
+
+let opened: CLibrary | null | undefined;
+
+function library(): CLibrary | null {
+  if (opened !== undefined) return opened;
+  try {
+    const c = koffi.load(null);
+    opened = {
+      prctl:
+        process.platform === 'linux'
+          ? (c.func('int prctl(int, unsigned long, unsigned long, unsigned long, unsigned long)') as CLibrary['prctl'])
+          : () => -1,
+      getenv: c.func('void *getenv(const char *)') as CLibrary['getenv'],
+      memset: c.func('void *memset(void *, int, size_t)') as CLibrary['memset'],
+    };
+  } catch {
+    opened = null;
+  }
+  return opened;
+}

@@ -1,0 +1,44 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { TrainerDrain } from '../../activities/trainer-drain.ts';
+
+const call = (drain: TrainerDrain, activityType: string, work: () => Promise<unknown>): Promise<unknown> =>
+  new MockActivityEnvironment({ activityType }).run(() =>
+    drain.execute({ args: [{ run: { name: 'words' } }], headers: {} }, work),
+  );
+
+/** Work that ends when it is told to. */
+function held(): { readonly work: () => Promise<void>; readonly end: () => void } {
+  let end = (): void => undefined;
+  const over = new Promise<void>((resolve) => (end = resolve));
+  return { work: () => over, end: () => end() };
+}
+
+test('a GPU worker that is to end finishes its step and the upload of it, and begins no other', async () => {
+  const drain = new TrainerDrain({ quietMs: 60_000 });
+  const [step, upload] = [held(), held()];
+  const stepping = call(drain, 'trainStep', step.work);
+  const left = drain.drain(60_000);
+  step.end();
+  await stepping;
+  const uploading = call(drain, 'publishVersion', upload.work);
+  await assert.rejects(
+    call(drain, 'trainStep', () => Promise.resolve('begun')),
+    { code: 'TrainerDetached', message: /ends, and begins no trainStep/ },
+  );
+  upload.end();
+  await uploading;
+  assert.deepEqual(await left, []);
+});
+
+test('when nothing more is asked for it ends after a while; what outlasts its grace is named', async () => {
+  assert.deepEqual(await new TrainerDrain({ quietMs: 5 }).drain(60_000), []);
+  const drain = new TrainerDrain({ quietMs: 5 });
+  const step = held();
+  const stepping = call(drain, 'trainStep', step.work);
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.deepEqual(await drain.drain(20), ['trainStep of words']);
+  step.end();
+  await stepping;
+});

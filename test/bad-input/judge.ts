@@ -1,0 +1,32 @@
+import type { Outcome } from './cli-process.ts';
+
+export type Fault = 'unclear' | 'traces' | 'hangs' | 'silent';
+
+/** What a terminal would obey: C0 and C1 but for line breaks and tabs, and what turns the direction of writing. */
+const steering = /[^\P{Cc}\n\t]|[\u200e\u200f\u202a-\u202e\u2066-\u2069]/u;
+const trace = /^\s+at .*:\d+|\b(?:TypeError|RangeError|ReferenceError|ZodError|AssertionError)\b|UnhandledPromise/m;
+/** What says that nobody thought of it. */
+const slips = /\[object |\bundefined\b|: NaN\b|\b(?:EISDIR|ENXIO|ELOOP|EINVAL|ENOTDIR): /;
+/** A screen, and a page beyond it. */
+const refusalCharsMax = 20_000;
+
+/** What is wrong with the answer to bad input; null where nothing is. `names`: one of these says where, in a refusal. */
+export function faultIn(outcome: Outcome, names: readonly string[] = []): { fault: Fault; why: string } | null {
+  if (outcome === null) return { fault: 'hangs', why: 'it did not end' };
+  const { code, text, chars } = outcome;
+  if (trace.test(text)) return { fault: 'traces', why: excerpt(text, trace) };
+  const unclear = (why: string) => ({ fault: 'unclear', why }) as const;
+  if (steering.test(text)) return unclear(`control characters: ${JSON.stringify(excerpt(text, steering))}`);
+  if (slips.test(text)) return unclear(excerpt(text, slips));
+  if (code === 0) return null;
+  if (text.trim() === '') return unclear('it says nothing');
+  if (chars > refusalCharsMax) return unclear(`${chars} characters`);
+  if (names.length > 0 && !names.some((name) => text.includes(name)))
+    return unclear(`it does not say where: ${text.trim()}`);
+  return null;
+}
+
+function excerpt(text: string, about: RegExp): string {
+  const at = text.search(about);
+  return text.slice(Math.max(0, at - 150), at + 250).trim();
+}

@@ -1,0 +1,111 @@
+/** `ratchet worker`, as built, in every role: what a machine of a cluster runs. */
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { Client, Connection } from '@temporalio/client';
+import { builtProgram } from '../../cli/built.mjs';
+import { workerRoles } from '../../core/names.ts';
+import { choosePort } from '../../workers/ports.ts';
+import { localRoles, policyUrlAt } from '../../workers/roles.ts';
+import { startStack, type Role } from '../../workers/supervisor.ts';
+import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
+import { repositoryFolder } from './small-run.ts';
+
+const ratchet = path.join(repositoryFolder, 'cli/ratchet.mjs');
+const configs = path.join(repositoryFolder, 'configs');
+
+/** The embedded engine, with a loss, an advantage and an environment of the user's: none of them a file that Node 20 reads by itself. */
+const ownFiles = ['rl/custom-loss/my-loss.ts', 'rl/custom-loss/my-advantage.ts', 'own-environment/my-env.ts'];
+const ownConfig = `
+model = "preset:chars-0.4m"
+max_steps = 1
+batch_size = 16
+rollouts_per_example = 4
+max_async_level = 0
+[sampling]
+max_tokens = 6
+[[env]]
+id = "./my-env.ts"
+[sft]
+steps = 20
+batch_size = 16
+[trainer]
+loss = { type = "custom", import = "./my-loss.ts" }
+advantage = { type = "custom", import = "./my-advantage.ts" }
+`;
+
+test('every role works as the program that is built: the embedded engine, and modules in TypeScript', async (t) => {
+  assert.ok(await builtProgram(), 'there is a program as built');
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'built-workers-'));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  for (const file of ownFiles) cpSync(path.join(configs, file), path.join(folder, path.basename(file)));
+  writeFileSync(path.join(folder, 'own.toml'), ownConfig);
+  const { client, address } = await startBuilt(t, folder);
+  const train = (run: string, config: string, overrides: Readonly<Record<string, string>> = {}): Promise<RunSummary> =>
+    client.workflow.execute<typeof trainRun>('trainRun', {
+      workflowId: run,
+      taskQueue: 'ratchet',
+      args: [{ config, overrides }],
+      workflowTaskTimeout: '5s',
+    });
+  const small = { max_steps: '1', batch_size: '16', 'eval.interval': '100' };
+  const ended = await Promise.all([
+    train('own', 'own.toml'),
+    train('my-engine', path.join(configs, 'own-engine/my-engine.toml'), small),
+  ]);
+  assert.deepEqual(
+    ended.map(({ step, ledger }) => [step, ledger.isSound]),
+    [
+      [1, true],
+      [1, true],
+    ],
+  );
+  const ends = [...workerRoles, 'metrics'].map((role) => endOf(folder, address, role));
+  assert.deepEqual(await Promise.all(ends), [0, 0, 0, 0]);
+});
+
+/** The exit code of one more worker, which is told to end once it is ready. */
+async function endOf(cwd: string, address: string, role: string): Promise<number | null> {
+  const env = { ...process.env, TEMPORAL_ADDRESS: address, RATCHET_METRICS_PORT: String(await choosePort(0)) };
+  const child = spawn(process.execPath, [ratchet, 'worker', '--role', role, '--grace', '5'], { cwd, env });
+  child.stderr.resume();
+  let said = '';
+  child.stdout.on('data', (chunk: Buffer) => {
+    said += chunk.toString();
+    if (said.includes('ready at')) child.kill('SIGTERM');
+  });
+  const [code] = (await once(child, 'exit')) as [number | null];
+  return code;
+}
+
+async function startBuilt(t: TestContext, folder: string): Promise<{ client: Client; address: string }> {
+  const outputs = path.join(folder, 'outputs');
+  mkdirSync(outputs);
+  const policyPort = await choosePort(0);
+  const asBuilt = (role: Role): Role => {
+    const worked = workerRoles.find((one) => role.name === `${one} worker`);
+    return worked === undefined
+      ? role
+      : {
+          ...role,
+          argsAtOwnServer: [],
+          args: [ratchet, 'worker', '--role', worked, '--policy-url', policyUrlAt(policyPort)],
+        };
+  };
+  const stack = await startStack({
+    projectFolder: folder,
+    roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics: false }).map(asBuilt),
+    environment: { ...process.env, RATCHET_CODE_ROOTS: configs },
+    log: (line) => t.diagnostic(line),
+  });
+  const connection = await Connection.connect({ address: stack.temporalAddress });
+  t.after(async () => {
+    await connection.close();
+    await stack.stop();
+  });
+  return { client: new Client({ connection }), address: stack.temporalAddress };
+}

@@ -1,0 +1,101 @@
+/** An orchestrator of another version, on a server where it takes nothing over by itself: what a person is told, and can do. */
+import assert from 'node:assert/strict';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import { Client, Connection } from '@temporalio/client';
+import { choosePort } from '../../workers/ports.ts';
+import { localRoles } from '../../workers/roles.ts';
+import { startStack } from '../../workers/supervisor.ts';
+import type { RunStatus } from '../../workflows/messages.ts';
+import type { trainRun } from '../../workflows/train-run.ts';
+import { fakeRun } from '../faults/fake-run.ts';
+import { repositoryFolder } from './small-run.ts';
+import { otherOrder, type OtherVersion, rolesOf, RunningCommand } from '../faults/upgrade.ts';
+
+/** More than there is time for: each run is ended by the test. */
+const steps = 1_000;
+
+test('a run that the new orchestrator cannot go on with says why; it can be moved to the new version, or stopped, and nothing is lost', async (t) => {
+  const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-cluster-'));
+  t.after(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
+  await mkdir(path.join(folder, 'outputs'));
+  const version = await otherOrder(folder);
+  const ratchet = async (...args: string[]): Promise<[number | null, string]> => {
+    const command = new RunningCommand(version, args, { folder, environment: process.env });
+    return [await command.ended, command.said];
+  };
+
+  const before = await start(t, folder, null);
+  const names = ['moved', 'stopped'] as const;
+  for (const name of names) {
+    const log = path.join(folder, `${name}.sampled`);
+    await writeFile(path.join(folder, `${name}.toml`), fakeRun({ steps, log }));
+    await before.start(name);
+  }
+  for (const name of names) await before.status(name, ({ step }) => step >= 1);
+  await before.stop();
+
+  const after = await start(t, folder, version);
+  let said = '';
+  while (!/TMPRL1100/.test(said)) [, said] = await ratchet('status', 'moved');
+  assert.match(said, /of another version: it cannot go on .* `ratchet upgrade moved` moves it/s);
+
+  const [code, stopped] = await ratchet('stop', 'stopped', '--now');
+  assert.equal(code, 0, stopped);
+  assert.match(stopped, /^stopped: running → terminated\. What is committed stays/);
+
+  assert.match((await ratchet('upgrade', 'moved'))[1], /moved: goes on from its newest commit/);
+  // As after any end: from its newest commit.
+  await after.start('stopped');
+  for (const name of names) {
+    await after.status(name, ({ step }) => step >= 1);
+    await after.end(name);
+    const { step, ledger } = await after.client.workflow.getHandle<typeof trainRun>(name).result();
+    assert.ok(step > 1);
+    assert.equal(ledger.isSound, true);
+  }
+  assert.match((await ratchet('upgrade', 'moved'))[1], /is not running/);
+});
+
+async function start(t: TestContext, folder: string, version: OtherVersion | null) {
+  const roles = localRoles({ weightRoots: [folder], policyPort: await choosePort(0), followsMetrics: false });
+  const stack = await startStack({
+    projectFolder: folder,
+    roles: version === null ? roles : rolesOf(version, roles),
+    environment: { ...process.env, RATCHET_CODE_ROOTS: path.join(repositoryFolder, 'test') },
+    log: (line) => t.diagnostic(line),
+  });
+  const connection = await Connection.connect({ address: stack.temporalAddress });
+  const client = new Client({ connection });
+  const stop = async (): Promise<void> => {
+    await connection.close();
+    await stack.stop();
+  };
+  t.after(stop);
+  const status = async (name: string, isWanted: (status: RunStatus) => boolean): Promise<void> => {
+    for (;;) {
+      const found = await client.workflow
+        .getHandle(name)
+        .query<RunStatus>('status')
+        .catch(() => null); // not open yet
+      if (found && isWanted(found)) return;
+      await delay(50);
+    }
+  };
+  return {
+    client,
+    stop,
+    status,
+    start: (name: string) =>
+      client.workflow.start<typeof trainRun>('trainRun', {
+        workflowId: name,
+        taskQueue: 'ratchet',
+        args: [{ config: `${name}.toml` }],
+        workflowTaskTimeout: '5s',
+      }),
+    end: (name: string) => client.workflow.getHandle(name).executeUpdate<unknown, [null]>('stop', { args: [null] }),
+  };
+}

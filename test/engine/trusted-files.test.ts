@@ -1,0 +1,129 @@
+/** What another user of the machine may make workers of our own Temporal server run: nothing of theirs. */
+import assert from 'node:assert/strict';
+import { chmodSync, chownSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { openPython } from '../../backends/environments/python/sandbox.ts';
+import { loadEnvironment } from '../../backends/environments/load.ts';
+import { givenVariables } from '../../backends/environments/variables.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { trustedRootsVariable } from '../../core/child-environment.ts';
+import { importUserFunction } from '../../engine/index.ts';
+import { grantedAt, trustedFile, trustedInterpreter } from '../../engine/trusted-files.ts';
+
+/** A project, and beside it what a stranger laid out; this process is a worker of the project's own server. */
+function stage(t: TestContext) {
+  const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-trusted-'));
+  const project = path.join(folder, 'project');
+  const strange = path.join(folder, 'strange');
+  for (const one of [project, strange]) mkdirSync(one);
+  const before = process.env[trustedRootsVariable];
+  process.env[trustedRootsVariable] = project;
+  t.after(() => {
+    if (before === undefined) delete process.env[trustedRootsVariable];
+    else process.env[trustedRootsVariable] = before;
+    rmSync(folder, { recursive: true });
+  });
+  const write = (file: string, text: string): string => {
+    writeFileSync(file, text, { mode: 0o644 });
+    return file;
+  };
+  return { folder, project, strange, write };
+}
+
+const isRoot = process.getuid?.() === 0;
+const ours = /not taken from Temporal/;
+
+test('code that a workflow names runs only from the project, however it is named', async (t) => {
+  const { project, strange, write } = stage(t);
+  const ran = globalThis as { ran?: string };
+  const evil = write(path.join(strange, 'evil.ts'), `globalThis.ran = 'evil'; export const loadEnvironment = () => 0;`);
+  const link = path.join(project, 'link.ts');
+  symlinkSync(evil, link);
+  const module = write(path.join(strange, 'evil.mjs'), `globalThis.ran = 'evil'; export default () => 0;`);
+
+  await assert.rejects(loadEnvironment(evil, {}), ours);
+  await assert.rejects(loadEnvironment(link, {}), ours);
+  for (const what of ['loss', 'advantage', 'trainer', 'inference'] as const) {
+    await assert.rejects(importUserFunction({ path: module, sha256: null }, what), ours);
+  }
+  await assert.rejects(openPython({ python: evil }), ours);
+  await assert.rejects(openPython({ sandbox: 'none' }), ours);
+  // Variables may make an interpreter load what they name.
+  const variables = write(path.join(strange, 'evil.env'), `LD_PRELOAD=${evil}\n`);
+  assert.throws(() => givenVariables({ names: [], files: [variables] }), ours);
+  const run = write(
+    path.join(strange, 'run.toml'),
+    'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n',
+  );
+  await assert.rejects(loadRunConfig(run, { projectFolder: project }), ours);
+  const inline = { 'env.0.id': evil };
+  const plain = write(
+    path.join(project, 'run.toml'),
+    'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n',
+  );
+  await assert.rejects(loadRunConfig(plain, { projectFolder: project, overrides: inline }));
+  // Nor is a file of ours read into a store that somebody else chose.
+  const secret = write(path.join(strange, 'private.jsonl'), '{"messages": []}\n');
+  for (const [key, value] of [
+    ['sft.data', secret],
+    ['tokenizer.chat_template', secret],
+  ] as const) {
+    const overrides = { [key]: value, ...(key === 'sft.data' ? { 'sft.steps': '1' } : {}) };
+    await assert.rejects(loadRunConfig(plain, { projectFolder: project, overrides }), ours, key);
+  }
+  assert.equal(ran.ran, undefined);
+
+  await loadRunConfig(plain, { projectFolder: project });
+  const own = write(path.join(project, 'own.mjs'), 'export default () => 7;');
+  assert.equal((await importUserFunction({ path: own, sha256: null }, 'advantage'))(), 7);
+});
+
+test('what others may write to is nobody’s own: the file, its folders, its owner', (t) => {
+  const { project, write } = stage(t);
+  const below = path.join(project, 'below');
+  mkdirSync(below);
+  const file = write(path.join(below, 'own.ts'), '');
+  assert.equal(trustedFile(file, 'It'), file);
+  const refusedWith = (place: string, mode: number, message: RegExp) => {
+    chmodSync(place, mode);
+    assert.throws(() => trustedFile(file, 'It'), message);
+    chmodSync(place, 0o755);
+  };
+  refusedWith(file, 0o666, /anybody may write to .*own\.ts.*chmod o-w/);
+  refusedWith(below, 0o777, /anybody may write to .*below/);
+  refusedWith(project, 0o777, /anybody may write to/);
+  if (isRoot) {
+    chownSync(file, 0, 12_345);
+    refusedWith(file, 0o664, /group 12345 may write/);
+    chownSync(file, 54_321, 0);
+    assert.throws(() => trustedFile(file, 'It'), /belongs to user 54321/);
+  }
+});
+
+test('what this user named lies outside and is taken, unless somebody else could have named it', (t) => {
+  const { folder, project, strange, write } = stage(t);
+  const file = write(path.join(strange, 'named.toml'), '');
+  const beside = write(path.join(strange, 'beside.toml'), '');
+  mkdirSync(path.join(project, '.ratchet'), { mode: 0o700 });
+  write(grantedAt(project), `${file}\n`);
+  assert.equal(trustedFile(file, 'It'), file);
+  assert.throws(() => trustedFile(beside, 'It'), /lies outside/);
+  chmodSync(grantedAt(project), 0o666);
+  assert.throws(() => trustedFile(file, 'It'), /lies outside/);
+  const roots = { [trustedRootsVariable]: [project, strange].join(path.delimiter) };
+  assert.equal(trustedFile(beside, 'It', roots), beside);
+  assert.equal(trustedFile(path.join(folder, 'any'), 'It', {}), path.join(folder, 'any'));
+});
+
+test('an interpreter is the system’s, or of the project', (t) => {
+  const { project, strange, write } = stage(t);
+  assert.equal(trustedInterpreter('python3', 'It'), 'python3');
+  const theirs = write(path.join(strange, 'python3'), '#!/bin/sh\n');
+  if (isRoot) chownSync(theirs, 54_321, 0);
+  assert.throws(() => trustedInterpreter(theirs, 'It'), ours);
+  const own = write(path.join(project, 'python3'), '#!/bin/sh\n');
+  assert.equal(trustedInterpreter(own, 'It'), own);
+  assert.throws(() => trustedInterpreter('/bin/sh', 'It'), ours);
+});

@@ -1,0 +1,47 @@
+import { isDeepStrictEqual } from 'node:util';
+import type { TemporalSettings } from './temporal-settings.ts';
+
+/** How often files with a key or certificates are looked at: well within the minute for which a worker bears to be sent away. */
+const lookMs = 10_000;
+
+export interface Watched {
+  /** Reads what the environment names; null where it names no file. */
+  readonly reread: (() => TemporalSettings) | null;
+  readonly temporal: TemporalSettings;
+}
+
+/**
+ * Has a changed key or certificate taken in use without a restart. What cannot be read, or not be connected with, is said once, and tried
+ * again: files are replaced one after another. Ends with the process, or with `stop`.
+ */
+export function watchCredentials(
+  { reread, temporal }: Watched,
+  take: (settings: TemporalSettings) => Promise<void>,
+  { say, everyMs = lookMs }: { readonly say: (line: string) => void; readonly everyMs?: number },
+): { stop(): void } {
+  if (reread === null) return { stop: () => undefined };
+  let current = temporal;
+  let said = '';
+  let isLooking = false;
+  const look = async (): Promise<void> => {
+    try {
+      const found = reread();
+      if (isDeepStrictEqual(found, current)) return;
+      await take(found);
+      current = found;
+      said = '';
+      say('the credentials for Temporal were changed: they are in use');
+    } catch (error) {
+      const why = error instanceof Error ? error.message : String(error);
+      if (why !== said) say(`the credentials for Temporal were changed and are not in use yet: ${why}`);
+      said = why;
+    }
+  };
+  const timer = setInterval(() => {
+    if (isLooking) return;
+    isLooking = true;
+    void look().finally(() => (isLooking = false));
+  }, everyMs);
+  timer.unref();
+  return { stop: () => clearInterval(timer) };
+}
