@@ -143,15 +143,20 @@ function readOwn(file: string): Uint8Array {
   }
 }
 
-let isRegistered = false;
+let registering: Promise<void> | null = null;
 
-/** From now on `ratchet/environments` is the kit beside this file, and TypeScript is read. */
-async function registerKit(): Promise<void> {
-  if (isRegistered) return;
-  isRegistered = true;
+/** From now on `ratchet/environments` is the kit beside this file, and TypeScript is read. Who comes meanwhile waits for it. */
+export function registerKit(): Promise<void> {
+  return (registering ??= registerHooks());
+}
+
+async function registerHooks(): Promise<void> {
   const kit = import.meta.resolve('./kit.ts');
+  // Behind those of tsx, so that they are asked before them.
   await readTypeScript();
-  register('./own-code.mjs', { parentURL: import.meta.url, data: { kit } });
+  const hooks = new URL('./own-code.mjs', import.meta.url).href;
+  const { registerHere } = (await import(hooks)) as typeof import('./own-code.mjs');
+  if (!registerHere({ kit })) register(hooks, { data: { kit } });
 }
 
 /** What failed, and the first place of it in the user's own file. */
