@@ -11,6 +11,7 @@ import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { nearestName } from '../../core/suggest.ts';
 import { readTypeScript } from '../../engine/read-typescript.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
+import type * as OwnCode from './own-code.mjs';
 import type { Environment } from './types.ts';
 import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 
@@ -155,7 +156,7 @@ async function registerHooks(): Promise<void> {
   // Behind those of tsx, so that they are asked before them.
   await readTypeScript();
   const hooks = new URL('./own-code.mjs', import.meta.url).href;
-  const { registerHere } = (await import(hooks)) as typeof import('./own-code.mjs');
+  const { registerHere } = (await import(hooks)) as typeof OwnCode;
   if (!registerHere({ kit })) register(hooks, { data: { kit } });
 }
 
