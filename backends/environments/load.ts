@@ -11,6 +11,7 @@ import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { nearestName } from '../../core/suggest.ts';
 import { readTypeScript } from '../../engine/read-typescript.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
+import type * as OwnCode from './own-code.mjs';
 import type { Environment } from './types.ts';
 import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 
@@ -143,15 +144,20 @@ function readOwn(file: string): Uint8Array {
   }
 }
 
-let isRegistered = false;
+let registering: Promise<void> | null = null;
 
-/** From now on `ratchet/environments` is the kit beside this file, and TypeScript is read. */
-async function registerKit(): Promise<void> {
-  if (isRegistered) return;
-  isRegistered = true;
+/** From now on `ratchet/environments` is the kit beside this file, and TypeScript is read. Who comes meanwhile waits for it. */
+export function registerKit(): Promise<void> {
+  return (registering ??= registerHooks());
+}
+
+async function registerHooks(): Promise<void> {
   const kit = import.meta.resolve('./kit.ts');
+  // Behind those of tsx, so that they are asked before them.
   await readTypeScript();
-  register('./own-code.mjs', { parentURL: import.meta.url, data: { kit } });
+  const hooks = new URL('./own-code.mjs', import.meta.url).href;
+  const { registerHere } = (await import(hooks)) as typeof OwnCode;
+  if (!registerHere({ kit })) register(hooks, { data: { kit } });
 }
 
 /** What failed, and the first place of it in the user's own file. */

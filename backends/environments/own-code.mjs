@@ -1,14 +1,21 @@
 /**
- * How the file of a user's own environment is imported, wherever it lies. Runs in the thread where Node resolves modules.
+ * How the file of a user's own environment is imported, wherever it lies. Runs where Node resolves modules: in a thread of its own, or,
+ * in a Node that has such hooks (22.15 and newer), in the thread that imports. There tsx hooks in as well, and asks no other thread.
  *
  * What it imports as `ratchet/environments` is the kit of the Ratchet that runs it. It is an ES module, and so is what it imports in
  * TypeScript, also where no package.json says so.
  */
+import module from 'node:module';
 
 /** @type {string} */
 let kit;
 /** Files of the user's, by URL. */
 const own = new Set();
+
+const kitName = 'ratchet/environments';
+
+/** TypeScript, with what tsx adds to the URL of a file that it would have read as CommonJS. */
+const typescript = /^(file:[^?]*?\.m?ts)(?:%3F[^?]*)?(?:\?.*)?$/;
 
 /** @param {{ kit: string }} given */
 export function initialize(given) {
@@ -17,11 +24,43 @@ export function initialize(given) {
 
 /** @type {import('node:module').ResolveHook} */
 export async function resolve(specifier, context, next) {
-  if (specifier === 'ratchet/environments') return next(kit, context);
-  const resolved = await next(specifier, context);
-  const isOwn = specifier.includes('?sha256=') || (context.parentURL !== undefined && own.has(context.parentURL));
-  const isSource = /^file:.*\.m?ts(\?.*)?$/.test(resolved.url) && !resolved.url.includes('/node_modules/');
-  if (!isOwn || !isSource || resolved.url === kit) return resolved;
-  own.add(resolved.url);
-  return { ...resolved, format: 'module' };
+  if (specifier === kitName) return next(kit, context);
+  return asOwn(specifier, context.parentURL, await next(specifier, context));
+}
+
+/**
+ * Hooks in, in the thread that calls; false in a Node where that is done by `register`.
+ *
+ * @param {{ kit: string }} given
+ */
+export function registerHere(given) {
+  if (!('registerHooks' in module && typeof module.registerHooks === 'function')) return false;
+  initialize(given);
+  module.registerHooks({ resolve: resolveHere });
+  return true;
+}
+
+/**
+ * @param {string} specifier
+ * @param {{ parentURL?: string }} context
+ * @param {(specifier: string, context: object) => import('node:module').ResolveFnOutput} next
+ */
+function resolveHere(specifier, context, next) {
+  if (specifier === kitName) return next(kit, context);
+  return asOwn(specifier, context.parentURL, next(specifier, context));
+}
+
+/**
+ * @param {string} specifier
+ * @param {string | undefined} parent
+ * @param {import('node:module').ResolveFnOutput} resolved
+ * @returns {import('node:module').ResolveFnOutput}
+ */
+function asOwn(specifier, parent, resolved) {
+  const isOwn = specifier.includes('?sha256=') || (parent !== undefined && own.has(parent));
+  const file = typescript.exec(resolved.url)?.[1];
+  if (!isOwn || file === undefined || file.includes('/node_modules/') || resolved.url === kit) return resolved;
+  const url = file + (/\?sha256=.*/.exec(specifier)?.[0] ?? '');
+  own.add(url);
+  return { ...resolved, url, format: 'module' };
 }

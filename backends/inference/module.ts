@@ -1,6 +1,7 @@
 import { asRatchetError, RatchetError } from '../../core/errors.ts';
 import type { ModuleSpec } from '../../core/spec/run-spec.ts';
 import { importUserFunction } from '../../engine/index.ts';
+import { registerKit } from '../environments/load.ts';
 import { askPatiently } from './patience.ts';
 import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
 
@@ -47,6 +48,7 @@ export class ModuleInference implements Inference {
 }
 
 async function loadInference({ import: code, options }: ModuleSpec): Promise<Inference> {
+  await registerKit();
   const create = (await importUserFunction(code, 'inference')) as (given: ModuleSpec['options']) => unknown;
   const made = (await create(options)) as Partial<Record<string, unknown>> | null | undefined;
   if (typeof made?.['sample'] === 'function' && typeof made['bringTo'] === 'function') {

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import type { ModuleSpec } from '../../core/spec/run-spec.ts';
 import { importUserFunction } from '../../engine/index.ts';
+import { registerKit } from '../environments/load.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from './types.ts';
 
 const methods = [
@@ -17,6 +18,7 @@ const methods = [
 
 /** A trainer of the user's own: what the default export of `import` gives for `options`. */
 export async function loadTrainer({ import: code, options }: ModuleSpec): Promise<Trainer> {
+  await registerKit();
   const create = (await importUserFunction(code, 'trainer')) as (given: ModuleSpec['options']) => unknown;
   const made = (await create(options)) as Partial<Record<string, unknown>> | null | undefined;
   const missing = methods.filter((name) => typeof made?.[name] !== 'function');

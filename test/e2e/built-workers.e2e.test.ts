@@ -18,8 +18,18 @@ import { repositoryFolder } from './small-run.ts';
 const ratchet = path.join(repositoryFolder, 'cli/ratchet.mjs');
 const configs = path.join(repositoryFolder, 'configs');
 
-/** The embedded engine, with a loss, an advantage and an environment of the user's: none of them a file that Node 20 reads by itself. */
-const ownFiles = ['rl/custom-loss/my-loss.ts', 'rl/custom-loss/my-advantage.ts', 'own-environment/my-env.ts'];
+/** What a user has in a folder without packages: none of it is a file that Node 20 reads by itself. */
+const ownFiles = {
+  'my-loss.ts': 'rl/custom-loss/my-loss.ts',
+  'my-advantage.ts': 'rl/custom-loss/my-advantage.ts',
+  'my-env.ts': 'own-environment/my-env.ts',
+  // Two, so that they are loaded side by side.
+  'my-second-env.ts': 'own-environment/my-env.ts',
+  ...Object.fromEntries(
+    ['my-engine.toml', 'my-trainer.ts', 'my-inference.ts', 'table.ts'].map((name) => [name, `own-engine/${name}`]),
+  ),
+};
+/** The embedded engine, with a loss, an advantage and environments of the user's. */
 const ownConfig = `
 model = "preset:chars-0.4m"
 max_steps = 1
@@ -30,6 +40,8 @@ max_async_level = 0
 max_tokens = 6
 [[env]]
 id = "./my-env.ts"
+[[env]]
+id = "./my-second-env.ts"
 [sft]
 steps = 20
 batch_size = 16
@@ -42,7 +54,7 @@ test('every role works as the program that is built: the embedded engine, and mo
   assert.ok(await builtProgram(), 'there is a program as built');
   const folder = mkdtempSync(path.join(os.tmpdir(), 'built-workers-'));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
-  for (const file of ownFiles) cpSync(path.join(configs, file), path.join(folder, path.basename(file)));
+  for (const [name, file] of Object.entries(ownFiles)) cpSync(path.join(configs, file), path.join(folder, name));
   writeFileSync(path.join(folder, 'own.toml'), ownConfig);
   const { client, address } = await startBuilt(t, folder);
   const train = (run: string, config: string, overrides: Readonly<Record<string, string>> = {}): Promise<RunSummary> =>
@@ -53,10 +65,7 @@ test('every role works as the program that is built: the embedded engine, and mo
       workflowTaskTimeout: '5s',
     });
   const small = { max_steps: '1', batch_size: '16', 'eval.interval': '100' };
-  const ended = await Promise.all([
-    train('own', 'own.toml'),
-    train('my-engine', path.join(configs, 'own-engine/my-engine.toml'), small),
-  ]);
+  const ended = await Promise.all([train('own', 'own.toml'), train('my-engine', 'my-engine.toml', small)]);
   assert.deepEqual(
     ended.map(({ step, ledger }) => [step, ledger.isSound]),
     [
@@ -99,7 +108,6 @@ async function startBuilt(t: TestContext, folder: string): Promise<{ client: Cli
   const stack = await startStack({
     projectFolder: folder,
     roles: localRoles({ weightRoots: [outputs], policyPort, followsMetrics: false }).map(asBuilt),
-    environment: { ...process.env, RATCHET_CODE_ROOTS: configs },
     log: (line) => t.diagnostic(line),
   });
   const connection = await Connection.connect({ address: stack.temporalAddress });

@@ -4,13 +4,13 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { Client, Connection } from '@temporalio/client';
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles } from '../../workers/roles.ts';
 import { startStack } from '../../workers/supervisor.ts';
 import type { RunStatus } from '../../workflows/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
+import { eventually } from '../eventually.ts';
 import { fakeRun } from '../faults/fake-run.ts';
 import { repositoryFolder } from './small-run.ts';
 import { otherOrder, type OtherVersion, rolesOf, RunningCommand } from '../faults/upgrade.ts';
@@ -39,8 +39,11 @@ test('a run that the new orchestrator cannot go on with says why; it can be move
   await before.stop();
 
   const after = await start(t, folder, version);
-  let said = '';
-  while (!/TMPRL1100/.test(said)) [, said] = await ratchet('status', 'moved');
+  const [, said] = await eventually(
+    'a status that names the cause',
+    () => ratchet('status', 'moved'),
+    ([, text]) => /TMPRL1100/.test(text),
+  );
   assert.match(said, /of another version: it cannot go on .* `ratchet upgrade moved` moves it/s);
 
   const [code, stopped] = await ratchet('stop', 'stopped', '--now');
@@ -61,7 +64,9 @@ test('a run that the new orchestrator cannot go on with says why; it can be move
 });
 
 async function start(t: TestContext, folder: string, version: OtherVersion | null) {
-  const roles = localRoles({ weightRoots: [folder], policyPort: await choosePort(0), followsMetrics: false });
+  // A trainer for each run: one that waits for the other's ends only with it.
+  const count = { train: 2 };
+  const roles = localRoles({ weightRoots: [folder], policyPort: await choosePort(0), followsMetrics: false, count });
   const stack = await startStack({
     projectFolder: folder,
     roles: version === null ? roles : rolesOf(version, roles),
@@ -75,16 +80,16 @@ async function start(t: TestContext, folder: string, version: OtherVersion | nul
     await stack.stop();
   };
   t.after(stop);
-  const status = async (name: string, isWanted: (status: RunStatus) => boolean): Promise<void> => {
-    for (;;) {
-      const found = await client.workflow
-        .getHandle(name)
-        .query<RunStatus>('status')
-        .catch(() => null); // not open yet
-      if (found && isWanted(found)) return;
-      await delay(50);
-    }
-  };
+  const status = (name: string, isWanted: (status: RunStatus) => boolean): Promise<unknown> =>
+    eventually(
+      `the wanted status of ${name}`,
+      () =>
+        client.workflow
+          .getHandle(name)
+          .query<RunStatus>('status')
+          .catch((error: unknown) => error as Error), // not open yet
+      (seen) => !(seen instanceof Error) && isWanted(seen),
+    );
   return {
     client,
     stop,

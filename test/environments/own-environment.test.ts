@@ -50,14 +50,14 @@ describe("a file of one's own as an environment", () => {
   });
 
   test('is found from a folder without packages, and may import files beside it', async () => {
-    write('parts/words.ts', 'export const words: readonly string[] = ["x"];');
+    write('parts/words.ts', module('export const words: readonly string[] = [typeof listDataset];'));
     const file = write(
       'parts/main.ts',
       good
         .replace("'a', answer", 'words[0]!, answer')
         .replace('\nconst', "\nimport { words } from './words.ts';\nconst"),
     );
-    assert.equal((await loadEnvironment(file, {})).dataset.at(0).prompt[0]!.content, 'x');
+    assert.equal((await loadEnvironment(file, {})).dataset.at(0).prompt[0]!.content, 'function');
   });
 
   for (const name of ['changing.ts', 'changing.js']) {
