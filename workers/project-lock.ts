@@ -11,6 +11,8 @@ export interface RunningStack {
   readonly temporalAddress: string | null;
   readonly uiUrl: string | null;
   readonly policyUrl: string | null;
+  /** Whether it has neither a trainer nor a policy server: an evaluation's, or a prompt search's. */
+  readonly playsOnly: boolean;
   /** ISO 8601. */
   readonly startedAt: string | null;
 }
@@ -32,7 +34,7 @@ export class StackAlreadyRunning extends RatchetError {
 
 export interface ProjectHold {
   readonly projectFolder: string;
-  tell(facts: Partial<Pick<RunningStack, 'state' | 'temporalAddress' | 'uiUrl' | 'policyUrl'>>): void;
+  tell(facts: Partial<Pick<RunningStack, 'state' | 'temporalAddress' | 'uiUrl' | 'policyUrl' | 'playsOnly'>>): void;
   release(): void;
 }
 
@@ -86,6 +88,7 @@ function unknownStack(projectFolder: string, pid: number): RunningStack {
     temporalAddress: null,
     uiUrl: null,
     policyUrl: null,
+    playsOnly: false,
     startedAt: null,
   };
 }

@@ -35,6 +35,8 @@ export interface RoleOptions {
   readonly count?: Partial<Readonly<Record<WorkerRole, number>>>;
   /** How long workers go on with what is under way when they are told to end; hardly at all where not said. */
   readonly graceS?: number | undefined;
+  /** Only what plays: other servers have the model, and nothing is trained. */
+  readonly playsOnly?: boolean;
 }
 
 /** Everything a run needs on one machine: the policy server and one worker of each role, and what follows its metrics. */
@@ -48,6 +50,7 @@ export function localRoles({
   trainerGpus = null,
   count = {},
   graceS,
+  playsOnly = false,
 }: RoleOptions): Role[] {
   const policyUrl = policyUrlAt(policyPort);
   const policyServer: Role = {
@@ -65,7 +68,8 @@ export function localRoles({
     dropEnv: temporalSecrets,
     ready: { url: `${policyUrl}/health` },
   };
-  const workers = workerRoles.flatMap((role): Role[] =>
+  const wanted = workerRoles.filter((role) => !playsOnly || role !== 'train');
+  const workers = wanted.flatMap((role): Role[] =>
     Array.from({ length: count[role] ?? 1 }, (_, i) => ({
       name: i === 0 ? `${role} worker` : `${role} worker ${i + 1}`,
       args: [...program('./main'), '--role', role, ...(graceS === undefined ? [] : ['--grace', String(graceS)])],
@@ -96,6 +100,7 @@ export function localRoles({
     passEnv: [...environmentForStore, ...wandbVariables, ...environmentForPython],
     env: metricsPort === undefined ? {} : { RATCHET_METRICS_PORT: String(metricsPort) },
   };
+  if (playsOnly) return workers;
   return [policyServer, ...(vllm ? [vllm.role] : []), ...workers, ...(followsMetrics ? [metrics] : [])];
 }
 

@@ -70,6 +70,8 @@ export interface StackOptions {
   readonly log: (line: string) => void;
   /** Told to commands that attach. */
   readonly policyUrl?: string;
+  /** Likewise: whether no role trains or serves the policy. */
+  readonly playsOnly?: boolean;
   /** Ends a start that is under way; the running stack is ended by `stop`. */
   readonly signal?: AbortSignal;
   readonly environment?: Readonly<NodeJS.ProcessEnv>;
@@ -134,7 +136,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
     const given = environment['TEMPORAL_ADDRESS'];
     const server = given ? { temporalAddress: given, uiUrl: null } : await openServer();
     const place: StackPlace = { projectFolder: hold.projectFolder, stateFolder, logFolder, ...server };
-    hold.tell({ ...server, policyUrl: options.policyUrl ?? null });
+    hold.tell({ ...server, policyUrl: options.policyUrl ?? null, playsOnly: options.playsOnly === true });
     const wanted = typeof options.roles === 'function' ? await options.roles(place) : options.roles;
     options.signal?.throwIfAborted();
     roles.push(...wanted.map((role) => superviseRole(role, place, environment, surroundings)));

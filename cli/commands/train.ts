@@ -20,7 +20,7 @@ import { loadRunConfig, type LoadOptions } from '../../backends/configs/load-run
 import { untilSent } from '../until-sent.ts';
 import { grantNamed, namedIn } from '../grant.ts';
 import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
-import { waitForRunningStack } from '../../workers/project-lock.ts';
+import { type RunningStack, waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
@@ -295,6 +295,8 @@ export interface PlaceNeeds {
   readonly environmentsSee?: readonly EnvironmentVariables[];
   /** The run, where it may want servers of its own. */
   readonly spec?: RunSpec;
+  /** Nothing is trained, and other servers have the model. */
+  readonly playsOnly?: boolean;
 }
 
 export function needsOf(spec: RunSpec): PlaceNeeds {
@@ -312,13 +314,14 @@ export function needsOf(spec: RunSpec): PlaceNeeds {
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */
 export async function openPlace(
-  { storeUri, workersSee, environmentsSee = [], weightsAt = [], spec }: PlaceNeeds,
+  { storeUri, workersSee, environmentsSee = [], weightsAt = [], spec, playsOnly = false }: PlaceNeeds,
   projectFolder: string,
   clock: Teller,
   signal: AbortSignal,
 ): Promise<Place | null> {
   const running = await waitForRunningStack(projectFolder, 60_000);
   if (running?.temporalAddress) {
+    if (running.playsOnly && !playsOnly) throw new RatchetError('Unsupported', onlyPlays(running));
     clock.say(`attached to the processes that run here (process ${running.pid})`);
     return { stack: null, pid: running.pid, address: running.temporalAddress, uiUrl: running.uiUrl };
   }
@@ -337,16 +340,18 @@ export async function openPlace(
     const cli = elsewhere ? null : await findServer(clock);
     const vllm = spec ? await vllmRole(spec, projectFolder) : null;
     const servers = vllm ? `policy server, vLLM (${vllm.url}, .ratchet/logs/vllm-server.log)` : 'policy server';
-    clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}1 trainer, 1 rollout worker, ${servers}`);
+    const roles = playsOnly ? '1 rollout worker' : `1 trainer, 1 rollout worker, ${servers}`;
+    clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}${roles}`);
     const stack = await startStack({
       projectFolder,
-      policyUrl: policyUrlAt(policyPort),
+      ...(playsOnly ? { playsOnly } : { policyUrl: policyUrlAt(policyPort) }),
       roles: localRoles({
         weightRoots,
         policyPort,
         vllm,
         trainerGpus: spec ? trainerGpusOf(spec) : null,
         workersSee: [...workersSee, ...environmentsSee.flatMap(({ names }) => names)],
+        playsOnly,
       }),
       log: clock.say,
       signal,
@@ -357,6 +362,10 @@ export async function openPlace(
     if (signal.aborted) return null;
     throw error;
   }
+}
+
+function onlyPlays({ projectFolder, pid }: RunningStack): string {
+  return `An evaluation or a prompt search is at work in ${projectFolder} (process ${pid}), with neither a trainer nor a policy server beside it. Wait until it has ended, or leave it with Ctrl-C: the same command goes on with it. Then type this again.`;
 }
 
 async function findServer(clock: Teller): Promise<TemporalCli> {

@@ -25,6 +25,8 @@ export interface EvaluationProgress {
   readonly waitingOn: readonly string[];
   /** Whether anything is. */
   readonly hasTrouble: boolean;
+  /** What is to be known of its environment and its prices. */
+  readonly warnings: readonly string[];
 }
 
 /** How far it is; null where nobody answers at the moment. */
@@ -65,6 +67,7 @@ export async function progressOf(handle: Handle, status: EvaluationStatus): Prom
     avgReward: rewarded === 0 ? null : rewards / rewarded,
     waitingOn: [...new Set([...away, ...troubles, ...status.waitingOn])],
     hasTrouble: away.length + troubles.length > 0,
+    warnings: status.warnings,
   };
 }
 

@@ -86,7 +86,8 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
   const served = await serve(options, settings, loaded, { projectFolder, log: teller.say });
   const storeUri = resolveStoreUri(options.store ?? 'file:outputs', projectFolder);
   const environmentsSee = loaded.evaluations.map(({ input }) => variablesFor(input.environment));
-  const needs = { storeUri, workersSee: keys, environmentsSee };
+  const playsOnly = loaded.evaluations.every(({ input }) => input.model.kind === 'endpoint');
+  const needs = { storeUri, workersSee: keys, environmentsSee, playsOnly };
   const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
   if (!stage) {
     await served?.stop();

@@ -44,12 +44,14 @@ type Handle = WorkflowHandle<typeof evaluate>;
 /** Tells of an evaluation until it ends or is left, and what came of it; the exit code. */
 export function watchEvaluation(handle: Handle, options: WatchOptions): Promise<number> {
   const { teller, endsWithUs } = options;
+  const warned = new Set<string>();
   return watchWorkflow(handle, options, {
     noun: 'evaluation',
     endsWithUs,
     toEnd: `npx ratchet temporal workflow cancel --workflow-id ${handle.workflowId}`,
-    follow: (signal) => follow(handle, teller, signal),
+    follow: (signal) => follow(handle, { teller, warned }, signal),
     async tellResult({ results }) {
+      for (const { warnings } of await looksAt(handle)) warn(warnings, { teller, warned }); // it may have ended between two looks
       for (const result of results) {
         teller.tell({ type: 'result', time: now(), ...result });
         await sayResult(result, options);
@@ -59,13 +61,29 @@ export function watchEvaluation(handle: Handle, options: WatchOptions): Promise<
   });
 }
 
-async function follow(handle: Handle, teller: EvaluationTeller, signal: AbortSignal): Promise<void> {
+interface Telling {
+  readonly teller: EvaluationTeller;
+  /** What has been said already. */
+  readonly warned: Set<string>;
+}
+
+function warn(warnings: readonly string[], { teller, warned }: Telling): void {
+  for (const line of warnings) {
+    if (warned.has(line)) continue;
+    warned.add(line);
+    teller.say(`warning: ${onOneLine(line)}`);
+  }
+}
+
+async function follow(handle: Handle, telling: Telling, signal: AbortSignal): Promise<void> {
+  const { teller } = telling;
   const told = new Map<
     string,
     { readonly at: number; readonly done: number; readonly line: string; readonly trouble: string }
   >();
   while (!signal.aborted) {
     for (const progress of await looksAt(handle)) {
+      warn(progress.warnings, telling);
       const before = told.get(progress.workflow);
       const line = describeProgress(progress);
       const isMore = progress.done - (before?.done ?? -1) >= Math.max(1, (progress.of ?? 0) * toldShare);

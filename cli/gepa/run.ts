@@ -62,6 +62,7 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
     storeUri: resolveStoreUri('file:outputs', projectFolder),
     workersSee: keys,
     environmentsSee: planned.input.environments.map(variablesFor),
+    playsOnly: planned.input.model.kind === 'endpoint',
   };
   const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
   if (!stage) return 130;

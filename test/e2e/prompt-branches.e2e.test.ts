@@ -1,5 +1,5 @@
 /**
- * A model that obeys two system prompts, an environment that rewards one of them and begins with the other: a branch of the training run
+ * A model that obeys three system prompts, an environment that rewards one of them and begins with another: a branch of the training run
  * finds the better one, plays it once more, and the run goes on with it; whoever dies meanwhile. Where nothing helps, nothing changes.
  * One run learns to obey; the others are forks of it.
  */
@@ -33,19 +33,24 @@ const words = Array.from({ length: 512 }, (_, i) => [i % 8, Math.floor(i / 8) % 
   .map((letters) => letters.map((letter) => 'abcdefgh'[letter]).join(''));
 const reversed = (word: string): string => Array.from(word).toReversed().join('');
 
-/** What it is to obey; a tenth of the rows says anything, so that rollouts of one example differ. */
+/**
+ * What it is to obey; a tenth of the rows says anything, so that rollouts of one example differ. What is made of a prompt that nobody
+ * taught is any model's own affair, and may be better: the one that does not help is taught, too.
+ */
 function demonstrations(): string {
   const random = randomStream('prompt branches');
   const rows = Array.from({ length: 6 }, (_, epoch) => permutation(words.length, 'rows', epoch))
     .flat()
     .map((i) => {
       const word = words[i]!;
-      const system = random() < 0.5 ? 'COPY' : 'REVERSE';
+      const drawn = random();
+      const system = drawn < 0.1 ? 'IDLE' : drawn < 0.55 ? 'COPY' : 'REVERSE';
       const said = random() < 0.1 ? words[Math.floor(random() * words.length)]! : word;
+      const answer = { IDLE: 'zzz', COPY: said, REVERSE: reversed(said) }[system];
       const messages = [
         { role: 'system', content: system },
         { role: 'user', content: word },
-        { role: 'assistant', content: system === 'COPY' ? said : reversed(said) },
+        { role: 'assistant', content: answer },
       ];
       return JSON.stringify({ messages });
     });
@@ -105,7 +110,7 @@ num_test = 40
 let project: SmallProject;
 let failpoints: string;
 let reflections = 0;
-/** Writes the prompt that helps, one that nobody was taught, or nothing. */
+/** Writes the prompt that helps, one under which nothing is right, or nothing. */
 const reflection = createServer((request, response) => {
   const parts: Buffer[] = [];
   request.on('data', (part: Buffer) => parts.push(part));
@@ -113,7 +118,7 @@ const reflection = createServer((request, response) => {
     reflections += 1;
     const { model } = JSON.parse(Buffer.concat(parts).toString()) as { model: string };
     const isSick = model === 'sick';
-    const content = `Better:\n\`\`\`\n${model === 'knows' ? 'COPY' : 'reverse'}\n\`\`\``;
+    const content = `Better:\n\`\`\`\n${model === 'knows' ? 'COPY' : 'IDLE'}\n\`\`\``;
     const choices = [{ index: 0, finish_reason: 'stop', message: { role: 'assistant', content } }];
     response.writeHead(isSick ? 401 : 200, { 'content-type': 'application/json' });
     if (isSick) response.end('{"error":{"message":"no such key"}}');
@@ -318,7 +323,7 @@ test('where nothing that is written helps, the prompt stays, at every interval a
   const ended = async () => (await handle.query<RunStatus>('status')).branchesEnded ?? {};
   await until(async () => Object.keys(await ended()).length === 2);
   for (const { verdict, text } of Object.values(await ended()))
-    assert.match(verdict, /^no better|nothing found$/, text);
+    assert.match(verdict, /^(?:no better|nothing found)$/, text);
   await handle.executeUpdate('resume');
   await handle.result();
   assert.ok(reflections > before);

@@ -4,6 +4,7 @@ import { existsSync, mkdirSync, readFileSync, realpathSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
+import { openPlace } from '../../cli/commands/train.ts';
 import { startGuard } from '../../workers/guard.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { openRoleLog } from '../../workers/role-log.ts';
@@ -158,6 +159,27 @@ test('with a server elsewhere its workers get the credentials for it, and the po
       assert.ok(!/^started with .*$/m.exec(seen)![0].includes(secret), `${name} shows it to every process of its user`);
     }
   }
+});
+
+test('what asks other servers has neither a trainer nor a policy server, says so, and whoever trains is refused it', async (t) => {
+  const roles = localRoles({ weightRoots: [], policyPort: 1, playsOnly: true });
+  assert.deepEqual(
+    roles.map(({ name }) => name),
+    ['orchestrator worker', 'rollout worker'],
+  );
+  const { stack } = await stackOf(t, [meek], { playsOnly: true });
+  const needs = { storeUri: `file:${stack.projectFolder}/outputs`, workersSee: [] };
+  const said: string[] = [];
+  const place = (playsOnly: boolean) =>
+    openPlace(
+      { ...needs, playsOnly },
+      stack.projectFolder,
+      { say: (line) => said.push(line), part: () => '' },
+      new AbortController().signal,
+    );
+  await assert.rejects(place(false), /with neither a trainer nor a policy server beside it\. Wait until it has ended/);
+  assert.equal((await place(true))?.address, TEMPORAL_ADDRESS);
+  assert.match(said.join('\n'), /^attached to the processes that run here/);
 });
 
 test('credentials for S3 reach the workers, never the policy server', () => {

@@ -158,6 +158,7 @@ describe('what the view says of a run', () => {
       avgReward: null,
       waitingOn: [],
       hasTrouble: false,
+      warnings: [],
     };
     const evaluations = [
       { ...part, workflow: 'words.eval.reverse-text.l2.v30', done: 100, of: 512 },
