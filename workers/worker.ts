@@ -16,6 +16,7 @@ import { findTrainers } from './find-trainers.ts';
 import type { Credentials } from './credentials.ts';
 import { dataConverterFor } from './payload-codec.ts';
 import { TemporalLink } from './temporal-link.ts';
+import { beCurrent, currentLine, hasDeployments, pinnedTo } from './worker-deployment.ts';
 import { watchCredentials } from './watch-credentials.ts';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
 import { hasSearchAttributes } from './has-search-attributes.ts';
@@ -84,15 +85,19 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
       const version = await workflowCodeVersion();
       const { onTakeOver } = settings;
       if (onTakeOver) await takeOverRuns({ client: link.client, version, say: onTakeOver });
+      const asked = { service: link.client.workflowService, namespace: temporal.namespace };
+      // A server with one orchestrator has every run taken over by the newest.
+      const isPinned = onTakeOver === undefined && (await hasDeployments(asked));
       const worker = await open({
         ...common,
-        buildId: version,
+        ...(isPinned ? pinnedTo(version) : { buildId: version }),
         workflowBundle: { codePath: await workflowBundlePath({ isEncrypted: payloadKeys.length > 0 }) },
         activities: orchestratorActivities(settings, link),
         // A killed orchestrator's workflows are waited for no longer than this.
         stickyQueueScheduleToStartTimeout: '1s',
         maxCachedWorkflows: 50,
       });
+      if (isPinned) void beCurrent(asked, version).then((is) => say(currentLine(version, is)));
       return runTogether([worker]);
     }
     case 'rollout':
