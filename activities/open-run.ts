@@ -327,7 +327,7 @@ async function claimRun(dependencies: OpenRunDependencies, spec: RunSpec, workfl
     if (holder && (await dependencies.isWorkflowRunning(holder))) {
       throw new RatchetError(
         'ConfigInvalid',
-        `The run ${spec.name} is being driven by the workflow ${holder}, which is running. Look at that one (ratchet status ${spec.name}), or give this one another name: --name NAME.`,
+        `The run ${spec.name} is being driven by the workflow ${holder}, which is running. Look at that one (npx ratchet status ${spec.name}), or give this one another name: --name NAME.`,
       );
     }
     const { stored } = await store.putIfAbsent(layout.claim(claims.length + 1), encodeJson({ workflowId }));

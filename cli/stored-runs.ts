@@ -14,7 +14,7 @@ import type { RunEvent } from '../workflows/messages.ts';
 import { fromHere } from './from-here.ts';
 import { findRunFolder, usualStore } from './run-place.ts';
 import { stepRecords } from './run-records.ts';
-import { trainAgain, withMaxSteps, withoutResume } from './typed-command.ts';
+import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from './typed-command.ts';
 
 /** What a run's folder tells of it when no Temporal server is there to be asked. */
 export interface StoredRun extends CommittedRun, Curves {
@@ -58,17 +58,34 @@ export async function storedRun(place: RunPlace): Promise<StoredRun | null> {
   };
 }
 
+/** What to type for a run to go on from where it stands; null where no folder here says from which file it was read. */
+export async function goOnFromHere(run: string, store: string | undefined): Promise<string | null> {
+  const place = await findStoredPlace(run, store);
+  if (place === null) return null;
+  try {
+    const { source } = await storedSpec(place);
+    return source && trainAgain(commandOf(run, source));
+  } catch (error) {
+    if (error instanceof RatchetError) return null; // a damaged record keeps nobody from watching the run
+    throw error;
+  }
+}
+
 /** One that has finished goes on with more steps. */
 function goOnWith(run: string, source: SpecSource, { maxSteps, state }: Pick<StoredRun, 'maxSteps' | 'state'>): string {
-  const { config, over = [], dialect, overrides } = source;
-  const command = withoutResume({
+  const command = commandOf(run, source);
+  return trainAgain(state === 'finished' && maxSteps > 0 ? withMaxSteps(command, 2 * maxSteps) : command);
+}
+
+/** As it was typed, without the step that it was to go on from. */
+function commandOf(run: string, { config, over = [], dialect, overrides }: SpecSource): TypedCommand {
+  return withoutResume({
     file: fromHere(config),
     over: over.map((layer) => ({ ...layer, file: fromHere(layer.file) })),
     ...(dialect === undefined ? {} : { dialect }),
     name: run,
     overrides,
   });
-  return trainAgain(state === 'finished' && maxSteps > 0 ? withMaxSteps(command, 2 * maxSteps) : command);
 }
 
 /** What to type next, if that makes sense. */

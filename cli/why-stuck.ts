@@ -31,7 +31,7 @@ export async function whyStuck(handle: WorkflowHandle, run: string): Promise<Stu
   if (pinned === null || pollers.includes(pinned)) return null;
   return {
     is: 'wedged',
-    text: `no orchestrator of its version ${short(pinned)} is there, to which it is pinned (there are: ${pollers.map(short).join(', ')}); \`ratchet upgrade ${run}\` moves it to the present version, from its newest commit`,
+    text: `no orchestrator of its version ${short(pinned)} is there, to which it is pinned (there are: ${pollers.map(short).join(', ')}); \`npx ratchet upgrade ${run}\` moves it to the present version, from its newest commit`,
   };
 }
 
@@ -87,7 +87,7 @@ function wedged(run: string, found: WorkflowExecutionDescription, { isNondetermi
   if (!isNondeterminism) return `its workflow code fails, and is tried again: ${said}`;
   const version = versionOf(found);
   const written = version === null ? '' : `, written by version ${short(version)},`;
-  return `the orchestrator that is there is of another version: it cannot go on with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`ratchet upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
+  return `the orchestrator that is there is of another version: it cannot go on with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
 }
 
 function pinnedTo({ raw }: WorkflowExecutionDescription): string | null {

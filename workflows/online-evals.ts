@@ -306,7 +306,7 @@ export class OnlineEvals {
     desk.tell(
       'warning',
       step,
-      `eval v${step} on ${environment} failed: ${rootOf(reason).message} Once that is mended: ratchet eval checkpoints ${spec.name} --steps ${step}`,
+      `eval v${step} on ${environment} failed: ${rootOf(reason).message} Once that is mended: npx ratchet eval checkpoints ${spec.name} --steps ${step}`,
     );
   }
 
@@ -335,7 +335,7 @@ export class OnlineEvals {
     });
     if (this.#isLastStepMade || action === 'flag') return;
     if (action === 'stop') return desk.stopBecause(text);
-    desk.pause(`${text}. Resume to go on, or go back: ratchet rewind ${spec.name} --step ${best.step}`);
+    desk.pause(`${text}. Resume to go on, or go back: npx ratchet rewind ${spec.name} --step ${best.step}`);
   }
 }
 

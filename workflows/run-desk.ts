@@ -253,7 +253,7 @@ export class RunDesk {
     setHandler(pauseUpdate, (reason = 'asked to') => {
       const before = this.#pausedBecause;
       this.pause(reason, 'person');
-      const goOn = `Go on with: ratchet resume ${this.#options.spec.name}`;
+      const goOn = `Go on with: npx ratchet resume ${this.#options.spec.name}`;
       if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
       return `running → paused: ${reason}. What is under way is finished and stored${this.#underWayText()}; no further step begins. ${goOn}`;
     });
@@ -324,7 +324,7 @@ export class RunDesk {
     const { name } = this.#options.spec;
     const resumed = before === null ? '' : ` The pause is over with it (it was: ${before}).`;
     if (before !== null) this.tell('resumed', this.#step, `resumed by a rewind to step ${step}`);
-    return `Going on from step ${step} in a new lineage once what is under way is done.${resumed} What came after it is kept: ratchet audit ${name}`;
+    return `Going on from step ${step} in a new lineage once what is under way is done.${resumed} What came after it is kept: npx ratchet audit ${name}`;
   }
 
   #resume(): string {
@@ -360,7 +360,7 @@ export class RunDesk {
 
   #stop(): string {
     const run = this.#options.spec.name;
-    const goOn = 'Later: ratchet train with its file goes on from there.';
+    const goOn = 'Later: `ratchet train` with its file goes on from there.';
     if (this.isPaused) {
       const before = this.#pausedBecause;
       this.#leave('as asked; it was paused');
@@ -374,7 +374,7 @@ export class RunDesk {
       this.planned === last
         ? `Step ${last} is in training already: it gets a checkpoint only if it was to have one, and else is trained again from the one before, from stored rollouts.`
         : `Step ${last} gets a checkpoint.`;
-    return `running → stopping: step ${last} is finished and committed, its evaluations too. ${checkpoint} ${goOn} At once: ratchet stop ${run} --now`;
+    return `running → stopping: step ${last} is finished and committed, its evaluations too. ${checkpoint} ${goOn} At once: npx ratchet stop ${run} --now`;
   }
 
   #setLearningRate(learningRate: number): string {

@@ -4,6 +4,7 @@ import { isEnvironmentFile, isHubId } from '../../core/names.ts';
 import type { Advice, MissingEnvironment, NotYet, ReadAs } from '../../core/spec/parse-run-config.ts';
 import { ConfigProblems, type Problem } from '../../core/spec/problems.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { slowStepWarning } from '../../core/spec/step-cost.ts';
 import { whyNoDemonstrations } from '../environments/demonstrations.ts';
 import { openEnvironment } from '../environments/index.ts';
 import { missingVariables, variablesFor } from '../environments/variables.ts';
@@ -104,10 +105,11 @@ export async function examineRunFile(
   const template = await findingsOfTemplate(loaded, { opened, isModelHere: model !== null });
   obstacles.push(...template.obstacles.map(templateObstacle));
   const warnings = [...opened.values()].flatMap((environment) => environment.warnings ?? []);
+  const slow = (model && slowStepWarning(spec, model)) ?? [];
   const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
   return {
     ...report,
-    warnings: [...new Set([...loaded.warnings, ...warnings, ...template.warnings])],
+    warnings: [...new Set([...loaded.warnings, ...warnings, ...template.warnings].concat(slow))],
     problems: problems.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0)),
     obstacles,
     loaded: problems.length === 0 ? loaded : null,

@@ -44,6 +44,8 @@ export const attachCommand = new Command('attach')
     );
     try {
       const handle = client.workflow.getHandle<typeof trainRun>((await findRun(client, run)).workflowId);
+      const { goOnFromHere } = await import('../stored-runs.ts');
+      const goOn = (await goOnFromHere(run, options.store)) ?? '`ratchet train` with its run file';
       process.exitCode = await watchRun(handle, {
         run,
         audience,
@@ -51,8 +53,8 @@ export const attachCommand = new Command('attach')
         wasRunning: true,
         rollouts: (status) => rolloutsOf(status, storeUri),
         known: null,
-        goOn: 'ratchet train with its run file',
-        goOnPlainly: 'ratchet train with its run file',
+        goOn,
+        goOnPlainly: goOn,
         interrupted,
         gone: watched.gone,
       });

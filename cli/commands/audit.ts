@@ -31,7 +31,7 @@ export const auditCommand = new Command('audit')
 /** A ledger says nothing of the files: whoever reads it is told whether they were. */
 function describeWeights(run: string, checkpoints: readonly CheckpointReport[] | null): string[] {
   if (checkpoints === null)
-    return [`the ledger is proven from the commits; weights were not read (ratchet audit ${run} --weights does)`];
+    return [`the ledger is proven from the commits; weights were not read (npx ratchet audit ${run} --weights does)`];
   const sealed = checkpoints.filter(({ state }) => state === 'sealed');
   return [
     `weights: ${sealed.length} checkpoints agree with their sha256 (steps ${encodeRanges(sealed.map(({ step }) => step)) || 'none'})`,

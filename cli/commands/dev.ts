@@ -130,7 +130,7 @@ function tellService(projectFolder: string, options: DevOptions, installs: boole
     say(`${plan.file}: ${installService(plan)}. It is not enabled yet:`);
     for (const line of [...plan.toEnable, '', ...plan.notes]) say(line === '' ? '' : `  ${line}`);
     say(
-      'Runs that are open when the machine goes down go on when it is back. To end it for good: ratchet dev --uninstall-service',
+      'Runs that are open when the machine goes down go on when it is back. To end it for good: npx ratchet dev --uninstall-service',
     );
     return;
   }

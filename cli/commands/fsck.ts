@@ -32,7 +32,7 @@ async function refuseRepair(run: string, { whole }: Examined): Promise<void> {
   if (whole === null) {
     throw new RatchetError(
       'Unsupported',
-      `No commit of ${run} is whole: there is nothing that it could go on from. Restore its folder from a copy, or start over: ratchet train FILE --fresh`,
+      `No commit of ${run} is whole: there is nothing that it could go on from. Restore its folder from a copy, or start over: npx ratchet train FILE --fresh`,
     );
   }
   const place = await findTemporal(process.cwd()).catch(() => null);
@@ -43,7 +43,7 @@ async function refuseRepair(run: string, { whole }: Examined): Promise<void> {
   } finally {
     await close();
   }
-  throw new RatchetError('Unsupported', `${run} is running. End it first: ratchet stop ${run} --now`);
+  throw new RatchetError('Unsupported', `${run} is running. End it first: npx ratchet stop ${run} --now`);
 }
 
 function describe(run: string, { read, faults, unreadableHead, whole }: Examined, moved: readonly string[]): string[] {
@@ -51,9 +51,9 @@ function describe(run: string, { read, faults, unreadableHead, whole }: Examined
   const found = faults.length === 0 ? 'all of them can be read ✓' : `${faults.length} cannot be relied on`;
   const goesOn = whole === null ? 'nothing is committed that is whole' : `step ${whole.step} of ${whole.lineage}`;
   if (moved.length > 0) {
-    lines.push(...moved.map((key) => `set aside: ${key}`), `${run} goes on from ${goesOn}: ratchet train FILE`);
+    lines.push(...moved.map((key) => `set aside: ${key}`), `${run} goes on from ${goesOn}: npx ratchet train FILE`);
   } else if (unreadableHead.length > 0) {
-    lines.push(`the newest whole commit: ${goesOn}. To go on from there: ratchet fsck ${run} --repair`);
+    lines.push(`the newest whole commit: ${goesOn}. To go on from there: npx ratchet fsck ${run} --repair`);
   }
   return [...lines, `${read} files read: ${found}`];
 }

@@ -24,7 +24,7 @@ export const logsCommand = new Command('logs')
     const newest = attempts[0]!;
     if (role === undefined) {
       process.stdout.write(
-        `${newest.folder}\n${newest.roles.map((name) => `  ratchet logs ${run} ${name}`).join('\n')}\n`,
+        `${newest.folder}\n${newest.roles.map((name) => `  npx ratchet logs ${run} ${name}`).join('\n')}\n`,
       );
       return;
     }

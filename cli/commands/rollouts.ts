@@ -176,7 +176,7 @@ function noRollouts(run: string, step: number, head: number): RatchetError {
         : 'What was sampled for it is not in the store any more, or was sampled for the step before.';
   return new RatchetError(
     'RunNotFound',
-    `There are no scored rollouts of step ${step} of ${run}. ${why} Another one: ratchet rollouts ${run} --step N`,
+    `There are no scored rollouts of step ${step} of ${run}. ${why} Another one: npx ratchet rollouts ${run} --step N`,
   );
 }
 

@@ -97,11 +97,11 @@ const answerWithinMs = 30_000;
 
 function refusalOf(run: string, update: string, error: unknown): unknown {
   if (error instanceof WorkflowNotFoundError) {
-    const message = `The run ${run} is not running; \`ratchet status ${run}\` says where it stands.`;
+    const message = `The run ${run} is not running; \`npx ratchet status ${run}\` says where it stands.`;
     return new RatchetError('RunNotFound', message, { cause: error });
   }
   if (error instanceof WorkflowUpdateRPCTimeoutOrCancelledError || error instanceof ServiceError) {
-    const message = `${run}: no orchestrator answers for the run (${rootMessage(error)}). Once one is there (ratchet dev, or ratchet worker --role orchestrator) it may still hear this ${update}: \`ratchet status ${run}\` says what holds.`;
+    const message = `${run}: no orchestrator answers for the run (${rootMessage(error)}). Once one is there (ratchet dev, or ratchet worker --role orchestrator) it may still hear this ${update}: \`npx ratchet status ${run}\` says what holds.`;
     return new RatchetError('ServerUnavailable', message, { cause: error });
   }
   if (!(error instanceof WorkflowUpdateFailedError)) return error;
@@ -122,7 +122,7 @@ async function stopNow(run: string): Promise<void> {
     if ((await nameOfStatus(handle)) !== 'RUNNING') {
       throw new RatchetError(
         'RunNotFound',
-        `The run ${run} is not running; \`ratchet status ${run}\` says where it stands.`,
+        `The run ${run} is not running; \`npx ratchet status ${run}\` says where it stands.`,
       );
     }
     await handle.cancel();
@@ -130,7 +130,7 @@ async function stopNow(run: string): Promise<void> {
     const goOn = 'What is committed stays; `ratchet train` with its file goes on from there.';
     process.stdout.write(
       status === 'RUNNING'
-        ? `${run}: told to cancel; what is under way has not ended after ${endPatienceMs / 1000} s. \`ratchet status ${run}\` says what it waits for. ${goOn}\n`
+        ? `${run}: told to cancel; what is under way has not ended after ${endPatienceMs / 1000} s. \`npx ratchet status ${run}\` says what it waits for. ${goOn}\n`
         : `${run}: running → ${status.toLowerCase()}. ${goOn}\n`,
     );
   });

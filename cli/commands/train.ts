@@ -13,6 +13,7 @@ import type { EnvironmentVariables } from '../../core/spec/environment-spec.ts';
 import { trainerGpusOf } from '../../core/spec/gpu-settings.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { slowStepWarning } from '../../core/spec/step-cost.ts';
 import { refuseOtherRun } from '../../activities/run-identity.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
@@ -124,6 +125,7 @@ export async function train(
   });
   for (const line of readAsLines(file, readAs)) audience.say(line);
   for (const field of notYet) audience.say(`not yet honoured: ${notYetLine(field)}`);
+  if (usual.slow !== null) audience.say(`warning: ${usual.slow}`);
   grantNamed(projectFolder, [file, ...over.map((layer) => layer.file), ...namedIn(spec)]);
   const command = { file, ...named, name: run === usualName ? null : run, overrides };
 
@@ -216,11 +218,14 @@ async function freshName(given: string | undefined, { name, store }: RunSpec): P
 }
 
 /** A run file that can be trained here. Everything that is in the way is said at once. */
-async function loadForTraining(file: string, options: LoadOptions): ReturnType<typeof loadRunConfig> {
+async function loadForTraining(
+  file: string,
+  options: LoadOptions,
+): Promise<Awaited<ReturnType<typeof loadRunConfig>> & { readonly slow: string | null }> {
   try {
     const loaded = await loadRunConfig(file, options);
-    await checkModel(loaded.spec);
-    return loaded;
+    const model = await checkModel(loaded.spec);
+    return { ...loaded, slow: model && slowStepWarning(loaded.spec, model) };
   } catch (error) {
     const report = await examineRunFile(file, options, toldWhenSlow).catch(() => null);
     if (!report?.loaded || report.problems.length > 0 || report.obstacles.length < 2) throw error;

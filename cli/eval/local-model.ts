@@ -38,7 +38,7 @@ export async function versionOfRun(
   const { commit } = await requireCommit({ ...place, lineage }, number).catch((cause: unknown) => {
     throw new RatchetError(
       'RunNotFound',
-      `Step ${number} of ${run} is not committed. \`ratchet status ${run}\` says where it stands.`,
+      `Step ${number} of ${run} is not committed. \`npx ratchet status ${run}\` says where it stands.`,
       { cause },
     );
   });
@@ -54,7 +54,7 @@ export async function versionOfRun(
   if (!(await storeOf(place).list(policy.weights)).includes(policy.file.key)) {
     throw new RatchetError(
       'RunNotFound',
-      `The weights of step ${number} are not in ${storeOf(place).uri} (any more, or yet). \`ratchet checkpoints ${run}\` lists those that are kept.`,
+      `The weights of step ${number} are not in ${storeOf(place).uri} (any more, or yet). \`npx ratchet checkpoints ${run}\` lists those that are kept.`,
     );
   }
   return {

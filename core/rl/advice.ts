@@ -82,8 +82,8 @@ const rewardTrend: Judge = ({ settings }, all) => {
         'nothing keeps the policy near where it was good',
       ],
       change: [
-        `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)} (now ${figure(settings.learningRate)})`,
-        `ratchet rewind RUN --step ${best.steps.at(-1)}: goes on from where it was good`,
+        `npx ratchet set RUN learning_rate=${figure(settings.learningRate / 2)} (now ${figure(settings.learningRate)})`,
+        `npx ratchet rewind RUN --step ${best.steps.at(-1)}: goes on from where it was good`,
         `rollouts_per_example 16 to 32 (now ${settings.rolloutsPerExample}), batch_size above ${settings.batchSize}: a fork`,
         '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
       ],
@@ -102,10 +102,10 @@ const rewardTrend: Judge = ({ settings }, all) => {
       'the task is too hard, or its reward does not measure what changes',
     ],
     change: [
-      `ratchet set RUN learning_rate=${figure(settings.learningRate * 3)} (now ${figure(settings.learningRate)}; LoRA takes 1e-5 to 1e-4, all weights 1e-6 to 1e-5 of large models)`,
+      `npx ratchet set RUN learning_rate=${figure(settings.learningRate * 3)} (now ${figure(settings.learningRate)}; LoRA takes 1e-5 to 1e-4, all weights 1e-6 to 1e-5 of large models)`,
       'continuous rewards in place of sparse ones; easier examples',
       '[difficulty_filter] online_difficulty_filtering = true',
-      'ratchet rollouts RUN --sort reward: is the best what you wanted?',
+      'npx ratchet rollouts RUN --sort reward: is the best what you wanted?',
     ],
   };
 };
@@ -128,7 +128,7 @@ const entropyCollapse: Judge = ({ settings }, all) => {
       'the upper clip bound is too tight for rare tokens',
     ],
     change: [
-      `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
+      `npx ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
       '[trainer.loss] a higher upper bound (clip_high), or type = "cispo"',
       `[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high} (now ${settings.temperature}): a fork`,
       '[kl_penalty] enabled = true',
@@ -155,9 +155,9 @@ const klBlowUp: Judge = ({ settings }, all) => {
     ],
     change: [
       '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
-      `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
+      `npx ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
       'ref_sync_steps, where the reference may move along',
-      'ratchet rollouts RUN --sort reward: do the best ones deserve it?',
+      'npx ratchet rollouts RUN --sort reward: do the best ones deserve it?',
     ],
   };
 };
@@ -180,7 +180,7 @@ const gradientSpikes: Judge = ({ settings }, all) => {
       'rewards of very different size',
     ],
     change: [
-      `ratchet set RUN max_grad_norm=${figure(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${figure(settings.maxGradNorm)})`,
+      `npx ratchet set RUN max_grad_norm=${figure(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${figure(settings.maxGradNorm)})`,
       `batch_size above ${settings.batchSize}: a fork`,
       '[trainer] advantage = "std_normalized"',
     ],
@@ -202,7 +202,7 @@ const clippedTokens: Judge = ({ settings }, all) => {
       'sampler and trainer do not agree on probabilities',
     ],
     change: [
-      `ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
+      `npx ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
       'num_iterations = 1',
       'max_async_level = 0, max_off_policy_steps lower',
     ],
@@ -317,7 +317,7 @@ const failed: Judge = (_, all) => {
     about,
     evidence: `${percent(mean(errors.values))} of the rollouts failed through infrastructure (${span(errors)}): ${counted.join(', ')}`,
     causes: ['the environment, its judge or its sandbox throws', 'generation_timeout is too short'],
-    change: ['ratchet rollouts RUN --outcome infra_failure (timeout, judge_failure, oom) shows what they threw'],
+    change: ['npx ratchet rollouts RUN --outcome infra_failure (timeout, judge_failure, oom) shows what they threw'],
   };
 };
 
@@ -344,7 +344,7 @@ const bottleneck: Judge = ({ settings }, all) => {
     return note(
       'bound by scoring',
       ['a reward function, or a judge behind it, takes longer than the model'],
-      ['a faster judge, or more of it at once', 'more workers: ratchet dev --rollout-workers 2'],
+      ['a faster judge, or more of it at once', 'more workers: npx ratchet dev --rollout-workers 2'],
     );
   }
   if (generate > rules.boundShare * step && generate > train) {
@@ -388,8 +388,8 @@ const lostTime: Judge = ({ ettr }, all) => {
       'servers that are away: Temporal, the store',
     ],
     change: [
-      'ratchet logs RUN train (orchestrator, rollout): what ended them',
-      'ratchet events RUN',
+      'npx ratchet logs RUN train (orchestrator, rollout): what ended them',
+      'npx ratchet events RUN',
       '[checkpoints] interval lower: less is trained again',
     ],
   };

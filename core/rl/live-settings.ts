@@ -91,14 +91,14 @@ export function unknownSetting(name: string, run: string): string {
   const first = name.replaceAll('-', '_').split('.')[0]!;
   const can = `What can be changed while it runs: ${liveSettingNames.join(', ')}.`;
   if (boundToCheckpoint.includes(first)) {
-    return `${name} is part of what the run is: its weights were made with it. Train another run: ratchet train FILE --name NEW. ${can}`;
+    return `${name} is part of what the run is: its weights were made with it. Train another run: npx ratchet train FILE --name NEW. ${can}`;
   }
   if (fixedForLife.includes(first)) {
-    return `${name} stays as it is for the life of a run, or its groups could not be compared. A run of its own may have another: ratchet fork ${run} --step N --name NEW --${name.replaceAll('_', '-')} VALUE. ${can}`;
+    return `${name} stays as it is for the life of a run, or its groups could not be compared. A run of its own may have another: npx ratchet fork ${run} --step N --name NEW --${name.replaceAll('_', '-')} VALUE. ${can}`;
   }
   const near = nearestName(name, liveSettingNames);
   if (near !== undefined) return `${name}: no such setting of a running run. Did you mean ${near}? ${can}`;
-  return `${name} cannot be changed while the run runs. Stop it (ratchet stop ${run}), change its file, and train it again: it goes on where it is. ${can}`;
+  return `${name} cannot be changed while the run runs. Stop it (npx ratchet stop ${run}), change its file, and train it again: it goes on where it is. ${can}`;
 }
 
 /** The overrides after a change. */
