@@ -6,6 +6,7 @@ import type { AskedOfRun, ObjectRef, PolicyVersion, RunHandle, StepCommit } from
 import { withoutResume } from '../core/spec/resume-words.ts';
 import type { EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
+import { environmentsOf, grantByFile } from '../backends/configs/grant.ts';
 import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
 import type { SentFiles } from '../backends/configs/sent-files.ts';
 import { whyNoDemonstrations } from '../backends/environments/demonstrations.ts';
@@ -113,6 +114,8 @@ export const createOpenRun =
     const request = takesOver?.request ?? `${workflowId}/${executionId}`;
     const settings = await readSettings(dependencies, asked);
     const { spec } = settings;
+    const isAsItStands = !takesOver?.handle && Object.keys(asked.overrides ?? {}).length === 0;
+    grantByFile(dependencies.projectFolder, environmentsOf(spec), isAsItStands);
     await checkStore(spec.store.uri);
     const store = openRunStore(spec.store.uri, spec.name);
     await claimRun(dependencies, spec, workflowId);

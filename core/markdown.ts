@@ -3,5 +3,6 @@
  * stays on its line.
  */
 export function plainMarkdown(text: string): string {
-  return text.replaceAll(/\s*[\r\n\u2028\u2029]+\s*/g, ' ').replaceAll(/[\\`*_{}[\]<>#|~!&]/g, '\\$&');
+  const onOneLine = text.replaceAll(/\s+/g, (blanks) => (/[\r\n\u2028\u2029]/.test(blanks) ? ' ' : blanks));
+  return onOneLine.replaceAll(/[\\`*_{}[\]<>#|~!&]/g, '\\$&');
 }

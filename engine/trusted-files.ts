@@ -39,17 +39,29 @@ export function readsAnything(environment: Environment = process.env): boolean {
  * is looked for in this process's own PATH, which nobody else sets.
  */
 export function trustedInterpreter(command: string, what: string, environment: Environment = process.env): string {
-  if (trustedRoots(environment) === null || !command.includes('/')) return command;
+  if (trustedRoots(environment) === null) return command;
+  if (!command.includes('/')) {
+    if (isPythons(command)) return command;
+    throw refused(command, what, 'is no name of a Python', 'name it python3, or by its path');
+  }
   const file = path.resolve(command);
   const real = realOr(file, null);
-  const isSystems = real !== null && /^(?:python|pypy)[\d.]*$/.test(path.basename(real)) && isRootsAlone(real);
+  const isSystems = real !== null && isPythons(path.basename(real)) && isRootsAlone(real);
   // In a virtual environment it is a link, and it is the place of the link that makes the environment.
   if (isSystems && isRootsAlone(path.dirname(file))) return command;
   return path.join(trustedFile(path.dirname(file), what, environment), path.basename(file));
 }
 
+function isPythons(name: string): boolean {
+  return /^(?:python|pypy)[\d.]*$/.test(name);
+}
+
 /** What is no file, and may be asked for only where this user did so. */
-export const grants = { noSandbox: 'sandbox-none' } as const;
+export const grants = {
+  noSandbox: 'sandbox-none',
+  /** Before the digest of an environment in Python and its arguments. */
+  environment: 'environment ',
+} as const;
 
 /** Refuses what a worker of our own server was asked for and nobody granted. */
 export function requireGrant(grant: string, what: string, environment: Environment = process.env): void {

@@ -9,10 +9,13 @@ import { kindOf } from '../backends/tinker/trouble.ts';
 import { onOneLine } from '../cli/plain-text.ts';
 import { trainAgain } from '../cli/typed-command.ts';
 import { messagesOf } from '../core/eval/result-rows.ts';
+import { plainMarkdown } from '../core/markdown.ts';
 import { extractText } from '../core/gepa/reflection-prompt.ts';
+import { unifiedDiff } from '../core/gepa/text-diff.ts';
 import { treeDocument } from '../core/gepa/results.ts';
 import { asRunName } from '../core/names.ts';
 import { saysEngineDied, saysNcclFailed, saysOutOfMemory, whereItFailed } from '../core/rl/failures.ts';
+import { PythonProblem, readPythonAssignment } from '../core/spec/python-literal.ts';
 import { looksSecret, withoutSecrets } from '../core/spec/secrets.ts';
 import { readToolTurn } from '../engine/server/tool-calls.ts';
 import { exactNumber } from '../environments/math-python/exact-number.ts';
@@ -70,6 +73,23 @@ const readers: Readonly<Record<string, readonly [read: (text: string) => unknown
   'a setting that was typed': [
     (text) => trainAgain({ file: 'a', name: null, overrides: { [`${text}.`]: 'false' } }),
     ['a', '.'],
+  ],
+  "a line in Temporal's details": [plainMarkdown, [' ', '\n', ' \n', 'a ', '*']],
+  'two prompts beside one another': [
+    (text) => unifiedDiff(text, `a${text}b`, { from: 'before', to: 'after' }),
+    ['\n', 'a\n', 'a'],
+  ],
+  'a registry in Python': [
+    (text) =>
+      [`X = [${text}`, `X: ${text}`, `X = ${text}`, `from ${text}`].map((written) => {
+        try {
+          return readPythonAssignment(written, 'X');
+        } catch (error) {
+          if (error instanceof PythonProblem) return error;
+          throw error;
+        }
+      }),
+    ['"a",', '"a" ', '1,', 'a ', '\n', '#', '\\\n', '('],
   ],
   'a line for the terminal': [onOneLine, ['\u001b[31m', '\r\n', '\u202e']],
 };

@@ -3,6 +3,7 @@ import { loadEnvironment } from './load.ts';
 import type { Environment } from './types.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { givenVariables, variablesFor } from './variables.ts';
+import { requireNamed } from './named.ts';
 import { openVerifiers } from './verifiers/open.ts';
 
 export type { Environment, Policy, RolloutRecord } from './types.ts';
@@ -55,6 +56,7 @@ export function createEnvironments(load: (entry: Entry) => Promise<Environment>)
 /** Those of this process. */
 export const environments: Environments = createEnvironments(async (entry) => {
   const { id, args, sha256, python, variables, agent } = entry;
+  requireNamed(entry);
   const { values } = givenVariables(variablesFor({ python, variables }));
   // One in TypeScript works in this process, which has them.
   if (agent !== undefined && python?.api !== 'v1') {

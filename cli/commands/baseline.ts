@@ -12,7 +12,7 @@ import { countOutcomes, describeFailures } from '../../core/rl/failures.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { startClock } from '../clock.ts';
-import { grantNamed, namedIn } from '../grant.ts';
+import { grantNamed, namedIn } from '../../backends/configs/grant.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { connect, temporalOf } from '../connection.ts';
 import { describeFinding } from '../findings.ts';

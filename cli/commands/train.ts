@@ -19,7 +19,7 @@ import { checkModel } from '../../backends/configs/check-model.ts';
 import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
 import { loadRunConfig, type LoadOptions } from '../../backends/configs/load-run-config.ts';
 import { untilSent } from '../until-sent.ts';
-import { grantNamed, namedIn } from '../grant.ts';
+import { grantNamed, namedIn } from '../../backends/configs/grant.ts';
 import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
 import { type RunningStack, waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';

@@ -20,7 +20,7 @@ import { resolveStoreUri } from '../../backends/store/index.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
-import { grantNamed, namedByEnvironments } from '../grant.ts';
+import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { keysOf, requireKeys } from '../server-keys.ts';
 import { openTeller } from '../teller.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';

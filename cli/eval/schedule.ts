@@ -7,7 +7,7 @@ import { regressionActions } from '../../core/spec/eval-words.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
 import { onOneLine } from '../plain-text.ts';
-import { grantNamed, namedByEnvironments } from '../grant.ts';
+import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { rootMessage } from '../root-message.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';

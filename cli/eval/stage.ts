@@ -5,7 +5,7 @@ import { variablesFor } from '../../backends/environments/variables.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
-import { grantNamed, namedByEnvironments } from '../grant.ts';
+import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
 import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 

@@ -23,8 +23,17 @@ function linesOf(text: string): string[] {
   return lines;
 }
 
-/** By the longest common subsequence. Prompts have hundreds of lines at most, so the table is small. */
+/** Prompts have hundreds of lines. Of a model that wrote tens of thousands, the whole is shown as another text. */
+const cellsMax = 4_000_000;
+
+/** By the longest common subsequence. */
 function editsBetween(a: readonly string[], b: readonly string[]): Edit[] {
+  if (a.length * b.length > cellsMax) {
+    return [
+      ...a.map((line, i): Edit => ({ kind: '-', line, at: [i, 0] })),
+      ...b.map((line, j): Edit => ({ kind: '+', line, at: [a.length, j] })),
+    ];
+  }
   const common = Array.from({ length: a.length + 1 }, () => new Uint32Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i--) {
     for (let j = b.length - 1; j >= 0; j--) {

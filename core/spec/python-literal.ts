@@ -52,6 +52,7 @@ const simpleEscapes: Readonly<Record<string, string>> = {
 
 class PythonReader {
   readonly #text: string;
+  readonly #lineStarts: readonly number[];
   #at = 0;
   readonly #positions = new Map<string, Position>();
   readonly #repeated: { path: KeyPath; position: Position }[] = [];
@@ -59,6 +60,7 @@ class PythonReader {
 
   constructor(text: string) {
     this.#text = text.replace(/^\uFEFF/, '').replaceAll(/\r\n?/g, '\n');
+    this.#lineStarts = [0, ...[...this.#text.matchAll(/\n/g)].map(({ index }) => index + 1)];
   }
 
   assignment(name: string): PythonLiteral {
@@ -332,8 +334,13 @@ class PythonReader {
   }
 
   #position(offset: number): Position {
-    const before = this.#text.slice(0, offset);
-    const start = before.lastIndexOf('\n') + 1;
-    return { line: before.split('\n').length, column: offset - start + 1 };
+    // The last line that begins at or before it.
+    let [low, high] = [0, this.#lineStarts.length];
+    while (high - low > 1) {
+      const middle = (low + high) >>> 1;
+      if (this.#lineStarts[middle]! <= offset) low = middle;
+      else high = middle;
+    }
+    return { line: low + 1, column: offset - this.#lineStarts[low]! + 1 };
   }
 }

@@ -1,9 +1,11 @@
-import { realpath, stat } from 'node:fs/promises';
-import { isAbsolute, join, relative, sep } from 'node:path';
+import { createHash } from 'node:crypto';
+import { readdir, realpath, stat } from 'node:fs/promises';
+import { isAbsolute, join, relative, resolve, sep } from 'node:path';
 import { type LoadOptions, loadModelFolder, loadParameters, type ModelFolder } from '../model/model-folder.ts';
 import type { Parameters } from '../model/parameters.ts';
 import type { Provider, SessionOptions } from '../onnx/session.ts';
 import { Sampler, type SamplerCounters } from '../sample/sampler.ts';
+import { readRegular } from '../regular-file.ts';
 import { HttpError } from './http-error.ts';
 import { shortened } from './json.ts';
 import type { UpdateWeightsRequest } from './wire.ts';
@@ -12,6 +14,8 @@ import type { UpdateWeightsRequest } from './wire.ts';
 export interface HeldVersion {
   readonly name: string;
   readonly digest: string;
+  /** Of what lay beside its weights: tokenizer, template and config decide what the same weights say. */
+  readonly texts: string;
   readonly step: number | null;
   readonly weightDir: string;
   readonly loadedAtMs: number;
@@ -150,17 +154,23 @@ export class PolicyVersions {
 
   async #load(request: UpdateWeightsRequest): Promise<HeldVersion> {
     const held = this.#slots.get(request.name)?.version;
-    if (held && held.digest === request.digest) return held;
+    if (held && held.digest === request.digest) {
+      // A folder may be gone by now, as retention removes them: what is held came from it.
+      const texts = await this.#resolveAllowed(request.weight_dir, 'weight_dir').then(textsOf, () => held.texts);
+      if (texts === held.texts) return held;
+    }
     const folder = await this.#resolveAllowed(request.weight_dir, 'weight_dir');
+    const texts = await textsOf(folder);
     const model = await this.#loadModel(folder);
     const digest = model.parameters.digest();
     requireDigest(request, digest);
-    if (held?.digest === digest) return held;
+    if (held?.digest === digest && held.texts === texts) return held;
     const provider = request.provider ?? this.#limits.provider ?? 'cpu';
     const samplerKey = `${provider} ${JSON.stringify(model.config)}`;
     const sampler = await this.#sampler(samplerKey, model, provider);
     const step = request.step ?? null;
-    const version = { name: request.name, digest, step, weightDir: folder, loadedAtMs: Date.now(), model, sampler };
+    const loadedAtMs = Date.now();
+    const version = { name: request.name, digest, texts, step, weightDir: folder, loadedAtMs, model, sampler };
     const holders = this.#slots.get(request.name)?.holders ?? new Map<string, number>();
     this.#slots.delete(request.name);
     this.#slots.set(request.name, { version, samplerKey, requestsInFlight: 0, lastUse: ++this.#clock, holders });
@@ -206,14 +216,17 @@ export class PolicyVersions {
 
   async #resolveAllowed(folder: string, what: string): Promise<string> {
     const shown = `${what} ${shortened(folder, 500)}`;
-    const resolved = await realpath(folder).catch((cause: unknown) => {
-      const message = `${shown} cannot be read: ${shortened(String(cause), 500)}`;
-      throw new HttpError(404, message, { param: 'weight_dir', cause });
-    });
+    const found = await realpath(folder).catch((error: unknown) => ({ error }));
     for (const root of this.#limits.allowRoots) {
-      const path = relative(await realpath(root).catch(() => root), resolved);
-      if (path !== '..' && !path.startsWith(`..${sep}`) && !isAbsolute(path)) return resolved;
+      const realRoot = await realpath(root).catch(() => root);
+      if (typeof found === 'string') {
+        if (isBelow(realRoot, found)) return found;
+      } else if (isBelow(root, resolve(folder)) || isBelow(realRoot, resolve(folder))) {
+        const message = `${shown} cannot be read: ${shortened(String(found.error), 500)}`;
+        throw new HttpError(404, message, { param: 'weight_dir', cause: found.error });
+      }
     }
+    // What is not there reads the same outside: nobody learns from it what there is.
     const roots = this.#limits.allowRoots.join(', ') || 'none';
     const message = `${shown} lies outside of the allowed roots (${roots}). Start the server with --allow-root.`;
     throw new HttpError(403, message, { param: 'weight_dir' });
@@ -294,4 +307,20 @@ async function isFile(path: string): Promise<boolean> {
     (stats) => stats.isFile(),
     () => false,
   );
+}
+
+function isBelow(root: string, folder: string): boolean {
+  const path = relative(root, folder);
+  return path !== '..' && !path.startsWith(`..${sep}`) && !isAbsolute(path);
+}
+
+/** The sha256 of all files of a folder but its weights. */
+async function textsOf(folder: string): Promise<string> {
+  const names = (await readdir(folder)).filter((name) => !name.endsWith('.safetensors')).sort();
+  const hash = createHash('sha256');
+  for (const name of names) {
+    const bytes = await readRegular(join(folder, name)).catch(() => null); // a folder, say
+    if (bytes !== null) hash.update(`${name} ${bytes.length}\n`).update(bytes);
+  }
+  return hash.digest('hex');
 }

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdir, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, rm, symlink, writeFile, readFile } from 'node:fs/promises';
 import { request as httpRequest } from 'node:http';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -176,11 +176,38 @@ test('weights come from below the allowed roots only, links resolved', async (t)
   assert.equal(await load(join(folder, 'link')), 403);
   assert.equal(await load(join(folder, '..', outside.split('/').at(-1)!, 'model')), 403);
   assert.equal(await load(join(folder, 'none')), 404);
+  // Nobody learns from the answer what there is elsewhere.
+  assert.equal(await load(join(outside, 'none')), 403);
   await mkdir(join(folder, 'empty'));
   assert.equal(await load(join(folder, 'empty')), 400);
   await saveModelFolder(first, join(folder, 'torn'));
   await writeFile(join(folder, 'torn', 'model.safetensors'), 'torn');
   assert.equal(await load(join(folder, 'torn')), 422);
+});
+
+test('a version whose tokenizer changed is loaded anew, though its weights are the same', async (t) => {
+  const { client, folder, post } = await openStage(t);
+  const at = join(folder, 'same');
+  await saveModelFolder(first, at);
+  const load = async (): Promise<void> => {
+    const asked = { weight_dir: at, name: 'a', digest: first.parameters.digest() };
+    assert.equal((await post('/update_weights', asked)).status, 200);
+  };
+  const prompt = first.tokenizer.encode('<bos>elephant<sep>');
+  const say = async (): Promise<string> =>
+    (await client.completions.create({ model: 'a', prompt, seed: 3, max_tokens: 30 })).choices[0]!.text;
+  await load();
+  const before = await say();
+  await load();
+  assert.equal(await say(), before);
+  const file = join(at, 'tokenizer.json');
+  const tokenizer = JSON.parse(await readFile(file, 'utf8')) as { model: { vocab: Record<string, number> } };
+  const { vocab } = tokenizer.model;
+  const [one, other] = [before[0]!, ['a', 'b'].find((letter) => letter !== before[0])!];
+  [vocab[one], vocab[other]] = [vocab[other]!, vocab[one]!];
+  await writeFile(file, JSON.stringify(tokenizer));
+  await load();
+  assert.equal((await say())[0], other);
 });
 
 test('what is not honoured is refused by name', async (t) => {

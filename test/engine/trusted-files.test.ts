@@ -1,10 +1,12 @@
 /** What another user of the machine may make workers of our own Temporal server run: nothing of theirs. */
 import assert from 'node:assert/strict';
-import { chmodSync, chownSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, chownSync, existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { openPython } from '../../backends/environments/python/sandbox.ts';
+import { grantByFile, grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
+import { openEnvironment } from '../../backends/environments/index.ts';
 import { loadEnvironment } from '../../backends/environments/load.ts';
 import { givenVariables } from '../../backends/environments/variables.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
@@ -80,6 +82,37 @@ test('code that a workflow names runs only from the project, however it is named
   assert.equal((await importUserFunction({ path: own, sha256: null }, 'advantage'))(), 7);
 });
 
+test('an environment in Python is loaded with the arguments that this user named, and no others', async (t) => {
+  const { project, write } = stage(t);
+  const mark = path.join(project, 'ran');
+  const folder = path.join(project, 'venv');
+  mkdirSync(path.join(folder, 'bin'), { recursive: true });
+  write(path.join(folder, 'bin', 'python'), `#!/bin/sh\necho ran > ${mark}\nexit 1\n`);
+  chmodSync(path.join(folder, 'bin', 'python'), 0o755);
+  const python = { module: 'toy', api: 'v1', folder, verifiers: '0.4.0', version: '1.0' } as const;
+  const entry = { id: 'toy', name: 'toy', args: { n: 4 }, python };
+  // Of verifiers v1 the agent's program runs here, with these variables.
+  const evil = { ...entry, args: { n: 4, agent: { harness: { env: { PYTHONPATH: '/tmp/evil' } } } } };
+  grantNamed(project, namedByEnvironments([entry]));
+  for (const other of [
+    evil,
+    { ...entry, agent: { harness: { id: 'bash' } } },
+    { ...entry, extra: { command: 'evil' } },
+    { ...entry, python: { ...python, module: 'antigravity' } },
+  ]) {
+    await assert.rejects(openEnvironment(other), /not taken from Temporal/);
+  }
+  assert.equal(existsSync(mark), false);
+  // What stands in a run file of ours is named by it, unless something is laid over it.
+  grantByFile(project, [evil], false);
+  await assert.rejects(openEnvironment(evil), /not taken from Temporal/);
+  grantByFile(project, [evil], true);
+  for (const named of [entry, evil]) {
+    await assert.rejects(openEnvironment(named), (error: Error) => !/not taken from Temporal/.test(error.message));
+    assert.equal(existsSync(mark), true);
+  }
+});
+
 test('what others may write to is nobody’s own: the file, its folders, its owner', (t) => {
   const { project, write } = stage(t);
   const below = path.join(project, 'below');
@@ -126,4 +159,6 @@ test('an interpreter is the system’s, or of the project', (t) => {
   const own = write(path.join(project, 'python3'), '#!/bin/sh\n');
   assert.equal(trustedInterpreter(own, 'It'), own);
   assert.throws(() => trustedInterpreter('/bin/sh', 'It'), ours);
+  // Whatever it says when it is asked where it is would be run.
+  assert.throws(() => trustedInterpreter('sh', 'It'), ours);
 });

@@ -4,7 +4,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync }
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
-import { grantNamed, namedByEnvironments } from '../../cli/grant.ts';
+import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
 import { grantedAt, grants, requireGrant, trustedFile } from '../../engine/trusted-files.ts';
 
