@@ -23,8 +23,8 @@ import type {
 import { passFigures } from '../core/eval/pass-at-k.ts';
 import { addTallies, averageReward, emptyTally } from '../core/eval/tally.ts';
 import { evaluationsSideBySide } from '../core/limits.ts';
-import { evaluationChunks, evaluationDesk } from './activity-options.ts';
-import { describeEvaluation, describeParts } from './evaluation-lines.ts';
+import { evaluationChunks, evaluationParts } from './options.ts';
+import { describeEvaluation, describeParts } from './control/evaluation-lines.ts';
 
 export const evaluationStatusQuery = defineQuery<EvaluationStatus>('status');
 
@@ -86,7 +86,7 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
   setHandler(evaluationStatusQuery, status);
   tell();
 
-  handle = await evaluationDesk.openEvaluation.executeWithOptions(
+  handle = await evaluationParts.openEvaluation.executeWithOptions(
     { summary: `${input.environment.name} with ${input.model.model}` },
     [{ input, request: `${workflowId}/${runId}` }],
   );
@@ -109,7 +109,7 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
   await notes.under;
 
   tell('closing');
-  const result = await evaluationDesk.closeEvaluation.executeWithOptions({ summary: `${tally.rollouts} rollouts` }, [
+  const result = await evaluationParts.closeEvaluation.executeWithOptions({ summary: `${tally.rollouts} rollouts` }, [
     { handle: opened, adopted, seconds: seconds() },
   ]);
   tell('finished');
@@ -120,7 +120,7 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
     while (notes.isDue) {
       notes.isDue = false;
       const summary = `${tally.rollouts} rollouts`;
-      await evaluationDesk.noteProgress.executeWithOptions({ summary }, [
+      await evaluationParts.noteProgress.executeWithOptions({ summary }, [
         { handle: opened, tally, seconds: seconds() },
       ]);
     }
@@ -193,7 +193,7 @@ async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promi
 async function plan(file: EvaluationFileInput): Promise<readonly EvaluationInput[]> {
   const { workflowId, runId } = workflowInfo();
   const asked = { ...file, request: `${workflowId}/${runId}` };
-  return (await evaluationDesk.planEvaluations.executeWithOptions({ summary: file.config }, [asked])).inputs;
+  return (await evaluationParts.planEvaluations.executeWithOptions({ summary: file.config }, [asked])).inputs;
 }
 
 /** So many of 0 … count−1 at once, in order. The first failure is thrown, once those under way have ended. */

@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { readRecords, rowNumberOf } from '../../backends/metrics/tensorboard.ts';
-import type { RunEvent } from '../../workflows/messages.ts';
+import type { RunEvent } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
 

@@ -5,7 +5,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import type { SampledLine } from '../faults/fake-inference.ts';
 import { fakeRun } from '../faults/fake-run.ts';

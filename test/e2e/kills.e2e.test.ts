@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { nothingLost } from '../../core/rl/lost-work.ts';
 import { definitionOf, metricSections } from '../../core/rl/metric-names.ts';
-import { eventsQuery } from '../../workflows/messages.ts';
+import { eventsQuery } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
 

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { bundleWorkflowCode, DefaultLogger, Worker } from '@temporalio/worker';
-import type { RunStatus } from '../../workflows/messages.ts';
+import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { auditLedger } from '../../core/rl/ledger.ts';
 import { openSmallProject, smallRun } from './small-run.ts';

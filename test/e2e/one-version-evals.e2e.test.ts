@@ -14,7 +14,7 @@ import {
   resumeUpdate,
   type RunEvent,
   statusQuery,
-} from '../../workflows/messages.ts';
+} from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { type OneVersionServer, oneVersionServer } from './one-version-server.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { decodeJson } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import { FaultStage, type StagedRun } from '../faults/stage.ts';
 
 const own = (name: string): string => JSON.stringify(fileURLToPath(new URL(name, import.meta.url)));

@@ -23,7 +23,7 @@ import { permutation, randomStream } from '../../core/random.ts';
 import { layout } from '../../core/layout.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 

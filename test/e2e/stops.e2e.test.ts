@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { WorkflowFailedError } from '@temporalio/client';
 import { rootMessage } from '../../cli/root-message.ts';
 import { layout } from '../../core/layout.ts';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { sampledAgain } from '../faults/cells.ts';
 import { FaultStage, type StagedRun } from '../faults/stage.ts';

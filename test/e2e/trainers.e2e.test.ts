@@ -6,7 +6,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { heartbeatTimeoutDefaultS } from '../../core/limits.ts';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
 

@@ -12,7 +12,7 @@ import { choosePort } from '../../workers/ports.ts';
 import { localRoles } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import { vllmRole } from '../../workers/vllm-role.ts';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
 import { writeStandInPython } from '../stand-ins/vllm/python.ts';

@@ -1,17 +1,17 @@
 import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
-import type { TrainerHeld } from '../activities/index.ts';
-import type { EvaluationNotice } from '../core/eval/evaluation.ts';
-import type { Regression } from '../core/eval/regression.ts';
-import type { EvalSpec } from '../core/spec/run-spec.ts';
-import type { LostWork } from '../core/rl/lost-work.ts';
-import type { PromptRef } from '../core/rl/run-state.ts';
-import type { PromptSearchNotice } from '../core/gepa/prompt-search.ts';
+import type { TrainerHeld } from '../../activities/index.ts';
+import type { EvaluationNotice } from '../../core/eval/evaluation.ts';
+import type { Regression } from '../../core/eval/regression.ts';
+import type { EvalSpec } from '../../core/spec/run-spec.ts';
+import type { LostWork } from '../../core/rl/lost-work.ts';
+import type { PromptRef } from '../../core/rl/run-state.ts';
+import type { PromptSearchNotice } from '../../core/gepa/prompt-search.ts';
 import {
   evaluationEndedSignalName,
   promptBranchEndedSignalName,
   regressionFoundSignalName,
   trainerHeldSignalName,
-} from '../core/names.ts';
+} from '../../core/names.ts';
 
 /** What one may ask a run and tell it. The command line uses these definitions; the Temporal UI shows them by name. */
 

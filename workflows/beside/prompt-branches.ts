@@ -7,19 +7,19 @@ import {
   startChild,
   workflowInfo,
 } from '@temporalio/workflow';
-import { areBranchesDue, promptBranch, verdictOn } from '../core/gepa/branch.ts';
+import { areBranchesDue, promptBranch, verdictOn } from '../../core/gepa/branch.ts';
 import type {
   PromptSearchInput,
   PromptSearchNotice,
   PromptSearchResult,
   PromptTrial,
-} from '../core/gepa/prompt-search.ts';
-import { layout } from '../core/layout.ts';
-import { evaluationLookAgainMs } from '../core/limits.ts';
-import { versionName } from '../core/names.ts';
-import type { PolicyVersion, PromptBranch, PromptRef, Prompts, RunHandle, RunState } from '../core/rl/run-state.ts';
-import type { PromptBranchSpec, RunSpec } from '../core/spec/run-spec.ts';
-import { opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
+} from '../../core/gepa/prompt-search.ts';
+import { layout } from '../../core/layout.ts';
+import { evaluationLookAgainMs } from '../../core/limits.ts';
+import { versionName } from '../../core/names.ts';
+import type { PolicyVersion, PromptBranch, PromptRef, Prompts, RunState } from '../../core/rl/run-state.ts';
+import type { PromptBranchSpec, RunSpec } from '../../core/spec/run-spec.ts';
+import { opening, orchestratorFor, rolloutsFor } from '../options.ts';
 import { awaitedLater } from './beside.ts';
 import {
   adoptedLine,
@@ -32,20 +32,19 @@ import {
   verdictLine,
 } from './branch-lines.ts';
 import { Children, outlivingUs, unlessAtWork } from './children.ts';
-import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from './messages.ts';
-import type { optimizePrompt } from './optimize-prompt.ts';
-import type { Publishing } from './publishing.ts';
+import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from '../control/messages.ts';
+import type { optimizePrompt } from '../optimize-prompt.ts';
+import type { Publishing } from '../step/publishing.ts';
 import { rootOf } from './root-of.ts';
-import type { RunDesk } from './run-desk.ts';
-import { refusal } from './refusal.ts';
-import type { ServerTurns } from './server-turns.ts';
+import type { RunContext } from '../run-parts.ts';
+import { refusal } from '../control/refusal.ts';
+import type { ServingSchedule } from '../step/serving-schedule.ts';
 
-interface BranchOptions {
-  readonly run: RunHandle;
-  readonly spec: RunSpec;
-  readonly desk: RunDesk;
+interface BranchOptions extends RunContext {
   readonly publishing: Publishing;
-  readonly turns: ServerTurns;
+  readonly serving: ServingSchedule;
+  /** The newest version that the servers hold; null before there is one. */
+  readonly served: () => PolicyVersion | null;
   /** Where the run goes on from; undefined when nothing is committed yet. */
   readonly state: Pick<RunState, 'prompts' | 'offeredPrompts'> | undefined;
 }
@@ -68,8 +67,6 @@ export class PromptBranches {
   #inUse: Prompts;
   #offered: Prompts;
   #isOver = false;
-  /** The newest version that the servers hold; null before there is one. */
-  served: PolicyVersion | null = null;
 
   constructor(options: BranchOptions) {
     this.#options = options;
@@ -82,7 +79,7 @@ export class PromptBranches {
     setHandler(adoptPromptUpdate, (environment) => this.#adoptOffered(environment), {
       validator: (environment) => this.#requireOffered(environment),
     });
-    options.desk.prompts = () => this.#standing();
+    options.control.prompts = () => this.#standing();
     // Children outlive us: those of a run that is cancelled are told so themselves.
     CancellationScope.current().cancelRequested.catch(() => CancellationScope.nonCancellable(() => this.leave(null)));
   }
@@ -148,15 +145,15 @@ export class PromptBranches {
   }
 
   #tellOfLeaving(why: LeftBecause): void {
-    const { desk, spec } = this.#options;
+    const { control, spec } = this.#options;
     for (const branch of this.#pending.values()) {
       const values = { environment: branch.environment, verdict: 'cancelled' };
-      desk.tell('prompt', null, branchCancelledLine(branch, why), values);
+      control.tell('prompt', null, branchCancelledLine(branch, why), values);
     }
     if (why === 'rewind') return; // it is an offer of another lineage
     for (const [environment, offered] of Object.entries(this.#offered)) {
       const values = { environment, verdict: 'unanswered', digest: offered.ref.sha256 };
-      desk.tell('prompt', null, unansweredLine(spec.name, environment, offered), values);
+      control.tell('prompt', null, unansweredLine(spec.name, environment, offered), values);
     }
   }
 
@@ -179,9 +176,9 @@ export class PromptBranches {
 
   /** One of an environment at a time. */
   #due(step: number): PromptBranch[] {
-    const { spec, desk } = this.#options;
+    const { spec, control } = this.#options;
     const { gepa } = spec;
-    if (gepa === undefined || !areBranchesDue(gepa, step, desk.lastStep)) return [];
+    if (gepa === undefined || !areBranchesDue(gepa, step, control.lastStep)) return [];
     return gepa.environments
       .filter((environment) => !this.#isSearched(environment))
       .map((environment) => ({ environment, step }));
@@ -192,7 +189,7 @@ export class PromptBranches {
   }
 
   async #branch(branch: PromptBranch, spec: SpecWithBranches): Promise<void> {
-    const { turns, run, desk } = this.#options;
+    const { serving, run, control } = this.#options;
     const { environment, step } = branch;
     const policy = await this.#versionOf(branch);
     if (this.#isLeft(branch)) return;
@@ -204,27 +201,27 @@ export class PromptBranches {
     const carryOut = () => this.#carryOut(branch, policy, spec);
     // Servers of one version: while they have this one, nothing is sampled for training.
     const isAlone = held === 'single' && spec.eval?.when !== 'beside';
-    if (held === 'single') desk.tell('warning', null, oneVersionLine(environment, versionName(policy), isAlone));
-    await (isAlone ? turns.alone(carryOut) : carryOut());
+    if (held === 'single') control.tell('warning', null, oneVersionLine(environment, versionName(policy), isAlone));
+    await (isAlone ? serving.alone(carryOut) : carryOut());
     if (this.#isLeft(branch)) return;
     this.#pending.delete(keyOf({ environment, step }));
   }
 
   async #carryOut(branch: PromptBranch, policy: PolicyVersion, spec: SpecWithBranches): Promise<void> {
     if (this.#isLeft(branch)) return;
-    const { run, desk } = this.#options;
+    const { run, control } = this.#options;
     const { environment } = branch;
     const found = `${versionName(policy)} on ${environment}`;
-    const result = await desk.waitFor(`gepa branch ${found}`, this.#searched(branch, policy, spec));
+    const result = await control.waitFor(`gepa branch ${found}`, this.#searched(branch, policy, spec));
     if (this.#isLeft(branch)) return;
     const { bestPrompt, best, calls, bestScore, startScore } = result;
     const figures = { environment, calls, reflections: result.reflections, ...scored({ bestScore, startScore }) };
     if (best === 0 || bestPrompt === null || bestPrompt.sha256 === this.#inUse[environment]?.ref.sha256) {
       const text = foundNothingLine(environment, versionName(policy), calls);
-      return desk.tell('prompt', null, text, { ...figures, verdict: 'nothing found' });
+      return control.tell('prompt', null, text, { ...figures, verdict: 'nothing found' });
     }
-    const newest = this.served ?? policy;
-    const trial = await desk.waitFor(
+    const newest = this.#options.served() ?? policy;
+    const trial = await control.waitFor(
       `the prompt of ${environment} that was found, on ${versionName(newest)}`,
       rolloutsFor(spec).tryPrompt.executeWithOptions({ summary: `${environment} on ${versionName(newest)}` }, [
         { place: result.place, prompt: bestPrompt, policy: newest },
@@ -253,7 +250,7 @@ export class PromptBranches {
     if (verdict === 'offered') this.#offered = { ...this.#offered, [environment]: winner };
     const low = difference === null ? {} : { difference: difference.mean, low: difference.low, high: difference.high };
     const text = verdictLine({ branch, trial, version: versionName(newest), verdict, run });
-    this.#options.desk.tell('prompt', null, text, {
+    this.#options.control.tell('prompt', null, text, {
       ...of.figures,
       examples,
       ...scored({ before, after }),
@@ -309,24 +306,25 @@ export class PromptBranches {
     this.#pending.delete(keyOf(branch));
     this.#children.delete(keyOf(branch));
     const { environment, step } = branch;
-    const { desk, spec } = this.#options;
+    const { control, spec } = this.#options;
     const text = branchFailedLine(spec.name, { environment, step }, rootOf(reason).message);
-    desk.tell('warning', null, text, { environment, verdict: 'failed' });
+    control.tell('warning', null, text, { environment, verdict: 'failed' });
   }
 
   #asked(environment: string | null): string {
     const { gepa } = this.#options.spec;
-    const { step } = this.served!;
+    const { step } = this.#options.served()!;
     const names = (environment === null ? gepa!.environments : [environment]).filter((name) => !this.#isSearched(name));
     this.goOn(names.map((name) => ({ environment: name, step })));
-    return `Branched off ${versionName(this.served!)}: a better prompt is looked for on ${names.join(', ')}, ${gepa!.maxCalls} calls at most each; what becomes of a winner: adopt = "${gepa!.adopt}".`;
+    return `Branched off ${versionName(this.#options.served()!)}: a better prompt is looked for on ${names.join(', ')}, ${gepa!.maxCalls} calls at most each; what becomes of a winner: adopt = "${gepa!.adopt}".`;
   }
 
   #requireBranchable(environment: string | null): void {
     const { gepa } = this.#options.spec;
     if (gepa === undefined)
       throw refusal('gepa-branch: the run file has no [gepa], which says who writes prompts anew.');
-    if (this.served === null || this.#isOver) throw refusal('gepa-branch: there is no version to branch from.');
+    if (this.#options.served() === null || this.#isOver)
+      throw refusal('gepa-branch: there is no version to branch from.');
     const names = environment === null ? gepa.environments : [environment];
     if (environment !== null && !gepa.environments.includes(environment)) {
       throw refusal(
@@ -342,8 +340,8 @@ export class PromptBranches {
     const name = environment ?? Object.keys(this.#offered)[0]!;
     const winner = this.#offered[name]!;
     this.#adopt(name, winner);
-    const { desk } = this.#options;
-    desk.tell('prompt', null, adoptedLine(name, winner), {
+    const { control } = this.#options;
+    control.tell('prompt', null, adoptedLine(name, winner), {
       environment: name,
       verdict: 'taken',
       digest: winner.ref.sha256,
