@@ -1,9 +1,7 @@
 import {
   ApplicationFailure,
-  CancellationScope,
   defineQuery,
   executeChild,
-  getExternalWorkflowHandle,
   isCancellation,
   ParentClosePolicy,
   setCurrentDetails,
@@ -15,7 +13,6 @@ import type {
   EvaluationFileInput,
   EvaluationHandle,
   EvaluationInput,
-  EvaluationNotice,
   EvaluationResult,
   EvaluationsInput,
   EvaluationStatus,
@@ -23,6 +20,8 @@ import type {
 import { passFigures } from '../core/eval/pass-at-k.ts';
 import { addTallies, averageReward, emptyTally } from '../core/eval/tally.ts';
 import { evaluationsSideBySide } from '../core/limits.ts';
+import { tellingItsEnd } from './beside/child-work.ts';
+import { rootOf } from './beside/root-of.ts';
 import { evaluationChunks, evaluationParts } from './options.ts';
 import { describeEvaluation, describeParts } from './control/evaluation-lines.ts';
 
@@ -42,15 +41,7 @@ export async function evaluate(
 ): Promise<Evaluated> {
   if (typeof input === 'string') return evaluateAll({ config: input });
   if ('config' in input || 'inputs' in input) return evaluateAll(input);
-  try {
-    const result = await evaluateOne(input);
-    await notify(input, { workflowId: workflowInfo().workflowId, result });
-    return { results: [result] };
-  } catch (error) {
-    const failed = isCancellation(error) ? 'it was cancelled' : messageOf(error);
-    await CancellationScope.nonCancellable(() => notify(input, { workflowId: workflowInfo().workflowId, failed }));
-    throw error;
-  }
+  return { results: [await tellingItsEnd(input, () => evaluateOne(input))] };
 }
 
 async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
@@ -177,7 +168,7 @@ async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promi
     } catch (error) {
       if (isCancellation(error)) throw error;
       results[i] = null;
-      failures.push(`${inputs[i]!.environment.name}: ${messageOf(error)}`);
+      failures.push(`${inputs[i]!.environment.name}: ${rootOf(error).message}`);
     }
     setCurrentDetails(describeParts(parts, results));
   });
@@ -207,18 +198,4 @@ async function sideBySide(count: number, atOnce: number, work: (i: number) => Pr
   };
   await Promise.all(Array.from({ length: Math.min(atOnce, count) }, lane));
   if (failures.length > 0) throw failures[0];
-}
-
-/** A run that has ended meanwhile need not hear of it: its results lie in the store. */
-async function notify({ notify: whom }: EvaluationInput, notice: EvaluationNotice): Promise<void> {
-  if (whom === undefined) return;
-  await getExternalWorkflowHandle(whom.workflowId)
-    .signal(whom.signal, notice)
-    .catch(() => undefined);
-}
-
-function messageOf(error: unknown): string {
-  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
-  const inner = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause;
-  return inner instanceof Error ? inner.message : String(inner);
 }

@@ -1,9 +1,7 @@
 import {
   ApplicationFailure,
   CancellationScope,
-  ContinueAsNew,
   continueAsNew,
-  getExternalWorkflowHandle,
   isCancellation,
   workflowInfo,
   allHandlersFinished,
@@ -16,13 +14,12 @@ import type {
   PromptFileInput,
   PromptSearchHandle,
   PromptSearchInput,
-  PromptSearchNotice,
   PromptSearchResult,
 } from '../core/gepa/prompt-search.ts';
-import { historyEventsMax } from '../core/limits.ts';
 import { evaluationParts, promptSittings } from './options.ts';
 import { type KnownSearch, SearchControl, type SearchControlState } from './control/search-control.ts';
-import { rootOf } from './beside/root-of.ts';
+import { tellingItsEnd } from './beside/child-work.ts';
+import { isHistoryLong } from './history-length.ts';
 
 /** All that continue-as-new carries: scores and names of texts; what was said lies in the store. */
 export interface CarriedPromptSearch {
@@ -42,23 +39,7 @@ export interface CarriedPromptSearch {
 export async function optimizePrompt(
   given: string | PromptFileInput | PromptSearchInput | CarriedPromptSearch,
 ): Promise<PromptSearchResult> {
-  const { notify } = notified(given);
-  if (notify === undefined) return search(given);
-  const { workflowId } = workflowInfo();
-  const tell = (notice: PromptSearchNotice): Promise<void> =>
-    getExternalWorkflowHandle(notify.workflowId)
-      .signal(notify.signal, notice)
-      .catch(() => undefined); // a run that has ended need not hear of it: what was found lies in the store
-  try {
-    const result = await search(given);
-    await tell({ workflowId, result });
-    return result;
-  } catch (error) {
-    if (error instanceof ContinueAsNew) throw error;
-    const failed = isCancellation(error) ? 'it was cancelled' : rootOf(error).message;
-    await CancellationScope.nonCancellable(() => tell({ workflowId, failed }));
-    throw error;
-  }
+  return tellingItsEnd(notified(given), () => search(given));
 }
 
 async function search(
@@ -184,11 +165,6 @@ function asAsked(state: SearchState, control: SearchControl): SearchState {
   if (control.wantsStop) after = askToStop(after);
   control.wantsCalls = null;
   return after;
-}
-
-function isHistoryLong(): boolean {
-  const { continueAsNewSuggested, historyLength } = workflowInfo();
-  return continueAsNewSuggested || historyLength > historyEventsMax;
 }
 
 /** The files for people, written beside the sittings: one at a time, the newest state counts. */

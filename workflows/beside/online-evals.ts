@@ -7,10 +7,9 @@ import {
   startChild,
   workflowInfo,
 } from '@temporalio/workflow';
-import type { EvaluationInput, EvaluationNotice, EvaluationResult } from '../../core/eval/evaluation.ts';
+import type { EvaluationResult } from '../../core/eval/evaluation.ts';
 import { environmentsDue, type EvaluationVariant, isGreedy, onlineEvaluation } from '../../core/eval/online.ts';
 import { describeRegression, type Regression } from '../../core/eval/regression.ts';
-import { evaluationLookAgainMs } from '../../core/limits.ts';
 import { lineageOf } from '../../core/layout.ts';
 import { evaluationWorkflowId, versionName } from '../../core/names.ts';
 import type { PolicyVersion, Prompts } from '../../core/rl/run-state.ts';
@@ -18,7 +17,7 @@ import type { EvalSpec } from '../../core/spec/run-spec.ts';
 import type { EvaluationSummary } from '../../activities/index.ts';
 import { opening, orchestratorFor } from '../options.ts';
 import { awaitedLater } from './beside.ts';
-import { Children, outlivingUs, unlessAtWork } from './children.ts';
+import { ChildWork, ChildWorkFailed } from './child-work.ts';
 import type { evaluate } from '../evaluate.ts';
 import { evalLine, evalValues } from '../control/lines.ts';
 import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from '../control/messages.ts';
@@ -64,9 +63,7 @@ export class OnlineEvals {
   readonly #options: OnlineEvalOptions;
   readonly #orchestrator: ReturnType<typeof orchestratorFor>;
   readonly #pending = new Map<string, PendingEvaluation>();
-  /** By workflow id. */
-  readonly #notices = new Map<string, EvaluationNotice>();
-  readonly #begun = new Children();
+  readonly #children = new ChildWork<EvaluationResult>(evaluationEndedSignal);
   readonly #done: EvaluationSummary[];
   readonly #when: EvalSpec['when'];
   #work: Promise<void>[] = [];
@@ -82,7 +79,6 @@ export class OnlineEvals {
     this.#orchestrator = orchestratorFor(options.spec);
     this.#done = [...options.done];
     this.#when = options.spec.eval?.when ?? null;
-    setHandler(evaluationEndedSignal, (notice) => void this.#notices.set(notice.workflowId, notice));
     setHandler(regressionFoundSignal, (found) => this.#raise(found));
     // Children outlive us: those of a run that is cancelled are told so themselves.
     CancellationScope.current().cancelRequested.catch(() =>
@@ -146,7 +142,7 @@ export class OnlineEvals {
       this.#left.add(key);
     }
     const workflows = left.flatMap(([, pending]) => this.#workflowsOf(pending));
-    await this.#begun.cancel(workflows);
+    await this.#children.cancel(workflows);
   }
 
   #workflowsOf({ environment, policy }: PendingEvaluation): string[] {
@@ -200,8 +196,10 @@ export class OnlineEvals {
     const version = versionName(policy);
     const [holder] = this.#workflowsOf(pending) as [string];
     const summary = `${version} on ${entry.name}`;
-    const sampling = awaitedLater(this.#ended(entry, { policy, prompts }, 'sampled'));
-    const alsoGreedy = isGreedy(spec, entry) ? null : awaitedLater(this.#ended(entry, { policy, prompts }, 'greedy'));
+    const sampling = awaitedLater(this.#resultOf(entry, { policy, prompts }, 'sampled'));
+    const alsoGreedy = isGreedy(spec, entry)
+      ? null
+      : awaitedLater(this.#resultOf(entry, { policy, prompts }, 'greedy'));
     const [sampled, greedy] = await control.waitFor(`eval ${summary}`, Promise.all([sampling, alsoGreedy]));
     const cost = costOf();
     if (this.#left.has(key)) return;
@@ -261,42 +259,21 @@ export class OnlineEvals {
     return found.isRecorded ? 'recorded' : { policy: found.policy, ...prompts };
   }
 
-  /** The end of a child: of one that we begin, or of one that was begun before and tells us. */
-  async #ended(entry: Entry, version: EvaluatedVersion, variant: EvaluationVariant): Promise<EvaluationResult> {
+  async #resultOf(entry: Entry, version: EvaluatedVersion, variant: EvaluationVariant): Promise<EvaluationResult> {
     const { run, spec } = this.#options;
     const notify = { workflowId: workflowInfo().workflowId };
     const { workflowId, input } = onlineEvaluation({ run, spec, ...version }, entry, variant, notify);
-    for (;;) {
-      const child = await this.#begun.begin(workflowId, this.#startChild(workflowId, input));
-      const isNoticed = (): boolean => this.#notices.has(workflowId);
-      const ended = child?.result ?? condition(isNoticed, evaluationLookAgainMs).then(() => null);
-      const result = await Promise.race([ended, condition(isNoticed).then(() => null)]);
-      const notice = this.#notices.get(workflowId);
-      this.#notices.delete(workflowId);
-      if (notice && 'failed' in notice) throw new EvaluationFailed(notice.failed);
-      if (notice) return notice.result;
-      if (result) return result;
-      // Neither we nor it know of its end: begun once more it goes on from the store, or is refused because it is at work.
-    }
-  }
-
-  /** Null where one of that name is at work. */
-  async #startChild(workflowId: string, input: EvaluationInput): Promise<{ result: Promise<EvaluationResult> } | null> {
-    const child = await unlessAtWork(
-      startChild<typeof evaluate>('evaluate', {
-        ...outlivingUs,
-        workflowId,
-        args: [input],
-        staticSummary: `${input.environment.name} · ${input.model.model}`,
-      }),
-    );
-    return child && { result: awaitedLater(child.result().then(({ results }) => results[0]!)) };
+    const staticSummary = `${input.environment.name} · ${input.model.model}`;
+    return this.#children.resultOf(workflowId, async (options) => {
+      const child = await startChild<typeof evaluate>('evaluate', { ...options, args: [input], staticSummary });
+      return { result: async () => (await child.result()).results[0]! };
+    });
   }
 
   /** An evaluation pauses nothing and ends nothing: what failed of it is said, and can be made up for. */
   #told(key: string, { environment, step }: PendingEvaluation, reason: unknown): void {
     if (this.#left.has(key)) return;
-    const isOurs = reason instanceof EvaluationFailed || reason instanceof ChildWorkflowFailure;
+    const isOurs = reason instanceof ChildWorkFailed || reason instanceof ChildWorkflowFailure;
     if (!isOurs && !(reason instanceof ActivityFailure)) throw reason;
     this.#pending.delete(key);
     const { spec, control } = this.#options;
@@ -335,9 +312,6 @@ export class OnlineEvals {
     control.pause(`${text}. Resume to go on, or go back: ratchet rewind ${spec.name} --step ${best.step}`);
   }
 }
-
-/** What the child said of it. */
-class EvaluationFailed extends Error {}
 
 function secondsSince(time: string): number {
   return (Date.now() - Date.parse(time)) / 1000;

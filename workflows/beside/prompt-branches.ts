@@ -1,6 +1,5 @@
 import {
   CancellationScope,
-  condition,
   ContinueAsNew,
   isCancellation,
   setHandler,
@@ -8,19 +7,12 @@ import {
   workflowInfo,
 } from '@temporalio/workflow';
 import { areBranchesDue, promptBranch, verdictOn } from '../../core/gepa/branch.ts';
-import type {
-  PromptSearchInput,
-  PromptSearchNotice,
-  PromptSearchResult,
-  PromptTrial,
-} from '../../core/gepa/prompt-search.ts';
+import type { PromptSearchResult, PromptTrial } from '../../core/gepa/prompt-search.ts';
 import { layout } from '../../core/layout.ts';
-import { evaluationLookAgainMs } from '../../core/limits.ts';
 import { versionName } from '../../core/names.ts';
 import type { PolicyVersion, PromptBranch, PromptRef, Prompts, RunState } from '../../core/rl/run-state.ts';
 import type { PromptBranchSpec, RunSpec } from '../../core/spec/run-spec.ts';
 import { opening, orchestratorFor, rolloutsFor } from '../options.ts';
-import { awaitedLater } from './beside.ts';
 import {
   adoptedLine,
   branchCancelledLine,
@@ -31,7 +23,7 @@ import {
   unansweredLine,
   verdictLine,
 } from './branch-lines.ts';
-import { Children, outlivingUs, unlessAtWork } from './children.ts';
+import { ChildWork } from './child-work.ts';
 import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from '../control/messages.ts';
 import type { optimizePrompt } from '../optimize-prompt.ts';
 import type { Publishing } from '../step/publishing.ts';
@@ -59,11 +51,9 @@ type SpecWithBranches = RunSpec & { readonly gepa: PromptBranchSpec };
 export class PromptBranches {
   readonly #options: BranchOptions;
   readonly #pending = new Map<string, PromptBranch & { readonly since: string }>();
-  /** By workflow id. */
-  readonly #notices = new Map<string, PromptSearchNotice>();
-  /** By key and workflow id: the children that were begun. */
-  readonly #children = new Map<string, string>();
-  readonly #begun = new Children();
+  readonly #children = new ChildWork<PromptSearchResult>(promptBranchEndedSignal);
+  /** Workflow ids of the children that were begun, by their branch's key. */
+  readonly #workflows = new Map<string, string>();
   #inUse: Prompts;
   #offered: Prompts;
   #isOver = false;
@@ -72,7 +62,6 @@ export class PromptBranches {
     this.#options = options;
     this.#inUse = options.state?.prompts ?? {};
     this.#offered = options.state?.offeredPrompts ?? {};
-    setHandler(promptBranchEndedSignal, (notice) => void this.#notices.set(notice.workflowId, notice));
     setHandler(branchUpdate, (environment) => this.#asked(environment), {
       validator: (environment) => this.#requireBranchable(environment),
     });
@@ -139,9 +128,9 @@ export class PromptBranches {
     if (why !== null && !this.#isOver) this.#tellOfLeaving(why);
     this.#isOver = true;
     this.#pending.clear();
-    const children = [...this.#children.values()];
-    this.#children.clear();
-    await this.#begun.cancel(children);
+    const workflows = [...this.#workflows.values()];
+    this.#workflows.clear();
+    await this.#children.cancel(workflows);
   }
 
   #tellOfLeaving(why: LeftBecause): void {
@@ -164,7 +153,7 @@ export class PromptBranches {
     return [...new Set(names)].map((environment) => {
       const branch = underWay.find((pending) => pending.environment === environment);
       const from = branch && { step: branch.step, since: branch.since };
-      const workflow = branch && this.#children.get(keyOf(branch));
+      const workflow = branch && this.#workflows.get(keyOf(branch));
       return {
         environment,
         inUse: this.#inUse[environment] ?? null,
@@ -274,26 +263,19 @@ export class PromptBranches {
     return (await opening.findEvaluation.executeWithOptions({ summary }, [{ run, step, environment }])).policy;
   }
 
-  /** The end of a child: of one that we begin, or of one that was begun before and tells us. */
   async #searched(branch: PromptBranch, policy: PolicyVersion, spec: SpecWithBranches): Promise<PromptSearchResult> {
     const { run } = this.#options;
     const notify = { workflowId: workflowInfo().workflowId };
     const { workflowId, input } = promptBranch({ run, spec, policy, prompts: this.#inUse }, branch.environment, notify);
-    this.#children.set(keyOf(branch), workflowId);
-    for (;;) {
-      const child = await this.#begun.begin(workflowId, startBranch(workflowId, input));
-      const isNoticed = (): boolean => this.#notices.has(workflowId) || this.#isLeft(branch);
-      const ended = child?.result ?? condition(isNoticed, evaluationLookAgainMs).then(() => null);
-      const result = await Promise.race([ended, condition(isNoticed).then(() => null)]);
-      const notice = this.#notices.get(workflowId);
-      this.#notices.delete(workflowId);
-      if (this.#isLeft(branch)) throw new BranchFailed('it was left behind');
-      if (notice && 'failed' in notice) throw new BranchFailed(notice.failed);
-      if (notice ?? result) this.#children.delete(keyOf(branch));
-      if (notice) return notice.result;
-      if (result) return result;
-      // Neither we nor it know of its end: begun once more it goes on from the store, or is refused because it is at work.
-    }
+    this.#workflows.set(keyOf(branch), workflowId);
+    const staticSummary = `${input.environments[0]!.name} · ${input.model.model}`;
+    const result = await this.#children.resultOf(
+      workflowId,
+      (options) => startChild<typeof optimizePrompt>('optimizePrompt', { ...options, args: [input], staticSummary }),
+      () => this.#isLeft(branch),
+    );
+    this.#workflows.delete(keyOf(branch));
+    return result;
   }
 
   #isLeft(branch: PromptBranch): boolean {
@@ -304,7 +286,7 @@ export class PromptBranches {
   #failed(branch: PromptBranch, reason: unknown): void {
     if (this.#isLeft(branch)) return;
     this.#pending.delete(keyOf(branch));
-    this.#children.delete(keyOf(branch));
+    this.#workflows.delete(keyOf(branch));
     const { environment, step } = branch;
     const { control, spec } = this.#options;
     const text = branchFailedLine(spec.name, { environment, step }, rootOf(reason).message);
@@ -362,25 +344,6 @@ export class PromptBranches {
       );
     }
   }
-}
-
-/** Why there is no result. */
-class BranchFailed extends Error {}
-
-/** Null where one of that name is at work. */
-async function startBranch(
-  workflowId: string,
-  input: PromptSearchInput,
-): Promise<{ result: Promise<PromptSearchResult> } | null> {
-  const child = await unlessAtWork(
-    startChild<typeof optimizePrompt>('optimizePrompt', {
-      ...outlivingUs,
-      workflowId,
-      args: [input],
-      staticSummary: `${input.environments[0]!.name} · ${input.model.model}`,
-    }),
-  );
-  return child && { result: awaitedLater(child.result()) };
 }
 
 function keyOf({ environment, step }: PromptBranch): string {
