@@ -16,14 +16,11 @@ import { type RunFigures, figuresAfter, withRegression } from './figures.ts';
 import { storyOf } from './lines.ts';
 import { localWaits } from './local-waits.ts';
 import {
-  eventsQuery,
   pauseUpdate,
   resumeUpdate,
   rewindUpdate,
-  setLearningRateUpdate,
   setUpdate,
   statusQuery,
-  stopAfterUpdate,
   viewQuery,
   stopUpdate,
   type NotedRegression,
@@ -248,7 +245,6 @@ export class RunControl {
 
   #listen(): void {
     setHandler(statusQuery, () => this.#status());
-    setHandler(eventsQuery, (after) => this.#eventsAfter(after));
     setHandler(viewQuery, (after) => ({ status: this.#status(), events: this.#eventsAfter(after) }));
     setHandler(pauseUpdate, (reason = 'asked to') => {
       const before = this.#pausedBecause;
@@ -274,26 +270,12 @@ export class RunControl {
         if (!this.isPaused) throw refusal(`The run is not paused; it is at step ${this.#step}.`);
       },
     });
-    setHandler(setLearningRateUpdate, (learningRate) => this.#setLearningRate(learningRate), {
-      validator: (learningRate) => {
-        if (typeof learningRate !== 'number' || !(learningRate > 0 && learningRate < 1)) {
-          throw refusal(`learning_rate: expected a number above 0 and below 1, got ${JSON.stringify(learningRate)}.`);
-        }
-      },
-    });
     setHandler(rewindUpdate, (step) => this.#rewindTo(step), {
       validator: (step) => {
         if (this.#phase === 'warm-up')
           throw refusal('rewind: nothing is committed yet; there is no step to go back to.');
         if (!Number.isInteger(step) || step < 0 || step > this.#step) {
           throw refusal(`rewind: expected a committed step up to ${this.#step}, got ${JSON.stringify(step)}.`);
-        }
-      },
-    });
-    setHandler(stopAfterUpdate, (step) => this.#stopAfter(step), {
-      validator: (step) => {
-        if (!Number.isInteger(step) || step <= this.#step) {
-          throw refusal(`stop-after: expected a step after ${this.#step}, got ${JSON.stringify(step)}.`);
         }
       },
     });
@@ -375,17 +357,6 @@ export class RunControl {
         ? `Step ${last} is in training already: it gets a checkpoint only if it was to have one, and else is trained again from the one before, from stored rollouts.`
         : `Step ${last} gets a checkpoint.`;
     return `running → stopping: step ${last} is finished and committed, its evaluations too. ${checkpoint} ${goOn} At once: ratchet stop ${run} --now`;
-  }
-
-  #setLearningRate(learningRate: number): string {
-    this.#overrides = { ...this.#overrides, learningRate };
-    this.#noteAsked();
-    return `Peak learning rate ${learningRate} from the next plan on.`;
-  }
-
-  #stopAfter(step: number): string {
-    this.#endAfter(step);
-    return `The run ends after step ${this.lastStep}.`;
   }
 
   #eventsAfter(after: number): RunEvent[] {

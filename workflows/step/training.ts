@@ -66,7 +66,7 @@ export class Training {
 
   /** Trains a step on its batch. One that is refused is set aside, and another one is collected; after some in a row the run pauses. */
   async train(step: number, first: CollectedStep, rollouts: Rollouts): Promise<TrainedStep> {
-    const { control } = this.#context;
+    const { run, control } = this.#context;
     const attempts = [first];
     for (;;) {
       const collected = attempts.at(-1)!;
@@ -76,7 +76,7 @@ export class Training {
       control.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are set aside`);
       if (attempts.length >= refusedAttemptsMax) {
         control.pause(
-          `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate (set-learning-rate), then resume.`,
+          `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate, then resume: npx ratchet set ${run.name} learning_rate=…`,
         );
         await control.untilResumed();
       }
