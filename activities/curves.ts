@@ -1,6 +1,6 @@
 import { readMetrics, type MetricsRow } from '../backends/metrics/jsonl.ts';
 import { evalsKept, trendKept } from '../core/limits.ts';
-import type { EvalFigures, StepTrend } from '../workflows/messages.ts';
+import type { EvalFigures, StepTrend } from '../workflows/control/messages.ts';
 import { type LineagePlace, storeOf, stretchesOf } from './run-access.ts';
 
 /** What the curves of a run are drawn from when it is opened again: they go on where an attempt before left them. */

@@ -1,5 +1,5 @@
 import { QueryNotRegisteredError, ServiceError, type WorkflowHandle } from '@temporalio/client';
-import type { RunStatus } from '../workflows/messages.ts';
+import type { RunStatus } from '../workflows/control/messages.ts';
 
 /** Null when the run did not get as far as listening, or no orchestrator worker is there to speak for it. */
 export async function askStatus(handle: WorkflowHandle, timeoutMs = 10_000): Promise<RunStatus | null> {

@@ -1,5 +1,5 @@
 import type { Curves } from '../activities/curves.ts';
-import type { EvalFigures } from '../workflows/messages.ts';
+import type { EvalFigures } from '../workflows/control/messages.ts';
 import { etaOf, medianStepSeconds, seconds, stepsOfMedian } from './view/view-model.ts';
 
 /** How far, how good, how fast: what one asks of a run first. `eta` only where it is training. */

@@ -1,6 +1,6 @@
 import type { Client } from '@temporalio/client';
 import type { SearchFigures } from '../core/gepa/prompt-search.ts';
-import type { PromptStanding, RunStatus } from '../workflows/messages.ts';
+import type { PromptStanding, RunStatus } from '../workflows/control/messages.ts';
 import { retrying } from './follow-run.ts';
 
 /** How far branches are, by their workflows. */

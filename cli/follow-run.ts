@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { QueryNotRegisteredError, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { TerminatedFailure } from '@temporalio/common';
 import { memoKeys } from '../core/names.ts';
-import type { RunEvent, RunStatus, RunView } from '../workflows/messages.ts';
+import type { RunEvent, RunStatus, RunView } from '../workflows/control/messages.ts';
 import type { evaluate } from '../workflows/evaluate.ts';
 import { onOneLine, withoutControls } from './plain-text.ts';
 import { type EvaluationProgress, evaluationProgress } from './eval/evaluation-progress.ts';

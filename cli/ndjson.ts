@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { RunEvent } from '../workflows/messages.ts';
+import type { RunEvent } from '../workflows/control/messages.ts';
 import type { Waiting } from './follow-run.ts';
 
 /** What `--json` prints: one object per line on stdout. docs/ndjson.md is written from these schemas. */

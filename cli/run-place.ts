@@ -3,7 +3,7 @@ import { layout } from '../core/layout.ts';
 import { runNamePattern } from '../core/names.ts';
 import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
 import { rootMessage } from './root-message.ts';
-import type { RunStatus } from '../workflows/messages.ts';
+import type { RunStatus } from '../workflows/control/messages.ts';
 
 /** Where runs lie unless somebody says otherwise. */
 export const usualStore = 'file:outputs';

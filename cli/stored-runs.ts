@@ -10,7 +10,7 @@ import { layout } from '../core/layout.ts';
 import { describeSolved, solvedShare } from '../core/rl/left-to-learn.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import type { RunEvent } from '../workflows/messages.ts';
+import type { RunEvent } from '../workflows/control/messages.ts';
 import { fromHere } from './from-here.ts';
 import { findRunFolder, usualStore } from './run-place.ts';
 import { stepRecords } from './run-records.ts';

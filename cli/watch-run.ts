@@ -5,7 +5,7 @@ import { describeEffectiveness } from '../core/rl/effectiveness.ts';
 import { showStoreUri } from '../backends/store/index.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
 import type { Stack } from '../workers/supervisor.ts';
-import type { RunStatus } from '../workflows/messages.ts';
+import type { RunStatus } from '../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../workflows/train-run.ts';
 import type { Audience } from './audience.ts';
 import { endingOf } from './ending.ts';

@@ -15,7 +15,13 @@ import { ensurePackages, isProgram, projectRoot, runSetup, SetupError } from './
 const timeoutMs = { units: 600_000, endToEnd: 900_000, matrix: 3_600_000 };
 
 /** Files side by side; tests of one file always run one after another. */
-const concurrency = { units: Math.max(1, Math.min(4, availableParallelism())), endToEnd: 1 };
+const concurrency = {
+  units: Math.max(1, Math.min(4, availableParallelism())),
+  /** They wait a good part of their time: for heartbeats, timeouts and processes that start. */
+  endToEnd: Math.max(1, Math.min(2, availableParallelism())),
+  /** A cell of the fault matrix says how long its run took. */
+  matrix: 1,
+};
 
 /**
  * @param {readonly string[]} wanted
@@ -28,14 +34,12 @@ async function testAll(wanted) {
   // Where it cannot be had, it says so, and the tests that need it are skipped.
   if ([...files.units, ...files.endToEnd].some((file) => isMatrix(file) || /[/]s3-[^/]*$/.test(file)))
     await ensureProgram('test/backends/s3-gateway.ts');
+  const isLong = files.endToEnd.some((file) => isMatrix(file) || isEngine(file));
   const counts = [
     await runTests(files.units, timeoutMs.units, concurrency.units, temporalCli),
-    await runTests(
-      files.endToEnd,
-      files.endToEnd.some((file) => isMatrix(file) || isEngine(file)) ? timeoutMs.matrix : timeoutMs.endToEnd,
-      concurrency.endToEnd,
-      temporalCli,
-    ),
+    isLong
+      ? await runTests(files.endToEnd, timeoutMs.matrix, concurrency.matrix, temporalCli)
+      : await runTests(files.endToEnd, timeoutMs.endToEnd, concurrency.endToEnd, temporalCli),
   ];
   const sum = (/** @type {keyof TestCounts} */ key) => counts.reduce((total, one) => total + one[key], 0);
   if (sum('skipped') > 0) process.stdout.write(`${sum('skipped')} skipped\n`);

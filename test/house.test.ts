@@ -70,6 +70,7 @@ const house: Readonly<Record<string, Room>> = {
   workers: {
     rooms: ['core', 'engine', 'backends', 'activities'],
     packages: ['node:*', '@temporalio/worker', '@temporalio/client', '@temporalio/common', '@temporalio/proto', 'zod'],
+    also: { 'workers/workflow-bundle.ts': ['esbuild'] },
   },
   report: { rooms: ['core', 'backends'], packages: ['node:*'] },
   cli: {

@@ -121,9 +121,9 @@ function anew(
 ): Exclude<TrainRunInput, string> & { readonly takesOver: TakenOver } {
   const { input, opened, noted, request } = run;
   if (isContinued(input)) {
-    const { opened: before, typed, desk, state, rewind = null } = input.continued;
+    const { opened: before, typed, control, state, rewind = null } = input.continued;
     // Before it could note anything it was as it is carried.
-    const { pausedBecause, isPausedByPerson } = desk;
+    const { pausedBecause, isPausedByPerson } = control;
     const carried = { pausedBecause, isPausedByPerson, overrides: state.overrides, rewind };
     return { ...typed, takesOver: { handle: before.handle, asked: noted ?? carried, request } };
   }

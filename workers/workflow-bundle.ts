@@ -1,19 +1,17 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { mkdir, readdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { bundleWorkflowCode, DefaultLogger } from '@temporalio/worker';
+import { build } from 'esbuild';
 import { cacheFolder } from '../backends/cache-folder.ts';
 import { failureConverterPath } from './payload-codec.ts';
-
-/** What workflow code may be made of; a change in any of it is another bundle, and another version. */
-const sources = ['workflows', 'core', 'package-lock.json'];
 
 const root = fileURLToPath(new URL('../', import.meta.url));
 
 /**
- * The workflows as one file, made once per version of their sources and kept in the per-user cache: bundling takes a
+ * The workflows as one file, made once per version and kept in the per-user cache: bundling takes a
  * second or two, and a killed orchestrator is wanted back sooner. `isEncrypted`: failures are made so that a codec can encrypt them.
  */
 export async function workflowBundlePath({ isEncrypted = false } = {}): Promise<string> {
@@ -35,22 +33,66 @@ export async function workflowBundlePath({ isEncrypted = false } = {}): Promise<
 }
 
 /**
- * A digest over what the workflows are made of, the same wherever they lie. The bundle's own would not be: it holds the
- * paths of its packages. A history that was written under another version need not replay. `folder`: of another copy of Ratchet.
+ * A digest of what the workflow bundle is made of and of nothing else: the workflows' own code with what they import of other rooms, as
+ * esbuild puts it together (comments, types and functions that no workflow calls are not in it), and the packages that they import, at
+ * their locked versions. So it is the same wherever Ratchet lies, and stays when a dialect, a message of a command or the engine changes.
+ * A history that was written under another version need not replay. `folder`: of another copy of Ratchet.
  */
 export async function workflowCodeVersion(folder = root): Promise<string> {
+  const { outputFiles, metafile } = await build({
+    absWorkingDir: path.resolve(folder),
+    entryPoints: [`workflows/index${path.extname(import.meta.url)}`],
+    bundle: true,
+    write: false,
+    metafile: true,
+    format: 'esm',
+    packages: 'external',
+    treeShaking: true,
+    minifySyntax: true,
+    minifyWhitespace: true,
+    legalComments: 'none',
+    logLevel: 'silent',
+  });
+  const imports = Object.values(metafile.outputs).flatMap((output) => output.imports.map((one) => one.path));
+  const lock = JSON.parse(await readFile(path.join(folder, 'package-lock.json'), 'utf8')) as PackageLock;
   const hash = createHash('sha256');
-  for (const source of sources) {
-    const files = path.extname(source) ? [source] : await filesBelow(folder, source);
-    for (const file of files) hash.update(`${file}\n`).update(await readFile(path.join(folder, file)));
-  }
+  for (const { contents } of outputFiles) hash.update(contents);
+  for (const line of lockedPackages(lock, imports)) hash.update(`${line}\n`);
   return hash.digest('hex').slice(0, 32);
 }
 
-async function filesBelow(root: string, folder: string): Promise<string[]> {
-  const entries = await readdir(path.join(root, folder), { recursive: true, withFileTypes: true });
-  return entries
-    .filter((entry) => entry.isFile())
-    .map((entry) => path.relative(root, path.join(entry.parentPath, entry.name)))
-    .sort();
+interface PackageLock {
+  readonly packages: Readonly<
+    Record<string, { readonly version?: string; readonly dependencies?: Readonly<Record<string, string>> }>
+  >;
+}
+
+/** Packages with what they depend on in turn, each with its version, in order. */
+function lockedPackages({ packages }: PackageLock, imports: readonly string[]): string[] {
+  const found = new Map<string, string>();
+  const visit = (name: string, from: string): void => {
+    const place = placeOf(name, from, packages);
+    if (place === null || found.has(place)) return;
+    const { version = '', dependencies = {} } = packages[place]!;
+    found.set(place, version);
+    for (const dependency of Object.keys(dependencies)) visit(dependency, place);
+  };
+  for (const specifier of imports) visit(packageOf(specifier), '');
+  return [...found].map(([place, version]) => `${place} ${version}`).sort();
+}
+
+/** Where Node finds a package for another one: in its own node_modules, or in those of the folders above. */
+function placeOf(name: string, from: string, packages: PackageLock['packages']): string | null {
+  for (let at = from; ; at = at.includes('/node_modules/') ? at.slice(0, at.lastIndexOf('/node_modules/')) : '') {
+    const place = at === '' ? `node_modules/${name}` : `${at}/node_modules/${name}`;
+    if (place in packages) return place;
+    if (at === '') return null;
+  }
+}
+
+function packageOf(specifier: string): string {
+  return specifier
+    .split('/')
+    .slice(0, specifier.startsWith('@') ? 2 : 1)
+    .join('/');
 }

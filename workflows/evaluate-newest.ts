@@ -13,9 +13,9 @@ import { describeRegression, type Regression } from '../core/eval/regression.ts'
 import { memoKeys, versionName } from '../core/names.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { EvalSpec } from '../core/spec/run-spec.ts';
-import { evaluationDesk } from './activity-options.ts';
+import { evaluationParts } from './options.ts';
 import { evaluate } from './evaluate.ts';
-import { type FoundRegression, regressionFoundSignal } from './messages.ts';
+import { type FoundRegression, regressionFoundSignal } from './control/messages.ts';
 
 /** What a schedule evaluates each time. */
 export interface EvaluateNewestInput {
@@ -50,7 +50,7 @@ export async function evaluateNewest(input: EvaluateNewestInput): Promise<Evalua
     const { results } = await executeChild(evaluate, { ...child, args: [{ config: config! }] });
     return judged(results.map((result) => ({ result, version: null })));
   }
-  const planned = await evaluationDesk.planNewest.executeWithOptions({ summary: run.name }, [{ run, config }]);
+  const planned = await evaluationParts.planNewest.executeWithOptions({ summary: run.name }, [{ run, config }]);
   const { results } = await executeChild(evaluate, {
     ...child,
     args: [
@@ -72,7 +72,7 @@ export async function evaluateNewest(input: EvaluateNewestInput): Promise<Evalua
     const lines: string[] = [];
     for (const { result, version } of evaluated) {
       const { environment, model } = result;
-      const regression = await evaluationDesk.judgeEvaluation.executeWithOptions({ summary: environment }, [
+      const regression = await evaluationParts.judgeEvaluation.executeWithOptions({ summary: environment }, [
         { result, version },
       ]);
       if (regression?.isWorse !== true) continue;
@@ -109,7 +109,7 @@ function nothingCameOf(lost: readonly EvaluationResult[]): ApplicationFailure {
 function versionIn(model: EvaluationModel) {
   return model.kind === 'version' ? { run: model.run, policy: model.policy } : null;
 }
-type EvaluationModel = Awaited<ReturnType<typeof evaluationDesk.planNewest>>[number]['input']['model'];
+type EvaluationModel = Awaited<ReturnType<typeof evaluationParts.planNewest>>[number]['input']['model'];
 
 function lineOf({ environment, model, avgReward, rollouts }: EvaluationResult): string {
   return `${environment} with ${model}: ${avgReward?.toFixed(3) ?? '–'} over ${rollouts} rollouts`;

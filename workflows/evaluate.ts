@@ -1,9 +1,7 @@
 import {
   ApplicationFailure,
-  CancellationScope,
   defineQuery,
   executeChild,
-  getExternalWorkflowHandle,
   isCancellation,
   ParentClosePolicy,
   setCurrentDetails,
@@ -15,7 +13,6 @@ import type {
   EvaluationFileInput,
   EvaluationHandle,
   EvaluationInput,
-  EvaluationNotice,
   EvaluationResult,
   EvaluationsInput,
   EvaluationStatus,
@@ -23,8 +20,10 @@ import type {
 import { passFigures } from '../core/eval/pass-at-k.ts';
 import { addTallies, averageReward, emptyTally } from '../core/eval/tally.ts';
 import { evaluationsSideBySide } from '../core/limits.ts';
-import { evaluationChunks, evaluationDesk } from './activity-options.ts';
-import { describeEvaluation, describeParts } from './evaluation-lines.ts';
+import { tellingItsEnd } from './beside/child-work.ts';
+import { rootOf } from './beside/root-of.ts';
+import { evaluationChunks, evaluationParts } from './options.ts';
+import { describeEvaluation, describeParts } from './control/evaluation-lines.ts';
 
 export const evaluationStatusQuery = defineQuery<EvaluationStatus>('status');
 
@@ -42,15 +41,7 @@ export async function evaluate(
 ): Promise<Evaluated> {
   if (typeof input === 'string') return evaluateAll({ config: input });
   if ('config' in input || 'inputs' in input) return evaluateAll(input);
-  try {
-    const result = await evaluateOne(input);
-    await notify(input, { workflowId: workflowInfo().workflowId, result });
-    return { results: [result] };
-  } catch (error) {
-    const failed = isCancellation(error) ? 'it was cancelled' : messageOf(error);
-    await CancellationScope.nonCancellable(() => notify(input, { workflowId: workflowInfo().workflowId, failed }));
-    throw error;
-  }
+  return { results: [await tellingItsEnd(input, () => evaluateOne(input))] };
 }
 
 async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
@@ -86,7 +77,7 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
   setHandler(evaluationStatusQuery, status);
   tell();
 
-  handle = await evaluationDesk.openEvaluation.executeWithOptions(
+  handle = await evaluationParts.openEvaluation.executeWithOptions(
     { summary: `${input.environment.name} with ${input.model.model}` },
     [{ input, request: `${workflowId}/${runId}` }],
   );
@@ -109,7 +100,7 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
   await notes.under;
 
   tell('closing');
-  const result = await evaluationDesk.closeEvaluation.executeWithOptions({ summary: `${tally.rollouts} rollouts` }, [
+  const result = await evaluationParts.closeEvaluation.executeWithOptions({ summary: `${tally.rollouts} rollouts` }, [
     { handle: opened, adopted, seconds: seconds() },
   ]);
   tell('finished');
@@ -120,7 +111,7 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
     while (notes.isDue) {
       notes.isDue = false;
       const summary = `${tally.rollouts} rollouts`;
-      await evaluationDesk.noteProgress.executeWithOptions({ summary }, [
+      await evaluationParts.noteProgress.executeWithOptions({ summary }, [
         { handle: opened, tally, seconds: seconds() },
       ]);
     }
@@ -177,7 +168,7 @@ async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promi
     } catch (error) {
       if (isCancellation(error)) throw error;
       results[i] = null;
-      failures.push(`${inputs[i]!.environment.name}: ${messageOf(error)}`);
+      failures.push(`${inputs[i]!.environment.name}: ${rootOf(error).message}`);
     }
     setCurrentDetails(describeParts(parts, results));
   });
@@ -193,7 +184,7 @@ async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promi
 async function plan(file: EvaluationFileInput): Promise<readonly EvaluationInput[]> {
   const { workflowId, runId } = workflowInfo();
   const asked = { ...file, request: `${workflowId}/${runId}` };
-  return (await evaluationDesk.planEvaluations.executeWithOptions({ summary: file.config }, [asked])).inputs;
+  return (await evaluationParts.planEvaluations.executeWithOptions({ summary: file.config }, [asked])).inputs;
 }
 
 /** So many of 0 … count−1 at once, in order. The first failure is thrown, once those under way have ended. */
@@ -207,18 +198,4 @@ async function sideBySide(count: number, atOnce: number, work: (i: number) => Pr
   };
   await Promise.all(Array.from({ length: Math.min(atOnce, count) }, lane));
   if (failures.length > 0) throw failures[0];
-}
-
-/** A run that has ended meanwhile need not hear of it: its results lie in the store. */
-async function notify({ notify: whom }: EvaluationInput, notice: EvaluationNotice): Promise<void> {
-  if (whom === undefined) return;
-  await getExternalWorkflowHandle(whom.workflowId)
-    .signal(whom.signal, notice)
-    .catch(() => undefined);
-}
-
-function messageOf(error: unknown): string {
-  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
-  const inner = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause;
-  return inner instanceof Error ? inner.message : String(inner);
 }

@@ -1,9 +1,7 @@
 import {
   ApplicationFailure,
   CancellationScope,
-  ContinueAsNew,
   continueAsNew,
-  getExternalWorkflowHandle,
   isCancellation,
   workflowInfo,
   allHandlersFinished,
@@ -16,19 +14,18 @@ import type {
   PromptFileInput,
   PromptSearchHandle,
   PromptSearchInput,
-  PromptSearchNotice,
   PromptSearchResult,
 } from '../core/gepa/prompt-search.ts';
-import { historyEventsMax } from '../core/limits.ts';
-import { evaluationDesk, promptSittings } from './activity-options.ts';
-import { type KnownSearch, PromptDesk, type PromptDeskState } from './prompt-desk.ts';
-import { rootOf } from './root-of.ts';
+import { evaluationParts, promptSittings } from './options.ts';
+import { type KnownSearch, SearchControl, type SearchControlState } from './control/search-control.ts';
+import { tellingItsEnd } from './beside/child-work.ts';
+import { isHistoryLong } from './history-length.ts';
 
 /** All that continue-as-new carries: scores and names of texts; what was said lies in the store. */
 export interface CarriedPromptSearch {
   readonly handle: PromptSearchHandle;
   readonly state: SearchState;
-  readonly desk: PromptDeskState;
+  readonly control: SearchControlState;
   /** ms since the epoch. */
   readonly startedAt: number;
   readonly notify?: PromptSearchInput['notify'];
@@ -42,23 +39,7 @@ export interface CarriedPromptSearch {
 export async function optimizePrompt(
   given: string | PromptFileInput | PromptSearchInput | CarriedPromptSearch,
 ): Promise<PromptSearchResult> {
-  const { notify } = notified(given);
-  if (notify === undefined) return search(given);
-  const { workflowId } = workflowInfo();
-  const tell = (notice: PromptSearchNotice): Promise<void> =>
-    getExternalWorkflowHandle(notify.workflowId)
-      .signal(notify.signal, notice)
-      .catch(() => undefined); // a run that has ended need not hear of it: what was found lies in the store
-  try {
-    const result = await search(given);
-    await tell({ workflowId, result });
-    return result;
-  } catch (error) {
-    if (error instanceof ContinueAsNew) throw error;
-    const failed = isCancellation(error) ? 'it was cancelled' : rootOf(error).message;
-    await CancellationScope.nonCancellable(() => tell({ workflowId, failed }));
-    throw error;
-  }
+  return tellingItsEnd(notified(given), () => search(given));
 }
 
 async function search(
@@ -66,24 +47,30 @@ async function search(
 ): Promise<PromptSearchResult> {
   let sitting: CancellationScope | null = null;
   const carried = typeof given === 'object' && 'state' in given ? given : null;
-  const desk = new PromptDesk(namesOf(given), carried?.desk ?? null, () => sitting?.cancel());
+  const control = new SearchControl(namesOf(given), carried?.control ?? null, () => sitting?.cancel());
   const startedAt = carried?.startedAt ?? Date.now();
   const seconds = (): number => (Date.now() - startedAt) / 1000;
 
-  const handle = carried?.handle ?? (await open(given as Exclude<typeof given, CarriedPromptSearch>, desk));
+  const handle = carried?.handle ?? (await open(given as Exclude<typeof given, CarriedPromptSearch>, control));
   let state = carried?.state ?? startSearch(handle.settings, handle.start);
   const writing = new Writing(() => ({ handle, result: result(state), comparison: null, seconds: seconds() }));
-  desk.is('searching', { handle, state });
+  control.is('searching', { handle, state });
 
   try {
     for (;;) {
-      state = asAsked(state, desk);
+      state = asAsked(state, control);
       if (result(state).isFinished) break;
       await sit();
       if (isHistoryLong()) {
         await writing.done();
         await condition(allHandlersFinished);
-        await continueAsNew<typeof optimizePrompt>({ handle, state, desk: desk.state, startedAt, ...notified(given) });
+        await continueAsNew<typeof optimizePrompt>({
+          handle,
+          state,
+          control: control.state,
+          startedAt,
+          ...notified(given),
+        });
       }
     }
   } catch (error) {
@@ -98,7 +85,7 @@ async function search(
     const before = state.candidates.length;
     const scope = new CancellationScope();
     sitting = scope;
-    const { waitingOn, calls, maxCalls, told: begunAt } = desk.status();
+    const { waitingOn, calls, maxCalls, told: begunAt } = control.status();
     const summary = `${calls} of ${maxCalls} calls: ${waitingOn.join(', ')}`.slice(0, 200);
     try {
       const { answers, ...account } = await scope.run(() =>
@@ -106,15 +93,15 @@ async function search(
       );
       for (const batch of answers) {
         state = settle(state, batch);
-        desk.settled(state);
+        control.settled(state);
       }
-      desk.failedRollouts(account);
+      control.failedRollouts(account);
     } catch (error) {
-      if (!isCancellation(error) || !desk.wantsStop) throw error; // its worker went away while it was to end
+      if (!isCancellation(error) || !control.wantsStop) throw error; // its worker went away while it was to end
     } finally {
       sitting = null;
     }
-    desk.is('searching', { state });
+    control.is('searching', { state });
     if (state.candidates.length > before && !result(state).isFinished) writing.note(); // else they are written at its end
   }
 
@@ -122,25 +109,25 @@ async function search(
     const found = result(state);
     if (found.stopReason === 'start_not_evaluated') {
       await writing.now();
-      throw notEvaluated(handle, desk);
+      throw notEvaluated(handle, control);
     }
     let comparison: Comparison | null = null;
     if (handle.numTest > 0) {
-      desk.is('comparing');
+      control.is('comparing');
       comparison = await compare(handle, found.texts);
-      desk.compared(comparison);
+      control.compared(comparison);
     }
-    desk.is('closing');
-    const { givenUp, failed } = desk.state;
+    control.is('closing');
+    const { givenUp, failed } = control.state;
     const closing = { handle, result: found, comparison, seconds: seconds(), iterations: state.begun, givenUp, failed };
     const summary = `candidate ${found.best} of ${found.candidates.length}`;
-    const closed = await evaluationDesk.closePromptSearch.executeWithOptions({ summary }, [closing]);
-    desk.tell({
+    const closed = await evaluationParts.closePromptSearch.executeWithOptions({ summary }, [closing]);
+    control.tell({
       kind: 'finished',
       text: lastLine(closed),
       values: { calls: closed.calls, candidates: closed.candidates },
     });
-    desk.is('finished');
+    control.is('finished');
     return closed;
   }
 }
@@ -151,19 +138,19 @@ function notified(given: Parameters<typeof optimizePrompt>[0]): Pick<CarriedProm
 
 async function open(
   given: string | PromptFileInput | PromptSearchInput,
-  desk: PromptDesk,
+  control: SearchControl,
 ): Promise<PromptSearchHandle> {
   const input =
     typeof given === 'string' ? await plan({ config: given }) : 'config' in given ? await plan(given) : given;
-  desk.knows(namesOf(input));
+  control.knows(namesOf(input));
   const summary = `${namesOf(input).environment} with ${input.model.model}`;
-  return evaluationDesk.openPromptSearch.executeWithOptions({ summary }, [{ input }]);
+  return evaluationParts.openPromptSearch.executeWithOptions({ summary }, [{ input }]);
 }
 
 async function plan(file: PromptFileInput): Promise<PromptSearchInput> {
   const { workflowId, runId } = workflowInfo();
   const asked = { ...file, request: `${workflowId}/${runId}` };
-  return (await evaluationDesk.planPromptSearch.executeWithOptions({ summary: file.config }, [asked])).input;
+  return (await evaluationParts.planPromptSearch.executeWithOptions({ summary: file.config }, [asked])).input;
 }
 
 async function compare(handle: PromptSearchHandle, best: Texts): Promise<Comparison> {
@@ -172,26 +159,21 @@ async function compare(handle: PromptSearchHandle, best: Texts): Promise<Compari
 }
 
 /** What people asked for since the last sitting. */
-function asAsked(state: SearchState, desk: PromptDesk): SearchState {
+function asAsked(state: SearchState, control: SearchControl): SearchState {
   let after = state;
-  if (desk.wantsCalls !== null) after = changeBudget(after, desk.wantsCalls);
-  if (desk.wantsStop) after = askToStop(after);
-  desk.wantsCalls = null;
+  if (control.wantsCalls !== null) after = changeBudget(after, control.wantsCalls);
+  if (control.wantsStop) after = askToStop(after);
+  control.wantsCalls = null;
   return after;
-}
-
-function isHistoryLong(): boolean {
-  const { continueAsNewSuggested, historyLength } = workflowInfo();
-  return continueAsNewSuggested || historyLength > historyEventsMax;
 }
 
 /** The files for people, written beside the sittings: one at a time, the newest state counts. */
 class Writing {
-  readonly #what: () => Parameters<typeof evaluationDesk.writePrompts>[0];
+  readonly #what: () => Parameters<typeof evaluationParts.writePrompts>[0];
   #under: Promise<void> | null = null;
   #isDue = false;
 
-  constructor(what: () => Parameters<typeof evaluationDesk.writePrompts>[0]) {
+  constructor(what: () => Parameters<typeof evaluationParts.writePrompts>[0]) {
     this.#what = what;
   }
 
@@ -207,7 +189,7 @@ class Writing {
 
   async now(): Promise<void> {
     await this.#under?.catch(() => undefined);
-    await evaluationDesk.writePrompts(this.#what());
+    await evaluationParts.writePrompts(this.#what());
   }
 
   async #write(): Promise<void> {
@@ -215,7 +197,7 @@ class Writing {
       this.#isDue = false;
       const what = this.#what();
       const summary = `${what.result.candidates.length} candidates`;
-      await evaluationDesk.writePrompts.executeWithOptions({ summary }, [what]);
+      await evaluationParts.writePrompts.executeWithOptions({ summary }, [what]);
     }
   }
 }
@@ -228,8 +210,8 @@ function namesOf(given: string | PromptFileInput | PromptSearchInput | CarriedPr
   return { environment, model: given.model.model, reflectionModel: given.reflection.model };
 }
 
-function notEvaluated({ environment }: PromptSearchHandle, desk: PromptDesk): ApplicationFailure {
-  const { failed, firstFailure } = desk.state;
+function notEvaluated({ environment }: PromptSearchHandle, control: SearchControl): ApplicationFailure {
+  const { failed, firstFailure } = control.state;
   return ApplicationFailure.nonRetryable(
     `The first prompt of ${environment} could not be scored on all validation examples: ${failed} rollouts failed through infrastructure. ${firstFailure ?? ''}`.trim(),
     'PromptNotEvaluated',

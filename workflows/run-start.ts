@@ -2,11 +2,11 @@ import { ActivityFailure, ApplicationFailure, workflowInfo } from '@temporalio/w
 import { overridesThatStay } from '../core/rl/live-settings.ts';
 import type { AskedOfRun, RewindRequest, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
-import { local, opening } from './activity-options.ts';
-import { type DeskFigures, figuresFrom } from './desk-figures.ts';
-import type { PendingEvaluation } from './online-evals.ts';
-import type { DeskState } from './run-desk.ts';
-import { type CarriedAccount, StepAccount } from './step-account.ts';
+import { local, opening } from './options.ts';
+import { type RunFigures, figuresFrom } from './control/figures.ts';
+import type { PendingEvaluation } from './beside/online-evals.ts';
+import type { ControlState } from './control/run-control.ts';
+import { type CarriedAccount, StepAccount } from './step/step-account.ts';
 
 /** All that continue-as-new carries: what is not here is lost. */
 export interface ContinuedRun {
@@ -18,7 +18,7 @@ export interface ContinuedRun {
     readonly state: RunState;
     /** sha256 of the last commit. */
     readonly parent: string;
-    readonly desk: DeskState;
+    readonly control: ControlState;
     readonly account?: CarriedAccount;
     /** The last few, for the summary. */
     readonly evals: readonly EvaluationSummary[];
@@ -58,7 +58,7 @@ export interface OpenedStart {
   readonly isTakenOver: boolean;
   readonly account: StepAccount;
   /** The curves so far; undefined where there are none. */
-  readonly figures: DeskFigures | undefined;
+  readonly figures: RunFigures | undefined;
 }
 
 /** Opens the run, or takes up what continue-as-new carried. */
@@ -93,12 +93,12 @@ export async function openOrContinue(input: TrainRunInput | ContinuedRun): Promi
 }
 
 async function continueFrom(carried: ContinuedRun['continued']): Promise<OpenedStart> {
-  const { typed, state, parent, rewind, desk } = carried;
+  const { typed, state, parent, rewind, control } = carried;
   const { handle: run } = carried.opened;
   const opened = { ...carried.opened, spec: await local.readSpec({ run }) };
-  const { pausedBecause, isPausedByPerson } = desk;
+  const { pausedBecause, isPausedByPerson } = control;
   const account = new StepAccount(carried.account);
-  const rest = { typed, pausedBecause, isPausedByPerson, isTakenOver: false, account, figures: desk.figures };
+  const rest = { typed, pausedBecause, isPausedByPerson, isTakenOver: false, account, figures: control.figures };
   const start = { state, parent, begins: false };
   if (!rewind) return { ...rest, opened, start, carried, overrides: state.overrides };
   const begun = await opening.beginLineage

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { Command } from 'commander';
 import { openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
 import { readRunningStack } from '../../workers/project-lock.ts';
-import type { RunStatus } from '../../workflows/messages.ts';
+import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
 import { connect, findRun, findTemporal, temporalHere } from '../connection.ts';

@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import type { RunEvent } from '../../workflows/messages.ts';
+import type { RunEvent } from '../../workflows/control/messages.ts';
 import { findRun, temporalHere } from '../connection.ts';
 import { withoutControls } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';

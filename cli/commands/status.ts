@@ -8,7 +8,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../core/layout.ts';
 import { environmentRewards } from '../../core/rl/metrics.ts';
 import { describePools } from '../../core/rl/pools.ts';
-import type { RunStatus } from '../../workflows/messages.ts';
+import type { RunStatus } from '../../workflows/control/messages.ts';
 import { askStatus } from '../ask-status.ts';
 import { findRun, temporalHere } from '../connection.ts';
 import { askBranches, type BranchFigures, describePrompts } from '../describe-prompts.ts';

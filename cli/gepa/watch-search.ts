@@ -4,7 +4,7 @@ import type { WorkflowHandle } from '@temporalio/client';
 import type { SittingProgress } from '../../activities/index.ts';
 import type { PromptSearchEvent, PromptSearchResult, SearchFigures } from '../../core/gepa/prompt-search.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
-import type { PromptSearchView } from '../../workflows/prompt-desk.ts';
+import type { PromptSearchView } from '../../workflows/control/search-control.ts';
 import { pendingActivities } from '../pending-activities.ts';
 import { onOneLine } from '../plain-text.ts';
 import type { Teller } from '../teller.ts';

@@ -1,4 +1,4 @@
-import type { EvalFigures, RunEvent } from '../../workflows/messages.ts';
+import type { EvalFigures, RunEvent } from '../../workflows/control/messages.ts';
 import { onOneLine } from '../plain-text.ts';
 import type { Place } from './keys.ts';
 import { bar, cut, folded, type Line, padded, sparkline, type Span, widthOf } from './lines.ts';

@@ -1,5 +1,5 @@
 import type { LostWork } from '../../core/rl/lost-work.ts';
-import type { EvalFigures, RunEvent } from '../../workflows/messages.ts';
+import type { EvalFigures, RunEvent } from '../../workflows/control/messages.ts';
 import { onOneLine } from '../plain-text.ts';
 import type { Place } from './keys.ts';
 import { folded, type Line } from './lines.ts';

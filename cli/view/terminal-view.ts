@@ -1,7 +1,7 @@
 import { emitKeypressEvents, type Interface } from 'node:readline';
 import type { ReadStream, WriteStream } from 'node:tty';
 import { createLogUpdate } from 'log-update';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import { type Follower, lineOf, type Look as RunLook } from '../follow-run.ts';
 import { frame } from './frame.ts';
 import { afterKey, home, type Key, type Place } from './keys.ts';

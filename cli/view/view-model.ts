@@ -1,4 +1,4 @@
-import type { RunStatus, StepTrend } from '../../workflows/messages.ts';
+import type { RunStatus, StepTrend } from '../../workflows/control/messages.ts';
 import { type EvaluationProgress, versionIn } from '../eval/evaluation-progress.ts';
 import { type Look, type WaitingOn, waitingOf } from '../follow-run.ts';
 

@@ -14,7 +14,7 @@ import { nothingLost } from '../../core/rl/lost-work.ts';
 import { nextBeta } from '../../core/rl/kl-controller.ts';
 import type { KeptGroups, LeasedGroups, RunState, StepPlan } from '../../core/rl/run-state.ts';
 import { selectGroups } from '../../core/rl/selection.ts';
-import { stepOutcomes } from '../../workflows/step-outcomes.ts';
+import { stepOutcomes } from '../../workflows/step/step-outcomes.ts';
 import { act, type Committed, commitFirst, makeRun, openRoles, sampleRound, type Roles, type TestRun } from './runs.ts';
 
 /**

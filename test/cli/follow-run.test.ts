@@ -5,7 +5,7 @@ import { WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { RetryState, TerminatedFailure } from '@temporalio/common';
 import { startClock } from '../../cli/clock.ts';
 import { followRun, isTakenOver, waitingLine, waitingOf } from '../../cli/follow-run.ts';
-import type { RunEvent, RunView } from '../../workflows/messages.ts';
+import type { RunEvent, RunView } from '../../workflows/control/messages.ts';
 
 test('who attaches to a running run is told its last five events, whether or not anything keeps the earlier ones', async () => {
   const events = Array.from({ length: 40 }, (_, i): RunEvent => ({

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { format } from 'prettier';
 import { z } from 'zod';
 import { eventLine, NdjsonLine, ndjsonLines, waitingJson } from '../../cli/ndjson.ts';
-import type { RunEvent } from '../../workflows/messages.ts';
+import type { RunEvent } from '../../workflows/control/messages.ts';
 
 const file = fileURLToPath(new URL('../../docs/ndjson.md', import.meta.url));
 

@@ -29,13 +29,13 @@ test('a run that is cancelled while it samples ahead ends at once, and goes on w
   const second = await start(400);
   const { step } = await second.query<{ step: number }>('status');
   const last = step + 4;
-  await second.executeUpdate('stop-after', { args: [last] });
+  await second.executeUpdate('set', { args: [{ stop_after: last }] });
   const stopped = await second.result();
   assert.equal(stopped.step, last);
   assert.ok(stopped.ledger.isSound, JSON.stringify(stopped.ledger));
 
   const third = await start(last + 3).then((handle) => handle.result());
-  assert.equal(third.step, last + 3, 'stop-after was a wish for the execution that ended');
+  assert.equal(third.step, last + 3, 'stop_after was a wish for the execution that ended');
   assert.ok(third.ledger.isSound, JSON.stringify(third.ledger));
 });
 

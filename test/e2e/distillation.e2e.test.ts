@@ -12,7 +12,7 @@ import type { TrainSample } from '../../core/rl/batch.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { EngineTrainer, type PolicyServer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { choosePort } from '../../workers/ports.ts';
-import { statusQuery } from '../../workflows/messages.ts';
+import { statusQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 

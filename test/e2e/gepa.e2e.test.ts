@@ -7,7 +7,7 @@ import { WorkflowUpdateFailedError } from '@temporalio/client';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
-import type { PromptSearchView } from '../../workflows/prompt-desk.ts';
+import type { PromptSearchView } from '../../workflows/control/search-control.ts';
 import { type GepaServer, type GepaStats, startGepaServer } from '../../bench/gepa-server.ts';
 import { inputOf, startSearchOf } from '../../bench/gepa-workflow.ts';
 import { searchInWorld, withExamples } from '../../bench/gepa-loop.ts';
@@ -126,8 +126,8 @@ test('a search that continues as new goes on where it was', async () => {
   const input = begunWith.get('undisturbed')!;
   const open = createOpenPromptSearch({ codeVersion: 'test' });
   const handle = (await new MockActivityEnvironment().run(open, { input })) as PromptSearchHandle;
-  const desk = { events: [], sequence: 7, givenUp: 0, failed: 0, firstFailure: null };
-  const carried = { handle, state: startSearch(handle.settings, handle.start), desk, startedAt: Date.now() };
+  const control = { events: [], sequence: 7, givenUp: 0, failed: 0, firstFailure: null };
+  const carried = { handle, state: startSearch(handle.settings, handle.start), control, startedAt: Date.now() };
   const started = await project.client.workflow.start<typeof optimizePrompt>('optimizePrompt', {
     workflowId: 'gepa.carried',
     taskQueue: 'ratchet',

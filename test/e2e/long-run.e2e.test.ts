@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { bundleWorkflowCode, DefaultLogger, Worker } from '@temporalio/worker';
-import type { RunStatus } from '../../workflows/messages.ts';
+import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { auditLedger } from '../../core/rl/ledger.ts';
 import { openSmallProject, smallRun } from './small-run.ts';
@@ -32,10 +32,13 @@ test('a long run continues as new, answers what it is told on the way, and its l
       args: ['long.toml'],
     });
     while (!(await project.commit('long', 2))) await delay(20);
-    await assert.rejects(handle.executeUpdate('set-learning-rate', { args: [-1] }), 'a senseless value is refused');
-    await handle.executeUpdate('set-learning-rate', { args: [5e-4] });
+    await assert.rejects(
+      handle.executeUpdate('set', { args: [{ learning_rate: -1 }] }),
+      'a senseless value is refused',
+    );
+    await handle.executeUpdate('set', { args: [{ learning_rate: 5e-4 }] });
     await handle.executeUpdate('pause', { args: ['looking at it'] });
-    await assert.rejects(handle.executeUpdate('stop-after', { args: [1] }), 'a step that is over is refused');
+    await assert.rejects(handle.executeUpdate('set', { args: [{ stop_after: 1 }] }), 'a step that is over is refused');
     const paused = await untilStill();
     assert.equal(paused.phase, 'paused');
     assert.equal(paused.pausedBecause, 'looking at it');

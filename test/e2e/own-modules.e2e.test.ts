@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { decodeJson } from '../../backends/store/objects.ts';
 import { layout } from '../../core/layout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import { type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
 import { FaultStage, type StagedRun } from '../faults/stage.ts';
 
 const own = (name: string): string => JSON.stringify(fileURLToPath(new URL(name, import.meta.url)));
@@ -49,7 +49,7 @@ async function commitOf({ store }: StagedRun, step: number): Promise<StepCommit>
 }
 
 const textsOf = async ({ handle }: StagedRun): Promise<string[]> =>
-  (await handle.query<RunEvent[], [number]>('events', 0)).map(({ text }) => text);
+  (await handle.query(viewQuery, 0)).events.map(({ text }) => text);
 
 test('a batch that another process trains again to other weights makes a version of its own, and the run goes on from it', async () => {
   stage.plan('train.applied', { at: 4, action: 'hold' });

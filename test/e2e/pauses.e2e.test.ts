@@ -16,7 +16,7 @@ import { loadTokenizer } from '../../engine/index.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
-import type { RunStatus } from '../../workflows/messages.ts';
+import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { RunSummary } from '../../workflows/train-run.ts';
 import { smallRun } from './small-run.ts';
 

@@ -23,7 +23,7 @@ import { permutation, randomStream } from '../../core/random.ts';
 import { layout } from '../../core/layout.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import { type RunEvent, type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 
@@ -204,7 +204,7 @@ async function pause(handle: Run): Promise<void> {
   await handle.executeUpdate('pause', { args: ['for the branch'] });
 }
 
-const events = (handle: Run): Promise<RunEvent[]> => handle.query<RunEvent[], [number]>('events', 0);
+const events = async (handle: Run) => (await handle.query(viewQuery, 0)).events;
 
 async function told(handle: Run, verdicts: readonly string[]): Promise<RunEvent> {
   for (;;) {

@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { WorkflowFailedError } from '@temporalio/client';
 import { rootMessage } from '../../cli/root-message.ts';
 import { layout } from '../../core/layout.ts';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import { type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { sampledAgain } from '../faults/cells.ts';
 import { FaultStage, type StagedRun } from '../faults/stage.ts';
@@ -58,7 +58,7 @@ test('a run that is paused for long gives its GPU worker to the run that waits f
   const summary = await first.handle.result();
   assert.deepEqual([summary.step, summary.ledger], [steps, undisturbed.ledger]);
   assert.equal(summary.policyDigest, undisturbed.policyDigest);
-  const events = await first.handle.query<RunEvent[], [number]>('events', 0);
+  const { events } = await first.handle.query(viewQuery, 0);
   assert.ok(!events.some(({ text }) => text.includes('is lost')), 'the worker was given back');
 });
 

@@ -8,7 +8,7 @@ import { Client, Connection } from '@temporalio/client';
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles } from '../../workers/roles.ts';
 import { startStack } from '../../workers/supervisor.ts';
-import type { RunStatus } from '../../workflows/messages.ts';
+import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { eventually } from '../eventually.ts';
 import { fakeRun } from '../faults/fake-run.ts';

@@ -12,7 +12,7 @@ import { choosePort } from '../../workers/ports.ts';
 import { localRoles } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import { vllmRole } from '../../workers/vllm-role.ts';
-import type { RunEvent, RunStatus } from '../../workflows/messages.ts';
+import { type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
 import { writeStandInPython } from '../stand-ins/vllm/python.ts';
@@ -137,7 +137,7 @@ test('of two servers one samples from other weights than are trained: it is put 
   assert.deepEqual([ended.step, ended.ledger.isSound], [5, true]);
   const scored = sick.asked.slice(asked).filter((route) => route === 'POST /v1/completions');
   assert(scored.length <= 8, `${scored.length}: it is asked for canaries, and for no rollouts`);
-  const events = await handle.query<RunEvent[], [number]>('events', 0);
+  const { events } = await handle.query(viewQuery, 0);
   assert(
     events.some(({ text }) => text.startsWith(`canary: ${sick.url} is put aside`)),
     JSON.stringify(events),

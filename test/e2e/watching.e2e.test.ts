@@ -7,7 +7,7 @@ import { NdjsonLine } from '../../cli/ndjson.ts';
 import { StoredRollouts } from '../../cli/view/stored-rollouts.ts';
 import { TerminalView } from '../../cli/view/terminal-view.ts';
 import { openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
-import type { RunEvent } from '../../workflows/messages.ts';
+import type { RunEvent } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { SmallKeyboard, SmallTerminal } from '../cli/view/small-terminal.ts';
 import { RunningCommand, thisVersion } from '../faults/upgrade.ts';

@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { openModel, saveModelFolder } from '../../engine/index.ts';
 import { choosePort } from '../../workers/ports.ts';
-import type { RunStatus } from '../../workflows/messages.ts';
+import type { RunStatus } from '../../workflows/control/messages.ts';
 import { ensureSkyrl, startSkyrl } from './skyrl.ts';
 import { startRun } from './started-run.ts';
 import { ensureVllm } from './vllm-cpu.ts';

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import type { PromptSearchResult } from '../../core/gepa/prompt-search.ts';
 import { layout } from '../../core/layout.ts';
 import { decodeJson } from '../../backends/store/objects.ts';
-import { statusQuery } from '../../workflows/messages.ts';
+import { statusQuery } from '../../workflows/control/messages.ts';
 import type { FaultStage, StagedRun } from './stage.ts';
 
 /** Its own prompt is none; each mark more in a prompt makes the fake inference a little better, up to this many. */

@@ -5,7 +5,7 @@ import { describeWaiting, retrying } from '../../cli/follow-run.ts';
 import { layout } from '../../core/layout.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import type { Store } from '../../backends/store/types.ts';
-import { statusQuery } from '../../workflows/messages.ts';
+import { statusQuery } from '../../workflows/control/messages.ts';
 import { gapOf } from './columns.ts';
 import { judgeByWeights } from './judge.ts';
 import type { Judged, Rows, Struck } from './row.ts';

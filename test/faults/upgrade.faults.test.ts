@@ -17,14 +17,13 @@ describe('what was asked of a run outlives an upgrade', () => {
   test('a pause with its reason, a learning rate, and where to stop, after it had continued as new', async () => {
     await stage.startStack(other);
     await stage.start('asked', { steps: 9 });
-    const tell = (update: string, value: string | number) =>
-      stage.handle('asked').executeUpdate<string, [string | number]>(update, { args: [value] });
+    const tell = (update: string, value: unknown) =>
+      stage.handle('asked').executeUpdate<string, [unknown]>(update, { args: [value] });
     await stage.status('asked', ({ step }) => step >= 2);
     await tell('rewind', 1);
     await stage.status('asked', ({ lineage }) => lineage === 'l2');
     await tell('pause', 'looking at it');
-    await tell('set-learning-rate', 5e-5);
-    await tell('stop-after', 6);
+    await tell('set', { learning_rate: 5e-5, stop_after: 6 });
     // The config is read when a run is started, not when it goes on.
     await rm(path.join(stage.folder, 'asked.toml'));
 

@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { Client, Connection, type WorkflowHandle } from '@temporalio/client';
 import type { FailpointPlan } from '../../backends/failpoints.ts';
-import type { RunStatus } from '../../workflows/messages.ts';
+import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import type { Role } from '../../workers/supervisor.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';

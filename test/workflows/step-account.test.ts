@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { nothingLost } from '../../core/rl/lost-work.ts';
-import { StepAccount } from '../../workflows/step-account.ts';
+import { StepAccount } from '../../workflows/step/step-account.ts';
 
 describe('what a step lost', () => {
   test('nothing lost leaves no trace in the metrics', () => {

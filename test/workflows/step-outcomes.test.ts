@@ -5,9 +5,9 @@ import { auditLedger, decodeRanges, encodeRanges, type EndedRanges } from '../..
 import { nothingLost } from '../../core/rl/lost-work.ts';
 import type { KeptGroups } from '../../core/rl/run-state.ts';
 import { selectGroups } from '../../core/rl/selection.ts';
-import type { CollectedStep } from '../../workflows/collect-step.ts';
+import type { CollectedStep } from '../../workflows/step/collect-step.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
-import { stepOutcomes } from '../../workflows/step-outcomes.ts';
+import { stepOutcomes } from '../../workflows/step/step-outcomes.ts';
 
 const ref = { key: 'k', sha256: 's', bytes: 1 };
 const kept = (policyStep: number, ordinals: readonly number[]): KeptGroups => ({

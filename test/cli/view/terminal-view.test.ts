@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { TerminalView } from '../../../cli/view/terminal-view.ts';
-import type { RunEvent, RunStatus } from '../../../workflows/messages.ts';
+import type { RunEvent, RunStatus } from '../../../workflows/control/messages.ts';
 import { SmallKeyboard, SmallTerminal } from './small-terminal.ts';
 
 function statusAt(step: number): RunStatus {

@@ -9,7 +9,7 @@ import { afterKey, home, type Place } from '../../../cli/view/keys.ts';
 import { folded, type Line, sparkline, widthOf, written } from '../../../cli/view/lines.ts';
 import type { ShownGroup } from '../../../cli/view/stored-rollouts.ts';
 import { viewModel } from '../../../cli/view/view-model.ts';
-import type { RunEvent, RunStatus } from '../../../workflows/messages.ts';
+import type { RunEvent, RunStatus } from '../../../workflows/control/messages.ts';
 
 const nowMs = Date.parse('2026-11-21T12:10:00Z');
 

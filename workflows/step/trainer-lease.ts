@@ -7,28 +7,28 @@ import {
   sleep,
   workflowInfo,
 } from '@temporalio/workflow';
-import { engineFailuresMax } from '../core/limits.ts';
-import { taskQueues, trainerQueues } from '../core/names.ts';
-import { nextWaitMs } from '../core/patience.ts';
-import { memoryRemedies } from '../core/rl/failures.ts';
-import type { RunHandle } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
-import type { TrainerHeld } from '../activities/index.ts';
-import { holdingOn, local, lookup, trainingOn, uploadsOn } from './activity-options.ts';
-import { awaitedLater } from './beside.ts';
-import { trainerHeldSignal } from './messages.ts';
-import type { RunDesk } from './run-desk.ts';
+import { engineFailuresMax } from '../../core/limits.ts';
+import { taskQueues, trainerQueues } from '../../core/names.ts';
+import { nextWaitMs } from '../../core/patience.ts';
+import { memoryRemedies } from '../../core/rl/failures.ts';
+import type { RunHandle } from '../../core/rl/run-state.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { TrainerHeld } from '../../activities/index.ts';
+import { holdingOn, local, lookup, trainingOn, uploadsOn } from '../options.ts';
+import { awaitedLater } from '../beside/beside.ts';
+import { trainerHeldSignal } from '../control/messages.ts';
+import type { RunControl } from '../control/run-control.ts';
 
 /** The GPU worker that holds the run, and how to ask it. */
-export interface HeldTrainer {
+export interface LeasedTrainer {
   readonly epoch: number;
   readonly holder: string;
   readonly steps: ReturnType<typeof trainingOn>;
   readonly uploads: ReturnType<typeof uploadsOn>;
 }
 
-interface Hold extends HeldTrainer {
-  /** Resolves when the hold is over: the host is lost, or the hold was given back. */
+interface Lease extends LeasedTrainer {
+  /** Resolves when the lease is over: the host is lost, or the lease was given back. */
   readonly over: Promise<void>;
   readonly giveBack: () => void;
 }
@@ -60,14 +60,14 @@ const firstMs = 1_000;
  * Which GPU worker holds the run. It is held on demand, for as long as its `holdTrainer` heartbeats; when that ends, what
  * was under way there is cancelled and asked of whichever worker holds the run next, under a later epoch.
  */
-export class TrainerHold {
+export class TrainerLease {
   readonly #run: RunHandle;
   readonly #spec: RunSpec;
-  readonly #desk: RunDesk;
+  readonly #control: RunControl;
   readonly #scope = CancellationScope.current();
   /** Asked first, over its own queue: it may hold the newest version still. */
   #preferred: string | null;
-  #current: Promise<Hold> | null = null;
+  #current: Promise<Lease> | null = null;
   #told: TrainerHeld | null = null;
   #users = 0;
   #isReleaseWanted = false;
@@ -79,35 +79,35 @@ export class TrainerHold {
 
   constructor(
     { run, spec }: { readonly run: RunHandle; readonly spec: RunSpec },
-    desk: RunDesk,
+    control: RunControl,
     preferred: string | null,
   ) {
     this.#run = run;
     this.#spec = spec;
-    this.#desk = desk;
+    this.#control = control;
     this.#preferred = preferred;
     setHandler(trainerHeldSignal, (held) => void (this.#told = held));
     // Before another run gets it: there nothing needs to be restored.
-    if (preferred !== null) void this.#hold();
+    if (preferred !== null) void this.#lease();
   }
 
   /** Asks the worker that holds the run, and the next one if that is lost, until there is an answer. */
-  async use<T>(ask: (on: HeldTrainer) => Promise<T>): Promise<T> {
+  async use<T>(ask: (on: LeasedTrainer) => Promise<T>): Promise<T> {
     this.#users += 1;
     try {
       let lost: { readonly epoch: number; readonly askedAt: number } | null = null;
       for (let lostInARow = 0; ;) {
-        const hold = await this.#hold();
+        const lease = await this.#lease();
         if (lost !== null) this.onLost(lost.epoch, (Date.now() - lost.askedAt) / 1000);
         lost = null;
         const askedAt = Date.now();
         const scope = new CancellationScope();
         let isAnswered = false;
-        const answer = awaitedLater(scope.run(() => ask(hold)).finally(() => (isAnswered = true)));
-        await Promise.race([answer.catch(() => undefined), hold.over]);
+        const answer = awaitedLater(scope.run(() => ask(lease)).finally(() => (isAnswered = true)));
+        await Promise.race([answer.catch(() => undefined), lease.over]);
         if (!isAnswered) {
           scope.cancel();
-          lost = { epoch: hold.epoch, askedAt };
+          lost = { epoch: lease.epoch, askedAt };
           if (++lostInARow >= engineFailuresMax && this.#spec.trainer.kind === 'module') {
             await this.#pause(endedAgain(lostInARow));
             lostInARow = 0;
@@ -131,8 +131,8 @@ export class TrainerHold {
   async #pause(because: string): Promise<void> {
     this.#users -= 1; // in a long pause another run may have the worker
     try {
-      this.#desk.pause(`${because} Then resume.`);
-      await this.#desk.untilResumed();
+      this.#control.pause(`${because} Then resume.`);
+      await this.#control.untilResumed();
     } finally {
       this.#users += 1;
     }
@@ -152,23 +152,23 @@ export class TrainerHold {
   #releaseIfIdle(): void {
     if (!this.#isReleaseWanted || this.#users > 0) return;
     this.#isReleaseWanted = false;
-    const holding = this.#current;
+    const leasing = this.#current;
     this.#current = null;
-    if (holding) void holding.then(({ giveBack }) => giveBack()).catch(() => undefined); // never held: nothing to give
+    if (leasing) void leasing.then(({ giveBack }) => giveBack()).catch(() => undefined); // never held: nothing to give
   }
 
-  #hold(): Promise<Hold> {
+  #lease(): Promise<Lease> {
     if (this.#current) return this.#current;
-    const holding = awaitedLater(this.#desk.waitFor(() => this.#describeWaiting(), this.#take()));
-    this.#current = holding;
+    const leasing = awaitedLater(this.#control.waitFor(() => this.#describeWaiting(), this.#take()));
+    this.#current = leasing;
     const forget = () => {
-      if (this.#current === holding) this.#current = null;
+      if (this.#current === leasing) this.#current = null;
     };
-    void holding.then(({ over }) => over.then(forget), forget);
-    return holding;
+    void leasing.then(({ over }) => over.then(forget), forget);
+    return leasing;
   }
 
-  async #take(): Promise<Hold> {
+  async #take(): Promise<Lease> {
     const looking = { isOver: false };
     void awaitedLater(this.#lookWhomFor(looking)); // it only says something
     try {
@@ -176,8 +176,8 @@ export class TrainerHold {
         const preferred = this.#preferred;
         this.#preferred = null;
         const epoch = await local.nextTrainerEpoch({ run: this.#run });
-        const hold = await this.#ask(epoch, preferred);
-        if (hold) return hold;
+        const lease = await this.#ask(epoch, preferred);
+        if (lease) return lease;
         if (preferred !== null) continue;
         waitMs = nextWaitMs({ firstMs, waitMs, waitedMs });
         waitedMs += waitMs;
@@ -195,10 +195,10 @@ export class TrainerHold {
   }
 
   /** One attempt at holding; null when nobody took it, or whoever did ended at once. */
-  async #ask(epoch: number, preferred: string | null): Promise<Hold | null> {
+  async #ask(epoch: number, preferred: string | null): Promise<Lease | null> {
     const scope = new CancellationScope({ cancellable: true, parent: this.#scope });
     const taskQueue = preferred === null ? taskQueues.train : trainerQueues(preferred).hold;
-    const summary = `${this.#run.name}, hold ${epoch}`;
+    const summary = `${this.#run.name}, lease ${epoch}`;
     const input = { run: this.#run, workflowId: workflowInfo().workflowId, epoch };
     let end: { readonly reason: unknown } | null = null;
     const over = scope
@@ -223,7 +223,7 @@ export class TrainerHold {
       if (isGivenBack || this.#scope.consideredCancelled) return;
       this.#preferred = null;
       const line = `the GPU worker ${held.holder} that held this run is lost; another one goes on from what is stored`;
-      this.#desk.tell('recovery', null, line, { lost: held.holder, epoch });
+      this.#control.tell('recovery', null, line, { lost: held.holder, epoch });
     });
     return {
       epoch,
@@ -249,7 +249,7 @@ export class TrainerHold {
         this.#waitingFor = 'a trainer (Temporal did not say which there are)';
       }
       if (lookMs === firstLookMs && !looking.isOver)
-        this.#desk.tell('warning', null, `waiting for ${this.#waitingFor}`);
+        this.#control.tell('warning', null, `waiting for ${this.#waitingFor}`);
     }
   }
 }

@@ -1,26 +1,18 @@
 import {
   CancellationScope,
-  condition,
   ContinueAsNew,
   isCancellation,
   setHandler,
   startChild,
   workflowInfo,
 } from '@temporalio/workflow';
-import { areBranchesDue, promptBranch, verdictOn } from '../core/gepa/branch.ts';
-import type {
-  PromptSearchInput,
-  PromptSearchNotice,
-  PromptSearchResult,
-  PromptTrial,
-} from '../core/gepa/prompt-search.ts';
-import { layout } from '../core/layout.ts';
-import { evaluationLookAgainMs } from '../core/limits.ts';
-import { versionName } from '../core/names.ts';
-import type { PolicyVersion, PromptBranch, PromptRef, Prompts, RunHandle, RunState } from '../core/rl/run-state.ts';
-import type { PromptBranchSpec, RunSpec } from '../core/spec/run-spec.ts';
-import { opening, orchestratorFor, rolloutsFor } from './activity-options.ts';
-import { awaitedLater } from './beside.ts';
+import { areBranchesDue, promptBranch, verdictOn } from '../../core/gepa/branch.ts';
+import type { PromptSearchResult, PromptTrial } from '../../core/gepa/prompt-search.ts';
+import { layout } from '../../core/layout.ts';
+import { versionName } from '../../core/names.ts';
+import type { PolicyVersion, PromptBranch, PromptRef, Prompts, RunState } from '../../core/rl/run-state.ts';
+import type { PromptBranchSpec, RunSpec } from '../../core/spec/run-spec.ts';
+import { opening, orchestratorFor, rolloutsFor } from '../options.ts';
 import {
   adoptedLine,
   branchCancelledLine,
@@ -31,21 +23,20 @@ import {
   unansweredLine,
   verdictLine,
 } from './branch-lines.ts';
-import { Children, outlivingUs, unlessAtWork } from './children.ts';
-import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from './messages.ts';
-import type { optimizePrompt } from './optimize-prompt.ts';
-import type { Publishing } from './publishing.ts';
+import { ChildWork } from './child-work.ts';
+import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from '../control/messages.ts';
+import type { optimizePrompt } from '../optimize-prompt.ts';
+import type { Publishing } from '../step/publishing.ts';
 import { rootOf } from './root-of.ts';
-import type { RunDesk } from './run-desk.ts';
-import { refusal } from './refusal.ts';
-import type { ServerTurns } from './server-turns.ts';
+import type { RunContext } from '../run-parts.ts';
+import { refusal } from '../control/refusal.ts';
+import type { ServingSchedule } from '../step/serving-schedule.ts';
 
-interface BranchOptions {
-  readonly run: RunHandle;
-  readonly spec: RunSpec;
-  readonly desk: RunDesk;
+interface BranchOptions extends RunContext {
   readonly publishing: Publishing;
-  readonly turns: ServerTurns;
+  readonly serving: ServingSchedule;
+  /** The newest version that the servers hold; null before there is one. */
+  readonly served: () => PolicyVersion | null;
   /** Where the run goes on from; undefined when nothing is committed yet. */
   readonly state: Pick<RunState, 'prompts' | 'offeredPrompts'> | undefined;
 }
@@ -60,29 +51,24 @@ type SpecWithBranches = RunSpec & { readonly gepa: PromptBranchSpec };
 export class PromptBranches {
   readonly #options: BranchOptions;
   readonly #pending = new Map<string, PromptBranch & { readonly since: string }>();
-  /** By workflow id. */
-  readonly #notices = new Map<string, PromptSearchNotice>();
-  /** By key and workflow id: the children that were begun. */
-  readonly #children = new Map<string, string>();
-  readonly #begun = new Children();
+  readonly #children = new ChildWork<PromptSearchResult>(promptBranchEndedSignal);
+  /** Workflow ids of the children that were begun, by their branch's key. */
+  readonly #workflows = new Map<string, string>();
   #inUse: Prompts;
   #offered: Prompts;
   #isOver = false;
-  /** The newest version that the servers hold; null before there is one. */
-  served: PolicyVersion | null = null;
 
   constructor(options: BranchOptions) {
     this.#options = options;
     this.#inUse = options.state?.prompts ?? {};
     this.#offered = options.state?.offeredPrompts ?? {};
-    setHandler(promptBranchEndedSignal, (notice) => void this.#notices.set(notice.workflowId, notice));
     setHandler(branchUpdate, (environment) => this.#asked(environment), {
       validator: (environment) => this.#requireBranchable(environment),
     });
     setHandler(adoptPromptUpdate, (environment) => this.#adoptOffered(environment), {
       validator: (environment) => this.#requireOffered(environment),
     });
-    options.desk.prompts = () => this.#standing();
+    options.control.prompts = () => this.#standing();
     // Children outlive us: those of a run that is cancelled are told so themselves.
     CancellationScope.current().cancelRequested.catch(() => CancellationScope.nonCancellable(() => this.leave(null)));
   }
@@ -142,21 +128,21 @@ export class PromptBranches {
     if (why !== null && !this.#isOver) this.#tellOfLeaving(why);
     this.#isOver = true;
     this.#pending.clear();
-    const children = [...this.#children.values()];
-    this.#children.clear();
-    await this.#begun.cancel(children);
+    const workflows = [...this.#workflows.values()];
+    this.#workflows.clear();
+    await this.#children.cancel(workflows);
   }
 
   #tellOfLeaving(why: LeftBecause): void {
-    const { desk, spec } = this.#options;
+    const { control, spec } = this.#options;
     for (const branch of this.#pending.values()) {
       const values = { environment: branch.environment, verdict: 'cancelled' };
-      desk.tell('prompt', null, branchCancelledLine(branch, why), values);
+      control.tell('prompt', null, branchCancelledLine(branch, why), values);
     }
     if (why === 'rewind') return; // it is an offer of another lineage
     for (const [environment, offered] of Object.entries(this.#offered)) {
       const values = { environment, verdict: 'unanswered', digest: offered.ref.sha256 };
-      desk.tell('prompt', null, unansweredLine(spec.name, environment, offered), values);
+      control.tell('prompt', null, unansweredLine(spec.name, environment, offered), values);
     }
   }
 
@@ -167,7 +153,7 @@ export class PromptBranches {
     return [...new Set(names)].map((environment) => {
       const branch = underWay.find((pending) => pending.environment === environment);
       const from = branch && { step: branch.step, since: branch.since };
-      const workflow = branch && this.#children.get(keyOf(branch));
+      const workflow = branch && this.#workflows.get(keyOf(branch));
       return {
         environment,
         inUse: this.#inUse[environment] ?? null,
@@ -179,9 +165,9 @@ export class PromptBranches {
 
   /** One of an environment at a time. */
   #due(step: number): PromptBranch[] {
-    const { spec, desk } = this.#options;
+    const { spec, control } = this.#options;
     const { gepa } = spec;
-    if (gepa === undefined || !areBranchesDue(gepa, step, desk.lastStep)) return [];
+    if (gepa === undefined || !areBranchesDue(gepa, step, control.lastStep)) return [];
     return gepa.environments
       .filter((environment) => !this.#isSearched(environment))
       .map((environment) => ({ environment, step }));
@@ -192,7 +178,7 @@ export class PromptBranches {
   }
 
   async #branch(branch: PromptBranch, spec: SpecWithBranches): Promise<void> {
-    const { turns, run, desk } = this.#options;
+    const { serving, run, control } = this.#options;
     const { environment, step } = branch;
     const policy = await this.#versionOf(branch);
     if (this.#isLeft(branch)) return;
@@ -204,27 +190,27 @@ export class PromptBranches {
     const carryOut = () => this.#carryOut(branch, policy, spec);
     // Servers of one version: while they have this one, nothing is sampled for training.
     const isAlone = held === 'single' && spec.eval?.when !== 'beside';
-    if (held === 'single') desk.tell('warning', null, oneVersionLine(environment, versionName(policy), isAlone));
-    await (isAlone ? turns.alone(carryOut) : carryOut());
+    if (held === 'single') control.tell('warning', null, oneVersionLine(environment, versionName(policy), isAlone));
+    await (isAlone ? serving.alone(carryOut) : carryOut());
     if (this.#isLeft(branch)) return;
     this.#pending.delete(keyOf({ environment, step }));
   }
 
   async #carryOut(branch: PromptBranch, policy: PolicyVersion, spec: SpecWithBranches): Promise<void> {
     if (this.#isLeft(branch)) return;
-    const { run, desk } = this.#options;
+    const { run, control } = this.#options;
     const { environment } = branch;
     const found = `${versionName(policy)} on ${environment}`;
-    const result = await desk.waitFor(`gepa branch ${found}`, this.#searched(branch, policy, spec));
+    const result = await control.waitFor(`gepa branch ${found}`, this.#searched(branch, policy, spec));
     if (this.#isLeft(branch)) return;
     const { bestPrompt, best, calls, bestScore, startScore } = result;
     const figures = { environment, calls, reflections: result.reflections, ...scored({ bestScore, startScore }) };
     if (best === 0 || bestPrompt === null || bestPrompt.sha256 === this.#inUse[environment]?.ref.sha256) {
       const text = foundNothingLine(environment, versionName(policy), calls);
-      return desk.tell('prompt', null, text, { ...figures, verdict: 'nothing found' });
+      return control.tell('prompt', null, text, { ...figures, verdict: 'nothing found' });
     }
-    const newest = this.served ?? policy;
-    const trial = await desk.waitFor(
+    const newest = this.#options.served() ?? policy;
+    const trial = await control.waitFor(
       `the prompt of ${environment} that was found, on ${versionName(newest)}`,
       rolloutsFor(spec).tryPrompt.executeWithOptions({ summary: `${environment} on ${versionName(newest)}` }, [
         { place: result.place, prompt: bestPrompt, policy: newest },
@@ -253,7 +239,7 @@ export class PromptBranches {
     if (verdict === 'offered') this.#offered = { ...this.#offered, [environment]: winner };
     const low = difference === null ? {} : { difference: difference.mean, low: difference.low, high: difference.high };
     const text = verdictLine({ branch, trial, version: versionName(newest), verdict, run });
-    this.#options.desk.tell('prompt', null, text, {
+    this.#options.control.tell('prompt', null, text, {
       ...of.figures,
       examples,
       ...scored({ before, after }),
@@ -277,26 +263,19 @@ export class PromptBranches {
     return (await opening.findEvaluation.executeWithOptions({ summary }, [{ run, step, environment }])).policy;
   }
 
-  /** The end of a child: of one that we begin, or of one that was begun before and tells us. */
   async #searched(branch: PromptBranch, policy: PolicyVersion, spec: SpecWithBranches): Promise<PromptSearchResult> {
     const { run } = this.#options;
     const notify = { workflowId: workflowInfo().workflowId };
     const { workflowId, input } = promptBranch({ run, spec, policy, prompts: this.#inUse }, branch.environment, notify);
-    this.#children.set(keyOf(branch), workflowId);
-    for (;;) {
-      const child = await this.#begun.begin(workflowId, startBranch(workflowId, input));
-      const isNoticed = (): boolean => this.#notices.has(workflowId) || this.#isLeft(branch);
-      const ended = child?.result ?? condition(isNoticed, evaluationLookAgainMs).then(() => null);
-      const result = await Promise.race([ended, condition(isNoticed).then(() => null)]);
-      const notice = this.#notices.get(workflowId);
-      this.#notices.delete(workflowId);
-      if (this.#isLeft(branch)) throw new BranchFailed('it was left behind');
-      if (notice && 'failed' in notice) throw new BranchFailed(notice.failed);
-      if (notice ?? result) this.#children.delete(keyOf(branch));
-      if (notice) return notice.result;
-      if (result) return result;
-      // Neither we nor it know of its end: begun once more it goes on from the store, or is refused because it is at work.
-    }
+    this.#workflows.set(keyOf(branch), workflowId);
+    const staticSummary = `${input.environments[0]!.name} · ${input.model.model}`;
+    const result = await this.#children.resultOf(
+      workflowId,
+      (options) => startChild<typeof optimizePrompt>('optimizePrompt', { ...options, args: [input], staticSummary }),
+      () => this.#isLeft(branch),
+    );
+    this.#workflows.delete(keyOf(branch));
+    return result;
   }
 
   #isLeft(branch: PromptBranch): boolean {
@@ -307,26 +286,27 @@ export class PromptBranches {
   #failed(branch: PromptBranch, reason: unknown): void {
     if (this.#isLeft(branch)) return;
     this.#pending.delete(keyOf(branch));
-    this.#children.delete(keyOf(branch));
+    this.#workflows.delete(keyOf(branch));
     const { environment, step } = branch;
-    const { desk, spec } = this.#options;
+    const { control, spec } = this.#options;
     const text = branchFailedLine(spec.name, { environment, step }, rootOf(reason).message);
-    desk.tell('warning', null, text, { environment, verdict: 'failed' });
+    control.tell('warning', null, text, { environment, verdict: 'failed' });
   }
 
   #asked(environment: string | null): string {
     const { gepa } = this.#options.spec;
-    const { step } = this.served!;
+    const { step } = this.#options.served()!;
     const names = (environment === null ? gepa!.environments : [environment]).filter((name) => !this.#isSearched(name));
     this.goOn(names.map((name) => ({ environment: name, step })));
-    return `Branched off ${versionName(this.served!)}: a better prompt is looked for on ${names.join(', ')}, ${gepa!.maxCalls} calls at most each; what becomes of a winner: adopt = "${gepa!.adopt}".`;
+    return `Branched off ${versionName(this.#options.served()!)}: a better prompt is looked for on ${names.join(', ')}, ${gepa!.maxCalls} calls at most each; what becomes of a winner: adopt = "${gepa!.adopt}".`;
   }
 
   #requireBranchable(environment: string | null): void {
     const { gepa } = this.#options.spec;
     if (gepa === undefined)
       throw refusal('gepa-branch: the run file has no [gepa], which says who writes prompts anew.');
-    if (this.served === null || this.#isOver) throw refusal('gepa-branch: there is no version to branch from.');
+    if (this.#options.served() === null || this.#isOver)
+      throw refusal('gepa-branch: there is no version to branch from.');
     const names = environment === null ? gepa.environments : [environment];
     if (environment !== null && !gepa.environments.includes(environment)) {
       throw refusal(
@@ -342,8 +322,8 @@ export class PromptBranches {
     const name = environment ?? Object.keys(this.#offered)[0]!;
     const winner = this.#offered[name]!;
     this.#adopt(name, winner);
-    const { desk } = this.#options;
-    desk.tell('prompt', null, adoptedLine(name, winner), {
+    const { control } = this.#options;
+    control.tell('prompt', null, adoptedLine(name, winner), {
       environment: name,
       verdict: 'taken',
       digest: winner.ref.sha256,
@@ -364,25 +344,6 @@ export class PromptBranches {
       );
     }
   }
-}
-
-/** Why there is no result. */
-class BranchFailed extends Error {}
-
-/** Null where one of that name is at work. */
-async function startBranch(
-  workflowId: string,
-  input: PromptSearchInput,
-): Promise<{ result: Promise<PromptSearchResult> } | null> {
-  const child = await unlessAtWork(
-    startChild<typeof optimizePrompt>('optimizePrompt', {
-      ...outlivingUs,
-      workflowId,
-      args: [input],
-      staticSummary: `${input.environments[0]!.name} · ${input.model.model}`,
-    }),
-  );
-  return child && { result: awaitedLater(child.result()) };
 }
 
 function keyOf({ environment, step }: PromptBranch): string {

@@ -1,9 +1,9 @@
-import { plainMarkdown } from '../core/markdown.ts';
-import { describeEffectiveness, type Effectiveness } from '../core/rl/effectiveness.ts';
-import { warmUpStepsPerSegment } from '../core/limits.ts';
-import { firstLineage } from '../core/names.ts';
-import { environmentRewards } from '../core/rl/metrics.ts';
-import type { EvaluationSummary, OrchestratorActivities, Recovery } from '../activities/index.ts';
+import { plainMarkdown } from '../../core/markdown.ts';
+import { describeEffectiveness, type Effectiveness } from '../../core/rl/effectiveness.ts';
+import { warmUpStepsPerSegment } from '../../core/limits.ts';
+import { firstLineage } from '../../core/names.ts';
+import { environmentRewards } from '../../core/rl/metrics.ts';
+import type { EvaluationSummary, OrchestratorActivities, Recovery } from '../../activities/index.ts';
 import type { PromptStanding, RunEvent } from './messages.ts';
 
 /** What a run tells people, one line per event. */

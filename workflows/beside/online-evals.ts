@@ -7,25 +7,24 @@ import {
   startChild,
   workflowInfo,
 } from '@temporalio/workflow';
-import type { EvaluationInput, EvaluationNotice, EvaluationResult } from '../core/eval/evaluation.ts';
-import { environmentsDue, type EvaluationVariant, isGreedy, onlineEvaluation } from '../core/eval/online.ts';
-import { describeRegression, type Regression } from '../core/eval/regression.ts';
-import { evaluationLookAgainMs } from '../core/limits.ts';
-import { lineageOf } from '../core/layout.ts';
-import { evaluationWorkflowId, versionName } from '../core/names.ts';
-import type { PolicyVersion, Prompts, RunHandle } from '../core/rl/run-state.ts';
-import type { EvalSpec, RunSpec } from '../core/spec/run-spec.ts';
-import type { EvaluationSummary } from '../activities/index.ts';
-import { opening, orchestratorFor } from './activity-options.ts';
+import type { EvaluationResult } from '../../core/eval/evaluation.ts';
+import { environmentsDue, type EvaluationVariant, isGreedy, onlineEvaluation } from '../../core/eval/online.ts';
+import { describeRegression, type Regression } from '../../core/eval/regression.ts';
+import { lineageOf } from '../../core/layout.ts';
+import { evaluationWorkflowId, versionName } from '../../core/names.ts';
+import type { PolicyVersion, Prompts } from '../../core/rl/run-state.ts';
+import type { EvalSpec } from '../../core/spec/run-spec.ts';
+import type { EvaluationSummary } from '../../activities/index.ts';
+import { opening, orchestratorFor } from '../options.ts';
 import { awaitedLater } from './beside.ts';
-import { Children, outlivingUs, unlessAtWork } from './children.ts';
-import type { evaluate } from './evaluate.ts';
-import { evalLine, evalValues } from './lines.ts';
-import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from './messages.ts';
-import type { Publishing } from './publishing.ts';
+import { ChildWork, ChildWorkFailed } from './child-work.ts';
+import type { evaluate } from '../evaluate.ts';
+import { evalLine, evalValues } from '../control/lines.ts';
+import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from '../control/messages.ts';
+import type { Publishing } from '../step/publishing.ts';
 import { rootOf } from './root-of.ts';
-import type { RunDesk } from './run-desk.ts';
-import type { ServerTurns } from './server-turns.ts';
+import type { RunContext } from '../run-parts.ts';
+import type { ServingSchedule } from '../step/serving-schedule.ts';
 
 /** One environment's evaluation of one version that is due or under way: what continue-as-new carries of it. */
 export interface PendingEvaluation {
@@ -41,12 +40,9 @@ export interface PendingEvaluation {
   readonly isAlone: boolean | null;
 }
 
-interface OnlineEvalOptions {
-  readonly run: RunHandle;
-  readonly spec: RunSpec;
-  readonly desk: RunDesk;
+interface OnlineEvalOptions extends RunContext {
   readonly publishing: Publishing;
-  readonly turns: ServerTurns;
+  readonly serving: ServingSchedule;
   /** The last few that have ended, for the summary. */
   readonly done: readonly EvaluationSummary[];
 }
@@ -67,9 +63,7 @@ export class OnlineEvals {
   readonly #options: OnlineEvalOptions;
   readonly #orchestrator: ReturnType<typeof orchestratorFor>;
   readonly #pending = new Map<string, PendingEvaluation>();
-  /** By workflow id. */
-  readonly #notices = new Map<string, EvaluationNotice>();
-  readonly #begun = new Children();
+  readonly #children = new ChildWork<EvaluationResult>(evaluationEndedSignal);
   readonly #done: EvaluationSummary[];
   readonly #when: EvalSpec['when'];
   #work: Promise<void>[] = [];
@@ -85,7 +79,6 @@ export class OnlineEvals {
     this.#orchestrator = orchestratorFor(options.spec);
     this.#done = [...options.done];
     this.#when = options.spec.eval?.when ?? null;
-    setHandler(evaluationEndedSignal, (notice) => void this.#notices.set(notice.workflowId, notice));
     setHandler(regressionFoundSignal, (found) => this.#raise(found));
     // Children outlive us: those of a run that is cancelled are told so themselves.
     CancellationScope.current().cancelRequested.catch(() =>
@@ -149,7 +142,7 @@ export class OnlineEvals {
       this.#left.add(key);
     }
     const workflows = left.flatMap(([, pending]) => this.#workflowsOf(pending));
-    await this.#begun.cancel(workflows);
+    await this.#children.cancel(workflows);
   }
 
   #workflowsOf({ environment, policy }: PendingEvaluation): string[] {
@@ -160,8 +153,8 @@ export class OnlineEvals {
   }
 
   #entriesDue(step: number): readonly Entry[] {
-    const { spec, desk } = this.#options;
-    return environmentsDue(spec.eval, step, { lastStep: desk.lastStep, overrides: desk.overrides });
+    const { spec, control } = this.#options;
+    return environmentsDue(spec.eval, step, { lastStep: control.lastStep, overrides: control.overrides });
   }
 
   #begin(pending: PendingEvaluation): void {
@@ -174,7 +167,7 @@ export class OnlineEvals {
   }
 
   async #evaluate(key: string, pending: PendingEvaluation, entry: Entry): Promise<void> {
-    const { turns } = this.#options;
+    const { serving } = this.#options;
     const { policy } = pending;
     const found = policy === null ? await this.#versionOf(pending.step, entry.name) : { policy };
     if (this.#left.has(key)) return;
@@ -190,7 +183,7 @@ export class OnlineEvals {
     if (this.#left.has(key)) return;
     this.#pending.set(key, { ...known, isAlone });
     if (!isAlone) return this.#carryOut(key, known, entry, () => ({}));
-    return turns.alone(() => {
+    return serving.alone(() => {
       const startedAt = new Date().toISOString();
       return this.#carryOut(key, known, entry, () => ({ paused_s: secondsSince(startedAt) }));
     });
@@ -198,14 +191,16 @@ export class OnlineEvals {
 
   async #carryOut(key: string, pending: Known, entry: Entry, costOf: () => Record<string, number>): Promise<void> {
     if (this.#left.has(key)) return;
-    const { run, spec, desk } = this.#options;
+    const { run, spec, control } = this.#options;
     const { policy, step, prompts } = pending;
     const version = versionName(policy);
     const [holder] = this.#workflowsOf(pending) as [string];
     const summary = `${version} on ${entry.name}`;
-    const sampling = awaitedLater(this.#ended(entry, { policy, prompts }, 'sampled'));
-    const alsoGreedy = isGreedy(spec, entry) ? null : awaitedLater(this.#ended(entry, { policy, prompts }, 'greedy'));
-    const [sampled, greedy] = await desk.waitFor(`eval ${summary}`, Promise.all([sampling, alsoGreedy]));
+    const sampling = awaitedLater(this.#resultOf(entry, { policy, prompts }, 'sampled'));
+    const alsoGreedy = isGreedy(spec, entry)
+      ? null
+      : awaitedLater(this.#resultOf(entry, { policy, prompts }, 'greedy'));
+    const [sampled, greedy] = await control.waitFor(`eval ${summary}`, Promise.all([sampling, alsoGreedy]));
     const cost = costOf();
     if (this.#left.has(key)) return;
     const recorded = await this.#orchestrator.recordEvaluation.executeWithOptions({ summary }, [
@@ -214,17 +209,17 @@ export class OnlineEvals {
     if (this.#left.has(key)) return;
     this.#pending.delete(key);
     this.#done.push(recorded.summary);
-    desk.tell('eval', step, evalLine(recorded.summary, cost), { ...evalValues(recorded.summary), ...cost });
+    control.tell('eval', step, evalLine(recorded.summary, cost), { ...evalValues(recorded.summary), ...cost });
     this.#judge(entry.name, version, step, recorded.regression);
   }
 
   /** Whether nobody may train meanwhile: as it is asked for, or because servers sample from one version only. */
   async #isAlone(pending: Known): Promise<boolean> {
     if (this.#when === 'pause') return true;
-    const { run, desk } = this.#options;
+    const { run, control } = this.#options;
     const { policy } = pending;
     const [holder] = this.#workflowsOf(pending) as [string];
-    const outcome = await desk.waitFor(
+    const outcome = await control.waitFor(
       `the inference servers to keep ${versionName(policy)} for its evaluation`,
       this.#orchestrator.holdVersion.executeWithOptions({ summary: `${versionName(policy)} for its evaluation` }, [
         { run, policy, holder },
@@ -237,7 +232,7 @@ export class OnlineEvals {
         this.#when === null
           ? 'no training rollout is sampled while an evaluation runs ([eval] when = "pause")'
           : 'an evaluation beside the training has them loaded back and forth ([eval] when = "beside")';
-      desk.tell(
+      control.tell(
         'warning',
         null,
         `the inference servers sample from one version at a time: ${what}; when = "defer" evaluates after the last step`,
@@ -264,46 +259,25 @@ export class OnlineEvals {
     return found.isRecorded ? 'recorded' : { policy: found.policy, ...prompts };
   }
 
-  /** The end of a child: of one that we begin, or of one that was begun before and tells us. */
-  async #ended(entry: Entry, version: EvaluatedVersion, variant: EvaluationVariant): Promise<EvaluationResult> {
+  async #resultOf(entry: Entry, version: EvaluatedVersion, variant: EvaluationVariant): Promise<EvaluationResult> {
     const { run, spec } = this.#options;
     const notify = { workflowId: workflowInfo().workflowId };
     const { workflowId, input } = onlineEvaluation({ run, spec, ...version }, entry, variant, notify);
-    for (;;) {
-      const child = await this.#begun.begin(workflowId, this.#startChild(workflowId, input));
-      const isNoticed = (): boolean => this.#notices.has(workflowId);
-      const ended = child?.result ?? condition(isNoticed, evaluationLookAgainMs).then(() => null);
-      const result = await Promise.race([ended, condition(isNoticed).then(() => null)]);
-      const notice = this.#notices.get(workflowId);
-      this.#notices.delete(workflowId);
-      if (notice && 'failed' in notice) throw new EvaluationFailed(notice.failed);
-      if (notice) return notice.result;
-      if (result) return result;
-      // Neither we nor it know of its end: begun once more it goes on from the store, or is refused because it is at work.
-    }
-  }
-
-  /** Null where one of that name is at work. */
-  async #startChild(workflowId: string, input: EvaluationInput): Promise<{ result: Promise<EvaluationResult> } | null> {
-    const child = await unlessAtWork(
-      startChild<typeof evaluate>('evaluate', {
-        ...outlivingUs,
-        workflowId,
-        args: [input],
-        staticSummary: `${input.environment.name} · ${input.model.model}`,
-      }),
-    );
-    return child && { result: awaitedLater(child.result().then(({ results }) => results[0]!)) };
+    const staticSummary = `${input.environment.name} · ${input.model.model}`;
+    return this.#children.resultOf(workflowId, async (options) => {
+      const child = await startChild<typeof evaluate>('evaluate', { ...options, args: [input], staticSummary });
+      return { result: async () => (await child.result()).results[0]! };
+    });
   }
 
   /** An evaluation pauses nothing and ends nothing: what failed of it is said, and can be made up for. */
   #told(key: string, { environment, step }: PendingEvaluation, reason: unknown): void {
     if (this.#left.has(key)) return;
-    const isOurs = reason instanceof EvaluationFailed || reason instanceof ChildWorkflowFailure;
+    const isOurs = reason instanceof ChildWorkFailed || reason instanceof ChildWorkflowFailure;
     if (!isOurs && !(reason instanceof ActivityFailure)) throw reason;
     this.#pending.delete(key);
-    const { spec, desk } = this.#options;
-    desk.tell(
+    const { spec, control } = this.#options;
+    control.tell(
       'warning',
       step,
       `eval v${step} on ${environment} failed: ${rootOf(reason).message} Once that is mended: npx ratchet eval checkpoints ${spec.name} --steps ${step}`,
@@ -313,18 +287,18 @@ export class OnlineEvals {
   /** With nothing to compare with (the first under a prompt), the flag stays as it is: it speaks of the policy under the prompt before. */
   #judge(environment: string, version: string, step: number, regression: Regression | null): void {
     if (regression === null) return;
-    if (!regression.isWorse) return this.#options.desk.noteRegression(environment, null);
+    if (!regression.isWorse) return this.#options.control.noteRegression(environment, null);
     const action = this.#options.spec.eval?.onRegression ?? 'flag';
     this.#raise({ environment, version, step, regression, action });
   }
 
   /** An evaluation, of the run's own or on a schedule, was worse than the best before it. */
   #raise({ environment, version, step, regression, action }: FoundRegression): void {
-    const { spec, desk } = this.#options;
+    const { spec, control } = this.#options;
     const { best, reward, difference } = regression;
     const text = describeRegression(environment, version, regression);
-    desk.noteRegression(environment, { version, step, best: best.name, difference: difference.mean, text });
-    desk.tell('regression', step, text, {
+    control.noteRegression(environment, { version, step, best: best.name, difference: difference.mean, text });
+    control.tell('regression', step, text, {
       environment,
       reward,
       best_step: best.step,
@@ -334,13 +308,10 @@ export class OnlineEvals {
       high: difference.high,
     });
     if (this.#isLastStepMade || action === 'flag') return;
-    if (action === 'stop') return desk.stopBecause(text);
-    desk.pause(`${text}. Resume to go on, or go back: npx ratchet rewind ${spec.name} --step ${best.step}`);
+    if (action === 'stop') return control.stopBecause(text);
+    control.pause(`${text}. Resume to go on, or go back: npx ratchet rewind ${spec.name} --step ${best.step}`);
   }
 }
-
-/** What the child said of it. */
-class EvaluationFailed extends Error {}
 
 function secondsSince(time: string): number {
   return (Date.now() - Date.parse(time)) / 1000;

@@ -1,4 +1,4 @@
-import { decodeRanges, encodeRanges, recordOutcomes, type EndState, type StepOutcomes } from '../core/rl/ledger.ts';
+import { decodeRanges, encodeRanges, recordOutcomes, type EndState, type StepOutcomes } from '../../core/rl/ledger.ts';
 import type { CollectedStep } from './collect-step.ts';
 
 /**

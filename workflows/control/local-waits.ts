@@ -1,5 +1,5 @@
 import { ActivityFailure, ApplicationFailure, isCancellation, sleep, TemporalFailure } from '@temporalio/workflow';
-import { nextWaitMs } from '../core/patience.ts';
+import { nextWaitMs } from '../../core/patience.ts';
 
 /** After the first attempt at a small thing that cannot be done at the moment. */
 const firstMs = 200;

@@ -1,5 +1,5 @@
-import { timeMetrics } from '../core/rl/effectiveness.ts';
-import { addLost, lostMetrics, nothingLost, type LostWork } from '../core/rl/lost-work.ts';
+import { timeMetrics } from '../../core/rl/effectiveness.ts';
+import { addLost, lostMetrics, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
 
 /** What the account carries over continue-as-new. */
 export interface CarriedAccount {
@@ -14,8 +14,8 @@ export class StepAccount {
   #lost: LostWork;
   #total: LostWork;
   #pausedS: number;
-  /** The hold whose worker was lost last, and how long what was asked of it took to be asked again. */
-  #lostHold: { readonly epoch: number; readonly seconds: number } | null = null;
+  /** The lease whose worker was lost last, and how long what was asked of it took to be asked again. */
+  #lostLease: { readonly epoch: number; readonly seconds: number } | null = null;
   /** A trainer that is lost, or whose run is started again, restores for the same step: that is one recovery. */
   #isRestoreCounted = false;
 
@@ -47,9 +47,9 @@ export class StepAccount {
 
   /** Everything that was asked of a lost worker reports it; they were lost together. */
   workerLost(epoch: number, seconds: number): void {
-    const told = this.#lostHold?.epoch === epoch ? this.#lostHold.seconds : null;
+    const told = this.#lostLease?.epoch === epoch ? this.#lostLease.seconds : null;
     this.add({ ...nothingLost, recoveries: told === null ? 1 : 0, seconds: Math.max(0, seconds - (told ?? 0)) });
-    this.#lostHold = { epoch, seconds: Math.max(seconds, told ?? 0) };
+    this.#lostLease = { epoch, seconds: Math.max(seconds, told ?? 0) };
     this.#isRestoreCounted = true;
   }
 

@@ -1,4 +1,4 @@
-import { RewindAsked } from './run-desk.ts';
+import { RewindAsked } from '../control/run-control.ts';
 
 /**
  * A promise that is under way while something else is awaited. Whoever awaits it in the end gets its failure; until then

@@ -1,4 +1,4 @@
-import { timeMetrics } from '../core/rl/effectiveness.ts';
+import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import type { CollectedStep } from './collect-step.ts';
 
 /** Of a training, what its event tells beside the batch's figures. */

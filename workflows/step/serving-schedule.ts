@@ -4,7 +4,7 @@ import { condition } from '@temporalio/workflow';
  * Who may ask servers that hold one version: many who sample from it to train, or one who changes it (an evaluation, or the broadcast
  * of another version), never both. Whoever wants to be alone is let in before those who come after it.
  */
-export class ServerTurns {
+export class ServingSchedule {
   #sharing = 0;
   #wanting = 0;
   #isTaken = false;

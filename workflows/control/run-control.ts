@@ -1,8 +1,8 @@
 import { condition, setCurrentDetails, setHandler, upsertMemo, workflowInfo } from '@temporalio/workflow';
-import { eventsKept, longPauseMs } from '../core/limits.ts';
-import { memoKeys, versionName } from '../core/names.ts';
-import type { LostWork } from '../core/rl/lost-work.ts';
-import { describeSettings, refuseSettings, withSettings, type SettingsContext } from '../core/rl/live-settings.ts';
+import { eventsKept, longPauseMs } from '../../core/limits.ts';
+import { memoKeys, versionName } from '../../core/names.ts';
+import type { LostWork } from '../../core/rl/lost-work.ts';
+import { describeSettings, refuseSettings, withSettings, type SettingsContext } from '../../core/rl/live-settings.ts';
 import {
   type AskedOfRun,
   nothingAsked,
@@ -10,20 +10,17 @@ import {
   type PolicyVersion,
   type RewindRequest,
   type RunHandle,
-} from '../core/rl/run-state.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
-import { type DeskFigures, figuresAfter, withRegression } from './desk-figures.ts';
+} from '../../core/rl/run-state.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { type RunFigures, figuresAfter, withRegression } from './figures.ts';
 import { storyOf } from './lines.ts';
 import { localWaits } from './local-waits.ts';
 import {
-  eventsQuery,
   pauseUpdate,
   resumeUpdate,
   rewindUpdate,
-  setLearningRateUpdate,
   setUpdate,
   statusQuery,
-  stopAfterUpdate,
   viewQuery,
   stopUpdate,
   type NotedRegression,
@@ -33,19 +30,19 @@ import {
 } from './messages.ts';
 import { refusal } from './refusal.ts';
 import { publishStep } from './search-attributes.ts';
-import { staying } from './run-states.ts';
+import { staying } from '../step/run-states.ts';
 import { ProgressOfSteps } from './step-progress.ts';
 
-/** What the desk carries over continue-as-new. */
-export interface DeskState {
+/** What the control carries over continue-as-new. */
+export interface ControlState {
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
   readonly isPausedByPerson: boolean;
   /** For curves; absent where an older version of Ratchet carried it. */
-  readonly figures?: DeskFigures;
+  readonly figures?: RunFigures;
 }
 
-export interface DeskOptions {
+export interface ControlOptions {
   readonly handle: Pick<RunHandle, 'lineage' | 'attempt'>;
   readonly spec: Pick<RunSpec, 'name' | 'model' | 'environments'> & SettingsContext['spec'];
   /** Where its files are, for people. */
@@ -57,7 +54,7 @@ export interface DeskOptions {
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
   readonly isPausedByPerson: boolean;
-  readonly figures: DeskFigures | undefined;
+  readonly figures: RunFigures | undefined;
   /** By this attempt so far. */
   readonly lost: () => LostWork;
   /** Refuses a step that cannot be gone on from, with those that can. */
@@ -68,8 +65,8 @@ export interface DeskOptions {
 export class RewindAsked extends Error {}
 
 /** Where people meet the run: it answers queries, takes updates, and says what it is waiting for. */
-export class RunDesk {
-  readonly #options: DeskOptions;
+export class RunControl {
+  readonly #options: ControlOptions;
   readonly #waiting = new Map<number, { what: string | (() => string); since: string }>();
   #waits = 0;
   #events: RunEvent[];
@@ -81,7 +78,7 @@ export class RunDesk {
   #phase: RunStatus['phase'] = 'warm-up';
   #step = 0;
   #policy: PolicyVersion | null = null;
-  #figures: DeskFigures;
+  #figures: RunFigures;
   readonly progress = new ProgressOfSteps();
   #rewind: RewindRequest | null = null;
   /** Somebody asked for the end of a paused run: the step it is paused in is given up. */
@@ -95,7 +92,7 @@ export class RunDesk {
   /** {@link AskedOfRun} as the memo has it. */
   #noted: string;
 
-  constructor(options: DeskOptions) {
+  constructor(options: ControlOptions) {
     this.#options = options;
     this.#events = [...options.events];
     this.#pausedBecause = options.pausedBecause;
@@ -131,7 +128,7 @@ export class RunDesk {
     return this.#rewind;
   }
 
-  carry(): DeskState {
+  carry(): ControlState {
     const [events, isPausedByPerson] = [this.#events.slice(-20), this.#isPausedByPerson];
     return { events, pausedBecause: this.#pausedBecause, isPausedByPerson, figures: this.#figures };
   }
@@ -248,7 +245,6 @@ export class RunDesk {
 
   #listen(): void {
     setHandler(statusQuery, () => this.#status());
-    setHandler(eventsQuery, (after) => this.#eventsAfter(after));
     setHandler(viewQuery, (after) => ({ status: this.#status(), events: this.#eventsAfter(after) }));
     setHandler(pauseUpdate, (reason = 'asked to') => {
       const before = this.#pausedBecause;
@@ -274,26 +270,12 @@ export class RunDesk {
         if (!this.isPaused) throw refusal(`The run is not paused; it is at step ${this.#step}.`);
       },
     });
-    setHandler(setLearningRateUpdate, (learningRate) => this.#setLearningRate(learningRate), {
-      validator: (learningRate) => {
-        if (typeof learningRate !== 'number' || !(learningRate > 0 && learningRate < 1)) {
-          throw refusal(`learning_rate: expected a number above 0 and below 1, got ${JSON.stringify(learningRate)}.`);
-        }
-      },
-    });
     setHandler(rewindUpdate, (step) => this.#rewindTo(step), {
       validator: (step) => {
         if (this.#phase === 'warm-up')
           throw refusal('rewind: nothing is committed yet; there is no step to go back to.');
         if (!Number.isInteger(step) || step < 0 || step > this.#step) {
           throw refusal(`rewind: expected a committed step up to ${this.#step}, got ${JSON.stringify(step)}.`);
-        }
-      },
-    });
-    setHandler(stopAfterUpdate, (step) => this.#stopAfter(step), {
-      validator: (step) => {
-        if (!Number.isInteger(step) || step <= this.#step) {
-          throw refusal(`stop-after: expected a step after ${this.#step}, got ${JSON.stringify(step)}.`);
         }
       },
     });
@@ -375,17 +357,6 @@ export class RunDesk {
         ? `Step ${last} is in training already: it gets a checkpoint only if it was to have one, and else is trained again from the one before, from stored rollouts.`
         : `Step ${last} gets a checkpoint.`;
     return `running → stopping: step ${last} is finished and committed, its evaluations too. ${checkpoint} ${goOn} At once: npx ratchet stop ${run} --now`;
-  }
-
-  #setLearningRate(learningRate: number): string {
-    this.#overrides = { ...this.#overrides, learningRate };
-    this.#noteAsked();
-    return `Peak learning rate ${learningRate} from the next plan on.`;
-  }
-
-  #stopAfter(step: number): string {
-    this.#endAfter(step);
-    return `The run ends after step ${this.lastStep}.`;
   }
 
   #eventsAfter(after: number): RunEvent[] {

@@ -1,7 +1,7 @@
-import { countGroups } from '../core/rl/selection.ts';
-import { decodeRanges, type EndedRanges } from '../core/rl/ledger.ts';
-import type { KeptGroups, PolicyVersion } from '../core/rl/run-state.ts';
-import { versionName } from '../core/names.ts';
+import { countGroups } from '../../core/rl/selection.ts';
+import { decodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
+import type { KeptGroups, PolicyVersion } from '../../core/rl/run-state.ts';
+import { versionName } from '../../core/names.ts';
 import type { CollectProgress, StepProgress } from './messages.ts';
 
 /** What is finished of the steps being made, for whoever watches. It decides nothing and is in no history. */

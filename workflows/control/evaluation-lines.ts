@@ -1,5 +1,5 @@
-import type { EvaluationResult, EvaluationStatus } from '../core/eval/evaluation.ts';
-import { plainMarkdown } from '../core/markdown.ts';
+import type { EvaluationResult, EvaluationStatus } from '../../core/eval/evaluation.ts';
+import { plainMarkdown } from '../../core/markdown.ts';
 
 /** What an evaluation tells people in the Temporal UI, as markdown. */
 export function describeEvaluation(status: EvaluationStatus): string {

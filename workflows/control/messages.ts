@@ -1,17 +1,17 @@
 import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
-import type { TrainerHeld } from '../activities/index.ts';
-import type { EvaluationNotice } from '../core/eval/evaluation.ts';
-import type { Regression } from '../core/eval/regression.ts';
-import type { EvalSpec } from '../core/spec/run-spec.ts';
-import type { LostWork } from '../core/rl/lost-work.ts';
-import type { PromptRef } from '../core/rl/run-state.ts';
-import type { PromptSearchNotice } from '../core/gepa/prompt-search.ts';
+import type { TrainerHeld } from '../../activities/index.ts';
+import type { EvaluationNotice } from '../../core/eval/evaluation.ts';
+import type { Regression } from '../../core/eval/regression.ts';
+import type { EvalSpec } from '../../core/spec/run-spec.ts';
+import type { LostWork } from '../../core/rl/lost-work.ts';
+import type { PromptRef } from '../../core/rl/run-state.ts';
+import type { PromptSearchNotice } from '../../core/gepa/prompt-search.ts';
 import {
   evaluationEndedSignalName,
   promptBranchEndedSignalName,
   regressionFoundSignalName,
   trainerHeldSignalName,
-} from '../core/names.ts';
+} from '../../core/names.ts';
 
 /** What one may ask a run and tell it. The command line uses these definitions; the Temporal UI shows them by name. */
 
@@ -167,10 +167,7 @@ export interface RunEvent {
 }
 
 export const statusQuery = defineQuery<RunStatus>('status');
-/** Events after a sequence number, oldest first; only the last few hundred are kept. */
-export const eventsQuery = defineQuery<RunEvent[], [after: number]>('events');
-
-/** Both at once: whoever watches a run asks this, about once a second. */
+/** With the events after a sequence number: whoever watches a run asks this, about once a second. */
 export const viewQuery = defineQuery<RunView, [after: number]>('view');
 
 /** From an evaluation that the run asked for: what came of it. */
@@ -197,10 +194,6 @@ export const setUpdate = defineUpdate<string, [settings: Readonly<Record<string,
 export const stopUpdate = defineUpdate<string>('stop');
 export const pauseUpdate = defineUpdate<string, [reason?: string]>('pause');
 export const resumeUpdate = defineUpdate<string>('resume');
-/** Peak learning rate from the next plan on; the schedule goes on over it. */
-export const setLearningRateUpdate = defineUpdate<string, [learningRate: number]>('set-learning-rate');
-/** Ends the run after this step; with a checkpoint of it, unless it is planned already. */
-export const stopAfterUpdate = defineUpdate<string, [step: number]>('stop-after');
 /** Goes on from this committed step in a new lineage, once what is under way is done. Nothing is overwritten. */
 export const rewindUpdate = defineUpdate<string, [step: number]>('rewind');
 

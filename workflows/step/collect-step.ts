@@ -1,8 +1,8 @@
-import { roundsBeforeWidening, samplingRoundsMax } from '../core/limits.ts';
-import type { CurriculumState } from '../core/rl/curriculum.ts';
-import { countGroups, isBatch, selectGroups } from '../core/rl/selection.ts';
-import { decodeRanges, encodeRanges, type EndedRanges } from '../core/rl/ledger.ts';
-import { addLost, nothingLost, type LostWork } from '../core/rl/lost-work.ts';
+import { roundsBeforeWidening, samplingRoundsMax } from '../../core/limits.ts';
+import type { CurriculumState } from '../../core/rl/curriculum.ts';
+import { countGroups, isBatch, selectGroups } from '../../core/rl/selection.ts';
+import { decodeRanges, encodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
+import { addLost, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
 import type {
   KeptGroups,
   ObjectRef,
@@ -11,14 +11,14 @@ import type {
   RunHandle,
   SamplingRound,
   TaughtBatch,
-} from '../core/rl/run-state.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
-import type { FilteredRound, LeaseInput } from '../activities/index.ts';
-import { local, rolloutsFor } from './activity-options.ts';
+} from '../../core/rl/run-state.ts';
+import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { FilteredRound, LeaseInput } from '../../activities/index.ts';
+import { local, rolloutsFor } from '../options.ts';
 import { generateRound } from './generate-round.ts';
 import { RoundAccount } from './round-account.ts';
-import type { RunDesk } from './run-desk.ts';
-import type { ServerTurns } from './server-turns.ts';
+import type { RunControl } from '../control/run-control.ts';
+import type { ServingSchedule } from './serving-schedule.ts';
 
 /** What a step's groups were drawn from and what is left over: the run's state moves from `Before` to the result. */
 export interface CollectInput {
@@ -33,7 +33,7 @@ export interface CollectInput {
   /** System prompts in use; undefined while every environment has its own. */
   readonly prompts?: Prompts | undefined;
   /** The servers may be an evaluation's alone for a while. */
-  readonly turns: ServerTurns;
+  readonly serving: ServingSchedule;
 }
 
 export interface CollectedStep {
@@ -63,7 +63,7 @@ interface ScoredRound {
  * filter, and again if too little was kept. Surplus groups of the step before come first. When too much fails, or round
  * after round keeps too little, the run pauses and says why rather than train on what is left.
  */
-export async function collectStep(desk: RunDesk, input: CollectInput): Promise<CollectedStep> {
+export async function collectStep(control: RunControl, input: CollectInput): Promise<CollectedStep> {
   const { run, spec, datasets, step } = input;
   const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
   const issued: [number, number][] = [];
@@ -96,17 +96,17 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
       ended.push(...rounds.map(({ filtered }) => filtered.ended));
       if (selection.stale !== '') ended.push({ stale: selection.stale });
       // What a run recorded before this was asked has a signal.
-      desk.progress.collected();
+      control.progress.collected();
       const { hasSignal = true } = packed as Partial<typeof packed>;
       if (!hasSignal) {
         // Not a word of it to train on: its groups are set aside, the rest stands for the next round.
         const ordinals = encodeRanges(selection.trained.flatMap((source) => decodeRanges(source.ordinals)));
         ended.push({ 'filtered:no_signal': ordinals });
-        desk.tell('warning', step, `step ${step}: no token of ${ready} groups has an advantage; they are set aside`);
+        control.tell('warning', step, `step ${step}: no token of ${ready} groups has an advantage; they are set aside`);
         [surplus, rounds] = [selection.surplus, []];
         continue;
       }
-      const taught = await askTeacher(desk, input, packed);
+      const taught = await askTeacher(control, input, packed);
       return {
         packed: packed.packed,
         ...taught,
@@ -140,11 +140,15 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
           return { ...one, filtered };
         }),
       );
-      desk.tell('warning', step, `step ${step}: [difficulty_filter] widened after ${fruitlessRounds} sampling rounds`);
+      control.tell(
+        'warning',
+        step,
+        `step ${step}: [difficulty_filter] widened after ${fruitlessRounds} sampling rounds`,
+      );
       continue;
     }
     if (fruitlessRounds >= samplingRoundsMax) {
-      desk.pause(
+      control.pause(
         [
           `no-signal: ${fruitlessRounds} sampling rounds for step ${step} kept ${ready} of the ${groupsPerBatch} groups a batch needs (${solved.all} groups all right, ${solved.none} all wrong).`,
           ...account.describe(),
@@ -153,39 +157,39 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
             : 'Choose easier or harder examples, or widen [difficulty_filter]; then resume.',
         ].join(' '),
       );
-      await desk.untilResumed();
+      await control.untilResumed();
       fruitlessRounds = 0;
     }
 
     const count = Math.ceil((groupsPerBatch - ready) * spec.oversamplingFactor);
     const prompts = input.prompts ? { prompts: input.prompts } : {};
-    const sampled = await input.turns.shared(async () => {
+    const sampled = await input.serving.shared(async () => {
       const policy = input.newestPolicy(); // a broadcast that was waited for has changed it
       const leased = await local.leaseGroups({ run, step, count, curriculum, datasets, policy, ...prompts });
       const { round, groups } = leased;
       if (round === null) return null;
       const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
-      desk.progress.leased({
+      control.progress.leased({
         step,
         policyStep: round.policyStep,
         rollouts: count * spec.rolloutsPerExample,
         needed: groupsPerBatch,
         kept: ready,
       });
-      const generated = await generateRound(desk, { run, spec, round, count, groups, label });
+      const generated = await generateRound(control, { run, spec, round, count, groups, label });
       return { curriculum: leased.curriculum, round, label, generated };
     });
     if (sampled === null) {
-      desk.pause(noExamplesReason(spec, step));
-      await desk.untilResumed();
+      control.pause(noExamplesReason(spec, step));
+      await control.untilResumed();
       curriculum = withAllExamples(curriculum);
       continue;
     }
     const { round, label, generated } = sampled;
     curriculum = sampled.curriculum;
     issued.push([round.first, round.last]);
-    desk.progress.scoring();
-    const score = await desk.waitFor(
+    control.progress.scoring();
+    const score = await control.waitFor(
       `score ${label}`,
       rolloutsFor(spec).scoreRollouts.executeWithOptions({ summary: `${label}: rubric` }, [
         { run, round, finished: generated.finished },
@@ -197,7 +201,7 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
 
     scored.push(score.scored);
     rounds = [...rounds, { round, scored: score.scored, filtered }];
-    desk.progress.filtered([...surplus, ...rounds.map(({ filtered }) => filtered.kept)], filtered.ended);
+    control.progress.filtered([...surplus, ...rounds.map(({ filtered }) => filtered.kept)], filtered.ended);
     fruitlessRounds += 1;
     solved.all += filtered.solved.all;
     solved.none += filtered.solved.none;
@@ -209,8 +213,8 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
     account.add(filtered);
     const tooMuch = account.breakerReason(spec.breaker, step);
     if (tooMuch !== null) {
-      desk.pause(tooMuch);
-      await desk.untilResumed();
+      control.pause(tooMuch);
+      await control.untilResumed();
       account.forgetFailures();
     }
   }
@@ -218,13 +222,13 @@ export async function collectStep(desk: RunDesk, input: CollectInput): Promise<C
 
 /** Before the step is planned; nothing where the run has no teacher that scores. */
 async function askTeacher(
-  desk: RunDesk,
+  control: RunControl,
   { run, spec, step }: Pick<CollectInput, 'run' | 'spec' | 'step'>,
   { packed, rows }: { readonly packed: ObjectRef; readonly rows: number },
 ): Promise<Pick<CollectedStep, 'taught'>> {
   if (spec.teacher?.role !== 'scores') return {};
   const summary = `step ${step}: ${rows} rows`;
-  const taught = await desk.waitFor(
+  const taught = await control.waitFor(
     `ask the teacher, ${summary}`,
     rolloutsFor(spec).askTeacher.executeWithOptions({ summary }, [{ run, step, packed }]),
   );

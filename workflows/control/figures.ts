@@ -1,8 +1,8 @@
-import { evalsKept, trendKept } from '../core/limits.ts';
+import { evalsKept, trendKept } from '../../core/limits.ts';
 import type { EndedBranch, EvalFigures, NotedRegression, RunEvent, StepTrend } from './messages.ts';
 
 /** What the curves of a run are drawn from. */
-export interface DeskFigures {
+export interface RunFigures {
   /** When the attempt began, ISO time. */
   readonly since: string;
   readonly latest: RunEvent['values'];
@@ -14,12 +14,12 @@ export interface DeskFigures {
 }
 
 /** Those of an attempt that begins now, where the run has curves already. */
-export function figuresFrom({ trend, evals }: Pick<DeskFigures, 'trend' | 'evals'>): DeskFigures {
+export function figuresFrom({ trend, evals }: Pick<RunFigures, 'trend' | 'evals'>): RunFigures {
   return { since: new Date().toISOString(), latest: {}, trend, evals, regressions: {} };
 }
 
 /** The figures with those of an event. After a rewind the steps that were superseded leave the curve. */
-export function figuresAfter(figures: DeskFigures, { kind, step, text, values }: RunEvent): DeskFigures {
+export function figuresAfter(figures: RunFigures, { kind, step, text, values }: RunEvent): RunFigures {
   const number = (name: string): number | null => (typeof values[name] === 'number' ? values[name] : null);
   if (kind === 'step') {
     const exact = number('train/agg/all/metrics/exact_match');
@@ -57,10 +57,10 @@ export function figuresAfter(figures: DeskFigures, { kind, step, text, values }:
 
 /** With an environment's flag raised, or taken down; the same figures where nothing changes. */
 export function withRegression(
-  figures: DeskFigures,
+  figures: RunFigures,
   environment: string,
   regression: NotedRegression | null,
-): DeskFigures {
+): RunFigures {
   const { [environment]: before, ...others } = figures.regressions;
   if (regression === null && before === undefined) return figures;
   return { ...figures, regressions: regression === null ? others : { ...others, [environment]: regression } };

@@ -1,15 +1,15 @@
 import { defineQuery, defineUpdate, setCurrentDetails, setHandler } from '@temporalio/workflow';
-import { plainMarkdown } from '../core/markdown.ts';
-import { figuresOf, tellings } from '../core/gepa/figures.ts';
+import { plainMarkdown } from '../../core/markdown.ts';
+import { figuresOf, tellings } from '../../core/gepa/figures.ts';
 import type {
   Comparison,
   PromptSearchEvent,
   PromptSearchHandle,
   PromptSearchStatus,
   SearchFigures,
-} from '../core/gepa/prompt-search.ts';
-import type { SearchState } from '../core/gepa/search-state.ts';
-import { eventsKept } from '../core/limits.ts';
+} from '../../core/gepa/prompt-search.ts';
+import type { SearchState } from '../../core/gepa/search-state.ts';
+import { eventsKept } from '../../core/limits.ts';
 
 export const promptStatusQuery = defineQuery<PromptSearchStatus>('status');
 /** The figures alone. */
@@ -28,8 +28,8 @@ export const stopPromptSearchUpdate = defineUpdate<string>('stop');
 /** Gives the search more calls, from its next sitting on. */
 export const raiseBudgetUpdate = defineUpdate<string, [maxCalls: number]>('raise-budget');
 
-/** What a desk carries over continue-as-new. */
-export interface PromptDeskState {
+/** What a control carries over continue-as-new. */
+export interface SearchControlState {
   readonly events: readonly PromptSearchEvent[];
   readonly sequence: number;
   readonly givenUp: number;
@@ -45,7 +45,7 @@ export interface KnownSearch {
 }
 
 /** Where people ask a search how it stands, and tell it what they want. */
-export class PromptDesk {
+export class SearchControl {
   /** Asked for and not done yet. */
   wantsStop = false;
   wantsCalls: number | null = null;
@@ -53,10 +53,10 @@ export class PromptDesk {
   #known: KnownSearch;
   #handle: PromptSearchHandle | null = null;
   #state: SearchState | null = null;
-  #told: PromptDeskState;
+  #told: SearchControlState;
   readonly #onStop: () => void;
 
-  constructor(known: KnownSearch, told: PromptDeskState | null, onStop: () => void) {
+  constructor(known: KnownSearch, told: SearchControlState | null, onStop: () => void) {
     this.#known = known;
     this.#told = told ?? { events: [], sequence: 0, givenUp: 0, failed: 0, firstFailure: null };
     this.#onStop = onStop;
@@ -73,7 +73,7 @@ export class PromptDesk {
     this.#show();
   }
 
-  get state(): PromptDeskState {
+  get state(): SearchControlState {
     return this.#told;
   }
 
@@ -97,7 +97,7 @@ export class PromptDesk {
     }
   }
 
-  failedRollouts({ failed, firstFailure }: Pick<PromptDeskState, 'failed' | 'firstFailure'>): void {
+  failedRollouts({ failed, firstFailure }: Pick<SearchControlState, 'failed' | 'firstFailure'>): void {
     if (failed === 0 && firstFailure === null) return;
     const known = this.#told;
     this.#told = { ...known, failed: known.failed + failed, firstFailure: known.firstFailure ?? firstFailure };

@@ -1,30 +1,62 @@
-import type { BroadcastResult } from '../activities/broadcast-weights.ts';
-import { canaryDifferenceMaxInFloat32 } from '../core/limits.ts';
-import { namedServers, versionName } from '../core/names.ts';
-import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
-import { orchestratorFor } from './activity-options.ts';
-import type { RunDesk } from './run-desk.ts';
-import type { ServerTurns } from './server-turns.ts';
+import type { BroadcastResult } from '../../activities/broadcast-weights.ts';
+import { canaryDifferenceMaxInFloat32 } from '../../core/limits.ts';
+import { namedServers, versionName } from '../../core/names.ts';
+import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
+import { awaitedLater } from '../beside/beside.ts';
+import { orchestratorFor } from '../options.ts';
+import type { RunContext } from '../run-parts.ts';
+import type { Head } from './head.ts';
+import type { Publishing } from './publishing.ts';
+import type { ServingSchedule } from './serving-schedule.ts';
 
 interface Options {
-  readonly run: RunHandle;
-  readonly spec: RunSpec;
-  readonly desk: RunDesk;
-  readonly turns: ServerTurns;
-  /** Told when servers hold a version. */
-  readonly onServed: (policy: PolicyVersion) => void;
+  readonly head: Head;
+  readonly publishing: Publishing;
+  readonly serving: ServingSchedule;
 }
 
-/** Versions on their way to the inference servers, and what their canaries said. */
+/** Committed versions on their way to the inference servers, one after another, and what their canaries said. */
 export class ServedWeights {
+  readonly #context: RunContext;
   readonly #options: Options;
   readonly #servers: string;
   #newest: BroadcastResult | null = null;
+  #served: PolicyVersion | null = null;
+  #ready: Promise<void> = Promise.resolve();
 
-  constructor(options: Options) {
+  constructor(context: RunContext, options: Options) {
+    this.#context = context;
     this.#options = options;
-    this.#servers = namedServers(options.spec.inference) ?? 'the policy servers';
+    this.#servers = namedServers(context.spec.inference) ?? 'the policy servers';
+  }
+
+  /** The newest version that the servers hold; null before there is one. */
+  get served(): PolicyVersion | null {
+    return this.#served;
+  }
+
+  /** Resolves when the servers hold the version that they were asked to hold last. */
+  get ready(): Promise<void> {
+    return this.#ready;
+  }
+
+  /** Brings the servers to a version that lies in the store. */
+  begin(policy: PolicyVersion): void {
+    this.#ready = awaitedLater(this.#bring(policy));
+  }
+
+  /** Brings the servers to a committed version, once it is in the store; to one after another. */
+  serve(policy: PolicyVersion, optimizer: ObjectRef | null, isPublished: boolean): void {
+    const { head, publishing } = this.#options;
+    const before = awaitedLater(Promise.all([this.#ready, publishing.allBefore()]));
+    const stored = isPublished ? Promise.resolve(policy) : publishing.publish(policy, optimizer);
+    this.#ready = awaitedLater(
+      stored.then(async (version) => {
+        head.replace(policy, version);
+        await before;
+        await this.#bring(version);
+      }),
+    );
   }
 
   /** Figures of the newest broadcast, for the metrics of the step after it; none before the first canary. */
@@ -38,43 +70,44 @@ export class ServedWeights {
    * Brings the servers to a version. Those that sample from other weights are asked for nothing of it; where that are all of them
    * the run pauses, and they are asked again once it is resumed.
    */
-  async bring(policy: PolicyVersion): Promise<void> {
-    const { desk, onServed } = this.#options;
+  async #bring(policy: PolicyVersion): Promise<void> {
+    const { control } = this.#context;
     for (;;) {
       const result = await this.#broadcast(policy);
       this.#newest = result;
-      onServed(policy);
+      this.#served = policy;
       this.#tell(policy, result);
       if (!isHopeless(result)) return;
-      desk.pause(this.#why(policy, result));
-      await desk.untilResumed(); // nothing is sampled there until then
+      control.pause(this.#why(policy, result));
+      await control.untilResumed(); // nothing is sampled there until then
     }
   }
 
   #broadcast(policy: PolicyVersion): Promise<BroadcastResult> {
-    const { run, spec, desk, turns } = this.#options;
+    const { run, spec, control } = this.#context;
+    const { serving } = this.#options;
     const summary = `${versionName(policy)} to ${this.#servers}`;
     const orchestrator = orchestratorFor(spec);
     const send = () => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }]);
     // Where servers sample from one version, the round under way has it to its end: else they are loaded back and forth.
     const holdOne = this.#newest?.holdsOne === true;
-    return desk.waitFor(`broadcast ${summary}`, holdOne ? turns.changing(send) : turns.shared(send));
+    return control.waitFor(`broadcast ${summary}`, holdOne ? serving.changing(send) : serving.shared(send));
   }
 
   #tell(policy: PolicyVersion, { aside = [], reloaded = [], threshold, isNoneLeft }: BroadcastResult): void {
-    const { desk } = this.#options;
+    const { control } = this.#context;
     const version = versionName(policy);
     for (const { server, difference } of reloaded) {
-      desk.tell(
+      control.tell(
         'warning',
         policy.step,
         `canary: ${server} sampled from other weights than ${version}; given them again it agrees (${difference.toExponential(1)})`,
       );
     }
-    desk.progress.serversAside = aside.map(({ server }) => server);
+    control.progress.serversAside = aside.map(({ server }) => server);
     if (isNoneLeft) return;
     for (const { server, difference } of aside) {
-      desk.tell(
+      control.tell(
         'warning',
         policy.step,
         `canary: ${server} is put aside: its logprobs of ${version} are ${difference.toExponential(1)} off the trainer's, expected ${threshold} at most; the others go on`,

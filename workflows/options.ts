@@ -9,7 +9,7 @@ import type {
 import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../core/spec/run-spec.ts';
-import { patiently } from './local-waits.ts';
+import { patiently } from './control/local-waits.ts';
 
 /**
  * All plumbing on one screen. Every step is retried until it works or refuses: a failure that asking again can mend is
@@ -61,7 +61,7 @@ export function orchestratorFor(spec: RunSpec) {
 }
 
 /** Of an evaluation, beside its workflow: opening reads a dataset, closing all its rows. */
-export const evaluationDesk = proxyActivities<OrchestratorActivities>({
+export const evaluationParts = proxyActivities<OrchestratorActivities>({
   taskQueue: taskQueues.orchestrator,
   startToCloseTimeout: '30m',
   heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,

@@ -1,5 +1,5 @@
-import type { FilteredRound } from '../activities/index.ts';
-import { addHistograms, describeHistogram } from '../core/rl/difficulty.ts';
+import type { FilteredRound } from '../../activities/index.ts';
+import { addHistograms, describeHistogram } from '../../core/rl/difficulty.ts';
 import {
   addFailures,
   breakerAmong,
@@ -8,7 +8,7 @@ import {
   onlyRow,
   type BreakerLimits,
   type RoundFailures,
-} from '../core/rl/failures.ts';
+} from '../../core/rl/failures.ts';
 
 /**
  * Failures of each environment one after another, over steps: an environment that is drawn rarely has a group or two in a

@@ -1,5 +1,5 @@
-import type { PromptTrial } from '../core/gepa/prompt-search.ts';
-import type { PromptBranch, PromptRef } from '../core/rl/run-state.ts';
+import type { PromptTrial } from '../../core/gepa/prompt-search.ts';
+import type { PromptBranch, PromptRef } from '../../core/rl/run-state.ts';
 
 /** What a run says of its branches that look for better prompts, a line each. */
 

@@ -1,32 +1,25 @@
-import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import { versionName } from '../core/names.ts';
-import type { Recovery } from '../activities/index.ts';
-import { awaitedLater } from './beside.ts';
-import type { RunDesk } from './run-desk.ts';
-import type { TrainerHold } from './trainer-hold.ts';
+import { versionName } from '../../core/names.ts';
+import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
+import { awaitedLater } from '../beside/beside.ts';
+import type { RunContext } from '../run-parts.ts';
+import type { Recoveries } from './recoveries.ts';
+import type { TrainerLease } from './trainer-lease.ts';
 
 /**
  * Committed versions on their way into the store, one after another, beside the steps that follow. A version whose maker
  * is lost before the upload is made again from stored batches by whoever holds the run next.
  */
 export class Publishing {
-  readonly #run: RunHandle;
-  readonly #desk: RunDesk;
-  readonly #hold: TrainerHold;
-  readonly #onRecovery: (step: number, recovery: Recovery) => void;
+  readonly #context: RunContext;
+  readonly #lease: TrainerLease;
+  readonly #recoveries: Recoveries;
   #last: Promise<unknown> = Promise.resolve();
   readonly #pending = new Map<number, Promise<PolicyVersion>>();
 
-  constructor(
-    run: RunHandle,
-    desk: RunDesk,
-    hold: TrainerHold,
-    onRecovery: (step: number, recovery: Recovery) => void,
-  ) {
-    this.#run = run;
-    this.#desk = desk;
-    this.#hold = hold;
-    this.#onRecovery = onRecovery;
+  constructor(context: RunContext, lease: TrainerLease, recoveries: Recoveries) {
+    this.#context = context;
+    this.#lease = lease;
+    this.#recoveries = recoveries;
   }
 
   /** Resolves to the version that is in the store now: another one where its replay differed. */
@@ -59,19 +52,19 @@ export class Publishing {
     const summary = `weights of ${versionName(policy)} to the store`;
     let [asked, state] = [policy, optimizer];
     for (;;) {
-      // Both on one hold: what was made again lies in the spool of the worker that made it.
-      const outcome = await this.#desk.waitFor(
+      // Both on one lease: what was made again lies in the spool of the worker that made it.
+      const outcome = await this.#context.control.waitFor(
         `upload ${summary}`,
-        this.#hold.use(async ({ epoch, steps, uploads }) => {
-          const input = { run: this.#run, policy: asked, optimizer: state, epoch };
+        this.#lease.use(async ({ epoch, steps, uploads }) => {
+          const input = { run: this.#context.run, policy: asked, optimizer: state, epoch };
           if (await uploads.publishVersion.executeWithOptions({ summary }, [input])) return 'published';
           return steps.spoolVersion.executeWithOptions({ summary: `${versionName(asked)} again` }, [
-            { run: this.#run, policy: asked, epoch },
+            { run: this.#context.run, policy: asked, epoch },
           ]);
         }),
       );
       if (outcome === 'published') return asked;
-      if (outcome.recovery) this.#onRecovery(step + 1, outcome.recovery);
+      if (outcome.recovery) this.#recoveries.tell(step + 1, outcome.recovery);
       if (outcome.replay) [asked, state] = [outcome.replay, null];
     }
   }

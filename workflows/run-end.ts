@@ -1,0 +1,88 @@
+import { allHandlersFinished, condition, continueAsNew } from '@temporalio/workflow';
+import type { EvaluationSummary } from '../activities/index.ts';
+import type { Effectiveness } from '../core/rl/effectiveness.ts';
+import { unlessRewind } from './beside/beside.ts';
+import { endOf, finishedLine, finishedValues, unsoundLine } from './control/lines.ts';
+import { orchestratorFor } from './options.ts';
+import type { RunParts } from './run-parts.ts';
+import type { OpenedStart } from './run-start.ts';
+import { withoutBranches } from './step/run-states.ts';
+import type { trainRun } from './train-run.ts';
+
+/** The newest ones, for the summary. */
+const evalsCarried = 10;
+
+export interface RunSummary {
+  readonly run: string;
+  readonly step: number;
+  readonly policyDigest: string;
+  /** Folder of its weights, relative to the run's. */
+  readonly weights: string;
+  readonly ledger: {
+    readonly issued: number;
+    readonly pending: number;
+    readonly counts: Readonly<Record<string, number>>;
+    readonly isSound: boolean;
+  };
+  /** Of the lineage that the run ended in. */
+  readonly effectiveness: Effectiveness;
+  readonly evals: readonly EvaluationSummary[];
+}
+
+/** Goes on as another execution. Everything beside the loop is drained first: a child or an activity in flight would not survive. */
+export async function continueRun(parts: RunParts, { opened, typed }: OpenedStart): Promise<never> {
+  const { head, rollouts, weights, beside, control, account, evals, branches, lease } = parts;
+  await rollouts.drain();
+  await weights.ready.catch(unlessRewind); // a version that is left behind need not be served
+  await beside.finish();
+  await condition(allHandlersFinished);
+  const { rewind } = control;
+  if (rewind !== null) await Promise.all([evals.leaveBehind(rewind.step), branches.leave('rewind')]);
+  const { handle, datasets, warnings, hasSearchAttributes } = opened;
+  return continueAsNew<typeof trainRun>({
+    continued: {
+      ...(rewind === null ? {} : { rewind }),
+      typed,
+      opened: { handle, datasets, warnings, hasSearchAttributes, weightsAreGone: false },
+      state: { ...withoutBranches(head.state), ...branches.toCommit(), overrides: control.overrides },
+      parent: head.parent,
+      control: control.carry(),
+      account: account.carry(),
+      evals: evals.done.slice(-evalsCarried),
+      evaluating: evals.carry(),
+      trainer: lease.carry(),
+    },
+  });
+}
+
+/** After the last step: what is under way beside it is waited for, and the record is audited. Null where the run goes on after all, from an earlier step. */
+export async function finish(parts: RunParts): Promise<RunSummary | null> {
+  const { run, spec, head, weights, beside, control, evals, branches, lease } = parts;
+  const { step, policy } = head;
+  control.at('finishing', step, policy);
+  await weights.ready;
+  await branches.leave('end');
+  lease.releaseWhenIdle(); // evaluations under way need none
+  await beside.finish();
+  await Promise.race([evals.finish(), condition(() => control.rewind !== null)]);
+  if (control.rewind !== null) return null;
+  const { effectiveness, ...ledger } = await control.waitFor(
+    'the audit of the ledger',
+    orchestratorFor(spec).auditRun.executeWithOptions({ summary: `${step} steps` }, [{ run }]),
+  );
+  if (!ledger.isSound) control.tell('warning', step, unsoundLine(ledger));
+  const end = endOf(step, control.maxSteps);
+  control.at(end, step, head.policy);
+  control.tell(end, step, finishedLine(step, control.maxSteps, effectiveness), finishedValues(effectiveness));
+  await condition(allHandlersFinished);
+  if (control.rewind !== null) return null;
+  return {
+    run: spec.name,
+    step,
+    policyDigest: head.policy.digest,
+    weights: head.policy.weights,
+    ledger,
+    effectiveness,
+    evals: evals.done,
+  };
+}

@@ -1,0 +1,123 @@
+import type { LeaseInput } from '../activities/index.ts';
+import type { RunHandle } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../core/spec/run-spec.ts';
+import { Beside } from './beside/beside.ts';
+import { OnlineEvals } from './beside/online-evals.ts';
+import { PromptBranches } from './beside/prompt-branches.ts';
+import { upgradedLine } from './control/lines.ts';
+import { RunControl } from './control/run-control.ts';
+import { opening } from './options.ts';
+import type { OpenedStart } from './run-start.ts';
+import { Checkpoints } from './step/checkpoints.ts';
+import { Head } from './step/head.ts';
+import { Publishing } from './step/publishing.ts';
+import { Recoveries } from './step/recoveries.ts';
+import { Rollouts } from './step/rollouts.ts';
+import { ServedWeights } from './step/served-weights.ts';
+import { ServingSchedule } from './step/serving-schedule.ts';
+import type { StepAccount } from './step/step-account.ts';
+import { TrainerLease } from './step/trainer-lease.ts';
+import { Training } from './step/training.ts';
+
+/** What every part of a run is handed. */
+export interface RunContext {
+  readonly run: RunHandle;
+  readonly spec: RunSpec;
+  readonly datasets: LeaseInput['datasets'];
+  readonly control: RunControl;
+  readonly account: StepAccount;
+}
+
+/** The parts of a run. Each owns what it keeps from one step to the next. */
+export interface RunParts extends RunContext {
+  readonly head: Head;
+  readonly lease: TrainerLease;
+  readonly training: Training;
+  readonly rollouts: Rollouts;
+  readonly publishing: Publishing;
+  readonly weights: ServedWeights;
+  readonly serving: ServingSchedule;
+  readonly checkpoints: Checkpoints;
+  readonly evals: OnlineEvals;
+  readonly branches: PromptBranches;
+  readonly beside: Beside;
+}
+
+/** Puts a run together from what was opened, or from what the execution before carried. */
+export function assemble(opened: OpenedStart): RunParts {
+  const { opened: found, start, carried, account } = opened;
+  const { handle: run, spec, datasets } = found;
+  const control = openControl(opened);
+  const context: RunContext = { run, spec, datasets, control, account };
+
+  const lease = new TrainerLease({ run, spec }, control, carried?.trainer ?? null);
+  control.onLongPause = () => lease.releaseWhenIdle();
+  control.onStoodStill = (seconds) => account.stoodStill(seconds);
+  lease.onLost = (epoch, seconds) => account.workerLost(epoch, seconds);
+
+  const head = new Head(run, start);
+  const recoveries = new Recoveries(context, head);
+  const publishing = new Publishing(context, lease, recoveries);
+  const serving = new ServingSchedule();
+  const weights = new ServedWeights(context, { head, publishing, serving });
+  const training = new Training(context, { head, lease, publishing, recoveries, weights });
+
+  const beside = new Beside();
+  const evals = new OnlineEvals({ ...context, publishing, serving, done: carried?.evals ?? [] });
+  const served = () => weights.served;
+  const branches = new PromptBranches({ ...context, publishing, serving, served, state: start?.state });
+  const pinned = () => [head.state.reference.step, ...evals.pendingSteps, ...branches.pendingSteps];
+  const checkpoints = new Checkpoints(context, { publishing, beside, pinned });
+
+  const rollouts = new Rollouts(context, {
+    recoveries,
+    serving,
+    ready: () => weights.ready,
+    newestPolicy: () => weights.served ?? head.policy,
+    prompts: () => branches.inUse,
+  });
+  return {
+    ...context,
+    head,
+    lease,
+    training,
+    rollouts,
+    publishing,
+    weights,
+    serving,
+    checkpoints,
+    evals,
+    branches,
+    beside,
+  };
+}
+
+function openControl({ opened, start, carried, account, ...before }: OpenedStart): RunControl {
+  const { handle: run, spec, warnings, hasSearchAttributes } = opened;
+  const control = new RunControl({
+    handle: run,
+    spec,
+    store: `${run.store.replace(/[?].*/, '')}${spec.name}/`, // without the options that only the client needs
+    storeUri: run.store,
+    warnings,
+    hasSearchAttributes,
+    overrides: before.overrides,
+    pausedBecause: before.pausedBecause,
+    isPausedByPerson: before.isPausedByPerson,
+    events: carried?.control.events ?? [],
+    figures: before.figures,
+    lost: () => account.total,
+    checkRewind: (step) => opening.checkRewind.executeWithOptions({ summary: `to step ${step}` }, [{ run, step }]),
+  });
+  const step = start?.state.step ?? 0;
+  if (!carried) {
+    control.publish(step, null);
+    for (const warning of warnings) control.tell('warning', 0, warning);
+    const { learningRate } = control.overrides;
+    if (learningRate !== undefined) {
+      control.tell('warning', 0, `learning rate ${learningRate} was set while the run was running, and stays`);
+    }
+  }
+  if (before.isTakenOver) control.tell('upgraded', step, upgradedLine(spec.name, step, before.pausedBecause));
+  return control;
+}

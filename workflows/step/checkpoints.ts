@@ -1,0 +1,57 @@
+import { versionName } from '../../core/names.ts';
+import type { Beside } from '../beside/beside.ts';
+import { orchestratorFor } from '../options.ts';
+import type { RunContext } from '../run-parts.ts';
+import type { Publishing } from './publishing.ts';
+
+interface Options {
+  readonly publishing: Publishing;
+  readonly beside: Beside;
+  /** Steps whose weights something beside the loop still needs. */
+  readonly pinned: () => readonly number[];
+}
+
+/** Versions that are sealed as checkpoints beside the steps that follow, one after another: retention looks at what is sealed. */
+export class Checkpoints {
+  readonly #context: RunContext;
+  readonly #options: Options;
+  #last = Promise.resolve();
+
+  constructor(context: RunContext, options: Options) {
+    this.#context = context;
+    this.#options = options;
+  }
+
+  /** v0 is sealed before anything else happens. */
+  async sealFirst(): Promise<void> {
+    const { run, spec } = this.#context;
+    const first = { run, step: 0, pinned: [] };
+    await orchestratorFor(spec).saveCheckpoint.executeWithOptions({ summary: 'step 0 (v0)' }, [first]);
+  }
+
+  /** Once its weights are in the store. */
+  seal(step: number): void {
+    const { control } = this.#context;
+    const { publishing, beside } = this.#options;
+    const before = this.#last;
+    this.#last = beside.start(async () => {
+      await before;
+      const replaced = await publishing.of(step);
+      if (replaced?.replay) {
+        const text = `checkpoint ${step} is left out: its parts were lost before their upload, and ${versionName(replaced)} took its place`;
+        return control.tell('warning', step, text);
+      }
+      await this.#save(step);
+    });
+  }
+
+  async #save(step: number): Promise<void> {
+    const { run, spec, control } = this.#context;
+    const pinned = this.#options.pinned();
+    const keepsAll = control.rewind === null ? {} : { keepsAll: true };
+    const { kept } = await orchestratorFor(spec).saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
+      { run, step, pinned, ...keepsAll },
+    ]);
+    control.tell('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
+  }
+}

@@ -1,0 +1,45 @@
+import type { Recovery } from '../../activities/index.ts';
+import { recoveryLines } from '../control/lines.ts';
+import type { RunContext } from '../run-parts.ts';
+import type { Head } from './head.ts';
+
+/** Trainers that came back: what it took, and what people are told of it. */
+export class Recoveries {
+  readonly #context: RunContext;
+  readonly #head: Head;
+  /** The step that this execution makes first: loading a checkpoint for it is no recovery. */
+  readonly #firstStep: number;
+  /** The step in training. */
+  #inTraining = 0;
+  /** Rollouts that were asked for meanwhile for that step or one before it: a recovery needs none. */
+  #regenerated = 0;
+
+  constructor(context: RunContext, head: Head) {
+    this.#context = context;
+    this.#head = head;
+    this.#firstStep = head.isCommitted ? head.step + 1 : 1;
+  }
+
+  trains(step: number): void {
+    this.#inTraining = step;
+  }
+
+  hasTrained(): void {
+    this.#inTraining = 0;
+  }
+
+  samplesFor(step: number): void {
+    if (step <= this.#inTraining) this.#regenerated += this.#context.spec.batchSize;
+  }
+
+  /** `step`: for which the trainer restored. */
+  tell(step: number, recovery: Recovery): void {
+    const { account, control } = this.#context;
+    const isFirstLoad = recovery.replayedSteps === 0 && recovery.restoredFrom === this.#head.step;
+    const isExpected = isFirstLoad && step === this.#firstStep;
+    if (!isExpected) account.restored(recovery.seconds);
+    for (const { kind, text, values } of recoveryLines(step, recovery, this.#regenerated, isExpected)) {
+      control.tell(kind, step, text, values);
+    }
+  }
+}
