@@ -1,5 +1,5 @@
 import { execFile, execFileSync } from 'node:child_process';
-import { copyFileSync, cpSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { appendFileSync, copyFileSync, cpSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { CliProcess, type Outcome } from '../test/bad-input/cli-process.ts';
@@ -31,6 +31,7 @@ export const badInput = measurement('bad-input', 'what bad input does: command l
   .option('--files <n>', 'run files', Number, 400)
   .option('--resumes <n>', 'damaged runs that are gone on with', Number, 80)
   .option('--only <part>', 'lines, files, objects or resumes')
+  .option('--answers <file>', 'write each case and its answer there, a line of JSON each: to be read by a person')
   .addHelpText('after', '\nGoals: unclear, traces, hangs and silent 0.');
 
 interface Options {
@@ -39,6 +40,7 @@ interface Options {
   readonly files: number;
   readonly resumes: number;
   readonly only?: string;
+  readonly answers?: string;
 }
 
 const program = fileURLToPath(new URL('../cli/ratchet.mjs', import.meta.url));
@@ -71,10 +73,18 @@ const harmless = new Set(['is a link to elsewhere']);
 class Tally {
   tried = 0;
   readonly faults: { readonly fault: Fault; readonly what: string; readonly why: string }[] = [];
+  readonly #answers: string | undefined;
 
-  add(what: string, found: { fault: Fault; why: string } | null): void {
+  constructor(answers: string | undefined) {
+    this.#answers = answers;
+    if (answers !== undefined) writeFileSync(answers, '');
+  }
+
+  add(what: string, found: { fault: Fault; why: string } | null, answer: unknown): void {
     this.tried++;
     if (found) this.faults.push({ what, ...found });
+    if (this.#answers !== undefined)
+      appendFileSync(this.#answers, `${JSON.stringify({ what, fault: found?.fault ?? null, answer })}\n`);
   }
 
   count(fault: Fault): number {
@@ -84,7 +94,7 @@ class Tally {
 
 async function measure(bench: Bench, options: Options): Promise<Figures> {
   const { seed, only } = options;
-  const tally = new Tally();
+  const tally = new Tally(options.answers && path.resolve(options.answers));
   const random = randomFrom(seed);
   await withProject(bench, async (folder) => {
     const cli = new CliProcess();
@@ -102,7 +112,7 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
       if (wants('resumes')) {
         const cases = resumeCases(path.join(folder, 'outputs', run), options.resumes, random);
         for (const one of await goOn(bench, { folder, run, runFile: runFile(5), cases, random }))
-          tally.add(one.what, faultOfResume(one));
+          tally.add(one.what, faultOfResume(one), one);
       }
     } finally {
       cli.stop();
@@ -150,8 +160,8 @@ async function tryLines(
   for (const args of commandLines(count, random)) {
     bench.signal.throwIfAborted();
     const what = JSON.stringify(args).slice(0, 200);
-    tell(bench, tally, what, faultIn(await cli.run(folder, args, boundMs)));
-    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, faultIn(await typed(folder, args)));
+    tell(bench, tally, what, await cli.run(folder, args, boundMs));
+    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args));
   }
 }
 
@@ -165,10 +175,9 @@ async function tryFiles(
     bench.signal.throwIfAborted();
     writeFileSync(path.join(folder, 'bad.toml'), text);
     const what = `file ${n} ${JSON.stringify(text.slice(0, 80))}`;
-    const outcome = await cli.run(folder, ['check', 'bad.toml'], boundMs);
-    tell(bench, tally, what, faultIn(outcome, ['bad.toml', 'environment', 'model']));
-    if (n++ % sampledOneIn === 0)
-      tell(bench, tally, `program ${what}`, faultIn(await typed(folder, ['check', 'bad.toml'])));
+    const args = ['check', 'bad.toml'];
+    tell(bench, tally, what, await cli.run(folder, args, boundMs), ['bad.toml', 'environment', 'model']);
+    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args));
   }
 }
 
@@ -187,15 +196,13 @@ async function tryObjects(bench: Bench, { cli, folder, tally, random }: Trying):
         const what = `${args.filter((word) => word !== run).join(' ')}: ${key} ${damage}`;
         const outcome = await cli.run(folder, args, boundMs);
         const isSilent =
-          args.includes('--weights') && outcome?.code === 0 && audited.test(key) && !harmless.has(damage);
-        tell(
-          bench,
-          tally,
-          what,
-          isSilent && !isAsItWas(file, path.join(copy, key))
-            ? { fault: 'silent', why: outcome.text.trim().slice(-200) }
-            : faultIn(outcome, namesOf(key)),
-        );
+          args.includes('--weights') &&
+          outcome?.code === 0 &&
+          audited.test(key) &&
+          !harmless.has(damage) &&
+          !isAsItWas(file, path.join(copy, key));
+        if (isSilent) note(bench, tally, what, { fault: 'silent', why: outcome.text.trim().slice(-200) }, outcome);
+        else tell(bench, tally, what, outcome, namesOf(key));
       }
       rmSync(file, { recursive: true, force: true });
       copyFileSync(path.join(copy, key), file);
@@ -236,8 +243,18 @@ function faultOfResume(one: GoneOn): { fault: Fault; why: string } | null {
   return faultIn({ code: 1, text: one.said, chars: one.said.length }, namesOf(one.key));
 }
 
-function tell(bench: Bench, tally: Tally, what: string, found: { fault: Fault; why: string } | null): void {
-  tally.add(what, found);
+function tell(bench: Bench, tally: Tally, what: string, outcome: Outcome, names: readonly string[] = []): void {
+  note(bench, tally, what, faultIn(outcome, names), outcome);
+}
+
+function note(
+  bench: Bench,
+  tally: Tally,
+  what: string,
+  found: { fault: Fault; why: string } | null,
+  answer: unknown,
+): void {
+  tally.add(what, found, answer);
   if (found) bench.say(`${found.fault}: ${what}: ${found.why.replaceAll(/\s+/g, ' ').slice(0, 300)}`);
 }
 
