@@ -6,12 +6,13 @@ import { CliProcess, type Outcome } from '../test/bad-input/cli-process.ts';
 import { commandLines } from '../test/bad-input/command-lines.ts';
 import { damages, kindsIn, type Random } from '../test/bad-input/damages.ts';
 import { type Fault, faultIn } from '../test/bad-input/judge.ts';
-import { badRunFiles, besides } from '../test/bad-input/run-file-cases.ts';
+import { badRunFiles, besides, isImporting } from '../test/bad-input/run-file-cases.ts';
 import { randomFrom } from '../test/core/spec/run-files.ts';
 import { configText } from '../test/activities/runs.ts';
 import { goOn, type GoneOn, type ResumeCase } from './bad-input-resumes.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
-import { trainWithCli, withProject } from './run-project.ts';
+import { furnishRun, runFile, trainRun } from './bad-input-run.ts';
+import { withProject } from './run-project.ts';
 
 /**
  * What bad input does: command lines, run files, and runs of whose objects one is damaged, read by every command that reads
@@ -47,6 +48,7 @@ const program = fileURLToPath(new URL('../cli/ratchet.mjs', import.meta.url));
 const run = 'words';
 /** How long a command may take: far above what any of them takes undisturbed, for a busy machine. */
 const boundMs = 15_000;
+const patientMs = 120_000;
 /** One in so many is typed to the program itself. */
 const sampledOneIn = 25;
 const shownMax = 60;
@@ -63,10 +65,26 @@ const reading: readonly (readonly string[])[] = [
   ['logs', run],
   ['eval', 'show', `outputs/${run}`],
   ['chat', run, '--max-tokens', '2'],
+  ['rollouts', run, '--json'],
+  ['fsck', run],
+  ['gc', run],
+  ['runs'],
+  ['events', run],
+  ['gepa', 'show', run],
 ];
 
+/** Of all that read, for one damage: proofs always, of the others some; every one has its turn. */
+const othersAtOnce = 4;
+
+function commandsFor(random: Random): readonly (readonly string[])[] {
+  const proofs = reading.filter(([name, , flag]) => name === 'fsck' || flag === '--weights');
+  const others = reading.filter((one) => !proofs.includes(one));
+  const from = Math.floor(random() * others.length);
+  return [...proofs, ...Array.from({ length: othersAtOnce }, (_, i) => others[(from + i) % others.length]!)];
+}
+
 /** What a sealed checkpoint is made of, and its record: an audit that reads the weights must not call it sound. */
-const audited = /^(?:lineages|checkpoints|weights)\//;
+const audited = /^(?:lineages\/[^/]+\/(?:steps|checkpoints|weights)|checkpoints|weights)\//;
 /** Damage that leaves an object as it was, or that is told otherwise. */
 const harmless = new Set(['is a link to elsewhere']);
 
@@ -103,8 +121,7 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
       const wants = (part: string): boolean => only === undefined || only === part;
       if (only !== 'files') {
         bench.doing('training a run of three steps');
-        writeFileSync(path.join(folder, 'words.toml'), runFile(3));
-        await trainWithCli(bench, { folder, run, config: path.join(folder, 'words.toml'), overrides: [] });
+        await trainRun(bench, folder, run);
       }
       if (wants('lines')) await tryLines(bench, { cli, folder, tally, random, count: options.lines });
       if (wants('files')) await tryFiles(bench, { cli, folder, tally, random, count: options.files });
@@ -122,23 +139,11 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
   return { tried: tally.tried, ...Object.fromEntries(counts), details: { faults: tally.faults.slice(0, shownMax) } };
 }
 
-/** The smallest run that has every kind of object. */
-export function runFile(steps: number): string {
-  return `${configText.replace('max_steps = 12', `max_steps = ${steps}`).replace('interval = 2', 'interval = 1')}
-[sft]
-steps = 2
-batch_size = 8
-[eval]
-interval = 2
-num_examples = 4
-rollouts_per_example = 1
-`;
-}
-
 /** What command lines and run files name. */
-export function furnish(folder: string): void {
-  execFileSync('mkfifo', [path.join(folder, 'fifo.toml')]);
-  mkdirSync(path.join(folder, 'folder.toml'));
+function furnish(folder: string): void {
+  furnishRun(folder);
+  for (const name of ['fifo.toml', 'fifo.ts', 'fifo.jsonl']) execFileSync('mkfifo', [path.join(folder, name)]);
+  for (const name of ['folder.toml', 'folder.ts']) mkdirSync(path.join(folder, name));
   symlinkSync('loop.toml', path.join(folder, 'loop.toml'));
   writeFileSync(path.join(folder, 'good.toml'), configText);
   for (const [name, text] of Object.entries(besides)) writeFileSync(path.join(folder, name), text);
@@ -157,10 +162,10 @@ async function tryLines(
 ): Promise<void> {
   bench.doing(`${count} command lines`);
   let n = 0;
-  for (const args of commandLines(count, random)) {
+  for (const args of await commandLines(count, random)) {
     bench.signal.throwIfAborted();
     const what = JSON.stringify(args).slice(0, 200);
-    tell(bench, tally, what, await cli.run(folder, args, boundMs));
+    tell(bench, tally, what, await answered(cli, folder, args));
     if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args));
   }
 }
@@ -175,8 +180,8 @@ async function tryFiles(
     bench.signal.throwIfAborted();
     writeFileSync(path.join(folder, 'bad.toml'), text);
     const what = `file ${n} ${JSON.stringify(text.slice(0, 80))}`;
-    const args = ['check', 'bad.toml'];
-    tell(bench, tally, what, await cli.run(folder, args, boundMs), ['bad.toml', 'environment', 'model']);
+    const args = ['check', 'bad.toml', ...(isImporting(text) ? ['--import'] : [])];
+    tell(bench, tally, what, await answered(cli, folder, args), ['bad.toml', 'environment', 'model']);
     if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args));
   }
 }
@@ -192,9 +197,9 @@ async function tryObjects(bench: Bench, { cli, folder, tally, random }: Trying):
       const key = keys[Math.floor(random() * keys.length)]!;
       const file = path.join(place, key);
       harm(file, random);
-      for (const args of reading) {
+      for (const args of commandsFor(random)) {
         const what = `${args.filter((word) => word !== run).join(' ')}: ${key} ${damage}`;
-        const outcome = await cli.run(folder, args, boundMs);
+        const outcome = await answered(cli, folder, args);
         const isSilent =
           args.includes('--weights') &&
           outcome?.code === 0 &&
@@ -210,6 +215,11 @@ async function tryObjects(bench: Bench, { cli, folder, tally, random }: Trying):
   }
 }
 
+/** Whoever does not answer in time is asked once more, with patience: a machine that is busy is no hang. */
+async function answered(cli: CliProcess, folder: string, args: readonly string[]): Promise<Outcome> {
+  return (await cli.run(folder, args, boundMs)) ?? cli.run(folder, args, patientMs);
+}
+
 /** A damage that found nothing to change has done none. */
 function isAsItWas(file: string, sound: string): boolean {
   try {
@@ -220,9 +230,11 @@ function isAsItWas(file: string, sound: string): boolean {
   }
 }
 
-/** One of them says where: the file itself, its folder, or the run; `chat` that came as far as its prompt found no fault with what it read. */
+/** One of them says where: the file itself, its folder, or the commit by its step; `chat` that came as far as its prompt found no fault with what it read. */
 function namesOf(key: string): string[] {
-  return [path.basename(key), path.basename(path.dirname(key)), run, 'no prompt on stdin'];
+  const step = /^lineages\/.*step_(\d+)/.exec(key)?.[1];
+  const commits = step === undefined ? [] : [`step ${step}`, `commit ${step}`, `commit ${Number(step) + 1}`, 'commits'];
+  return [path.basename(key), `${path.basename(path.dirname(key))}/`, ...commits, 'no prompt on stdin'];
 }
 
 /** Of each kind of object some damages, as far as the number goes; every damage and every kind has its turn. */
@@ -236,10 +248,14 @@ function resumeCases(folder: string, count: number, random: Random): ResumeCase[
   });
 }
 
+/** What a person is told to do about a run that does not go on. */
+const advice = /[Rr]estore|[Ss]tart over|\b[Pp]ut (?:it|the)|ratchet [a-z]+ |[Mm]ove it|[Tt]ake it away/;
+
 function faultOfResume(one: GoneOn): { fault: Fault; why: string } | null {
   if (one.end === 'endless') return { fault: 'hangs', why: one.said };
   if (one.end === 'other digest') return { fault: 'silent', why: one.said };
   if (one.end === 'as undisturbed') return null;
+  if (!advice.test(one.said)) return { fault: 'unclear', why: `it does not say what to do: ${one.said}` };
   return faultIn({ code: 1, text: one.said, chars: one.said.length }, namesOf(one.key));
 }
 

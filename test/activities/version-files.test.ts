@@ -1,6 +1,6 @@
 /** Tokenizer, configs and templates are part of a version: what lies beside its weights is compared wherever it is read. */
 import assert from 'node:assert/strict';
-import { readFile, rm, writeFile } from 'node:fs/promises';
+import { readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { listCheckpoints } from '../../activities/list-checkpoints.ts';
@@ -76,4 +76,10 @@ test('a checkpoint whose manifest was taken away is damaged, also the first and 
     assert.deepEqual([state, problem], ['damaged', `${key} is missing`]);
     await test.store.put(key, whole);
   }
+});
+
+test('a list of the files that has become very large is found by its size, without being read through', async (t) => {
+  const { test, versions } = await fiveSteps(t);
+  await truncate(path.join(test.folder, layout.weights('main', 4) + sumsName), 500e9);
+  await assert.rejects(servedPolicy(test.run, versions[4]!), hasCode('CheckpointDamaged', sumsName, '500000000000'));
 });
