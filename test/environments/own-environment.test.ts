@@ -110,7 +110,7 @@ describe("a file of one's own as an environment", () => {
   });
 
   test('one that ends the process is refused, at its import and when it is made', async () => {
-    const { exit } = process;
+    const exit = Object.getOwnPropertyDescriptor(process, 'exit');
     for (const text of ['process.exit(7);\n', module('export const loadEnvironment = () => process.exit(7);\n')]) {
       const file = write('exits.ts', text);
       await assert.rejects(
@@ -118,7 +118,7 @@ describe("a file of one's own as an environment", () => {
         /exits\.ts ends the process while it is loaded: process\.exit\(7\)/,
       );
     }
-    assert.equal(process.exit, exit);
+    assert.deepEqual(Object.getOwnPropertyDescriptor(process, 'exit'), exit);
   });
 
   test(
