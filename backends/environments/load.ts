@@ -122,7 +122,7 @@ async function importFile(named: string, options: LoadOptions): Promise<Environm
 
 /** A file that ends the process would end a worker, or a command without a word. Whoever else ends it meanwhile does. */
 async function withoutExit<T>(file: string, work: () => Promise<T>): Promise<T> {
-  const exit = Reflect.get(process, 'exit') as (this: void, code?: number | string | null) => never;
+  const exit = Reflect.get(process, 'exit');
   const refusing = (code?: number | string | null): never => {
     const refusal = new RatchetError(
       'ConfigInvalid',
