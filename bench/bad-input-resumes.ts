@@ -1,5 +1,5 @@
-import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { cpSync, existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
@@ -12,6 +12,7 @@ import { rootMessage } from '../cli/root-message.ts';
 import { retrying } from '../cli/follow-run.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import type { Bench } from './measurement.ts';
+import { furnishRun } from './bad-input-run.ts';
 import { withStack } from './run-project.ts';
 
 export interface ResumeCase {
@@ -54,13 +55,16 @@ export async function goOn(
     writeFileSync(path.join(place, `${name}.toml`), `${runFile}\n[store]\nuri = "file:outputs/${name}"\n`);
   };
   const digestOf = async (name: string): Promise<string> => {
-    const commit = await readFile(
-      path.join(place, 'outputs', name, run, layout.commit(firstLineage, stepsEnd)),
-      'utf8',
-    );
+    const below = path.join(place, 'outputs', name, run);
+    // The last lineage has it: the run has been rewound before.
+    const lineage = (await readdir(path.join(below, 'lineages'))).sort().findLast((one) => {
+      return existsSync(path.join(below, layout.commit(one, stepsEnd)));
+    });
+    const commit = await readFile(path.join(below, layout.commit(lineage ?? firstLineage, stepsEnd)), 'utf8');
     return (JSON.parse(commit) as StepCommit).policy.digest;
   };
   mkdirSync(place);
+  furnishRun(place);
   return withStack(
     bench,
     place,

@@ -1,17 +1,18 @@
 import { execFile, execFileSync } from 'node:child_process';
-import { copyFileSync, cpSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { appendFileSync, copyFileSync, cpSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { CliProcess, type Outcome } from '../test/bad-input/cli-process.ts';
 import { commandLines } from '../test/bad-input/command-lines.ts';
 import { damages, kindsIn, type Random } from '../test/bad-input/damages.ts';
 import { type Fault, faultIn } from '../test/bad-input/judge.ts';
-import { badRunFiles, besides } from '../test/bad-input/run-file-cases.ts';
+import { badRunFiles, besides, isImporting } from '../test/bad-input/run-file-cases.ts';
 import { randomFrom } from '../test/core/spec/run-files.ts';
 import { configText } from '../test/activities/runs.ts';
 import { goOn, type GoneOn, type ResumeCase } from './bad-input-resumes.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
-import { trainWithCli, withProject } from './run-project.ts';
+import { furnishRun, runFile, trainRun } from './bad-input-run.ts';
+import { withProject } from './run-project.ts';
 
 /**
  * What bad input does: command lines, run files, and runs of whose objects one is damaged, read by every command that reads
@@ -31,6 +32,7 @@ export const badInput = measurement('bad-input', 'what bad input does: command l
   .option('--files <n>', 'run files', Number, 400)
   .option('--resumes <n>', 'damaged runs that are gone on with', Number, 80)
   .option('--only <part>', 'lines, files, objects or resumes')
+  .option('--answers <file>', 'write each case and its answer there, a line of JSON each: to be read by a person')
   .addHelpText('after', '\nGoals: unclear, traces, hangs and silent 0.');
 
 interface Options {
@@ -39,12 +41,14 @@ interface Options {
   readonly files: number;
   readonly resumes: number;
   readonly only?: string;
+  readonly answers?: string;
 }
 
 const program = fileURLToPath(new URL('../cli/ratchet.mjs', import.meta.url));
 const run = 'words';
 /** How long a command may take: far above what any of them takes undisturbed, for a busy machine. */
 const boundMs = 15_000;
+const patientMs = 120_000;
 /** One in so many is typed to the program itself. */
 const sampledOneIn = 25;
 const shownMax = 60;
@@ -61,20 +65,44 @@ const reading: readonly (readonly string[])[] = [
   ['logs', run],
   ['eval', 'show', `outputs/${run}`],
   ['chat', run, '--max-tokens', '2'],
+  ['rollouts', run, '--json'],
+  ['fsck', run],
+  ['gc', run],
+  ['runs'],
+  ['events', run],
+  ['gepa', 'show', run],
 ];
 
+/** Of all that read, for one damage: proofs always, of the others some; every one has its turn. */
+const othersAtOnce = 4;
+
+function commandsFor(random: Random): readonly (readonly string[])[] {
+  const proofs = reading.filter(([name, , flag]) => name === 'fsck' || flag === '--weights');
+  const others = reading.filter((one) => !proofs.includes(one));
+  const from = Math.floor(random() * others.length);
+  return [...proofs, ...Array.from({ length: othersAtOnce }, (_, i) => others[(from + i) % others.length]!)];
+}
+
 /** What a sealed checkpoint is made of, and its record: an audit that reads the weights must not call it sound. */
-const audited = /^(?:lineages|checkpoints|weights)\//;
+const audited = /^(?:lineages\/[^/]+\/(?:steps|checkpoints|weights)|checkpoints|weights)\//;
 /** Damage that leaves an object as it was, or that is told otherwise. */
 const harmless = new Set(['is a link to elsewhere']);
 
 class Tally {
   tried = 0;
   readonly faults: { readonly fault: Fault; readonly what: string; readonly why: string }[] = [];
+  readonly #answers: string | undefined;
 
-  add(what: string, found: { fault: Fault; why: string } | null): void {
+  constructor(answers: string | undefined) {
+    this.#answers = answers;
+    if (answers !== undefined) writeFileSync(answers, '');
+  }
+
+  add(what: string, found: { fault: Fault; why: string } | null, answer: unknown): void {
     this.tried++;
     if (found) this.faults.push({ what, ...found });
+    if (this.#answers !== undefined)
+      appendFileSync(this.#answers, `${JSON.stringify({ what, fault: found?.fault ?? null, answer })}\n`);
   }
 
   count(fault: Fault): number {
@@ -84,7 +112,7 @@ class Tally {
 
 async function measure(bench: Bench, options: Options): Promise<Figures> {
   const { seed, only } = options;
-  const tally = new Tally();
+  const tally = new Tally(options.answers && path.resolve(options.answers));
   const random = randomFrom(seed);
   await withProject(bench, async (folder) => {
     const cli = new CliProcess();
@@ -93,8 +121,7 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
       const wants = (part: string): boolean => only === undefined || only === part;
       if (only !== 'files') {
         bench.doing('training a run of three steps');
-        writeFileSync(path.join(folder, 'words.toml'), runFile(3));
-        await trainWithCli(bench, { folder, run, config: path.join(folder, 'words.toml'), overrides: [] });
+        await trainRun(bench, folder, run);
       }
       if (wants('lines')) await tryLines(bench, { cli, folder, tally, random, count: options.lines });
       if (wants('files')) await tryFiles(bench, { cli, folder, tally, random, count: options.files });
@@ -102,7 +129,7 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
       if (wants('resumes')) {
         const cases = resumeCases(path.join(folder, 'outputs', run), options.resumes, random);
         for (const one of await goOn(bench, { folder, run, runFile: runFile(5), cases, random }))
-          tally.add(one.what, faultOfResume(one));
+          tally.add(one.what, faultOfResume(one), one);
       }
     } finally {
       cli.stop();
@@ -112,23 +139,11 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
   return { tried: tally.tried, ...Object.fromEntries(counts), details: { faults: tally.faults.slice(0, shownMax) } };
 }
 
-/** The smallest run that has every kind of object. */
-export function runFile(steps: number): string {
-  return `${configText.replace('max_steps = 12', `max_steps = ${steps}`).replace('interval = 2', 'interval = 1')}
-[sft]
-steps = 2
-batch_size = 8
-[eval]
-interval = 2
-num_examples = 4
-rollouts_per_example = 1
-`;
-}
-
 /** What command lines and run files name. */
-export function furnish(folder: string): void {
-  execFileSync('mkfifo', [path.join(folder, 'fifo.toml')]);
-  mkdirSync(path.join(folder, 'folder.toml'));
+function furnish(folder: string): void {
+  furnishRun(folder);
+  for (const name of ['fifo.toml', 'fifo.ts', 'fifo.jsonl']) execFileSync('mkfifo', [path.join(folder, name)]);
+  for (const name of ['folder.toml', 'folder.ts']) mkdirSync(path.join(folder, name));
   symlinkSync('loop.toml', path.join(folder, 'loop.toml'));
   writeFileSync(path.join(folder, 'good.toml'), configText);
   for (const [name, text] of Object.entries(besides)) writeFileSync(path.join(folder, name), text);
@@ -147,11 +162,11 @@ async function tryLines(
 ): Promise<void> {
   bench.doing(`${count} command lines`);
   let n = 0;
-  for (const args of commandLines(count, random)) {
+  for (const args of await commandLines(count, random)) {
     bench.signal.throwIfAborted();
     const what = JSON.stringify(args).slice(0, 200);
-    tell(bench, tally, what, faultIn(await cli.run(folder, args, boundMs)));
-    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, faultIn(await typed(folder, args)));
+    tell(bench, tally, what, await answered(cli, folder, args));
+    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args));
   }
 }
 
@@ -165,10 +180,9 @@ async function tryFiles(
     bench.signal.throwIfAborted();
     writeFileSync(path.join(folder, 'bad.toml'), text);
     const what = `file ${n} ${JSON.stringify(text.slice(0, 80))}`;
-    const outcome = await cli.run(folder, ['check', 'bad.toml'], boundMs);
-    tell(bench, tally, what, faultIn(outcome, ['bad.toml', 'environment', 'model']));
-    if (n++ % sampledOneIn === 0)
-      tell(bench, tally, `program ${what}`, faultIn(await typed(folder, ['check', 'bad.toml'])));
+    const args = ['check', 'bad.toml', ...(isImporting(text) ? ['--import'] : [])];
+    tell(bench, tally, what, await answered(cli, folder, args), ['bad.toml', 'environment', 'model']);
+    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args));
   }
 }
 
@@ -183,24 +197,27 @@ async function tryObjects(bench: Bench, { cli, folder, tally, random }: Trying):
       const key = keys[Math.floor(random() * keys.length)]!;
       const file = path.join(place, key);
       harm(file, random);
-      for (const args of reading) {
+      for (const args of commandsFor(random)) {
         const what = `${args.filter((word) => word !== run).join(' ')}: ${key} ${damage}`;
-        const outcome = await cli.run(folder, args, boundMs);
+        const outcome = await answered(cli, folder, args);
         const isSilent =
-          args.includes('--weights') && outcome?.code === 0 && audited.test(key) && !harmless.has(damage);
-        tell(
-          bench,
-          tally,
-          what,
-          isSilent && !isAsItWas(file, path.join(copy, key))
-            ? { fault: 'silent', why: outcome.text.trim().slice(-200) }
-            : faultIn(outcome, namesOf(key)),
-        );
+          args.includes('--weights') &&
+          outcome?.code === 0 &&
+          audited.test(key) &&
+          !harmless.has(damage) &&
+          !isAsItWas(file, path.join(copy, key));
+        if (isSilent) note(bench, tally, what, { fault: 'silent', why: outcome.text.trim().slice(-200) }, outcome);
+        else tell(bench, tally, what, outcome, namesOf(key));
       }
       rmSync(file, { recursive: true, force: true });
       copyFileSync(path.join(copy, key), file);
     }
   }
+}
+
+/** Whoever does not answer in time is asked once more, with patience: a machine that is busy is no hang. */
+async function answered(cli: CliProcess, folder: string, args: readonly string[]): Promise<Outcome> {
+  return (await cli.run(folder, args, boundMs)) ?? cli.run(folder, args, patientMs);
 }
 
 /** A damage that found nothing to change has done none. */
@@ -213,9 +230,11 @@ function isAsItWas(file: string, sound: string): boolean {
   }
 }
 
-/** One of them says where: the file itself, its folder, or the run; `chat` that came as far as its prompt found no fault with what it read. */
+/** One of them says where: the file itself, its folder, or the commit by its step; `chat` that came as far as its prompt found no fault with what it read. */
 function namesOf(key: string): string[] {
-  return [path.basename(key), path.basename(path.dirname(key)), run, 'no prompt on stdin'];
+  const step = /^lineages\/.*step_(\d+)/.exec(key)?.[1];
+  const commits = step === undefined ? [] : [`step ${step}`, `commit ${step}`, `commit ${Number(step) + 1}`, 'commits'];
+  return [path.basename(key), `${path.basename(path.dirname(key))}/`, ...commits, 'no prompt on stdin'];
 }
 
 /** Of each kind of object some damages, as far as the number goes; every damage and every kind has its turn. */
@@ -229,15 +248,29 @@ function resumeCases(folder: string, count: number, random: Random): ResumeCase[
   });
 }
 
+/** What a person is told to do about a run that does not go on. */
+const advice = /[Rr]estore|[Ss]tart over|\b[Pp]ut (?:it|the)|ratchet [a-z]+ |[Mm]ove it|[Tt]ake it away/;
+
 function faultOfResume(one: GoneOn): { fault: Fault; why: string } | null {
   if (one.end === 'endless') return { fault: 'hangs', why: one.said };
   if (one.end === 'other digest') return { fault: 'silent', why: one.said };
   if (one.end === 'as undisturbed') return null;
+  if (!advice.test(one.said)) return { fault: 'unclear', why: `it does not say what to do: ${one.said}` };
   return faultIn({ code: 1, text: one.said, chars: one.said.length }, namesOf(one.key));
 }
 
-function tell(bench: Bench, tally: Tally, what: string, found: { fault: Fault; why: string } | null): void {
-  tally.add(what, found);
+function tell(bench: Bench, tally: Tally, what: string, outcome: Outcome, names: readonly string[] = []): void {
+  note(bench, tally, what, faultIn(outcome, names), outcome);
+}
+
+function note(
+  bench: Bench,
+  tally: Tally,
+  what: string,
+  found: { fault: Fault; why: string } | null,
+  answer: unknown,
+): void {
+  tally.add(what, found, answer);
   if (found) bench.say(`${found.fault}: ${what}: ${found.why.replaceAll(/\s+/g, ' ').slice(0, 300)}`);
 }
 

@@ -2,6 +2,7 @@ import { type Clock, startClock } from './clock.ts';
 import { type Follower, lineOf, waitingLine } from './follow-run.ts';
 import { eventLine, type NdjsonEnd, type NdjsonLine, waitingJson } from './ndjson.ts';
 import type { TerminalView, ViewOptions } from './view/terminal-view.ts';
+import { printJson } from './print.ts';
 
 /** How a command that follows a run tells of it. */
 export type Telling = 'view' | 'lines' | 'json';
@@ -78,7 +79,7 @@ function linesAudience({ say, part }: Clock): Audience {
 
 function jsonAudience({ say, part }: Clock): Audience {
   let run = '';
-  const write = (line: NdjsonLine): void => void process.stdout.write(`${JSON.stringify(line)}\n`);
+  const write = (line: NdjsonLine): void => printJson(line);
   return {
     say,
     part,

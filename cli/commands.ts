@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { withoutControls } from './plain-text.ts';
 
 type Load = () => Promise<Command>;
 
@@ -175,6 +176,7 @@ export async function program(asked: string | undefined, version: string): Promi
     .description('RL post-training of language models as a durable Temporal workflow.')
     .version(version, '-V, --version')
     .showHelpAfterError('(ratchet --help lists the commands)')
+    .configureOutput({ outputError })
     .enablePositionalOptions() // `eval run --dry-run` is an option of `eval run`
     .configureHelp({ subcommandTerm: (command) => command.name() })
     .addHelpText('after', '\nratchet COMMAND --help says more of one.')
@@ -184,8 +186,19 @@ export async function program(asked: string | undefined, version: string): Promi
   for (const [title, group] of groups) {
     for (const [name, { line, load }] of Object.entries(group)) {
       if (isKnown && name !== asked) continue;
-      ratchet.addCommand((await load()).summary(line).helpGroup(title));
+      ratchet.addCommand(refusing((await load()).summary(line).helpGroup(title), `ratchet ${name}`));
     }
   }
   return ratchet;
+}
+
+/** What was typed wrongly is answered with where to read how it is typed. */
+function refusing(command: Command, typed: string): Command {
+  for (const one of command.commands) refusing(one, `${typed} ${one.name()}`);
+  return command.showHelpAfterError(`(${typed} --help says how)`).configureOutput({ outputError });
+}
+
+/** Commander repeats what was typed. */
+function outputError(text: string, write: (text: string) => void): void {
+  write(withoutControls(text));
 }

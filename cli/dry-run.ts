@@ -6,6 +6,8 @@ import { ConfigProblems } from '../core/spec/problems.ts';
 import { describeDryRun } from './describe-dry-run.ts';
 import { describeRunFile } from './describe-run-file.ts';
 import { toldWhenSlow } from './told-when-slow.ts';
+import { jsonText } from './plain-text.ts';
+import { print, printJson } from './print.ts';
 
 export interface DryRunFlags {
   readonly dryRun?: boolean;
@@ -34,15 +36,14 @@ export async function dryRun(file: string, options: LoadOptions, flags: DryRunFl
   const report = await examineRunFile(file, { ...options, imports: flags.import === true }, toldWhenSlow);
   if (report.loaded === null) throw new ConfigProblems(report.problems, report.readAs);
   const { spec } = report.loaded;
-  const specText = JSON.stringify(spec, null, 2);
   if (flags.json) {
-    process.stdout.write(`${specText}\n`);
+    printJson(spec, 2);
     return 0;
   }
   const { modelConfig } = flags;
   const run = await planDryRun(report, spec, { gpuBytes, ...(modelConfig === undefined ? {} : { modelConfig }) });
-  const lines = [specText, ...describeDryRun(spec, run, gpuBytes), '', ...describeRunFile(report)];
-  process.stdout.write(`${lines.join('\n')}\n`);
+  const lines = [jsonText(spec, 2), ...describeDryRun(spec, run, gpuBytes), '', ...describeRunFile(report)];
+  print(lines.join('\n'));
   return 0;
 }
 

@@ -1,4 +1,5 @@
 import { startClock } from './clock.ts';
+import { print, printAside, printJson } from './print.ts';
 
 /** The first and the last of the lines of a command that follows a workflow with `--json`. */
 export type StartedLine = {
@@ -27,7 +28,7 @@ export function openTeller<Line>({ json = false }: { readonly json?: boolean }):
   const out = (text: string): void => void (json ? process.stderr : process.stdout).write(text);
   return {
     say: startClock(out).say,
-    tell: (line) => void (json && process.stdout.write(`${JSON.stringify(line)}\n`)),
-    print: (text) => out(`${text}\n`),
+    tell: (line) => void (json && printJson(line)),
+    print: json ? printAside : print,
   };
 }

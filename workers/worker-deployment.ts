@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
+import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import type { WorkerOptions } from '@temporalio/worker';
 
 /** The name under which a cluster knows all versions of Ratchet's orchestrators. */
@@ -60,11 +61,9 @@ export async function beCurrent(
     const { versionSummaries = [], routingConfig } = found?.workerDeploymentInfo ?? {};
     const current = routingConfig?.currentDeploymentVersion?.buildId ?? '';
     if (current === version) return true;
-    const createdAt = (buildId: string): number | null => {
-      const summary = versionSummaries?.find((one) => one.deploymentVersion?.buildId === buildId);
-      const { seconds, nanos } = summary?.createTime ?? {};
-      return seconds == null ? null : Number(seconds) + Number(nanos ?? 0) / 1e9;
-    };
+    const summaryOf = (buildId: string) =>
+      versionSummaries?.find(({ deploymentVersion }) => deploymentVersion?.buildId === buildId);
+    const createdAt = (buildId: string) => optionalTsToMs(summaryOf(buildId)?.createTime) ?? null;
     const ours = createdAt(version);
     if (ours !== null) {
       if (current !== '' && (createdAt(current) ?? 0) > ours) return false;

@@ -96,8 +96,10 @@ async function importFile(named: string, options: LoadOptions): Promise<Environm
   for (const key of Object.keys(cache)) if (key.split('?')[0] === file) delete cache[key];
   let module: unknown;
   try {
-    const importing = import(`${pathToFileURL(file).href}?sha256=${found}`) as Promise<unknown>;
-    module = await inTime(importing, timeoutMs, `${file}: its import`);
+    module = await withoutExit(file, () => {
+      const importing = import(`${pathToFileURL(file).href}?sha256=${found}`) as Promise<unknown>;
+      return inTime(importing, timeoutMs, `${file}: its import`);
+    });
   } catch (cause) {
     if (cause instanceof RatchetError) throw cause;
     throw new RatchetError('ConfigInvalid', `The environment cannot be loaded: ${placed(cause, file)}`, { cause });
@@ -107,14 +109,36 @@ async function importFile(named: string, options: LoadOptions): Promise<Environm
     ...own,
     async loadEnvironment(args) {
       try {
-        const loading = Promise.resolve(own.loadEnvironment(args));
-        return complete(await inTime(loading, timeoutMs, `${file}: loadEnvironment(args)`), file);
+        const loaded = await withoutExit(file, () =>
+          inTime(Promise.resolve(own.loadEnvironment(args)), timeoutMs, `${file}: loadEnvironment(args)`),
+        );
+        return complete(loaded, file);
       } catch (cause) {
         if (cause instanceof RatchetError) throw cause;
         throw new RatchetError('ConfigInvalid', `loadEnvironment(args) failed: ${placed(cause, file)}`, { cause });
       }
     },
   };
+}
+
+/** A file that ends the process would end a worker, or a command without a word. Whoever else ends it meanwhile does. */
+async function withoutExit<T>(file: string, work: () => Promise<T>): Promise<T> {
+  const exit = Reflect.get(process, 'exit');
+  const refusing = (code?: number | string | null): never => {
+    const refusal = new RatchetError(
+      'ConfigInvalid',
+      `${file} ends the process while it is loaded: process.exit(${code ?? ''}). Throw an error there instead; what it says is told.`,
+    );
+    const [, ...callers] = (refusal.stack ?? '').split('\n');
+    if (callers.some((line) => line.includes(file))) throw refusal;
+    return exit(code);
+  };
+  process.exit = refusing;
+  try {
+    return await work();
+  } finally {
+    if (process.exit === refusing) process.exit = exit;
+  }
 }
 
 /** What awaits something that never comes would be waited for in silence. */

@@ -1,6 +1,19 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { appendFile, link, mkdir, open, readdir, readlink, realpath, rename, rm, stat, unlink } from 'node:fs/promises';
+import {
+  appendFile,
+  link,
+  mkdir,
+  open,
+  readdir,
+  readlink,
+  realpath,
+  rename,
+  rm,
+  rmdir,
+  stat,
+  unlink,
+} from 'node:fs/promises';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
@@ -74,9 +87,9 @@ export class FileStore implements Store {
 
   async verify(ref: ObjectRef): Promise<void> {
     const file = await this.#inside(ref.key);
-    // A file of another size has another sha256: it need not be read.
+    // A file of another size has another sha256: it need not be read. 0 = only the sha256 is known.
     const about = await stat(file).catch(() => null);
-    if (about?.isFile() && about.size !== ref.bytes)
+    if (about?.isFile() && ref.bytes > 0 && about.size !== ref.bytes)
       throw damaged(this.uri + ref.key, `expected ${ref.bytes} bytes, found ${about.size}`);
     const found = await sha256OfFile(file).catch((error: unknown) => {
       throw this.#readError(ref.key, error);
@@ -168,8 +181,8 @@ export class FileStore implements Store {
     const [source, target] = [await this.#inside(from), await this.#prepare(to)];
     try {
       await rename(source, target).catch(async (error: unknown) => {
-        // A folder takes the place of an empty one only.
-        if (!isErrno(error, 'ENOTEMPTY') && !isErrno(error, 'EEXIST')) throw error;
+        // A folder takes the place of an empty one only, and a file that of a file.
+        if (!inTheWay.some((code) => isErrno(error, code))) throw error;
         await rename(target, `${source}.replaced-${randomUUID()}`);
         await rename(source, target);
       });
@@ -183,10 +196,17 @@ export class FileStore implements Store {
   }
 
   async #putInPlace(key: string, temporary: string, target: string): Promise<void> {
-    await naming(key, () => rename(temporary, target)).catch(async (error: unknown) => {
+    try {
+      await rename(temporary, target).catch(async (error: unknown) => {
+        if (!isErrno(error, 'EISDIR')) throw error;
+        await rmdir(target); // one that holds nothing; asking again would not move it away
+        await rename(temporary, target);
+      });
+    } catch (error) {
       await rm(temporary, { force: true });
-      throw error;
-    });
+      const isHeld = isErrno(error, 'ENOTEMPTY') || isErrno(error, 'EEXIST') || isErrno(error, 'EISDIR');
+      throw isHeld ? damaged(this.uri + key, 'expected a file, found a folder', error) : diskError(key, error);
+    }
     await sync(path.dirname(target));
   }
 
@@ -232,6 +252,9 @@ export async function sha256OfFile(file: string): Promise<string | null> {
 
 /** Of a log that grew by more, the rest comes with the next look. Node ends the process where 2 GiB are asked for at once. */
 const logBytesAtOnce = 256 * 1024 * 1024;
+
+/** What `rename` says where something of another kind, or a folder with something in it, is in the way. */
+const inTheWay = ['ENOTEMPTY', 'EEXIST', 'EISDIR', 'ENOTDIR'];
 
 /** How much of a file is in memory while it is copied or hashed. */
 const copyBytes = 1024 * 1024;
@@ -332,19 +355,19 @@ export function requireSha256(ref: ObjectRef, uri: string, found: string | null)
   if (found === null) {
     throw new RatchetError(
       'CheckpointDamaged',
-      `${ref.key} is missing from ${uri}${ref.bytes > 0 ? `; expected ${ref.bytes} bytes there` : ''}.`,
+      `${ref.key} is missing from ${uri}${ref.bytes > 0 ? `; expected ${ref.bytes} bytes there` : ''}. Restore it from a copy.`,
     );
   }
   throw new RatchetError(
     'CheckpointDamaged',
-    `${ref.key} in ${uri} is damaged: expected sha256 ${ref.sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…`,
+    `${ref.key} in ${uri} is damaged: expected sha256 ${ref.sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…. Restore it from a copy.`,
   );
 }
 
 export function outside(key: string, uri: string): RatchetError {
   return new RatchetError(
     'Unsupported',
-    `The key ${JSON.stringify(key)} leads out of ${uri}; keys stay below the run's folder.`,
+    `${JSON.stringify(key)} leads out of ${uri}, by a link or by its name: a run reads and writes in its folder alone. Where it is a link, put the file itself there.`,
   );
 }
 

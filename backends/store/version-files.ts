@@ -174,12 +174,13 @@ async function verifyFile(
   name = path.posix.basename(ref.key),
 ): Promise<void> {
   const file = path.join(folder, name);
-  const before = await lookOf(file);
-  if (before !== null) {
-    if (!isAnew && compared.get(file) === `${ref.sha256} ${before}`) return;
+  const found = await lookOf(file);
+  // A file of another size has another sha256, and may be so large that reading it takes minutes. 0 = only the sha256 is known.
+  if (found !== null && (ref.bytes === 0 || found.size === BigInt(ref.bytes))) {
+    if (!isAnew && compared.get(file) === `${ref.sha256} ${found.look}`) return;
     if ((await sha256OfFile(file)) === ref.sha256) {
       compared.delete(file);
-      compared.set(file, `${ref.sha256} ${before}`);
+      compared.set(file, `${ref.sha256} ${found.look}`);
       if (compared.size > comparedMax) compared.delete(compared.keys().next().value!);
       return;
     }
@@ -187,10 +188,10 @@ async function verifyFile(
   await store.verify(ref); // says what is wrong; a damaged copy of a bucket's object is fetched again
 }
 
-async function lookOf(file: string): Promise<string | null> {
+async function lookOf(file: string): Promise<{ readonly look: string; readonly size: bigint } | null> {
   try {
     const { ino, size, mtimeNs, ctimeNs } = await stat(file, { bigint: true });
-    return `${ino} ${size} ${mtimeNs} ${ctimeNs}`;
+    return { look: `${ino} ${size} ${mtimeNs} ${ctimeNs}`, size };
   } catch (error) {
     if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
     throw error;

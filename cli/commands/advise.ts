@@ -6,6 +6,8 @@ import { describeFinding } from '../findings.ts';
 import { findRunFolder } from '../run-place.ts';
 import { stepRecords } from '../run-records.ts';
 import { storeOption } from '../store-option.ts';
+import { print } from '../print.ts';
+import { jsonText } from '../plain-text.ts';
 
 export const adviseCommand = new Command('advise')
   .description('what the committed metrics of a run say about "unstable", "slow" and "no learning", and what to change')
@@ -32,11 +34,11 @@ export const adviseCommand = new Command('advise')
     }).map((finding) => ({ ...finding, change: finding.change.map((what) => what.replaceAll('RUN', run)) }));
     const step = committed?.step ?? 0;
     const lines = options.json
-      ? [JSON.stringify({ run, step, steps: steps.length, findings }, null, 2)]
+      ? [jsonText({ run, step, steps: steps.length, findings }, 2)]
       : [
           `${run}, up to step ${step}`,
           ...findings.flatMap(describeFinding),
           ...(findings.length === 0 ? ['nothing stands out in its metrics'] : []),
         ];
-    process.stdout.write(`${lines.join('\n')}\n`);
+    print(lines.join('\n'));
   });

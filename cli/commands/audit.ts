@@ -5,6 +5,7 @@ import { type AuditedLineage, auditStore, type RunReport } from '../../activitie
 import { type CheckpointReport, listCheckpoints } from '../../activities/list-checkpoints.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
+import { print, printJson } from '../print.ts';
 
 export const auditCommand = new Command('audit')
   .description(
@@ -20,11 +21,8 @@ export const auditCommand = new Command('audit')
     const checkpoints = options.weights ? (await listCheckpoints(place)).checkpoints : null;
     const isWhole = checkpoints === null || checkpoints.every(({ state }) => state !== 'damaged');
     const report = { ...ledger, isSound: ledger.isSound && isWhole, ...(checkpoints ? { checkpoints } : {}) };
-    process.stdout.write(
-      options.json
-        ? `${JSON.stringify(report, null, 2)}\n`
-        : `${[...describeAudit(report), ...describeWeights(run, checkpoints)].join('\n')}\n`,
-    );
+    if (options.json) printJson(report, 2);
+    else print([...describeAudit(report), ...describeWeights(run, checkpoints)].join('\n'));
     if (!report.isSound) process.exitCode = 1;
   });
 

@@ -20,6 +20,8 @@ import { readCount } from '../read-count.ts';
 import { rootMessage } from '../root-message.ts';
 import { scoredGroups } from '../run-records.ts';
 import { needsOf, openPlace } from './train.ts';
+import { print, printAside } from '../print.ts';
+import { jsonText } from '../plain-text.ts';
 
 export const baselineCommand = new Command('baseline')
   .description(
@@ -76,7 +78,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
   await checkModel(spec);
   grantNamed(projectFolder, [file, ...over.map((layer) => layer.file), ...namedIn(spec)]);
   const clock = startClock();
-  const log = options.json ? { ...clock, say: (line: string) => void process.stderr.write(`${line}\n`) } : clock;
+  const log = options.json ? { ...clock, say: printAside } : clock;
   const interrupted = new AbortController();
   const onSignal = (): void => interrupted.abort();
   process.on('SIGINT', onSignal).on('SIGTERM', onSignal);
@@ -98,7 +100,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
     const baselines = measureBaseline(measured);
     const findings = judgeBaseline(baselines, settings);
     const lines = options.json
-      ? [JSON.stringify({ run: usual.name, settings, baselines, findings }, null, 2)]
+      ? [jsonText({ run: usual.name, settings, baselines, findings }, 2)]
       : [
           ...baselines.flatMap((baseline) => [...describeBaseline(baseline), ...failuresOf(baseline, measured)]),
           ...findings.flatMap(describeFinding),
@@ -106,7 +108,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
             ? `change ${file} and measure again`
             : `${file} is worth training: npx ratchet train ${file}`,
         ];
-    process.stdout.write(`${lines.join('\n')}\n`);
+    print(lines.join('\n'));
     if (options.keep) log.say(`kept: ${storeOf(place).uri}   (npx ratchet rollouts ${run} --step 1)`);
     return findings.some(({ level }) => level === 'stop') ? 1 : 0;
   } catch (error) {

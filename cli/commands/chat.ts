@@ -12,6 +12,7 @@ import { Detokenizer, loadModelFolder, type ModelFolder, Sampler, withChatTempla
 import { findRunFolder, readStep } from '../run-place.ts';
 import { withoutControls } from '../plain-text.ts';
 import { storeOption } from '../store-option.ts';
+import { print, writeText } from '../print.ts';
 
 export const chatCommand = new Command('chat')
   .description('talk to a version of the policy on this machine; /exit or Ctrl-D ends, a prompt may come on stdin')
@@ -197,11 +198,6 @@ function endOf(text: string, stop: readonly string[], isLast: boolean): number {
   return text.length - held;
 }
 
-/** What a model says may hold anything: a terminal is not given what would steer it; a pipe gets the very text. */
-function writePiece(piece: string): void {
-  process.stdout.write(process.stdout.isTTY ? withoutControls(piece) : piece);
-}
-
 /** All of stdin is one prompt; its answer is all that goes to stdout. */
 async function answerOnce(conversation: Conversation): Promise<void> {
   const pieces: Buffer[] = [];
@@ -211,13 +207,13 @@ async function answerOnce(conversation: Conversation): Promise<void> {
     .replace(/\r?\n$/, '');
   if (prompt.trim() === '')
     throw new RatchetError('ConfigInvalid', 'There is no prompt on stdin. Example: echo hello | ratchet chat RUN');
-  await conversation.say(prompt, writePiece, new AbortController().signal);
-  process.stdout.write('\n');
+  await conversation.say(prompt, writeText, new AbortController().signal);
+  print('');
 }
 
 /** Line by line until /exit or Ctrl-D; Ctrl-C ends an answer, and the conversation where none is under way. */
 async function talk(conversation: Conversation, who: string): Promise<void> {
-  process.stdout.write(`${who}. /new begins a new conversation, /exit or Ctrl-D ends.\n`);
+  print(`${who}. /new begins a new conversation, /exit or Ctrl-D ends.`);
   const lines = createInterface({ input: process.stdin, output: process.stdout, prompt: '> ' });
   let answering: AbortController | null = null;
   lines.on('SIGINT', () => (answering ? answering.abort() : lines.close()));
@@ -227,8 +223,8 @@ async function talk(conversation: Conversation, who: string): Promise<void> {
     if (line.trim() === '/new') conversation.forget();
     else if (line.trim() !== '') {
       answering = new AbortController();
-      const end = await conversation.say(line, writePiece, answering.signal).catch(tellRefusal);
-      process.stdout.write(end === 'length' ? ' … (max tokens)\n' : '\n');
+      const end = await conversation.say(line, writeText, answering.signal).catch(tellRefusal);
+      print(end === 'length' ? ' … (max tokens)' : '');
       answering = null;
     }
     lines.prompt();
@@ -238,7 +234,7 @@ async function talk(conversation: Conversation, who: string): Promise<void> {
 
 function tellRefusal(error: unknown): null {
   if (!(error instanceof RatchetError)) throw error;
-  process.stdout.write(error.message);
+  writeText(withoutControls(error.message));
   return null;
 }
 

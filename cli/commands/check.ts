@@ -13,7 +13,7 @@ import {
 } from '../../backends/inference/index.ts';
 import { describeRunFile } from '../describe-run-file.ts';
 import { describeReflection, describeServers, describeTeacher, vllmLacks } from '../describe-servers.ts';
-import { withoutControls } from '../plain-text.ts';
+import { print, printJson } from '../print.ts';
 import { otherKind } from '../other-kinds.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 
@@ -63,12 +63,9 @@ export const checkCommand = new Command('check')
       else reports.push(await reportOf(await examineRunFile(file, { ...load, imports }, toldWhenSlow), imports));
     }
     const isOk = reports.every(({ problems }) => problems.length === 0);
-    const text = options.json
-      ? JSON.stringify({ ok: isOk, files: reports.map(({ json }) => json) }, null, 2)
-      : reports.map(({ lines }) => lines.join('\n')).join('\n\n');
     const trainsHere = reports.every(({ obstacles = 0 }) => obstacles === 0);
-    // Keys, values and file names are a stranger's; JSON escapes all but a few of them itself.
-    process.stdout.write(`${options.json ? text : withoutControls(text)}\n`);
+    if (options.json) printJson({ ok: isOk, files: reports.map(({ json }) => json) }, 2);
+    else print(reports.map(({ lines }) => lines.join('\n')).join('\n\n'));
     if (!isOk) process.exitCode = 2;
     else if (!trainsHere) process.exitCode = 1;
   });

@@ -3,6 +3,7 @@ import { encodeRanges } from '../../core/rl/ledger.ts';
 import { type CheckpointList, listCheckpoints } from '../../activities/list-checkpoints.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
+import { print, printJson } from '../print.ts';
 
 export const checkpointsCommand = new Command('checkpoints')
   .description('every checkpoint of a run, compared with its sha256, and what it can be used for')
@@ -11,9 +12,8 @@ export const checkpointsCommand = new Command('checkpoints')
   .option('--json', 'as one JSON object')
   .action(async (run: string, options: { store?: string; json?: boolean }) => {
     const list = await listCheckpoints(await findRunFolder(run, options.store));
-    process.stdout.write(
-      options.json ? `${JSON.stringify(list, null, 2)}\n` : `${describeCheckpoints(list).join('\n')}\n`,
-    );
+    if (options.json) printJson(list, 2);
+    else print(describeCheckpoints(list).join('\n'));
   });
 
 export function describeCheckpoints({ current, head, checkpoints, reachable }: CheckpointList): string[] {

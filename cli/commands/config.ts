@@ -8,6 +8,8 @@ import { endpointsToml, parseEndpoints } from '../../core/spec/parse-endpoints.t
 import { kindOf, parseConfigFile } from '../../core/spec/parse-config-file.ts';
 import { formatProblems } from '../../core/spec/problems.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
+import { printAside } from '../print.ts';
+import { escaped } from '../plain-text.ts';
 
 const convert = new Command('convert')
   .description('print a run file in the words of another dialect, where that loses nothing; endpoints.py as TOML')
@@ -15,7 +17,7 @@ const convert = new Command('convert')
   .requiredOption('--to <words>', 'hosted, prime-rl or ratchet; toml for endpoints.py')
   .option('--dialect <name>', 'what the file is written in; default: what its keys show')
   .action(async (file: string, { to, dialect }: { to: string; dialect?: string }) => {
-    process.stdout.write(inOtherWords(await readText(file), file, { to, dialect }));
+    process.stdout.write(escaped(inOtherWords(await readText(file), file, { to, dialect })));
   });
 
 export const configCommand = new Command('config')
@@ -48,7 +50,7 @@ function registry(text: string, file: string, to: string): string {
   if (to !== 'toml') throw refusal(`${file} is a registry of endpoints: expected --to toml, got --to ${to}`);
   const parsed = parseEndpoints(text, { file });
   if (!parsed.ok) throw refusal(formatProblems(parsed.problems));
-  for (const warning of parsed.warnings) process.stderr.write(`warning: ${warning}\n`);
+  for (const warning of parsed.warnings) printAside(`warning: ${warning}`);
   return endpointsToml(parsed.spec);
 }
 
@@ -71,7 +73,7 @@ function converted(text: string, file: string, { to, dialect }: { to: Dialect; d
     throw refusal(parsed.ok ? `${file} cannot be converted` : formatProblems(parsed.problems));
   }
   if (result.ok) {
-    for (const warning of result.warnings) process.stderr.write(`warning: ${warning}\n`);
+    for (const warning of result.warnings) printAside(`warning: ${warning}`);
     return result.toml;
   }
   throw refusal(

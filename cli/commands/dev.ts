@@ -14,6 +14,7 @@ import { startClock } from '../clock.ts';
 import { connect, temporalOf } from '../connection.ts';
 import { readGrace } from '../read-grace.ts';
 import { reportRuns } from '../report-runs.ts';
+import { print } from '../print.ts';
 
 interface DevOptions {
   readonly weights: string[];
@@ -125,7 +126,7 @@ function tellService(projectFolder: string, options: DevOptions, installs: boole
   ];
   const command = [process.execPath, ratchet, 'dev', ...workers, '--weights', ...weights];
   const plan = planService({ projectFolder, command, graceSeconds: options.grace });
-  const say = (line: string): void => void process.stdout.write(`${line}\n`);
+  const say = print;
   if (installs) {
     say(`${plan.file}: ${installService(plan)}. It is not enabled yet:`);
     for (const line of [...plan.toEnable, '', ...plan.notes]) say(line === '' ? '' : `  ${line}`);

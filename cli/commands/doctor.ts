@@ -17,6 +17,7 @@ import {
 } from '../doctor/machine.ts';
 import { checkRunFile, checkTemporalServer, usualOutputs } from '../doctor/services.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
+import { print } from '../print.ts';
 
 export const doctorCommand = new Command('doctor')
   .description(
@@ -43,7 +44,7 @@ export const doctorCommand = new Command('doctor')
       const lines = options.json
         ? [JSON.stringify({ isFit, checks }, null, 2)]
         : [...describe(checks), verdict(checks)];
-      process.stdout.write(`${lines.join('\n')}\n`);
+      print(lines.join('\n'));
       if (!isFit) process.exitCode = 1;
     },
   );

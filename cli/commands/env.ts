@@ -11,7 +11,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { FoundEnvironment } from '../../core/spec/find-environment.ts';
 import type { JsonValue } from '../../core/spec/run-spec.ts';
 import { environmentInfo } from '../environment-info.ts';
-import { withoutControls } from '../plain-text.ts';
+import { print, printAside, printJson } from '../print.ts';
 import { checkPythonEnvironment } from '../python-environments/check.ts';
 import { pythonEnvironmentInfo } from '../python-environments/info.ts';
 import { type Installed, installEnvironment, uninstallEnvironment } from '../python-environments/install.ts';
@@ -25,7 +25,7 @@ const init = new Command('init')
   .action(async (name: string, { python = false }: { python?: boolean }) => {
     if (python) {
       const files = await writePythonEnvironment(name, process.cwd());
-      process.stdout.write(
+      print(
         [
           `wrote ${files.join(', ')}`,
           `  npx ratchet env install ${name}   into a virtual environment of this project, with verifiers`,
@@ -33,19 +33,17 @@ const init = new Command('init')
           `  npx ratchet env check ${name}     whether it fits the verifiers that is installed, with a rollout played`,
           `  npx ratchet check ${name}.toml    everything that is wrong with the run file`,
           `  npx ratchet train ${name}.toml    trains on it`,
-          '',
         ].join('\n'),
       );
       return;
     }
     await writeEnvironment(name, process.cwd());
-    process.stdout.write(
+    print(
       [
         `wrote ${name}.ts and ${name}.toml`,
         `  npx ratchet env info ./${name}.ts    what it is, with an example played and scored`,
         `  npx ratchet check ${name}.toml       everything that is wrong with the run file`,
         `  npx ratchet train ${name}.toml       trains on it`,
-        '',
       ].join('\n'),
     );
   });
@@ -56,7 +54,7 @@ const list = new Command('list')
   .action(async ({ json = false }: { json?: boolean }) => {
     const projectFolder = process.cwd();
     const [files, packages] = [listOwnFiles(projectFolder), listPackages(projectFolder)];
-    if (json) return print(JSON.stringify({ builtIn: listEnvironments(), files, packages }, null, 2));
+    if (json) return printJson({ builtIn: listEnvironments(), files, packages }, 2);
     const builtIn = await Promise.all(listEnvironments().map(listLine));
     const own = files.length === 0 ? [] : ['', 'TypeScript, of this project:', ...files.map((file) => `  ${file}`)];
     const python = packages.length === 0 ? [] : ['', 'Python:', ...packageLines(packages).map((line) => `  ${line}`)];
@@ -81,7 +79,7 @@ const info = new Command('info')
           shown,
         )
       : await environmentInfo(found.id, args, shown);
-    print(withoutControls(text));
+    print(text);
   });
 
 interface InfoFlags {
@@ -110,11 +108,11 @@ const install = new Command('install')
   .option('--json', 'as one JSON object; progress goes to stderr')
   .addHelpText('after', installHelp)
   .action(async (environment: string, { api, set, json = false }: { api?: string; set?: string; json?: boolean }) => {
-    const log = (line: string) => void (json ? process.stderr : process.stdout).write(`${line}\n`);
+    const log = json ? printAside : print;
     const isPerson = process.stdin.isTTY && process.stdout.isTTY && !json;
     const options = { projectFolder: process.cwd(), log, api: readApi(api), set: readSet(set) };
     const installed = await installEnvironment(environment, { ...options, ask: isPerson ? ask : undefined });
-    if (json) print(JSON.stringify(installed, null, 2));
+    if (json) printJson(installed, 2);
     if (!installed.done) {
       process.exitCode = installed.code;
       return;
@@ -126,9 +124,8 @@ const uninstall = new Command('uninstall')
   .description("take a Python environment's package out of this project's virtual environments")
   .argument('<name>', 'as env list has it')
   .action(async (name: string) => {
-    const log = (line: string) => void process.stdout.write(`${line}\n`);
-    const isGone = await uninstallEnvironment(name, { projectFolder: process.cwd(), log });
-    log(
+    const isGone = await uninstallEnvironment(name, { projectFolder: process.cwd(), log: print });
+    print(
       isGone
         ? `uninstalled ${name}; what it had brought along stays`
         : `${name} is not installed here; env list names what is`,
@@ -159,7 +156,8 @@ const check = new Command('check')
       passEnvironment: namesOf(options.passEnv),
     };
     const { ok, lines, findings } = await checkPythonEnvironment(asked);
-    print(options.json ? JSON.stringify({ ok, findings }, null, 2) : withoutControls(lines.join('\n')));
+    if (options.json) printJson({ ok, findings }, 2);
+    else print(lines.join('\n'));
     if (!ok) process.exitCode = 1;
   });
 
@@ -171,10 +169,6 @@ export const envCommand = new Command('env')
   .addCommand(install)
   .addCommand(uninstall)
   .addCommand(check);
-
-function print(text: string): void {
-  process.stdout.write(`${text}\n`);
-}
 
 function saysInstalled(installed: Installed & { readonly done: true }, projectFolder: string): string {
   const { package: one, api, verifiers, folder } = installed;
@@ -218,7 +212,7 @@ function foundId(id: string, builtin: boolean): FoundEnvironment & { readonly ok
     const instead = suggestion === undefined ? '' : ` → ${suggestion}`;
     throw new RatchetError('EnvironmentUnknown', `expected ${expected}; received ${received}${instead}`);
   }
-  if (found.said !== undefined) process.stderr.write(`${found.said}\n`);
+  if (found.said !== undefined) printAside(found.said);
   return found;
 }
 

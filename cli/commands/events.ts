@@ -8,6 +8,7 @@ import { withoutControls } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
 import { storeOption } from '../store-option.ts';
 import { withTemporal } from '../with-temporal.ts';
+import { print, printAside, printJson } from '../print.ts';
 
 export const eventsCommand = new Command('events')
   .description('what happened in a run, oldest first; it keeps the last few hundred')
@@ -29,9 +30,7 @@ export const eventsCommand = new Command('events')
     if (place === null)
       await withTemporal((client) => findRun(client, run)); // says what is missing
     else {
-      process.stderr.write(
-        `${run} is on no Temporal server here: its folder tells steps, evaluations and checkpoints\n`,
-      );
+      printAside(`${run} is on no Temporal server here: its folder tells steps, evaluations and checkpoints`);
       printEvents(await storedEvents(place), options);
     }
   });
@@ -44,7 +43,7 @@ async function printFromServer(run: string, options: EventsOptions): Promise<boo
       if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
       throw error;
     });
-    if (handle) await print(handle, options);
+    if (handle) await follow(handle, options);
     return handle !== null;
   });
 }
@@ -60,7 +59,7 @@ const pollMs = 500;
 /** A run that has ended is replayed to answer. */
 const answerWithinMs = 30_000;
 
-async function print(handle: WorkflowHandle, options: EventsOptions): Promise<void> {
+async function follow(handle: WorkflowHandle, options: EventsOptions): Promise<void> {
   let seen = Number(options.since);
   for (;;) {
     // Asked before its events: those of its last moment are then among them.
@@ -76,7 +75,8 @@ async function print(handle: WorkflowHandle, options: EventsOptions): Promise<vo
 function printEvents(events: readonly RunEvent[], { json, since }: EventsOptions): void {
   for (const event of events) {
     if (event.sequence <= Number(since)) continue;
-    process.stdout.write(`${json ? JSON.stringify(event) : lineOf(event)}\n`);
+    if (json) printJson(event);
+    else print(lineOf(event));
   }
 }
 

@@ -8,6 +8,7 @@ import { findRunFolder, readStep } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { trainAgain } from '../typed-command.ts';
 import { requireSource } from './rewind.ts';
+import { print } from '../print.ts';
 
 export const forkCommand = new Command('fork')
   .description('a new run that begins at a checkpoint of another, with settings of its own')
@@ -33,12 +34,12 @@ export const forkCommand = new Command('fork')
       run: options.name,
       ...named,
     });
-    for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
+    for (const warning of warnings) print(`warning: ${warning}`);
     const step = readStep(options.step);
     const source = { ...read, config: path.resolve(read.config), overrides };
     const { store } = await forkRun({ from: place, step, spec, source });
-    process.stdout.write(
-      `${options.name} begins at step ${step} of ${run}, in ${store}\nnext    ${trainAgain({ file, ...named, name: options.name, overrides })}\n`,
+    print(
+      `${options.name} begins at step ${step} of ${run}, in ${store}\nnext    ${trainAgain({ file, ...named, name: options.name, overrides })}`,
     );
   });
 

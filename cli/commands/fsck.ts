@@ -4,6 +4,7 @@ import { type Examined, examineStore, setHeadAside } from '../../activities/exam
 import { connect, findRunning, findTemporal } from '../connection.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
+import { print, printJson } from '../print.ts';
 
 export const fsckCommand = new Command('fsck')
   .description(
@@ -19,11 +20,8 @@ export const fsckCommand = new Command('fsck')
     const repairs = options.repair === true && examined.unreadableHead.length > 0;
     if (repairs) await refuseRepair(run, examined);
     const moved = repairs ? await setHeadAside(place, examined.unreadableHead) : [];
-    process.stdout.write(
-      options.json
-        ? `${JSON.stringify({ run, ...examined, moved }, null, 2)}\n`
-        : `${describe(run, examined, moved).join('\n')}\n`,
-    );
+    if (options.json) printJson({ run, ...examined, moved }, 2);
+    else print(describe(run, examined, moved).join('\n'));
     const left = examined.faults.filter(({ key }) => moved.length === 0 || !examined.unreadableHead.includes(key));
     if (left.length > 0) process.exitCode = 1;
   });

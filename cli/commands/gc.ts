@@ -7,6 +7,7 @@ import { findUnneeded, removeUnneeded, type Unneeded } from '../../activities/un
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
+import { print, printJson } from '../print.ts';
 
 export const gcCommand = new Command('gc')
   .description(
@@ -23,9 +24,9 @@ export const gcCommand = new Command('gc')
       const unneeded = await findUnneeded(place);
       if (options.yes === true) await removeUnneeded(place, unneeded);
       found.push({ run: name, unneeded, isRemoved: options.yes === true });
-      if (options.json !== true) process.stdout.write(`${describe(name, unneeded, options.yes === true).join('\n')}\n`);
+      if (options.json !== true) print(describe(name, unneeded, options.yes === true).join('\n'));
     }
-    if (options.json === true) process.stdout.write(`${JSON.stringify(found, null, 2)}\n`);
+    if (options.json === true) printJson(found, 2);
   });
 
 async function runsIn(storeUri: string | undefined): Promise<string[]> {

@@ -4,6 +4,7 @@ import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { starterFiles, type StarterKind } from '../starters.ts';
+import { print } from '../print.ts';
 
 export const initCommand = new Command('init')
   .description(
@@ -23,7 +24,7 @@ export const initCommand = new Command('init')
       throw new RatchetError('ConfigInvalid', `expected one of --lab, --prime-rl and --vf-rl, got ${asked.length}`);
     }
     const { dryRun: isDryRun } = options;
-    process.stdout.write(`${await initLab(asked[0] ?? 'ratchet', process.cwd(), { isDryRun })}\n`);
+    print(await initLab(asked[0] ?? 'ratchet', process.cwd(), { isDryRun }));
   });
 
 /** Writes the example configs of a kind, leaves what is there, and says both and what to do next; a dry run says the same and writes nothing. */

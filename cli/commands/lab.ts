@@ -1,6 +1,7 @@
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { initLab } from './init.ts';
+import { print } from '../print.ts';
 
 interface SetupOptions {
   readonly primeRl?: boolean;
@@ -18,7 +19,7 @@ const setup = new Command('setup')
       throw new RatchetError('ConfigInvalid', 'ratchet lab setup: expected one of --prime-rl and --vf-rl, got both.');
     }
     const kind = primeRl ? 'prime-rl' : vfRl ? 'vf-rl' : 'lab';
-    process.stdout.write(`${await initLab(kind, process.cwd(), { isDryRun })}\n`);
+    print(await initLab(kind, process.cwd(), { isDryRun }));
   });
 
 export const labCommand = new Command('lab').description('a folder to work in').addCommand(setup);

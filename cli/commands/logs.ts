@@ -6,6 +6,7 @@ import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { withoutControls } from '../plain-text.ts';
+import { print, printAside } from '../print.ts';
 
 /** How often a followed file is looked at. */
 const pollMs = 300;
@@ -23,9 +24,7 @@ export const logsCommand = new Command('logs')
     const attempts = await attemptsOf(path.resolve(options.outputs, run, 'logs'), run);
     const newest = attempts[0]!;
     if (role === undefined) {
-      process.stdout.write(
-        `${newest.folder}\n${newest.roles.map((name) => `  npx ratchet logs ${run} ${name}`).join('\n')}\n`,
-      );
+      print([newest.folder, ...newest.roles.map((name) => `  npx ratchet logs ${run} ${name}`)].join('\n'));
       return;
     }
     const withRole = attempts.find(({ roles }) => roles.includes(role));
@@ -37,11 +36,11 @@ export const logsCommand = new Command('logs')
       );
     }
     if (withRole !== newest) {
-      process.stderr.write(
-        `${path.basename(newest.folder)} has no log of ${role} yet; this is ${path.basename(withRole.folder)}\n`,
+      printAside(
+        `${path.basename(newest.folder)} has no log of ${role} yet; this is ${path.basename(withRole.folder)}`,
       );
     }
-    await print(path.join(withRole.folder, `${role}.log`), options.follow ?? false);
+    await show(path.join(withRole.folder, `${role}.log`), options.follow ?? false);
   });
 
 interface Attempt {
@@ -68,7 +67,7 @@ async function attemptsOf(folder: string, run: string): Promise<Attempt[]> {
   );
 }
 
-async function print(file: string, follow: boolean): Promise<void> {
+async function show(file: string, follow: boolean): Promise<void> {
   const decoder = new TextDecoder();
   for (let offset = 0; ;) {
     const { size } = await stat(file);

@@ -5,6 +5,8 @@ import { findRunFolder } from '../run-place.ts';
 import { readCount } from '../read-count.ts';
 import { type StepRecord, stepRecords } from '../run-records.ts';
 import { storeOption } from '../store-option.ts';
+import { print } from '../print.ts';
+import { jsonText } from '../plain-text.ts';
 
 export const metricsCommand = new Command('metrics')
   .description("a run's committed metrics, one row per step; without names, those one looks at first")
@@ -18,7 +20,7 @@ export const metricsCommand = new Command('metrics')
   .option(...storeOption)
   .action(async (run: string, names: string[], options: MetricsOptions) => {
     const records = await stepRecords(await findRunFolder(run, options.store));
-    process.stdout.write(`${show(records, names, options).join('\n')}\n`);
+    print(show(records, names, options).join('\n'));
   });
 
 export interface MetricsOptions {
@@ -51,7 +53,7 @@ export function show(records: readonly StepRecord[], patterns: readonly string[]
   const names = isAll ? known : matching(known, patterns.length === 0 ? headline : patterns, patterns.length > 0);
   if (options.names) return names;
   const shown = chosen(records, options);
-  if (options.json) return shown.map((record) => JSON.stringify({ ...record, metrics: pick(record.metrics, names) }));
+  if (options.json) return shown.map((record) => jsonText({ ...record, metrics: pick(record.metrics, names) }));
   if (options.csv)
     return [['step', 'lineage', ...names].map(csvCell).join(','), ...shown.map((record) => csvRow(record, names))];
   const left = records.length - shown.length;

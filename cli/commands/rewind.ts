@@ -11,6 +11,7 @@ import { rootMessage } from '../root-message.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { train } from './train.ts';
+import { print } from '../print.ts';
 
 export const rewindCommand = new Command('rewind')
   .description('go on from an earlier step in a new lineage; what came after it is kept')
@@ -22,7 +23,7 @@ export const rewindCommand = new Command('rewind')
     const step = readStep(options.step);
     const answer = await askRunning(run, step);
     if (answer !== null) {
-      process.stdout.write(`${answer}\n`);
+      print(answer);
       return;
     }
     const place = await findRunFolder(run, options.store);

@@ -6,6 +6,8 @@ import { findRunFolder, readStep } from '../run-place.ts';
 import { readCount } from '../read-count.ts';
 import { headStep, scoredGroups, tokenizerOf } from '../run-records.ts';
 import { storeOption } from '../store-option.ts';
+import { print } from '../print.ts';
+import { jsonText } from '../plain-text.ts';
 
 const outcomes: readonly string[] = [...rewardedOutcomes, ...failedOutcomes];
 
@@ -31,9 +33,9 @@ export const rolloutsCommand = new Command('rollouts')
     const tokenizer = await tokenizerOf(place);
     const told = shown.map((entry) => tell(entry, step, tokenizer));
     const lines = options.json
-      ? told.map((entry) => JSON.stringify(entry))
+      ? told.map((entry) => jsonText(entry))
       : [...told.flatMap(describe), summary(found, shown.length, step, groups.length)];
-    process.stdout.write(`${lines.join('\n')}\n`);
+    print(lines.join('\n'));
   });
 
 interface RolloutsOptions {

@@ -9,6 +9,7 @@ import { onOneLine } from '../plain-text.ts';
 import { readCount } from '../read-count.ts';
 import type { StoredStanding } from '../stored-runs.ts';
 import { withTemporal } from '../with-temporal.ts';
+import { print, printAside, printJson } from '../print.ts';
 
 export const runsCommand = new Command('runs')
   .description(
@@ -67,11 +68,11 @@ export async function listRuns({
   const { storedStandings } = await import('../stored-runs.ts');
   const stored = (await storedStandings(store)).filter(({ run }) => !known.has(run));
   const runs = [...(served ?? []), ...stored.map(listedFromFolder)].slice(0, most);
-  if (json) process.stdout.write(`${JSON.stringify(runs, null, 2)}\n`);
-  else if (runs.length === 0) process.stdout.write('no runs yet\n');
-  else for (const line of table(runs)) process.stdout.write(`${onOneLine(line)}\n`);
+  if (json) printJson(runs, 2);
+  else if (runs.length === 0) print('no runs yet');
+  else for (const line of table(runs)) print(onOneLine(line));
   if (served === null && runs.length > 0 && !json)
-    process.stderr.write('(no Temporal server runs here: read from the folders of the runs)\n');
+    printAside('(no Temporal server runs here: read from the folders of the runs)');
 }
 
 function listedFromFolder({ note, ...stored }: StoredStanding): ListedRun {

@@ -14,7 +14,7 @@ import { findRun, temporalHere } from '../connection.ts';
 import { askBranches, type BranchFigures, describePrompts } from '../describe-prompts.ts';
 import { describeFigures } from '../describe-figures.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
-import { withoutControls } from '../plain-text.ts';
+import { jsonText, withoutControls } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
 import { storeOption } from '../store-option.ts';
 import type { StoredRun } from '../stored-runs.ts';
@@ -31,7 +31,7 @@ export const statusCommand = new Command('status')
   .action(async (run: string | undefined, options: { store?: string; json?: boolean }) => {
     if (run === undefined) return listRuns(options);
     const report = await reportOf(run, options.store);
-    const text = options.json ? JSON.stringify(report, null, 2) : withoutControls((await describe(report)).join('\n'));
+    const text = options.json ? jsonText(report, 2) : withoutControls((await describe(report)).join('\n'));
     process.stdout.write(`${text}\n`, () => {
       if (report.sinksError !== null) process.exit(); // or the bucket would be asked on, for nobody
     });

@@ -13,6 +13,7 @@ import { findRun } from '../connection.ts';
 import { rootMessage } from '../root-message.ts';
 import { type Stuck, whyStuck } from '../why-stuck.ts';
 import { withTemporal } from '../with-temporal.ts';
+import { print } from '../print.ts';
 
 export const pauseCommand = new Command('pause')
   .description('let what is under way finish, then start no further step; the GPU is given back after a minute')
@@ -89,7 +90,7 @@ export async function tell(run: string, update: string, args: Argument): Promise
       throw refusalOf(run, update, error);
     }
   });
-  process.stdout.write(`${run}: ${answer}\n`);
+  print(`${run}: ${answer}`);
 }
 
 /** Nobody waits at a terminal for longer; a run on a busy machine has answered by then. */
@@ -128,10 +129,10 @@ async function stopNow(run: string): Promise<void> {
     await handle.cancel();
     const status = await untilEnded(handle, run);
     const goOn = 'What is committed stays; `ratchet train` with its file goes on from there.';
-    process.stdout.write(
+    print(
       status === 'RUNNING'
-        ? `${run}: told to cancel; what is under way has not ended after ${endPatienceMs / 1000} s. \`npx ratchet status ${run}\` says what it waits for. ${goOn}\n`
-        : `${run}: running → ${status.toLowerCase()}. ${goOn}\n`,
+        ? `${run}: told to cancel; what is under way has not ended after ${endPatienceMs / 1000} s. \`npx ratchet status ${run}\` says what it waits for. ${goOn}`
+        : `${run}: running → ${status.toLowerCase()}. ${goOn}`,
     );
   });
 }

@@ -42,6 +42,7 @@ import { stepRecords } from '../run-records.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts';
+import { print } from '../print.ts';
 
 const resumeHelp = `
 A run goes on where it stands. To go on from another committed step, in a new lineage: --resume.step 50
@@ -240,7 +241,7 @@ async function loadForTraining(
 async function installMissing(file: string, options: LoadOptions): Promise<void> {
   const { missing } = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
   const wanted = new Set(missing.flatMap(({ install }) => install ?? []));
-  const log = (line: string) => void process.stdout.write(`${line}\n`);
+  const log = print;
   for (const environment of wanted)
     await installEnvironment(environment, { projectFolder: options.projectFolder, log });
 }

@@ -3,6 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { findRunning } from '../connection.ts';
 import { orchestratorsOf, whyStuck } from '../why-stuck.ts';
 import { withTemporal } from '../with-temporal.ts';
+import { print } from '../print.ts';
 
 export const upgradeCommand = new Command('upgrade')
   .description(
@@ -15,7 +16,7 @@ async function upgrade(client: Parameters<Parameters<typeof withTemporal>[0]>[0]
   const { takeOverOpen, takeOverRun } = await import('../../workers/take-over.ts');
   const { workflowCodeVersion } = await import('../../workers/workflow-bundle.ts');
   const version = await workflowCodeVersion();
-  const say = (line: string): void => void process.stdout.write(`${line}\n`);
+  const say = print;
   const others = (await orchestratorsOf(client)).filter((one) => one !== '' && one !== version);
   if (others.length > 0) {
     say(

@@ -4,6 +4,7 @@ import { Command, InvalidArgumentError } from 'commander';
 import { startWeightsAgent } from '../../backends/inference/index.ts';
 import { localRoot, resolveStoreUri } from '../../backends/store/index.ts';
 import { weightsAgentKeyVar } from '../../core/names.ts';
+import { print } from '../print.ts';
 
 const usualPort = 8431;
 
@@ -15,7 +16,7 @@ export const weightsAgentCommand = new Command('weights-agent')
   .option('--host <address>', `where it listens; others than loopback need a key in ${weightsAgentKeyVar}`, '127.0.0.1')
   .option('--port <port>', 'its port', readPort, usualPort)
   .action(async ({ store, host, port }: { store: string; host: string; port: number }) => {
-    const say = (line: string): void => void process.stdout.write(`${new Date().toISOString()} ${line}\n`);
+    const say = (line: string): void => print(`${new Date().toISOString()} ${line}`);
     const storeUri = resolveStoreUri(store, process.cwd());
     const agent = await startWeightsAgent({
       storeUri,

@@ -1,6 +1,7 @@
 import { Command, Option } from 'commander';
 import { workerRoles, type WorkerRole } from '../../core/names.ts';
 import { readGrace } from '../read-grace.ts';
+import { print, printAside } from '../print.ts';
 
 interface WorkerOptions {
   readonly role: WorkerRole | 'metrics';
@@ -41,8 +42,8 @@ async function work({ role, policyUrl, grace }: WorkerOptions): Promise<void> {
   const projectFolder = process.cwd();
   const worker = await openWorker({ role, ...credentials, projectFolder, policyUrl, graceMs: grace * 1000 });
   const { address, namespace } = credentials.temporal;
-  const running = runWorker(worker, (line) => void process.stderr.write(`${line}\n`));
-  process.stdout.write(`${role} worker ready at ${address}, namespace ${namespace}\n`);
+  const running = runWorker(worker, (line) => printAside(line));
+  print(`${role} worker ready at ${address}, namespace ${namespace}`);
   await running;
 }
 
@@ -50,6 +51,6 @@ async function work({ role, policyUrl, grace }: WorkerOptions): Promise<void> {
 async function followHere(): Promise<never> {
   const { takeCredentials } = await import('../../workers/credentials.ts');
   const { followMetrics } = await import('../../workers/metrics-role.ts');
-  await followMetrics({ ...takeCredentials(), say: (line) => void process.stdout.write(`${line}\n`) });
+  await followMetrics({ ...takeCredentials(), say: print });
   process.exit(0);
 }

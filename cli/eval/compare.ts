@@ -11,6 +11,7 @@ import { leftOutText, verdict } from './compare-words.ts';
 import { namedEvaluations } from './find.ts';
 import { readEvaluation, type ReadEvaluation } from './read.ts';
 import { told } from './show.ts';
+import { print, printJson } from '../print.ts';
 
 export const compareCommand = new Command('compare')
   .description(
@@ -30,11 +31,8 @@ export const compareCommand = new Command('compare')
     for (const name of [a, ...others]) found.push({ name, evaluations: usual(await namedEvaluations(name, options)) });
     const compared = [];
     for (const set of byEnvironment(found)) compared.push(await compare(set, seed));
-    process.stdout.write(
-      options.json
-        ? `${JSON.stringify({ seed, environments: compared.map(toldComparison) }, null, 2)}\n`
-        : `${compared.map((one) => describeComparison(one, examples).join('\n')).join('\n\n')}\n`,
-    );
+    if (options.json) printJson({ seed, environments: compared.map(toldComparison) }, 2);
+    else print(compared.map((one) => describeComparison(one, examples).join('\n')).join('\n\n'));
   });
 
 interface CompareOptions {

@@ -12,6 +12,7 @@ import { rootMessage } from '../root-message.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { withTemporal } from '../with-temporal.ts';
+import { print } from '../print.ts';
 
 interface ScheduleOptions {
   readonly every?: string;
@@ -245,5 +246,5 @@ function timeOf(time: Date): string {
 }
 
 function say(text: string): void {
-  process.stdout.write(`${text}\n`);
+  print(text);
 }

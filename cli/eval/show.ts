@@ -8,6 +8,7 @@ import { figure, titleOf } from './figures.ts';
 import { namedEvaluations } from './find.ts';
 import { readEvaluation, type ReadEvaluation } from './read.ts';
 import { summarySections } from './summary-lines.ts';
+import { print, printAside, printJson } from '../print.ts';
 
 /** Where nobody says how wide the screen is. */
 const usualColumns = 100;
@@ -26,12 +27,9 @@ export const showCommand = new Command('show')
     const found = [];
     for (const name of names) found.push(...(await namedEvaluations(name, options)));
     const { shown, without } = await readAll(found);
-    for (const { message } of without) process.stderr.write(`${message}\n`);
-    process.stdout.write(
-      options.json
-        ? `${JSON.stringify(shown.map(told), null, 2)}\n`
-        : `${(await Promise.all(shown.map((one) => describe(one)))).join('\n\n')}\n`,
-    );
+    for (const { message } of without) printAside(message);
+    if (options.json) printJson(shown.map(told), 2);
+    else print((await Promise.all(shown.map((one) => describe(one)))).join('\n\n'));
   });
 
 interface ShowOptions {

@@ -5,6 +5,7 @@ import { unifiedDiff } from '../../core/gepa/text-diff.ts';
 import { onOneLine, withoutControls } from '../plain-text.ts';
 import { findSearchFolder, readSearchFolder, type SearchFolder } from './search-folder.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { print, printJson, writeText } from '../print.ts';
 
 export const showCommand = new Command('show')
   .description(
@@ -22,20 +23,15 @@ export const showCommand = new Command('show')
     if (found === null)
       throw new RatchetError('ConfigInvalid', `${name}: results.jsonl there has no candidates of a search.`);
     const candidate = chosen(options.candidate, found);
-    process.stdout.write(`${shown(found, candidate, options)}\n`);
+    if (options.prompt === true) writeText(`${found.candidates[candidate]!.prompt}\n`);
+    else if (options.json === true) printJson({ ...found, fronts: frontsOf(found) }, 2);
+    else print(describeSearch(found, candidate));
   });
 
 interface ShowOptions {
   readonly candidate?: string;
   readonly prompt?: boolean;
   readonly json?: boolean;
-}
-
-function shown(found: SearchFolder, candidate: number, { prompt, json }: ShowOptions): string {
-  if (prompt === true) return found.candidates[candidate]!.prompt;
-  return json === true
-    ? JSON.stringify({ ...found, fronts: frontsOf(found) }, null, 2)
-    : describeSearch(found, candidate);
 }
 
 function chosen(written: string | undefined, { best, candidates }: SearchFolder): number {

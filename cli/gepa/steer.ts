@@ -5,6 +5,7 @@ import { readCount } from '../read-count.ts';
 import { rootMessage } from '../root-message.ts';
 import { withTemporal } from '../with-temporal.ts';
 import { tell } from '../commands/steer.ts';
+import { print } from '../print.ts';
 
 const searchArgument = 'its id, its workflow (gepa.ENV.ID, RUN.gepa.ENV.vSTEP), or the run whose branch it is';
 
@@ -69,5 +70,5 @@ async function findSearch(client: Client, search: string): Promise<string> {
 }
 
 function say(line: string): void {
-  process.stdout.write(`${line}\n`);
+  print(line);
 }

@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import path from 'node:path';
 import { environmentEntry } from '../../backends/environments/load.ts';
 import {
@@ -12,6 +12,7 @@ import {
 import { isSameName, readPackage } from '../../backends/environments/packages/package.ts';
 import type { VerifiersApi } from '../../backends/environments/packages/requirement.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { readRegularSync } from '../../engine/regular-file.ts';
 
 /** A Python package of a project, installed or not yet. */
 export interface ListedPackage {
@@ -43,9 +44,11 @@ export function listOwnFiles(projectFolder: string): string[] {
 /** An environment's file exports a function of this name. */
 function exportsLoad(file: string): boolean {
   try {
-    return /^export\s+(?:async\s+)?(?:function|const|let)\s+loadEnvironment\b/m.test(readFileSync(file, 'utf8'));
+    return /^export\s+(?:async\s+)?(?:function|const|let)\s+loadEnvironment\b/m.test(
+      readRegularSync(file).toString('utf8'),
+    );
   } catch {
-    return false; // a folder of such a name, or not ours to read
+    return false; // a folder or a FIFO of such a name, or not ours to read
   }
 }
 

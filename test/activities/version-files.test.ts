@@ -1,6 +1,6 @@
 /** Tokenizer, configs and templates are part of a version: what lies beside its weights is compared wherever it is read. */
 import assert from 'node:assert/strict';
-import { readFile, rm, writeFile } from 'node:fs/promises';
+import { readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { listCheckpoints } from '../../activities/list-checkpoints.ts';
@@ -42,6 +42,7 @@ test('a file beside the weights that is not what it was is found by training, sa
     const audited = (await listCheckpoints(test.run)).checkpoints.find(({ step }) => step === 4);
     assert.equal(audited?.state, 'damaged', what);
     assert(audited.problem?.includes(key), audited.problem ?? '');
+    assert.doesNotMatch(audited.problem ?? '', /expected 0 bytes/, what); // its size is not known, its sha256 is
     await writeFile(file, whole);
   }
   await servedPolicy(test.run, versions[4]!);
@@ -75,4 +76,10 @@ test('a checkpoint whose manifest was taken away is damaged, also the first and 
     assert.deepEqual([state, problem], ['damaged', `${key} is missing`]);
     await test.store.put(key, whole);
   }
+});
+
+test('a list of the files that has become very large is found by its size, without being read through', async (t) => {
+  const { test, versions } = await fiveSteps(t);
+  await truncate(path.join(test.folder, layout.weights('main', 4) + sumsName), 500e9);
+  await assert.rejects(servedPolicy(test.run, versions[4]!), hasCode('CheckpointDamaged', sumsName, '500000000000'));
 });

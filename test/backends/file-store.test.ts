@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import fs from 'node:fs';
-import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, truncate, writeFile } from 'node:fs/promises';
 import { syncBuiltinESMExports } from 'node:module';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -139,6 +139,35 @@ describe('a folder as a store', () => {
     assert.deepEqual(await alias.list(''), ['a/k']);
     await alias.put('b/k', bytes('2'));
     assert.equal(text(await store.read('b/k')), '2');
+  });
+
+  test('a folder in the place of an object gives way where it holds nothing, and is damage where it holds something', async (t) => {
+    const { root, store } = await fresh(t);
+    await mkdir(path.join(root, 'a/empty'), { recursive: true });
+    await store.put('a/empty', bytes('1'));
+    assert.equal(text(await store.read('a/empty')), '1');
+    await mkdir(path.join(root, 'a/held/something'), { recursive: true });
+    await assert.rejects(store.put('a/held', bytes('2')), hasCode('CheckpointDamaged', 'a/held', 'found a folder'));
+    assert.deepEqual(await readdir(path.join(root, 'a')), ['empty', 'held']);
+  });
+
+  test('what waits takes the place of whatever lies there, a folder of a file and a file of a folder', async (t) => {
+    const { root, store } = await fresh(t);
+    await store.put('staged/weights/k', bytes('1'));
+    await store.put('staged/file', bytes('2'));
+    await store.put('weights', bytes('in the way'));
+    await mkdir(path.join(root, 'file/something'), { recursive: true });
+    assert(await store.staging.settle('staged/weights/', 'weights/'));
+    assert(await store.staging.settle('staged/file', 'file'));
+    assert.equal(text(await store.read('weights/k')), '1');
+    assert.equal(text(await store.read('file')), '2');
+  });
+
+  test('a file of another size is not read through to find that it is another', async (t) => {
+    const { root, store } = await fresh(t);
+    const ref = await store.put('k', bytes('1'));
+    await truncate(path.join(root, 'k'), 64e9);
+    await assert.rejects(store.verify(ref), hasCode('CheckpointDamaged', 'expected 1 bytes'));
   });
 
   describe('a link that leads out of the run is refused', () => {

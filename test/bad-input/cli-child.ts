@@ -5,10 +5,21 @@ import type { Asked, Answered } from './cli-process.ts';
 class Left extends Error {}
 
 const exit = process.exit.bind(process);
+/** What the command under way left with, by `process.exit`. */
+let left: number | undefined;
+let isUnderWay = false;
+/** A command that has been answered may still leave, as `status` does when its last words are written: the next one goes on. */
+process.exit = (code?: number | string | null) => {
+  if (isUnderWay) left = code === undefined || code === null ? exitCode() : Number(code);
+  throw new Left();
+};
 const write = { out: process.stdout.write.bind(process.stdout), err: process.stderr.write.bind(process.stderr) };
 /** More is not looked at. */
 const charsKept = 200_000;
 
+process.on('uncaughtException', (error) => {
+  if (!(error instanceof Left)) throw error;
+});
 process.on('message', (asked: Asked) => void answer(asked));
 process.on('disconnect', () => exit());
 process.send!({ id: -1, code: 0, text: '', chars: 0 } satisfies Answered);
@@ -16,7 +27,8 @@ process.send!({ id: -1, code: 0, text: '', chars: 0 } satisfies Answered);
 async function answer({ id, args, folder }: Asked): Promise<void> {
   let text = '';
   let chars = 0;
-  let left: number | undefined;
+  left = undefined;
+  isUnderWay = true;
   const take = (piece: string | Uint8Array, encoding?: unknown, done?: unknown): boolean => {
     if (left !== undefined) return true; // what is said of being stopped here is the harness's own
     const words = typeof piece === 'string' ? piece : Buffer.from(piece).toString('utf8');
@@ -28,10 +40,6 @@ async function answer({ id, args, folder }: Asked): Promise<void> {
   };
   process.chdir(folder);
   process.exitCode = undefined;
-  process.exit = (code?: number) => {
-    left = code ?? exitCode();
-    throw new Left();
-  };
   process.stdout.write = take;
   process.stderr.write = take;
   try {
@@ -41,7 +49,7 @@ async function answer({ id, args, folder }: Asked): Promise<void> {
   } finally {
     process.stdout.write = write.out;
     process.stderr.write = write.err;
-    process.exit = exit;
+    isUnderWay = false;
   }
   const code = left ?? exitCode();
   process.exitCode = undefined;

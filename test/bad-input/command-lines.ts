@@ -1,13 +1,45 @@
-import { commandGroups } from '../../cli/commands.ts';
+import type { Command } from 'commander';
+import { commandGroups, program } from '../../cli/commands.ts';
 import type { Random } from './damages.ts';
 
-/** Commands that start nothing and go on asking nobody: `dev` and `worker` would serve until they are stopped. */
-const asked = Object.values(commandGroups)
-  .flatMap((group) => Object.keys(group))
-  .filter(
-    (name) =>
-      !['dev', 'worker', 'weights-agent', 'temporal', 'attach', 'lab', 'init', 'doctor', 'baseline'].includes(name),
-  );
+/** They serve or train until they are stopped, install, write into the folder, or look at the machine instead of at what was typed. */
+const untried = new Set(
+  ['dev', 'worker', 'weights-agent', 'temporal', 'attach', 'init', 'lab setup', 'doctor', 'baseline'].concat([
+    'env init',
+    'env install',
+    'env uninstall',
+    'env check',
+    'eval tui',
+  ]),
+);
+/** Nothing is trained or evaluated here: a line that would be right is only looked at. */
+const onlyLookedAt = new Set(['train', 'rl', 'prime-rl', 'vf-rl', 'eval run', 'eval checkpoints', 'eval', 'gepa run']);
+/** Without end, or not to be done to the run that is read. */
+const leftOut = new Set(['--follow', '--watcher', '--serve', '--yes', '--repair', '--fresh', '--resume', '--dry-run']);
+
+/** A command with no commands below it, or one that does something without them, and how it is typed. */
+interface Leaf {
+  readonly typed: readonly string[];
+  readonly takesFile: boolean;
+  readonly takesAny: boolean;
+  readonly options: readonly { readonly long: string; readonly hasValue: boolean }[];
+}
+
+async function leaves(): Promise<readonly Leaf[]> {
+  const names = Object.values(commandGroups).flatMap((group) => Object.keys(group));
+  const roots = await Promise.all(names.map(async (name) => (await program(name, '')).commands));
+  return roots.flat().flatMap((command) => leavesOf(command, [command.name()]));
+}
+
+function leavesOf(command: Command, typed: readonly string[]): Leaf[] {
+  const below = command.commands.flatMap((one) => leavesOf(one, [...typed, one.name()]));
+  if (untried.has(typed.join(' '))) return below;
+  const options = command.options
+    .filter(({ long }) => long && !leftOut.has(long))
+    .map(({ long, required, optional }) => ({ long: long!, hasValue: required || optional }));
+  const [first] = command.registeredArguments;
+  return [...below, { typed, takesFile: /file/.test(first?.name() ?? ''), takesAny: first !== undefined, options }];
+}
 
 /** Words that nobody types, and some that one does. */
 const words: readonly string[] = [
@@ -107,21 +139,32 @@ const known: readonly (readonly string[])[] = [
   ['trian', 'good.toml'],
   ['check', 'good.toml', `--${'x.'.repeat(2_000)}y=1`],
   ['check', 'good.toml', '--max-steps=\u202e7'],
+  ['check', 'good.toml', '--import', '--env.0.id=./exits.ts'],
+  ['train', 'good.toml', '--dry-run', '--import', '--env.0.id=./exits.ts'],
+  ['env', 'info', './exits.ts'],
+  ['env', 'info', './throws.ts'],
+  ['env', 'info', './null.ts'],
+  ['env', 'info', './negative.ts'],
+  ['env', 'info', './fifo.ts'],
 ];
 
-export function* commandLines(count: number, random: Random): Generator<readonly string[]> {
-  yield* known;
-  for (let i = known.length; i < count; i++) {
-    const line = [asked[i % asked.length]!];
-    if (random() < 0.6)
-      line.push(['check', 'train', 'rl', 'vf-rl', 'prime-rl'].includes(line[0]!) ? 'good.toml' : 'words');
-    for (let words = Math.floor(random() * 4); words > 0; words--) line.push(word(random));
-    // Nothing is trained here: a line that would be right is only looked at.
-    if (['train', 'rl', 'vf-rl', 'prime-rl'].includes(line[0]!)) line.push('--dry-run');
-    if (line[0] === 'eval' || line[0] === 'gepa') line.splice(1, 0, 'show');
-    if (line[0] === 'env') line.splice(1, 0, 'list');
-    yield line;
+export async function commandLines(count: number, random: Random): Promise<readonly (readonly string[])[]> {
+  const tried = await leaves();
+  const drawn = Array.from({ length: count - known.length }, (_, i) => drawnLine(tried[i % tried.length]!, random));
+  return [...known, ...drawn];
+}
+
+/** Most have what the command takes and an option of its own, or it is refused before anybody looks at the values. */
+function drawnLine({ typed, takesFile, takesAny, options }: Leaf, random: Random): readonly string[] {
+  const line = [...typed];
+  if (takesAny && random() < 0.8) line.push(random() < 0.7 ? (takesFile ? 'good.toml' : 'words') : word(random));
+  for (let own = Math.floor(random() * 3); own > 0 && options.length > 0; own--) {
+    const { long, hasValue } = options[Math.floor(random() * options.length)]!;
+    line.push(hasValue ? `${long}=${word(random)}` : long);
   }
+  if (random() < 0.4) line.push(word(random));
+  if (onlyLookedAt.has(typed.join(' '))) line.push('--dry-run');
+  return line;
 }
 
 function word(random: Random): string {

@@ -3,7 +3,7 @@ import type { Outcome } from './cli-process.ts';
 export type Fault = 'unclear' | 'traces' | 'hangs' | 'silent';
 
 /** What a terminal would obey: C0 and C1 but for line breaks and tabs, and what turns the direction of writing. */
-const steering = /[^\P{Cc}\n\t]|[\u200e\u200f\u202a-\u202e\u2066-\u2069]/u;
+const steering = /[^\P{Cc}\n\t]|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/u;
 const trace = /^\s+at .*:\d+|\b(?:TypeError|RangeError|ReferenceError|ZodError|AssertionError)\b|UnhandledPromise/m;
 /** What says that nobody thought of it. */
 const slips = /\[object |\bundefined\b|: NaN\b|\b(?:EISDIR|ENXIO|ELOOP|EINVAL|ENOTDIR): /;

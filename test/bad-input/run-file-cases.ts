@@ -27,30 +27,48 @@ const known: readonly string[] = [
   'constructor = { prototype = { x = 1 } }',
   `${configText}\n[[env]]\nid = "../../../etc/passwd"`,
   configText.replace('id = "reverse-text"', 'id = "/dev/zero"'),
-  configText.replace('id = "reverse-text"', 'id = "./fifo.toml"'),
-  configText.replace('id = "reverse-text"', 'id = "./exits.ts"'),
-  configText.replace('id = "reverse-text"', 'id = "./negative.ts"'),
-  configText.replace('id = "reverse-text"', 'id = "./null.ts"'),
-  configText.replace('id = "reverse-text"', 'id = "./throws.ts"'),
+  withEnvironment('./fifo.ts'),
+  withEnvironment('./folder.ts'),
+  withEnvironment('./exits.ts'),
+  withEnvironment('./negative.ts'),
+  withEnvironment('./null.ts'),
+  withEnvironment('./throws.ts'),
+  withEnvironment('./throws-steering.ts'),
+  withEnvironment('./no-typescript.ts'),
   configText.replace('preset:reverse-text-0.2m', '/dev/zero'),
   configText.replace('preset:reverse-text-0.2m', './folder.toml'),
   `${configText}\n[tokenizer]\nchat_template = "/dev/zero"`,
   `${configText}\n[tokenizer]\nchat_template = "./fifo.toml"`,
   `${configText}\n[sft]\nsteps = 1\ndata = { path = "./fifo.toml" }`,
+  `${configText}\n[sft]\nsteps = 1\ndata = "./fifo.jsonl"`,
+  `${configText}\n[sft]\nsteps = 1\ndata = "./bad.jsonl"`,
   `${configText}\n[sft]\nsteps = 1\ndata = "/dev/zero"`,
   `${configText}\n[trainer]\nkind = "module"\nimport = "/dev/zero"`,
-  `${configText}\n[trainer]\nkind = "module"\nimport = "./fifo.toml"`,
+  `${configText}\n[trainer]\nkind = "module"\nimport = "./fifo.ts"`,
+  `${configText}\n[trainer]\nkind = "module"\nimport = "./throws.ts"`,
   `${configText}\n[store]\nuri = "file:///dev/zero"`,
 ];
+
+function withEnvironment(file: string): string {
+  return configText.replace('id = "reverse-text"', `id = "${file}"`);
+}
 
 /** Beside the run files: what they name. */
 export const besides: Readonly<Record<string, string>> = {
   'exits.ts': 'process.exit(7);\n',
   'throws.ts': 'throw null;\n',
+  'throws-steering.ts': "throw new Error('\\u001b[2J\\u202eevil');\n",
+  'no-typescript.ts': 'export const = ;\n',
+  'bad.jsonl': 'null\n{"messages": 7}\n',
   'null.ts': 'export const loadEnvironment = () => null;\n',
   'negative.ts':
     "import { single } from 'ratchet/environments';\nvoid single;\nexport const loadEnvironment = () => ({ dataset: { length: -1, at: () => ({}) }, evalDataset: { length: 0, at: () => ({}) } });\n",
 };
+
+/** Those that name code of ours, which is looked at only where one says so. */
+export function isImporting(text: string): boolean {
+  return /"\.\/[a-z-]+\.ts"/.test(text);
+}
 
 export function* badRunFiles(count: number, random: Random): Generator<string> {
   yield* known;

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -6,6 +7,7 @@ import { after, before, describe, test } from 'node:test';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { loadEnvironment } from '../../backends/environments/load.ts';
 import { writeEnvironment } from '../../cli/commands/env.ts';
+import { listOwnFiles } from '../../cli/python-environments/list.ts';
 import { environmentInfo } from '../../cli/environment-info.ts';
 import { environmentName, isEnvironmentFile } from '../../core/names.ts';
 
@@ -106,6 +108,30 @@ describe("a file of one's own as an environment", () => {
     await assert.rejects(loadEnvironment(importing, {}, { timeoutMs: 300 }), ends('never.ts: its import'));
     await assert.rejects(loadEnvironment(making, {}, { timeoutMs: 300 }), ends(String.raw`loadEnvironment\(args\)`));
   });
+
+  test('one that ends the process is refused, at its import and when it is made', async () => {
+    const exit = Object.getOwnPropertyDescriptor(process, 'exit');
+    for (const text of ['process.exit(7);\n', module('export const loadEnvironment = () => process.exit(7);\n')]) {
+      const file = write('exits.ts', text);
+      await assert.rejects(
+        loadEnvironment(file, {}),
+        /exits\.ts ends the process while it is loaded: process\.exit\(7\)/,
+      );
+    }
+    assert.deepEqual(Object.getOwnPropertyDescriptor(process, 'exit'), exit);
+  });
+
+  test(
+    'a FIFO that is called as one might be is none of the environments here',
+    { skip: process.platform === 'win32' },
+    () => {
+      const place = path.join(folder, 'with-fifo');
+      mkdirSync(place);
+      execFileSync('mkfifo', [path.join(place, 'fifo.ts')]);
+      writeFileSync(path.join(place, 'own.ts'), good);
+      assert.deepEqual(listOwnFiles(place), ['./own.ts']);
+    },
+  );
 
   test("a file that leads out of the config's folder, or is not there, is refused by the config", async () => {
     write('good.ts', good);

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { msToTs } from '@temporalio/common/lib/time.js';
 import { beCurrent, deploymentName, type DeploymentService, hasDeployments } from '../../workers/worker-deployment.ts';
 
 /** A server that knows versions, each since a second, and which of them is current. */
@@ -14,7 +15,7 @@ function server(createdAt: Readonly<Record<string, number>>, current = '') {
           routingConfig: { currentDeploymentVersion: state.current ? { buildId: state.current } : null },
           versionSummaries: Object.entries(createdAt).map(([buildId, seconds]) => ({
             deploymentVersion: { deploymentName, buildId },
-            createTime: { seconds },
+            createTime: msToTs(seconds * 1000),
           })),
         },
       };
