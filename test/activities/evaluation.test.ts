@@ -162,7 +162,7 @@ test('prices that cannot be learned are warned of, and keep nobody from an evalu
 });
 
 test('a chunk that is cut off has every finished rollout, and its retry asks for the others alone', async (t) => {
-  const [folder, server] = [await evaluationFolder(t), await serve(t, { delayMs: 30, varies: 'session' })];
+  const [folder, server] = [await evaluationFolder(t), await serve(t, { delayMs: 600, varies: 'session' })];
   const input = inputFor(folder, server, { numExamples: 20, maxConcurrent: 60 });
   const handle = await openEvaluation(input);
   const activity = new MockActivityEnvironment();

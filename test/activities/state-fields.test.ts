@@ -25,12 +25,8 @@ import { act, type Committed, commitFirst, makeRun, openRoles, sampleRound, type
 const excused: Readonly<Record<string, string>> = {
   schemaVersion: 'for a later version of Ratchet that reads an older commit',
   lineage: 'says whose state it is; the handle decides where things are written',
-  'policy.file.bytes': 'how large an object is, for people; its sha256 decides what it is',
-  'policy.sums.bytes': 'as policy.file.bytes',
-  'reference.file.bytes': 'as policy.file.bytes',
-  'reference.sums.bytes': 'as policy.file.bytes',
-  'curriculum.pools.bytes': 'as policy.file.bytes',
-  'surplus.*.scored.bytes': 'as policy.file.bytes',
+  'curriculum.pools.bytes': 'how large an object is, for people; its sha256 decides what it is',
+  'surplus.*.scored.bytes': 'as curriculum.pools.bytes',
   'surplus.*.scored.count': 'how many rows an object has, for people',
   'overrides.stopAfter': 'a wish for the execution that has ended: a run that starts again forgets it on purpose',
 };
