@@ -1,7 +1,7 @@
 import { RatchetError } from '../core/errors.ts';
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import { layout, roundOf } from '../core/layout.ts';
+import { layout, recordsName, roundOf } from '../core/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { ObjectRef, PolicyVersion, Prompts, RunState, StepCommit } from '../core/rl/run-state.ts';
@@ -234,7 +234,7 @@ class Copy {
     const [source, target] = [runs.from, runs.to].map((run) =>
       layout.resultsOfRound(round.lineage, round, environment, run),
     ) as [string, string];
-    for (const name of ['results.jsonl', 'metadata.json']) {
+    for (const name of [recordsName, 'metadata.json']) {
       const bytes = await this.#from.read(source + name);
       if (bytes) await this.#to.put(target + name, bytes);
     }

@@ -28,7 +28,6 @@ import { sha256 } from '../backends/store/file-store.ts';
 import type { LeaseInput } from './lease-groups.ts';
 import { refuseBehind } from './lineages.ts';
 import { poolsOf } from './pools.ts';
-import { storeBatchResults } from './results.ts';
 import { isRef, isVersion } from './record-shapes.ts';
 import { readJson, readRows, specOf, storeOf } from './run-access.ts';
 
@@ -95,7 +94,6 @@ export async function packBatch(input: {
   const bytes = encodeRows(batch.samples);
   const digest = sha256(bytes);
   const stored = await store.put(layout.batch(run.lineage, step, digest), bytes);
-  await storeBatchResults(run, step, digest, sources);
   const prompts = promptsOfBatch(trained);
   const packed = await putJson(store, layout.packed(run.lineage, step, digest), {
     batch: { ...stored, count: batch.samples.length },

@@ -55,7 +55,7 @@ export async function saveCheckpoint({
     await removeSteps(store, layout.allStaged(run.lineage), (n) => n <= step); // left by attempts that were given up
     await removeFiles(store, layout.allCanaries(run.lineage), (n) => n < oldestLive);
     await removeFiles(store, layout.allBatches(run.lineage), (n) => n <= replayFrom);
-    await removePlayed(store, run.lineage, { before: step, upTo: replayFrom });
+    await removePlayed(store, run.lineage, { before: step });
     if (step > 0) await store.removeAll(layout.allWarmUps());
     return { kept };
   });

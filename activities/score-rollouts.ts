@@ -9,7 +9,7 @@ import { environments as allEnvironments, type Environments } from '../backends/
 import { scoreGroup } from '../backends/environments/score-group.ts';
 import type { Environment } from '../backends/environments/types.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { countRows, decodeRows, encodeRows } from '../backends/store/objects.ts';
+import { decodeRows, packRows } from '../backends/store/objects.ts';
 import { lastProgress, withHeartbeat } from './heartbeat.ts';
 import { mapAtOnce } from './map-at-once.ts';
 import { textsOfPrompts } from './prompts-in-use.ts';
@@ -37,7 +37,7 @@ export const createScoreRollouts =
       work.goOnFrom(null);
       const startedAt = performance.now();
       const seconds = () => (performance.now() - startedAt) / 1000;
-      const key = `${layout.round(run.lineage, round.step, round.first, round.last)}scored.jsonl`;
+      const key = layout.scored(run.lineage, round);
       const store = storeOf(run);
       const spec = await specOf(run);
       const { leases, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
@@ -58,15 +58,15 @@ export const createScoreRollouts =
             groups: own,
             played,
             seconds: took,
-            systemPrompt: systemPrompts.get(name),
           };
           await storeRoundResults(run, spec, of);
         });
 
       const known = await store.read(key);
       if (known) {
-        await keepResults(decodeRows<ScoredGroup>(known, key), seconds());
-        return { scored: refTo(key, known), seconds: seconds(), ...lostIn(work.lost) };
+        const groups = decodeRows<ScoredGroup>(known, key);
+        await keepResults(groups, seconds());
+        return { scored: refTo(key, known, groups.length), seconds: seconds(), ...lostIn(work.lost) };
       }
       work.begin('all of it');
       const timeoutMs = spec.generationTimeoutS * 1000;
@@ -81,13 +81,14 @@ export const createScoreRollouts =
           const around = { timeoutMs, dataset: 'dataset', onScored, signal } as const;
           const scored = await scoreGroup(environment, example, members, around);
           const settled = scored.map((rollout) => settleRollout(withoutRecord(rollout), spec, vocabularySize));
-          return { ...lease, rollouts: settled };
+          const hasRecords = members.length > 0 && members.every(({ record }) => record !== undefined);
+          return { ...lease, rollouts: settled, ...(hasRecords ? {} : { example }) };
         });
       });
       const inOrder = groups.flat().sort((a, b) => a.ordinal - b.ordinal);
-      const { stored, bytes } = await store.putIfAbsent(key, encodeRows(inOrder));
+      const { stored, bytes } = await store.putIfAbsent(key, await packRows(inOrder));
       await keepResults(stored ? inOrder : decodeRows<ScoredGroup>(bytes, key), seconds());
-      return { scored: refTo(key, bytes), seconds: seconds(), ...lostIn(work.lost) };
+      return { scored: refTo(key, bytes, inOrder.length), seconds: seconds(), ...lostIn(work.lost) };
     };
     return withHeartbeat(
       (signal) => score(signal).finally(() => work.end()),
@@ -106,6 +107,6 @@ async function playedGroups(run: RunHandle, finished: readonly ObjectRef[]): Pro
   return played;
 }
 
-function refTo(key: string, bytes: Uint8Array): ObjectRef {
-  return { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: countRows(bytes) };
+function refTo(key: string, bytes: Uint8Array, count: number): ObjectRef {
+  return { key, sha256: sha256(bytes), bytes: bytes.byteLength, count };
 }

@@ -43,9 +43,12 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
     }
     for (const key of await store.list(layout.allRounds(lineage))) {
       const step = stepOf(key) ?? Infinity;
-      const isPlayed = step < head && !key.endsWith('/scored.jsonl');
+      const isPlayed = step < head && !layout.isScored(key);
       if (isPlayed)
-        found.push({ key, why: 'scored.jsonl beside it holds these rollouts, or their step was made without them' });
+        found.push({
+          key,
+          why: 'the scored round beside it holds these rollouts, or their step was made without them',
+        });
       else if (step <= upTo)
         found.push({ key, why: `rollouts of steps before the oldest checkpoint that is gone on from (${upTo})` });
     }
@@ -77,25 +80,20 @@ export async function removeUnneeded(run: RunPlace, unneeded: readonly Unneeded[
 }
 
 /**
- * What retention removes by itself: of rounds whose step is made, all but their scored rollouts, which is where each is kept;
- * and the copies of those that became a batch that is gone. One listing of each.
+ * What retention removes by itself: of rounds whose step is made, all but their scored rollouts, which is where each is kept. One listing.
  */
 export async function removePlayed(
   store: Store,
   lineage: string,
-  { before, upTo }: { readonly before: number; readonly upTo: number },
+  { before }: { readonly before: number },
 ): Promise<void> {
   const over = new Set<string>();
   for (const key of await store.list(layout.allRounds(lineage))) {
     const round = roundOf(key);
-    if (round === null || round.step >= before || key.endsWith('/scored.jsonl')) continue;
+    if (round === null || round.step >= before || layout.isScored(key)) continue;
     const folder = layout.round(lineage, round.step, round.first, round.last);
     const rest = key.slice(folder.length);
     over.add(rest.includes('/') ? folder + rest.slice(0, rest.indexOf('/') + 1) : key);
-  }
-  for (const key of await store.list(layout.allResults(lineage))) {
-    const copy = /^.*\/step_(\d+)\.trained\.[0-9a-f]+\//.exec(key);
-    if (copy && Number(copy[1]) <= upTo) over.add(copy[0]);
   }
   for (const key of over) await store.removeAll(key);
 }

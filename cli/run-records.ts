@@ -74,7 +74,7 @@ export async function scoredGroups(run: RunPlace, step: number): Promise<ScoredG
   const store = storeOf(run);
   const keys = await store.list(layout.rounds(await lineageOfStep(run, step), step));
   const groups: ScoredGroup[] = [];
-  for (const key of keys.filter((name) => name.endsWith('/scored.jsonl'))) {
+  for (const key of keys.filter((name) => layout.isScored(name))) {
     const bytes = await store.read(key);
     if (bytes) groups.push(...decodeRows<ScoredGroup>(bytes, storeOf(run).uri + key, scoredShape));
   }

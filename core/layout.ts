@@ -17,6 +17,10 @@ export const layout = {
   commits: (lineage: string) => `lineages/${lineage}/steps/`,
   round: (lineage: string, step: number, first: number, last: number) =>
     `${layout.allRounds(lineage)}step_${step}/groups_${first}-${last}/`,
+  /** Groups of a round with their rewards: where each rollout is kept, once. */
+  scored: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>) =>
+    `${layout.round(lineage, step, first, last)}scored.jsonl.gz`,
+  isScored: (key: string) => key.endsWith('/scored.jsonl.gz'),
   /** By content, whatever the lineage: many commits may name the same. */
   pools: (digest: string) => `${layout.allPools()}${digest.slice(0, 16)}.json`,
   allPools: () => 'pools/',
@@ -57,17 +61,17 @@ export const layout = {
   evaluations: (lineage: string, environment: string, model: string) =>
     `${layout.allEvaluations(lineage)}${environment}--${model.replaceAll('/', '--')}/`,
   allEvaluations: (lineage: string) => `${branch(lineage)}evals/`,
-  /** Rollouts as verifiers writes them (`results.jsonl`, `metadata.json`), of a round of one environment; its viewers want `evals/ENV--MODEL/ID/`. */
+  /**
+   * What a round of one environment was, as verifiers says it (`metadata.json`), and its rollouts' rows where the environment writes them
+   * itself (`records.jsonl.gz`). All other rows are made of the scored round when they are asked for.
+   */
   resultsOfRound: (
     lineage: string,
     round: Pick<RoundPlace, 'step' | 'first' | 'last'>,
     environment: string,
     run: string,
   ) => `${results(lineage, environment, run)}step_${round.step}.groups_${round.first}-${round.last}/`,
-  /** The same of what a batch was made of. */
-  resultsOfBatch: (lineage: string, step: number, digest: string, environment: string, run: string) =>
-    `${results(lineage, environment, run)}step_${step}.trained.${digest.slice(0, 8)}/`,
-  /** Both, of all rounds and batches. */
+  /** Of all rounds. */
   allResults: (lineage: string) => `${branch(lineage)}results/evals/`,
   /** The rows of `[sft] data`. */
   sftData: () => 'sft/data.jsonl',
@@ -95,6 +99,9 @@ export const layout = {
   log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,
 } as const;
 
+/** Rows that an environment wrote itself, below `layout.resultsOfRound`. */
+export const recordsName = 'records.jsonl.gz';
+
 /** Which round an object below `layout.round` is of. */
 export interface RoundPlace {
   readonly lineage: string;
@@ -109,6 +116,14 @@ export function roundOf(key: string): RoundPlace | null {
   if (!match) return null;
   const [, lineage = firstLineage, step, first, last] = match;
   return { lineage, step: Number(step), first: Number(first), last: Number(last) };
+}
+
+/** The round whose results lie in a folder, by its key. Null for a folder that is of no round. */
+export function roundOfResults(folder: string): RoundPlace | null {
+  const match = /(?:^|\/)step_(\d+)\.groups_(\d+)-(\d+)\/$/.exec(folder);
+  if (!match) return null;
+  const [, step, first, last] = match;
+  return { lineage: lineageOf(folder), step: Number(step), first: Number(first), last: Number(last) };
 }
 
 function results(lineage: string, environment: string, run: string): string {

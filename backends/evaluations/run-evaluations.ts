@@ -1,7 +1,15 @@
+import { randomUUID } from 'node:crypto';
+import { rmSync } from 'node:fs';
+import { mkdir, mkdtemp, writeFile } from 'node:fs/promises';
+import os from 'node:os';
 import path from 'node:path';
-import { layout, stepOf } from '../../core/layout.ts';
+import { RatchetError } from '../../core/errors.ts';
 import { readMetadata } from '../../core/eval/result-metadata.ts';
+import { layout, recordsName, roundOfResults, stepOf } from '../../core/layout.ts';
+import { type RecordRow, rowsOfRound } from '../../core/rl/results.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { Store } from '../store/index.ts';
+import { decodeRows, encodeRows, isRecord } from '../store/objects.ts';
 import { type Found, type FoundEvaluation, namesIn } from './evaluation.ts';
 
 export interface RunEvaluation extends FoundEvaluation {
@@ -26,10 +34,10 @@ export async function runEvaluations(
   const incomplete: Found['incomplete'][number][] = [];
   for (const { lineage, of, prefix } of places) {
     const keys = new Set(await store.list(prefix));
+    const last = of === 'evaluation' ? 'results.jsonl' : 'metadata.json';
     for (const key of keys) {
-      // What a batch was made of is among the rounds of its step already.
-      if (!key.endsWith('/results.jsonl') || /\/step_\d+\.trained\.[^/]+\/results\.jsonl$/.test(key)) continue;
-      const folder = key.slice(0, -'results.jsonl'.length);
+      if (!key.endsWith(`/${last}`)) continue;
+      const folder = key.slice(0, -last.length);
       if (keys.has(`${folder}metadata.json`)) wanted.push({ lineage, of, folder });
       else incomplete.push({ where: store.uri + folder, why: 'results.jsonl without metadata.json: not ended yet' });
     }
@@ -64,8 +72,42 @@ async function openStored(
     where: store.uri + folder,
     metadata,
     step: stepOf(folder.slice(folder.indexOf('evals/'))) ?? metadata.step ?? 0,
-    rows: async () => path.join(await store.localFolder(folder), 'results.jsonl'),
+    rows:
+      of === 'evaluation'
+        ? async () => path.join(await store.localFolder(folder), 'results.jsonl')
+        : () => rowsOfTraining(store, folder, named.environment),
   };
+}
+
+/** The rows of a round that was sampled to be trained, made of what is stored of it, in a file that lasts as long as this process. */
+async function rowsOfTraining(store: Store, folder: string, environment: string): Promise<string> {
+  const round = roundOfResults(folder);
+  const key = round && layout.scored(round.lineage, round);
+  const bytes = key && (await store.read(key));
+  if (!round || !bytes)
+    throw new RatchetError('RunNotFound', `${store.uri}${folder}: its rollouts are not in the store any more.`);
+  const groups = decodeRows<ScoredGroup>(bytes, store.uri + key).filter((group) => group.environment === environment);
+  const [recorded, metadata] = await Promise.all([
+    store.read(folder + recordsName),
+    store.read(`${folder}metadata.json`),
+  ]);
+  const records = recorded ? decodeRows<RecordRow>(recorded, store.uri + folder + recordsName) : [];
+  const { tools } = (metadata && isRecord(parsed(metadata)) ? parsed(metadata) : {}) as { readonly tools?: unknown };
+  const file = path.join(await temporaryFolder(), randomUUID(), 'results.jsonl');
+  await mkdir(path.dirname(file));
+  await writeFile(file, encodeRows(rowsOfRound(groups, { step: round.step, records, tools })));
+  return file;
+}
+
+let temporary: Promise<string> | null = null;
+
+/** Of this process; it goes with it. */
+function temporaryFolder(): Promise<string> {
+  temporary ??= mkdtemp(path.join(os.tmpdir(), 'ratchet-rows-')).then((folder) => {
+    process.once('exit', () => rmSync(folder, { recursive: true, force: true }));
+    return folder;
+  });
+  return temporary;
 }
 
 function parsed(bytes: Uint8Array): unknown {

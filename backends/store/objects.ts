@@ -1,3 +1,5 @@
+import { promisify } from 'node:util';
+import { gunzipSync, gzip } from 'node:zlib';
 import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import type { Store } from './types.ts';
@@ -40,6 +42,25 @@ export async function putRows(store: Store, key: string, rows: readonly unknown[
 
 export function encodeRows(rows: readonly unknown[]): Uint8Array {
   return Buffer.from(rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+}
+
+/** The same compressed: rows of token ids and log probabilities take a ninth of their text. Off the thread: a batch may be large. */
+export async function packRows(rows: readonly unknown[]): Promise<Uint8Array> {
+  return compress(encodeRows(rows));
+}
+
+const compress = promisify<Uint8Array, Buffer>(gzip);
+
+/** What was stored, compressed or not. */
+export function unpacked(bytes: Uint8Array, key: string): Uint8Array {
+  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return bytes;
+  try {
+    return gunzipSync(bytes, { maxOutputLength: textBytesMax });
+  } catch (cause) {
+    const isLong = (cause as { readonly code?: string }).code === 'ERR_BUFFER_TOO_LARGE';
+    const what = isLong ? `more than ${textBytesMax} bytes of them` : 'a gzip file that is cut or changed';
+    throw damaged(key, `expected rows of JSON, found ${what}`, cause);
+  }
 }
 
 /** Rows that are objects; `shape` as above. */
@@ -98,9 +119,10 @@ function requireShape(value: unknown, where: string, shape?: Shape): void {
     if (!isThere) throw damaged(where, `expected ${expected}, which it does not have`);
 }
 
-function textOf(bytes: Uint8Array, key: string): string {
-  if (bytes.byteLength > textBytesMax)
-    throw damaged(key, `expected at most ${textBytesMax} bytes of JSON, found ${bytes.byteLength}`);
+function textOf(stored: Uint8Array, key: string): string {
+  if (stored.byteLength > textBytesMax)
+    throw damaged(key, `expected at most ${textBytesMax} bytes of JSON, found ${stored.byteLength}`);
+  const bytes = unpacked(stored, key);
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8');
 }
 

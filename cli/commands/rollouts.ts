@@ -1,7 +1,9 @@
+import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { failedOutcomes, rewardedOutcomes, type ScoredGroup, type ScoredRollout } from '../../core/rl/rollout.ts';
 import type { ChatTokenizer } from '../../engine/index.ts';
+import { exportRollouts } from '../export-rollouts.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
 import { readCount } from '../read-count.ts';
 import { headStep, scoredGroups, tokenizerOf } from '../run-records.ts';
@@ -22,9 +24,20 @@ export const rolloutsCommand = new Command('rollouts')
   .option('--sort <by>', 'reward (best first), -reward (worst first), or group', 'group')
   .option('--limit <k>', 'at most this many rollouts', '10')
   .option('--json', 'one JSON object per rollout and line, tokens left out')
+  .option(
+    '--export <folder>',
+    'write all that was sampled to train, or what was for --step, as verifiers writes evaluations: FOLDER/evals/ENV--RUN/…',
+  )
   .option(...storeOption)
   .action(async (run: string, options: RolloutsOptions) => {
     const place = await findRunFolder(run, options.store);
+    if (options.export !== undefined) {
+      const step = options.step === undefined ? null : readStep(options.step);
+      const rounds = await exportRollouts(place, options.export, step);
+      return print(
+        `${rounds} sampling rounds lie in ${path.join(options.export, 'evals')}; look at them: npx ratchet eval tui ${options.export}`,
+      );
+    }
     const step = options.step === undefined ? await headStep(place) : readStep(options.step);
     const groups = await scoredGroups(place, step);
     if (groups.length === 0) throw noRollouts(run, step, await headStep(place));
@@ -45,6 +58,7 @@ interface RolloutsOptions {
   readonly sort: string;
   readonly limit: string;
   readonly json?: boolean;
+  readonly export?: string;
   readonly store?: string;
 }
 

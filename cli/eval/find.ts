@@ -115,7 +115,7 @@ async function runPlace({ run, store: known }: { run: string; store: string | nu
 }
 
 /** Of all its lineages, what was sampled for training included. */
-async function evaluationsOf(place: RunPlace): Promise<Found<RunEvaluation>> {
+export async function evaluationsOf(place: RunPlace): Promise<Found<RunEvaluation>> {
   const lineages = [firstLineage, ...(await begunLineages(place)).map(({ lineage }) => lineage)];
   return runEvaluations(storeOf(place), lineages, { training: true });
 }

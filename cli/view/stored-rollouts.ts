@@ -2,6 +2,7 @@ import { layout } from '../../core/layout.ts';
 import { firstLineage } from '../../core/names.ts';
 import type { ScoredGroup, Turn } from '../../core/rl/rollout.ts';
 import type { Store } from '../../backends/store/index.ts';
+import { unpacked } from '../../backends/store/objects.ts';
 import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
 
 /** A group of a step, as people read it. */
@@ -41,11 +42,11 @@ export class StoredRollouts {
   async ofStep(lineage: string, step: number): Promise<ShownGroup[]> {
     const prefix = layout.round(lineage, step, 0, 0).replace(/groups_0-0\/$/, '');
     const first = (key: string): number => Number(/groups_(\d+)-/.exec(key)?.[1] ?? -1);
-    const keys = (await this.#store.list(prefix)).filter((key) => key.endsWith('/scored.jsonl'));
+    const keys = (await this.#store.list(prefix)).filter((key) => layout.isScored(key));
     const rows: string[] = [];
     for (const key of keys.toSorted((a, b) => first(b) - first(a))) {
       const bytes = rows.length < groupsMax ? await this.#store.read(key) : null;
-      if (bytes) rows.push(...firstRows(bytes, groupsMax - rows.length));
+      if (bytes) rows.push(...firstRows(unpacked(bytes, key), groupsMax - rows.length));
     }
     if (rows.length === 0) return [];
     this.#tokenizer ??= this.#readTokenizer();

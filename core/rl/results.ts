@@ -1,6 +1,6 @@
 import { passAllK, passAtK, passCounts, passThreshold } from '../eval/pass-at-k.ts';
 import type { JsonValue } from '../spec/run-spec.ts';
-import type { ChatMessage, Example, RolloutRow, ScoredRollout, ToolSchema, Turn } from './rollout.ts';
+import type { ChatMessage, Example, RolloutRow, ScoredGroup, ScoredRollout, ToolSchema, Turn } from './rollout.ts';
 
 /**
  * Rollouts as verifiers writes them, `results.jsonl` and `metadata.json` of one evaluation, for its viewers and for whoever reads such
@@ -43,6 +43,34 @@ export function resultRow(rollout: ScoredRollout, { example, record, tools, plac
       ...(playedAgain === undefined ? {} : { played_again: { ...playedAgain } }),
     },
   };
+}
+
+/** A row that the environment wrote itself, by its rollout. */
+export interface RecordRow {
+  readonly group: number;
+  readonly index: number;
+  readonly record: RolloutRow;
+}
+
+/** The rows of a round in one environment. `tools` as its metadata.json has them. */
+export function rowsOfRound(
+  groups: readonly ScoredGroup[],
+  { step, records, tools }: { readonly step: number; readonly records: readonly RecordRow[]; readonly tools: unknown },
+): RolloutRow[] {
+  const recordOf = new Map(records.map(({ group, index, record }) => [`${group}/${index}`, record]));
+  const schemas = Array.isArray(tools) ? tools.filter(isTable).map(toolOfRow) : [];
+  return groups.flatMap(({ ordinal, exampleId, policyStep, prompt, example, rollouts }) => {
+    const place = { step, group: ordinal, policy_version: policyStep, ...(prompt === undefined ? {} : { prompt }) };
+    const asked = example ?? { id: exampleId, prompt: [], answer: '' };
+    return rollouts.map((rollout) => {
+      const record = recordOf.get(`${ordinal}/${rollout.index}`);
+      return resultRow(rollout, { example: asked, record, tools: schemas, place });
+    });
+  });
+}
+
+function toolOfRow({ name, description, parameters }: RolloutRow): ToolSchema {
+  return { type: 'function', function: { name, description, parameters } as unknown as ToolSchema['function'] };
 }
 
 /** Columns that are there for scoring alone. */

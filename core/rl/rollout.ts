@@ -221,4 +221,6 @@ export interface GroupLease {
 
 export interface ScoredGroup extends GroupLease {
   readonly rollouts: readonly ScoredRollout[];
+  /** What was asked, with the system prompt in use; absent where the environment writes rows of its own, which say it. */
+  readonly example?: Example;
 }

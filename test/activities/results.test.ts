@@ -1,18 +1,21 @@
 /** Rollouts as verifiers writes them, beside what training reads: of a round, of a batch, of a fork's groups. */
 import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
 import { describe, test, type TestContext } from 'node:test';
 import { layout } from '../../core/layout.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
-import { decodeJson, decodeRows } from '../../backends/store/objects.ts';
+import { runEvaluations } from '../../backends/evaluations/run-evaluations.ts';
+import { decodeJson, decodeRows, unpacked } from '../../backends/store/objects.ts';
 import type { Store } from '../../backends/store/index.ts';
 import { act, commitFirst, datasets, makeRun, openRoles, planNext, WordsInference } from './runs.ts';
 
 type Row = Readonly<Record<string, unknown>> & { readonly ratchet: { readonly group: number } };
 
 async function readResults(store: Store, prefix: string) {
-  const rows = decodeRows<Row>((await store.read(`${prefix}results.jsonl`))!, 'results.jsonl');
+  const { evaluations } = await runEvaluations(store, ['main'], { training: true });
+  const found = evaluations.find(({ where }) => where === store.uri + prefix)!;
   return {
-    rows,
+    rows: decodeRows<Row>(await readFile(await found.rows()), 'results.jsonl'),
     metadata: decodeJson<Record<string, unknown>>((await store.read(`${prefix}metadata.json`))!, 'metadata.json'),
   };
 }
@@ -48,23 +51,27 @@ describe('results as verifiers writes them', () => {
   test('a worker that dies after scoring has its results written by the retry, the same', async (t) => {
     const { run, store, roles, round, finished } = await scoredRound(t);
     const prefix = layout.resultsOfRound('main', round, 'reverse-text', run.name);
-    const before = await store.read(`${prefix}results.jsonl`);
+    const before = await readResults(store, prefix);
     await store.removeAll(prefix);
     await act(roles.scoreRollouts, { run, round, finished });
-    assert.deepEqual(await store.read(`${prefix}results.jsonl`), before);
-    assert.ok(await store.read(`${prefix}metadata.json`));
+    const { metadata, rows } = await readResults(store, prefix);
+    assert.deepEqual([rows, metadata['avg_reward']], [before.rows, before.metadata['avg_reward']]);
   });
 
-  test('a batch leaves the rows of those groups that are in it', async (t) => {
+  test('each rollout is stored once, compressed: what else there is of a made step is small', async (t) => {
     const own = await makeRun(t);
     const { store } = own;
     const roles = openRoles(new WordsInference());
     await planNext(own, roles, await commitFirst(own, roles));
-    const keys = await store.list('results/');
-    const prefix = keys.find((key) => key.includes('step_1.trained.'))!.replace(/[^/]*$/, '');
-    const trained = await readResults(store, prefix);
-    const round = keys.find((key) => key.includes('step_1.groups_'))!.replace(/[^/]*$/, '');
-    assert.deepEqual(trained.rows, (await readResults(store, round)).rows);
-    assert.equal(trained.metadata['env_id'], 'reverse-text');
+    const rounds = (await store.list(layout.allRounds('main'))).filter((key) => layout.isScored(key));
+    const bytes = (await store.read(rounds[0]!))!;
+    assert.ok(bytes.byteLength * 3 < unpacked(bytes, rounds[0]!).byteLength);
+    const results = await store.list(layout.allResults('main'));
+    assert.ok(results.every((key) => key.endsWith('/metadata.json')));
+    const cut = bytes.subarray(0, bytes.byteLength - 9);
+    assert.throws(
+      () => decodeRows(cut, rounds[0]!),
+      /scored\.jsonl\.gz.*expected rows of JSON, found a gzip file that is cut or changed/s,
+    );
   });
 });

@@ -5,11 +5,13 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { layout } from '../../core/layout.ts';
 import { summarize } from '../../core/eval/summary.ts';
 import { findEvaluations, usualFolders } from '../../backends/evaluations/folders.ts';
 import { ResultFile } from '../../backends/evaluations/result-file.ts';
 import { runEvaluations } from '../../backends/evaluations/run-evaluations.ts';
 import { openRunStore } from '../../backends/store/index.ts';
+import { packRows } from '../../backends/store/objects.ts';
 
 const data = fileURLToPath(new URL('../data/evals/', import.meta.url));
 const single = path.join(data, 'verifiers-0.3.1/toy_single--org--words-1b/d44fc336');
@@ -129,7 +131,16 @@ test("a run's evaluations are found by step in its store, of all its lineages; w
   await put('evals/reverse-text--words/step_5/');
   await put('evals/reverse-text--words/step_15/', false);
   await put('lineages/l2/evals/reverse-text--words/step_10/');
-  await put('results/evals/reverse-text--words/step_3.groups_0-3/');
+  const round = { step: 3, first: 0, last: 3 };
+  await store.put(`${layout.resultsOfRound('main', round, 'reverse-text', 'words')}metadata.json`, metadata);
+  const rollout = { group: 0, index: 0, exampleId: 7, turns: [], outcome: 'ok', reward: 0.5, metrics: { right: 0.5 } };
+  const example = { id: 7, prompt: [{ role: 'user', content: 'abc' }], answer: 'cba' };
+  const lease = { ordinal: 0, environment: 'reverse-text', exampleId: 7, epoch: 0, policyStep: 2 };
+  const groups = [
+    { ...lease, rollouts: [rollout], example },
+    { ...lease, ordinal: 1, environment: 'another', rollouts: [] },
+  ];
+  await store.put(layout.scored('main', round), await packRows(groups));
   const { evaluations, incomplete } = await runEvaluations(store, ['main', 'l2']);
   assert.deepEqual(
     evaluations.map(({ step, lineage, environment, model }) => [step, lineage, environment, model]),
@@ -145,5 +156,15 @@ test("a run's evaluations are found by step in its store, of all its lineages; w
     all.filter(({ of }) => of === 'training').map(({ step, id }) => [step, id]),
     [[3, 'step_3.groups_0-3']],
   );
-  assert.equal((await new ResultFile(await all[0]!.rows()).read()).rows.length, 1);
+  const rows = await readFile(await all[0]!.rows(), 'utf8');
+  const [row, ...others] = rows
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as Record<string, unknown>);
+  assert.equal(others.length, 0);
+  assert.deepEqual(
+    [row!['example_id'], row!['prompt'], row!['answer'], row!['reward'], row!['right']],
+    [7, example.prompt, 'cba', 0.5, 0.5],
+  );
+  assert.deepEqual(row!['ratchet'], { step: 3, group: 0, policy_version: 2, index: 0, outcome: 'ok' });
 });

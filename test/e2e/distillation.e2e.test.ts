@@ -4,6 +4,7 @@ import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
+import { layout } from '../../core/layout.ts';
 import { randomStream } from '../../core/random.ts';
 import type { StepCommit, StepPlan } from '../../core/rl/run-state.ts';
 import { openRunStore } from '../../backends/store/index.ts';
@@ -169,8 +170,8 @@ min_reward = 0.3`;
   assert.equal(plan.loss.type, 'cross_entropy');
 
   const store = storeOf('sft');
-  const [key] = (await store.list('rollouts/step_2/')).filter((one) => one.endsWith('/scored.jsonl'));
-  const groups = decodeRows<ScoredGroup>((await store.read(key!))!, 'scored.jsonl');
+  const [key] = (await store.list('rollouts/step_2/')).filter((one) => layout.isScored(one));
+  const groups = decodeRows<ScoredGroup>((await store.read(key!))!, key!);
   const { turns, reward } = groups.flatMap(({ rollouts }) => rollouts)[0]!;
   const end = 1; // of the preset's vocabulary
   assert.equal(turns[0]!.tokenIds.at(-1), end, 'a turn ends as the policy’s own do');

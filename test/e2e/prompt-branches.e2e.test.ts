@@ -15,6 +15,7 @@ import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import type { WorkflowHandle } from '@temporalio/client';
+import { decodeRows } from '../../backends/store/objects.ts';
 import { forkRun } from '../../activities/fork-run.ts';
 import type { FailpointPlan } from '../../backends/failpoints.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
@@ -239,8 +240,8 @@ async function kill(role: string): Promise<void> {
 async function groupsOf(run: string, step: number, below = ''): Promise<ScoredGroup[]> {
   const folder = path.join(project.folder, 'outputs', run, below, `rollouts/step_${step}`);
   const rounds = (await readdir(folder)).filter((name) => name.startsWith('groups_'));
-  const texts = await Promise.all(rounds.map((name) => readFile(path.join(folder, name, 'scored.jsonl'), 'utf8')));
-  return texts.flatMap((text) => text.trim().split('\n')).map((line) => JSON.parse(line) as ScoredGroup);
+  const files = await Promise.all(rounds.map((name) => readFile(path.join(folder, name, 'scored.jsonl.gz'))));
+  return files.flatMap((bytes) => decodeRows<ScoredGroup>(bytes, folder));
 }
 
 const promptsOf = (groups: readonly ScoredGroup[]): (string | undefined)[] => [

@@ -4,6 +4,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
+import { decodeRows } from '../../backends/store/objects.ts';
 import { demonstrationRows } from '../../activities/demonstration-rows.ts';
 import { turnSeed } from '../../activities/sample-policy.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
@@ -215,20 +216,18 @@ async function storedOf(run: string, step?: number): Promise<Set<string>> {
 }
 
 async function groupsOf(run: string, step: number): Promise<ScoredGroup[]> {
-  return (await rowsBelow(run, step, (name) => name === 'scored.jsonl')) as ScoredGroup[];
+  return (await rowsBelow(run, step, (name) => name === 'scored.jsonl.gz')) as ScoredGroup[];
 }
 
 async function rowsBelow(run: string, step: number | undefined, isIt: (name: string) => boolean): Promise<unknown[]> {
   const below = path.join(project.folder, 'outputs', run, 'rollouts', step === undefined ? '' : `step_${step}`);
   const names = await readdir(below, { recursive: true }).catch(() => []);
-  const texts = await Promise.all(
+  const files = await Promise.all(
     names
       .filter((name) => isIt(path.basename(name)))
-      .map((name) => readFile(path.join(below, name), 'utf8').catch(() => '')),
+      .map((name) => readFile(path.join(below, name)).catch(() => Buffer.of())),
   );
-  return texts
-    .flatMap((text) => text.split('\n').filter((line) => line !== ''))
-    .map((line) => JSON.parse(line) as unknown);
+  return files.flatMap((bytes) => decodeRows<unknown>(bytes, below));
 }
 
 async function start(name: string) {

@@ -10,7 +10,7 @@ import { after, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { installEnvironment } from '../../cli/python-environments/install.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
-import { openSmallProject, type SmallProject } from './small-run.ts';
+import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 
 const packages = {
   /** One answer; a row is enough to score it. */
@@ -118,19 +118,28 @@ test(
     assert.ok(undisturbed.ledger.isSound, JSON.stringify(undisturbed.ledger));
     assert.ok((undisturbed.ledger.counts['trained'] ?? 0) > 0);
 
-    const all = rowsOf('undisturbed', 'results/evals', (name) => name.includes('.groups_'));
-    const trained = rowsOf('undisturbed', 'results/evals', (name) => name.includes('.trained.'));
+    execFileSync(
+      process.execPath,
+      [
+        path.join(repositoryFolder, 'cli/ratchet.mjs'),
+        'rollouts',
+        'undisturbed',
+        '--export',
+        'outputs/undisturbed/exported',
+      ],
+      { cwd: project.folder },
+    );
+    const all = rowsOf('undisturbed', 'exported/evals', (name) => name.includes('.groups_'));
     const { counts } = undisturbed.ledger;
     const issued = Object.values(counts).reduce((sum, count) => sum + count, 0);
     assert.equal(all.length, issued * 4);
-    assert.equal(trained.length, counts['trained']! * 4);
     const contest = all.find(({ metrics }) => 'longest_wins' in metrics)!;
     assert.deepEqual(
       contest.completion.map(({ role }) => role),
       ['assistant', 'user', 'assistant'],
     );
     assert.equal(contest.reward, contest['longest_wins']);
-    assert.equal(readByVerifiers('undisturbed', 'results/evals'), all.length + trained.length);
+    assert.equal(readByVerifiers('undisturbed', 'exported/evals'), all.length);
     const evaluated = rowsOf('undisturbed', 'evals', (name) => name === 'step_5');
     assert.equal(evaluated.length, 4 * 2);
   },

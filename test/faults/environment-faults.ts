@@ -68,7 +68,7 @@ async function judgeDropped({ run, summary }: Judged): Promise<void> {
     ended('trained').filter((ordinal) => failed.includes(ordinal)),
     [],
   );
-  const scored = (await run.store.list('rollouts/')).filter((key) => key.endsWith('/scored.jsonl'));
+  const scored = (await run.store.list('rollouts/')).filter((key) => layout.isScored(key));
   const groups = (await Promise.all(scored.map((key) => read<ScoredGroup>(run.store, key)))).flat();
   const lost = groups.filter(({ rollouts }) => rollouts.some(({ outcome }) => outcome === 'timeout'));
   assert.deepEqual(

@@ -1,0 +1,33 @@
+import { copyFile, mkdir, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../core/errors.ts';
+import { firstLineage } from '../core/names.ts';
+import { type RunPlace, storeOf } from '../activities/run-access.ts';
+import { evaluationsOf } from './eval/find.ts';
+
+/**
+ * Writes what was sampled to train a run as verifiers writes evaluations, `evals/ENV--RUN/step_N.groups_A-B/{results.jsonl,metadata.json}`
+ * below a folder, for its viewers and for whoever reads such files. Of one step, or of all that are stored; rounds that are there stay.
+ * Returns how many rounds lie there now.
+ */
+export async function exportRollouts(place: RunPlace, folder: string, step: number | null): Promise<number> {
+  const { evaluations } = await evaluationsOf(place);
+  const rounds = evaluations.filter((one) => one.of === 'training' && (step === null || one.step === step));
+  if (rounds.length === 0) {
+    const of = step === null ? '' : ` for step ${step}`;
+    throw new RatchetError(
+      'RunNotFound',
+      `Nothing that was sampled${of} is stored of ${place.name}: there is nothing to export.`,
+    );
+  }
+  const store = storeOf(place);
+  for (const { environment, id, lineage, where, rows } of rounds) {
+    const name = lineage === firstLineage ? id : `${lineage}.${id}`;
+    const target = path.join(folder, 'evals', `${environment}--${place.name.replaceAll('/', '--')}`, name);
+    await mkdir(target, { recursive: true });
+    await copyFile(await rows(), path.join(target, 'results.jsonl'));
+    const metadata = await store.read(`${where.slice(store.uri.length)}metadata.json`);
+    if (metadata) await writeFile(path.join(target, 'metadata.json'), metadata);
+  }
+  return rounds.length;
+}
