@@ -81,7 +81,7 @@ function printEvents(events: readonly RunEvent[], { json, since }: EventsOptions
 }
 
 /** A server or orchestrator that is being restarted is asked again by who follows. */
-async function eventsAfter(handle: WorkflowHandle, seen: number, isFollowed: boolean): Promise<RunEvent[]> {
+async function eventsAfter(handle: WorkflowHandle, seen: number, isFollowed: boolean): Promise<readonly RunEvent[]> {
   try {
     const ask = async () => (await handle.query<RunView, [number]>('view', seen)).events;
     return await handle.client.withDeadline(Date.now() + answerWithinMs, ask);

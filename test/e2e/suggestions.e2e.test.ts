@@ -130,7 +130,7 @@ test('of a commit that cannot be read: the check that sets it aside, and then th
 test('of a run that is paused: its state, and to resume it', async () => {
   const { mend } = await writeFake('paused', 3, { failsAt: 2 });
   const training = begin('train paused.toml');
-  await training.says(/paused/);
+  await training.says(/ paused: /);
   const status = await type('npx ratchet status paused');
   const suggested = suggestedIn(status.said);
   assert.deepEqual(suggested, ['npx ratchet resume paused'], status.said);

@@ -44,7 +44,7 @@ test('a run that the new orchestrator cannot go on with says why; it can be move
     () => ratchet('status', 'moved'),
     ([, text]) => /TMPRL1100/.test(text),
   );
-  assert.match(said, /of another version: it cannot go on .* `ratchet upgrade moved` moves it/s);
+  assert.match(said, /of another version: it cannot go on .* `npx ratchet upgrade moved` moves it/s);
 
   const [code, stopped] = await ratchet('stop', 'stopped', '--now');
   assert.equal(code, 0, stopped);

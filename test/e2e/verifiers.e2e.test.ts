@@ -10,6 +10,7 @@ import { after, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { installEnvironment } from '../../cli/python-environments/install.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
+import { eventually } from '../eventually.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 
 const packages = {
@@ -151,12 +152,20 @@ test(
   async () => {
     const handle = await start('disturbed');
     await untilCommitted('disturbed', 1);
-    await delay(200); // rollouts of step 2 are under way
-    for (const pid of pythonOf(project.stack.pids()['rollout worker']!)) process.kill(pid, 'SIGKILL');
-    await untilCommitted('disturbed', 2);
-    await delay(200);
-    const said = readFileSync(path.join(project.folder, '.ratchet/logs/rollout-worker.log'), 'utf8');
-    assert.match(said, /Python process .* \(signal SIGKILL\) while it worked on \d+ request\(s\) \(rollout\)/);
+    // Struck until it was in the middle of a rollout: at any other moment nothing is lost, and nothing is said.
+    const struck = /Python process .* \(signal SIGKILL\) while it worked on \d+ request\(s\) \(rollout\)/;
+    const said = () => readFileSync(path.join(project.folder, '.ratchet/logs/rollout-worker.log'), 'utf8');
+    const strike = async () => {
+      for (const pid of pythonOf(project.stack.pids()['rollout worker']!)) process.kill(pid, 'SIGKILL');
+      await delay(300);
+      return struck.test(said());
+    };
+    await eventually('a rollout whose Python process was killed', strike, (is) => is);
+    await eventually(
+      'new Python processes',
+      async () => pythonOf(project.stack.pids()['rollout worker']!).length,
+      (n) => n > 0,
+    );
     const worker = project.stack.pids()['rollout worker']!;
     const orphans = pythonOf(worker);
     assert.ok(orphans.length > 0, 'new Python processes have taken the place of those that were killed');
