@@ -124,6 +124,9 @@ export async function withStack<T>(
       const restarted = mayRestart ? [] : Object.entries(stack.restarts()).filter(([, count]) => count > 0);
       if (restarted.length > 0) throw new Error(`processes died while measuring: ${JSON.stringify(restarted)}`);
       return result;
+    } catch (error) {
+      bench.say(error instanceof Error ? (error.stack ?? error.message) : String(error)); // what is cut off by the end may throw, too
+      throw error;
     } finally {
       await close();
     }

@@ -155,8 +155,13 @@ test(
     // Struck until it was in the middle of a rollout: at any other moment nothing is lost, and nothing is said.
     const struck = /Python process .* \(signal SIGKILL\) while it worked on \d+ request\(s\) \(rollout\)/;
     const said = () => readFileSync(path.join(project.folder, '.ratchet/logs/rollout-worker.log'), 'utf8');
+    let waitMs = 200;
     const strike = async () => {
-      for (const pid of pythonOf(project.stack.pids()['rollout worker']!)) process.kill(pid, 'SIGKILL');
+      const children = pythonOf(project.stack.pids()['rollout worker']!);
+      if (children.length === 0) return false;
+      await delay(waitMs); // longer each time: a new one imports for a second or two before it plays
+      waitMs += 400;
+      for (const pid of children) if (isAlive(pid)) process.kill(pid, 'SIGKILL');
       await delay(300);
       return struck.test(said());
     };
