@@ -1,13 +1,16 @@
 import type { WorkflowClient, WorkflowExecutionDescription, WorkflowHandle } from '@temporalio/client';
+import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import proto from '@temporalio/proto';
 import { taskQueues } from '../core/names.ts';
 import { versionOf } from '../workers/take-over.ts';
 
-const { TaskQueueType, WorkflowTaskFailedCause } = proto.temporal.api.enums.v1;
+const { PendingWorkflowTaskState, TaskQueueType, WorkflowTaskFailedCause } = proto.temporal.api.enums.v1;
 
 /** Among so many last events is the one that says why a workflow does not go on. */
 const lastEvents = 20;
 const shownChars = 300;
+/** A worker that is there takes a task at once; a busy one a little later. */
+const ignoredAfterMs = 10_000;
 /** Of a digest: enough to tell two versions apart. */
 const versionChars = 8;
 
@@ -25,7 +28,7 @@ export async function whyStuck(handle: WorkflowHandle, run: string): Promise<Stu
   if (found.status.name !== 'RUNNING' || !pendingWorkflowTask) return null;
   const failed = await lastTaskFailure(handle, found.runId);
   if (failed) return { is: 'wedged', text: wedged(run, found, failed) };
-  const pollers = await orchestratorsOf(handle.client);
+  const pollers = await orchestratorsOf(handle.client, ignoredSinceMs(pendingWorkflowTask));
   const pinned = pinnedTo(found);
   if (pollers.length === 0) return { is: 'nobody there', text: noOrchestrator };
   if (pinned === null || pollers.includes(pinned)) return null;
@@ -42,14 +45,30 @@ interface Namespaced {
   readonly options: { readonly namespace: string };
 }
 
-/** The versions of the workflow code of those who ask for runs: '' where one does not say it. */
-export async function orchestratorsOf(client: Pick<WorkflowClient, 'workflowService'> & Namespaced): Promise<string[]> {
+type PendingWorkflowTask = proto.temporal.api.workflow.v1.IPendingWorkflowTaskInfo;
+
+/** Since when nobody took a task; 0 where that is not long enough to say so. */
+function ignoredSinceMs({ state, scheduledTime }: PendingWorkflowTask): number {
+  const scheduledMs = optionalTsToMs(scheduledTime) ?? 0;
+  const isScheduled = state === PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED;
+  return isScheduled && Date.now() - scheduledMs > ignoredAfterMs ? scheduledMs : 0;
+}
+
+/**
+ * The versions of the workflow code of those who ask for runs: '' where one does not say it. The server remembers who asked for minutes
+ * after they are gone; `sinceMs`: those alone who asked since then, as one who was waiting would have been given what was there.
+ */
+export async function orchestratorsOf(
+  client: Pick<WorkflowClient, 'workflowService'> & Namespaced,
+  sinceMs = 0,
+): Promise<string[]> {
   const { pollers } = await client.workflowService.describeTaskQueue({
     namespace: client.options.namespace,
     taskQueue: { name: taskQueues.orchestrator },
     taskQueueType: TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
   });
-  const versions = (pollers ?? []).map(
+  const there = (pollers ?? []).filter(({ lastAccessTime }) => (optionalTsToMs(lastAccessTime) ?? 0) >= sinceMs);
+  const versions = there.map(
     ({ deploymentOptions, workerVersionCapabilities }) =>
       deploymentOptions?.buildId || workerVersionCapabilities?.buildId || '',
   );

@@ -13,7 +13,7 @@ import type { trainRun } from '../../workflows/train-run.ts';
 import { eventually } from '../eventually.ts';
 import { fakeRun } from '../faults/fake-run.ts';
 import { repositoryFolder } from './small-run.ts';
-import { otherOrder, type OtherVersion, rolesOf, RunningCommand } from '../faults/upgrade.ts';
+import { otherOrder, type OtherVersion, rolesOf, RunningCommand, thisVersion } from '../faults/upgrade.ts';
 
 /** More than there is time for: each run is ended by the test. */
 const steps = 1_000;
@@ -63,10 +63,70 @@ test('a run that the new orchestrator cannot go on with says why; it can be move
   assert.match((await ratchet('upgrade', 'moved'))[1], /is not running/);
 });
 
-async function start(t: TestContext, folder: string, version: OtherVersion | null) {
+test('where the server has worker deployments an open run stays with its version; it says so when that is gone, and can be moved', async (t) => {
+  const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-pinned-'));
+  t.after(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
+  await mkdir(path.join(folder, 'outputs'));
+  const newer = await otherOrder(folder);
+  const { address, client, status, ...cluster } = await start(t, folder, null, { hasOrchestrator: false });
+  const environment = {
+    ...process.env,
+    TEMPORAL_ADDRESS: address,
+    RATCHET_CODE_ROOTS: path.join(repositoryFolder, 'test'),
+  };
+  const orchestrator = async (version: OtherVersion): Promise<RunningCommand> => {
+    const command = new RunningCommand(version, ['worker', '--role', 'orchestrator'], { folder, environment });
+    t.after(() => command.stop());
+    await command.says(/new runs begin under it/);
+    return command;
+  };
+  const stepOf = async (name: string): Promise<number> =>
+    ((await status(name, ({ step }) => step >= 1)) as RunStatus).step;
+  const versionOf = async (name: string): Promise<string | null | undefined> =>
+    (await client.workflow.getHandle(name).describe()).raw.workflowExecutionInfo?.versioningInfo?.deploymentVersion
+      ?.buildId;
+
+  const older = await orchestrator(thisVersion);
+  for (const name of ['stays', 'later'])
+    await writeFile(path.join(folder, `${name}.toml`), fakeRun({ steps, log: path.join(folder, `${name}.sampled`) }));
+  await cluster.start('stays');
+  const before = await stepOf('stays');
+  await orchestrator(newer);
+  await status('stays', ({ step }) => step > before + 2);
+  await cluster.start('later');
+  await stepOf('later');
+  const [first, second] = [await versionOf('stays'), await versionOf('later')];
+  assert.ok(first && second && first !== second, `${first}, ${second}`);
+
+  await older.stop();
+  const ratchet = async (...args: string[]): Promise<string> => {
+    const command = new RunningCommand(newer, args, { folder, environment });
+    await command.ended;
+    return command.said;
+  };
+  await eventually(
+    'what the run waits for',
+    () => ratchet('status', 'stays'),
+    (said) => /no orchestrator of its version/.test(said),
+  );
+  assert.match(await ratchet('upgrade', 'stays'), /stays: goes on from its newest commit/);
+  await status('stays', ({ step }) => step > before + 2);
+  assert.equal(await versionOf('stays'), second);
+  for (const name of ['stays', 'later']) await cluster.end(name);
+  const { ledger } = await client.workflow.getHandle<typeof trainRun>('stays').result();
+  assert.equal(ledger.isSound, true);
+});
+
+async function start(
+  t: TestContext,
+  folder: string,
+  version: OtherVersion | null,
+  { hasOrchestrator = true }: { readonly hasOrchestrator?: boolean } = {},
+) {
   // A trainer for each run: one that waits for the other's ends only with it.
   const count = { train: 2 };
-  const roles = localRoles({ weightRoots: [folder], policyPort: await choosePort(0), followsMetrics: false, count });
+  const all = localRoles({ weightRoots: [folder], policyPort: await choosePort(0), followsMetrics: false, count });
+  const roles = all.filter(({ name }) => hasOrchestrator || !name.startsWith('orchestrator'));
   const stack = await startStack({
     projectFolder: folder,
     roles: version === null ? roles : rolesOf(version, roles),
@@ -91,6 +151,7 @@ async function start(t: TestContext, folder: string, version: OtherVersion | nul
       (seen) => !(seen instanceof Error) && isWanted(seen),
     );
   return {
+    address: stack.temporalAddress,
     client,
     stop,
     status,
