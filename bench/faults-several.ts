@@ -1,7 +1,7 @@
 import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Client, WorkflowHandle } from '@temporalio/client';
+import { type Client, ServiceError, type WorkflowHandle } from '@temporalio/client';
 import { taskQueues } from '../core/names.ts';
 import { uniform } from '../core/random.ts';
 import { auditLedger } from '../core/rl/ledger.ts';
@@ -133,8 +133,7 @@ async function strikeRounds(
       modelNames.map((model) => start(place.client, place.folder, { model, round: number })),
     );
     const own = await strikeUntil(bench, place, { runs, seed, from: totals.faults, faults });
-    // Asked for when nothing is struck any more: a server that is killed would cut the question off.
-    await Promise.all(runs.map(({ handle }) => handle.result()));
+    await Promise.all(runs.map(({ handle }) => untilEnded(bench, handle)));
     for (const process of own) struck[process] = (struck[process] ?? 0) + 1;
     totals.faults += own.length;
     totals.runs += runs.length;
@@ -162,6 +161,19 @@ async function strikeRounds(
       round_s: round(median(rounds), 1),
     },
   };
+}
+
+/** Asked for again while the server that was struck last comes back: it cuts the question off. */
+async function untilEnded(bench: Bench, handle: StartedRun['handle']): Promise<void> {
+  const startedAt = performance.now();
+  for (;;) {
+    try {
+      return void (await handle.result());
+    } catch (error) {
+      if (!(error instanceof ServiceError) || performance.now() - startedAt > patienceMs) throw error;
+      await delay(1_000, undefined, { signal: bench.signal });
+    }
+  }
 }
 
 /** Strikes until all runs have ended, or there were enough faults. Returns what was struck. */
