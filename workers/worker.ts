@@ -91,7 +91,7 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
       const worker = await open({
         ...common,
         ...(isPinned ? pinnedTo(version) : { buildId: version }),
-        workflowBundle: { codePath: await workflowBundlePath({ isEncrypted: payloadKeys.length > 0 }) },
+        workflowBundle: { codePath: await workflowBundlePath(version, { isEncrypted: payloadKeys.length > 0 }) },
         activities: orchestratorActivities(settings, link),
         // A killed orchestrator's workflows are waited for no longer than this.
         stickyQueueScheduleToStartTimeout: '1s',

@@ -11,12 +11,11 @@ import { failureConverterPath } from './payload-codec.ts';
 const root = fileURLToPath(new URL('../', import.meta.url));
 
 /**
- * The workflows as one file, made once per version and kept in the per-user cache: bundling takes a
+ * The workflows as one file, made once per version (`workflowCodeVersion`) and kept in the per-user cache: bundling takes a
  * second or two, and a killed orchestrator is wanted back sooner. `isEncrypted`: failures are made so that a codec can encrypt them.
  */
-export async function workflowBundlePath({ isEncrypted = false } = {}): Promise<string> {
+export async function workflowBundlePath(version: string, { isEncrypted = false } = {}): Promise<string> {
   const folder = path.join(cacheFolder(), 'workflow-bundles');
-  const version = await workflowCodeVersion();
   const file = path.join(folder, `${version}-node${process.versions.node}${isEncrypted ? '-encrypted' : ''}.js`);
   if (existsSync(file)) return file;
   const workflowsPath = path.join(root, 'workflows', `index${path.extname(import.meta.url)}`);

@@ -92,7 +92,8 @@ async function rowsOfTraining(store: Store, folder: string, environment: string)
     store.read(`${folder}metadata.json`),
   ]);
   const records = recorded ? decodeRows<RecordRow>(recorded, store.uri + folder + recordsName) : [];
-  const { tools } = (metadata && isRecord(parsed(metadata)) ? parsed(metadata) : {}) as { readonly tools?: unknown };
+  const about = metadata && parsed(metadata);
+  const tools = isRecord(about) ? about['tools'] : undefined;
   const file = path.join(await temporaryFolder(), randomUUID(), 'results.jsonl');
   await mkdir(path.dirname(file));
   await writeFile(file, encodeRows(rowsOfRound(groups, { step: round.step, records, tools })));
