@@ -56,7 +56,7 @@ export class TinkerClient {
   readonly http: TinkerHttp;
   readonly #options: Required<ClientOptions>;
   #session: Promise<string> | null = null;
-  #timer: ReturnType<typeof setInterval> | null = null;
+  #timer: ReturnType<typeof setTimeout> | null = null;
   #modelCount = 0;
 
   constructor(address: TinkerAddress, options: ClientOptions = {}) {
@@ -175,7 +175,7 @@ export class TinkerClient {
   }
 
   forgetSession(): void {
-    if (this.#timer) clearInterval(this.#timer);
+    if (this.#timer) clearTimeout(this.#timer);
     this.#timer = null;
     this.#session = null;
   }
@@ -222,9 +222,17 @@ export class TinkerClient {
       mayRepeat: true,
     });
     const { session_id: session } = z.looseObject({ session_id: z.string() }).parse(reply);
-    this.#timer = setInterval(() => void this.#beat(session), this.#options.heartbeatMs);
-    this.#timer.unref();
+    this.#beatSoon(session);
     return session;
+  }
+
+  /** Each heartbeat begins when the one before it was answered: a slow server is not asked twice at once. */
+  #beatSoon(session: string): void {
+    const timer = setTimeout(async () => {
+      await this.#beat(session);
+      if (this.#timer === timer) this.#beatSoon(session);
+    }, this.#options.heartbeatMs);
+    this.#timer = timer.unref();
   }
 
   /** One that fails is of no matter: the next one comes soon, and a model that is lost says so itself. */

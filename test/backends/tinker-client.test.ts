@@ -6,6 +6,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { gzipSync } from 'node:zlib';
 import { isTrouble, readTarGz, TinkerClient } from '../../backends/tinker/index.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { eventually } from '../eventually.ts';
 import { entry } from '../stand-ins/tinker/tar.ts';
 
 /** One answer: a status and a body, or nothing at all. */
@@ -204,7 +205,12 @@ describe('a call to a Tinker server', () => {
       ],
     });
     await client.session();
-    while (count('session_heartbeat') < 3) await new Promise((resolve) => setTimeout(resolve, 5));
+    await eventually(
+      'a third heartbeat',
+      async () => count('session_heartbeat'),
+      (beats) => beats >= 3,
+      { everyMs: 5 },
+    );
     await new Promise((resolve) => setTimeout(resolve, 100));
     assert.equal(count('session_heartbeat'), 3);
   });
