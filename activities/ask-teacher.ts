@@ -1,13 +1,13 @@
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { teacherRowsAtOnce } from '../core/limits.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import type { ObjectRef, RunHandle, TaughtBatch } from '../core/rl/run-state.ts';
 import { decodeNumbers, encodeRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { withHeartbeat } from './heartbeat.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
 import type { PackedBatch } from './plan-step.ts';
-import { readJson, readRows, specOf, storeOf } from './run-access.ts';
-import { openScorer, type TeacherDependencies } from './teacher.ts';
+import { readJson, readRows, specOf, storeOf } from '../runs/run-access.ts';
+import { openScorer, type TeacherDependencies } from '../backends/rollouts/teacher.ts';
 
 /** A row of what a teacher said: aligned with the row's tokens, 0 where they do not count. */
 type TaughtRow = readonly number[];

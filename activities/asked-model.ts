@@ -1,11 +1,11 @@
 import type { EvaluatedModel } from '../core/eval/evaluation.ts';
 import { type Endpoint, type EndpointServer, sharedEndpoint } from '../backends/inference/index.ts';
-import { chatPolicy } from './chat-policy.ts';
+import { chatPolicy } from '../backends/rollouts/chat-policy.ts';
 import type { GenerateDependencies } from './generate-rollouts.ts';
-import type { PlayOptions } from './play-rollout.ts';
-import { servedPolicy, specOf } from './run-access.ts';
-import { samplePlace, type SamplePolicyOptions } from './sample-policy.ts';
-import { policyTokenizer } from './stored-template.ts';
+import type { PlayOptions } from '../backends/rollouts/play-rollout.ts';
+import { servedPolicy, specOf } from '../runs/run-access.ts';
+import { samplePlace, type SamplePolicyOptions } from '../backends/rollouts/sample-policy.ts';
+import { policyTokenizer } from '../runs/stored-template.ts';
 
 /** What evaluations and searches ask models with. */
 export interface AskDependencies extends GenerateDependencies {

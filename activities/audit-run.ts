@@ -1,13 +1,13 @@
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import { effectivenessOf, type Effectiveness } from '../core/rl/effectiveness.ts';
 import { countsByKind } from '../core/rl/ledger.ts';
 import { auditLineages, type LineageAudit, type RunAudit } from '../core/rl/lineages.ts';
 import type { LineageOrigin, RunHandle } from '../core/rl/run-state.ts';
-import { isMetricsRow } from '../backends/metrics/jsonl.ts';
+import { isMetricsRow } from '../runs/metrics.ts';
 import { decodeJson } from '../backends/store/objects.ts';
-import { type CheckpointManifest, sealedSteps } from './checkpoints.ts';
-import { withHeartbeat } from './heartbeat.ts';
+import { type CheckpointManifest, sealedSteps } from '../runs/checkpoints.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
 import {
   begunLineages,
   committedSteps,
@@ -16,7 +16,7 @@ import {
   requireCommit,
   type RunPlace,
   storeOf,
-} from './run-access.ts';
+} from '../runs/run-access.ts';
 
 /** Named at most: the first of them tell what is wrong. */
 const namedMax = 20;

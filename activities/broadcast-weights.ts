@@ -1,15 +1,15 @@
 import { failpoint } from '../backends/failpoints.ts';
 import type { Inference, ServerDrift } from '../backends/inference/index.ts';
 import { meanDifference } from '../backends/inference/index.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { canaryThreshold } from '../core/rl/canary.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
-import { withHeartbeat } from './heartbeat.ts';
-import { servedPolicy, specOf, storeOf } from './run-access.ts';
-import type { Canary } from './version-spool.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
+import { servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
+import type { Canary } from '../runs/version-spool.ts';
 
 /** What a broadcast found. */
 export interface BroadcastResult {

@@ -1,16 +1,16 @@
 import { RatchetError } from '../core/errors.ts';
 import { timeMetrics } from '../core/rl/effectiveness.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { runStateBytesMax } from '../core/limits.ts';
 import type { ObjectRef, RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { refuseBehind } from './lineages.ts';
+import { refuseBehind } from '../runs/lineages.ts';
 import type { PackedBatch } from './plan-step.ts';
-import { recordCommit } from './record-metrics.ts';
-import { commitIn } from './record-shapes.ts';
-import { isLastStep, readCommit, readJson, storeOf } from './run-access.ts';
-import { settleVersion } from './staged-versions.ts';
+import { recordCommit } from '../runs/record-metrics.ts';
+import { commitIn } from '../runs/record-shapes.ts';
+import { isLastStep, readCommit, readJson, storeOf } from '../runs/run-access.ts';
+import { settleVersion } from '../runs/staged-versions.ts';
 
 export interface CommitInput {
   readonly run: RunHandle;

@@ -11,8 +11,8 @@ import { countFailures, isLost, type RoundFailures } from '../core/rl/failures.t
 import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { KeptGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import { curriculumAfter } from './pools.ts';
-import { readRows, specOf } from './run-access.ts';
+import { curriculumAfter } from '../runs/pools.ts';
+import { readRows, specOf } from '../runs/run-access.ts';
 
 /** What a round was like in one environment. */
 export interface FilteredEnvironment {

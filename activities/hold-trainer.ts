@@ -1,8 +1,8 @@
 import { Context } from '@temporalio/activity';
 import type { RunHandle } from '../core/rl/run-state.ts';
-import { withHeartbeat } from './heartbeat.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
 import { claimTrainer } from './trainer-claims.ts';
-import type { TrainerSeat } from './trainer-seat.ts';
+import type { TrainerSeat } from './around/trainer-seat.ts';
 
 /** What a run is told when a GPU worker holds it. */
 export interface TrainerHeld {

@@ -1,10 +1,10 @@
-import { lineageOf } from '../core/layout.ts';
+import { lineageOf } from '../runs/layout.ts';
 import type { PolicyVersion, Prompts, RunHandle } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import type { HoldOutcome, Inference } from '../backends/inference/index.ts';
-import { hasMetrics } from '../backends/metrics/jsonl.ts';
-import { withHeartbeat } from './heartbeat.ts';
-import { requireCommit, servedPolicy, specOf, storeOf } from './run-access.ts';
+import { hasMetrics } from '../runs/metrics.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
+import { requireCommit, servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
 
 export interface HoldInput {
   readonly run: RunHandle;

@@ -1,13 +1,13 @@
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { hasExamples, leaseGroups, type CurriculumState } from '../core/rl/curriculum.ts';
 import { chancesOf } from '../core/rl/pools.ts';
 import type { GroupLease } from '../core/rl/rollout.ts';
 import type { LeasedGroups, PolicyVersion, Prompts, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { decodeJson, encodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { curriculumUnder, poolsOf } from './pools.ts';
-import { isVersion } from './record-shapes.ts';
-import { specOf, storeOf } from './run-access.ts';
+import { curriculumUnder, poolsOf } from '../runs/pools.ts';
+import { isVersion } from '../runs/record-shapes.ts';
+import { specOf, storeOf } from '../runs/run-access.ts';
 
 const leasesShape: Shape = ({ policy, leases, curriculum }) => ({
   'the version that its groups start from': isVersion(policy),

@@ -1,10 +1,10 @@
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { firstLineage, workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
-import { withoutResume } from '../core/spec/resume-words.ts';
-import type { EnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
+import { withoutResume } from '../config/resume-words.ts';
+import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
 import { environmentsOf, grantByFile } from '../backends/configs/grant.ts';
 import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
@@ -14,11 +14,11 @@ import { openEnvironment } from '../backends/environments/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
 import { encodeJson } from '../backends/store/objects.ts';
-import { type Curves, curvesOf } from './curves.ts';
-import { beginLineage, completeLineage } from './lineages.ts';
-import { recordMissing } from './record-metrics.ts';
-import { claimIn, runRecordIn } from './record-shapes.ts';
-import { refuseOtherIdentity } from './run-identity.ts';
+import { type Curves, curvesOf } from '../runs/curves.ts';
+import { beginLineage, completeLineage } from '../runs/lineages.ts';
+import { recordMissing } from '../runs/record-metrics.ts';
+import { claimIn, runRecordIn } from '../runs/record-shapes.ts';
+import { refuseOtherIdentity } from '../runs/run-identity.ts';
 import {
   begunLineages,
   committedSteps,
@@ -28,7 +28,7 @@ import {
   requireCommit,
   type RunPlace,
   specOf,
-} from './run-access.ts';
+} from '../runs/run-access.ts';
 
 /** What `trainRun` is started with: a path, or a path with what the command line adds. */
 export type TrainRunInput =

@@ -1,5 +1,5 @@
 import { RatchetError } from '../core/errors.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { widenedBounds } from '../core/rl/difficulty.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
@@ -21,15 +21,15 @@ import type {
   TaughtBatch,
 } from '../core/rl/run-state.ts';
 import { hash32 } from '../core/random.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import { importUserFunction } from '../engine/index.ts';
 import { decodeJson, encodeJson, encodeRows, isRecord, putJson, type Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { LeaseInput } from './lease-groups.ts';
-import { refuseBehind } from './lineages.ts';
-import { poolsOf } from './pools.ts';
-import { isRef, isVersion } from './record-shapes.ts';
-import { readJson, readRows, specOf, storeOf } from './run-access.ts';
+import { refuseBehind } from '../runs/lineages.ts';
+import { poolsOf } from '../runs/pools.ts';
+import { isRef, isVersion } from '../runs/record-shapes.ts';
+import { readJson, readRows, specOf, storeOf } from '../runs/run-access.ts';
 
 /** Tokens that count in the loss; `batch/signal_tokens` are those of them whose advantage is not 0. */
 const trainedTokens = 'batch/trained_tokens';

@@ -1,5 +1,5 @@
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import { withHeartbeat } from './heartbeat.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
 import { isStored, type TrainDependencies } from './train-step.ts';
 import { requireNewestClaim } from './trainer-claims.ts';
 

@@ -1,16 +1,16 @@
 import type { EvaluationResult } from '../core/eval/evaluation.ts';
 import { measuredRow, promptOf } from '../core/eval/measured-row.ts';
 import type { Regression } from '../core/eval/regression.ts';
-import { lineageOf } from '../core/layout.ts';
+import { lineageOf } from '../runs/layout.ts';
 import { measuredMetrics } from '../core/rl/metrics.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import { appendMetrics } from '../backends/metrics/jsonl.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import { appendMetrics } from '../runs/metrics.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import type { Inference } from '../backends/inference/index.ts';
-import { withHeartbeat } from './heartbeat.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
 import { createReleaseVersion } from './hold-version.ts';
 import { regressionOf, rowsOf } from './evaluation/judge-evaluation.ts';
-import { storeOf } from './run-access.ts';
+import { storeOf } from '../runs/run-access.ts';
 
 export interface EvaluationSummary {
   readonly environment: string;

@@ -1,9 +1,9 @@
 import { RatchetError } from '../core/errors.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { versionName } from '../core/names.ts';
-import { EngineFailures } from './engine-failures.ts';
-import { withHeartbeat } from './heartbeat.ts';
-import type { Recovery } from './policy-trainer.ts';
+import { EngineFailures } from '../core/rl/engine-failures.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
+import type { Recovery } from '../runs/policy-trainer.ts';
 import type { TrainDependencies } from './train-step.ts';
 import { goingOn } from './trainer-claims.ts';
 

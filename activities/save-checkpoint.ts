@@ -1,13 +1,13 @@
-import { layout, stepOf } from '../core/layout.ts';
+import { layout, stepOf } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
-import type { CheckpointSpec } from '../core/spec/run-spec.ts';
+import type { CheckpointSpec } from '../config/run-spec.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import type { Store } from '../backends/store/index.ts';
-import { withHeartbeat } from './heartbeat.ts';
-import { manifestOf, sealedSteps } from './checkpoints.ts';
-import { removePlayed } from './unneeded.ts';
-import { begunLineages, readCommit, requireCommit, specOf, storeOf } from './run-access.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
+import { manifestOf, sealedSteps } from '../runs/checkpoints.ts';
+import { removePlayed } from '../runs/unneeded.ts';
+import { begunLineages, readCommit, requireCommit, specOf, storeOf } from '../runs/run-access.ts';
 
 export interface CheckpointInput {
   readonly run: RunHandle;

@@ -1,4 +1,4 @@
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { groupsJudgedAtOnce } from '../core/limits.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
 import type { Rollout, ScoredGroup } from '../core/rl/rollout.ts';
@@ -10,13 +10,13 @@ import { scoreGroup } from '../backends/environments/score-group.ts';
 import type { Environment } from '../backends/environments/types.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { decodeRows, packRows } from '../backends/store/objects.ts';
-import { lastProgress, withHeartbeat } from './heartbeat.ts';
-import { mapAtOnce } from './map-at-once.ts';
-import { textsOfPrompts } from './prompts-in-use.ts';
-import { storeRoundResults, withoutRecord } from './results.ts';
-import { readJson, readRows, specOf, storeOf } from './run-access.ts';
-import { vocabularySizeOf } from './vocabulary.ts';
-import { lostIn, type WorkProgress, WorkUnderWay } from './work-under-way.ts';
+import { lastProgress, withHeartbeat } from './around/heartbeat.ts';
+import { mapAtOnce } from '../core/map-at-once.ts';
+import { textsOfPrompts } from '../runs/prompts-in-use.ts';
+import { storeRoundResults, withoutRecord } from '../runs/results.ts';
+import { readJson, readRows, specOf, storeOf } from '../runs/run-access.ts';
+import { vocabularySizeOf } from '../runs/vocabulary.ts';
+import { lostIn, type WorkProgress, WorkUnderWay } from './around/work-under-way.ts';
 
 export interface ScoreInput {
   readonly run: RunHandle;

@@ -1,4 +1,4 @@
-import { layout, stepOf } from '../core/layout.ts';
+import { layout, stepOf } from '../runs/layout.ts';
 import { weightsReadWholeBytesMax } from '../core/limits.ts';
 import { versionName } from '../core/names.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
@@ -7,15 +7,15 @@ import { failpoint } from '../backends/failpoints.ts';
 import { isSound } from '../backends/store/objects.ts';
 import { isVersionSound } from '../backends/store/version-files.ts';
 import type { TrainOutcome } from '../backends/trainer/index.ts';
-import { EngineFailures, halvedRows } from './engine-failures.ts';
-import { lastProgress, withHeartbeat } from './heartbeat.ts';
-import type { PolicyTrainer, Recovery } from './policy-trainer.ts';
-import { readCommit, readJson, storeOf } from './run-access.ts';
-import { settleForgotten } from './staged-versions.ts';
+import { EngineFailures, halvedRows } from '../core/rl/engine-failures.ts';
+import { lastProgress, withHeartbeat } from './around/heartbeat.ts';
+import type { PolicyTrainer, Recovery } from '../runs/policy-trainer.ts';
+import { readCommit, readJson, storeOf } from '../runs/run-access.ts';
+import { settleForgotten } from '../runs/staged-versions.ts';
 import { goingOn } from './trainer-claims.ts';
-import type { TrainerSeat } from './trainer-seat.ts';
-import type { VersionSpool } from './version-spool.ts';
-import { lostIn, type WorkProgress, WorkUnderWay } from './work-under-way.ts';
+import type { TrainerSeat } from './around/trainer-seat.ts';
+import type { VersionSpool } from '../runs/version-spool.ts';
+import { lostIn, type WorkProgress, WorkUnderWay } from './around/work-under-way.ts';
 
 export interface TrainStepResult {
   /** null when no version was made: the batch was refused, or `replay` says what came first. */

@@ -1,11 +1,11 @@
 import { Context } from '@temporalio/activity';
 import { RatchetError } from '../core/errors.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
 import { decodeJson, encodeJson, type Shape } from '../backends/store/objects.ts';
-import type { MayGoOn } from './policy-trainer.ts';
-import { storeOf } from './run-access.ts';
-import type { TrainerSeat } from './trainer-seat.ts';
+import type { MayGoOn } from '../runs/policy-trainer.ts';
+import { storeOf } from '../runs/run-access.ts';
+import type { TrainerSeat } from './around/trainer-seat.ts';
 
 /** `claims/trainer/epoch_N.json`: who holds the run since hold N. */
 interface TrainerClaim {

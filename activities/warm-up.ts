@@ -2,14 +2,14 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { warmUpStepsPerSegment } from '../core/limits.ts';
 import { randomStream, uniform } from '../core/random.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import { drawByWeight } from '../core/rl/curriculum.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import {
   type ChatTokenizer,
   type ModelFolder,
@@ -24,13 +24,13 @@ import {
 import { openEnvironment } from '../backends/environments/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { verifyVersion } from '../backends/store/version-files.ts';
-import { demonstrationRows } from './demonstration-rows.ts';
-import { EngineFailures } from './engine-failures.ts';
-import { withHeartbeat } from './heartbeat.ts';
-import { storeFolder } from './policy-trainer.ts';
-import { specOf, storeOf } from './run-access.ts';
-import { checkData, drawData } from './sft-rows.ts';
-import { type OpenTokenizer, policyTokenizer, storedTemplate } from './stored-template.ts';
+import { demonstrationRows } from '../core/rl/demonstration-rows.ts';
+import { EngineFailures } from '../core/rl/engine-failures.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
+import { storeFolder } from '../runs/policy-trainer.ts';
+import { specOf, storeOf } from '../runs/run-access.ts';
+import { checkData, drawData } from '../runs/sft-rows.ts';
+import { type OpenTokenizer, policyTokenizer, storedTemplate } from '../runs/stored-template.ts';
 import type { TrainDependencies } from './train-step.ts';
 import { goingOn } from './trainer-claims.ts';
 

@@ -3,7 +3,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { firstLineage, taskQueues } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { damages, type Random } from '../test/bad-input/damages.ts';

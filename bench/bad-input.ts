@@ -7,7 +7,7 @@ import { commandLines } from '../test/bad-input/command-lines.ts';
 import { damages, kindsIn, type Random } from '../test/bad-input/damages.ts';
 import { type Fault, faultIn } from '../test/bad-input/judge.ts';
 import { badRunFiles, besides, isImporting } from '../test/bad-input/run-file-cases.ts';
-import { randomFrom } from '../test/core/spec/run-files.ts';
+import { randomFrom } from '../test/config/run-files.ts';
 import { configText } from '../test/activities/runs.ts';
 import { goOn, type GoneOn, type ResumeCase } from './bad-input-resumes.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';

@@ -1,8 +1,8 @@
 import { execFile } from 'node:child_process';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { dialectNamed } from '../core/spec/dialects/index.ts';
-import { parseRunConfig } from '../core/spec/parse-run-config.ts';
+import { dialectNamed } from '../config/dialects/index.ts';
+import { parseRunConfig } from '../config/parse-run-config.ts';
 import {
   configsFolder,
   letters,
@@ -11,7 +11,7 @@ import {
   spoiled,
   typoMissed,
   typosOf,
-} from '../test/core/spec/run-files.ts';
+} from '../test/config/run-files.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { median, round } from './statistics.ts';
 

@@ -1,7 +1,7 @@
 import { stat } from 'node:fs/promises';
 import path from 'node:path';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import { meterCpu, type CpuUse } from './cpu-meter.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';

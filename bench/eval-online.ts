@@ -1,5 +1,5 @@
 import { rowsOf } from '../activities/evaluation/judge-evaluation.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { startFakeRun } from './fake-run.ts';
 import { type Bench, type Figures, measurement } from './measurement.ts';
 import { startMockServer } from './mock-model-server.ts';

@@ -5,7 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { isDeepStrictEqual } from 'node:util';
 import { type Client, isGrpcServiceError, ServiceError } from '@temporalio/client';
-import { evaluationKeys } from '../activities/evaluation/evaluation-store.ts';
+import { evaluationKeys } from '../runs/evaluation-store.ts';
 import { grantNamed, namedByEnvironments } from '../backends/configs/grant.ts';
 import { placeIn } from '../backends/configs/evaluation-folders.ts';
 import type { EvaluatedEnvironment, EvaluationInput, EvaluationResult } from '../core/eval/evaluation.ts';

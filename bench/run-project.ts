@@ -9,7 +9,7 @@ import type { Client } from '@temporalio/client';
 import type { EvaluationSummary } from '../activities/index.ts';
 import { cacheFolder } from '../backends/cache-folder.ts';
 import { connect } from '../cli/connection.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { choosePolicyPort, localRoles, policyUrlAt, type RoleOptions } from '../workers/roles.ts';

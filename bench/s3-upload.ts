@@ -3,7 +3,7 @@ import path from 'node:path';
 import type { Client } from '@temporalio/client';
 import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
 import { decodeJson } from '../backends/store/objects.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { firstLineage, taskQueues } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { startProxy, type MisbehavingProxy } from '../test/backends/misbehaving-proxy.ts';

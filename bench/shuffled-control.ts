@@ -1,4 +1,4 @@
-import { samplePolicy, turnSeed } from '../activities/sample-policy.ts';
+import { samplePolicy, turnSeed } from '../backends/rollouts/sample-policy.ts';
 import { openEnvironment } from '../backends/environments/index.ts';
 import { scoreRollout } from '../backends/environments/score.ts';
 import type { Environment } from '../backends/environments/types.ts';
@@ -10,7 +10,7 @@ import { judgeGroup } from '../core/rl/difficulty.ts';
 import { packSamples } from '../core/rl/pack.ts';
 import type { Example, ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import { EngineTrainer, loadTokenizer, Sampler } from '../engine/index.ts';
 import { mean } from './statistics.ts';
 

@@ -1,8 +1,8 @@
 import type { DryRun, EmbeddedMemory, GpuMemory } from '../backends/configs/dry-run.ts';
 import { isHubId, namedServers } from '../core/names.ts';
-import { gpuSettingsOf } from '../core/spec/gpu-settings.ts';
-import type { MemoryPlan } from '../core/spec/memory-plan.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import { gpuSettingsOf } from '../config/gpu-settings.ts';
+import type { MemoryPlan } from '../config/memory-plan.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 
 /** What a run would take, as people read it. */
 export function describeDryRun(spec: RunSpec, { plan, freeBytes, memory }: DryRun, gpuBytes: number): string[] {

@@ -1,4 +1,4 @@
-import type { Curves } from '../activities/curves.ts';
+import type { Curves } from '../runs/curves.ts';
 import type { EvalFigures } from '../workflows/control/messages.ts';
 import { etaOf, medianStepSeconds, seconds, stepsOfMedian } from './view/view-model.ts';
 

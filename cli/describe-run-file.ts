@@ -1,9 +1,9 @@
 import { type Obstacle, type RunFileReport, runsOfFile } from '../backends/configs/examine-run-file.ts';
 import { showStoreUri } from '../backends/store/store-uri.ts';
 import { namedServers } from '../core/names.ts';
-import type { Advice, NotYet, ReadAs } from '../core/spec/parse-run-config.ts';
-import { formatPlace, formatProblems } from '../core/spec/problems.ts';
-import type { PythonEnvironmentSpec, RunSpec } from '../core/spec/run-spec.ts';
+import type { Advice, NotYet, ReadAs } from '../config/parse-run-config.ts';
+import { formatPlace, formatProblems } from '../config/problems.ts';
+import type { PythonEnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { alternativeLine } from './read-as.ts';
 
 /** A report on a run file as people read it: what is wrong with it, else what it is, and then what else there is to say. */

@@ -1,6 +1,7 @@
 import type { ReflectionReport, ServerReport, TeacherReport } from '../backends/inference/index.ts';
-import { isFloat32, needsFullWeights, type VllmSpec } from '../core/spec/vllm-spec.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import { isFloat32 } from '../core/rl/canary.ts';
+import { needsFullWeights, type VllmSpec } from '../config/vllm-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 
 const needed =
   'training asks for token ids in and out (POST /v1/completions with a prompt of ids and return_token_ids) and gives new weights (POST /update_weights), whatever environments the run has, of verifiers v0 or v1: their turns are sampled by Ratchet, so /v1/chat/completions/tokens and /inference/v1/generate are not asked for';

@@ -2,7 +2,7 @@ import { planDryRun } from '../backends/configs/dry-run.ts';
 import { examineRunFile } from '../backends/configs/examine-run-file.ts';
 import type { LoadOptions } from '../backends/configs/load-run-config.ts';
 import { RatchetError } from '../core/errors.ts';
-import { ConfigProblems } from '../core/spec/problems.ts';
+import { ConfigProblems } from '../config/problems.ts';
 import { describeDryRun } from './describe-dry-run.ts';
 import { describeRunFile } from './describe-run-file.ts';
 import { toldWhenSlow } from './told-when-slow.ts';

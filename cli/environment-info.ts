@@ -7,7 +7,7 @@ import { RatchetError } from '../core/errors.ts';
 import { randomStream } from '../core/random.ts';
 import { whereItFailed } from '../core/rl/failures.ts';
 import type { ChatMessage, Example, ScoredRollout, ToolSchema } from '../core/rl/rollout.ts';
-import type { JsonValue } from '../core/spec/run-spec.ts';
+import type { JsonValue } from '../config/run-spec.ts';
 import { table } from './table.ts';
 import { toldWhenSlow } from './told-when-slow.ts';
 

@@ -2,7 +2,7 @@ import { copyFile, mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { firstLineage } from '../core/names.ts';
-import { type RunPlace, storeOf } from '../activities/run-access.ts';
+import { type RunPlace, storeOf } from '../runs/run-access.ts';
 import { evaluationsOf } from './eval/find.ts';
 
 /**

@@ -2,9 +2,9 @@ import path from 'node:path';
 import { environmentFinder } from '../backends/environments/find.ts';
 import { RatchetError } from '../core/errors.ts';
 import type { LoadOptions } from '../backends/configs/load-run-config.ts';
-import { isTableAlone } from '../core/spec/layers.ts';
-import { environmentIdsOf, kindOf, parseConfigFile, summaryOf } from '../core/spec/parse-config-file.ts';
-import { formatProblems, type Problem } from '../core/spec/problems.ts';
+import { isTableAlone } from '../config/layers.ts';
+import { environmentIdsOf, kindOf, parseConfigFile, summaryOf } from '../config/parse-config-file.ts';
+import { formatProblems, type Problem } from '../config/problems.ts';
 import { readRegularText } from '../engine/regular-file.ts';
 
 const titles = {

@@ -3,7 +3,7 @@ import {
   decodeArrayFromPayloads,
   decodeOptionalFailureToOptionalError,
 } from '@temporalio/common/lib/internal-non-workflow/index.js';
-import type { WorkProgress } from '../activities/work-under-way.ts';
+import type { WorkProgress } from '../activities/around/work-under-way.ts';
 
 /** An activity under way, as the server knows it without any worker. */
 export interface PendingActivity {

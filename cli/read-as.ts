@@ -1,4 +1,4 @@
-import type { ReadAs } from '../core/spec/parse-run-config.ts';
+import type { ReadAs } from '../config/parse-run-config.ts';
 
 const differencesShown = 6;
 

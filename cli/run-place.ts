@@ -1,5 +1,5 @@
 import { RatchetError } from '../core/errors.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import { runNamePattern } from '../core/names.ts';
 import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
 import { rootMessage } from './root-message.ts';

@@ -2,7 +2,7 @@ import { mkdtemp, mkdir, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
-import { layout } from '../core/layout.ts';
+import { layout } from '../runs/layout.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import {
   committedSteps,
@@ -11,8 +11,8 @@ import {
   type RunPlace,
   storeOf,
   stretchesOf,
-} from '../activities/run-access.ts';
-import { type MetricsRow, readMetrics } from '../backends/metrics/jsonl.ts';
+} from '../runs/run-access.ts';
+import { type MetricsRow, readMetrics } from '../runs/metrics.ts';
 import { decodeRows, isRecord, type Shape } from '../backends/store/objects.ts';
 import { type ChatTokenizer, loadTokenizer } from '../engine/index.ts';
 

@@ -1,5 +1,5 @@
-import { isTableAlone } from '../core/spec/layers.ts';
-import { withoutResume as settingsWithoutResume } from '../core/spec/resume-words.ts';
+import { isTableAlone } from '../config/layers.ts';
+import { withoutResume as settingsWithoutResume } from '../config/resume-words.ts';
 import type { OverFile } from './config-line.ts';
 
 /** A `ratchet train` as it was typed, to be typed again. */

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { readSinkStates } from '../backends/metrics/run-sinks.ts';
+import { readSinkStates } from '../runs/run-sinks.ts';
 import { openRunStore } from '../backends/store/index.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import type { Audience } from './audience.ts';
 
 /** How often one looks how far W&B is. */

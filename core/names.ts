@@ -1,4 +1,4 @@
-import type { InferenceSpec } from './spec/run-spec.ts';
+import type { InferenceSpec } from '../config/run-spec.ts';
 
 /** Names that several processes must agree on. */
 

@@ -15,8 +15,8 @@ import { unifiedDiff } from '../core/gepa/text-diff.ts';
 import { treeDocument } from '../core/gepa/results.ts';
 import { asRunName } from '../core/names.ts';
 import { saysEngineDied, saysNcclFailed, saysOutOfMemory, whereItFailed } from '../core/rl/failures.ts';
-import { PythonProblem, readPythonAssignment } from '../core/spec/python-literal.ts';
-import { looksSecret, withoutSecrets } from '../core/spec/secrets.ts';
+import { PythonProblem, readPythonAssignment } from '../config/python-literal.ts';
+import { looksSecret, withoutSecrets } from '../config/secrets.ts';
 import { readToolTurn } from '../engine/server/tool-calls.ts';
 import { exactNumber } from '../environments/math-python/exact-number.ts';
 

@@ -1,5 +1,5 @@
 import { takeStoreCredentials } from '../backends/store/index.ts';
-import { isSecretVariable } from '../core/spec/secrets.ts';
+import { isSecretVariable } from '../config/secrets.ts';
 import { hideSecrets } from '../engine/hide-secrets.ts';
 import { temporalSecrets, selectEnvironment } from '../core/child-environment.ts';
 import { readPayloadKeys, type PayloadKey } from './payload-codec.ts';

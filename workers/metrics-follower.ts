@@ -1,12 +1,12 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
 import { RunFigures, type RunState, type Sample, stateSamples } from '../backends/metrics/exposition.ts';
-import { RunSinks, readSinkStates } from '../backends/metrics/run-sinks.ts';
+import { RunSinks, readSinkStates } from '../runs/run-sinks.ts';
 import type { MetricsSink } from '../backends/metrics/sinks.ts';
 import { TensorBoardSink } from '../backends/metrics/tensorboard.ts';
 import { openRunStore } from '../backends/store/index.ts';
-import { specIn } from '../activities/record-shapes.ts';
-import { layout } from '../core/layout.ts';
+import { specIn } from '../runs/record-shapes.ts';
+import { layout } from '../runs/layout.ts';
 import { memoKeys } from '../core/names.ts';
 import type { AskedOfRun, RunHandle } from '../core/rl/run-state.ts';
 import { openedRun } from './take-over.ts';

@@ -7,7 +7,7 @@ import {
   trustedRootsVariable,
   withoutVariables,
 } from '../core/child-environment.ts';
-import { isSecretVariable } from '../core/spec/secrets.ts';
+import { isSecretVariable } from '../config/secrets.ts';
 import {
   endLeftoverServer,
   isServing,

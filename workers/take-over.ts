@@ -22,6 +22,8 @@ interface TakeOverOptions {
   readonly version: string;
   /** For the person who watches. */
   readonly say: (line: string) => void;
+  /** No orchestrator with a deployment version is left: a run that is pinned to one, also to ours, waits for ever. */
+  readonly isUnversioned?: boolean;
 }
 
 /**
@@ -35,12 +37,13 @@ export async function takeOverRuns(options: TakeOverOptions): Promise<void> {
 }
 
 /** The same, looked for once. */
-export async function takeOverOpen({ client, version, say }: TakeOverOptions): Promise<void> {
+export async function takeOverOpen({ client, version, say, isUnversioned = false }: TakeOverOptions): Promise<void> {
+  const writtenBy = isUnversioned ? orPinned : versionOf;
   const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
   try {
     for await (const { workflowId } of client.workflow.list({ query })) {
       try {
-        const run = await takeOverRun({ client, version }, workflowId);
+        const run = await takeOverRun({ client, version, writtenBy }, workflowId);
         if (run !== null) say(`upgrade: run ${run} goes on from its newest commit under the new code`);
       } catch (error) {
         // One run must not keep the others from going on.
@@ -49,7 +52,7 @@ export async function takeOverOpen({ client, version, say }: TakeOverOptions): P
     }
     const failed = (workflowId: string, reason: unknown): void =>
       say(`upgrade: ${workflowId} was begun by other code and could not be taken over: ${messageOf(reason)}`);
-    for (const evaluation of await takeOverEvaluations(client, { version, versionOf, failed })) {
+    for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed })) {
       say(`upgrade: ${evaluation} goes on with what it has finished, under the new code`);
     }
   } catch (error) {
@@ -59,17 +62,25 @@ export async function takeOverOpen({ client, version, say }: TakeOverOptions): P
 
 /** The run's name if it was taken over; null where our code can go on with it as it is. `isWedged`: it is known that it cannot. */
 export async function takeOverRun(
-  { client, version, isWedged = false }: Pick<TakeOverOptions, 'client' | 'version'> & { readonly isWedged?: boolean },
+  {
+    client,
+    version,
+    isWedged = false,
+    writtenBy = versionOf,
+  }: Pick<TakeOverOptions, 'client' | 'version'> & {
+    readonly isWedged?: boolean;
+    readonly writtenBy?: typeof versionOf;
+  },
   workflowId: string,
 ): Promise<string | null> {
   const found = await client.workflow.getHandle(workflowId).describe();
   const { runId, raw, memo = {} } = found;
-  if (found.status.name !== 'RUNNING' || (versionOf(found) === version && !isWedged)) return null;
+  if (found.status.name !== 'RUNNING' || (writtenBy(found) === version && !isWedged)) return null;
   const beginning = await readBeginning(client, workflowId, runId);
-  if (versionOf(found) === null) {
+  if (writtenBy(found) === null) {
     // Nobody has worked on it. Its input is the user's, the same in all versions, or of the code that continued as new.
     if (beginning.continues === null) return null;
-    if (versionOf(await client.workflow.getHandle(workflowId, beginning.continues).describe()) === version) return null;
+    if (writtenBy(await client.workflow.getHandle(workflowId, beginning.continues).describe()) === version) return null;
   }
   const noted = (memo[memoKeys.asked] as AskedOfRun | undefined) ?? null;
   const again = anew({ ...beginning, noted, request: `${workflowId}/${runId}` });
@@ -96,6 +107,12 @@ export async function takeOverRun(
 export function versionOf({ raw }: WorkflowExecutionDescription): string | null {
   const { mostRecentWorkerVersionStamp: stamp, versioningInfo } = raw.workflowExecutionInfo ?? {};
   return versioningInfo?.deploymentVersion?.buildId || stamp?.buildId || null;
+}
+
+/** The same, where nobody answers for a deployment version: a run that is pinned to one was written by other code, whatever that was. */
+function orPinned(found: WorkflowExecutionDescription): string | null {
+  const pinned = found.raw.workflowExecutionInfo?.versioningInfo?.deploymentVersion?.buildId;
+  return pinned ? `pinned to ${pinned}` : versionOf(found);
 }
 
 function timeoutsOf(config: proto.temporal.api.workflow.v1.IWorkflowExecutionConfig | null | undefined) {

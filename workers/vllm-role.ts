@@ -9,8 +9,8 @@ import {
   temporalSecrets,
 } from '../core/child-environment.ts';
 import { RatchetError } from '../core/errors.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
-import { needsFullWeights, vllmArguments, type VllmSpec } from '../core/spec/vllm-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import { needsFullWeights, vllmArguments, type VllmSpec } from '../config/vllm-spec.ts';
 import { lookAtEngine } from '../backends/inference/index.ts';
 import { openModel, saveModelFolder } from '../engine/index.ts';
 import { choosePort } from './ports.ts';

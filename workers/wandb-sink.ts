@@ -5,12 +5,12 @@ import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { cacheFolder } from '../backends/cache-folder.ts';
-import type { NumberedRow } from '../backends/metrics/feed.ts';
+import type { NumberedRow } from '../runs/metrics-feed.ts';
 import type { MetricsSink } from '../backends/metrics/sinks.ts';
 import { environmentForAll, selectEnvironment, wandbVariables } from '../core/child-environment.ts';
 import { RatchetError } from '../core/errors.ts';
 import { lineageNumber } from '../core/names.ts';
-import type { RunSpec, WandbSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec, WandbSpec } from '../config/run-spec.ts';
 import { ensurePython } from './python-environment.ts';
 
 const script = fileURLToPath(new URL('../python/ratchet_wandb.py', import.meta.url));

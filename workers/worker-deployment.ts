@@ -79,6 +79,21 @@ export async function beCurrent(
   }
 }
 
+/**
+ * Lets new runs begin under orchestrators without a deployment version, where one had versions before: what was started by hand on a server
+ * whose one orchestrator has none. Where it cannot be done the server has no versions.
+ */
+export async function beUnversioned({ service, namespace }: Asked): Promise<void> {
+  const found = await service.describeWorkerDeployment({ namespace, deploymentName }).catch(() => null);
+  if ((found?.workerDeploymentInfo?.routingConfig?.currentDeploymentVersion?.buildId ?? '') === '') return;
+  await service.setWorkerDeploymentCurrentVersion({
+    namespace,
+    deploymentName,
+    buildId: '',
+    ignoreMissingTaskQueues: true,
+  });
+}
+
 /** For whoever reads the log of an orchestrator. */
 export function currentLine(version: string, isCurrent: boolean): string {
   const name = `version ${version.slice(0, 8)} of the workflow code`;

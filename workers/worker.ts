@@ -2,21 +2,21 @@ import { Runtime, Worker, type WorkerOptions } from '@temporalio/worker';
 import { randomBytes } from 'node:crypto';
 import os from 'node:os';
 import { createOrchestratorActivities, createRolloutActivities } from '../activities/index.ts';
-import { ActivityFailpoints } from '../activities/failpoint-interceptor.ts';
-import { FailureMapping } from '../activities/failures.ts';
-import { RunLog } from '../activities/run-log.ts';
+import { ActivityFailpoints } from '../activities/around/failpoint-interceptor.ts';
+import { FailureMapping } from '../activities/around/failures.ts';
+import { RunLog } from '../activities/around/run-log.ts';
 import { openInference } from '../backends/inference/index.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { heartbeatThrottleMs } from '../core/limits.ts';
 import { taskQueues, type WorkerRole } from '../core/names.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import { loadTokenizer } from '../engine/index.ts';
 import { codeVersion } from './code-version.ts';
 import { findTrainers } from './find-trainers.ts';
 import type { Credentials } from './credentials.ts';
 import { dataConverterFor } from './payload-codec.ts';
 import { TemporalLink } from './temporal-link.ts';
-import { beCurrent, currentLine, hasDeployments, pinnedTo } from './worker-deployment.ts';
+import { beCurrent, beUnversioned, currentLine, hasDeployments, pinnedTo } from './worker-deployment.ts';
 import { watchCredentials } from './watch-credentials.ts';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
 import { hasSearchAttributes } from './has-search-attributes.ts';
@@ -84,8 +84,11 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
     case 'orchestrator': {
       const version = await workflowCodeVersion();
       const { onTakeOver } = settings;
-      if (onTakeOver) await takeOverRuns({ client: link.client, version, say: onTakeOver });
       const asked = { service: link.client.workflowService, namespace: temporal.namespace };
+      if (onTakeOver) {
+        await beUnversioned(asked);
+        await takeOverRuns({ client: link.client, version, say: onTakeOver, isUnversioned: true });
+      }
       // A server with one orchestrator has every run taken over by the newest.
       const isPinned = onTakeOver === undefined && (await hasDeployments(asked));
       const worker = await open({

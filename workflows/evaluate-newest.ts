@@ -12,7 +12,7 @@ import type { EvaluationResult } from '../core/eval/evaluation.ts';
 import { describeRegression, type Regression } from '../core/eval/regression.ts';
 import { memoKeys, versionName } from '../core/names.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import type { EvalSpec } from '../core/spec/run-spec.ts';
+import type { EvalSpec } from '../config/run-spec.ts';
 import { evaluationParts } from './options.ts';
 import { evaluate } from './evaluate.ts';
 import { type FoundRegression, regressionFoundSignal } from './control/messages.ts';

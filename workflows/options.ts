@@ -8,12 +8,12 @@ import type {
 } from '../activities/index.ts';
 import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import { patiently } from './control/local-waits.ts';
 
 /**
  * All plumbing on one screen. Every step is retried until it works or refuses: a failure that asking again can mend is
- * weather, and the run waits it out by name. What must not be retried says so itself (activities/failures.ts).
+ * weather, and the run waits it out by name. What must not be retried says so itself (activities/around/failures.ts).
  */
 const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '10s' } as const;
 

@@ -1,6 +1,6 @@
 import type { LeaseInput } from '../activities/index.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../core/spec/run-spec.ts';
+import type { RunSpec } from '../config/run-spec.ts';
 import { Beside } from './beside/beside.ts';
 import { OnlineEvals } from './beside/online-evals.ts';
 import { PromptBranches } from './beside/prompt-branches.ts';

@@ -16,15 +16,15 @@ import type { Environment, RolloutPlace } from '../../backends/environments/type
 import type { Store } from '../../backends/store/index.ts';
 import { encodeRows } from '../../backends/store/objects.ts';
 import { type AskDependencies, silentServers } from '../asked-model.ts';
-import { eachInTurn } from '../each-in-turn.ts';
-import { withHeartbeat } from '../heartbeat.ts';
-import { mapAtOnce } from '../map-at-once.ts';
-import { playRollout } from '../play-rollout.ts';
-import { Part, RolloutJournal } from '../rollout-journal.ts';
-import { storeOf } from '../run-access.ts';
-import { Standstill } from '../standstill.ts';
+import { eachInTurn } from '../../backends/rollouts/each-in-turn.ts';
+import { withHeartbeat } from '../around/heartbeat.ts';
+import { mapAtOnce } from '../../core/map-at-once.ts';
+import { playRollout } from '../../backends/rollouts/play-rollout.ts';
+import { Part, RolloutJournal } from '../../runs/rollout-journal.ts';
+import { storeOf } from '../../runs/run-access.ts';
+import { Standstill } from '../../backends/rollouts/standstill.ts';
 import { keepVersion, openPlayer } from './evaluated-policy.ts';
-import { evaluationKeys, type ScoredExample, scoredExamples, storedEvaluation } from './evaluation-store.ts';
+import { evaluationKeys, type ScoredExample, scoredExamples, storedEvaluation } from '../../runs/evaluation-store.ts';
 
 export interface EvaluateChunkInput {
   readonly handle: EvaluationHandle;

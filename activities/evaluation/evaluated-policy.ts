@@ -2,9 +2,9 @@ import type { EvaluationHandle, EvaluationInput } from '../../core/eval/evaluati
 import type { Rollout } from '../../core/rl/rollout.ts';
 import { type AskDependencies, askEndpoint, type OpenPolicy, openVersion } from '../asked-model.ts';
 import { versionHeldS } from '../hold-version.ts';
-import type { RolloutJournal } from '../rollout-journal.ts';
-import { servedPolicy, specOf } from '../run-access.ts';
-import { samplePlace, samplePolicy, turnSeed } from '../sample-policy.ts';
+import type { RolloutJournal } from '../../runs/rollout-journal.ts';
+import { servedPolicy, specOf } from '../../runs/run-access.ts';
+import { samplePlace, samplePolicy, turnSeed } from '../../backends/rollouts/sample-policy.ts';
 
 type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
 type Player = (place: Place) => OpenPolicy;

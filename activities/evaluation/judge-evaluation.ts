@@ -3,14 +3,14 @@ import type { EvaluationPlace, EvaluationResult, StoredEvaluation } from '../../
 import { rewardRow } from '../../core/eval/measured-row.ts';
 import { judgeRegression, type Regression, rewardsByExample } from '../../core/eval/regression.ts';
 import { differencesOf } from '../../core/eval/same-evaluation.ts';
-import { layout, stepOf } from '../../core/layout.ts';
+import { layout, stepOf } from '../../runs/layout.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
 import { evaluationsIn, placeIn } from '../../backends/configs/evaluation-folders.ts';
 import { decodeJson, decodeRows } from '../../backends/store/objects.ts';
-import { withHeartbeat } from '../heartbeat.ts';
-import { storeOf, stretchesOf } from '../run-access.ts';
-import { evaluationKeys } from './evaluation-store.ts';
+import { withHeartbeat } from '../around/heartbeat.ts';
+import { storeOf, stretchesOf } from '../../runs/run-access.ts';
+import { evaluationKeys } from '../../runs/evaluation-store.ts';
 
 export interface JudgeInput {
   readonly result: EvaluationResult;

@@ -9,10 +9,10 @@ import { isPriced, type Prices, pricesAt } from '../../backends/inference/prices
 import { showStoreUri, type Store } from '../../backends/store/index.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
-import { withHeartbeat } from '../heartbeat.ts';
-import { storeOf } from '../run-access.ts';
+import { withHeartbeat } from '../around/heartbeat.ts';
+import { storeOf } from '../../runs/run-access.ts';
 import { adoptTheirs, differencesFromTheirs } from './adopt-results.ts';
-import { evaluationKeys } from './evaluation-store.ts';
+import { evaluationKeys } from '../../runs/evaluation-store.ts';
 import { writeMetadata, writeResults } from './write-results.ts';
 
 export interface OpenEvaluationInput {

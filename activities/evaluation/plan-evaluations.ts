@@ -5,7 +5,7 @@ import { evaluationsInFileMax } from '../../core/limits.ts';
 import { choosePlace, placeName } from '../../backends/configs/evaluation-folders.ts';
 import { grantByFile } from '../../backends/configs/grant.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
-import { withHeartbeat } from '../heartbeat.ts';
+import { withHeartbeat } from '../around/heartbeat.ts';
 
 export interface PlanEvaluationsInput extends EvaluationFileInput {
   /** Who asks, `WORKFLOW_ID/EXECUTION_ID`. */

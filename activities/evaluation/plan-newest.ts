@@ -1,9 +1,9 @@
-import type { JsonValue } from '../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import { grantByFile } from '../../backends/configs/grant.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
-import { withHeartbeat } from '../heartbeat.ts';
-import type { RunPlace } from '../run-access.ts';
-import { type CheckpointPlan, newestSealed, planCheckpoints } from './checkpoint-evaluations.ts';
+import { withHeartbeat } from '../around/heartbeat.ts';
+import type { RunPlace } from '../../runs/run-access.ts';
+import { type CheckpointPlan, newestSealed, planCheckpoints } from '../../runs/checkpoint-evaluations.ts';
 
 export interface PlanNewestInput {
   readonly run: RunPlace;

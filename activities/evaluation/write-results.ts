@@ -16,9 +16,15 @@ import { environments as allEnvironments, type Environments } from '../../backen
 import type { Environment } from '../../backends/environments/types.ts';
 import { showStoreUri } from '../../backends/store/index.ts';
 import { decodeJson, encodeJson, encodeRows } from '../../backends/store/objects.ts';
-import { withHeartbeat } from '../heartbeat.ts';
-import { storeOf } from '../run-access.ts';
-import { evaluationKeys, isWhole, type ScoredExample, scoredExamples, storedEvaluation } from './evaluation-store.ts';
+import { withHeartbeat } from '../around/heartbeat.ts';
+import { storeOf } from '../../runs/run-access.ts';
+import {
+  evaluationKeys,
+  isWhole,
+  type ScoredExample,
+  scoredExamples,
+  storedEvaluation,
+} from '../../runs/evaluation-store.ts';
 
 /** What all scored examples come to. */
 export interface WrittenResults {

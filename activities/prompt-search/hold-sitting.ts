@@ -14,9 +14,9 @@ import type { SearchAnswer, SearchRequest, SearchState, Texts } from '../../core
 import { sittingAnswersMax, sittingDrainMs, sittingMs, sittingRequestsLong } from '../../core/limits.ts';
 import type { AskDependencies } from '../asked-model.ts';
 import { keepVersion } from '../evaluation/evaluated-policy.ts';
-import { isShutdown, withHeartbeat } from '../heartbeat.ts';
+import { isShutdown, withHeartbeat } from '../around/heartbeat.ts';
 import { OpenedSearch } from './opened-search.ts';
-import { storedSearch } from './search-store.ts';
+import { storedSearch } from '../../runs/search-store.ts';
 
 /** What a sitting's heartbeats say, for whoever watches. */
 export interface SittingProgress {

@@ -22,9 +22,9 @@ import type { Environment } from '../../backends/environments/types.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { showStoreUri } from '../../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
-import { withHeartbeat } from '../heartbeat.ts';
-import { storeOf } from '../run-access.ts';
-import { searchKeys, textName } from './search-store.ts';
+import { withHeartbeat } from '../around/heartbeat.ts';
+import { storeOf } from '../../runs/run-access.ts';
+import { searchKeys, textName } from '../../runs/search-store.ts';
 
 export interface PlanPromptSearchInput extends PromptFileInput {
   /** Who asks, `WORKFLOW_ID/EXECUTION_ID`. */

@@ -18,12 +18,19 @@ import { scoreGroup } from '../../backends/environments/score-group.ts';
 import { tracebackOf } from '../../backends/environments/score.ts';
 import { sharedEndpoint } from '../../backends/inference/index.ts';
 import type { AskDependencies } from '../asked-model.ts';
-import { playRollout } from '../play-rollout.ts';
-import { AnswerJournal } from './answer-journal.ts';
-import { Gate } from './gate.ts';
+import { playRollout } from '../../backends/rollouts/play-rollout.ts';
+import { AnswerJournal } from '../../runs/answer-journal.ts';
+import { Gate } from '../../backends/rollouts/gate.ts';
 import { openPromptPlayer, type PromptPlayer } from './prompt-player.ts';
-import { recordOf } from './record-of.ts';
-import { isScored, type PlayedRow, type ReflectedRow, type ScoredRow, storedSearch, textName } from './search-store.ts';
+import { recordOf } from '../../backends/rollouts/reflection-record.ts';
+import {
+  isScored,
+  type PlayedRow,
+  type ReflectedRow,
+  type ScoredRow,
+  storedSearch,
+  textName,
+} from '../../runs/search-store.ts';
 
 /** A rollout that is not scored after so long is stored without its score meanwhile: a judge may take its time, or fail. */
 const scoringGraceMs = 25;

@@ -4,17 +4,17 @@ import type { PromptSearchHandle, PromptTrial, StoredPromptSearch } from '../../
 import { systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { versionName } from '../../core/names.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
 import type { AskDependencies } from '../asked-model.ts';
 import { keepVersion } from '../evaluation/evaluated-policy.ts';
-import { withHeartbeat } from '../heartbeat.ts';
-import { storeOf } from '../run-access.ts';
+import { withHeartbeat } from '../around/heartbeat.ts';
+import { storeOf } from '../../runs/run-access.ts';
 import { handleOf } from './open-search.ts';
 import { OpenedSearch } from './opened-search.ts';
-import { searchKeys, textName } from './search-store.ts';
+import { searchKeys, textName } from '../../runs/search-store.ts';
 
 export interface TryPromptInput {
   /** Where the search lies that found it. */

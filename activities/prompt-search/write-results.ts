@@ -17,10 +17,10 @@ import type { Candidate, SearchResult } from '../../core/gepa/search-state.ts';
 import { linkNewestSearch } from '../../backends/configs/newest-search.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { decodeJson, encodeJson, encodeRows } from '../../backends/store/objects.ts';
-import { withHeartbeat } from '../heartbeat.ts';
-import { storeOf } from '../run-access.ts';
-import { AnswerJournal } from './answer-journal.ts';
-import { searchKeys, storedSearch } from './search-store.ts';
+import { withHeartbeat } from '../around/heartbeat.ts';
+import { storeOf } from '../../runs/run-access.ts';
+import { AnswerJournal } from '../../runs/answer-journal.ts';
+import { searchKeys, storedSearch } from '../../runs/search-store.ts';
 
 export interface WritePromptsInput {
   readonly handle: PromptSearchHandle;

@@ -1,5 +1,5 @@
 import { chatTemplateBytesMax } from '../../core/limits.ts';
-import type { ChatTemplateSpec } from '../../core/spec/run-spec.ts';
+import type { ChatTemplateSpec } from '../../config/run-spec.ts';
 import { compileTemplate } from '../../engine/model/chat-template.ts';
 import { sha256 } from '../store/file-store.ts';
 import { Refused } from './refused.ts';

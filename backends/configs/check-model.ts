@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { isHubId } from '../../core/names.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 // One by one: a command that only looks needs neither the engine nor its libraries.
 import { adapterParameterCount } from '../../engine/model/adapter-layout.ts';
 import { type ModelConfig, parseModelConfig } from '../../engine/model/config.ts';

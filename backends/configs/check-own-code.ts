@@ -1,4 +1,4 @@
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { importUserFunction, requireCustomLoss } from '../../engine/index.ts';
 
 /**

@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { type ChatOptions, ChatTemplates, type TemplateMessage } from '../../engine/model/chat-template.ts';
 import { presetFiles } from '../../engine/model/preset-files.ts';
 import { readTextFiles, type TextFiles } from '../../engine/model/text-files.ts';

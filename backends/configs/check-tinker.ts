@@ -1,7 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { Problem } from '../../core/spec/problems.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
-import { isTinkerLoss } from '../../core/spec/tinker-spec.ts';
+import type { Problem } from '../../config/problems.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { isTinkerLoss } from '../../config/tinker-spec.ts';
 import { linearLoss, policyBatch } from '../tinker/batch.ts';
 import { isTrouble, TinkerClient } from '../tinker/index.ts';
 

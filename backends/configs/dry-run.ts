@@ -2,8 +2,8 @@ import { statfs } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { isHubId } from '../../core/names.ts';
-import { gpuSettingsOf } from '../../core/spec/gpu-settings.ts';
-import { knownModel } from '../../core/spec/known-models.ts';
+import { gpuSettingsOf } from '../../config/gpu-settings.ts';
+import { knownModel } from '../../config/known-models.ts';
 import {
   keyValueBytes,
   type MemoryPlan,
@@ -13,10 +13,10 @@ import {
   remediesFor,
   type ServerPlan,
   type TrainerSetting,
-} from '../../core/spec/memory-plan.ts';
-import { loraParameterCount, type ModelShape, parameterCountOf, shapeOfConfig } from '../../core/spec/model-shape.ts';
-import { planRun, type RunPlan } from '../../core/spec/run-plan.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+} from '../../config/memory-plan.ts';
+import { loraParameterCount, type ModelShape, parameterCountOf, shapeOfConfig } from '../../config/model-shape.ts';
+import { planRun, type RunPlan } from '../../config/run-plan.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { copiesForPasses, copiesInTraining } from '../../engine/model/memory.ts';
 import { presetFiles } from '../../engine/model/preset-files.ts';
 import { localRoot } from '../store/index.ts';

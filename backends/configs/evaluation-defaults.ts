@@ -1,8 +1,8 @@
 import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
-import { parseToml } from '../../core/spec/parse-toml.ts';
-import type { PythonEnvironmentSpec } from '../../core/spec/run-spec.ts';
+import { parseToml } from '../../config/parse-toml.ts';
+import type { PythonEnvironmentSpec } from '../../config/run-spec.ts';
 import { readRegularText } from '../../engine/regular-file.ts';
 
 /** What an environment's package says of evaluations, null where it says nothing. */

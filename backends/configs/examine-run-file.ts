@@ -1,10 +1,10 @@
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { isEnvironmentFile, isHubId } from '../../core/names.ts';
-import type { Advice, MissingEnvironment, NotYet, ReadAs } from '../../core/spec/parse-run-config.ts';
-import { ConfigProblems, type Problem } from '../../core/spec/problems.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
-import { slowStepWarning } from '../../core/spec/step-cost.ts';
+import type { Advice, MissingEnvironment, NotYet, ReadAs } from '../../config/parse-run-config.ts';
+import { ConfigProblems, type Problem } from '../../config/problems.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { slowStepWarning } from '../../config/step-cost.ts';
 import { whyNoDemonstrations } from '../environments/demonstrations.ts';
 import { openEnvironment } from '../environments/index.ts';
 import { missingVariables, variablesFor } from '../environments/variables.ts';

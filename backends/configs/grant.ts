@@ -2,7 +2,7 @@ import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { EvaluatedEnvironment } from '../../core/eval/evaluation.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { grantedAt, grants, isOfProject, readsAnything } from '../../engine/trusted-files.ts';
 import { asNamed } from '../environments/named.ts';
 

@@ -3,23 +3,23 @@ import { access, readdir, realpath } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { isEnvironmentFile, isHubId } from '../../core/names.ts';
-import { isTableAlone } from '../../core/spec/layers.ts';
+import { isTableAlone } from '../../config/layers.ts';
 import {
   type Advice,
   type MissingEnvironment,
   type NotYet,
   parseRunConfig,
   type ReadAs,
-} from '../../core/spec/parse-run-config.ts';
-import type { KeyPath } from '../../core/spec/positions.ts';
-import { ConfigProblems, type Place, type Problem } from '../../core/spec/problems.ts';
-import type { ChatTemplateSpec, CodeRef, DataRef, RunSpec } from '../../core/spec/run-spec.ts';
+} from '../../config/parse-run-config.ts';
+import type { KeyPath } from '../../config/positions.ts';
+import { ConfigProblems, type Place, type Problem } from '../../config/problems.ts';
+import type { ChatTemplateSpec, CodeRef, DataRef, RunSpec } from '../../config/run-spec.ts';
 import { readsAnything, trustedFile } from '../../engine/trusted-files.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { readEndpoints } from '../inference/endpoints-file.ts';
 import { sha256 } from '../store/file-store.ts';
 import { resolveStoreUri } from '../store/index.ts';
-import { begunWith } from './begun-run.ts';
+import { begunWith } from '../../runs/begun-run.ts';
 import { readChatTemplate } from './chat-template.ts';
 import { Refused } from './refused.ts';
 import { digestsOf, isBelow, refuseOthers, type SentFiles } from './sent-files.ts';

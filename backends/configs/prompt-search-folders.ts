@@ -7,7 +7,7 @@ import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
 import type { PromptSearchInput, StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
-import type { GepaSpec } from '../../core/spec/gepa-spec.ts';
+import type { GepaSpec } from '../../config/gepa-spec.ts';
 import { resolveStoreUri } from '../store/index.ts';
 import { readRegularText } from '../../engine/regular-file.ts';
 

@@ -1,5 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { Problem } from '../../core/spec/problems.ts';
+import type { Problem } from '../../config/problems.ts';
 
 /** A file that a config names and that will not do; which field names it is known to whoever asked. */
 export class Refused extends RatchetError {

@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import type { CodeRef } from '../../core/spec/run-spec.ts';
+import type { CodeRef } from '../../config/run-spec.ts';
 
 /** What a run file was where somebody named it: its text, and what lay beside it, for whoever opens the run elsewhere. */
 export interface SentFiles {

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import { looksSecret } from '../../core/spec/secrets.ts';
+import { looksSecret } from '../../config/secrets.ts';
 
 /** Checks an environment's arguments, `[[env]] args = { … }`, and fills in its defaults. */
 export function parseArgs<T extends z.ZodType>(environment: string, schema: T, args: unknown): z.infer<T> {

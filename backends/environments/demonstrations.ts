@@ -1,4 +1,4 @@
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import type { Environment } from './types.ts';
 
 /** Why the warm-up that a run asks for has nothing to learn from; null where it has. `environments` = those that it trains on. */

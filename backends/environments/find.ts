@@ -6,8 +6,8 @@ import {
   type FindEnvironment,
   type FoundEnvironment,
   readEnvironmentId,
-} from '../../core/spec/find-environment.ts';
-import type { PythonEnvironmentSpec } from '../../core/spec/run-spec.ts';
+} from '../../config/find-environment.ts';
+import type { PythonEnvironmentSpec } from '../../config/run-spec.ts';
 import { nearestName } from '../../core/suggest.ts';
 import {
   type ForeignPackage,

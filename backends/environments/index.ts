@@ -1,4 +1,4 @@
-import type { EnvironmentSpec, JsonValue } from '../../core/spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue } from '../../config/run-spec.ts';
 import { loadEnvironment } from './load.ts';
 import type { Environment } from './types.ts';
 import { RatchetError } from '../../core/errors.ts';

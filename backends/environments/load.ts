@@ -7,7 +7,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import { environmentLoadMsMax } from '../../core/limits.ts';
 import { environmentName, isEnvironmentFile } from '../../core/names.ts';
-import type { JsonValue } from '../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import { nearestName } from '../../core/suggest.ts';
 import { readTypeScript } from '../../engine/read-typescript.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';

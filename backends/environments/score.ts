@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { judgeAttemptsMax, judgeRetryMs, tracebackCharsMax } from '../../core/limits.ts';
 import { isRewardedOutcome } from '../../core/rl/rollout.ts';
 import type { ChatMessage, Example, FailedOutcome, Rollout, ScoredRollout, Turn } from '../../core/rl/rollout.ts';
-import { withoutSecrets } from '../../core/spec/secrets.ts';
+import { withoutSecrets } from '../../config/secrets.ts';
 import { secretsHere } from './variables.ts';
 import type { Environment, RewardFunction, RewardInput } from './types.ts';
 

@@ -8,7 +8,7 @@ import type {
   ToolSchema,
   Turn,
 } from '../../core/rl/rollout.ts';
-import type { JsonValue } from '../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 
 /**
  * The environment port: a dataset, how a rollout goes, and a rubric. Built-in environments and a user's own module

@@ -1,6 +1,6 @@
 import { RatchetError } from '../../core/errors.ts';
 import { inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../../core/limits.ts';
-import type { JsonValue } from '../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import type { ChatMessage, ToolSchema } from '../../core/rl/rollout.ts';
 import type { ServerAddress } from './model-server.ts';
 import { ServerPool } from './pool.ts';

@@ -1,8 +1,8 @@
 import { unwatchFile, watchFile } from 'node:fs';
 import { RatchetError } from '../../core/errors.ts';
-import type { EndpointsRef } from '../../core/spec/run-spec.ts';
-import { parseEndpoints } from '../../core/spec/parse-endpoints.ts';
-import { formatProblems } from '../../core/spec/problems.ts';
+import type { EndpointsRef } from '../../config/run-spec.ts';
+import { parseEndpoints } from '../../config/parse-endpoints.ts';
+import { formatProblems } from '../../config/problems.ts';
 import type { ServerAddress } from './model-server.ts';
 import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import type { RunSpec, TeacherSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec, TeacherSpec } from '../../config/run-spec.ts';
 import { chatCall } from './endpoint.ts';
 import { ModelServer } from './model-server.ts';
 import { type NamedServer, teacherServers } from './teacher.ts';

@@ -1,5 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { InferenceSpec, RunSpec } from '../../core/spec/run-spec.ts';
+import type { InferenceSpec, RunSpec } from '../../config/run-spec.ts';
 import { EmbeddedInference } from './embedded.ts';
 import { readEndpoints, watchEndpoints } from './endpoints-file.ts';
 import { examineServer, type ServerReport } from './examine-server.ts';

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { ncclRemedy, saysEngineDied, saysNcclFailed, saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
-import { withoutSecrets } from '../../core/spec/secrets.ts';
+import { withoutSecrets } from '../../config/secrets.ts';
 import { type HttpAnswer, type HttpCall, HttpClient, NoAnswer } from './http-client.ts';
 import type { ServedPolicy } from './types.ts';
 

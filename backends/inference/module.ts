@@ -1,5 +1,5 @@
 import { asRatchetError, RatchetError } from '../../core/errors.ts';
-import type { ModuleSpec } from '../../core/spec/run-spec.ts';
+import type { ModuleSpec } from '../../config/run-spec.ts';
 import { importUserFunction } from '../../engine/index.ts';
 import { registerKit } from '../environments/load.ts';
 import { askPatiently } from './patience.ts';

@@ -1,4 +1,4 @@
-import type { TeacherSpec } from '../../core/spec/run-spec.ts';
+import type { TeacherSpec } from '../../config/run-spec.ts';
 import { type Endpoint, openEndpoint } from './endpoint.ts';
 import { readEndpointModels } from './endpoints-file.ts';
 import type { ServerAddress } from './model-server.ts';

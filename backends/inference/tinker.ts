@@ -1,7 +1,7 @@
 import PQueue from 'p-queue';
 import { RatchetError } from '../../core/errors.ts';
 import { saysOverlong } from '../../core/rl/failures.ts';
-import type { TinkerInferenceSpec } from '../../core/spec/run-spec.ts';
+import type { TinkerInferenceSpec } from '../../config/run-spec.ts';
 import { isTrouble, type SampleOutput, TinkerClient, type TinkerModel, TinkerTrouble } from '../tinker/index.ts';
 import { loadModel } from '../tinker/load-model.ts';
 import { readVersion, type TinkerVersion } from '../tinker/version-files.ts';

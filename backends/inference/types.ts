@@ -1,6 +1,6 @@
 import type { ChatMessage, ToolCall, ToolSchema } from '../../core/rl/rollout.ts';
 import type { PolicyVersion } from '../../core/rl/run-state.ts';
-import type { SamplingSpec } from '../../core/spec/run-spec.ts';
+import type { SamplingSpec } from '../../config/run-spec.ts';
 
 /** What a server needs to know to hold a version: its name there, its digest, and where its files lie on this machine. */
 export interface ServedPolicy {

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import type { VllmSpec } from '../../core/spec/vllm-spec.ts';
+import type { VllmSpec } from '../../config/vllm-spec.ts';
 import { failpoint } from '../failpoints.ts';
 import type { HttpAnswer } from './http-client.ts';
 import type { ModelServer } from './model-server.ts';

@@ -1,7 +1,7 @@
 import { stat } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { needsFullWeights, type VllmSpec } from '../../core/spec/vllm-spec.ts';
+import { needsFullWeights, type VllmSpec } from '../../config/vllm-spec.ts';
 import { failpoint } from '../failpoints.ts';
 import { ModelServer, type ServerAddress, type ServerOptions } from './model-server.ts';
 import type { ServedPolicy } from './types.ts';

@@ -1,6 +1,6 @@
 import { effectivenessOf, timeMetrics, type TimedCommit } from '../../core/rl/effectiveness.ts';
-import type { MetricsRow } from './jsonl.ts';
-import type { SinkStates } from './sinks.ts';
+import type { MetricsRow } from '../../runs/metrics.ts';
+import type { SinkStates } from '../../runs/sink-states.ts';
 
 /** What effectiveness is estimated from; the rest of a row is not kept. */
 const keptOfRow = new Set<string>([

@@ -1,5 +1,4 @@
-import { decodeJson, isRecord } from '../store/objects.ts';
-import type { NumberedRow } from './feed.ts';
+import type { NumberedRow } from '../../runs/metrics-feed.ts';
 
 /** Where metrics go besides `metrics.jsonl`: a projection that may be made again at any time. */
 export interface MetricsSink {
@@ -11,40 +10,4 @@ export interface MetricsSink {
   /** What there is to know beside: where it is shown. */
   place(): string | null;
   close(): Promise<void>;
-}
-
-/** `sinks/state.json`: how far each sink is, by name. */
-export interface SinkState {
-  /** The number of the next row: all before were sent. */
-  readonly next: number;
-  /** Rows there are to send. */
-  readonly rows: number;
-  readonly place: string | null;
-  /** Why it does not go on at present. */
-  readonly failing: string | null;
-  /** The run has ended and everything was sent. */
-  readonly isDone: boolean;
-}
-export type SinkStates = Readonly<Record<string, SinkState>>;
-
-/** `wandb: 12 of 40 rows sent; failing: …` for people; null where there is nothing to tell. */
-export function describeSink(name: string, { next, rows, failing, place }: SinkState): string | null {
-  if (failing !== null) return `${name}: ${next} of ${rows} rows sent; failing: ${failing}`;
-  if (next < rows) return `${name}: ${next} of ${rows} rows sent${place === null ? '' : `, ${place}`}`;
-  return place === null ? null : `${name}: ${place}`;
-}
-
-export function sinkStatesIn(bytes: Uint8Array, key: string): SinkStates {
-  return decodeJson(bytes, key, (states) => ({
-    'how far each sink is: next, rows, place and failing': Object.values(states).every(isSinkState),
-  }));
-}
-
-function isSinkState(state: unknown): boolean {
-  if (!isRecord(state)) return false;
-  const { next, rows, place, failing } = state;
-  return (
-    [next, rows].every(Number.isSafeInteger) &&
-    [place, failing].every((text) => text === null || typeof text === 'string')
-  );
 }

@@ -1,9 +1,9 @@
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { ProtobufWriter } from '../../engine/onnx/protobuf.ts';
 import type { Store } from '../store/types.ts';
-import type { NumberedRow } from './feed.ts';
+import type { NumberedRow } from '../../runs/metrics-feed.ts';
 import { maskedCrc32c } from './crc32c.ts';
-import type { MetricsRow } from './jsonl.ts';
+import type { MetricsRow } from '../../runs/metrics.ts';
 import type { MetricsSink } from './sinks.ts';
 
 /**

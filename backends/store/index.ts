@@ -1,7 +1,5 @@
-import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { layout } from '../../core/layout.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { checkFileStore } from './check-file-store.ts';
 import { FileStore } from './file-store.ts';
@@ -25,27 +23,6 @@ export function openRunStore(uri: string, run: string): Store {
   }
   const location = parseStoreUri(uri);
   return location.kind === 'file' ? new FileStore(path.join(location.folder, run)) : new S3Store(location, run);
-}
-
-/** The runs that lie in a store which is a folder, by name; none of a bucket, where that would list every object. */
-export async function listRunNames(uri: string): Promise<string[]> {
-  const location = parseStoreUri(uri);
-  if (location.kind !== 'file') return [];
-  const { folder } = location;
-  const entries = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return [];
-    throw error;
-  });
-  const names = entries.filter((name) => runNamePattern.test(name));
-  const isRun = await Promise.all(names.map((name) => isFile(path.join(folder, name, layout.run()))));
-  return names.filter((_, i) => isRun[i]).sort();
-}
-
-function isFile(file: string): Promise<boolean> {
-  return stat(file).then(
-    (found) => found.isFile(),
-    () => false,
-  );
 }
 
 /** The folder on this machine that `localFolder` of all its runs lies below: where the policy server must be allowed to read. */

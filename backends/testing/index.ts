@@ -2,7 +2,7 @@
  * `ratchet/testing`: what a trainer and an inference must hold, as suites of `node:test` over a factory. Ours are run by the same
  * ones. docs/adapters.md shows how.
  */
-export type { CodeRef, LoraSpec, LossSettings, OptimizerSpec } from '../../core/spec/run-spec.ts';
+export type { CodeRef, LoraSpec, LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
 export type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 export type { PolicyVersion, StepPlan } from '../../core/rl/run-state.ts';
 export { type ErrorCode, RatchetError } from '../../core/errors.ts';

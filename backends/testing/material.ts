@@ -5,7 +5,7 @@ import type { TestContext } from 'node:test';
 import { randomStream } from '../../core/random.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import type { PolicyVersion, StepPlan } from '../../core/rl/run-state.ts';
-import type { LossSettings, OptimizerSpec } from '../../core/spec/run-spec.ts';
+import type { LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
 import { createPreset, EngineTrainer, loadTokenizer, saveModelFolder } from '../../engine/index.ts';
 import type { ServedPolicy } from '../inference/index.ts';
 import type { TrainedPart } from '../trainer/index.ts';

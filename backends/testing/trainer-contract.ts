@@ -4,7 +4,7 @@ import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import type { LossSettings } from '../../core/spec/run-spec.ts';
+import type { LossSettings } from '../../config/run-spec.ts';
 import { decisions } from './decisions.ts';
 import { OnnxTrainer } from '../trainer/onnx.ts';
 import type { TrainedPart, Trainer, TrainOutcome } from '../trainer/index.ts';

@@ -1,6 +1,6 @@
 import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import { isTinkerLoss } from '../../core/spec/tinker-spec.ts';
+import { isTinkerLoss } from '../../config/tinker-spec.ts';
 import { LogprobLoss, metricsRow } from '../../engine/index.ts';
 import { gradientBatch, inRequests, isFinite, policyBatch, scoreData, type ServerBatch } from './batch.ts';
 import type { TinkerModel } from './client.ts';

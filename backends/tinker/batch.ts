@@ -1,5 +1,5 @@
 import type { TrainSample } from '../../core/rl/batch.ts';
-import type { LossSettings } from '../../core/spec/run-spec.ts';
+import type { LossSettings } from '../../config/run-spec.ts';
 import { type Aggregation, aggregationOf, correctedAdvantages } from '../../engine/index.ts';
 import type { Datum, LossCall, LossReduction } from './types.ts';
 

@@ -1,5 +1,5 @@
 import type { TrainSample } from '../../core/rl/batch.ts';
-import type { LossSettings } from '../../core/spec/run-spec.ts';
+import type { LossSettings } from '../../config/run-spec.ts';
 import { aggregationOf } from '../../engine/index.ts';
 
 /** −Σ m ℓ, aggregated: over Σ m unless the loss says otherwise. `logprobs` are aligned with each row's tokens. */

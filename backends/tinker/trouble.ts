@@ -1,4 +1,4 @@
-import { withoutSecrets } from '../../core/spec/secrets.ts';
+import { withoutSecrets } from '../../config/secrets.ts';
 import type { TroubleKind } from './types.ts';
 
 /** A call that went wrong, and what that means for the model it was made for. Ports turn it into errors of ours. */

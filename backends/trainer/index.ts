@@ -1,4 +1,4 @@
-import type { TrainerSpec } from '../../core/spec/run-spec.ts';
+import type { TrainerSpec } from '../../config/run-spec.ts';
 import { loadTrainer } from './module.ts';
 import { OnnxTrainer } from './onnx.ts';
 import { TinkerTrainer } from './tinker.ts';

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import type { ModuleSpec } from '../../core/spec/run-spec.ts';
+import type { ModuleSpec } from '../../config/run-spec.ts';
 import { importUserFunction } from '../../engine/index.ts';
 import { registerKit } from '../environments/load.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from './types.ts';

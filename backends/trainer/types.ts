@@ -1,6 +1,6 @@
 import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import type { LoraSpec, OptimizerSpec } from '../../core/spec/run-spec.ts';
+import type { LoraSpec, OptimizerSpec } from '../../config/run-spec.ts';
 
 /** What is trained from a folder of weights. */
 export interface TrainedPart {

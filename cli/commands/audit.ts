@@ -2,7 +2,7 @@ import { Command } from 'commander';
 import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import { countsByKind, encodeRanges } from '../../core/rl/ledger.ts';
 import { type AuditedLineage, auditStore, type RunReport } from '../../activities/audit-run.ts';
-import { type CheckpointReport, listCheckpoints } from '../../activities/list-checkpoints.ts';
+import { type CheckpointReport, listCheckpoints } from '../../runs/list-checkpoints.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { print, printJson } from '../print.ts';

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Command } from 'commander';
 import type { Client } from '@temporalio/client';
-import { storeOf, type RunPlace } from '../../activities/run-access.ts';
+import { storeOf, type RunPlace } from '../../runs/run-access.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { RatchetError } from '../../core/errors.ts';

@@ -1,8 +1,8 @@
 import { Command } from 'commander';
 import { describeTinker, examineTinker } from '../../backends/configs/check-tinker.ts';
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
-import type { Problem } from '../../core/spec/problems.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { Problem } from '../../config/problems.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { describeVllmStart, programOf } from '../../workers/vllm-role.ts';
 import { readConfigLine } from '../config-line.ts';
 import {

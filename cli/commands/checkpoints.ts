@@ -1,6 +1,6 @@
 import { Command } from 'commander';
 import { encodeRanges } from '../../core/rl/ledger.ts';
-import { type CheckpointList, listCheckpoints } from '../../activities/list-checkpoints.ts';
+import { type CheckpointList, listCheckpoints } from '../../runs/list-checkpoints.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { print, printJson } from '../print.ts';

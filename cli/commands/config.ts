@@ -1,12 +1,12 @@
 import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { convertConfig } from '../../core/spec/convert-config.ts';
-import { dialects } from '../../core/spec/dialects/index.ts';
-import type { Dialect } from '../../core/spec/dialects/dialect.ts';
-import { endpointsToml, parseEndpoints } from '../../core/spec/parse-endpoints.ts';
-import { kindOf, parseConfigFile } from '../../core/spec/parse-config-file.ts';
-import { formatProblems } from '../../core/spec/problems.ts';
+import { convertConfig } from '../../config/convert-config.ts';
+import { dialects } from '../../config/dialects/index.ts';
+import type { Dialect } from '../../config/dialects/dialect.ts';
+import { endpointsToml, parseEndpoints } from '../../config/parse-endpoints.ts';
+import { kindOf, parseConfigFile } from '../../config/parse-config-file.ts';
+import { formatProblems } from '../../config/problems.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 import { printAside } from '../print.ts';
 import { escaped } from '../plain-text.ts';

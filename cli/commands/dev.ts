@@ -8,7 +8,7 @@ import { installService, planService, uninstallService } from '../../workers/ser
 import { startStack } from '../../workers/supervisor.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { trainerGpusOf } from '../../core/spec/gpu-settings.ts';
+import { trainerGpusOf } from '../../config/gpu-settings.ts';
 import { vllmRole } from '../../workers/vllm-role.ts';
 import { startClock } from '../clock.ts';
 import { connect, temporalOf } from '../connection.ts';

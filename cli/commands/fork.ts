@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { Command } from 'commander';
-import { forkRun } from '../../activities/fork-run.ts';
+import { forkRun } from '../../runs/fork-run.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { fromHere } from '../from-here.ts';
 import { readOverrides } from '../overrides.ts';

@@ -1,6 +1,6 @@
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { type Examined, examineStore, setHeadAside } from '../../activities/examine-store.ts';
+import { type Examined, examineStore, setHeadAside } from '../../runs/examine-store.ts';
 import { connect, findRunning, findTemporal } from '../connection.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';

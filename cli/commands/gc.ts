@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
-import { findUnneeded, removeUnneeded, type Unneeded } from '../../activities/unneeded.ts';
+import { findUnneeded, removeUnneeded, type Unneeded } from '../../runs/unneeded.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';

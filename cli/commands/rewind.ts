@@ -1,10 +1,10 @@
 import { WorkflowUpdateFailedError } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { storedSpec } from '../../activities/fork-run.ts';
-import { requireReachable } from '../../activities/lineages.ts';
+import { storedSpec } from '../../runs/fork-run.ts';
+import { requireReachable } from '../../runs/lineages.ts';
 import type { SpecSource } from '../../activities/open-run.ts';
-import { currentLineage } from '../../activities/run-access.ts';
+import { currentLineage } from '../../runs/run-access.ts';
 import { connect, findRunning, temporalHere } from '../connection.ts';
 import { fromHere } from '../from-here.ts';
 import { rootMessage } from '../root-message.ts';

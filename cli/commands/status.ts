@@ -3,9 +3,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { type Client, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
-import { describeSink, sinkStatesIn, type SinkStates } from '../../backends/metrics/sinks.ts';
+import { describeSink, sinkStatesIn, type SinkStates } from '../../runs/sink-states.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { environmentRewards } from '../../core/rl/metrics.ts';
 import { describePools } from '../../core/rl/pools.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
@@ -132,7 +132,7 @@ const bucketPatienceMs = 3_000;
 async function sinksInBucket(run: string, uri: string): Promise<Sinks> {
   const [{ openRunStore }, { readSinkStates }] = await Promise.all([
     import('../../backends/store/index.ts'),
-    import('../../backends/metrics/run-sinks.ts'),
+    import('../../runs/run-sinks.ts'),
   ]);
   const store = openRunStore(uri, run);
   const patience = new AbortController();

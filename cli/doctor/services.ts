@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { examineTinker } from '../../backends/configs/check-tinker.ts';
 import { runsOfFile } from '../../backends/configs/examine-run-file.ts';

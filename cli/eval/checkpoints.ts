@@ -6,16 +6,16 @@ import type { EvaluationResult } from '../../core/eval/evaluation.ts';
 import { measuredRow, promptOf, rewardRow } from '../../core/eval/measured-row.ts';
 import { rewardsByExample } from '../../core/eval/regression.ts';
 import { readSteps, type StepChoice } from '../../core/eval/select-steps.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
-import type { JsonValue } from '../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import {
   type CheckpointPlan,
   type CheckpointSubject,
   planCheckpoints,
-} from '../../activities/evaluation/checkpoint-evaluations.ts';
-import { evaluationKeys } from '../../activities/evaluation/evaluation-store.ts';
-import { type RunPlace, storeOf } from '../../activities/run-access.ts';
+} from '../../runs/checkpoint-evaluations.ts';
+import { evaluationKeys } from '../../runs/evaluation-store.ts';
+import { type RunPlace, storeOf } from '../../runs/run-access.ts';
 import { loadEvaluations } from '../../backends/configs/load-evaluations.ts';
 import { decodeJson, decodeRows, encodeJson } from '../../backends/store/objects.ts';
 import { tellingOptions } from '../audience.ts';

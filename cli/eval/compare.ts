@@ -2,7 +2,7 @@ import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { type Comparison, compareEvaluations, type ExampleDifference } from '../../core/eval/comparison.ts';
 import { differentSettings } from '../../core/eval/result-metadata.ts';
-import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
+import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 import { onOneLine } from '../plain-text.ts';
 import { readCount } from '../read-count.ts';
 import { storeOption } from '../store-option.ts';

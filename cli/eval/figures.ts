@@ -1,9 +1,9 @@
-import type { JsonValue } from '../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import type { ExampleDifference } from '../../core/eval/comparison.ts';
 import type { Bin } from '../../core/eval/distribution.ts';
 import type { ResultMetadata } from '../../core/eval/result-metadata.ts';
 import type { EvaluationFigures, NumberSummary } from '../../core/eval/summary.ts';
-import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
+import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 import { onOneLine } from '../plain-text.ts';
 
 /** Figures of evaluations as texts, for whatever shows them. */

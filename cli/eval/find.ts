@@ -3,10 +3,10 @@ import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import { firstLineage, runNamePattern } from '../../core/names.ts';
-import { begunLineages, type RunPlace, storeOf } from '../../activities/run-access.ts';
-import type { Found, FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
-import { findEvaluations, usualFolders } from '../../backends/evaluations/folders.ts';
-import { runEvaluations, type RunEvaluation } from '../../backends/evaluations/run-evaluations.ts';
+import { begunLineages, type RunPlace, storeOf } from '../../runs/run-access.ts';
+import type { Found, FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
+import { findEvaluations, usualFolders } from '../../runs/evaluations/folders.ts';
+import { runEvaluations, type RunEvaluation } from '../../runs/evaluations/run-evaluations.ts';
 import { findRunFolder } from '../run-place.ts';
 import { lineageOfStep } from '../run-records.ts';
 

@@ -2,8 +2,8 @@ import { stat } from 'node:fs/promises';
 import { RatchetError } from '../../core/errors.ts';
 import type { EvaluationFigures } from '../../core/eval/summary.ts';
 import { summarize } from '../../core/eval/summary.ts';
-import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
-import { ResultFile } from '../../backends/evaluations/result-file.ts';
+import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
+import { ResultFile } from '../../runs/evaluations/result-file.ts';
 
 /** An evaluation whose rows have been read. */
 export interface ReadEvaluation {

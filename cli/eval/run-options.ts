@@ -1,7 +1,7 @@
 import { Command, Option } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { headersFrom } from '../../core/spec/model-access.ts';
-import type { JsonValue } from '../../core/spec/run-spec.ts';
+import { headersFrom } from '../../config/model-access.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import { tellingOptions } from '../audience.ts';
 import { namesOf } from '../names-of.ts';
 

@@ -7,7 +7,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { canonical } from '../../core/eval/same-evaluation.ts';
 import type { EvaluatedServer, EvaluationInput, EvaluationsInput } from '../../core/eval/evaluation.ts';
 import { taskQueues } from '../../core/names.ts';
-import type { JsonValue } from '../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import { choosePlace, evaluationsIn, newEvaluationId, placeName } from '../../backends/configs/evaluation-folders.ts';
 import {
   type LoadedEvaluations,

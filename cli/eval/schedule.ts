@@ -3,7 +3,7 @@ import { type Client, ScheduleAlreadyRunning, ScheduleNotFoundError, type Schedu
 import { Command, Option } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { taskQueues, workflowIdPattern } from '../../core/names.ts';
-import { regressionActions } from '../../core/spec/eval-words.ts';
+import { regressionActions } from '../../config/eval-words.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
 import { onOneLine } from '../plain-text.ts';

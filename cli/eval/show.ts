@@ -1,7 +1,7 @@
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import type { ResultMessage, ResultRow } from '../../core/eval/result-rows.ts';
-import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
+import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 import { onOneLine } from '../plain-text.ts';
 import { storeOption } from '../store-option.ts';
 import { figure, titleOf } from './figures.ts';

@@ -1,5 +1,5 @@
 import type { EvaluationFigures } from '../../core/eval/summary.ts';
-import type { FoundEvaluation } from '../../backends/evaluations/evaluation.ts';
+import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 import { onOneLine } from '../plain-text.ts';
 import {
   aligned,

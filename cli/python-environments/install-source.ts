@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { readEnvironmentId } from '../../core/spec/find-environment.ts';
+import { readEnvironmentId } from '../../config/find-environment.ts';
 
 /** Where a package is to come from. Nothing is guessed: each has a spelling of its own. */
 export type InstallSource =

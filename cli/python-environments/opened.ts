@@ -5,7 +5,7 @@ import { whatIsOtherwise } from '../../backends/environments/verifiers/inputs.ts
 import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
 import type { LoadedEnvironment } from '../../backends/environments/verifiers/protocol.ts';
 import { pythonIn } from '../../backends/python/interpreter.ts';
-import type { JsonValue, PythonEnvironmentSpec } from '../../core/spec/run-spec.ts';
+import type { JsonValue, PythonEnvironmentSpec } from '../../config/run-spec.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 
 /** A Python environment that a command looks at. */

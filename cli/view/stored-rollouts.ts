@@ -1,4 +1,4 @@
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { firstLineage } from '../../core/names.ts';
 import type { ScoredGroup, Turn } from '../../core/rl/rollout.ts';
 import type { Store } from '../../backends/store/index.ts';

@@ -1,6 +1,6 @@
 import type { FailureCounts } from '../rl/failures.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../rl/run-state.ts';
-import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec, SamplingSpec } from '../spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec, SamplingSpec } from '../../config/run-spec.ts';
 
 /** The words of an evaluation: what answers, on what, where its results go, and what came of it. Plain data, as it goes through history. */
 

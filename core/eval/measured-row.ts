@@ -1,6 +1,6 @@
 import type { MeasuredRollout } from '../rl/metrics.ts';
 import type { RolloutRow } from '../rl/rollout.ts';
-import type { JsonValue } from '../spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 
 /** What is measured of a rollout, of its row in `results.jsonl`. */
 export function measuredRow(row: RolloutRow): MeasuredRollout {

@@ -1,7 +1,7 @@
 import { environmentName, unnumberedName } from '../names.ts';
 import { toolOfMetadata } from '../rl/results.ts';
 import type { RolloutRow, ToolSchema } from '../rl/rollout.ts';
-import type { JsonValue } from '../spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import type { EvaluationInput, EvaluationTally } from './evaluation.ts';
 import { passFigures, passThreshold } from './pass-at-k.ts';
 import { averageError, averageMetrics, averageReward, averageUsage, costOf } from './tally.ts';

@@ -1,4 +1,4 @@
-import type { JsonValue } from '../spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import { passThreshold as usualThreshold } from './pass-at-k.ts';
 
 /** `metadata.json` of an evaluation, as verifiers and Ratchet write it; what is missing is null or empty. */

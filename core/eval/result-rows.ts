@@ -1,4 +1,4 @@
-import type { JsonValue } from '../spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 
 /**
  * Rows of `results.jsonl` as readers need them. Whoever wrote a row (verifiers of any version, Ratchet, a program that somebody

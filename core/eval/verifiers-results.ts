@@ -1,4 +1,4 @@
-import type { JsonValue } from '../spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import type { Rollout, RolloutRow, ToolCall, Turn } from '../rl/rollout.ts';
 import type { EvaluationInput } from './evaluation.ts';
 import { canonical } from './same-evaluation.ts';

@@ -1,6 +1,6 @@
 import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer, EvaluationPlace } from '../eval/evaluation.ts';
 import type { ObjectRef } from '../rl/run-state.ts';
-import type { JsonValue } from '../spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import type { PromptComponent } from './prompt-parts.ts';
 import type { SearchTuning } from './tuning.ts';
 import type { SearchAnswer, SearchSettings, SearchState, StopReason, Texts } from './search-state.ts';

@@ -1,5 +1,5 @@
 import type { RolloutRow } from '../rl/rollout.ts';
-import type { JsonValue } from '../spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import { average } from './fronts.ts';
 import type { Comparison, PromptSearchInput } from './prompt-search.ts';
 import { systemPrompt } from './prompt-parts.ts';

@@ -1,5 +1,5 @@
 import { RatchetError } from '../errors.ts';
-import type { AdvantageSpec } from '../spec/run-spec.ts';
+import type { AdvantageSpec } from '../../config/run-spec.ts';
 import type { ScoredGroup, ScoredRollout } from './rollout.ts';
 
 /** How much better each rollout did than its siblings. */

@@ -1,6 +1,6 @@
 import { canaryDifferenceMax, canaryDifferenceMaxInFloat32 } from '../limits.ts';
-import { isFloat32, type VllmSpec } from '../spec/vllm-spec.ts';
-import type { RunSpec } from '../spec/run-spec.ts';
+import type { VllmSpec } from '../../config/vllm-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 
 /**
  * How far a server's logprobs of the canary may lie from the trainer's, mean |Δ| over its tokens. Two engines that compute in
@@ -17,4 +17,9 @@ export function canaryThreshold(
   const isVllmSo = (vllm: VllmSpec): boolean => (servedType === null ? isFloat32(vllm) : servedType === 'float32');
   const isSampledSo = inference.kind === 'embedded' || (inference.kind === 'vllm' && isVllmSo(inference.vllm));
   return trainer.kind === 'onnx' && isSampledSo ? canaryDifferenceMaxInFloat32 : canaryDifferenceMax;
+}
+
+/** Whether the file says that the server computes in float32. */
+export function isFloat32({ args }: Pick<VllmSpec, 'args'>): boolean {
+  return args['dtype'] === 'float32' || args['dtype'] === 'float';
 }

@@ -1,4 +1,4 @@
-import type { DifficultyFilterSpec } from '../spec/run-spec.ts';
+import type { DifficultyFilterSpec } from '../../config/run-spec.ts';
 import { rewardMoments } from './advantage.ts';
 
 /** Which groups are worth a gradient. */

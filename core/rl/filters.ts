@@ -1,4 +1,4 @@
-import type { RolloutFilterSpec, RunSpec } from '../spec/run-spec.ts';
+import type { RolloutFilterSpec, RunSpec } from '../../config/run-spec.ts';
 import type { MetricDefinition } from './metric-names.ts';
 import type { RolloutFlag, ScoredGroup, ScoredRollout, Turn } from './rollout.ts';
 

@@ -1,5 +1,5 @@
 import { nearestName } from '../suggest.ts';
-import type { RunSpec } from '../spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import type { Overrides } from './run-state.ts';
 
 /**

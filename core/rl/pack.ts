@@ -3,7 +3,7 @@ import type { TrainBatch, TrainSample } from './batch.ts';
 import { allFlags, isEnforced } from './filters.ts';
 import type { ScoredGroup, ScoredRollout } from './rollout.ts';
 import { rowsOfRollout, type TokenRow, type TrajectorySettings, usualTrajectories } from './trajectories.ts';
-import type { RunSpec } from '../spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 
 /** From scored groups to the rows a trainer gets. */
 

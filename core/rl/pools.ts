@@ -1,4 +1,4 @@
-import type { PoolSpec } from '../spec/run-spec.ts';
+import type { PoolSpec } from '../../config/run-spec.ts';
 import type { ExampleChances } from './curriculum.ts';
 import { isLost } from './failures.ts';
 import { decodeRanges, encodeRanges } from './ledger.ts';

@@ -1,5 +1,5 @@
 import { passAllK, passAtK, passCounts, passThreshold } from '../eval/pass-at-k.ts';
-import type { JsonValue } from '../spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import type { ChatMessage, Example, RolloutRow, ScoredGroup, ScoredRollout, ToolSchema, Turn } from './rollout.ts';
 
 /**

@@ -1,4 +1,4 @@
-import type { JsonValue, RolloutFilterSpec } from '../spec/run-spec.ts';
+import type { JsonValue, RolloutFilterSpec } from '../../config/run-spec.ts';
 
 /** The words of the domain: example, turn, rollout, group. Shapes are plain data, as they lie in the store. */
 

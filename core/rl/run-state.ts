@@ -1,4 +1,4 @@
-import type { LossSettings, RunSpec } from '../spec/run-spec.ts';
+import type { LossSettings, RunSpec } from '../../config/run-spec.ts';
 import type { CurriculumState } from './curriculum.ts';
 import type { StepOutcomes } from './ledger.ts';
 import type { PromptsOfBatch } from './prompts-of-batch.ts';

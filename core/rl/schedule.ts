@@ -1,4 +1,4 @@
-import type { ScheduleSpec } from '../spec/run-spec.ts';
+import type { ScheduleSpec } from '../../config/run-spec.ts';
 
 /** The learning rate of a step. */
 

@@ -1,4 +1,4 @@
-import type { RunSpec } from '../spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { ownFlags } from './filters.ts';
 import type { ScoredRollout } from './rollout.ts';
 import { isCut, missingTokens } from './trajectories.ts';

@@ -1,4 +1,4 @@
-import type { RunSpec } from '../spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import type { TrainSample } from './batch.ts';
 import type { Rollout, Turn } from './rollout.ts';
 

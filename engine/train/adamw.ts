@@ -1,5 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { OptimizerSpec } from '../../core/spec/run-spec.ts';
+import type { OptimizerSpec } from '../../config/run-spec.ts';
 import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../model/safetensors.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
 import { add, multiply, subtract } from '../onnx/operators.ts';

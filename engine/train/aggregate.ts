@@ -1,5 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { LossSettings } from '../../core/spec/run-spec.ts';
+import type { LossSettings } from '../../config/run-spec.ts';
 import type { MaskedSample } from './pack.ts';
 
 /** How the losses of tokens become the loss of a batch: Σ over rows of factor · Σ mask · loss, over the normalizer. */

@@ -1,5 +1,5 @@
 import type { TrainBatch } from '../../core/rl/batch.ts';
-import type { LossSettings } from '../../core/spec/run-spec.ts';
+import type { LossSettings } from '../../config/run-spec.ts';
 import { trainPositionsMax } from '../limits.ts';
 import type { InferenceSession } from '../onnx/runtime.ts';
 import { floats, openSession, type SessionOptions } from '../onnx/session.ts';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { RatchetError } from '../../core/errors.ts';
-import type { LossSettings } from '../../core/spec/run-spec.ts';
+import type { LossSettings } from '../../config/run-spec.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { decoderHidden, weightInputs } from '../model/decoder.ts';
 import type { AdaptedLayer, LoraConfig } from '../model/adapter-layout.ts';

@@ -1,5 +1,5 @@
 import type { TrainBatch } from '../../core/rl/batch.ts';
-import type { LossSettings, OptimizerSpec } from '../../core/spec/run-spec.ts';
+import type { LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
 import type { MaskedSample } from './pack.ts';
 
 export interface SftOptions {

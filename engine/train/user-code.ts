@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
-import type { CodeRef, LossSettings } from '../../core/spec/run-spec.ts';
+import type { CodeRef, LossSettings } from '../../config/run-spec.ts';
 import { readTypeScript } from '../read-typescript.ts';
 import { trustedFile } from '../trusted-files.ts';
 import type { CustomLoss } from './gradient-computer.ts';

@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { closeProcesses } from '../../backends/processes-open.ts';
 import type { ContentServer } from '../../bench/content-server.ts';
 import type { EvaluationInput } from '../../core/eval/evaluation.ts';
-import type { JsonValue } from '../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
 import { installVerifiers, modulePaths } from '../backends/python-bridge.ts';
 import { evaluateAll, evaluationFolder, evaluationId, inputFor, metadataIn, rowsIn, serve } from './evaluation-runs.ts';
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import { createEnvironments, openEnvironment, type Environment } from '../../backends/environments/index.ts';
-import { readMetrics } from '../../backends/metrics/jsonl.ts';
+import { readMetrics } from '../../runs/metrics.ts';
 import { evalLine, evalValues } from '../../workflows/control/lines.ts';
 import { commitFirst, evaluateVersion, makeRun, openRoles, WordsInference } from './runs.ts';
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { ApplicationFailure, CancelledFailure } from '@temporalio/common';
-import { FailureMapping, toFailure } from '../../activities/failures.ts';
+import { FailureMapping, toFailure } from '../../activities/around/failures.ts';
 import { errorCodes, RatchetError, type ErrorCode } from '../../core/errors.ts';
 
 describe('our failures as Temporal’s', () => {

@@ -6,9 +6,9 @@ import { test } from 'node:test';
 import type { LeasedGroups } from '../../core/rl/run-state.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { appendMetrics } from '../../backends/metrics/jsonl.ts';
+import { appendMetrics } from '../../runs/metrics.ts';
 import { FileStore } from '../../backends/store/file-store.ts';
-import { readJson } from '../../activities/run-access.ts';
+import { readJson } from '../../runs/run-access.ts';
 import { hasCode } from '../backends/store.contract.ts';
 import { act, commitFirst, datasets, makeRun, openRoles, WordsInference } from './runs.ts';
 

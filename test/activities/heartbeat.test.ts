@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
-import { withHeartbeat } from '../../activities/heartbeat.ts';
+import { withHeartbeat } from '../../activities/around/heartbeat.ts';
 
 const heartbeatTimeoutMs = 2_000;
 

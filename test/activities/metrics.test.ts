@@ -3,10 +3,10 @@ import assert from 'node:assert/strict';
 import { appendFile, cp, mkdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
-import { recordCommit, recordMissing } from '../../activities/record-metrics.ts';
-import { appendMetrics, type MetricsRow } from '../../backends/metrics/jsonl.ts';
+import { recordCommit, recordMissing } from '../../runs/record-metrics.ts';
+import { appendMetrics, type MetricsRow } from '../../runs/metrics.ts';
 import { decodeRows } from '../../backends/store/objects.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { advance, commitFirst, makeRun, openRoles, type TestRun } from './runs.ts';
 

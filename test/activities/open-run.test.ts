@@ -8,9 +8,9 @@ import { createOpenRun, type OpenedRun, type TakenOver, type TrainRunInput } fro
 import { nothingAsked } from '../../core/rl/run-state.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
-import { appendMetrics, readMetrics } from '../../backends/metrics/jsonl.ts';
+import { appendMetrics, readMetrics } from '../../runs/metrics.ts';
 import { putJson } from '../../backends/store/objects.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { hasCode } from '../backends/store.contract.ts';
 import { advance, commitFirst, configText, openRoles, runIn } from './runs.ts';
 

@@ -1,7 +1,7 @@
 /** Runs in folders of their own, driven step by step through the real activities with a trainer and a server of a few lines. */
 import assert from 'node:assert/strict';
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
-import { onlineEvaluation } from '../../core/eval/online.ts';
+import { onlineEvaluation } from '../../runs/online-evaluation.ts';
 import type { RecordedEvaluation } from '../../activities/index.ts';
 import { createHash } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -18,20 +18,20 @@ import {
   createUploadActivities,
   type LeaseInput,
 } from '../../activities/index.ts';
-import { PolicyTrainer, type Recovery } from '../../activities/policy-trainer.ts';
+import { PolicyTrainer, type Recovery } from '../../runs/policy-trainer.ts';
 import type { Environments } from '../../backends/environments/index.ts';
-import { TrainerSeat } from '../../activities/trainer-seat.ts';
-import { VersionSpool } from '../../activities/version-spool.ts';
+import { TrainerSeat } from '../../activities/around/trainer-seat.ts';
+import { VersionSpool } from '../../runs/version-spool.ts';
 import type { Inference, SampleRequest } from '../../backends/inference/index.ts';
 import { resolveStoreUri, type Store } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import type { Trainer, SftOutcome, TrainOutcome } from '../../backends/trainer/types.ts';
-import { storeOf } from '../../activities/run-access.ts';
+import { storeOf } from '../../runs/run-access.ts';
 import { hash32 } from '../../core/random.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import type { ObjectRef, RunHandle, RunState, SamplingRound } from '../../core/rl/run-state.ts';
-import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, loadModelFolder } from '../../engine/index.ts';
 
 const { tokenizer } = createPreset('preset:reverse-text-0.2m', { seed: 0 });

@@ -5,7 +5,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import type { GeneratedChunk } from '../../activities/index.ts';
-import { readJson, readRows } from '../../activities/run-access.ts';
+import { readJson, readRows } from '../../runs/run-access.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { FileStore } from '../../backends/store/file-store.ts';
 import { putRows } from '../../backends/store/objects.ts';

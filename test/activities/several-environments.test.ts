@@ -2,14 +2,14 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { forkRun } from '../../activities/fork-run.ts';
-import { poolsOf } from '../../activities/pools.ts';
-import { readJson, readRows, storeOf } from '../../activities/run-access.ts';
+import { forkRun } from '../../runs/fork-run.ts';
+import { poolsOf } from '../../runs/pools.ts';
+import { readJson, readRows, storeOf } from '../../runs/run-access.ts';
 import type { PackedBatch } from '../../activities/plan-step.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { encodeJson } from '../../backends/store/objects.ts';
 import { chunksOfRound, rolloutsAtOnce } from '../../core/rl/chunks.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { initialCurriculum, type CurriculumState } from '../../core/rl/curriculum.ts';
 import { encodeRanges } from '../../core/rl/ledger.ts';
 import type { Rollout, ScoredGroup } from '../../core/rl/rollout.ts';

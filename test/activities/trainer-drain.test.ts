@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
-import { TrainerDrain } from '../../activities/trainer-drain.ts';
+import { TrainerDrain } from '../../activities/around/trainer-drain.ts';
 
 const call = (drain: TrainerDrain, activityType: string, work: () => Promise<unknown>): Promise<unknown> =>
   new MockActivityEnvironment({ activityType }).run(() =>

@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { fileURLToPath } from 'node:url';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import type { GeneratedChunk } from '../../activities/index.ts';
-import { readRows } from '../../activities/run-access.ts';
+import { readRows } from '../../runs/run-access.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { multiTurn } from '../../backends/environments/kit.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';

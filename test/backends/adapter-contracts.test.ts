@@ -8,7 +8,7 @@ import createTrainer from '../../configs/own-engine/my-trainer.ts';
 import { writeTable } from '../../configs/own-engine/table.ts';
 import { openInference } from '../../backends/inference/index.ts';
 import { inferenceContract, trainerContract, trainVersions } from '../../backends/testing/index.ts';
-import { InferenceSpec } from '../../core/spec/run-spec.ts';
+import { InferenceSpec } from '../../config/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';
 
 const lora = { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj', 'v_proj', 'o_proj', 'down_proj'] };

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { checkTemplate } from '../../backends/configs/check-template.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 
 const messages = `{%- for m in messages -%}{{ '<' + m.role + '>' + m.content + '</>' }}{%- endfor -%}{%- if add_generation_prompt -%}{{ '<assistant>' }}{%- endif -%}`;
 const withoutReasoning = messages.replace(

@@ -14,7 +14,7 @@ import {
   type ServedPolicy,
 } from '../../backends/inference/index.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { InferenceSpec } from '../../core/spec/run-spec.ts';
+import { InferenceSpec } from '../../config/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';
 
 const openEmbedded = (url: string, provider: 'cpu' | 'cuda' = 'cpu'): Inference =>

@@ -6,7 +6,7 @@ import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type ChatRequest, openInference } from '../../backends/inference/index.ts';
 import type { RatchetError } from '../../core/errors.ts';
-import { InferenceSpec } from '../../core/spec/run-spec.ts';
+import { InferenceSpec } from '../../config/run-spec.ts';
 import { complete, type FakeAnswer, type FakeModelServer, fakeModelServer, reply } from './fake-model-server.ts';
 import { type Fate, startProxy } from './misbehaving-proxy.ts';
 import { policyOf, v1, ask, open, openImpatient, servers, coded, groupsAt, slowly } from './pooled-servers.ts';

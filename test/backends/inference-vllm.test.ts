@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
 import { openInference, type ServedPolicy } from '../../backends/inference/index.ts';
-import { InferenceSpec } from '../../core/spec/run-spec.ts';
+import { InferenceSpec } from '../../config/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';
 import { startVllmStandIn, type StandInOptions, type VllmStandIn } from '../stand-ins/vllm/server.ts';
 import { complete, fakeModelServer, reply } from './fake-model-server.ts';

@@ -9,7 +9,7 @@ import {
 import { OpenAiInference } from '../../backends/inference/openai.ts';
 import { ServerPool } from '../../backends/inference/pool.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { InferenceSpec } from '../../core/spec/run-spec.ts';
+import { InferenceSpec } from '../../config/run-spec.ts';
 import { complete, type FakeAnswer, type FakeModelServer, fakeModelServer } from './fake-model-server.ts';
 
 export const policyOf = (name: string): ServedPolicy => ({

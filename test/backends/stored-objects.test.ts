@@ -4,8 +4,8 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync, truncateSync, writeFileSyn
 import os from 'node:os';
 import path from 'node:path';
 import { after, describe, test } from 'node:test';
-import { claimIn, commitIn, runRecordIn } from '../../activities/record-shapes.ts';
-import { readMetrics } from '../../backends/metrics/jsonl.ts';
+import { claimIn, commitIn, runRecordIn } from '../../runs/record-shapes.ts';
+import { readMetrics } from '../../runs/metrics.ts';
 import { FileStore } from '../../backends/store/file-store.ts';
 import { decodeJson, decodeRows, encodeJson } from '../../backends/store/objects.ts';
 

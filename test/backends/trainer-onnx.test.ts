@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { openInference, type ServedPolicy } from '../../backends/inference/index.ts';
 import { openTrainer } from '../../backends/trainer/index.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import { InferenceSpec } from '../../core/spec/run-spec.ts';
+import { InferenceSpec } from '../../config/run-spec.ts';
 import { createPreset, EngineTrainer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { assembleModel } from '../../engine/model/model-folder.ts';
 import type { Trainer } from '../../backends/trainer/types.ts';

@@ -8,7 +8,7 @@ import { after, before, describe, test } from 'node:test';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import { randomStream } from '../../core/random.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import type { LossSettings } from '../../core/spec/run-spec.ts';
+import type { LossSettings } from '../../config/run-spec.ts';
 import { decodeSafetensors, EngineTrainer, presetFiles } from '../../engine/index.ts';
 import { TinkerInference } from '../../backends/inference/tinker.ts';
 import type { ServedPolicy } from '../../backends/inference/types.ts';

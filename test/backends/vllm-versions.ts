@@ -3,8 +3,8 @@ import os from 'node:os';
 import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { type Inference, openInference, type ServedPolicy } from '../../backends/inference/index.ts';
-import { InferenceSpec } from '../../core/spec/run-spec.ts';
-import { vllmSpecDefaults } from '../../core/spec/vllm-spec.ts';
+import { InferenceSpec } from '../../config/run-spec.ts';
+import { vllmSpecDefaults } from '../../config/vllm-spec.ts';
 import {
   adaptedLayers,
   createAdapter,

@@ -1,5 +1,5 @@
 import { configText } from '../activities/runs.ts';
-import { runFiles, spoiled } from '../core/spec/run-files.ts';
+import { runFiles, spoiled } from '../config/run-files.ts';
 import type { Random } from './damages.ts';
 
 /** Run files that were found to go wrong once. */

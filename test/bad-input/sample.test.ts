@@ -7,14 +7,14 @@ import path from 'node:path';
 import { after, describe, test } from 'node:test';
 import { readRegular } from '../../engine/regular-file.ts';
 import { nearestName } from '../../core/suggest.ts';
-import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
-import { formatProblems } from '../../core/spec/problems.ts';
-import { sinkStatesIn } from '../../backends/metrics/sinks.ts';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
+import { formatProblems } from '../../config/problems.ts';
+import { sinkStatesIn } from '../../runs/sink-states.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { matching } from '../../cli/commands/metrics.ts';
 import { faultIn } from './judge.ts';
 import { badRunFiles } from './run-file-cases.ts';
-import { randomFrom } from '../core/spec/run-files.ts';
+import { randomFrom } from '../config/run-files.ts';
 
 const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-bad-input-'));
 after(() => rmSync(folder, { recursive: true, force: true }));

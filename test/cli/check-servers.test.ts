@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 import { examineServers, type ServerReport } from '../../backends/inference/index.ts';
 import { describeServers } from '../../cli/describe-servers.ts';
-import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { type FakeAnswer, fakeModelServer } from '../backends/fake-model-server.ts';
 
 const runWith = (url: string, more = '', kind = 'openai'): RunSpec => {

@@ -5,8 +5,8 @@ import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { examineTeacher, type TeacherReport } from '../../backends/inference/index.ts';
 import { describeTeacher } from '../../cli/describe-servers.ts';
-import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { complete, type FakeAnswer, fakeModelServer, reply } from '../backends/fake-model-server.ts';
 

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { RunSpec } from '../../core/spec/run-spec.ts';
+import { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, saveModelFolder } from '../../engine/index.ts';
 import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
 

@@ -6,8 +6,8 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { RunSpec } from '../../core/spec/run-spec.ts';
-import { configsFolder } from '../core/spec/run-files.ts';
+import { RunSpec } from '../../config/run-spec.ts';
+import { configsFolder } from '../config/run-files.ts';
 
 const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
 

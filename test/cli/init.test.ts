@@ -6,8 +6,8 @@ import { test, type TestContext } from 'node:test';
 import { initLab } from '../../cli/commands/init.ts';
 import { starterFiles, starterKinds } from '../../cli/starters.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { dialects } from '../../core/spec/dialects/index.ts';
-import { parseConfigFile } from '../../core/spec/parse-config-file.ts';
+import { dialects } from '../../config/dialects/index.ts';
+import { parseConfigFile } from '../../config/parse-config-file.ts';
 
 function folder(t: TestContext): string {
   const made = mkdtempSync(path.join(tmpdir(), 'ratchet-init-'));

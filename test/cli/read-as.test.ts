@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { readAsLines } from '../../cli/read-as.ts';
-import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
 
 const linesOf = (text: string): string[] => readAsLines('run.toml', parseRunConfig(text, { file: 'run.toml' }).readAs!);
 

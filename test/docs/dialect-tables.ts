@@ -1,9 +1,9 @@
 /** docs/dialects.md: what becomes of every field of every dialect. */
-import { type Dialect, type Field, schemaOf } from '../../core/spec/dialects/dialect.ts';
-import { dialects } from '../../core/spec/dialects/index.ts';
-import { laterFields } from '../../core/spec/dialects/later.ts';
-import { expectedAt } from '../../core/spec/schema-reader.ts';
-import { valueAt } from '../../core/spec/tables.ts';
+import { type Dialect, type Field, schemaOf } from '../../config/dialects/dialect.ts';
+import { dialects } from '../../config/dialects/index.ts';
+import { laterFields } from '../../config/dialects/later.ts';
+import { expectedAt } from '../../config/schema-reader.ts';
+import { valueAt } from '../../config/tables.ts';
 import { keysOfRunFiles } from './run-keys.ts';
 
 export function dialectTables(): string {

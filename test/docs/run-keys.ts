@@ -1,9 +1,9 @@
 /** The tables of docs/your-own-run.md: every key of a run file, from the schema and from what the keys mean. */
 import { z } from 'zod';
-import { RatchetConfig } from '../../core/spec/dialects/ratchet.ts';
-import { laterFields } from '../../core/spec/dialects/later.ts';
-import { keyMeanings } from '../../core/spec/dialects/ratchet-meanings.ts';
-import { expectedAt, schemaAt, tablesOf } from '../../core/spec/schema-reader.ts';
+import { RatchetConfig } from '../../config/dialects/ratchet.ts';
+import { laterFields } from '../../config/dialects/later.ts';
+import { keyMeanings } from '../../config/dialects/ratchet-meanings.ts';
+import { expectedAt, schemaAt, tablesOf } from '../../config/schema-reader.ts';
 
 interface Key {
   /** `''` is the top of the file. */

@@ -4,7 +4,7 @@ import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { randomStream } from '../../core/random.ts';
 import type { StepCommit, StepPlan } from '../../core/rl/run-state.ts';
 import { openRunStore } from '../../backends/store/index.ts';

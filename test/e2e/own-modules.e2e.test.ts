@@ -6,7 +6,7 @@ import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { decodeJson } from '../../backends/store/objects.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
 import { FaultStage, type StagedRun } from '../faults/stage.ts';

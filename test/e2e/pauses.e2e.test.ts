@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { Client, Connection } from '@temporalio/client';
 import { NativeConnection, Worker } from '@temporalio/worker';
 import { createRolloutActivities } from '../../activities/index.ts';
-import { FailureMapping } from '../../activities/failures.ts';
+import { FailureMapping } from '../../activities/around/failures.ts';
 import { createEnvironments, openEnvironment } from '../../backends/environments/index.ts';
 import { openInference } from '../../backends/inference/index.ts';
 import { taskQueues } from '../../core/names.ts';

@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { WorkflowFailedError } from '@temporalio/client';
 import { rootMessage } from '../../cli/root-message.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { sampledAgain } from '../faults/cells.ts';

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { TrainSample } from '../../core/rl/batch.ts';
-import type { LossSettings } from '../../core/spec/run-spec.ts';
+import type { LossSettings } from '../../config/run-spec.ts';
 import { aggregationOf, EngineTrainer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
 import { floats, floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
 import { gather, packRows } from '../../engine/train/pack.ts';

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { randomStream } from '../../core/random.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
-import type { OptimizerSpec } from '../../core/spec/run-spec.ts';
+import type { OptimizerSpec } from '../../config/run-spec.ts';
 import {
   createPreset,
   type ModelConfig,

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { randomStream } from '../../core/random.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
-import type { LossSettings } from '../../core/spec/run-spec.ts';
+import type { LossSettings } from '../../config/run-spec.ts';
 import { EngineTrainer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
 import { optimizer, randomBatch } from './models.ts';
 

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import type { OptimizerSpec } from '../../core/spec/run-spec.ts';
+import type { OptimizerSpec } from '../../config/run-spec.ts';
 import { AdamW } from '../../engine/train/adamw.ts';
 import { readFloats } from './golden/gradients/read-gradients.ts';
 

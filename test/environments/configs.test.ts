@@ -8,7 +8,7 @@ import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { demonstratingPolicy, playAndScore, scriptedPolicy } from '../../backends/environments/scripted.ts';
 import { randomStream } from '../../core/random.ts';
-import { environmentIdsOf, parseConfigFile } from '../../core/spec/parse-config-file.ts';
+import { environmentIdsOf, parseConfigFile } from '../../config/parse-config-file.ts';
 import { canSandbox, missingSandbox } from './sandbox-here.ts';
 
 const projectFolder = fileURLToPath(new URL('../../', import.meta.url));

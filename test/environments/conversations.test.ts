@@ -18,11 +18,11 @@ import {
   type Turn,
 } from '../../backends/environments/kit.ts';
 import { scoreRollout } from '../../backends/environments/score.ts';
-import { demonstrationRows } from '../../activities/demonstration-rows.ts';
-import { samplePolicy } from '../../activities/sample-policy.ts';
+import { demonstrationRows } from '../../core/rl/demonstration-rows.ts';
+import { samplePolicy } from '../../backends/rollouts/sample-policy.ts';
 import type { Inference, ServedPolicy } from '../../backends/inference/index.ts';
 import { packSamples } from '../../core/rl/pack.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, readToolCalls } from '../../engine/index.ts';
 import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
 

@@ -11,7 +11,7 @@ import { verifiersRequirement } from '../../backends/environments/packages/requi
 import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { describeRunFile } from '../../cli/describe-run-file.ts';
-import type { FoundEnvironment } from '../../core/spec/find-environment.ts';
+import type { FoundEnvironment } from '../../config/find-environment.ts';
 
 /** A project folder with these files in it. */
 function project(t: TestContext, files: Readonly<Record<string, string>> = {}): string {

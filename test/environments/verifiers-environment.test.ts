@@ -8,11 +8,11 @@ import { scriptedPolicy } from '../../backends/environments/scripted.ts';
 import type { Environment, Policy, RolloutPlace } from '../../backends/environments/types.ts';
 import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
 import type { RolloutRequest, SampledTurn } from '../../backends/environments/verifiers/protocol.ts';
-import { playRollout } from '../../activities/play-rollout.ts';
-import type { PlayedPolicy } from '../../activities/sample-policy.ts';
+import { playRollout } from '../../backends/rollouts/play-rollout.ts';
+import type { PlayedPolicy } from '../../backends/rollouts/sample-policy.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { environmentOf, FakeBridge, prompt } from './fake-bridge.ts';
-import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
+import type { EnvironmentSpec } from '../../config/run-spec.ts';
 import type { ChatMessage, Rollout, Turn } from '../../core/rl/rollout.ts';
 
 /** Remembers what the model was given. */

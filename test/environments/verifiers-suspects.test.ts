@@ -12,8 +12,8 @@ import {
 import type { Inputs } from '../../backends/environments/verifiers/inputs.ts';
 import type { LoadedEnvironment, PlayedRow } from '../../backends/environments/verifiers/protocol.ts';
 import { Suspects } from '../../backends/environments/verifiers/suspects.ts';
-import { playRollout } from '../../activities/play-rollout.ts';
-import type { EnvironmentSpec } from '../../core/spec/run-spec.ts';
+import { playRollout } from '../../backends/rollouts/play-rollout.ts';
+import type { EnvironmentSpec } from '../../config/run-spec.ts';
 
 const loaded: LoadedEnvironment = {
   env: 'toy',

@@ -4,7 +4,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import type { PromptSearchResult } from '../../core/gepa/prompt-search.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { decodeJson } from '../../backends/store/objects.ts';
 import { statusQuery } from '../../workflows/control/messages.ts';
 import type { FaultStage, StagedRun } from './stage.ts';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
 import { decodeRows } from '../../backends/store/objects.ts';
 import type { Rollout } from '../../core/rl/rollout.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { firstLineage } from '../../core/names.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';

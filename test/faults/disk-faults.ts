@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describeWaiting, retrying } from '../../cli/follow-run.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import type { Store } from '../../backends/store/types.ts';
 import { statusQuery } from '../../workflows/control/messages.ts';

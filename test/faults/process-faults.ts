@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { setTimeout as delay } from 'node:timers/promises';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { decodeJson } from '../../backends/store/objects.ts';
 import type { Row, Rows, Struck } from './row.ts';
 import type { StagedRun } from './stage.ts';

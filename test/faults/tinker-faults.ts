@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
 import { decodeRows } from '../../backends/store/objects.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { zombie } from './clock-faults.ts';
 import type { Column } from './columns.ts';
 import { judgeByWeights } from './judge.ts';

@@ -51,9 +51,11 @@ export async function shortPauses(within: string): Promise<OtherVersion> {
   return { folder, notes: [] };
 }
 
+const rooms = 'activities backends cli config core engine environments runs workers workflows'.split(' ');
+
 async function copyOfThis(within: string): Promise<string> {
   const folder = await newTree(within);
-  for (const name of ['activities', 'backends', 'cli', 'core', 'engine', 'environments', 'workers', 'workflows']) {
+  for (const name of rooms) {
     await cp(path.join(root, name), path.join(folder, name), { recursive: true });
   }
   for (const name of ['package.json', 'package-lock.json', 'tsconfig.json']) {
@@ -102,8 +104,12 @@ export function rolesOf(version: OtherVersion, roles: readonly Role[]): readonly
   const packages = path.join(root, 'node_modules');
   const moved = (arg: string): string =>
     arg.startsWith(root) && !arg.startsWith(packages) ? version.folder + arg.slice(root.length) : arg;
-  // What an earlier version takes besides is not known.
-  return roles.map((role) => ({ ...role, args: role.args.map(moved), argsAtOwnServer: [] }));
+  return roles.map((role) => ({ ...role, args: role.args.map(moved) }));
+}
+
+/** What a program in TypeScript is read with. */
+function loaderOf(program: string): string[] {
+  return program.endsWith('.ts') ? ['--import', import.meta.resolve('tsx')] : [];
 }
 
 /** A command of one version in a project folder, that goes on until it is told to stop. */
@@ -117,9 +123,15 @@ export class RunningCommand {
   constructor(
     version: OtherVersion,
     args: readonly string[],
-    project: { readonly folder: string; readonly environment: NodeJS.ProcessEnv },
+    project: {
+      readonly folder: string;
+      readonly environment: NodeJS.ProcessEnv;
+      /** Of that version, in place of `ratchet`. */
+      readonly program?: string;
+    },
   ) {
-    const child = spawn(process.execPath, [path.join(version.folder, 'cli/ratchet.mjs'), ...args], {
+    const program = path.join(version.folder, project.program ?? 'cli/ratchet.mjs');
+    const child = spawn(process.execPath, [...loaderOf(program), program, ...args], {
       cwd: project.folder,
       env: project.environment,
       stdio: ['ignore', 'pipe', 'pipe'],

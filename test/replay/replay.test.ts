@@ -42,5 +42,5 @@ test('a history whose steps came in another order is refused', async () => {
 });
 
 test('schemas stay out of the workflow bundle', () => {
-  assert.ok(!workflowBundle.code.includes('ZodType'), 'zod is in the bundle: a workflow imports a value of core/spec');
+  assert.ok(!workflowBundle.code.includes('ZodType'), 'zod is in the bundle: a workflow imports a value of config/');
 });

@@ -6,10 +6,10 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { describe, test, type TestContext } from 'node:test';
-import { appendMetrics } from '../../backends/metrics/jsonl.ts';
-import { readSinkStates, RunSinks } from '../../backends/metrics/run-sinks.ts';
+import { appendMetrics } from '../../runs/metrics.ts';
+import { readSinkStates, RunSinks } from '../../runs/run-sinks.ts';
 import { openRunStore, type Store } from '../../backends/store/index.ts';
-import { parseRunConfig } from '../../core/spec/parse-run-config.ts';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { ensurePython } from '../../workers/python-environment.ts';
 import { wandbRequirements, wandbRunId, WandbSink } from '../../workers/wandb-sink.ts';
 

@@ -31,8 +31,8 @@ test('the version of the workflow code is a digest of what the workflow bundle i
     }
   };
   const stays = {
-    'core/spec/dialects/grpo.ts': (text: string) => `${text}\nexport const another = 1;\n`,
-    'core/spec/parse-toml.ts': (text: string) => text.replace('expected', 'awaited'),
+    'config/dialects/grpo.ts': (text: string) => `${text}\nexport const another = 1;\n`,
+    'config/parse-toml.ts': (text: string) => text.replace('expected', 'awaited'),
     'core/limits.ts': (text: string) => `${text}\nexport const anotherLimit = 1;\n`,
     'workflows/train-run.ts': (text: string) => `// A comment.\n${text}`,
     'package-lock.json': (text: string) => text.replace(/("node_modules\/koffi": \{\s*"version": ")[^"]*/, '$19.9.9'),

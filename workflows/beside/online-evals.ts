@@ -8,12 +8,12 @@ import {
   workflowInfo,
 } from '@temporalio/workflow';
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
-import { environmentsDue, type EvaluationVariant, isGreedy, onlineEvaluation } from '../../core/eval/online.ts';
+import { environmentsDue, type EvaluationVariant, isGreedy, onlineEvaluation } from '../../runs/online-evaluation.ts';
 import { describeRegression, type Regression } from '../../core/eval/regression.ts';
-import { lineageOf } from '../../core/layout.ts';
+import { lineageOf } from '../../runs/layout.ts';
 import { evaluationWorkflowId, versionName } from '../../core/names.ts';
 import type { PolicyVersion, Prompts } from '../../core/rl/run-state.ts';
-import type { EvalSpec } from '../../core/spec/run-spec.ts';
+import type { EvalSpec } from '../../config/run-spec.ts';
 import type { EvaluationSummary } from '../../activities/index.ts';
 import { opening, orchestratorFor } from '../options.ts';
 import { awaitedLater } from './beside.ts';

@@ -6,12 +6,12 @@ import {
   startChild,
   workflowInfo,
 } from '@temporalio/workflow';
-import { areBranchesDue, promptBranch, verdictOn } from '../../core/gepa/branch.ts';
+import { areBranchesDue, promptBranch, verdictOn } from '../../runs/prompt-branch.ts';
 import type { PromptSearchResult, PromptTrial } from '../../core/gepa/prompt-search.ts';
-import { layout } from '../../core/layout.ts';
+import { layout } from '../../runs/layout.ts';
 import { versionName } from '../../core/names.ts';
 import type { PolicyVersion, PromptBranch, PromptRef, Prompts, RunState } from '../../core/rl/run-state.ts';
-import type { PromptBranchSpec, RunSpec } from '../../core/spec/run-spec.ts';
+import type { PromptBranchSpec, RunSpec } from '../../config/run-spec.ts';
 import { opening, orchestratorFor, rolloutsFor } from '../options.ts';
 import {
   adoptedLine,

@@ -2,7 +2,7 @@ import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
 import type { TrainerHeld } from '../../activities/index.ts';
 import type { EvaluationNotice } from '../../core/eval/evaluation.ts';
 import type { Regression } from '../../core/eval/regression.ts';
-import type { EvalSpec } from '../../core/spec/run-spec.ts';
+import type { EvalSpec } from '../../config/run-spec.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import type { PromptRef } from '../../core/rl/run-state.ts';
 import type { PromptSearchNotice } from '../../core/gepa/prompt-search.ts';

@@ -11,7 +11,7 @@ import {
   type RewindRequest,
   type RunHandle,
 } from '../../core/rl/run-state.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { type RunFigures, figuresAfter, withRegression } from './figures.ts';
 import { storyOf } from './lines.ts';
 import { localWaits } from './local-waits.ts';

@@ -12,7 +12,7 @@ import type {
   SamplingRound,
   TaughtBatch,
 } from '../../core/rl/run-state.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import type { FilteredRound, LeaseInput } from '../../activities/index.ts';
 import { local, rolloutsFor } from '../options.ts';
 import { generateRound } from './generate-round.ts';

@@ -2,7 +2,7 @@ import { generateSittingsMax } from '../../core/limits.ts';
 import { chunksOfRound, describeChunk, type RoundChunk } from '../../core/rl/chunks.ts';
 import { addLost, lostBeside, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
 import type { ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import type { GeneratedChunk } from '../../activities/index.ts';
 import { rolloutsFor } from '../options.ts';
 import type { RunControl } from '../control/run-control.ts';

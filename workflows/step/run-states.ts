@@ -2,7 +2,7 @@ import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import { overridesThatStay } from '../../core/rl/live-settings.ts';
 import { nextBeta } from '../../core/rl/kl-controller.ts';
 import type { Overrides, PolicyVersion, RunHandle, RunState } from '../../core/rl/run-state.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import type { CollectedStep } from './collect-step.ts';
 
 /** What a state says of prompts and of the branches that look for better ones. */

@@ -12,7 +12,7 @@ import { taskQueues, trainerQueues } from '../../core/names.ts';
 import { nextWaitMs } from '../../core/patience.ts';
 import { memoryRemedies } from '../../core/rl/failures.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
-import type { RunSpec } from '../../core/spec/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import type { TrainerHeld } from '../../activities/index.ts';
 import { holdingOn, local, lookup, trainingOn, uploadsOn } from '../options.ts';
 import { awaitedLater } from '../beside/beside.ts';

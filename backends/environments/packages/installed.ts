@@ -4,7 +4,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { RatchetError } from '../../../core/errors.ts';
-import type { PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
+import type { PythonEnvironmentSpec } from '../../../config/run-spec.ts';
 import { apisOf, folderDigest, moduleCode } from './package.ts';
 import { apisOfVersion, verifiersRequirement } from './requirement.ts';
 

@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../../core/errors.ts';
-import { parseToml } from '../../../core/spec/parse-toml.ts';
+import { parseToml } from '../../../config/parse-toml.ts';
 import { apisThatFit, type VerifiersApi, verifiersRequirement } from './requirement.ts';
 
 /** A Python package as its files tell, without running any of them. */

@@ -1,4 +1,4 @@
-import type { PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
+import type { PythonEnvironmentSpec } from '../../../config/run-spec.ts';
 
 export type VerifiersApi = PythonEnvironmentSpec['api'];
 

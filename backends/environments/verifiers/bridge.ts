@@ -3,7 +3,7 @@ import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
 import { environmentLoadMsMax } from '../../../core/limits.ts';
-import type { JsonValue } from '../../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../../config/run-spec.ts';
 import { type CallOptions, ChildRefused, PythonChild, unavailable } from './child.ts';
 import { childEnvironment } from './child-environment.ts';
 import {

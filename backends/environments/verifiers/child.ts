@@ -3,7 +3,7 @@ import { closeSync, copyFileSync, fstatSync, mkdirSync, openSync, readSync, trun
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
-import type { JsonValue } from '../../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../../config/run-spec.ts';
 import { LineReader } from './line-reader.ts';
 import {
   protocolVersion,

@@ -1,4 +1,4 @@
-import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../config/run-spec.ts';
 import type { LoadRequest } from './protocol.ts';
 
 /**

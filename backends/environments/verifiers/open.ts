@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../../core/errors.ts';
 import { variablesOfEnvironments } from '../../../core/child-environment.ts';
 import { pythonChildrenDefault } from '../../../core/limits.ts';
-import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../core/spec/run-spec.ts';
+import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../config/run-spec.ts';
 import { trustedFile } from '../../../engine/trusted-files.ts';
 import { folderDigest } from '../packages/package.ts';
 import { processesOpen } from '../../processes-open.ts';

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { JsonValue } from '../../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../../config/run-spec.ts';
 
 /**
  * What goes over the pipe to a Python child (`python/ratchet_bridge`): JSON, one object per line. Requests carry an id and

@@ -2,7 +2,7 @@ import { constants } from 'node:fs';
 import { lstat, open, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../../core/errors.ts';
-import type { JsonValue } from '../../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../../config/run-spec.ts';
 
 /**
  * What a child has too much of for a line comes as a file, and the child says which. Environments' code runs in the child and may say

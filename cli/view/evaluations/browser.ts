@@ -1,7 +1,7 @@
 import { emitKeypressEvents } from 'node:readline';
 import type { ReadStream, WriteStream } from 'node:tty';
 import { createLogUpdate } from 'log-update';
-import type { Found } from '../../../backends/evaluations/evaluation.ts';
+import type { Found } from '../../../runs/evaluations/evaluation.ts';
 import { counted } from '../../eval/figures.ts';
 import type { Keyboard, Screen } from '../terminal-view.ts';
 import { type Look, written } from '../lines.ts';

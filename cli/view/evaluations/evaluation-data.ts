@@ -1,8 +1,8 @@
 import { type Comparison, compareEvaluations } from '../../../core/eval/comparison.ts';
 import type { ResultRow } from '../../../core/eval/result-rows.ts';
 import { Summing } from '../../../core/eval/summary.ts';
-import type { Found, FoundEvaluation } from '../../../backends/evaluations/evaluation.ts';
-import { ResultFile } from '../../../backends/evaluations/result-file.ts';
+import type { Found, FoundEvaluation } from '../../../runs/evaluations/evaluation.ts';
+import { ResultFile } from '../../../runs/evaluations/result-file.ts';
 import type { BrowserData, Hits, Rows } from './state.ts';
 
 /** Evaluations whose rows are held at once. */

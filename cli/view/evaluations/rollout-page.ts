@@ -1,5 +1,5 @@
 import type { ResultMessage, ResultRow } from '../../../core/eval/result-rows.ts';
-import type { JsonValue } from '../../../core/spec/run-spec.ts';
+import type { JsonValue } from '../../../config/run-spec.ts';
 import { counted, figure } from '../../eval/figures.ts';
 import { onOneLine, withoutControls } from '../../plain-text.ts';
 import { cut, folded, type Line, type Span } from '../lines.ts';

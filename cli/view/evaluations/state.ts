@@ -1,8 +1,8 @@
 import type { Comparison } from '../../../core/eval/comparison.ts';
 import type { ResultRow } from '../../../core/eval/result-rows.ts';
 import type { EvaluationFigures } from '../../../core/eval/summary.ts';
-import type { FoundEvaluation } from '../../../backends/evaluations/evaluation.ts';
-import type { IndexedRow } from '../../../backends/evaluations/result-file.ts';
+import type { FoundEvaluation } from '../../../runs/evaluations/evaluation.ts';
+import type { IndexedRow } from '../../../runs/evaluations/result-file.ts';
 
 /** Where somebody is who looks through evaluations: a stack of screens, the last of which is seen. Evaluations by their number. */
 export interface BrowserState {

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { canaryThreshold } from '../../../core/rl/canary.ts';
-import { parseRunConfig } from '../../../core/spec/parse-run-config.ts';
-import type { RunSpec } from '../../../core/spec/run-spec.ts';
+import { parseRunConfig } from '../../../config/parse-run-config.ts';
+import type { RunSpec } from '../../../config/run-spec.ts';
 
 const specOf = (inference: string): RunSpec => {
   const text = `model = "preset:reverse-text-vllm-0.2m"\n[[env]]\nid = "reverse-text"\n[inference]\n${inference}\n`;

@@ -21,7 +21,7 @@ import {
 } from '../../../core/rl/failures.ts';
 import { packSamples } from '../../../core/rl/pack.ts';
 import { failedOutcomes, type FailedOutcome, type ScoredGroup, type ScoredRollout } from '../../../core/rl/rollout.ts';
-import { secretValues, withoutSecrets } from '../../../core/spec/secrets.ts';
+import { secretValues, withoutSecrets } from '../../../config/secrets.ts';
 
 const place = { group: 1, index: 0, exampleId: 0, turns: [], metrics: {} };
 const rollout = (outcome: FailedOutcome | number, error = ''): ScoredRollout =>

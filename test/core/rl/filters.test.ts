@@ -3,7 +3,7 @@ import { describe, test } from 'node:test';
 import { allFlags, filterMetrics, leavesNothing, ownFlags } from '../../../core/rl/filters.ts';
 import { packSamples } from '../../../core/rl/pack.ts';
 import type { RolloutFlag, ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
-import type { RolloutFilterSpec } from '../../../core/spec/run-spec.ts';
+import type { RolloutFilterSpec } from '../../../config/run-spec.ts';
 
 const vocabulary = 150_000;
 /** −ln(150,000) − 2 */

@@ -12,7 +12,7 @@ import {
   type Pools,
 } from '../../../core/rl/pools.ts';
 import type { GroupLease, ScoredRollout } from '../../../core/rl/rollout.ts';
-import type { PoolSpec } from '../../../core/spec/run-spec.ts';
+import type { PoolSpec } from '../../../config/run-spec.ts';
 
 const spec: PoolSpec = { easyThreshold: 0.8, hardThreshold: 0.2, easyFraction: 0.25, hardFraction: 0 };
 const words = { name: 'words', pools: spec, datasetLength: 40 };

@@ -2,7 +2,7 @@ import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
 import type { TrainSample } from '../../../core/rl/batch.ts';
-import type { LossSettings } from '../../../core/spec/run-spec.ts';
+import type { LossSettings } from '../../../config/run-spec.ts';
 import { EngineTrainer, type LoraConfig } from '../../../engine/index.ts';
 
 /** A row of a request, in the API's words. */

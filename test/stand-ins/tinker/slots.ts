@@ -1,6 +1,6 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { InferenceSpec } from '../../../core/spec/run-spec.ts';
+import { InferenceSpec } from '../../../config/run-spec.ts';
 import { openInference, type ServedPolicy } from '../../../backends/inference/index.ts';
 import type { PolicyServer } from '../../../engine/index.ts';
 import { startPolicyServer } from '../../../engine/index.ts';

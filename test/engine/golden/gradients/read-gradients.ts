@@ -2,7 +2,7 @@
 import { copyFile, mkdir, readFile, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { TrainSample } from '../../../../core/rl/batch.ts';
-import type { OptimizerSpec } from '../../../../core/spec/run-spec.ts';
+import type { OptimizerSpec } from '../../../../config/run-spec.ts';
 import {
   createPreset,
   decodeSafetensors,

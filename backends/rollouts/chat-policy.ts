@@ -1,0 +1,87 @@
+import type { ChatMessage, MessageToolCall, Turn } from '../../core/rl/rollout.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
+import type { SampleOptions } from '../environments/types.ts';
+import type { Endpoint, SamplePlace } from '../inference/index.ts';
+import type { PlayedPolicy } from './sample-policy.ts';
+
+export interface ChatPolicyOptions {
+  readonly endpoint: Pick<Endpoint, 'chat'>;
+  /** Request fields (`max_tokens`, `temperature`, …), where the environment has not been given any itself. */
+  readonly fields: Readonly<Record<string, JsonValue>>;
+  readonly signal?: AbortSignal;
+  /** Whose turns these are, for servers that keep what belongs together. */
+  readonly place?: SamplePlace;
+  /** Told every turn, and its position in the rollout. */
+  readonly onTurn?: (turn: Turn, position: number) => void;
+}
+
+/**
+ * A model behind an API as an environment sees it: messages in, one turn out, no tokens. Calls of tools come and go beside the text, as
+ * the API has them; an environment that knows only texts need not care.
+ */
+export function chatPolicy({ endpoint, fields, signal, place, onTurn }: ChatPolicyOptions): PlayedPolicy {
+  const turns: Turn[] = [];
+  let failure: unknown = undefined;
+  let asked = 0;
+  return {
+    turns,
+    get failure() {
+      return failure;
+    },
+    async sample(messages, { tools, sampling }: SampleOptions = {}): Promise<Turn> {
+      failure = undefined;
+      const position = asked++;
+      try {
+        const said = await endpoint.chat({
+          messages: withCalls(messages, turns),
+          tools,
+          fields: sampling ?? fields,
+          signal,
+          ...place,
+        });
+        const turn: Turn = {
+          promptTokenIds: said.promptTokenIds ?? [],
+          tokenIds: said.tokenIds ?? [],
+          logprobs: said.logprobs ?? [],
+          text: said.text,
+          ...(said.toolCalls === undefined ? {} : { toolCalls: said.toolCalls }),
+          finishReason: said.finishReason,
+          said: { usage: said.usage, ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }) },
+          policyStep: 0,
+        };
+        turns[position] = turn;
+        onTurn?.(turn, position);
+        return turn;
+      } catch (error) {
+        failure = error;
+        throw error;
+      }
+    },
+  };
+}
+
+/**
+ * An API wants calls in the assistant's message and their ids in the answers. Environments of ours repeat the text alone, so both are
+ * put back: the calls of the turn that was said in that place, its answers in the order of the calls.
+ */
+export function withCalls(messages: readonly ChatMessage[], turns: readonly Turn[]): ChatMessage[] {
+  let next = 0;
+  let unanswered: MessageToolCall[] = [];
+  return messages.map((message) => {
+    if (message.role === 'assistant') {
+      const at = turns.findIndex(({ text }, i) => i >= next && text === message.content);
+      if (at < 0) return message;
+      next = at + 1;
+      const calls = message.tool_calls ?? callsOf(turns[at]!, at);
+      unanswered = [...calls];
+      return calls.length === 0 ? message : { ...message, tool_calls: calls };
+    }
+    if (message.role !== 'tool') return message;
+    const call = unanswered.shift();
+    return message.tool_call_id !== undefined || call === undefined ? message : { ...message, tool_call_id: call.id };
+  });
+}
+
+function callsOf({ toolCalls = [] }: Turn, position: number): MessageToolCall[] {
+  return toolCalls.map((call, i) => ({ id: `call_${position}_${i}`, type: 'function', function: call }));
+}

@@ -1,0 +1,147 @@
+import { RatchetError } from '../../core/errors.ts';
+import { hash32 } from '../../core/random.ts';
+import type { ChatMessage, Turn } from '../../core/rl/rollout.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { type ChatTokenizer, ConversationPrompts, readToolCalls } from '../../engine/index.ts';
+import type { Policy, SampleOptions } from '../environments/types.ts';
+import type { Speak } from './teacher.ts';
+import type { Inference, Sample, SamplePlace, ServedPolicy } from '../inference/index.ts';
+
+export interface SamplePolicyOptions {
+  readonly inference: Pick<Inference, 'sample'>;
+  readonly tokenizer: ChatTokenizer;
+  readonly served: ServedPolicy;
+  readonly sampling: RunSpec['sampling'];
+  readonly signal?: AbortSignal;
+  /** Tokens of the longest first prompt; null or missing = what the server takes. */
+  readonly promptTokensMax?: number | null;
+  /** Whose turns these are, for servers that keep what belongs together. */
+  readonly place?: SamplePlace;
+  /** Turns that this rollout finished before; each is given again instead of sampled, while the prompts agree. */
+  readonly recorded?: readonly Turn[];
+  /** Who says the turns in place of the policy; missing = the policy does. */
+  readonly speak?: Speak;
+  /** Told every turn that was sampled, and its position in the rollout. */
+  readonly onTurn?: (turn: Turn, position: number) => void;
+}
+
+/** A policy in the hands of one rollout: what it said, and what kept it from speaking. */
+export interface PlayedPolicy extends Policy {
+  /** Finished turns, in order. */
+  readonly turns: readonly Turn[];
+  /** Why the last call failed, whatever the environment made of it. */
+  readonly failure: unknown;
+}
+
+/**
+ * The model as an environment sees it: messages in, one turn out, every random number keyed by the turn's place. A prompt that
+ * goes on from an earlier turn begins with the very tokens of that turn.
+ */
+export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
+  const { inference, tokenizer, served, signal, place, recorded = [], onTurn } = options;
+  const speak: Speak = options.speak ?? ((request) => inference.sample(request));
+  const { templateArguments, contextTokens = Infinity, ...sampling } = options.sampling;
+  const prompts = new ConversationPrompts(tokenizer);
+  const turns: Turn[] = [];
+  let asked = 0;
+  let isOnRecord = true;
+  let failure: unknown = undefined;
+  return {
+    turns,
+    get failure() {
+      return failure;
+    },
+    async sample(messages, { tools }: SampleOptions = {}): Promise<Turn> {
+      failure = undefined;
+      const position = asked++;
+      try {
+        const prompt = prompts.render(messages, { tools, templateArguments });
+        const promptTokenIds = prompt.tokenIds;
+        if (position === 0) requireShort(tokenizer, { messages, templateArguments }, options.promptTokensMax ?? null);
+        const known = recorded[position];
+        isOnRecord &&= known !== undefined && isSame(known.promptTokenIds, promptTokenIds);
+        if (isOnRecord && known !== undefined) {
+          turns[position] = known;
+          prompts.said(prompt, known.tokenIds);
+          return known;
+        }
+        const seed = seedOfTurn(position);
+        // One token at least: a prompt that leaves none is the server's to refuse, in its own words.
+        const maxTokens = Math.max(1, Math.min(sampling.maxTokens, contextTokens - promptTokenIds.length));
+        const request = { ...sampling, ...place, policy: served, promptTokenIds, maxTokens, seed, signal };
+        const sample = await speak(request, { messages, tools });
+        requireTokens(sample);
+        requireFinite(sample);
+        const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
+        const toolCalls = tools === undefined ? [] : readToolCalls(text);
+        const { servedStep = served.version.step, servedThrough, ...sampled } = sample;
+        const turn: Turn = {
+          promptTokenIds,
+          ...sampled,
+          text,
+          ...(toolCalls.length === 0 ? {} : { toolCalls }),
+          policyStep: servedStep,
+          ...(servedThrough === undefined ? {} : { policyStepEnd: servedThrough }),
+        };
+        turns[position] = turn;
+        prompts.said(prompt, turn.tokenIds);
+        onTurn?.(turn, position);
+        return turn;
+      } catch (error) {
+        failure = error;
+        throw error;
+      }
+    },
+  };
+}
+
+/** As verifiers' trainers measure it: the example's prompt, without the tools that may be called. */
+function requireShort(
+  tokenizer: ChatTokenizer,
+  { messages, templateArguments }: { messages: readonly ChatMessage[]; templateArguments: Record<string, unknown> },
+  tokensMax: number | null,
+): void {
+  if (tokensMax === null) return;
+  const { length } = tokenizer.renderChat(messages, { templateArguments });
+  if (length <= tokensMax) return;
+  throw new RatchetError('PromptTooLong', `The prompt has ${length} tokens; max_prompt_len is ${tokensMax}.`);
+}
+
+/** Text is never tokenized again to be trained on, or to go on from. */
+function requireTokens({ tokenIds }: Partial<Sample>): void {
+  if (Array.isArray(tokenIds) && tokenIds.length > 0) return;
+  throw new RatchetError(
+    'InferenceRejected',
+    'The inference server gave no token ids for what it sampled. Expected the ids of every token with their log probabilities (vLLM: return_token_ids); without them nothing of it can be trained on.',
+  );
+}
+
+/** The names of a rollout and its group, as servers and their headers may have them. */
+export function samplePlace(group: readonly (string | number)[], index: number): SamplePlace {
+  const name = group.map((word) => encodeURIComponent(word)).join('/');
+  return { session: `${name}/${index}`, group: name };
+}
+
+/** A stop text ends a turn and is not part of what was said, as with vLLM. */
+function beforeStop(text: string, stop: readonly string[]): string {
+  const ends = stop.map((end) => text.indexOf(end)).filter((at) => at >= 0);
+  return ends.length === 0 ? text : text.slice(0, Math.min(...ends));
+}
+
+/** What is not a number cannot be told from a policy that is certain: it must not reach a batch. */
+function requireFinite({ tokenIds, logprobs, samplingLogprobs = [] }: Sample): void {
+  const strange = [...logprobs, ...samplingLogprobs].find((logprob) => !Number.isFinite(logprob));
+  if (strange !== undefined) throw new Error(`The inference server gave a token the log probability ${strange}.`);
+  if (logprobs.length !== tokenIds.length) {
+    throw new Error(`The inference server gave ${tokenIds.length} tokens and ${logprobs.length} log probabilities.`);
+  }
+}
+
+function isSame(a: readonly number[], b: readonly number[]): boolean {
+  return a.length === b.length && a.every((token, i) => token === b[i]);
+}
+
+/** 52 bits from the turn's place in the run. */
+export function turnSeed(...place: readonly (number | string)[]): number {
+  return hash32('turn', ...place) * 2 ** 20 + (hash32('turn again', ...place) >>> 12);
+}

@@ -1,0 +1,85 @@
+import { asRunName } from '../../core/names.ts';
+import type { KeyPath } from '../positions.ts';
+import { isTable, type Table, valueAt } from '../tables.ts';
+import type { Own } from './dialect.ts';
+
+/** What several dialects mean alike, in our own words. */
+
+/**
+ * The loss of prime-rl 0.4 and of verifiers' RLTrainer: −ρ·A over the tokens whose ratio the mask keeps. (prime-rl's further
+ * masks, of whole sequences whose ratios reach 100 or average 10, are out of reach of runs that learn.)
+ */
+export const maskedImportanceSampling: Table = { type: 'importance_sampling', mask_low: 0.125, mask_high: 8 };
+
+/** A run's name is a folder's and a workflow's as well, so it may have to change. */
+export function setRunName(own: Own, written: unknown, from: KeyPath): void {
+  if (typeof written !== 'string') return;
+  const name = asRunName(written);
+  if (name === undefined) {
+    const expected = 'a name with a letter or digit in it: the run and its folder are called after it';
+    own.refuse({ paths: [from], expected, received: JSON.stringify(written) });
+    return;
+  }
+  own.set(['name'], name, from);
+  if (name !== written) {
+    own.warn(
+      `the run is called ${name} here, not ${JSON.stringify(written)}: it names a folder and a workflow as well`,
+    );
+  }
+}
+
+/** More than one step ahead is trained one step ahead: less off-policy than asked for, never more. */
+export function setAsyncLevel(own: Own, written: unknown, from: KeyPath): void {
+  if (typeof written !== 'number') return;
+  own.set(['max_async_level'], Math.min(written, 1), from);
+  if (written > 1) {
+    const field = from.filter((part) => typeof part === 'string').join('.');
+    own.warn(`${field} = ${written} is 1 here: rollouts are sampled at most one step ahead, so they are less stale`);
+  }
+}
+
+/** Fields of vLLM's requests that are ours as well, and are written into `extra_body` where a dialect has no other place. */
+const requestFields: readonly string[] = [
+  'max_tokens',
+  'temperature',
+  'top_p',
+  'top_k',
+  'min_p',
+  'repetition_penalty',
+  'presence_penalty',
+  'frequency_penalty',
+  'min_tokens',
+  'stop',
+  'seed',
+  'chat_template_kwargs',
+];
+
+/**
+ * `[sampling] extra_body` in our words: what is a parameter of ours becomes it, the rest is kept for servers that take it.
+ * One that is written beside it as well is refused, as vLLM does in the middle of a run. `at` is the sampling's table.
+ */
+export function setExtraBody(own: Own, written: Table, at: KeyPath): void {
+  const body = valueAt(written, [...at, 'extra_body']);
+  if (!isTable(body)) return;
+  const rest: Table = {};
+  for (const [key, value] of Object.entries(body)) {
+    const from = [...at, 'extra_body', key];
+    const beside = valueAt(written, [...at, key]);
+    if (beside !== undefined) {
+      own.refuse({
+        paths: [from, [...at, key]],
+        expected: `${key} in one of the two places: servers refuse a request that says it twice`,
+        received: `${JSON.stringify(value)} here, ${JSON.stringify(beside)} beside it`,
+        suggestion: `keep the one in [${at.join('.')}]`,
+      });
+    } else if (requestFields.includes(key) && (key !== 'seed' || at.length === 1)) own.set([...at, key], value, from);
+    else rest[key] = value;
+  }
+  if (Object.keys(rest).length > 0) own.set([...at, 'extra_body'], rest, [...at, 'extra_body']);
+}
+
+/** A text in one of the places where environments of the Hub are named: with the version that stands beside it. */
+export function withVersion(id: string, version: unknown): string {
+  if (typeof version !== 'string') return id;
+  return `${id.replace(/@[^@]*$/, '')}@${version}`;
+}

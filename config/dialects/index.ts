@@ -1,0 +1,36 @@
+import { RatchetError } from '../../core/errors.ts';
+import { nearestName } from '../../core/suggest.ts';
+import type { Dialect } from './dialect.ts';
+import { flat } from './flat.ts';
+import { grpo } from './grpo.ts';
+import { hosted, hosted0561, hosted0635 } from './hosted.ts';
+import { primeRl04 } from './prime-rl-04.ts';
+import { primeRl } from './prime-rl-head.ts';
+import { ratchet } from './ratchet-dialect.ts';
+import { vfRl } from './vf-rl.ts';
+
+/** All dialects a run file may be written in. Where the keys leave it open, a file counts as the first that they fit. */
+export const dialects: readonly Dialect[] = [
+  hosted,
+  hosted0635,
+  hosted0561,
+  flat,
+  vfRl,
+  grpo,
+  primeRl,
+  primeRl04,
+  ratchet,
+];
+
+/** The dialect of that name; throws ConfigInvalid where there is none. */
+export function dialectNamed(name: string): Dialect {
+  const found = dialects.find((dialect) => dialect.name === name);
+  if (found) return found;
+  const names = dialects.map((dialect) => dialect.name);
+  const nearest = nearestName(name, names);
+  const meant = nearest === undefined ? '' : ` Did you mean "${nearest}"?`;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `--dialect: expected one of ${names.join(', ')}, got ${JSON.stringify(name)}.${meant}`,
+  );
+}

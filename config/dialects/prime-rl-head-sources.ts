@@ -1,0 +1,235 @@
+import { poolFractionMin } from '../../core/limits.ts';
+import { formatPath, type KeyPath } from '../positions.ts';
+import { isTable, type Table, valueAt } from '../tables.ts';
+import type { Own } from './dialect.ts';
+import { setAgent } from './limit-words.ts';
+import { setAnswerLimit, setExtraBody } from './prime-rl-meaning.ts';
+import { teachesAlone } from './prime-rl-teacher.ts';
+import { type Found, found } from './prime-rl-words.ts';
+
+/** `[[orchestrator.train.source]]` and `[[orchestrator.eval.source]]` in our own words. */
+export function setSources(written: Table, own: Own): void {
+  const train = sourcesAt(written, ['orchestrator', 'train', 'source']);
+  for (const [i, source] of train.entries()) {
+    setEnvironment(own, source, ['env', i]);
+    setCurriculum(own, source, ['env', i]);
+    for (const key of ['algo', 'advantage']) refuseOwn(own, source, key);
+  }
+  setGroupSizes(written, own, train);
+  setSamplings(written, own, train);
+  setRatios(written, own, train.length);
+  const evaluation = found(written, 'orchestrator.eval');
+  if (!evaluation) return;
+  const held = sourcesAt(written, [...evaluation.at, 'source']);
+  for (const [i, source] of held.entries()) setEnvironment(own, source, ['eval', 'env', i]);
+  if (held.length === 0) {
+    const expected = 'at least one [[orchestrator.eval.source]], or no [orchestrator.eval] at all';
+    own.refuse({ paths: [[...evaluation.at, 'source']], expected, received: 'nothing' });
+  }
+}
+
+function sourcesAt(written: Table, at: KeyPath): Found[] {
+  const sources = valueAt(written, at);
+  return Array.isArray(sources) ? sources.map((value, i) => ({ value, at: [...at, i] })) : [];
+}
+
+/** `env = { taskset = { id, … }, agent = … }`, or `id` and `args` as they were written until 0.8. */
+function setEnvironment(own: Own, { value, at }: Found, ours: KeyPath): void {
+  const source = value as Table;
+  const { taskset, agent, ...rest } = isTable(source['env']) ? source['env'] : {};
+  if (isTable(taskset)) {
+    const { id, ...args } = taskset;
+    const from = [...at, 'env', 'taskset'];
+    if (id !== undefined) own.set([...ours, 'id'], id, [...from, 'id']);
+    if (Object.keys(args).length > 0) own.set([...ours, 'args'], args, from);
+  }
+  setAgent(own, { table: tableOr(agent), from: [...at, 'env', 'agent'], ours });
+  setEpisode(own, { table: rest, from: [...at, 'env'], ours });
+  if (source['id'] !== undefined) {
+    own.warn(
+      `${formatPath(at)}.id is an older way: prime-rl writes env = { taskset = { id = ${JSON.stringify(source['id'])} } } since 0.8.1. It is read as that.`,
+    );
+  }
+  if (own.get([...ours, 'id']) !== undefined) return;
+  own.refuse({
+    paths: [[...at, 'env']],
+    expected: 'env = { taskset = { id = "…" } }: which environment it is',
+    received: 'nothing',
+  });
+  own.set([...ours, 'id'], 'x');
+}
+
+/** What is said of whole episodes: limits, and knobs of verifiers' own processes. */
+function setEpisode(own: Own, { table, from, ours }: Parameters<typeof setAgent>[1]): void {
+  const { timeout, retries, id, ...others } = table;
+  setAgent(own, {
+    table: { ...(timeout === undefined ? {} : { timeout }), ...(retries === undefined ? {} : { retries }) },
+    from,
+    ours,
+  });
+  for (const [key, value] of Object.entries({ ...(id === undefined || id === '' ? {} : { id }), ...others })) {
+    own.refuse({
+      paths: [[...from, key]],
+      expected: 'taskset, agent, timeout and retries alone: one agent plays the tasks of a taskset',
+      received: JSON.stringify(value),
+    });
+  }
+}
+
+function tableOr(value: unknown): Table {
+  return isTable(value) ? value : {};
+}
+
+/** Sources that say the same size say the size of all groups. */
+function setGroupSizes(written: Table, own: Own, sources: readonly Found[]): void {
+  const all = found(written, 'orchestrator.group_size');
+  const sizes = sources.map(({ value, at }) => {
+    const size = (value as Table)['group_size'];
+    return size === undefined ? all : { value: size, at: [...at, 'group_size'] };
+  });
+  const first = sizes.find((size) => size !== undefined) ?? all;
+  const isAlone = teachesAlone(written);
+  if (isAlone && !first) {
+    own.set(['rollouts_per_example'], 1);
+    return;
+  }
+  if (!first || (Number(first.value) < 2 && !isAlone)) {
+    own.refuse({
+      paths: [first?.at ?? ['orchestrator', 'group_size']],
+      expected: 'an integer ≥ 2: a rollout is compared with the others of its group, and one alone teaches nothing',
+      received: first ? String(first.value) : 'nothing, which is 1 in prime-rl',
+    });
+    return;
+  }
+  const usual = all && (isAlone || Number(all.value) >= 2) ? all : first;
+  const isOne = sizes.length > 0 && sizes.every((size) => size?.value === sizes[0]?.value);
+  const size = isOne ? sizes[0]! : usual;
+  own.set(['rollouts_per_example'], size.value, size.at);
+  for (const each of sizes) {
+    if (!each || each.value === size.value) continue;
+    own.refuse({
+      paths: [each.at],
+      expected: `${String(size.value)}, as for the others: the groups of a batch have one size, since they are compared alike`,
+      received: String(each.value),
+    });
+  }
+}
+
+/** Fields of the request that prime-rl sends itself. */
+export const sentAnyway: Readonly<Record<string, string>> = {
+  temperature: 'write orchestrator.train.sampling.temperature',
+  max_tokens: 'write orchestrator.train.sampling.max_completion_tokens',
+  max_completion_tokens: 'write orchestrator.train.sampling.max_completion_tokens',
+  top_p: 'write [ratchet.sampling] top_p',
+  logprobs: 'leave it out: they are always asked for',
+  n: 'leave it out: every rollout is a request of its own',
+};
+
+/** One source's own sampling is the run's; of several each keeps its own. */
+function setSamplings(written: Table, own: Own, sources: readonly Found[]): void {
+  for (const [i, { value, at }] of sources.entries()) {
+    const sampling = (value as Table)['sampling'];
+    if (!isTable(sampling)) continue;
+    const { temperature, max_completion_tokens: tokens } = sampling;
+    const from = [...at, 'sampling'];
+    const ours = sources.length === 1 ? ['sampling'] : ['env', i, 'sampling'];
+    if (temperature !== undefined) own.set([...ours, 'temperature'], temperature, [...from, 'temperature']);
+    if (tokens !== undefined) setAnswerLimit(own, ours, tokens, [...from, 'max_completion_tokens']);
+    setExtraBody(written, own, from, ours, sentAnyway);
+  }
+}
+
+/** Of v0.5, where ratios were a list of the buffer's. */
+function setRatios(written: Table, own: Own, count: number): void {
+  const ratios = found(written, 'orchestrator.buffer.env_ratios');
+  if (!Array.isArray(ratios?.value)) return;
+  const { value, at } = ratios;
+  if (value.length !== count) {
+    const expected = `${count} numbers, one for each [[orchestrator.train.source]]`;
+    own.refuse({ paths: [at], expected, received: String(value.length) });
+    return;
+  }
+  for (const [i, ratio] of value.entries()) {
+    if (Number(ratio) > 0) own.set(['env', i, 'weight'], ratio, [...at, i]);
+    else own.refuse({ paths: [[...at, i]], expected: 'a number > 0', received: String(ratio) });
+  }
+}
+
+/** Pools called hard, normal and easy are ours; groups without any advantage are dropped with or without a gate. */
+function setCurriculum(own: Own, { value, at }: Found, ours: KeyPath): void {
+  const curriculum = (value as Table)['curriculum'];
+  if (!isTable(curriculum)) return;
+  const place = [...at, 'curriculum'];
+  const sampler = isTable(curriculum['sampler']) ? curriculum['sampler'] : {};
+  if (sampler['type'] === 'difficulty_pool') setPools(own, sampler['pools'], [...place, 'sampler'], ours);
+  const gates = isTable(curriculum['gates']) ? curriculum['gates'] : {};
+  for (const [name, gate] of Object.entries(gates)) {
+    const { type = 'advantage_range', reject_min: low = 0, reject_max: high = 0 } = isTable(gate) ? gate : {};
+    if (type === 'advantage_range' && low === 0 && high === 0) {
+      own.warn(`the gate ${name} is always there: groups without any advantage are dropped`);
+      continue;
+    }
+    own.refuse({
+      paths: [[...place, 'gates', name]],
+      expected: 'type = "advantage_range" from 0 to 0: groups without any advantage are dropped, others are kept',
+      received: `${JSON.stringify(type)} from ${String(low)} to ${String(high)}`,
+    });
+  }
+}
+
+const usualPools: Table = {
+  hard: { threshold: 0.25, weight: 0.2 },
+  normal: { threshold: 0.75, weight: 1 },
+  easy: { threshold: 1, weight: 0.2 },
+};
+
+/** A mean reward belongs to the first pool whose threshold it does not exceed; weights count against that of normal ones. */
+function setPools(own: Own, written: unknown, at: KeyPath, ours: KeyPath): void {
+  const pools = isTable(written) ? written : usualPools;
+  const pool = (name: string): { threshold: number; weight: number } | undefined => {
+    const { threshold, weight } = (isTable(pools[name]) ? pools[name] : {}) as {
+      threshold?: unknown;
+      weight?: unknown;
+    };
+    return typeof threshold === 'number' && typeof weight === 'number' ? { threshold, weight } : undefined;
+  };
+  const [hard, normal, easy] = ['hard', 'normal', 'easy'].map(pool);
+  const others = Object.keys(pools).filter((name) => !['hard', 'normal', 'easy'].includes(name));
+  const weightOf = (weight: number): number => (normal ? weight / normal.weight : Number.NaN);
+  const isOurs = (share: number): boolean => share === 0 || (share >= poolFractionMin && share <= 1);
+  const fits = hard && normal && easy && hard.threshold < normal.threshold && normal.threshold < easy.threshold;
+  if (!fits || others.length > 0 || !isOurs(weightOf(hard.weight)) || !isOurs(weightOf(easy.weight))) {
+    own.refuse({
+      paths: [[...at, 'pools'], at],
+      expected: 'pools hard, normal and easy with rising thresholds, and weights of which normal’s is the largest',
+      received: `pools ${Object.keys(pools).join(', ')}`,
+    });
+    return;
+  }
+  const buffer = [...ours, 'buffer'];
+  own.set([...buffer, 'hard_threshold'], hard.threshold, [...at, 'pools']);
+  own.set([...buffer, 'hard_fraction'], weightOf(hard.weight), [...at, 'pools']);
+  own.set([...buffer, 'easy_threshold'], justAbove(normal.threshold), [...at, 'pools']);
+  own.set([...buffer, 'easy_fraction'], weightOf(easy.weight), [...at, 'pools']);
+}
+
+/** The next number: ours are easy from their threshold on, prime-rl's from what exceeds it. */
+function justAbove(threshold: number): number {
+  const bits = new BigInt64Array(new Float64Array([threshold === 0 ? 0 : threshold]).buffer);
+  bits[0]! += threshold < 0 ? -1n : 1n;
+  return new Float64Array(bits.buffer)[0]!;
+}
+
+function refuseOwn(own: Own, { value, at }: Found, key: string): void {
+  const said = (value as Table)[key];
+  if (said === undefined || (isTable(said) && Object.keys(said).length === 0)) return;
+  const type = isTable(said) ? (said['type'] ?? 'grpo') : said;
+  const isPlain =
+    isTable(said) && Object.keys(said).every((name) => name === 'type') && (type === 'grpo' || type === 'default');
+  if (isPlain) return;
+  own.refuse({
+    paths: [[...at, key]],
+    expected: 'nothing, or type = "grpo" alone: the advantage is the reward less the mean of its group',
+    received: JSON.stringify(said),
+  });
+}

@@ -1,0 +1,26 @@
+import { isEnvironmentFile } from '../../core/names.ts';
+import { isTable, valueAt } from '../tables.ts';
+import type { Dialect } from './dialect.ts';
+import { RatchetConfig } from './ratchet.ts';
+import { writeOutShorthands } from './ratchet-words.ts';
+
+/** Our own: what all others become. */
+export const ratchet: Dialect = {
+  name: 'ratchet',
+  title: 'Ratchet',
+  fields: {},
+  schema: RatchetConfig,
+  defaults: {},
+  prepare: writeOutShorthands,
+  proof: ({ model, store, trainer, env }) => {
+    if (typeof model === 'string' && /^(?:preset:|\.{0,2}\/)/.test(model)) return `model = "${model}"`;
+    const file = Array.isArray(env) && env.map((entry) => valueAt(entry, ['id'])).find(isFile);
+    if (typeof file === 'string') return `[[env]] id = "${file}"`;
+    if (isTable(store)) return '[store]';
+    return isTable(trainer) && 'kind' in trainer ? '[trainer] kind' : undefined;
+  },
+};
+
+function isFile(id: unknown): boolean {
+  return typeof id === 'string' && isEnvironmentFile(id);
+}

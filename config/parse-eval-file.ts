@@ -1,0 +1,331 @@
+import { evaluationsMax } from '../core/limits.ts';
+import { withNames } from './dialects/ratchet-run-spec.ts';
+import { type EvalEntry, evalEntry, EvalFile, evalIgnored, evalSynonyms, sweptTables } from './eval-file.ts';
+import { evaluationDefaults, EvalRunSpec, type EvaluationSpec } from './eval-spec.ts';
+import { headersFrom, reportSecretHeaders, secretHeadersIn } from './model-access.ts';
+import { accessDefaults, type ModelAccessSpec } from './model-access-spec.ts';
+import { formatPath, type KeyPath } from './positions.ts';
+import type { Problem } from './problems.ts';
+import { type FileOptions, readFile } from './read-file.ts';
+import { reportSecrets, rotateTyped } from './report-secrets.ts';
+import { quoted, type Reporter } from './reporter.ts';
+import { mergedSampling, type RequestSampling, samplingWarnings, withTemplateSwitches } from './request-sampling.ts';
+import { findSecrets } from './secrets.ts';
+import { expectedAt } from './schema-reader.ts';
+import { isTable, type Table } from './tables.ts';
+
+export type ParsedEvalFile =
+  | { readonly ok: true; readonly spec: EvalRunSpec; readonly warnings: string[] }
+  | { readonly ok: false; readonly problems: Problem[] };
+
+export interface EvalFileOptions extends FileOptions {
+  /** Settings of the command line, in the file's words: they hold for each evaluation, whatever the file says. */
+  readonly settings?: Table;
+}
+
+/**
+ * Reads a file of evaluations: what stands at its top holds for each `[[eval]]` that does not say otherwise, an `[[ablation]]` is
+ * one evaluation for each combination of what it sweeps. Tells everything that is wrong with it at once.
+ */
+export function parseEvalFile(text: string, { settings = {}, ...options }: EvalFileOptions): ParsedEvalFile {
+  const read = readFile(text, options, { schema: EvalFile, synonyms: evalSynonyms });
+  if (!read.ok) return read;
+  const { table, written, reporter } = read;
+  reportSecrets(written, reporter);
+  const file = table === undefined ? undefined : (table as EvalFile);
+  const combined = file === undefined ? [] : combine(file, reporter);
+  for (const { path, entry } of levelsOf(written)) {
+    reportSecretHeaders(entry['headers'], [...path, 'headers'], reporter);
+    reportSecretHeaders(entry['header'], [...path, 'header'], reporter);
+  }
+  const typed = readOver(settings, reporter);
+  if (reporter.problems.length > 0) return { ok: false, problems: reporter.inOrder() };
+  const entries = combined.map((entry) => overruled(entry, typed));
+  const evaluations = withNames(entries.map((entry) => ({ ...entry, id: idOf(entry)! }))).map(evaluationOf);
+  return { ok: true, spec: EvalRunSpec.parse({ schemaVersion: 1, evaluations }), warnings: warningsOf(written) };
+}
+
+type Entry = EvalEntry & { readonly [key: string]: unknown };
+
+function readOver(settings: Table, reporter: Reporter): Entry {
+  // What is typed goes the way of what is written: into Temporal's history and into metadata.json.
+  const headers = isTable(settings['headers']) ? settings['headers'] : {};
+  const inHeaders = secretHeadersIn(headers as Record<string, string>).map((name): KeyPath => ['headers', name]);
+  const known = new Set(inHeaders.map((path) => formatPath(path)));
+  for (const path of [...inHeaders, ...findSecrets(settings).filter((found) => !known.has(formatPath(found)))]) {
+    reporter.fromCommandLine(path, 'no secrets: what is typed is kept with the results, and in the history of the shell', 'what looks like a literal secret (not repeated here)', rotateTyped); // prettier-ignore
+  }
+  const read = evalEntry.safeParse(settings);
+  if (read.success) return readSampling(read.data, [], reporter);
+  for (const { path, message } of read.error.issues) {
+    const [key] = path as KeyPath;
+    const expected = expectedAt(evalEntry, key === undefined ? [] : [key]) ?? message;
+    const value = settings[String(key)];
+    const received = typeof value === 'string' ? quoted(value) : (JSON.stringify(value) ?? 'nothing');
+    reporter.fromCommandLine(path as KeyPath, expected, received);
+  }
+  return {};
+}
+
+/** What was typed holds; tables are laid over those of the file key by key. */
+function overruled(
+  entry: Entry,
+  { sampling, max_tokens, temperature, args, env_args, env_vars = [], extra_env_kwargs, ...typed }: Entry,
+): Entry {
+  const own = samplingOf({
+    ...(max_tokens === undefined ? {} : { max_tokens }),
+    ...(temperature === undefined ? {} : { temperature }),
+    ...(sampling === undefined ? {} : { sampling }),
+  });
+  const { max_tokens: _, temperature: __, ...rest } = entry;
+  const laid = overlaid(rest, typed, new Set(Object.keys(typed)));
+  return {
+    ...laid,
+    sampling: mergedSampling(samplingOf(entry), own),
+    args: { ...entry.args, ...env_args, ...args },
+    env_vars: [...(entry.env_vars ?? []), ...env_vars],
+    extra_env_kwargs: { ...entry.extra_env_kwargs, ...extra_env_kwargs },
+  };
+}
+
+/** Every evaluation of the file, with what holds for all of them. Relations between fields are reported here. */
+function combine({ eval: evals = [], ablation: ablations = [], ...globals }: EvalFile, reporter: Reporter): Entry[] {
+  if (evals.length === 0 && ablations.length === 0 && !reporter.has(['eval']) && !reporter.has(['ablation'])) {
+    reporter.add({ path: ['eval'], expected: 'at least one [[eval]] or [[ablation]]', received: 'nothing' });
+  }
+  const shared = readSampling(globals, [], reporter);
+  const written = evals.map((entry, i) => {
+    const path = ['eval', i];
+    const own = readSampling(entry, path, reporter);
+    return finished(overlaid(shared, own, new Set(Object.keys(own))), path, reporter);
+  });
+  const swept = ablations.flatMap(({ sweep, ...fixed }, i) => {
+    const path = ['ablation', i];
+    return expanded(shared, readSampling(fixed, path, reporter), sweep ?? {}, path, reporter);
+  });
+  return [...written, ...swept];
+}
+
+/** `explicit`: the fields that the evaluation itself has. An alias of its own replaces a global model, and the other way round. */
+function overlaid(shared: Entry, own: Entry, explicit: ReadonlySet<string>): Entry {
+  const { model, endpoint_id, ...rest } = { ...shared, ...own };
+  const isAlias = explicit.has('endpoint_id') && !explicit.has('model');
+  const isModel = explicit.has('model') && !explicit.has('endpoint_id');
+  return {
+    ...rest,
+    ...(model === undefined || isAlias ? {} : { model }),
+    ...(endpoint_id === undefined || isModel ? {} : { endpoint_id }),
+  };
+}
+
+/** `[sampling]` and `sampling_args` are one field; the switches of the chat template are written out. */
+function readSampling({ sampling, sampling_args, ...entry }: Entry, path: KeyPath, reporter: Reporter): Entry {
+  if (sampling !== undefined && sampling_args !== undefined) {
+    reporter.addRelation(
+      [
+        [...path, 'sampling_args'],
+        [...path, 'sampling'],
+      ],
+      {
+        expected: 'only one of sampling and sampling_args: they are names of one field',
+        received: 'both',
+      },
+    );
+  }
+  const given = sampling ?? sampling_args;
+  return given === undefined ? entry : { ...entry, sampling: withTemplateSwitches(given) };
+}
+
+interface Dimension {
+  readonly path: readonly string[];
+  readonly values: readonly unknown[];
+}
+
+/** An ablation as the evaluations it stands for: the last dimension varies fastest. */
+function expanded(shared: Entry, own: Entry, sweep: Table, path: KeyPath, reporter: Reporter): Entry[] {
+  const tables = sweptTables.filter((key) => isTable(sweep[key]));
+  const dimensions: Dimension[] = [
+    ...Object.entries(sweep)
+      .filter(([, values]) => Array.isArray(values))
+      .map(([key, values]) => ({ path: [key], values: values as unknown[] })),
+    ...tables.flatMap((table) =>
+      Object.entries(sweep[table] as Record<string, unknown[]>).map(([key, values]) => ({
+        path: [table, key],
+        values,
+      })),
+    ),
+  ];
+  const at = [...path, 'sweep'];
+  if (dimensions.length === 0) {
+    if (reporter.has(at)) return [];
+    const expected = 'an [ablation.sweep] with at least one list of values; without one, write [[eval]]';
+    reporter.addRelation([at, path], { expected, received: 'nothing to sweep' });
+    return [];
+  }
+  for (const [table, key] of dimensions.flatMap(({ path }) => (path.length === 2 ? [path] : []))) {
+    const fixed = ['args', 'env_args'].includes(table!) ? { ...own.args, ...own.env_args } : (own[table!] as Table);
+    if (fixed === undefined || !Object.hasOwn(fixed, key!)) continue;
+    const expected = `${key} either fixed in [[ablation]] or swept, not both`;
+    reporter.add({ path: [...at, table!, key!], expected, received: 'both' });
+  }
+  const count = dimensions.reduce((product, { values }) => product * values.length, 1);
+  if (count > evaluationsMax) {
+    const received = `${count} combinations`;
+    reporter.addRelation([at, path], {
+      expected: `at most ${evaluationsMax} evaluations of one [[ablation]]`,
+      received,
+    });
+    return [];
+  }
+  const explicit = new Set([...Object.keys(own), ...dimensions.map(({ path: [key] }) => key!)]);
+  const fixed = overlaid(shared, own, explicit);
+  return combinations(dimensions).map((values, i) => {
+    let entry = fixed;
+    for (const [
+      d,
+      {
+        path: [key, inner],
+      },
+    ] of dimensions.entries()) {
+      entry =
+        inner === undefined
+          ? withSwept(entry, key!, values[d])
+          : { ...entry, [key!]: { ...(entry[key!] as Table), [inner]: values[d] } };
+    }
+    // A relation that breaks does so in all of them.
+    return i === 0 ? finished(entry, path, reporter) : finished(entry, path, null);
+  });
+}
+
+function withSwept(entry: Entry, key: string, value: unknown): Entry {
+  if (key !== 'sampling' && key !== 'sampling_args') return { ...entry, [key]: value };
+  const over = withTemplateSwitches(value as RequestSampling);
+  return { ...entry, sampling: mergedSampling(entry.sampling ?? {}, over) };
+}
+
+function combinations(dimensions: readonly Dimension[]): unknown[][] {
+  let all: unknown[][] = [[]];
+  for (const { values } of dimensions) all = all.flatMap((start) => values.map((value) => [...start, value]));
+  return all;
+}
+
+/** The entry with one name for its environment and one table of arguments. */
+function finished(entry: Entry, path: KeyPath, reporter: Reporter | null): Entry {
+  const { id, env_id, args = {}, env_args = {}, ...rest } = entry;
+  const say = (fields: readonly string[], expected: string, received: string): void => {
+    const paths = fields.map((field) => [...path, field]);
+    if (reporter && !paths.some((at) => reporter.has(at))) reporter.addRelation(paths, { expected, received });
+  };
+  if (id !== undefined && env_id !== undefined) {
+    say(['env_id', 'id'], 'only one of id and env_id: they are names of one field', 'both');
+  }
+  const both = Object.keys(args).filter((key) => Object.hasOwn(env_args, key));
+  if (both.length > 0) {
+    say(
+      ['args', 'env_args'],
+      'each argument in only one of args and env_args: they are names of one field',
+      both.join(', '),
+    );
+  }
+  const made = { ...rest, id: id ?? env_id, args: { ...env_args, ...args } } as Entry;
+  if (idOf(made) === undefined && reporter && !reporter.has([...path, 'id']) && !reporter.has([...path, 'env_id'])) {
+    const expected = 'id = "…": an environment such as "reverse-text" or "owner/reverse-text"';
+    reporter.add({ path: [...path, 'id'], expected, received: 'nothing' });
+  }
+  if (entry.model !== undefined && entry.endpoint_id !== undefined) {
+    say(['endpoint_id', 'model'], 'only one of endpoint_id and model: an alias says which model', 'both');
+  }
+  return made;
+}
+
+/** The environment's id; of a verifiers v1 environment that of its taskset. */
+function idOf({ id, taskset }: Entry): string | undefined {
+  if (id !== undefined) return id;
+  const named = taskset?.['id'] ?? taskset?.['taskset_id'];
+  return typeof named === 'string' && named !== '' ? named : undefined;
+}
+
+function evaluationOf(entry: Entry & { readonly id: string; readonly name: string }): EvaluationSpec {
+  return {
+    environment: {
+      id: entry.id,
+      name: entry.name,
+      args: entry.args ?? {},
+      extraKwargs: entry.extra_env_kwargs ?? {},
+      variables: entry.env_vars ?? [],
+      folder: entry.env_dir_path ?? accessDefaults.environmentsFolder,
+      taskset: entry.taskset ?? null,
+      harness: entry.harness ?? null,
+    },
+    model: modelAccessOf(entry),
+    sampling: samplingOf(entry),
+    numExamples: entry.num_examples ?? null,
+    rolloutsPerExample: entry.rollouts_per_example ?? null,
+    shuffle: entry.shuffle ?? false,
+    shuffleSeed: entry.shuffle_seed ?? 0,
+    maxConcurrent: entry.max_concurrent ?? evaluationDefaults.maxConcurrent,
+    independentScoring: entry.independent_scoring ?? false,
+    maxRetries: entry.max_retries ?? evaluationDefaults.maxRetries,
+    numWorkers: entry.num_workers === undefined || entry.num_workers === 'auto' ? null : entry.num_workers,
+    timeoutS: entry.timeout ?? null,
+    outputDir: entry.output_dir ?? null,
+    stateColumns: entry.state_columns ?? [],
+    savesResults: entry.save_results ?? false,
+    resume: entry.resume_path !== undefined ? { path: entry.resume_path } : entry.resume === true ? 'newest' : null,
+    hub: entry.save_to_hf_hub === true ? { dataset: entry.hf_hub_dataset_name ?? null } : null,
+  };
+}
+
+/** The two fields that have a place of their own count where the table does not have them. */
+function samplingOf({ max_tokens, temperature, sampling }: Entry): RequestSampling {
+  const given: RequestSampling = {};
+  if (max_tokens !== undefined) given['max_tokens'] = max_tokens;
+  if (temperature !== undefined) given['temperature'] = temperature;
+  return Object.assign(given, sampling);
+}
+
+function modelAccessOf(entry: Entry): ModelAccessSpec {
+  const states = { ...headersFrom(entry.header_from_state), ...entry.headers_from_state };
+  return {
+    endpointId: entry.endpoint_id ?? null,
+    model: entry.endpoint_id === undefined ? (entry.model ?? accessDefaults.model) : null,
+    endpointsPath: entry.endpoints_path ?? accessDefaults.endpointsPath,
+    provider: entry.provider ?? null,
+    apiBaseUrl: entry.api_base_url ?? null,
+    apiKeyVar: entry.api_key_var ?? null,
+    clientType: entry.api_client_type ?? null,
+    headers: { ...entry.headers, ...headersFrom(entry.header) },
+    headersFromState: Object.keys(states).length > 0 ? states : { ...accessDefaults.headersFromState },
+  };
+}
+
+/** Each place of the file where an evaluation's fields may stand. */
+function levelsOf(written: Table): { readonly path: KeyPath; readonly entry: Table }[] {
+  const lists = ['eval', 'ablation'].flatMap((key) => {
+    const list = Array.isArray(written[key]) ? (written[key] as unknown[]) : [];
+    return list.flatMap((entry, i) => (isTable(entry) ? [{ path: [key, i], entry }] : []));
+  });
+  return [{ path: [], entry: written }, ...lists];
+}
+
+function warningsOf(written: Table): string[] {
+  const levels = levelsOf(written);
+  const ignored = Object.entries(evalIgnored)
+    .filter(([key]) => levels.some(({ entry }) => key in entry))
+    .map(([key, why]) => `${key} has no effect here: ${why}`);
+  const sampling = levels.flatMap(({ path, entry }) =>
+    ['sampling', 'sampling_args'].flatMap((key) =>
+      isTable(entry[key]) ? samplingWarnings(entry[key], [...path, key]) : [],
+    ),
+  );
+  const twice = levels.flatMap(({ path, entry }) => {
+    const table = entry['sampling'] ?? entry['sampling_args'];
+    return ['max_tokens', 'temperature']
+      .filter((key) => key in entry && isTable(table) && key in table)
+      .map((key) => {
+        const said = formatPath([...path, key]);
+        return `${said} = ${quoted(String(entry[key]))} does not count beside that of the sampling table`;
+      });
+  });
+  return [...ignored, ...sampling, ...twice];
+}

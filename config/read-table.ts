@@ -1,0 +1,192 @@
+import type { z } from 'zod';
+import { editDistance, nearestName, nearestNames } from '../core/suggest.ts';
+import type { KeyPath } from './positions.ts';
+import { rotate } from './report-secrets.ts';
+import { describe, type Reporter } from './reporter.ts';
+import { expectedAt, keysAt, schemaAt, tableName, tablesOf } from './schema-reader.ts';
+import { looksSecret } from './secrets.ts';
+import { copied, isTable, type Table, valueAt } from './tables.ts';
+
+/** How a table is read: its schema, and what else is known of its words. */
+export interface Reading {
+  readonly schema: z.ZodObject;
+  /** Fields that are known and refused, by path without positions, and what to do instead. */
+  readonly refused: Readonly<Record<string, string>>;
+  /** What other systems call a field of this schema. */
+  readonly synonyms: Readonly<Record<string, string>>;
+  /** By path without positions: what to write where the value is not one the field takes. */
+  readonly hints?: Readonly<Record<string, string>>;
+  /** What stands in for a field that must be there, so that the rest can still be looked at. */
+  readonly placeholder: (path: KeyPath) => unknown;
+}
+
+/**
+ * The table as its schema reads it, if its fields are right. If not, every problem is reported, and what can be repaired
+ * is, so that relations are still looked at; undefined where that does not help.
+ */
+export function readTable(table: Table, reading: Reading, reporter: Reporter): Table | undefined {
+  const parsed = reading.schema.safeParse(table);
+  if (parsed.success) return parsed.data;
+  for (const issue of parsed.error.issues) reportIssue(issue, table, reading, reporter);
+  return repair(table, parsed.error.issues, reading);
+}
+
+/** Taking out one wrong thing may leave its table without something it needs; tables are at most this deep. */
+const repairRounds = 6;
+
+/** The table without what is wrong in it, and with placeholders for what must be there. */
+function repair(table: Table, issues: readonly z.core.$ZodIssue[], reading: Reading): Table | undefined {
+  const copy = copied(table);
+  let wrong = issues;
+  for (let round = 0; round < repairRounds; round++) {
+    for (const issue of wrong) takeOut(copy, issue, reading);
+    const parsed = reading.schema.safeParse(copy);
+    if (parsed.success) return parsed.data;
+    wrong = parsed.error.issues;
+  }
+  return undefined;
+}
+
+function takeOut(table: Table, issue: z.core.$ZodIssue, reading: Reading): void {
+  const within = valueAt(table, issue.path);
+  if (issue.code === 'unrecognized_keys') {
+    if (isTable(within)) for (const unknown of issue.keys) delete within[unknown];
+    return;
+  }
+  const path = issue.path as KeyPath;
+  const parent = valueAt(table, path.slice(0, -1));
+  const key = path.at(-1);
+  if (Array.isArray(parent)) takeOut(table, { ...issue, path: path.slice(0, -1) }, reading);
+  if (!isTable(parent) || typeof key !== 'string') return;
+  const isMissing = within === undefined;
+  delete parent[key];
+  const placeholder = reading.placeholder(path);
+  if (placeholder !== undefined) parent[key] = placeholder;
+  else if (isMissing && path.length > 1) takeOut(table, { ...issue, path: path.slice(0, -1) }, reading);
+}
+
+function reportIssue(issue: z.core.$ZodIssue, table: Table, reading: Reading, reporter: Reporter): void {
+  const path = issue.path as KeyPath;
+  if (issue.code === 'unrecognized_keys') {
+    for (const key of issue.keys) reportUnknownKey([...path, key], reading, reporter);
+    return;
+  }
+  if (sayRefused(path, reading, reporter)) return;
+  const received = valueAt(table, path);
+  // A field inside free-form args has no schema of its own; the nearest one that has says what is expected.
+  const described = path.map((_, i) => path.slice(0, path.length - i)).find((at) => expectedAt(reading.schema, at));
+  const expected = (described && expectedAt(reading.schema, described)) ?? issue.message;
+  const field = tableName(path);
+  const hint = Object.hasOwn(reading.hints ?? {}, field) ? reading.hints?.[field] : undefined;
+  const suggestion = hint ?? valueSuggestion(path, received, reading.schema);
+  reporter.add({ path, expected, received: describe(received), ...(suggestion === undefined ? {} : { suggestion }) });
+}
+
+function valueSuggestion(path: KeyPath, received: unknown, schema: z.ZodObject): string | undefined {
+  if (typeof received === 'string' && looksSecret(received)) return rotate;
+  const type = schemaAt(schema, path)?.type;
+  if (type === 'array' && isTable(received)) {
+    return `write [[${tableName(path)}]] with two brackets: there may be several`;
+  }
+  if (path.length === 1 && path[0] === 'max_async_level' && typeof received === 'number' && received > 1) {
+    return 'more than one step ahead is not supported yet; use 1';
+  }
+  const asNumber = typeof received === 'string' && received.trim() !== '' && Number.isFinite(Number(received));
+  if (asNumber && /number|int/.test(type ?? '')) return `write ${received.trim()} without quotes`;
+  if (received === 'true' || received === 'false') return `write ${received} without quotes`;
+  return undefined;
+}
+
+/** A field that is known and refused, or lies in a table that is. */
+function sayRefused(path: KeyPath, { refused }: Reading, reporter: Reporter): boolean {
+  const field = tableName(path);
+  const instead = Object.hasOwn(refused, field) ? refused[field] : undefined;
+  if (instead === undefined) return false;
+  reporter.add({
+    path,
+    expected: 'nothing here',
+    received: 'a field Ratchet cannot honour',
+    suggestion: `known, not supported yet: ${instead}`,
+  });
+  return true;
+}
+
+function reportUnknownKey(path: KeyPath, reading: Reading, reporter: Reporter): void {
+  const key = String(path.at(-1));
+  if (looksSecret(key)) return; // Said already, without repeating it.
+  if (sayRefused(path, reading, reporter)) return;
+  const table = path.slice(0, -1);
+  const keys = keysAt(reading.schema, table);
+  const within = table.length === 0 ? 'a key of the top level' : `a key of [${tableName(table)}]`;
+  const suggestion = keySuggestion(key, table, keys, reading);
+  reporter.add({
+    path,
+    expected: suggestion === undefined ? `${within}: ${firstOf(keys, keysNamed, 'docs/dialects.md has them')}` : within,
+    received: 'an unknown key',
+    ...(suggestion === undefined ? {} : { suggestion }),
+  });
+}
+
+function keySuggestion(
+  key: string,
+  table: KeyPath,
+  keys: readonly string[],
+  { schema, synonyms }: Reading,
+): string | undefined {
+  const here = tableName(table);
+  const canonical = key.toLowerCase().replaceAll('-', '_');
+  if (keys.includes(canonical)) return `did you mean "${canonical}"?`;
+  const elsewhere = (wanted: string) =>
+    [...tablesOf(schema)]
+      .filter(([name, keys]) => name !== here && keys.includes(wanted))
+      .map(([name]) => name)
+      .sort((a, b) => depthOf(a) - depthOf(b)); // the table that nearly everybody means is not within another
+  const anyOf = (wanted: string): string => {
+    const tables = elsewhere(wanted);
+    const named = tables.slice(0, tablesNamed).map((name) => placeOf(name, schema));
+    const others = tables.length - named.length;
+    return `${named.join(' or ')}${others === 0 ? '' : `, or in ${others} other tables`}`;
+  };
+
+  const near = nearestNames(key, keys);
+  const other = otherMeaning();
+  // One letter off a key of this table, and the name of something else: either may be meant.
+  const isClose = near.length > 0 && editDistance(canonical, near[0]!) === 1;
+  if (other !== undefined) return isClose ? `${didYouMean(near)} Else ${other}` : other;
+  if (near.length > 0) return didYouMean(near);
+  const far = nearestName(key, [...tablesOf(schema).values()].flat());
+  return far === undefined ? undefined : `did you mean "${far}"? It belongs ${anyOf(far)}`;
+
+  /** What a key of another table, or of another system, is to be here. */
+  function otherMeaning(): string | undefined {
+    if (elsewhere(canonical).length > 0) return `"${canonical}" belongs ${anyOf(canonical)}`;
+    const synonym = Object.hasOwn(synonyms, canonical) ? synonyms[canonical]! : undefined;
+    if (synonym === undefined) return undefined;
+    return keys.includes(synonym)
+      ? `here it is called "${synonym}"`
+      : `it is called "${synonym}" and belongs ${anyOf(synonym)}`;
+  }
+}
+
+/** More than these help nobody. */
+const tablesNamed = 2;
+const keysNamed = 16;
+
+function firstOf(names: readonly string[], most: number, rest: string): string {
+  const left = names.length - most;
+  return left <= 0 ? names.join(', ') : `${names.slice(0, most).join(', ')}, and ${left} more (${rest})`;
+}
+
+/** The top level is nobody's inner table. */
+function depthOf(table: string): number {
+  return table === '' ? 0 : table.split('.').length;
+}
+
+function didYouMean(names: readonly string[]): string {
+  return `did you mean ${names.map((name) => `"${name}"`).join(' or ')}?`;
+}
+
+function placeOf(table: string, schema: z.ZodObject): string {
+  if (table === '') return 'at the top, before the first table';
+  return schemaAt(schema, table.split('.'))?.type === 'array' ? `in [[${table}]]` : `in [${table}]`;
+}

@@ -1,0 +1,46 @@
+import { RatchetError } from '../core/errors.ts';
+import { type JsonValue, SamplingSpec } from './run-spec.ts';
+
+/** Request fields that have a meaning for a sampler of our own. */
+const fieldNames: Readonly<Record<string, keyof SamplingSpec>> = {
+  max_tokens: 'maxTokens',
+  max_completion_tokens: 'maxTokens',
+  temperature: 'temperature',
+  top_p: 'topP',
+  top_k: 'topK',
+  min_p: 'minP',
+  min_tokens: 'minTokens',
+  repetition_penalty: 'repetitionPenalty',
+  presence_penalty: 'presencePenalty',
+  frequency_penalty: 'frequencyPenalty',
+  stop: 'stop',
+  seed: 'seed',
+};
+
+/** The run's own sampling, and over it what was asked for, in the names of requests. A temperature of 0 is greedy. */
+export function samplingOver(own: SamplingSpec, fields: Readonly<Record<string, JsonValue>>): SamplingSpec {
+  const { extra_body: extra = {}, ...rest } = fields;
+  const given = { ...rest, ...(typeof extra === 'object' && !Array.isArray(extra) ? extra : {}) };
+  const over: Record<string, JsonValue> = {};
+  for (const [name, value] of Object.entries(given)) {
+    if (value === null || (name === 'n' && value === 1)) continue;
+    const field = name === 'chat_template_kwargs' ? 'templateArguments' : fieldNames[name];
+    if (field === undefined) {
+      throw new RatchetError(
+        'ConfigInvalid',
+        `sampling ${name}: a version of a run is sampled token by token; expected ${Object.keys(fieldNames).join(', ')} or chat_template_kwargs.`,
+      );
+    }
+    over[field] =
+      field === 'stop' && typeof value === 'string' ? [value] : field === 'topK' && Number(value) <= 0 ? null : value;
+  }
+  const { temperature = own.temperature, ...others } = over;
+  const read = SamplingSpec.safeParse({ ...own, ...others, temperature: Number(temperature) || 1 });
+  if (!read.success || Number(temperature) < 0) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `sampling ${JSON.stringify(fields)}: ${read.error?.issues[0]?.path.join('.') ?? 'temperature'} is out of range.`,
+    );
+  }
+  return { ...read.data, temperature: Number(temperature) };
+}

@@ -1,0 +1,77 @@
+import { z } from 'zod';
+import { isKeptFromEnvironments } from '../core/child-environment.ts';
+import { isEnvironmentFile } from '../core/names.ts';
+
+/** Kinds of values that fields of run files take. Each says what it expects (`meta.expected`), which is the text of its errors. */
+
+/** What `expected` says in an error about the field. */
+declare module 'zod' {
+  interface GlobalMeta {
+    expected?: string;
+  }
+}
+
+export const whole = (min: number, max?: number) =>
+  z
+    .int()
+    .min(min)
+    .max(max ?? Number.MAX_SAFE_INTEGER)
+    .meta({ expected: max === undefined ? `an integer ≥ ${min}` : `an integer from ${min} to ${max}` });
+export const positive = () => z.number().positive().meta({ expected: 'a number > 0' });
+export const atLeastZero = () => z.number().min(0).meta({ expected: 'a number ≥ 0' });
+export const fraction = () => z.number().min(0).max(1).meta({ expected: 'a number from 0 to 1' });
+export const decay = () => z.number().min(0).lt(1).meta({ expected: 'a number ≥ 0 and < 1' });
+export const penalty = () => z.number().min(-2).max(2).meta({ expected: 'a number from -2 to 2' });
+/** As many as the policy server takes in a request. */
+export const stopTextsMax = 16;
+export const anyNumber = () => z.number().meta({ expected: 'a number' });
+/** Where to go on from, as prime-rl writes it. */
+export const resumeStep = () =>
+  z.int().min(-1).meta({ expected: 'a committed step (an integer ≥ 0), or -1 for the latest' });
+export const flag = () => z.boolean().meta({ expected: 'true or false' });
+export const text = () => z.string().regex(/\S/).meta({ expected: 'a text that is not empty' });
+export const texts = () => z.array(text()).meta({ expected: 'a list of texts' });
+export const choice = <const T extends readonly string[]>(...options: T) =>
+  z.enum(options).meta({ expected: `one of ${options.map((option) => `"${option}"`).join(', ')}` });
+/** A list of some of them. */
+export const choices = <const T extends readonly string[]>(...options: T) =>
+  z
+    .array(z.enum(options))
+    .min(1)
+    .meta({ expected: `a list of ${options.map((option) => `"${option}"`).join(', ')}` });
+export const stopTexts = () =>
+  z
+    .array(z.string().min(1))
+    .max(stopTextsMax)
+    .meta({ expected: `a list of at most ${stopTextsMax} texts, none of them empty` });
+export const countOrAll = (what: string) =>
+  z.union([z.literal(-1), z.int().min(1)]).meta({ expected: `an integer ≥ 1, or -1 for all ${what}` });
+export const args = () =>
+  z.record(z.string(), z.json()).meta({ expected: 'a table of texts, numbers, true or false, lists and tables' });
+/** Names of environment variables that an environment is to see. */
+export const passedVariables = () =>
+  z
+    .array(
+      z
+        .string()
+        .regex(/^[A-Za-z_]\w{0,127}$/)
+        .refine((name) => !isKeptFromEnvironments(name)),
+    )
+    .meta({
+      expected:
+        'a list of names of environment variables such as ["OPENAI_API_KEY"], none of AWS, Temporal, W&B or Ratchet',
+    });
+export const environmentId = () =>
+  z
+    .string()
+    .refine((id) => environmentIdPattern.test(id) || isEnvironmentFile(id))
+    .meta({
+      expected: 'an environment id such as "reverse-text" or "owner/reverse-text", or a file such as "./my-env.ts"',
+    });
+const environmentIdPattern = /^(?:[A-Za-z0-9][\w.-]*\/)?[A-Za-z0-9][\w.-]{0,63}(?:@[\w.+-]+)?$/;
+/** Names become folder and metric names; `agg` is where prime-rl puts the sum over environments. */
+export const environmentLabel = () =>
+  z
+    .string()
+    .regex(/^(?!agg$)[A-Za-z0-9][\w.-]{0,63}$/)
+    .meta({ expected: 'up to 64 letters, digits, dots, dashes and underscores; "agg" is reserved' });

@@ -1,0 +1,120 @@
+import { randomUUID } from 'node:crypto';
+import { rmSync } from 'node:fs';
+import { mkdir, mkdtemp, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import { readMetadata } from '../../core/eval/result-metadata.ts';
+import { layout, recordsName, roundOfResults, stepOf } from '../layout.ts';
+import { type RecordRow, rowsOfRound } from '../../core/rl/results.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { Store } from '../../backends/store/index.ts';
+import { decodeRows, encodeRows, isRecord } from '../../backends/store/objects.ts';
+import { type Found, type FoundEvaluation, namesIn } from './evaluation.ts';
+
+export interface RunEvaluation extends FoundEvaluation {
+  readonly lineage: string;
+  readonly step: number;
+}
+
+/** metadata.json files that are read at once. */
+const readsAtOnce = 16;
+
+/** The evaluations of a run and, where asked for, what was sampled to train it, wherever its store is; by step. */
+export async function runEvaluations(
+  store: Store,
+  lineages: readonly string[],
+  { training = false }: { readonly training?: boolean } = {},
+): Promise<Found<RunEvaluation>> {
+  const places = lineages.flatMap((lineage) => [
+    { lineage, of: 'evaluation' as const, prefix: layout.allEvaluations(lineage) },
+    ...(training ? [{ lineage, of: 'training' as const, prefix: layout.allResults(lineage) }] : []),
+  ]);
+  const wanted: { lineage: string; of: FoundEvaluation['of']; folder: string }[] = [];
+  const incomplete: Found['incomplete'][number][] = [];
+  for (const { lineage, of, prefix } of places) {
+    const keys = new Set(await store.list(prefix));
+    const last = of === 'evaluation' ? 'results.jsonl' : 'metadata.json';
+    for (const key of keys) {
+      if (!key.endsWith(`/${last}`)) continue;
+      const folder = key.slice(0, -last.length);
+      if (keys.has(`${folder}metadata.json`)) wanted.push({ lineage, of, folder });
+      else incomplete.push({ where: store.uri + folder, why: 'results.jsonl without metadata.json: not ended yet' });
+    }
+  }
+  const found: RunEvaluation[] = [];
+  for (let at = 0; at < wanted.length; at += readsAtOnce) {
+    const piece = wanted.slice(at, at + readsAtOnce);
+    const opened = await Promise.all(piece.map((one) => openStored(store, one)));
+    for (const [i, one] of opened.entries()) {
+      if (one) found.push(one);
+      else incomplete.push({ where: store.uri + piece[i]!.folder, why: 'metadata.json is not a JSON object' });
+    }
+  }
+  return { evaluations: found.sort((a, b) => a.step - b.step), incomplete };
+}
+
+async function openStored(
+  store: Store,
+  { lineage, of, folder }: { readonly lineage: string; readonly of: FoundEvaluation['of']; readonly folder: string },
+): Promise<RunEvaluation | null> {
+  const bytes = await store.read(`${folder}metadata.json`);
+  const metadata = bytes && readMetadata(parsed(bytes));
+  if (!metadata) return null;
+  const parts = folder.split('/');
+  const named = namesIn(parts.at(-3)!);
+  return {
+    lineage,
+    of,
+    environment: named.environment,
+    model: named.model,
+    id: parts.at(-2)!,
+    where: store.uri + folder,
+    metadata,
+    step: stepOf(folder.slice(folder.indexOf('evals/'))) ?? metadata.step ?? 0,
+    rows:
+      of === 'evaluation'
+        ? async () => path.join(await store.localFolder(folder), 'results.jsonl')
+        : () => rowsOfTraining(store, folder, named.environment),
+  };
+}
+
+/** The rows of a round that was sampled to be trained, made of what is stored of it, in a file that lasts as long as this process. */
+async function rowsOfTraining(store: Store, folder: string, environment: string): Promise<string> {
+  const round = roundOfResults(folder);
+  const key = round && layout.scored(round.lineage, round);
+  const bytes = key && (await store.read(key));
+  if (!round || !bytes)
+    throw new RatchetError('RunNotFound', `${store.uri}${folder}: its rollouts are not in the store any more.`);
+  const groups = decodeRows<ScoredGroup>(bytes, store.uri + key).filter((group) => group.environment === environment);
+  const [recorded, metadata] = await Promise.all([
+    store.read(folder + recordsName),
+    store.read(`${folder}metadata.json`),
+  ]);
+  const records = recorded ? decodeRows<RecordRow>(recorded, store.uri + folder + recordsName) : [];
+  const about = metadata && parsed(metadata);
+  const tools = isRecord(about) ? about['tools'] : undefined;
+  const file = path.join(await temporaryFolder(), randomUUID(), 'results.jsonl');
+  await mkdir(path.dirname(file));
+  await writeFile(file, encodeRows(rowsOfRound(groups, { step: round.step, records, tools })));
+  return file;
+}
+
+let temporary: Promise<string> | null = null;
+
+/** Of this process; it goes with it. */
+function temporaryFolder(): Promise<string> {
+  temporary ??= mkdtemp(path.join(os.tmpdir(), 'ratchet-rows-')).then((folder) => {
+    process.once('exit', () => rmSync(folder, { recursive: true, force: true }));
+    return folder;
+  });
+  return temporary;
+}
+
+function parsed(bytes: Uint8Array): unknown {
+  try {
+    return JSON.parse(Buffer.from(bytes).toString('utf8')) as unknown;
+  } catch {
+    return null; // said by the caller
+  }
+}

@@ -1,0 +1,184 @@
+import { RatchetError } from '../core/errors.ts';
+import { layout } from './layout.ts';
+import { firstLineage } from '../core/names.ts';
+import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { damaged, decodeJson } from '../backends/store/objects.ts';
+import { verifyVersion } from '../backends/store/version-files.ts';
+import { listCheckpoints } from './list-checkpoints.ts';
+import {
+  begunLineages,
+  committedSteps,
+  type LineagePlace,
+  readCommit,
+  readLinked,
+  type RunPlace,
+  storeOf,
+} from './run-access.ts';
+
+export interface Fault {
+  readonly key: string;
+  readonly problem: string;
+  /** What it means for the run, and what to do. */
+  readonly meaning: string;
+}
+
+export interface Examined {
+  /** Files that were read. */
+  readonly read: number;
+  readonly faults: readonly Fault[];
+  /** Commits at the head of the current lineage that cannot be gone on from, and what was sealed with them. */
+  readonly unreadableHead: readonly string[];
+  /** The newest commit that is whole; null when none is, or nothing is committed. */
+  readonly whole: { readonly lineage: string; readonly step: number } | null;
+}
+
+/** Reads everything in a run's folder. Changes nothing. */
+export async function examineStore(run: RunPlace): Promise<Examined> {
+  const store = storeOf(run);
+  const faults: Fault[] = [];
+  const note = (key: string, error: unknown, meaning: string): void => {
+    if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
+    if (!faults.some((known) => known.key === key)) faults.push({ key, problem: error.message, meaning });
+  };
+  const lineages = await begunLineages(run).catch((error: unknown) => {
+    note(layout.origins(), error, 'it is unknown where a lineage began: restore the file from a copy');
+    return null;
+  });
+  const keys = await store.list('');
+  if (lineages === null) return { read: 0, faults, unreadableHead: [], whole: null };
+  const names = [firstLineage, ...lineages.map(({ lineage }) => lineage)];
+  const current: LineagePlace = { ...run, lineage: names.at(-1)! };
+  const head = await examineHead(current);
+  for (const key of head.unreadable) {
+    note(key, await whyUnreadable(current, key), 'the run does not go on from here: --repair sets it aside');
+  }
+  for (const lineage of names) {
+    for (const step of await committedSteps({ ...run, lineage })) {
+      const key = layout.commit(lineage, step);
+      if (head.unreadable.includes(key)) continue;
+      const found = await readCommit({ ...run, lineage }, step).catch((error: unknown) => {
+        note(key, error, 'no rewind goes to this step or over it, and no audit is sound: restore the file from a copy');
+        return null;
+      });
+      if (!found) continue;
+      const { plan, policy } = found.commit;
+      if (keys.includes(policy.file.key)) await examineVersion(policy);
+      if (plan && keys.includes(plan.key)) await examinePlan(plan);
+    }
+  }
+  if (faults.every(({ key }) => !key.includes('/steps/'))) await examineCheckpoints();
+  for (const key of keys) if (!faults.some((fault) => fault.key === key)) await examineText(key);
+  const ahead = head.unreadable.map((key) => key.replace(/^.*step_(\d+)\.json$/, '$1'));
+  const sealed = ahead.map((step) => `${layout.checkpoint(current.lineage, Number(step))}manifest.json`);
+  return {
+    read: keys.length,
+    faults,
+    unreadableHead: [...head.unreadable, ...sealed.filter((key) => keys.includes(key))],
+    whole: head.whole === null ? null : { lineage: current.lineage, step: head.whole },
+  };
+
+  async function examineVersion(policy: PolicyVersion): Promise<void> {
+    const meaning = 'this version is not sampled or restored; it is made again where stored batches lead to it';
+    await verifyVersion(store, policy, { isAnew: true }).catch((error: unknown) =>
+      note(policy.weights, error, meaning),
+    );
+  }
+
+  async function examinePlan(ref: ObjectRef): Promise<void> {
+    const meaning = 'the step cannot be trained again: it is reached from a later checkpoint only';
+    try {
+      const { batch, packed } = decodeJson<StepPlan>(await store.get(ref), ref.key);
+      for (const part of [batch, packed])
+        await store.get(part).catch((error: unknown) => note(part.key, error, meaning));
+    } catch (error) {
+      note(ref.key, error, meaning);
+    }
+  }
+
+  async function examineCheckpoints(): Promise<void> {
+    for (const { lineage, step, state, problem } of (await listCheckpoints(run)).checkpoints) {
+      if (state !== 'damaged') continue;
+      const key = layout.checkpoint(lineage, step);
+      faults.push({
+        key,
+        problem: problem!,
+        meaning: 'it is passed over: an earlier one is restored, and batches after it trained again',
+      });
+    }
+  }
+
+  /** Of what no reference vouches for it is only seen whether it can be read. */
+  async function examineText(key: string): Promise<void> {
+    const isRows = key.endsWith('.jsonl');
+    if (!isRows && !key.endsWith('.json')) return;
+    const bytes = await store.read(key);
+    if (!bytes) return; // gone since it was listed
+    const text = Buffer.from(bytes).toString('utf8');
+    for (const [i, part] of (isRows ? text.split('\n') : [text]).entries()) {
+      if (isRows && part === '') continue;
+      try {
+        JSON.parse(part);
+      } catch (cause) {
+        note(key, damaged(isRows ? `${key}, line ${i + 1}` : key, 'expected JSON, found none', cause), meaningOf(key));
+        return;
+      }
+    }
+  }
+}
+
+/** Moves what stands in the way out of it, under a name that tells what it was: the run goes on from the newest whole commit. */
+export async function setHeadAside(run: RunPlace, keys: readonly string[]): Promise<readonly string[]> {
+  const store = storeOf(run);
+  const moved: string[] = [];
+  // The newest first: whatever is cut off leaves a chain without a gap.
+  for (const key of keys.toReversed()) {
+    const bytes = await store.read(key);
+    if (!bytes) continue;
+    const to = layout.quarantined(key, sha256(bytes));
+    await store.put(to, bytes);
+    await store.removeAll(key);
+    moved.push(to);
+  }
+  return moved;
+}
+
+/** The commits after the newest one that can be gone on from. */
+async function examineHead(run: LineagePlace): Promise<{ whole: number | null; unreadable: readonly string[] }> {
+  const steps = await committedSteps(run);
+  const unreadable: string[] = [];
+  for (const step of steps.toReversed()) {
+    const isWhole = await readLinked(run, step).then(
+      () => true,
+      (error: unknown) => {
+        if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return false;
+        throw error;
+      },
+    );
+    if (isWhole) return { whole: step, unreadable };
+    unreadable.unshift(layout.commit(run.lineage, step));
+  }
+  return { whole: null, unreadable };
+}
+
+async function whyUnreadable(run: LineagePlace, key: string): Promise<unknown> {
+  const step = Number(/step_(\d+)\.json$/.exec(key)![1]);
+  return readLinked(run, step).then(
+    () => new RatchetError('CheckpointDamaged', `${key} follows one that cannot be read.`),
+    (error: unknown) => error,
+  );
+}
+
+function meaningOf(key: string): string {
+  const known: readonly (readonly [string, string])[] = [
+    ['run.json', 'no command knows the run: restore the file from a copy'],
+    ['metrics.jsonl', 'rows that cannot be read are left out; the commits have them'],
+    ['claims/', 'the run is not opened: remove the file once no workflow drives the run'],
+    ['rollouts/', 'what cannot be read of rollouts is generated again, where it is still needed'],
+    ['results/', 'people read it; the run does not'],
+    ['evals/', 'the evaluation is to be made again'],
+    ['logs/', 'people read it; the run does not'],
+  ];
+  const found = known.find(([prefix]) => key.replace(/^lineages\/[^/]+\//, '').startsWith(prefix));
+  return found?.[1] ?? 'whatever needs it will say so: restore the file from a copy';
+}

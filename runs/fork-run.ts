@@ -1,0 +1,267 @@
+import { RatchetError } from '../core/errors.ts';
+import path from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
+import { layout, recordsName, roundOf } from './layout.ts';
+import { firstLineage } from '../core/names.ts';
+import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
+import type { ObjectRef, PolicyVersion, Prompts, RunState, StepCommit } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import { putSums, sumsName, verifyVersion } from '../backends/store/version-files.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import type { Store } from '../backends/store/index.ts';
+import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
+import { firstCommit } from './lineages.ts';
+import type { SpecSource } from '../activities/open-run.ts';
+import { commitIn, runRecordIn, specIn } from './record-shapes.ts';
+import { currentLineage, type LineagePlace, readHead, requireCommit, type RunPlace, storeOf } from './run-access.ts';
+import { storedTemplate } from './stored-template.ts';
+
+/** The settings a run last went on with, and what they were read from; null where that was not written down. */
+export async function storedSpec(
+  run: RunPlace,
+): Promise<{ readonly spec: RunSpec; readonly source: SpecSource | null }> {
+  const store = storeOf(run);
+  const head = await readHead({ ...run, lineage: await currentLineage(run) });
+  const ref = head?.commit.spec;
+  if (ref) {
+    const source = await store.read(layout.source(ref.key));
+    const spec = specIn(await store.get(ref), ref.key);
+    return { spec, source: source && decodeJson<SpecSource>(source, layout.source(ref.key)) };
+  }
+  const recorded = await store.read(layout.run());
+  if (!recorded) throw new RatchetError('RunNotFound', `There is no run ${run.name}: ${store.uri} holds no run.json.`);
+  return { spec: runRecordIn(recorded, store.uri + layout.run()), source: null };
+}
+
+/** What a checkpoint was made with and cannot be gone on from without. */
+const boundToCheckpoint = ['model', 'lora', 'sft'] as const satisfies readonly (keyof RunSpec)[];
+/** What stored groups were sampled with: with others, they are left behind. */
+const boundToGroups = [
+  'rolloutsPerExample',
+  'sampling',
+  'advantage',
+  'zeroTruncated',
+  'rolloutFilters',
+] as const satisfies readonly (keyof RunSpec)[];
+
+export interface ForkedRun {
+  readonly commit: StepCommit;
+  /** Where the new run's files are. */
+  readonly store: string;
+}
+
+/**
+ * A new run in a folder of its own whose first lineage begins at a checkpoint of another run: everything it needs is
+ * copied, so that it stands alone. Asked again with the same settings it is the same run; its first commit comes last.
+ */
+export async function forkRun(input: {
+  readonly from: RunPlace;
+  readonly step: number;
+  /** Its name and its store are the new run's. */
+  readonly spec: RunSpec;
+  readonly source: SpecSource;
+}): Promise<ForkedRun> {
+  const { from, step, spec, source } = input;
+  const lineage = await currentLineage(from);
+  const holder = await requireCheckpoint({ ...from, lineage }, step);
+  const { spec: before } = await storedSpec(from);
+  refuseOtherCheckpoint(before, spec);
+
+  const to: LineagePlace = { name: spec.name, store: spec.store.uri, lineage: firstLineage };
+  const target = storeOf(to);
+  await refuseOtherRun(target, spec, step, from.name);
+  await target.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
+  const bytes = encodeJson(spec);
+  const ref = await target.put(layout.spec(sha256(bytes)), bytes);
+  await target.put(layout.source(ref.key), encodeJson(source));
+
+  const template = await storedTemplate(from, before);
+  if (template !== null) await target.put(layout.chatTemplate(), Buffer.from(template));
+
+  const found = await requireCommit(holder, step);
+  const copy = new Copy(storeOf(from), target);
+  const { commit } = found;
+  // Adapters stand on v0, which lies in the first lineage of every run.
+  if (spec.lora) await copy.folder(layout.weights(firstLineage, 0), layout.weights(firstLineage, 0));
+  const policy = await copy.version(commit.policy);
+  const reference = await copy.version(commit.state.reference);
+  const optimizer =
+    commit.optimizer &&
+    (await copy.object(commit.optimizer, `${layout.checkpoint(firstLineage, step)}optimizer.safetensors`));
+  const keepsGroups = boundToGroups.every((key) => isDeepStrictEqual(before[key], spec[key]));
+  if (keepsGroups) {
+    for (const { scored } of commit.state.surplus) {
+      await copy.object(scored, scored.key);
+      for (const { name } of spec.environments)
+        await copy.results(scored.key, name, { from: from.name, to: spec.name });
+    }
+  }
+
+  const { pools } = commit.state.curriculum;
+  if (pools) await copy.object(pools, pools.key);
+
+  const prompts = await copy.prompts(commit.state.prompts, spec);
+  const offered = await copy.prompts(commit.state.offeredPrompts, spec);
+
+  const origin = { run: from.name, lineage: holder.lineage, step, sha256: found.sha256 };
+  const taken = firstCommit(commit, { run: spec.name, lineage: firstLineage, origin, committedAt: commit.committedAt });
+  const forked: StepCommit = {
+    ...(keepsGroups ? taken : withoutSurplus(taken)),
+    spec: ref,
+    plan: null, // its batch stays where it was; this step is never trained again
+    policy,
+    optimizer,
+  };
+  const { prompts: _, offeredPrompts: __, pendingBranches, ...rest } = forked.state;
+  const state: RunState = {
+    ...rest,
+    policy,
+    reference,
+    // An evaluation of an earlier version stays the other run's.
+    pendingEvals: forked.state.pendingEvals.filter((due) => due === step),
+    ...(prompts ? { prompts } : {}),
+    ...(offered ? { offeredPrompts: offered } : {}),
+    ...(pendingBranches ? { pendingBranches: pendingBranches.filter((due) => due.step === step) } : {}),
+  };
+  const first = await target.putIfAbsent(layout.commit(firstLineage, step), encodeJson({ ...forked, state }));
+  const stored = {
+    commit: commitIn(first.bytes, target.uri + layout.commit(firstLineage, step)),
+    sha256: sha256(first.bytes),
+  };
+  await target.putIfAbsent(`${layout.checkpoint(firstLineage, step)}manifest.json`, encodeJson(manifestOf(stored)));
+  return { commit: stored.commit, store: target.uri };
+}
+
+/** The lineage that sealed a checkpoint of this step; a step without one has no optimizer's state to copy. */
+async function requireCheckpoint(run: LineagePlace, step: number): Promise<LineagePlace> {
+  const sealed = await sealedFor(run);
+  const found = sealed.findLast((checkpoint) => checkpoint.step === step);
+  if (found) {
+    const place = { ...run, lineage: found.lineage };
+    await readManifest(place, step);
+    return place;
+  }
+  const choice = encodeRanges([...new Set(sealed.map((checkpoint) => checkpoint.step))]) || 'none yet';
+  throw new RatchetError(
+    'Unsupported',
+    `Fork of ${run.name}: step ${step} has no checkpoint. What can be chosen: ${choice}. (A rewind also reaches steps between checkpoints: npx ratchet checkpoints ${run.name})`,
+  );
+}
+
+function refuseOtherCheckpoint(before: RunSpec, after: RunSpec): void {
+  const changed: string[] = boundToCheckpoint
+    .filter((key) => !isDeepStrictEqual(before[key], after[key]))
+    .map((key) => `  ${key}: was ${JSON.stringify(before[key])}, now ${JSON.stringify(after[key])}`);
+  const [template, other] = [before, after].map(({ chatTemplate }) => chatTemplate?.sha256 ?? null);
+  if (template !== other) changed.push(`  chatTemplate: was sha256 ${template}, now ${other} (null = the model's own)`);
+  for (const { name, id, args } of after.environments) {
+    const then = before.environments.find((environment) => environment.name === name);
+    if (then && !isDeepStrictEqual([then.id, then.args], [id, args])) {
+      changed.push(
+        `  environment ${name}: was ${then.id} ${JSON.stringify(then.args)}, now ${id} ${JSON.stringify(args)} (its place in the examples would mean others; give it another name)`,
+      );
+    }
+  }
+  if (changed.length === 0) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `Fork of ${before.name}: a checkpoint cannot be gone on from with other\n${changed.join('\n')}\nLeave these as they are, or start another run.`,
+  );
+}
+
+/** A name that is taken is refused, unless it is this very fork, interrupted or asked for again. */
+async function refuseOtherRun(target: Store, spec: RunSpec, step: number, from: string): Promise<void> {
+  const there = await target.read(layout.run());
+  if (!there) return;
+  const recorded = runRecordIn(there, target.uri + layout.run());
+  const commits = await target.list(layout.commits(firstLineage));
+  const first = await target.read(layout.commit(firstLineage, step));
+  const origin = first && commitIn(first, target.uri + layout.commit(firstLineage, step)).origin;
+  const isSame =
+    isDeepStrictEqual(recorded, spec) && (commits.length === 0 || (origin?.run === from && origin.step === step));
+  if (isSame) return;
+  throw new RatchetError('ConfigInvalid', `${target.uri} holds another run already. Choose another name: --name NEW.`);
+}
+
+/** The groups that were kept for later were sampled with other settings than the fork's: they end here. */
+function withoutSurplus(commit: StepCommit): StepCommit {
+  const left = commit.state.surplus.flatMap(({ ordinals }) => decodeRanges(ordinals));
+  if (left.length === 0) return commit;
+  const ended = { ...commit.outcomes.ended, superseded: encodeRanges(left) };
+  return { ...commit, outcomes: { ...commit.outcomes, ended, pending: '' }, state: { ...commit.state, surplus: [] } };
+}
+
+/** Objects of one run copied to another's first lineage. Twice is once. */
+class Copy {
+  readonly #from: Store;
+  readonly #to: Store;
+
+  constructor(from: Store, to: Store) {
+    this.#from = from;
+    this.#to = to;
+  }
+
+  async version(version: PolicyVersion): Promise<PolicyVersion> {
+    const weights = layout.weights(firstLineage, version.step, version.replay);
+    await verifyVersion(this.#from, version, { isAnew: true }); // throws when a byte of it changed
+    const sums = await this.folder(version.weights, weights);
+    const file = { ...version.file, key: weights + path.posix.basename(version.file.key) };
+    return { ...version, weights, file, sums };
+  }
+
+  async object(ref: ObjectRef, key: string): Promise<ObjectRef> {
+    await this.#to.put(key, await this.#from.get(ref));
+    return { ...ref, key };
+  }
+
+  /** Those of environments that the new run has as well; undefined where there are none. */
+  async prompts(prompts: Prompts | undefined, { environments }: RunSpec): Promise<Prompts | undefined> {
+    if (prompts === undefined) return undefined;
+    const kept = Object.entries(prompts).filter(([name]) => environments.some((entry) => entry.name === name));
+    for (const [, { ref }] of kept) await this.object(ref, ref.key);
+    return kept.length === 0 ? undefined : Object.fromEntries(kept);
+  }
+
+  /** What people read of a round, where it lies there. */
+  async results(
+    scored: string,
+    environment: string,
+    runs: { readonly from: string; readonly to: string },
+  ): Promise<void> {
+    const round = roundOf(scored);
+    if (round === null) return;
+    const [source, target] = [runs.from, runs.to].map((run) =>
+      layout.resultsOfRound(round.lineage, round, environment, run),
+    ) as [string, string];
+    for (const name of [recordsName, 'metadata.json']) {
+      const bytes = await this.#from.read(source + name);
+      if (bytes) await this.#to.put(target + name, bytes);
+    }
+  }
+
+  /** The list of its files is made anew: an adapter names its base otherwise than before. */
+  async folder(prefix: string, target: string): Promise<ObjectRef> {
+    const local = await this.#from.localFolder(prefix);
+    const copied: ObjectRef[] = [];
+    for (const key of await this.#from.list(prefix)) {
+      const name = key.slice(prefix.length);
+      if (name === sumsName) continue;
+      if (name !== 'adapter_config.json') {
+        copied.push(await this.#to.putFile(target + name, path.join(local, name)));
+        continue;
+      }
+      const bytes = await this.#from.read(key);
+      if (!bytes) throw new RatchetError('CheckpointDamaged', `${key} went away from ${this.#from.uri}.`);
+      copied.push(await this.#to.put(target + name, onFirstLineage(bytes, key, target)));
+    }
+    return putSums(this.#to, target, copied);
+  }
+}
+
+/** An adapter names its base by a path relative to its own folder. */
+function onFirstLineage(bytes: Uint8Array, key: string, folder: string): Uint8Array {
+  const config = decodeJson<Record<string, unknown>>(bytes, key);
+  const base = path.posix.relative(folder, layout.weights(firstLineage, 0));
+  return Buffer.from(`${JSON.stringify({ ...config, base_model_name_or_path: base }, null, 2)}\n`);
+}

@@ -1,0 +1,147 @@
+import { firstLineage, versionNumber } from '../core/names.ts';
+
+/** Where things lie in a run's folder, the same in every store. Keys are relative to the run, so a copied run resumes. */
+export const layout = {
+  run: () => 'run.json',
+  spec: (digest: string) => `specs/${digest.slice(0, 16)}.json`,
+  /** Which file and settings a spec was read from. */
+  source: (specKey: string) => specKey.replace(/\.json$/, '.source.json'),
+  /** Where lineage 2, 3, … began. */
+  origin: (number: number) => `${layout.origins()}lineage_${number}.json`,
+  origins: () => 'origins/',
+  claim: (number: number) => `claims/claim_${number}.json`,
+  claims: () => 'claims/claim_',
+  trainerClaim: (epoch: number) => `${layout.trainerClaims()}epoch_${epoch}.json`,
+  trainerClaims: () => 'claims/trainer/',
+  commit: (lineage: string, step: number) => `${layout.commits(lineage)}step_${step}.json`,
+  commits: (lineage: string) => `lineages/${lineage}/steps/`,
+  round: (lineage: string, step: number, first: number, last: number) =>
+    `${layout.allRounds(lineage)}step_${step}/groups_${first}-${last}/`,
+  /** Groups of a round with their rewards: where each rollout is kept, once. */
+  scored: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>) =>
+    `${layout.round(lineage, step, first, last)}scored.jsonl.gz`,
+  isScored: (key: string) => key.endsWith('/scored.jsonl.gz'),
+  /** By content, whatever the lineage: many commits may name the same. */
+  pools: (digest: string) => `${layout.allPools()}${digest.slice(0, 16)}.json`,
+  allPools: () => 'pools/',
+  allRounds: (lineage: string) => `${branch(lineage)}rollouts/`,
+  /** All rounds of a step. */
+  rounds: (lineage: string, step: number) => `${layout.allRounds(lineage)}step_${step}/`,
+  allBatches: (lineage: string) => `${branch(lineage)}batches/`,
+  batch: (lineage: string, step: number, digest: string) =>
+    `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.jsonl`,
+  packed: (lineage: string, step: number, digest: string) =>
+    `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.json`,
+  /** A teacher's log probabilities of a packed batch, and while they are asked for parts of them. */
+  taught: (lineage: string, step: number, packedDigest: string, part = '') =>
+    `${layout.allBatches(lineage)}step_${step}.${packedDigest.slice(0, 8)}.teacher${part}.jsonl`,
+  plan: (lineage: string, step: number, attempt: number, packedDigest: string, fromReplay = 0) =>
+    `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}${fromReplay === 0 ? '' : `.onto.r${fromReplay}`}.plan.json`,
+  /** `replay` as in `PolicyVersion`. */
+  weights: (lineage: string, step: number, replay = 0) =>
+    `${branch(lineage)}weights/step_${versionNumber(step, replay)}/`,
+  /** Where a version waits for its commit, in a store that is a folder: `attempt` is unique to who wrote it. */
+  staged: (lineage: string, step: number, attempt: string) => `${layout.allStaged(lineage)}step_${step}.${attempt}/`,
+  allStaged: (lineage: string) => `${branch(lineage)}staged/`,
+  canary: (lineage: string, step: number, replay = 0) =>
+    `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.json`,
+  /** Servers that hold other weights under the version's name, as its canary found. */
+  serversAside: (lineage: string, step: number, replay = 0) =>
+    `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.aside.json`,
+  allCanaries: (lineage: string) => `${branch(lineage)}canaries/`,
+  allWeights: (lineage: string) => `${branch(lineage)}weights/`,
+  checkpoint: (lineage: string, step: number) => `${branch(lineage)}checkpoints/step_${step}/`,
+  allCheckpoints: (lineage: string) => `${branch(lineage)}checkpoints/`,
+  warmUp: (step: number) => `checkpoints/warm_up/step_${step}/`,
+  allWarmUps: () => 'checkpoints/warm_up/',
+  /** `replay` as in `PolicyVersion`; `variant` tells evaluations of one version apart. */
+  evaluation: (lineage: string, environment: string, model: string, step: number, { replay = 0, variant = '' } = {}) =>
+    `${layout.evaluations(lineage, environment, model)}step_${versionNumber(step, replay)}${variant === '' ? '' : `.${variant}`}/`,
+  /** All of one environment. */
+  evaluations: (lineage: string, environment: string, model: string) =>
+    `${layout.allEvaluations(lineage)}${environment}--${model.replaceAll('/', '--')}/`,
+  allEvaluations: (lineage: string) => `${branch(lineage)}evals/`,
+  /**
+   * What a round of one environment was, as verifiers says it (`metadata.json`), and its rollouts' rows where the environment writes them
+   * itself (`records.jsonl.gz`). All other rows are made of the scored round when they are asked for.
+   */
+  resultsOfRound: (
+    lineage: string,
+    round: Pick<RoundPlace, 'step' | 'first' | 'last'>,
+    environment: string,
+    run: string,
+  ) => `${results(lineage, environment, run)}step_${round.step}.groups_${round.first}-${round.last}/`,
+  /** Of all rounds. */
+  allResults: (lineage: string) => `${branch(lineage)}results/evals/`,
+  /** The rows of `[sft] data`. */
+  sftData: () => 'sft/data.jsonl',
+  /** The text of `[tokenizer] chat_template`. */
+  chatTemplate: () => 'chat_template.jinja',
+  /** A search for a better prompt of one environment, begun from a version. */
+  promptBranch: (lineage: string, environment: string, model: string, version: Parameters<typeof versionNumber>) =>
+    `${branch(lineage)}gepa/${environment}--${model.replaceAll('/', '--')}/step_${versionNumber(...version)}/`,
+  /** The text of a system prompt in use, by content. */
+  prompt: (digest: string) => `prompts/${digest.slice(0, 16)}.txt`,
+  /** What `ratchet fsck --repair` took out of the way, by its sha256. */
+  quarantined: (key: string, digest: string) => `${layout.allQuarantined()}${key}.${digest.slice(0, 8)}`,
+  allQuarantined: () => 'quarantine/',
+  metrics: () => 'metrics.jsonl',
+  /** In which order the rows of metrics were handed on, one row's key a line: a row keeps its number whatever becomes of the file. */
+  metricsOrder: () => 'sinks/order.jsonl',
+  /** How far each sink is. */
+  sinks: () => 'sinks/state.json',
+  /** TensorBoard's; one run of it for each lineage. */
+  eventFile: (lineage: string, seconds: number, part: number) =>
+    `${layout.allEventFiles(lineage)}events.out.tfevents.${String(seconds).padStart(10, '0')}.${String(part).padStart(3, '0')}.ratchet`,
+  allEventFiles: (lineage: string) => `tensorboard/${lineage}/`,
+  wandb: () => 'wandb/',
+  allLogs: () => 'logs/',
+  log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,
+} as const;
+
+/** Rows that an environment wrote itself, below `layout.resultsOfRound`. */
+export const recordsName = 'records.jsonl.gz';
+
+/** Which round an object below `layout.round` is of. */
+export interface RoundPlace {
+  readonly lineage: string;
+  readonly step: number;
+  readonly first: number;
+  readonly last: number;
+}
+
+/** Null for a key that is of no round. */
+export function roundOf(key: string): RoundPlace | null {
+  const match = /^(?:lineages\/([^/]+)\/)?rollouts\/step_(\d+)\/groups_(\d+)-(\d+)\//.exec(key);
+  if (!match) return null;
+  const [, lineage = firstLineage, step, first, last] = match;
+  return { lineage, step: Number(step), first: Number(first), last: Number(last) };
+}
+
+/** The round whose results lie in a folder, by its key. Null for a folder that is of no round. */
+export function roundOfResults(folder: string): RoundPlace | null {
+  const match = /(?:^|\/)step_(\d+)\.groups_(\d+)-(\d+)\/$/.exec(folder);
+  if (!match) return null;
+  const [, step, first, last] = match;
+  return { lineage: lineageOf(folder), step: Number(step), first: Number(first), last: Number(last) };
+}
+
+function results(lineage: string, environment: string, run: string): string {
+  return `${layout.allResults(lineage)}${environment}--${run.replaceAll('/', '--')}/`;
+}
+
+/** Whose an object is, by its key. */
+export function lineageOf(key: string): string {
+  return /^lineages\/([^/]+)\//.exec(key)?.[1] ?? firstLineage;
+}
+
+/** The first lineage lies at the top of the run's folder, where users of other trainers look; later ones below it. */
+function branch(lineage: string): string {
+  return lineage === firstLineage ? '' : `lineages/${lineage}/`;
+}
+
+/** The number after `step_` in a key, or null. */
+export function stepOf(key: string): number | null {
+  const match = /(?:^|\/)step_(\d+)(?:[./]|$)/.exec(key);
+  return match ? Number(match[1]) : null;
+}

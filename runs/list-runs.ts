@@ -1,0 +1,26 @@
+import { readdir, stat } from 'node:fs/promises';
+import path from 'node:path';
+import { parseStoreUri } from '../backends/store/store-uri.ts';
+import { runNamePattern } from '../core/names.ts';
+import { layout } from './layout.ts';
+
+/** The runs that lie in a store which is a folder, by name; none of a bucket, where that would list every object. */
+export async function listRunNames(uri: string): Promise<string[]> {
+  const location = parseStoreUri(uri);
+  if (location.kind !== 'file') return [];
+  const { folder } = location;
+  const entries = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return [];
+    throw error;
+  });
+  const names = entries.filter((name) => runNamePattern.test(name));
+  const isRun = await Promise.all(names.map((name) => isFile(path.join(folder, name, layout.run()))));
+  return names.filter((_, i) => isRun[i]).sort();
+}
+
+function isFile(file: string): Promise<boolean> {
+  return stat(file).then(
+    (found) => found.isFile(),
+    () => false,
+  );
+}

@@ -1,0 +1,80 @@
+import { layout } from './layout.ts';
+import { isRecord } from '../backends/store/objects.ts';
+import type { Store } from '../backends/store/types.ts';
+
+/** A row of `metrics.jsonl`: flat numbers of one step. Evaluations are rows of their own. */
+export interface MetricsRow {
+  readonly step: number;
+  readonly lineage: string;
+  readonly [name: string]: number | string;
+}
+
+/** Rows already there, by store; read once per process and kept up to date by what this process appends. */
+const written = new Map<string, Set<string>>();
+
+/** Appends a row unless one with the same lineage, step and kind is there. The file can be rebuilt from the commits. */
+export async function appendMetrics(store: Store, row: MetricsRow): Promise<void> {
+  const known = await keysOf(store);
+  const key = rowKey(row);
+  if (known.has(key)) return;
+  try {
+    await store.append(layout.metrics(), `${JSON.stringify(row)}\n`);
+  } catch (error) {
+    written.delete(store.uri); // half a line may be there: looked at again before the next one
+    throw error;
+  }
+  known.add(key);
+}
+
+/** Whether a committed step, or an evaluation of it, has its row. */
+export async function hasMetrics(store: Store, row: Pick<MetricsRow, 'lineage' | 'step'>): Promise<boolean> {
+  return (await keysOf(store)).has(rowKey(row));
+}
+
+/** Every whole row, in the order they were written; none where there is no file yet. */
+export async function readMetrics(store: Store): Promise<MetricsRow[]> {
+  const bytes = await store.read(layout.metrics());
+  return bytes ? wholeRows(bytes) : [];
+}
+
+async function keysOf(store: Store): Promise<Set<string>> {
+  const known = written.get(store.uri) ?? (await readKeys(store));
+  written.set(store.uri, known);
+  return known;
+}
+
+/** What a full disk or a killed writer left of a line is closed off, so that it spoils no other line. */
+async function closeLastLine(store: Store, bytes: Uint8Array): Promise<void> {
+  if (bytes.length > 0 && bytes.at(-1) !== 0x0a) await store.append(layout.metrics(), '\n');
+}
+
+async function readKeys(store: Store): Promise<Set<string>> {
+  const bytes = await store.read(layout.metrics());
+  if (!bytes) return new Set();
+  await closeLastLine(store, bytes);
+  return new Set(wholeRows(bytes).map(rowKey));
+}
+
+function wholeRows(bytes: Uint8Array): MetricsRow[] {
+  return Buffer.from(bytes)
+    .toString('utf8')
+    .split('\n')
+    .flatMap((line) => {
+      try {
+        const row: unknown = JSON.parse(line);
+        return isMetricsRow(row) ? [row] : []; // what is no row stands for none: it is written again from its commit
+      } catch {
+        return []; // half a line, likewise
+      }
+    });
+}
+
+export function isMetricsRow(row: unknown): row is MetricsRow {
+  return isRecord(row) && Number.isSafeInteger(row['step']) && typeof row['lineage'] === 'string';
+}
+
+/** What tells a row from others. */
+export function rowKey(row: Pick<MetricsRow, 'lineage' | 'step'>): string {
+  const evaluation = Object.keys(row).find((name) => name.startsWith('eval/'));
+  return `${row.lineage}/${row.step}/${evaluation?.split('/')[1] ?? 'train'}`;
+}

@@ -1,0 +1,95 @@
+import { generateSittingsMax, rolloutAttemptsMax } from '../core/limits.ts';
+import { layout, lineageOf } from './layout.ts';
+import { evaluationEndedSignalName, evaluationWorkflowId } from '../core/names.ts';
+import type { Overrides, PolicyVersion, Prompts, RunHandle } from '../core/rl/run-state.ts';
+import type { EvalSpec, RunSpec } from '../config/run-spec.ts';
+import type { EvaluationInput } from '../core/eval/evaluation.ts';
+
+/** Evaluations of a run while it trains: which are due, and what each of them is. */
+
+/** An environment of `[eval]`. Fields that a stored spec may lack have their defaults. */
+type Entry = EvalSpec['environments'][number];
+
+/** Those whose evaluation of this step is due: of v0 unless it is skipped, every interval, and of the last version. */
+export function environmentsDue(
+  evaluation: EvalSpec | null,
+  step: number,
+  { lastStep, overrides }: { readonly lastStep: number; readonly overrides: Pick<Overrides, 'evalInterval'> },
+): readonly Entry[] {
+  if (evaluation === null) return [];
+  const { environments, interval, skipFirstStep } = evaluation;
+  if (step === lastStep) return environments;
+  if (step === 0) return skipFirstStep ? [] : environments;
+  return environments.filter((entry) => step % (entry.interval ?? overrides.evalInterval ?? interval) === 0);
+}
+
+/** `greedy` is once at temperature 0, beside what `[eval]` asks for. */
+export type EvaluationVariant = 'sampled' | 'greedy';
+
+/** Whether the greedy one is the other once more. */
+export function isGreedy(spec: RunSpec, entry: Entry): boolean {
+  return samplingOf(spec, entry).temperature === 0;
+}
+
+/** One version on one environment, as the workflow `evaluate` takes it. */
+export function onlineEvaluation(
+  {
+    run,
+    spec,
+    policy,
+    prompts = {},
+  }: {
+    readonly run: RunHandle;
+    readonly spec: RunSpec;
+    readonly policy: PolicyVersion;
+    /** Of the version's commit. */
+    readonly prompts?: Prompts | undefined;
+  },
+  entry: Entry,
+  variant: EvaluationVariant,
+  notify: { readonly workflowId: string } | null,
+): { readonly workflowId: string; readonly input: EvaluationInput } {
+  const isSampled = variant === 'sampled';
+  const sampling = samplingOf(spec, entry);
+  const { id, name, args, sha256, python, variables, limits, agent, skipFirst } = entry;
+  const lineage = lineageOf(policy.weights);
+  const { step, replay = 0 } = policy;
+  const prompt = isTrainedOn(spec, entry) ? prompts[name]?.ref : undefined;
+  const suffix = isSampled ? '' : variant;
+  const prefix = layout.evaluation(lineage, name, run.name, step, { replay, variant: suffix });
+  return {
+    workflowId: evaluationWorkflowId(run.name, name, { lineage, step, replay }, suffix),
+    input: {
+      environment: { id, name, args, sha256, python, variables, limits, agent },
+      model: {
+        kind: 'version',
+        model: run.name,
+        run,
+        policy,
+        sampling: isSampled ? sampling : { ...sampling, temperature: 0 },
+      },
+      numExamples: entry.numExamples,
+      skipExamples: skipFirst,
+      rolloutsPerExample: isSampled ? entry.rolloutsPerExample : 1,
+      seed: spec.seed,
+      shuffleSeed: null,
+      maxConcurrent: -1,
+      independentScoring: false,
+      maxRetries: rolloutAttemptsMax - 1,
+      standstillS: generateSittingsMax * spec.generationTimeoutS,
+      results: { store: run.store, name: run.name, prefix },
+      ...(prompt ? { systemPrompt: prompt } : {}),
+      about: { step, ...(prompt ? { prompt: prompt.sha256 } : {}) },
+      ...(notify ? { notify: { ...notify, signal: evaluationEndedSignalName } } : {}),
+    },
+  };
+}
+
+function samplingOf(spec: RunSpec, entry: Entry): RunSpec['sampling'] {
+  return entry.sampling ?? spec.eval?.sampling ?? spec.sampling;
+}
+
+/** A prompt was found for the environment that has this name in training; another one of that name has its own. */
+function isTrainedOn({ environments }: RunSpec, { id, name }: Entry): boolean {
+  return environments.some((trained) => trained.name === name && trained.id === id);
+}

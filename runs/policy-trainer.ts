@@ -1,0 +1,357 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
+import { RatchetError } from '../core/errors.ts';
+import { layout } from './layout.ts';
+import { canaryTokens } from '../core/limits.ts';
+import { firstLineage } from '../core/names.ts';
+import type { TrainSample } from '../core/rl/batch.ts';
+import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
+import { sumFolder, type VersionFiles, verifyVersion } from '../backends/store/version-files.ts';
+import { decodeNumbers } from '../backends/store/objects.ts';
+import { weightsFolder } from '../backends/store/weights-folder.ts';
+import { readCommit, readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
+import { trainerFailure } from '../core/rl/engine-failures.ts';
+import { readManifest, sealedFor, type CheckpointManifest } from './checkpoints.ts';
+import type { Canary, SpooledVersion, VersionSpool } from './version-spool.ts';
+
+/** How a trainer came to be at a version: nothing to do, or a checkpoint and stored batches. */
+export interface Recovery {
+  /** The checkpoint; null when it went on from an earlier version that it held itself. */
+  readonly restoredFrom: number | null;
+  /** Batches trained again. No rollout is generated for this. */
+  readonly replayedSteps: number;
+  readonly seconds: number;
+  /** Checkpoints that were passed over, with what is wrong with them. */
+  readonly damaged: readonly string[];
+  /** Where training again gave other weights than the commits say. */
+  readonly differs: Difference | null;
+}
+
+export interface Difference {
+  /** The first step that came out otherwise. */
+  readonly step: number;
+  /** What the version asked for became: it takes that version's place. */
+  readonly digest: string;
+  /** Whether the commit was made on the very same engine, which promises equal bits: then it is a bug. */
+  readonly isSameEngine: boolean;
+}
+
+/** Asked before each batch that is trained, and before weights are written: throws when this process should stop. */
+export type MayGoOn = () => Promise<void>;
+
+/**
+ * The trainer of this process and the version it holds. It is brought to a version as a desired state: if it is there,
+ * nothing happens; otherwise the newest checkpoint that verifies is loaded and the stored batches after it are trained
+ * again, exactly as they were.
+ */
+export class PolicyTrainer {
+  readonly #open: (run: RunHandle) => Promise<Trainer>;
+  #trainer: Trainer | null = null;
+  #owner: string | null = null;
+  #digest: string | null = null;
+  /** The step of the version it holds; null where only the digest is known. */
+  #step: number | null = null;
+  /** The version that it holds another one in place of, since its replay differed. */
+  #standsFor: { readonly digest: string; readonly difference: Difference } | null = null;
+  /** What the trainer was opened for. Another run gets another one: it may have code of its own in it, and another model. */
+  #openedFor: { readonly run: string; readonly settings: RunSpec['trainer'] } | null = null;
+  /** The reference policy whose file has been looked at. */
+  #reference: string | null = null;
+
+  constructor(open: (run: RunHandle) => Promise<Trainer>) {
+    this.#open = open;
+  }
+
+  /** A version that differs from the one asked for is arrived at, and said to differ, rather than nothing. */
+  async bringTo(
+    run: RunHandle,
+    version: PolicyVersion,
+    mayGoOn: MayGoOn = () => Promise.resolve(),
+  ): Promise<Recovery | null> {
+    const startedAt = performance.now();
+    const arrived = (rest: Pick<Recovery, 'restoredFrom' | 'replayedSteps' | 'damaged' | 'differs'>): Recovery => ({
+      ...rest,
+      seconds: (performance.now() - startedAt) / 1000,
+    });
+    const isOurs = this.#trainer !== null && this.#owner === ownerOf(run);
+    if (isOurs && this.#digest === version.digest) {
+      this.#step = version.step;
+      return null;
+    }
+    if (isOurs && this.#standsFor?.digest === version.digest) {
+      return arrived({ restoredFrom: null, replayedSteps: 0, damaged: [], differs: this.#standsFor.difference });
+    }
+    if (isOurs && (await this.#holdsCommitted(run, version))) {
+      const from = this.#step!;
+      const differs = await this.#replay(run, from, version, mayGoOn);
+      return arrived({ restoredFrom: null, replayedSteps: version.step - from, damaged: [], differs });
+    }
+    const damaged: string[] = [];
+    for (const { lineage, step } of (await sealedFor(run)).reverse()) {
+      if (step > version.step) continue;
+      try {
+        await mayGoOn();
+        const manifest = await this.#restore(run, lineage, step);
+        const differs = await this.#replay(run, manifest.step, version, mayGoOn);
+        return arrived({ restoredFrom: step, replayedSteps: version.step - manifest.step, damaged, differs });
+      } catch (error) {
+        if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
+        damaged.push(`step ${step}: ${error.message}`);
+      }
+    }
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `No checkpoint at or before step ${version.step} can be read in ${storeOf(run).uri}checkpoints/.\n${damaged.join('\n')}\nRestore one of these files from a copy, or start over with --fresh.`,
+    );
+  }
+
+  async train(run: RunHandle, plan: StepPlan): Promise<TrainOutcome> {
+    const store = storeOf(run);
+    const samples = await taughtSamples(run, plan);
+    const reference = `${run.store}${run.name}/${plan.reference.sums.key}#${plan.reference.sums.sha256}`;
+    if (this.#reference !== reference) await verifyVersion(store, plan.reference); // throws when a byte of it changed
+    this.#reference = reference;
+    const referenceFolder = await weightsFolder(store, plan.reference.weights);
+    const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch: { samples }, referenceFolder }));
+    if (outcome.applied) {
+      this.#digest = outcome.digest;
+      this.#step = plan.step;
+      this.#standsFor = null;
+    }
+    return outcome;
+  }
+
+  /** Starts from a folder of weights with the given state of the optimizer. A warm-up trains all of them, adapters or not. */
+  async startFrom(
+    run: RunHandle,
+    folder: string,
+    { optimizer, isWarmUp }: { readonly optimizer: Uint8Array | null; readonly isWarmUp: boolean },
+  ): Promise<{ digest: string }> {
+    const { lora, seed } = await this.#opened(run);
+    const opened = await this.#use(async (trainer) => {
+      const { digest } = await trainer.open(folder, { lora: isWarmUp && !this.hasAdaptersOnly ? null : lora, seed });
+      await trainer.restoreOptimizer(optimizer);
+      return digest;
+    });
+    this.#owner = ownerOf(run);
+    this.#digest = opened;
+    this.#step = null;
+    this.#standsFor = null;
+    return { digest: opened };
+  }
+
+  /**
+   * Has the trainer make the first version, and stores it below `prefix`; null where the model's own folder is that. `files` are the
+   * model's texts.
+   */
+  async makeBase(
+    run: RunHandle,
+    prefix: string,
+    files: () => Promise<Readonly<Record<string, string>>>,
+  ): Promise<({ readonly digest: string } & StoredFiles) | null> {
+    const { lora, seed } = await this.#opened(run);
+    if (this.#trainer?.makeBase === undefined) return null;
+    const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
+    try {
+      const texts = await files();
+      const { digest } = await this.#use((trainer) => trainer.makeBase!(temporary, { lora, seed, files: texts }));
+      return { digest, ...(await storeFolder(run, temporary, prefix)) };
+    } finally {
+      await rm(temporary, { recursive: true, force: true });
+    }
+  }
+
+  /** Whether adapters are all that its trainer has, in the warm-up as well. */
+  get hasAdaptersOnly(): boolean {
+    return this.#trainer?.makeBase !== undefined;
+  }
+
+  /** With a trainer of this run's own, of the kind that it wants. */
+  async #opened(run: RunHandle): Promise<RunSpec> {
+    const spec = await specOf(run);
+    const wanted = { run: `${run.store}${run.name}`, settings: spec.trainer };
+    if (!isDeepStrictEqual(wanted, this.#openedFor)) await this.close();
+    this.#trainer ??= await this.#open(run);
+    this.#openedFor = wanted;
+    return spec;
+  }
+
+  /** The version is unknown until `digest()` says it. */
+  async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<SftOutcome> {
+    this.#digest = null;
+    this.#step = null;
+    return this.#use((trainer) => trainer.sftStep(input));
+  }
+
+  async digest(): Promise<string> {
+    this.#digest = await this.#use((trainer) => trainer.digest());
+    return this.#digest;
+  }
+
+  /** Stores the policy as Hugging Face files below `prefix`. */
+  async exportTo(run: RunHandle, prefix: string): Promise<StoredFiles> {
+    const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-export-'));
+    try {
+      const base = path.posix.relative(prefix, layout.weights(firstLineage, 0));
+      await this.#use((trainer) => trainer.exportTo(temporary, { base }));
+      return await storeFolder(run, temporary, prefix);
+    } finally {
+      await rm(temporary, { recursive: true, force: true });
+    }
+  }
+
+  /** Puts the version it holds into the spool, with what a checkpoint needs where that is wanted. */
+  async spoolTo(
+    spool: VersionSpool,
+    run: RunHandle,
+    { version, snapshot, canary }: SpoolWish,
+  ): Promise<SpooledVersion> {
+    const weights = version.weights ?? layout.weights(run.lineage, version.step, version.replay);
+    const base = path.posix.relative(weights, layout.weights(firstLineage, 0));
+    return spool.add(run, {
+      version: { ...version, weights },
+      write: (folder) => this.#use((trainer) => trainer.exportTo(folder, { base })),
+      optimizer: snapshot ? await this.saveOptimizer() : null,
+      canary: async () => canary && this.#canary(run, canary, version.digest),
+    });
+  }
+
+  async fingerprint(): Promise<string | null> {
+    return (await this.#trainer?.fingerprint?.()) ?? null;
+  }
+
+  /** What its trainer waits for elsewhere at the moment, as heartbeats say it; null = nothing. */
+  waitsFor(): string | null {
+    return this.#trainer?.waitsFor?.() ?? null;
+  }
+
+  /** Forgets the moments, as a policy's first version does. */
+  resetOptimizer(): Promise<void> {
+    return this.#use((trainer) => trainer.restoreOptimizer(null));
+  }
+
+  saveOptimizer(): Promise<Uint8Array> {
+    return this.#use((trainer) => trainer.saveOptimizer());
+  }
+
+  async close(): Promise<void> {
+    const trainer = this.#trainer;
+    this.#forget();
+    await trainer?.close();
+  }
+
+  /** `lineage` is the one that sealed it: this run's, or one that it goes on from. */
+  async #restore(run: RunHandle, lineage: string, step: number): Promise<CheckpointManifest> {
+    const store = storeOf(run);
+    const manifest = await readManifest({ ...run, lineage }, step);
+    await verifyVersion(store, manifest.policy, { isAnew: true }); // throws when a byte of it changed
+    const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
+    const { digest } = await this.startFrom(run, await weightsFolder(store, manifest.policy.weights), {
+      optimizer,
+      isWarmUp: false,
+    });
+    if (digest !== manifest.policy.digest) {
+      throw new RatchetError(
+        'CheckpointDamaged',
+        `${manifest.policy.weights} holds other weights than checkpoint ${step} names.`,
+      );
+    }
+    return manifest;
+  }
+
+  /** Whether it holds a version that the commits lead on from to the one asked for. */
+  async #holdsCommitted(run: RunHandle, version: PolicyVersion): Promise<boolean> {
+    const step = this.#step;
+    if (step === null || step === 0 || step >= version.step || this.#digest === null) return false;
+    const found = await readCommit(run, step);
+    return found?.commit.policy.digest === this.#digest;
+  }
+
+  async #replay(run: RunHandle, from: number, version: PolicyVersion, mayGoOn: MayGoOn): Promise<Difference | null> {
+    let first: Pick<Difference, 'step' | 'isSameEngine'> | null = null;
+    for (let step = from + 1; step <= version.step; step++) {
+      await mayGoOn();
+      const { commit } = await requireCommit(run, step);
+      const outcome = await this.train(run, await readJson<StepPlan>(run, commit.plan!));
+      const engine = await this.fingerprint();
+      const expected = step === version.step ? version.digest : commit.policy.digest;
+      if (outcome.digest !== expected) first ??= { step, isSameEngine: engine !== null && engine === commit.engine };
+    }
+    if (first === null || this.#digest === version.digest) return null;
+    const difference = { ...first, digest: this.#digest! };
+    this.#standsFor = { digest: version.digest, difference };
+    return difference;
+  }
+
+  /** A few tokens of the first row as the trainer sees them now. Two rows: an engine never computes one alone. */
+  async #canary(run: RunHandle, batch: ObjectRef, digest: string): Promise<Canary | null> {
+    const rows = (await readRows<TrainSample>(run, batch)).slice(0, 2);
+    const logprobs = await this.#use(async (trainer) => trainer.logprobs?.(rows, 1));
+    if (!logprobs) return null;
+    const { tokenIds, lossMask } = rows[0]!;
+    const positions = lossMask.flatMap((mask, i) => (mask > 0 && i > 0 ? [i] : [])).slice(0, canaryTokens);
+    if (positions.length === 0) return null;
+    return {
+      digest,
+      tokenIds: tokenIds.slice(0, positions.at(-1)! + 1),
+      positions,
+      logprobs: positions.map((i) => logprobs[0]![i]!),
+    };
+  }
+
+  /** A trainer that failed is in a state nobody knows: it is forgotten, and the next step restores. */
+  async #use<T>(work: (trainer: Trainer) => Promise<T>): Promise<T> {
+    if (!this.#trainer) throw new RatchetError('TrainerDetached', 'The trainer holds no policy yet.');
+    try {
+      return await work(this.#trainer);
+    } catch (error) {
+      this.#forget();
+      throw trainerFailure(error);
+    }
+  }
+
+  #forget(): void {
+    const trainer = this.#trainer;
+    this.#trainer = null;
+    this.#digest = null;
+    this.#step = null;
+    this.#standsFor = null;
+    this.#owner = null;
+    void trainer?.close().catch(() => undefined); // it may be dead already
+  }
+}
+
+/** A batch's rows, with what the teacher said of them where the plan has it. */
+async function taughtSamples(run: RunHandle, { batch, taught }: StepPlan): Promise<TrainSample[]> {
+  const samples = await readRows<TrainSample>(run, batch);
+  if (!taught) return samples;
+  const rows = decodeNumbers(await storeOf(run).get(taught.logprobs), taught.logprobs.key);
+  return samples.map((sample, r) => ({ ...sample, teacherLogprobs: rows[r]! }));
+}
+
+interface SpoolWish {
+  /** `weights`: the folder it belongs into; this lineage's usual one when absent. */
+  readonly version: Pick<PolicyVersion, 'step' | 'digest' | 'replay'> & Partial<Pick<PolicyVersion, 'weights'>>;
+  /** With the optimizer's state. */
+  readonly snapshot: boolean;
+  /** The batch whose first row is the canary; null = none. */
+  readonly canary: ObjectRef | null;
+}
+
+function ownerOf(run: RunHandle): string {
+  return `${run.store}${run.name}/${run.lineage}`;
+}
+
+/** Puts a folder's files into the store, the weights last: a folder that has them is whole. */
+export async function storeFolder(run: RunHandle, folder: string, prefix: string): Promise<StoredFiles> {
+  const { file, sums, names } = await sumFolder(storeOf(run), folder, prefix);
+  for (const name of names) await storeOf(run).putFile(prefix + name, path.join(folder, name));
+  return { file, sums };
+}
+
+/** Where a version's files are, and what they are. */
+export type StoredFiles = Pick<VersionFiles, 'file' | 'sums'>;

@@ -1,0 +1,28 @@
+import { appendMetrics, hasMetrics } from './metrics.ts';
+import { firstLineage } from '../core/names.ts';
+import type { StepCommit } from '../core/rl/run-state.ts';
+import { begunLineages, committedSteps, requireCommit, type RunPlace, storeOf } from './run-access.ts';
+
+/**
+ * The rows that a run is short of: of a step whose process was killed after its commit, when Temporal's state was lost too,
+ * or of all of them when the file is gone. What a lineage took over from another is that one's row; a commit without
+ * metrics has none.
+ */
+export async function recordMissing(run: RunPlace): Promise<void> {
+  const lineages = [firstLineage, ...(await begunLineages(run)).map(({ lineage }) => lineage)];
+  for (const lineage of lineages) {
+    const place = { ...run, lineage };
+    for (const step of await committedSteps(place)) {
+      if (await hasMetrics(storeOf(run), { lineage, step })) continue;
+      const { commit } = await requireCommit(place, step);
+      await recordCommit(run, commit);
+    }
+  }
+}
+
+/** Projects a committed step into `metrics.jsonl`. A step that is there already is not written again. */
+export async function recordCommit(run: RunPlace, commit: StepCommit): Promise<void> {
+  if (commit.origin !== undefined || Object.keys(commit.metrics).length === 0) return;
+  const row = { step: commit.step, lineage: commit.lineage, time: commit.committedAt, ...commit.metrics };
+  await appendMetrics(storeOf(run), row);
+}

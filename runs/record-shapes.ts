@@ -1,0 +1,123 @@
+import { decodeRanges } from '../core/rl/ledger.ts';
+import type { ObjectRef, StepCommit } from '../core/rl/run-state.ts';
+import { RunSpec } from '../config/run-spec.ts';
+import { damaged, decodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
+import type { LineageRecord } from './run-access.ts';
+
+/**
+ * The records that a run is read from, which nothing above them vouches for: a file that somebody edited is named here,
+ * rather than failing wherever a part of it is missed first. `key` = where it lies, for people.
+ */
+export function commitIn(bytes: Uint8Array, key: string): StepCommit {
+  return decodeJson<StepCommit>(bytes, key, commitShape);
+}
+
+const commitShape: Shape = ({ schemaVersion, step, run, lineage, policy, outcomes, metrics, state, ...more }) => ({
+  'schemaVersion 1': schemaVersion === 1,
+  'a step': isCount(step),
+  'a run and a lineage': typeof run === 'string' && typeof lineage === 'string',
+  'a policy with its file and the list of its files': isVersion(policy),
+  'a parent, or null': more['parent'] === null || typeof more['parent'] === 'string',
+  'an origin with run, lineage, step and sha256, or none': more['origin'] === undefined || isOrigin(more['origin']),
+  'references to its spec, plan and optimizer, or none': [more['spec'] ?? null, more['plan'], more['optimizer']].every(
+    (ref) => ref === null || isRef(ref),
+  ),
+  'outcomes whose groups are ranges such as "1-4,7"': isRecord(outcomes) && areOutcomes(outcomes),
+  // JSON has null for what is no finite number.
+  'metrics that are numbers':
+    isRecord(metrics) && Object.values(metrics).every((value) => value === null || typeof value === 'number'),
+  'a state with policy, reference, curriculum, surplus, overrides and pending evaluations':
+    isRecord(state) && isState(state),
+  'a time of commit': typeof more['committedAt'] === 'string' && !Number.isNaN(Date.parse(more['committedAt'])),
+});
+
+/** `origins/lineage_N.json` */
+export function lineageRecordIn(bytes: Uint8Array, key: string): LineageRecord {
+  return decodeJson<LineageRecord>(bytes, key, ({ schemaVersion, lineage, origin, request, begunAt }) => ({
+    'schemaVersion 1': schemaVersion === 1,
+    'a lineage': typeof lineage === 'string',
+    'an origin with run, lineage, step and sha256': isOrigin(origin),
+    'a request and a time': typeof request === 'string' && typeof begunAt === 'string',
+  }));
+}
+
+/** `run.json`: the settings that the run began with. */
+export function runRecordIn(bytes: Uint8Array, key: string): RunSpec {
+  const { spec } = decodeJson<{ readonly spec: unknown }>(bytes, key);
+  return settingsOf(spec, key);
+}
+
+/** `specs/….json` */
+export function specIn(bytes: Uint8Array, key: string): RunSpec {
+  return settingsOf(decodeJson(bytes, key), key);
+}
+
+function settingsOf(value: unknown, key: string): RunSpec {
+  const read = RunSpec.safeParse(value);
+  if (read.success) return read.data;
+  const [issue] = read.error.issues;
+  const where = issue && issue.path.length > 0 ? ` (${issue.path.join('.')}: ${issue.message})` : '';
+  throw damaged(key, `expected the settings of a run, found others${where}`, read.error);
+}
+
+/** `claims/claim_N.json`: the workflow that drives the run. */
+export function claimIn(bytes: Uint8Array, key: string): { readonly workflowId: string } {
+  return decodeJson(bytes, key, ({ workflowId }) => ({
+    'the id of a workflow': typeof workflowId === 'string' && workflowId !== '',
+  }));
+}
+
+export function isRef(value: unknown): value is ObjectRef {
+  return isRecord(value) && typeof value['key'] === 'string' && typeof value['sha256'] === 'string';
+}
+
+export function isVersion(value: unknown): boolean {
+  return (
+    isRecord(value) &&
+    isCount(value['step']) &&
+    (value['replay'] === undefined || isCount(value['replay'])) &&
+    typeof value['digest'] === 'string' &&
+    typeof value['weights'] === 'string' &&
+    isRef(value['file']) &&
+    isRef(value['sums'])
+  );
+}
+
+function isOrigin(value: unknown): boolean {
+  return (
+    isRecord(value) &&
+    [value['run'], value['lineage'], value['sha256']].every((part) => typeof part === 'string') &&
+    isCount(value['step'])
+  );
+}
+
+function isState({ policy, reference, klBeta, curriculum, surplus, overrides, pendingEvals }: Record<string, unknown>) {
+  return (
+    isVersion(policy) &&
+    isVersion(reference) &&
+    typeof klBeta === 'number' &&
+    isRecord(curriculum) &&
+    isCount(curriculum['nextOrdinal']) &&
+    Array.isArray(surplus) &&
+    surplus.every((kept) => isRecord(kept) && isRef(kept['scored']) && areRanges(kept['ordinals'])) &&
+    isRecord(overrides) &&
+    Array.isArray(pendingEvals) &&
+    pendingEvals.every(isCount)
+  );
+}
+
+function areOutcomes({ issued, ended, pending }: Record<string, unknown>): boolean {
+  return isRecord(ended) && [issued, pending, ...Object.values(ended)].every(areRanges);
+}
+
+function areRanges(text: unknown): boolean {
+  try {
+    return typeof text === 'string' && decodeRanges(text).length >= 0;
+  } catch {
+    return false; // not a range, or of more groups than fit into memory
+  }
+}
+
+function isCount(value: unknown): boolean {
+  return Number.isSafeInteger(value) && Number(value) >= 0;
+}

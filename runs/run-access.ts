@@ -1,0 +1,209 @@
+import { RatchetError } from '../core/errors.ts';
+import { layout, stepOf } from './layout.ts';
+import { firstLineage, lineageNumber, policyName } from '../core/names.ts';
+import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import type { ServedPolicy } from '../backends/inference/index.ts';
+import { openRunStore, type Store } from '../backends/store/index.ts';
+import { decodeJson, decodeRows, decodeTexts } from '../backends/store/objects.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { weightsReadWholeBytesMax } from '../core/limits.ts';
+import { verifyVersion } from '../backends/store/version-files.ts';
+import { commitIn, lineageRecordIn, specIn } from './record-shapes.ts';
+import { weightsFolder } from '../backends/store/weights-folder.ts';
+
+/** Enough of a handle to find a run's folder. */
+export type RunPlace = Pick<RunHandle, 'name' | 'store'>;
+/** Enough of a handle to find a lineage's commits. */
+export type LineagePlace = Pick<RunHandle, 'name' | 'store' | 'lineage'>;
+
+/** How activities reach a run: its store, its spec, its objects. Immutable objects are kept in memory a while. */
+export function storeOf(run: RunPlace): Store {
+  return openRunStore(run.store, run.name);
+}
+
+/** Settings that are younger than a stored spec have their defaults from here on: whoever works on a run reads it here. */
+export async function specOf(run: RunHandle): Promise<RunSpec> {
+  return cached(run, run.spec, async (bytes) => specIn(bytes, run.spec.key));
+}
+
+/** The same as an activity, for a workflow. */
+export async function readSpec({ run }: { readonly run: RunHandle }): Promise<RunSpec> {
+  return specOf(run);
+}
+
+export async function readJson<T>(run: RunPlace, ref: ObjectRef): Promise<T> {
+  return cached(run, ref, async (bytes) => decodeJson<T>(bytes, ref.key));
+}
+
+export async function readRows<T>(run: RunPlace, ref: ObjectRef): Promise<T[]> {
+  return cached(run, ref, async (bytes) => decodeRows<T>(bytes, ref.key));
+}
+
+/** A commit and the sha256 of its bytes, which its child names as parent. */
+export interface FoundCommit {
+  readonly commit: StepCommit;
+  readonly sha256: string;
+}
+
+/** `origins/lineage_N.json`: written before the lineage's first commit, and never again. The newest is the current one. */
+export interface LineageRecord {
+  readonly schemaVersion: 1;
+  readonly lineage: string;
+  readonly origin: LineageOrigin;
+  /** Who asked: the same asking again gets the same lineage. */
+  readonly request: string;
+  readonly begunAt: string;
+}
+
+/** Lineages after the first, oldest first. */
+export async function begunLineages(run: RunPlace): Promise<LineageRecord[]> {
+  const store = storeOf(run);
+  const count = (await store.list(layout.origins())).length;
+  const numbers = Array.from({ length: count }, (_, i) => i + 2);
+  return Promise.all(numbers.map((number) => requireOrigin(run, layout.origin(number))));
+}
+
+export async function currentLineage(run: RunPlace): Promise<string> {
+  return (await begunLineages(run)).at(-1)?.lineage ?? firstLineage;
+}
+
+/** Where a lineage of this run took over; null for the first. */
+async function originOf(run: LineagePlace): Promise<LineageOrigin | null> {
+  if (run.lineage === firstLineage) return null;
+  return (await requireOrigin(run, layout.origin(lineageNumber(run.lineage)))).origin;
+}
+
+async function requireOrigin(run: RunPlace, key: string): Promise<LineageRecord> {
+  const bytes = await storeOf(run).read(key);
+  if (bytes) return lineageRecordIn(bytes, storeOf(run).uri + key);
+  throw new RatchetError(
+    'CheckpointDamaged',
+    `${key} is missing from ${storeOf(run).uri}: it says where a lineage of this run began. Restore the file.`,
+  );
+}
+
+/** A stretch of steps that one lineage contributes to another: from its first commit to where it was left. */
+export interface Stretch {
+  readonly lineage: string;
+  readonly from: number;
+  readonly upTo: number;
+}
+
+/** The lineages a run's lineage is made of, itself first; two neighbours share the step where one took over. */
+export async function stretchesOf(run: LineagePlace): Promise<Stretch[]> {
+  const stretches: Stretch[] = [];
+  let [lineage, upTo] = [run.lineage, Number.POSITIVE_INFINITY];
+  for (;;) {
+    const origin = await originOf({ ...run, lineage });
+    stretches.push({ lineage, from: origin?.step ?? 0, upTo });
+    if (origin === null) return stretches;
+    [lineage, upTo] = [origin.lineage, origin.step];
+  }
+}
+
+/** The commit of a step as the lineage has it: its own, or of the lineages that it goes on from. */
+export async function readCommit(run: LineagePlace, step: number): Promise<FoundCommit | null> {
+  const origin = await originOf(run);
+  if (origin !== null && step < origin.step) return readCommit({ ...run, lineage: origin.lineage }, step);
+  const key = layout.commit(run.lineage, step);
+  const bytes = await storeOf(run).read(key);
+  if (!bytes) return null;
+  return { commit: commitIn(bytes, storeOf(run).uri + key), sha256: sha256(bytes) };
+}
+
+export async function requireCommit(run: LineagePlace, step: number): Promise<FoundCommit> {
+  const found = await readCommit(run, step);
+  if (found) return found;
+  throw new RatchetError(
+    'CheckpointDamaged',
+    `${layout.commit(run.lineage, step)} is missing from ${storeOf(run).uri}: step ${step} was committed but its record is gone. Restore the file from a copy, or go on from what is whole: npx ratchet fsck ${run.name}`,
+  );
+}
+
+/** The lineage's own committed steps, ascending. */
+export async function committedSteps(run: LineagePlace): Promise<number[]> {
+  const keys = await storeOf(run).list(layout.commits(run.lineage));
+  return keys
+    .map(stepOf)
+    .filter((step) => step !== null)
+    .sort((a, b) => a - b);
+}
+
+/** The newest commit of the lineage, its chain checked back by one link. */
+export async function readHead(run: LineagePlace): Promise<FoundCommit | null> {
+  const last = (await committedSteps(run)).at(-1);
+  return last === undefined ? null : readLinked(run, last);
+}
+
+/** A commit that continues the one before it. */
+export async function readLinked(run: LineagePlace, last: number): Promise<FoundCommit> {
+  const head = await requireCommit(run, last);
+  if (head.commit.step !== last) {
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${layout.commit(run.lineage, last)} in ${storeOf(run).uri}: expected the commit of step ${last}, found that of step ${head.commit.step}. Restore the file from a copy, or go on from what is whole: npx ratchet fsck ${run.name}`,
+    );
+  }
+  const before = await commitBefore(run, head.commit);
+  if (before !== null && before.found !== before.named) {
+    const { step } = head.commit;
+    throw new RatchetError(
+      'CheckpointDamaged',
+      `${layout.commit(run.lineage, step)} does not continue step ${before.step}: it names parent ${before.named?.slice(0, 12)}…, found ${before.found.slice(0, 12)}…. One of the two was changed; restore it from a copy, or go on from what is whole: npx ratchet fsck ${run.name}`,
+    );
+  }
+  return head;
+}
+
+/** What a commit says it continues, and what is there; null where there is nothing to compare with. */
+async function commitBefore(
+  run: LineagePlace,
+  { step, parent, origin }: StepCommit,
+): Promise<{ step: number; named: string | null; found: string } | null> {
+  if (origin !== undefined) {
+    if (origin.run !== run.name) return null; // a fork: the other run need not be here
+    const source = await requireCommit({ ...run, lineage: origin.lineage }, origin.step);
+    return { step: origin.step, named: origin.sha256, found: source.sha256 };
+  }
+  if (step === 0) return null;
+  return { step: step - 1, named: parent, found: (await requireCommit(run, step - 1)).sha256 };
+}
+
+/** A version as inference servers are asked for it, compared with what its commit says unless nobody will read it. */
+export async function servedPolicy(
+  run: RunHandle,
+  version: PolicyVersion,
+  { isRead = true }: { readonly isRead?: boolean } = {},
+): Promise<ServedPolicy> {
+  const store = storeOf(run);
+  // Of one that is not here (any more) there is nothing to read: its servers may hold it still, or say that they do not.
+  if (isRead && (await store.list(version.weights)).length > 0) {
+    await verifyVersion(store, version, { weightsBytesMax: weightsReadWholeBytesMax });
+  }
+  const key = layout.serversAside(run.lineage, version.step, version.replay);
+  const [folder, aside] = await Promise.all([weightsFolder(store, version.weights), store.read(key)]);
+  const avoid = aside ? { avoid: decodeTexts(aside, key) } : {};
+  return { name: policyName(run.name, run.lineage, version.step, version.replay), version, folder, ...avoid };
+}
+
+/** Parsed objects by content. Bounded: a few steps' worth of rollouts. */
+const parsed = new Map<string, unknown>();
+const parsedMax = 24;
+
+async function cached<T>(run: RunPlace, ref: ObjectRef, parse: (bytes: Uint8Array) => Promise<T>): Promise<T> {
+  const key = `${run.store}${run.name}/${ref.key}#${ref.sha256}`;
+  if (parsed.has(key)) return parsed.get(key) as T;
+  const value = await parse(await storeOf(run).get(ref));
+  parsed.set(key, value);
+  if (parsed.size > parsedMax) parsed.delete(parsed.keys().next().value!);
+  return value;
+}
+
+/** As the settings of its time had it. Commits made before they named theirs do not tell. */
+export async function isLastStep(store: Store, { step, spec, state, origin }: StepCommit): Promise<boolean> {
+  if (spec === undefined || origin !== undefined) return false;
+  const { maxSteps } = specIn(await store.get(spec), spec.key);
+  const { overrides } = state;
+  return step >= Math.min(overrides.maxSteps ?? maxSteps, overrides.stopAfter ?? Infinity);
+}

@@ -1,0 +1,65 @@
+import type { EvaluationPlace } from '../core/eval/evaluation.ts';
+import type { ExampleRef, PromptSearchHandle, StoredPromptSearch } from '../core/gepa/prompt-search.ts';
+import type { ReflectionRecord } from '../core/gepa/reflection-prompt.ts';
+import type { Outcome, Rollout } from '../core/rl/rollout.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { readJson } from './run-access.ts';
+
+/** Where the parts of a search lie, below its place's prefix. */
+export const searchKeys = {
+  search: ({ prefix }: EvaluationPlace) => `${prefix}search/search.json`,
+  /** What came of the whole. */
+  summary: ({ prefix }: EvaluationPlace) => `${prefix}search/summary.json`,
+  /** What requests were answered with, a row each. */
+  answers: ({ prefix }: EvaluationPlace) => `${prefix}search/answers/`,
+} as const;
+
+/** A rollout of a request with its score; of a request whose traces are asked for later, with what a reflection is told of it. */
+export interface ScoredRow {
+  readonly request: string;
+  /** Of the request's examples. */
+  readonly index: number;
+  readonly example: ExampleRef;
+  readonly outcome: Outcome;
+  /** null: infrastructure. */
+  readonly reward: number | null;
+  readonly metrics: Readonly<Record<string, number>>;
+  readonly error?: string;
+  readonly record?: ReflectionRecord;
+}
+
+/** One that waits for its score. */
+export interface PlayedRow {
+  readonly request: string;
+  readonly index: number;
+  readonly rollout: Rollout;
+}
+
+/** What a reflection gave. */
+export interface ReflectedRow {
+  readonly request: string;
+  /** As the model wrote it. */
+  readonly answer: string;
+  /** The new text in it; null: there is none. */
+  readonly text: string | null;
+  readonly usage: { readonly promptTokens: number; readonly completionTokens: number } | null;
+}
+
+export type AnswerRow = ScoredRow | PlayedRow | ReflectedRow;
+
+export function isScored(row: AnswerRow): row is ScoredRow {
+  return 'reward' in row;
+}
+
+export function isReflected(row: AnswerRow): row is ReflectedRow {
+  return 'answer' in row;
+}
+
+export async function storedSearch({ place, spec }: PromptSearchHandle): Promise<StoredPromptSearch> {
+  return readJson<StoredPromptSearch>(place, spec);
+}
+
+/** What a search calls a text: the same for the same text, and small. */
+export function textName(text: string): string {
+  return sha256(Buffer.from(text)).slice(0, 16);
+}

@@ -1,0 +1,124 @@
+import { setImmediate as letOthers } from 'node:timers/promises';
+import { RatchetError } from '../core/errors.ts';
+import { layout } from './layout.ts';
+import { permutation } from '../core/random.ts';
+import type { TrainSample } from '../core/rl/batch.ts';
+import type { RunHandle } from '../core/rl/run-state.ts';
+import type { DataRef, RunSpec } from '../config/run-spec.ts';
+import type { ChatOptions, ChatTokenizer } from '../engine/index.ts';
+import type { SftRow } from '../backends/configs/sft-data.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { decodeRows } from '../backends/store/objects.ts';
+import { spokenOf } from '../core/rl/demonstration-rows.ts';
+import { storeOf } from './run-access.ts';
+
+/** Variables of the chat template, as the policy's own prompts have them. */
+type TemplateUse = Pick<ChatOptions, 'templateArguments'>;
+
+/** Rows that are turned into tokens before heartbeats and others get their turn. */
+const rowsAtOnce = 64;
+
+/** The rows of supervised step n, from the run's own copy of `[sft] data`: each once an epoch, in an order keyed by (seed, epoch). */
+export async function drawData(
+  run: RunHandle,
+  spec: RunSpec,
+  tokenizer: ChatTokenizer,
+): Promise<(step: number) => TrainSample[]> {
+  const rows = await storedRows(run, spec.sft!.data!);
+  const { batchSize } = spec.sft!;
+  let [epoch, order]: [number, number[]] = [-1, []];
+  const rowAt = (place: number): SftRow => {
+    const wanted = Math.floor(place / rows.length);
+    if (wanted !== epoch) [epoch, order] = [wanted, permutation(rows.length, spec.seed, 'sft', wanted)];
+    return rows[order[place % rows.length]!]!;
+  };
+  return (step) =>
+    Array.from({ length: batchSize }, (_, row) => rowAt((step - 1) * batchSize + row)).flatMap((row) =>
+      samplesOf(row, tokenizer, spec.sampling),
+    );
+}
+
+/** Refuses, before anything is trained, rows that the model has no room for or its chat template does not take. */
+export async function checkData(
+  run: RunHandle,
+  data: DataRef,
+  model: { readonly tokenizer: ChatTokenizer; readonly positionsMax: number } & TemplateUse,
+): Promise<void> {
+  for (const [index, row] of (await storedRows(run, data)).entries()) {
+    if (index % rowsAtOnce === 0) await letOthers();
+    const longest = Math.max(...samplesIn(row, index, model).map(({ tokenIds }) => tokenIds.length));
+    if (longest > model.positionsMax) {
+      throw new RatchetError(
+        'ConfigInvalid',
+        `sft.data: row ${index + 1} of ${data.path} has ${longest} tokens; the model takes ${model.positionsMax} at most. Shorten or remove it.`,
+      );
+    }
+  }
+}
+
+function samplesIn(
+  row: SftRow,
+  index: number,
+  model: { readonly tokenizer: ChatTokenizer } & TemplateUse,
+): TrainSample[] {
+  try {
+    return samplesOf(row, model.tokenizer, model);
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new RatchetError('ConfigInvalid', `sft.data: row ${index + 1} cannot be learned: ${reason}`, { cause });
+  }
+}
+
+async function storedRows(run: RunHandle, data: DataRef): Promise<SftRow[]> {
+  const key = layout.sftData();
+  const bytes = await storeOf(run).read(key);
+  if (bytes && sha256(bytes) === data.sha256) return decodeRows<SftRow>(bytes, key);
+  throw new RatchetError(
+    'CheckpointDamaged',
+    `${storeOf(run).uri}${key}: expected the rows this run began with (sha256 ${data.sha256?.slice(0, 12)}…), ${bytes ? 'found others' : 'found nothing'}. Restore the file, or start over with --fresh.`,
+  );
+}
+
+/**
+ * A conversation as the policy will meet it: each answer follows the tokens its prompt renders to, and only answers count
+ * in the loss, up to the token that ends them. One sample, or one for each answer where the chat template writes earlier
+ * turns differently once later ones follow.
+ */
+export function samplesOf(
+  { messages, from }: SftRow,
+  tokenizer: ChatTokenizer,
+  { templateArguments }: TemplateUse = {},
+): TrainSample[] {
+  const answers = messages.flatMap(({ role }, i) => (role === 'assistant' && i >= from ? [i] : []));
+  const until = (count: number, addGenerationPrompt: boolean): string =>
+    tokenizer.renderChatText(messages.slice(0, count), { addGenerationPrompt, templateArguments });
+  const whole = until(messages.length, false);
+  const parts: { readonly text: string; readonly isAnswer: boolean }[] = [];
+  let at = '';
+  for (const i of answers) {
+    const [before, after] = [until(i, true), until(i + 1, false)];
+    const continues = before.startsWith(at) && after.startsWith(before) && whole.startsWith(after);
+    if (!continues && answers.length === 1) throw new Error('its chat template does not continue the prompt it gives');
+    if (!continues)
+      return answers.flatMap((n) =>
+        samplesOf({ messages: messages.slice(0, n + 1), from: n }, tokenizer, { templateArguments }),
+      );
+    parts.push(
+      { text: before.slice(at.length), isAnswer: false },
+      { text: after.slice(before.length), isAnswer: true },
+    );
+    at = after; // what follows the last answer teaches nothing
+  }
+  let said = '';
+  const encoded = parts.map(({ text, isAnswer }) => {
+    const ids = tokenizer.encodeAfter(said, text) ?? tokenizer.encode(text);
+    said += text;
+    return { ids, isAnswer };
+  });
+  const tokenIds = encoded.flatMap(({ ids }) => ids);
+  const zeros = tokenIds.map(() => 0);
+  const lossMask = encoded.flatMap(({ ids, isAnswer }) =>
+    ids.map((_, i) => (isAnswer && i < spokenOf(tokenizer, ids) ? 1 : 0)),
+  );
+  return [{ tokenIds, lossMask, behaviorLogprobs: zeros, advantages: zeros }];
+}

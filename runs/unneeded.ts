@@ -1,0 +1,127 @@
+import { stat } from 'node:fs/promises';
+import path from 'node:path';
+import { layout, roundOf, stepOf } from './layout.ts';
+import { firstLineage } from '../core/names.ts';
+import type { StepCommit } from '../core/rl/run-state.ts';
+import type { Store } from '../backends/store/index.ts';
+import { sealedSteps } from './checkpoints.ts';
+import {
+  begunLineages,
+  committedSteps,
+  type LineagePlace,
+  readCommit,
+  requireCommit,
+  type RunPlace,
+  specOf,
+  storeOf,
+} from './run-access.ts';
+
+/** What nothing needs any more: no resume, no rewind to a checkpoint that is kept, no audit, no evaluation. */
+export interface Unneeded {
+  readonly key: string;
+  readonly why: string;
+  /** Null in a bucket: it is not asked for each. */
+  readonly bytes: number | null;
+}
+
+/** A file that somebody may be writing is left alone this long. */
+const leftoverMs = 3_600_000;
+
+/** Looks at all lineages of a run; removes nothing. Claims stay, however old: they are what stops a process that wakes up late. */
+export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
+  const store = storeOf(run);
+  const lineages = [firstLineage, ...(await begunLineages(run)).map(({ lineage }) => lineage)];
+  const found: Omit<Unneeded, 'bytes'>[] = [];
+  const needed = new Set<string>();
+  for (const lineage of lineages) {
+    const here = { ...run, lineage };
+    const { upTo, head } = await oldestKept(here);
+    if (head === null) continue;
+    for (const { state } of await commitsToGoOnFrom(here, upTo)) {
+      for (const { scored } of state.surplus) needed.add(scored.key);
+      if (state.curriculum.pools) needed.add(state.curriculum.pools.key);
+    }
+    for (const key of await store.list(layout.allRounds(lineage))) {
+      const step = stepOf(key) ?? Infinity;
+      const isPlayed = step < head && !layout.isScored(key);
+      if (isPlayed)
+        found.push({
+          key,
+          why: 'the scored round beside it holds these rollouts, or their step was made without them',
+        });
+      else if (step <= upTo)
+        found.push({ key, why: `rollouts of steps before the oldest checkpoint that is gone on from (${upTo})` });
+    }
+    for (const key of await store.list(layout.allResults(lineage))) {
+      if ((stepOf(key) ?? Infinity) <= upTo) found.push({ key, why: `results of steps before checkpoint ${upTo}` });
+    }
+    for (const key of await store.list(layout.allBatches(lineage))) {
+      if ((stepOf(key) ?? Infinity) <= upTo)
+        found.push({ key, why: `batches that lead up to checkpoint ${upTo} only` });
+    }
+    for (const key of await store.list(layout.allStaged(lineage))) {
+      if ((stepOf(key) ?? Infinity) <= upTo) found.push({ key, why: 'an attempt that was given up left it' });
+    }
+  }
+  for (const key of await store.list(layout.allPools()))
+    found.push({ key, why: 'pools that no step to go on from has' });
+  for (const key of (await store.leftovers?.(leftoverMs)) ?? [])
+    found.push({ key, why: 'a write that was cut off left it' });
+  const folder = store.staging ? await store.localFolder('') : null;
+  return Promise.all(
+    found
+      .filter(({ key }) => !needed.has(key))
+      .map(async (each) => ({ ...each, bytes: await sizeOf(folder, each.key) })),
+  );
+}
+
+export async function removeUnneeded(run: RunPlace, unneeded: readonly Unneeded[]): Promise<void> {
+  for (const { key } of unneeded) await storeOf(run).removeAll(key);
+}
+
+/**
+ * What retention removes by itself: of rounds whose step is made, all but their scored rollouts, which is where each is kept. One listing.
+ */
+export async function removePlayed(
+  store: Store,
+  lineage: string,
+  { before }: { readonly before: number },
+): Promise<void> {
+  const over = new Set<string>();
+  for (const key of await store.list(layout.allRounds(lineage))) {
+    const round = roundOf(key);
+    if (round === null || round.step >= before || layout.isScored(key)) continue;
+    const folder = layout.round(lineage, round.step, round.first, round.last);
+    const rest = key.slice(folder.length);
+    over.add(rest.includes('/') ? folder + rest.slice(0, rest.indexOf('/') + 1) : key);
+  }
+  for (const key of over) await store.removeAll(key);
+}
+
+/** The oldest of the newest `keep_last` checkpoints: what lies before it leads nowhere that can be gone on from. */
+async function oldestKept(run: LineagePlace): Promise<{ upTo: number; head: number | null }> {
+  const head = (await committedSteps(run)).at(-1) ?? null;
+  const sealed = await sealedSteps(storeOf(run), run.lineage);
+  if (head === null) return { upTo: 0, head };
+  const { spec } = (await requireCommit(run, head)).commit;
+  const keepLast = spec ? (await specOf({ ...run, spec, attempt: 1 })).checkpoints.keepLast : 1;
+  const begun = await begunLineages(run);
+  const takenOver = begun.flatMap(({ origin }) =>
+    origin.lineage === run.lineage && origin.run === run.name ? [origin.step] : [],
+  );
+  const needed = takenOver.flatMap((at) => sealed.findLast((step) => step <= at) ?? []);
+  return { upTo: Math.min(sealed.slice(-keepLast)[0] ?? 0, ...needed), head };
+}
+
+/** Commits that a resume or a rewind may go on from. */
+async function commitsToGoOnFrom(run: LineagePlace, upTo: number): Promise<StepCommit[]> {
+  const sealed = await sealedSteps(storeOf(run), run.lineage);
+  const steps = (await committedSteps(run)).filter((step) => step >= upTo || sealed.includes(step));
+  const found = await Promise.all(steps.map((step) => readCommit(run, step)));
+  return found.flatMap((each) => (each ? [each.commit] : []));
+}
+
+async function sizeOf(folder: string | null, key: string): Promise<number | null> {
+  if (folder === null) return null;
+  return (await stat(path.join(folder, key)).catch(() => null))?.size ?? 0;
+}

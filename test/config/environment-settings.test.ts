@@ -1,0 +1,126 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
+import { accept, only } from './read-run.ts';
+
+const minimal = 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n';
+
+describe('variables for judges and tools', () => {
+  test('an environment sees those that its table names, and an evaluation of it sees them too', () => {
+    const { spec } = accept(`${minimal}env_vars = ["OPENAI_API_KEY", "TAVILY_API_KEY"]\n[eval]\ninterval = 5\n`);
+    const variables = { names: ['OPENAI_API_KEY', 'TAVILY_API_KEY'], files: [] };
+    assert.deepEqual([spec.environments[0]?.variables, spec.eval?.environments[0]?.variables], [variables, variables]);
+  });
+
+  test('nothing is written where nothing is named', () => {
+    assert.equal('variables' in accept(minimal).spec.environments[0]!, false);
+  });
+
+  test('Ratchet’s own credentials, and what is no name, are refused', () => {
+    for (const name of ['AWS_SECRET_ACCESS_KEY', 'TEMPORAL_API_KEY', 'WANDB_API_KEY', 'A=b', 'two words']) {
+      const { expected, path } = only(`${minimal}env_vars = ["${name}"]\n`);
+      assert.match(expected, /names of environment variables such as \["OPENAI_API_KEY"\]/, name);
+      assert.match(path, /env\[0\]\.env_vars/);
+    }
+  });
+
+  test('a key in the place of its name is refused, and not repeated', () => {
+    const key = `sk-${'a1b2c3d4'.repeat(4)}`;
+    const parsed = parseRunConfig(`${minimal}env_vars = ["${key}"]\n`, { file: 'run.toml' });
+    assert(!parsed.ok);
+    assert.equal(JSON.stringify(parsed.problems).includes(key), false);
+  });
+
+  test('files of secrets are those of every environment, in both spellings of Hosted Training', () => {
+    const hosted = 'model = "m"\nenv_file = ["a.env"]\nenv_files = ["b.env"]\n[[env]]\nid = "owner/gsm8k"\n';
+    assert.deepEqual(accept(hosted, 'hosted').spec.environments[0]?.variables, {
+      names: [],
+      files: ['a.env', 'b.env'],
+    });
+    assert.deepEqual(accept(`env_files = ["c.env"]\n${minimal}`, 'ratchet').spec.environments[0]?.variables, {
+      names: [],
+      files: ['c.env'],
+    });
+    assert.match(only(`env_file = ["c.env"]\n${minimal}`, 'ratchet').suggestion ?? '', /env_files/);
+  });
+});
+
+const none = {
+  maxTurns: null,
+  maxInputTokens: null,
+  maxOutputTokens: null,
+  maxTotalTokens: null,
+  timeoutS: null,
+  maxRetries: null,
+};
+
+describe('limits of an environment’s rollouts', () => {
+  test('are those of its table, in training and in evaluations without a table of their own', () => {
+    const { spec, notYet } = accept(`${minimal}max_turns = 4\ntimeout = 90\nmax_retries = 0\n[eval]\ninterval = 5\n`);
+    const limits = { ...none, maxTurns: 4, timeoutS: 90, maxRetries: 0 };
+    assert.deepEqual([spec.environments[0]?.limits, spec.eval?.environments[0]?.limits, notYet], [limits, limits, []]);
+    assert.equal('limits' in accept(minimal).spec.environments[0]!, false);
+  });
+
+  test('mean the same in Hosted Training, where timeouts and retries are tables', () => {
+    const { spec, notYet } = accept(
+      'model = "m"\n[[env]]\nid = "owner/a"\nmax_turns = 3\nmax_total_tokens = 4096\ntimeout = { rollout = 60, scoring = 5 }\nretries = { max_retries = 1 }\nharness = { id = "null" }\npool = { num_workers = 4 }\n',
+      'hosted',
+    );
+    const [environment] = spec.environments;
+    assert.deepEqual(environment?.limits, { ...none, maxTurns: 3, maxTotalTokens: 4096, timeoutS: 60, maxRetries: 1 });
+    assert.deepEqual(environment?.agent, { timeout: { scoring: 5 }, harness: { id: 'null' } });
+    assert.deepEqual(notYet, []);
+    const rules = 'model = "m"\n[[env]]\nid = "owner/a"\nretries = { rules = [{ max_retries = 2 }] }\n';
+    assert.match(only(rules, 'hosted').expected, /max_retries alone/);
+  });
+
+  test('mean the same in prime-rl, where an agent has them', () => {
+    const text = `max_steps = 5
+[model]
+name = "m"
+[trainer]
+[inference]
+[orchestrator]
+batch_size = 32
+group_size = 8
+[[orchestrator.train.source]]
+env = { taskset = { id = "owner/a", level = 2 }, agent = { max_turns = 6, harness = { id = "null" }, timeout = { rollout = 30 } }, retries = { max_retries = 2 } }
+`;
+    const [environment] = accept(text, 'prime-rl').spec.environments;
+    assert.deepEqual(environment?.limits, { ...none, maxTurns: 6, timeoutS: 30, maxRetries: 2 });
+    assert.deepEqual([environment?.args, environment?.agent], [{ level: 2 }, { harness: { id: 'null' } }]);
+    const strange = text.replace('retries = {', 'max_concurrent_agents = 3, retries = {');
+    assert.match(only(strange, 'prime-rl').expected, /taskset, agent, timeout and retries alone/);
+  });
+
+  test('a size of its groups that is not that of the others has no meaning, and that is said', () => {
+    assert.match(only(`${minimal}group_size = 4\n`, 'ratchet').suggestion ?? '', /rollouts_per_example/);
+    const two = (size: number) =>
+      `model = "m"\nrollouts_per_example = 8\nbatch_size = 32\n[[env]]\nid = "owner/a"\ngroup_size = ${size}\n[[env]]\nid = "owner/b"\n`;
+    assert.equal(accept(two(8), 'hosted').spec.rolloutsPerExample, 8);
+    assert.match(only(two(4), 'hosted').expected, /8, as for the others: the groups of a batch have one size/);
+  });
+});
+
+describe('the sampling of one environment', () => {
+  test('lies over the run’s, key by key', () => {
+    const { spec } = accept(
+      `${minimal}sampling = { max_tokens = 24, top_p = 0.9 }\n[sampling]\nmax_tokens = 12\nstop = ["END"]\n`,
+    );
+    const { maxTokens, topP, stop } = spec.environments[0]!.sampling!;
+    assert.deepEqual([maxTokens, topP, stop, spec.sampling.maxTokens], [24, 0.9, ['END'], 12]);
+  });
+
+  test('has the run’s temperature: a batch is trained with one', () => {
+    const { path, expected } = only(`${minimal}sampling = { temperature = 0.7 }\n`);
+    assert.match(path, /env\[0\]\.sampling\.temperature/);
+    assert.match(expected, /1, as \[sampling\] says/);
+  });
+});
+
+test('how many rollouts are played at once, and how many examples begun in a minute, are the run’s', () => {
+  const { spec, notYet } = accept(`max_concurrent = 64\ntasks_per_minute = 30\n${minimal}`);
+  assert.deepEqual([spec.maxConcurrent, spec.tasksPerMinute, notYet], [64, 30, []]);
+  assert.match(only(`${minimal}max_concurrent = 8\n`, 'ratchet').suggestion ?? '', /max_concurrent at the top/);
+});

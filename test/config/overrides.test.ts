@@ -1,0 +1,12 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { applyOverrides } from '../../config/overrides.ts';
+
+test('a setting that is deeper than any there is points nowhere, and is not looked for', () => {
+  const deep = Array.from({ length: 100_000 }, () => 'x').join('.');
+  const { table, misplaced } = applyOverrides({ a: 1 }, { [deep]: '1', b: '2' }, () => false);
+  assert.deepEqual(table, { a: 1, b: 2 });
+  assert.equal(misplaced.length, 1);
+  assert.match(misplaced[0]!.reason, /at most 20 tables deep/);
+  assert.ok(misplaced[0]!.key.length < 100);
+});

@@ -1,0 +1,388 @@
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { describe, test } from 'node:test';
+import { learningRateAt } from '../../core/rl/schedule.ts';
+import { formatProblems } from '../../config/parse-run-config.ts';
+import type { Problem } from '../../config/problems.ts';
+import { configsFolder } from './run-files.ts';
+import { accept, refuse } from './read-run.ts';
+
+/** Each as `line path`. */
+const places = (problems: readonly Problem[]): string[] => problems.map(({ line, path }) => `${line ?? '-'} ${path}`);
+
+const seed = readFileSync(`${configsFolder}seeds/prime-rl.toml`, 'utf8');
+/** Today's words. */
+const today = `max_steps = 100
+[orchestrator]
+group_size = 8
+[[orchestrator.train.source]]
+env = { taskset = { id = "owner/gsm8k", split = "train" } }
+`;
+/** The same in those of v0.6. */
+const before = `max_steps = 100
+[orchestrator]
+rollouts_per_example = 8
+[[orchestrator.train.env]]
+id = "owner/gsm8k"
+args = { split = "train" }
+`;
+
+describe('which prime-rl a file is of', () => {
+  test('is seen from the names that came and went', () => {
+    assert.equal(accept(seed).readAs.dialect, 'prime-rl-0.4');
+    assert.equal(accept(today).readAs.dialect, 'prime-rl');
+    assert.equal(accept(before).readAs.dialect, 'prime-rl');
+    // Between the two: the environments as in 0.4, the GPUs as since 0.5.
+    const between = seed.replace(/inference_gpu_ids.*\ntrainer_gpu_ids.*\n/, '') + '[deployment]\nnum_train_gpus = 2\n';
+    assert.equal(accept(between).readAs.dialect, 'prime-rl');
+  });
+
+  test('may be said', () => {
+    const text = '[orchestrator]\nrollouts_per_example = 8\n';
+    assert.equal(accept(text, { dialect: 'prime-rl-0.4' }).spec.rolloutsPerExample, 8);
+  });
+});
+
+describe('the loss', () => {
+  const lossOf = (settings: string) => accept(`${today}[trainer.loss]\n${settings}`).spec.loss;
+
+  test('of today is DPPO with its bounds, of 0.4 importance sampling over a mask', () => {
+    assert.equal(accept(seed).spec.loss.type, 'importance_sampling');
+    const { type, maskLow, maskHigh, klTau, aggregation } = lossOf('');
+    assert.deepEqual([type, maskLow, maskHigh, klTau, aggregation], ['dppo', 0.2, 0.2, 0.001, 'token']);
+  });
+
+  test('has the bounds that are written', () => {
+    const moved = lossOf('dppo_mask_low = 0.3\ndppo_mask_high = 0.1\nkl_tau = 0.0\n');
+    assert.deepEqual([moved.maskLow, moved.maskHigh, moved.klTau], [0.3, 0.1, 0]);
+    const ipo = lossOf('type = "ipo"\nipo_threshold = 0.05\n');
+    assert.deepEqual([ipo.type, ipo.maskLow, ipo.maskHigh, ipo.klTau], ['ipo', 0.05, 0.05, 0.001]);
+    assert.equal(lossOf('type = "ipo"\n').maskHigh, 0.1);
+  });
+});
+
+describe('older names', () => {
+  test('mean what the newer ones mean, with one warning for each', () => {
+    const [old, now] = [accept(before), accept(today)];
+    assert.deepEqual(old.spec, now.spec);
+    const said = old.warnings.filter((warning) => !now.warnings.includes(warning));
+    assert.deepEqual(
+      said.map((warning) => warning.split(' ')[0]),
+      ['orchestrator.train.env', 'orchestrator.rollouts_per_example', 'the', 'orchestrator.train.source[0].id'],
+    );
+  });
+
+  test('are reported at the place where they were written', () => {
+    const problems = refuse(before.replace('8', '0.5').replace('"owner/gsm8k"', '"a b"'));
+    assert.deepEqual(places(problems), ['3 orchestrator.rollouts_per_example', '5 orchestrator.train.env[0].id']);
+  });
+
+  test('beside newer ones agree, or are refused', () => {
+    const both = (group: number): string =>
+      today.replace('group_size = 8', `group_size = ${group}\nrollouts_per_example = 8`);
+    assert.equal(accept(both(8)).spec.rolloutsPerExample, 8);
+    assert.deepEqual(places(refuse(both(4))), ['4 orchestrator.rollouts_per_example']);
+  });
+
+  test('turn on what they turned on, also where nothing stands in them', () => {
+    assert.equal(accept(today).spec.wandb, null);
+    assert.equal(accept(`${today}[wandb]\n`).spec.wandb?.project, 'prime-rl');
+    assert.equal(accept(`${today}[monitors.wandb]\n`).spec.wandb?.project, 'prime-rl');
+  });
+});
+
+describe('"None" is null', () => {
+  test('where a field or a table may be missing', () => {
+    const { spec } = accept(
+      seed
+        .replace('[wandb]\nproject = "my-project"\nname = "my-run"', '')
+        .replace('max_steps = 500', 'wandb = "None"\nmax_steps = 500'),
+    );
+    assert.equal(spec.wandb, null);
+    assert.equal(accept(`${seed}[orchestrator.ckpt]\ninterval = "None"\n`).spec.checkpoints.interval, 500);
+  });
+
+  test('in tables of free keys, as it stands', () => {
+    const { spec } = accept(seed.replace('difficulty = "hard"', 'difficulty = "None", list = ["None"]'));
+    assert.deepEqual(spec.environments[0]?.args, { dataset_name: 'train', difficulty: null, list: [null] });
+  });
+
+  test('and nowhere else', () => {
+    const [problem, ...others] = refuse(seed.replace('batch_size = 32 ', 'batch_size = "None" '));
+    assert.deepEqual([problem?.path, problem?.received, others], ['orchestrator.batch_size', '"None"', []]);
+  });
+
+  test('turns off what is on where nothing is written', () => {
+    const off = accept(`${today}[trainer.optim]\nmax_norm = "None"\n[trainer.model]\nac = "None"\n`).spec;
+    assert.equal(off.optimizer.maxGradNorm, Number.MAX_VALUE);
+    assert.equal(accept(today).spec.later['trainer.ac_freq'], 1);
+    assert.equal(off.later['trainer.ac_freq'], undefined);
+  });
+});
+
+describe('values that are said in several places', () => {
+  test('the one at the top wins in 0.4, with a warning; since then another one is refused', () => {
+    const twice = (text: string): string => `${text}[trainer]\nmax_steps = 7\n`;
+    const { spec, warnings } = accept(twice(seed.replaceAll('[trainer.', '[trainer.')));
+    assert.equal(spec.maxSteps, 500);
+    assert.match(warnings.join('\n'), /trainer.max_steps = 7 has no effect: max_steps = 500/);
+    const [problem] = refuse(twice(today));
+    assert.equal(problem?.path, 'trainer.max_steps');
+    assert.match(problem.expected, /^100, as max_steps says/);
+    assert.equal(accept(`${today}[trainer]\nmax_steps = 100\n`).spec.maxSteps, 100);
+  });
+
+  test('names of models that differ are pointed out', () => {
+    const { warnings } = accept(
+      seed.replace('[inference.model]\nname = "Qwen/Qwen2.5-7B-Instruct"', '[inference.model]\nname = "Qwen/Qwen3-4B"'),
+    );
+    assert.match(warnings.join('\n'), /inference.model.name is "Qwen\/Qwen3-4B", and the model that is trained is/);
+  });
+
+  test('seq_len and max_model_len that differ are pointed out, since two documents disagree', () => {
+    const { warnings } = accept(seed.replace('max_model_len = 16384', 'max_model_len = 8192'));
+    assert.match(warnings.join('\n'), /seq_len \(16384\) and inference.model.max_model_len \(8192\) differ/);
+  });
+});
+
+describe('what prime-rl asks of its server', () => {
+  const served = today.replace('max_steps = 100', 'max_steps = 100\n[inference.vllm]\nmax_model_len = 4096');
+  const limits = (text: string) => {
+    const { maxTokens, contextTokens } = accept(text).spec.sampling;
+    return [maxTokens, contextTokens];
+  };
+
+  test('without a limit of answers an answer may take what its prompt leaves of the server’s context', () => {
+    const old = seed.replace(/^max_tokens = .*$/m, '');
+    assert.deepEqual(limits(old), [16_384, 16_384]);
+    assert.deepEqual(limits(served), [4096, 4096]);
+    assert.deepEqual(limits(`${served}[orchestrator.train.sampling]\nmax_completion_tokens = 64\n`), [64, undefined]);
+    assert.deepEqual(limits(`${served}sampling = { max_completion_tokens = 64 }\n`), [64, undefined]);
+    assert.deepEqual(limits(seed), [1024, undefined]);
+    assert.deepEqual(limits(today), [2048, undefined]);
+  });
+
+  test('variables of the chat template in extra_body are ours as well', () => {
+    const off = 'extra_body = { chat_template_kwargs = { enable_thinking = false }, top_k = 5, priority = 1 }\n';
+    const train = '[orchestrator.train.sampling]\n';
+    for (const [text, kept] of [
+      [`${today}${train}${off}`, 'sampling.extra_body'],
+      [
+        seed.replace('temperature = 0.5', `temperature = 0.5\n${off.replace('top_k = 5, ', '')}`),
+        'sampling.extra_body',
+      ],
+      [`${today}[orchestrator.train.source.sampling]\n${off}`, 'sampling.extra_body'],
+    ] as const) {
+      const { spec } = accept(text);
+      assert.deepEqual(spec.sampling.templateArguments, { enable_thinking: false }, text);
+      assert.deepEqual(spec.later[kept], { priority: 1 });
+    }
+    const two = `${today}sampling = { ${off.trim()} }\n[[orchestrator.train.source]]\nenv = { taskset = { id = "b" } }\n`;
+    const [own, other] = accept(two).spec.environments;
+    assert.deepEqual([own!.sampling?.templateArguments, own!.sampling?.topK], [{ enable_thinking: false }, 5]);
+    assert.equal(other!.sampling, undefined);
+    const held = `${today}[orchestrator.eval]\nsource = [{ env = { taskset = { id = "b" } } }]\n[orchestrator.eval.sampling]\n${off}`;
+    assert.deepEqual(accept(held).spec.eval!.sampling?.templateArguments, { enable_thinking: false });
+  });
+});
+
+describe('what prime-rl refuses is refused, at its line and with what to do', () => {
+  const old: Readonly<Record<string, readonly [text: string, at: string, said: RegExp]>> = {
+    'ac = "full"': [
+      seed.replace('[trainer.model.ac]\nfreq = 1', '[trainer.model]\nac = "full"'),
+      'trainer.model.ac',
+      /\[trainer.model.ac\] with freq = 1/,
+    ],
+    'a batch that is no whole number of groups': [
+      seed.replace('batch_size = 32 ', 'batch_size = 40 '),
+      'orchestrator.batch_size',
+      /use 32 or 48/,
+    ],
+    'thresholds out of order': [
+      seed.replace('online_difficulty_filtering = true', 'easy_threshold = 0.2\nhard_threshold = 0.8'),
+      'orchestrator.buffer.easy_threshold',
+      /above hard_threshold/,
+    ],
+    'ratios that are not one for each environment': [
+      seed.replace('online_difficulty_filtering = true', 'env_ratios = [1, 2]'),
+      'orchestrator.buffer.env_ratios',
+      /1 numbers, one for each/,
+    ],
+    'a sampling parameter that is said twice': [
+      seed.replace('temperature = 0.5', 'temperature = 0.5\nextra_body = { top_p = 0.9 }'),
+      'orchestrator.sampling.extra_body.top_p',
+      /says it twice fails/,
+    ],
+    'a temperature beside its course': [
+      `${seed}[orchestrator.sampling.temp_scheduler]\nstart_temperature = 1.0\nend_temperature = 0.5\n`,
+      'orchestrator.sampling.temp_scheduler',
+      /one number or has a course/,
+    ],
+    'adapters from memory to memory': [
+      `${seed}[weight_broadcast]\ntype = "nccl"\n`,
+      'weight_broadcast.type',
+      /"filesystem"/,
+    ],
+    'a loss that the engine has not': [`${seed}[trainer.loss]\nkl_tau = 0.1\n`, 'trainer.loss.kl_tau', /−ρ·A/],
+    'masks out of order': [
+      `${seed}[trainer.loss]\ntoken_mask_low = 9.0\n`,
+      'trainer.loss.token_mask_low',
+      /less than trainer.loss.token_mask_high \(8\)/,
+    ],
+    'float16 for training': [
+      seed.replace('[trainer.model.ac]', '[trainer.model]\nreduce_dtype = "float16"\n[trainer.model.ac]'),
+      'trainer.model.reduce_dtype',
+      /"bfloat16", "float32"/,
+    ],
+    'the name that is kept for the sum': [
+      seed.replace('id = "my-env"', 'id = "my-env"\nname = "agg"'),
+      'orchestrator.env[0].name',
+      /"agg" is reserved/,
+    ],
+  };
+  const now: typeof old = {
+    'more GPUs than a node has': [
+      `${today}[deployment]\nnum_train_gpus = 4\nnum_infer_gpus = 6\n`,
+      'deployment.num_train_gpus',
+      /at most gpus_per_node \(8\)/,
+    ],
+    'two sizes of a batch': [
+      today.replace('group_size = 8', 'group_size = 8\nbatch_size = 64\ntoken_batch_size = 9'),
+      'orchestrator.token_batch_size',
+      /a batch has one size/,
+    ],
+    'an algorithm that is not grpo': [
+      today.replace('group_size = 8', 'group_size = 8\nalgo = { type = "rae" }'),
+      'orchestrator.algo',
+      /"grpo" alone/,
+    ],
+    'a group of one': [today.replace('group_size = 8', 'group_size = 1'), 'orchestrator.group_size', /one alone/],
+    'rows that the trainer cannot hold': [
+      today.replace('group_size = 8', 'group_size = 8\nseq_len = 4096'),
+      'orchestrator.seq_len',
+      /at least orchestrator.seq_len \(4096\)/,
+    ],
+    'a schedule that does not end in time': [
+      `${today}[trainer.scheduler]\ntype = "linear"\nwarmup_steps = 60\ndecay_steps = 60\n`,
+      'trainer.scheduler.decay_steps',
+      /at most max_steps less warmup_steps/,
+    ],
+    'a loss that the engine has not': [
+      `${today}[trainer.loss]\nipo_mask_low = 0.5\n`,
+      'trainer.loss.ipo_mask_low',
+      /0.2/,
+    ],
+    'a bound of another loss': [
+      `${today}[trainer.loss]\nipo_threshold = 0.2\n`,
+      'trainer.loss.ipo_threshold',
+      /type = "ipo" beside it/,
+    ],
+    'evaluations of nothing': [`${today}[orchestrator.eval]\n`, 'orchestrator.eval.source', /at least one/],
+  };
+  for (const [what, [text, at, said]] of Object.entries({ ...old, ...now })) {
+    test(what, () => {
+      const problems = refuse(text);
+      const problem = problems.find(({ path }) => path === at);
+      assert.ok(problem, formatProblems(problems));
+      assert.equal(problems.length, 1, formatProblems(problems));
+      assert.match(`${problem.expected} ${problem.suggestion ?? ''}`, said);
+      assert.ok(problem.line !== null);
+    });
+  }
+});
+
+describe('difficulty', () => {
+  test('0.4 puts aside what is beyond its thresholds, and drops groups that are all right or all wrong', () => {
+    const { spec } = accept(
+      seed.replace(
+        'online_difficulty_filtering = true',
+        'online_difficulty_filtering = true\neasy_threshold = 0.8\nhard_threshold = 0.2',
+      ),
+    );
+    const pools = { easyThreshold: 0.8, hardThreshold: 0.2, easyFraction: 0, hardFraction: 0 };
+    assert.deepEqual(spec.environments[0]?.pools, pools);
+    assert.equal(spec.filter.onlineDifficultyFiltering, true);
+  });
+
+  test('today’s pools are drawn by their weights; a mean belongs to the first threshold that it does not exceed', () => {
+    const pools = accept(`${today}[orchestrator.train.source.curriculum.sampler]\ntype = "difficulty_pool"\n`).spec
+      .environments[0]?.pools;
+    assert.ok(
+      pools && pools.easyThreshold !== null && pools.easyThreshold > 0.75 && pools.easyThreshold < 0.75 + 1e-12,
+    );
+    assert.deepEqual([pools.hardThreshold, pools.easyFraction, pools.hardFraction], [0.25, 0.2, 0.2]);
+  });
+
+  test('gates that drop more than groups without any advantage are refused', () => {
+    const gate = '[orchestrator.train.source.curriculum.gates.narrow]\ntype = "advantage_range"\n';
+    accept(today + gate);
+    assert.deepEqual(places(refuse(`${today}${gate}reject_max = 0.1\n`)), [
+      '6 orchestrator.train.source[0].curriculum.gates.narrow',
+    ]);
+  });
+});
+
+test('checkpoints: none is written down, an empty table is one at the end, and what is not limited is kept', () => {
+  const of = (text: string) => accept(today + text).spec.checkpoints;
+  assert.deepEqual(of('[ckpt]\n'), { interval: 100, keepLast: 1, keepInterval: 100 });
+  assert.deepEqual(of('[ckpt]\ninterval = 10\nkeep_last = 3\n'), { interval: 10, keepLast: 3, keepInterval: null });
+  assert.deepEqual(of('[ckpt]\ninterval = 10\nkeep_interval = 50\n'), { interval: 10, keepLast: 1, keepInterval: 50 });
+});
+
+test('prime-rl’s linear schedule: up, level, and down over its last steps', () => {
+  const text = `${today}[trainer.optim]\nlr = 1e-5\n[trainer.scheduler]\ntype = "linear"\nwarmup_steps = 10\ndecay_steps = 20\n`;
+  const { schedule, maxSteps } = accept(text).spec;
+  const at = (step: number): number => learningRateAt({ step, maxSteps, peak: 1e-5, schedule });
+  assert.deepEqual([at(5), at(10), at(50), at(80)], [5e-6, 1e-5, 1e-5, 1e-5]);
+  // LinearLR(1 → 1e-8, total_iters = decay_steps − 1) behind step 80, trainer/scheduler.py; the last step trains here.
+  for (let step = 81; step <= 100; step++) {
+    const home = 1e-5 * (1 - (step - 81) / 19);
+    assert.ok(at(step) > 0 && Math.abs(at(step) - home) <= 1e-5 / 20 + 1e-18, `step ${step}: ${at(step)}, ${home}`);
+  }
+});
+
+describe('several files read as one', () => {
+  const over = [
+    { file: 'mine.toml', text: 'max_steps = 7\n[orchestrator]\nbatch_size = 64\n[[orchestrator.env]]\nid = "other"\n' },
+    { file: 'trainer.toml', text: '[optim]\nlr = 2e-5\n', section: 'trainer' },
+  ];
+
+  test('tables are merged from left to right, lists are replaced', () => {
+    const { spec } = accept(seed, { over });
+    assert.deepEqual([spec.maxSteps, spec.batchSize, spec.rolloutsPerExample], [7, 64, 16]);
+    assert.deepEqual(
+      spec.environments.map(({ id, args }) => ({ id, args })),
+      [{ id: 'other', args: {} }],
+    );
+    assert.deepEqual([spec.learningRate, spec.optimizer.weightDecay], [2e-5, 0]);
+  });
+
+  test('what is wrong is said with the file in which it stands', () => {
+    const spoiled = [
+      { ...over[0]!, text: over[0]!.text.replace('64', '40') },
+      { ...over[1]!, text: '[optim]\nlearn_rate = 1\n' },
+    ];
+    const problems = refuse(seed, { over: spoiled }).map(({ file, line, path }) => `${file}:${line} ${path}`);
+    assert.deepEqual(problems, ['mine.toml:3 orchestrator.batch_size', 'trainer.toml:2 trainer.optim.learn_rate']);
+    assert.equal(refuse(seed, { over: [{ file: 'x.toml', text: 'a =' }] })[0]?.file, 'x.toml');
+  });
+
+  test('settings of the command line lie over all of them, in the file’s words or in ours', () => {
+    const overrides = {
+      'trainer.optim.lr': '3e-5',
+      'trainer.ckpt.resume-step': '50',
+      'sampling.top-p': '0.9',
+      wandb: 'false',
+      ckpt: 'true',
+      'orchestrator.sampling': '{"max_tokens": 9}',
+    };
+    const { spec, resumeStep } = accept(seed, { over, overrides });
+    assert.deepEqual([spec.learningRate, resumeStep, spec.sampling.topP, spec.wandb], [3e-5, 50, 0.9, null]);
+    assert.deepEqual([spec.sampling.maxTokens, spec.sampling.temperature], [9, 0.5]);
+    assert.equal(spec.checkpoints.interval, 7);
+    assert.equal(accept(seed, { overrides: { resume: 'true' } }).resumeStep, -1);
+    assert.equal(accept(today, { overrides: { 'resume.step': '5' } }).resumeStep, 5);
+    const [problem] = refuse(seed, { overrides: { 'sampling.top-p': '2' } });
+    assert.equal(problem?.file, 'command line');
+  });
+});

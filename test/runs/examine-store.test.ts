@@ -1,0 +1,61 @@
+/** What cannot be read in a run's folder is named, and a head that cannot be read does not end the run. */
+import assert from 'node:assert/strict';
+import { truncate } from 'node:fs/promises';
+import path from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { examineStore, setHeadAside } from '../../runs/examine-store.ts';
+import { requireReachable } from '../../runs/lineages.ts';
+import { readHead } from '../../runs/run-access.ts';
+import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
+import { layout } from '../../runs/layout.ts';
+import type { StepCommit } from '../../core/rl/run-state.ts';
+import { hasCode } from '../backends/store.contract.ts';
+import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
+
+/** Checkpoints 0, 2 and 4. */
+async function fourSteps(t: TestContext) {
+  const test = await makeRun(t);
+  const roles = openRoles();
+  const commits = [await commitFirst(test, roles)];
+  while (commits.length < 5) commits.push(await advance(test, roles, commits.at(-1)!));
+  return { test, roles, commits };
+}
+
+test('a run whose newest commit was cut off goes on from the one before it, once that is set aside by name', async (t) => {
+  const { test, roles, commits } = await fourSteps(t);
+  assert.deepEqual((await examineStore(test.run)).faults, []);
+  const key = layout.commit('main', 4);
+  await truncate(path.join(test.folder, key), 100);
+  for (const attempt of [() => readHead(test.run), () => requireReachable(test.run, 2)]) {
+    await assert.rejects(attempt, hasCode('CheckpointDamaged', key, 'ratchet fsck words'));
+  }
+
+  const { faults, unreadableHead, whole } = await examineStore(test.run);
+  assert.deepEqual([faults[0]!.key, whole], [key, { lineage: 'main', step: 3 }]);
+  const moved = await setHeadAside(test.run, unreadableHead);
+  assert.equal(moved.length, 2, 'the commit, and the checkpoint that was sealed for it');
+  assert(moved.every((at) => at.startsWith(layout.allQuarantined())));
+
+  assert.equal((await readHead(test.run))!.commit.step, 3);
+  const again = await advance(test, roles, commits[3]!);
+  assert.equal(again.state.policy.digest, commits[4]!.state.policy.digest);
+  assert.deepEqual((await examineStore(test.run)).faults, []);
+});
+
+test('a head that does not continue the commit before it is not gone on from', async (t) => {
+  const { test } = await fourSteps(t);
+  const key = layout.commit('main', 3);
+  const commit = decodeJson<StepCommit>((await test.store.read(key))!, key);
+  await test.store.put(key, encodeJson({ ...commit, committedAt: new Date(0).toISOString() }));
+  const { unreadableHead, whole } = await examineStore(test.run);
+  assert.deepEqual([unreadableHead[0], whole], [layout.commit('main', 4), { lineage: 'main', step: 3 }]);
+});
+
+test('a file that is no JSON any more is named, with what it means', async (t) => {
+  const { test } = await fourSteps(t);
+  await test.store.put('claims/claim_1.json', Buffer.from('{'));
+  await test.store.removeAll(`${layout.weights('main', 4)}config.json`);
+  const { faults } = await examineStore(test.run);
+  assert(faults.some(({ key, meaning }) => key === 'claims/claim_1.json' && meaning.includes('no workflow drives')));
+  assert(faults.some(({ key, problem }) => key === layout.weights('main', 4) && problem.includes('config.json')));
+});
