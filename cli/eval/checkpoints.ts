@@ -9,11 +9,7 @@ import { readSteps, type StepChoice } from '../../core/eval/select-steps.ts';
 import { layout } from '../../runs/layout.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
-import {
-  type CheckpointPlan,
-  type CheckpointSubject,
-  planCheckpoints,
-} from '../../runs/checkpoint-evaluations.ts';
+import { type CheckpointPlan, type CheckpointSubject, planCheckpoints } from '../../runs/checkpoint-evaluations.ts';
 import { evaluationKeys } from '../../runs/evaluation-store.ts';
 import { type RunPlace, storeOf } from '../../runs/run-access.ts';
 import { loadEvaluations } from '../../backends/configs/load-evaluations.ts';
