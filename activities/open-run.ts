@@ -6,7 +6,7 @@ import type { AskedOfRun, ObjectRef, PolicyVersion, RunHandle, StepCommit } from
 import { withoutResume } from '../config/resume-words.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
-import { environmentsOf, grantByFile } from '../backends/configs/grant.ts';
+import { environmentsOf, grantByFile, keysApart, namedByEnvironments, serversIn } from '../backends/configs/grant.ts';
 import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
 import type { SentFiles } from '../backends/configs/sent-files.ts';
 import { whyNoDemonstrations } from '../backends/environments/demonstrations.ts';
@@ -115,7 +115,11 @@ export const createOpenRun =
     const settings = await readSettings(dependencies, asked);
     const { spec } = settings;
     const isAsItStands = !takesOver?.handle && Object.keys(asked.overrides ?? {}).length === 0;
-    grantByFile(dependencies.projectFolder, environmentsOf(spec), isAsItStands);
+    grantByFile(namedByEnvironments(environmentsOf(spec)), isAsItStands);
+    // Of several files each may be meant, and the key of one at the server of another is not.
+    const { keys, rest } = keysApart(serversIn(spec));
+    grantByFile(rest, isAsItStands);
+    grantByFile(keys, isAsItStands && (asked.over ?? []).length === 0);
     await checkStore(spec.store.uri);
     const store = openRunStore(spec.store.uri, spec.name);
     await claimRun(dependencies, spec, workflowId);

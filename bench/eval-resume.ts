@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { isDeepStrictEqual } from 'node:util';
 import { type Client, isGrpcServiceError, ServiceError } from '@temporalio/client';
 import { evaluationKeys } from '../runs/evaluation-store.ts';
-import { grantNamed, namedByEnvironments } from '../backends/configs/grant.ts';
+import { grantNamed, namedByEnvironments, namedByModel } from '../backends/configs/grant.ts';
 import { placeIn } from '../backends/configs/evaluation-folders.ts';
 import type { EvaluatedEnvironment, EvaluationInput, EvaluationResult } from '../core/eval/evaluation.ts';
 import { uniform } from '../core/random.ts';
@@ -106,9 +106,9 @@ export async function disturbed(bench: Bench, what: Disturbance): Promise<Distur
       bench,
       folder,
       async (client, stack) => {
-        grantNamed(folder, namedByEnvironments([what.environment]));
         bench.doing(`${what.environment.name}: ${what.rollouts} rollouts, undisturbed`);
         const calm = inputFor(folder, server, what, 'undisturbed');
+        grantNamed(folder, [...namedByEnvironments([calm.environment]), ...namedByModel(calm.model)]);
         await resultOf(await start(client, calm));
         const asked = server.answered.length;
         bench.doing(`${what.environment.name}: the same, with ${what.kills} processes killed`);

@@ -4,6 +4,7 @@ import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import type { PromptSearchInput, PromptSearchResult } from '../core/gepa/prompt-search.ts';
 import { taskQueues } from '../core/names.ts';
+import { grantNamed, namedBySearch } from '../backends/configs/grant.ts';
 import { resolveStoreUri } from '../backends/store/index.ts';
 import type { optimizePrompt } from '../workflows/optimize-prompt.ts';
 import { type GepaServer, startGepaServer } from './gepa-server.ts';
@@ -55,7 +56,9 @@ export function inputOf(
   };
 }
 
-export function startSearchOf(client: Client, input: PromptSearchInput) {
+/** As `ratchet gepa run` does it: what is named there is granted. */
+export function startSearchOf(client: Client, projectFolder: string, input: PromptSearchInput) {
+  grantNamed(projectFolder, namedBySearch(input));
   return client.workflow.start<typeof optimizePrompt>('optimizePrompt', {
     workflowId: `gepa.${input.results.name}`,
     taskQueue: taskQueues.orchestrator,
@@ -81,7 +84,7 @@ export async function measureWallTime(bench: Bench, seeds: readonly number[]): P
             { server, folder: path.join(folder, 'outputs/gepa/world') },
           );
           const startedAt = performance.now();
-          const result = await (await startSearchOf(client, input)).result();
+          const result = await (await startSearchOf(client, folder, input)).result();
           const seconds = (performance.now() - startedAt) / 1000;
           bench.say(
             `seed ${seed}${isClassic ? ' classic' : ''}: ${round(seconds, 2)} s, ${result.calls} calls, ${result.reflections} reflections, score ${result.bestScore}`,

@@ -84,7 +84,8 @@ export function localRoles({
       ],
       // Who orchestrates only looks at datasets.
       env: {
-        RATCHET_POLICY_URL: policyUrl,
+        // Where none is started, whoever listens there is a stranger.
+        RATCHET_POLICY_URL: playsOnly ? '' : policyUrl,
         ...(vllm ? { RATCHET_VLLM_URL: vllm.url } : {}),
         ...(role === 'orchestrator' ? { RATCHET_PYTHON_CHILDREN: '1' } : {}),
         ...(role === 'train' && trainerGpus ? { CUDA_VISIBLE_DEVICES: trainerGpus.join(',') } : {}),

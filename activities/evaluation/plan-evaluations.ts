@@ -3,7 +3,7 @@ import type { EvaluationFileInput, EvaluationInput } from '../../core/eval/evalu
 import { RatchetError } from '../../core/errors.ts';
 import { evaluationsInFileMax } from '../../core/limits.ts';
 import { choosePlace, placeName } from '../../backends/configs/evaluation-folders.ts';
-import { grantByFile } from '../../backends/configs/grant.ts';
+import { grantByFile, namedByEnvironments, namedByModel } from '../../backends/configs/grant.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 
@@ -29,8 +29,11 @@ export const createPlanEvaluations =
     withHeartbeat(async () => {
       const { projectFolder } = dependencies;
       const { evaluations, warnings } = await loadEvaluationFile(config, { projectFolder, over });
-      const environments = evaluations.map(({ input }) => input.environment);
-      grantByFile(projectFolder, environments, Object.keys(over ?? {}).length === 0);
+      const named = evaluations.flatMap(({ input: { environment, model } }) => [
+        ...namedByEnvironments([environment]),
+        ...namedByModel(model),
+      ]);
+      grantByFile(named, Object.keys(over ?? {}).length === 0);
       if (evaluations.length > evaluationsInFileMax) {
         throw new RatchetError(
           'ConfigInvalid',

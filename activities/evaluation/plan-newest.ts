@@ -1,5 +1,5 @@
 import type { JsonValue } from '../../config/run-spec.ts';
-import { grantByFile } from '../../backends/configs/grant.ts';
+import { grantByFile, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import type { RunPlace } from '../../runs/run-access.ts';
@@ -21,7 +21,7 @@ export const createPlanNewest =
       const over: Record<string, JsonValue> = { model: run.name, provider: 'local' };
       const { evaluations } = await loadEvaluationFile(config, { projectFolder, over });
       // What is laid over it names the model alone.
-      grantByFile(projectFolder, evaluations.map(({ input }) => input.environment), true); // prettier-ignore
+      grantByFile(namedByEnvironments(evaluations.map(({ input }) => input.environment)), true);
       const subject = { kind: 'planned' as const, evaluations: evaluations.map(({ input }) => input) };
       return (await planCheckpoints(run, choice, subject)).evaluations;
     });

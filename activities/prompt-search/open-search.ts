@@ -14,7 +14,7 @@ import type { Texts } from '../../core/gepa/search-state.ts';
 import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { systemPromptOf } from '../../core/rl/system-prompt.ts';
-import { grantByFile } from '../../backends/configs/grant.ts';
+import { grantByFile, namedBySearch } from '../../backends/configs/grant.ts';
 import { loadPromptSearchFile, tooSmallBudget } from '../../backends/configs/load-prompt-search.ts';
 import { differencesOfSearches, placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
@@ -46,7 +46,7 @@ export const createPlanPromptSearch =
         overrides,
         isSmallBudgetMeant: yes,
       });
-      grantByFile(projectFolder, input.environments, Object.keys(overrides ?? {}).length === 0);
+      grantByFile(namedBySearch(input), Object.keys(overrides ?? {}).length === 0);
       const results = await placeOfPromptSearch(spec, input, { projectFolder, isFresh: false, request });
       return { input: { ...input, results }, warnings };
     });

@@ -1,46 +1,49 @@
-import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
-import type { EvaluatedEnvironment } from '../../core/eval/evaluation.ts';
-import { isEnvironmentFile } from '../../core/names.ts';
-import type { RunSpec } from '../../config/run-spec.ts';
-import { grantedAt, grants, isOfProject, readsAnything } from '../../engine/trusted-files.ts';
+import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer } from '../../core/eval/evaluation.ts';
+import { isEnvironmentFile, weightsAgentKeyVar } from '../../core/names.ts';
+import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
+import type { InferenceSpec, RunSpec } from '../../config/run-spec.ts';
+import { grantByTrustedFile, grants, linesOfServer, writeGrants } from '../../engine/grants.ts';
+import { isOfProject } from '../../engine/trusted-files.ts';
 import { asNamed } from '../environments/named.ts';
+import { keysOf } from '../inference/model-server.ts';
+import { linesOfStore } from '../store/index.ts';
 
 /**
  * Writes down what a person has named at a command line and workers of our own server would not take from Temporal by itself
- * (`engine/trusted-files.ts`): files outside of the project, environments in Python with their arguments, and Python without a sandbox.
+ * (`engine/trusted-files.ts`): files outside of the project, environments with their arguments, Python without a sandbox, servers with
+ * the names of their keys, and stores that are no folders.
  */
 export function grantNamed(projectFolder: string, lines: readonly string[]): void {
   const wanted = lines
     .map((line) => (isNoFile(line) ? line : path.resolve(projectFolder, line)))
-    .filter((line) => isNoFile(line) || (!isOfProject(line, projectFolder) && existsSync(line)))
-    .filter((line) => !line.includes('\n'));
-  if (wanted.length === 0) return;
-  const file = grantedAt(projectFolder);
-  const known = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : [];
-  const added = [...new Set(wanted)].filter((line) => !known.includes(line));
-  mkdirSync(path.dirname(file), { recursive: true, mode: 0o700 });
-  // At its end: several commands and workers may do so at once.
-  appendFileSync(file, added.map((line) => `${line}\n`).join(''), { mode: 0o600 });
+    .filter((line) => isNoFile(line) || (!isOfProject(line, projectFolder) && existsSync(line)));
+  writeGrants(projectFolder, wanted);
 }
 
 function isNoFile(line: string): boolean {
-  return line === grants.noSandbox || line.startsWith(grants.environment);
+  const { noSandbox, ...starts } = grants;
+  return line === noSandbox || Object.values(starts).some((start) => line.startsWith(start));
 }
 
 /**
  * The same by a worker, of a file that it has just read as it stands: it would not have taken one that somebody else can have written.
- * `isAsItStands`: nothing was laid over it but other such files.
+ * `isAsItStands`: nothing was laid over it. Of files, which may lie where others can write, it grants none.
  */
-export function grantByFile(projectFolder: string, environments: readonly Entry[], isAsItStands: boolean): void {
-  if (!isAsItStands || readsAnything()) return;
-  const named = environments.flatMap((entry) => asNamed(entry) ?? []);
-  grantNamed(projectFolder, named);
+export function grantByFile(named: readonly string[], isAsItStands: boolean): void {
+  if (isAsItStands) grantByTrustedFile(named.filter((line) => isNoFile(line) && line !== grants.noSandbox));
+}
+
+/** Lines that let a server be told a key, and all others. */
+export function keysApart(lines: readonly string[]): { readonly keys: string[]; readonly rest: string[] } {
+  const isKey = (line: string): boolean => line.startsWith(grants.key);
+  return { keys: lines.filter(isKey), rest: lines.filter((line) => !isKey(line)) };
 }
 
 /** What a run executes, or reads and keeps, that somebody has to have named. */
 export function namedIn(spec: RunSpec): string[] {
-  const { loss, advantage, trainer, inference } = spec;
+  const { loss, advantage, trainer, inference, teacher } = spec;
   const code = [
     loss.import,
     typeof advantage === 'string' ? null : advantage.import,
@@ -50,8 +53,53 @@ export function namedIn(spec: RunSpec): string[] {
   return [
     ...code.flatMap((ref) => ref?.path ?? []),
     ...[spec.sft?.data?.path, spec.chatTemplate?.path].filter((file) => typeof file === 'string'),
+    ...[inference, teacher].flatMap((pool) => (pool && 'endpoints' in pool && pool.endpoints?.path) || []),
     ...namedByEnvironments(environmentsOf(spec)),
+    ...serversIn(spec),
+    ...linesOfStore(spec.store.uri),
   ];
+}
+
+/** Servers that a run asks, with their keys. Those of an endpoints file are named by that. */
+export function serversIn({ inference, teacher, gepa, trainer }: RunSpec): string[] {
+  const of = (urls: readonly string[], keys: readonly string[]) => urls.flatMap((url) => linesOfServer({ url, keys }));
+  const keyOf = ({ apiKeyVar }: { readonly apiKeyVar: string | null }) => (apiKeyVar === null ? [] : [apiKeyVar]);
+  return [
+    ...inferenceServers(inference),
+    ...(trainer.kind === 'tinker' ? of([trainer.url], keyOf(trainer)) : []),
+    ...(teacher ? of(teacher.urls, keyOf(teacher)) : []),
+    ...(gepa ? of([gepa.url], keyOf(gepa)) : []),
+  ];
+}
+
+function inferenceServers(spec: InferenceSpec): string[] {
+  if (spec.kind === 'module') return [];
+  const keys = keysOf({ headersFromEnv: {}, ...spec });
+  const agent = spec.kind === 'vllm' ? spec.vllm.weightsAgent : null;
+  return [
+    ...[spec.url ?? []].flat().flatMap((url) => linesOfServer({ url, keys })),
+    ...(agent === null ? [] : linesOfServer({ url: agent, keys: [weightsAgentKeyVar] })),
+  ];
+}
+
+/** What evaluates: servers with their keys. Those of a run's version are named by the run. */
+export function namedByModel(model: EvaluatedModel): string[] {
+  return model.kind === 'endpoint' ? namedByServers(model.servers) : linesOfStore(model.run.store);
+}
+
+export function namedByServers(servers: readonly EvaluatedServer[]): string[] {
+  return servers.flatMap(({ baseUrl: url, apiKeyVar }) =>
+    linesOfServer({ url, keys: apiKeyVar === null ? [] : [apiKeyVar] }),
+  );
+}
+
+/** What a search plays on, and whom it asks. */
+export function namedBySearch({
+  environments,
+  model,
+  reflection,
+}: Pick<PromptSearchInput, 'environments' | 'model' | 'reflection'>): string[] {
+  return [...namedByEnvironments(environments), ...namedByModel(model), ...namedByServers(reflection.servers)];
 }
 
 /** Those that it trains on, and those that it is evaluated on. */

@@ -12,6 +12,7 @@ import { parseEvalFile } from '../../config/parse-eval-file.ts';
 import { ConfigProblems } from '../../config/problems.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
+import { grantByFile, namedByServers } from './grant.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { evaluationDefaultsOf } from './evaluation-defaults.ts';
 import { readRegular, readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
@@ -173,10 +174,14 @@ function v1Args(
 /** The registry of endpoints; null where there is none: aliases are a convenience. */
 export async function readRegistry(file: string): Promise<EndpointsSpec | null> {
   for (const candidate of [file, file.replace(/\.toml$/, '.py')]) {
-    const text = await readRegularText(candidate).catch(() => null);
+    const text = await readRegularText(trustedFile(candidate, 'The endpoints file')).catch(() => null);
     if (text === null) continue;
     const parsed = parseEndpoints(text, { file: candidate });
     if (!parsed.ok) throw new ConfigProblems(parsed.problems);
+    grantByFile(
+      parsed.spec.endpoints.flatMap(({ replicas }) => namedByServers(replicas)),
+      true,
+    );
     return parsed.spec;
   }
   return null;

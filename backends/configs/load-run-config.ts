@@ -18,12 +18,14 @@ import { readsAnything, trustedFile } from '../../engine/trusted-files.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { readEndpoints } from '../inference/endpoints-file.ts';
 import { sha256 } from '../store/file-store.ts';
-import { resolveStoreUri } from '../store/index.ts';
+import { linesOfStore, resolveStoreUri } from '../store/index.ts';
 import { begunWith } from '../../runs/begun-run.ts';
 import { readChatTemplate } from './chat-template.ts';
+import { grantByFile } from './grant.ts';
 import { Refused } from './refused.ts';
 import { digestsOf, isBelow, refuseOthers, type SentFiles } from './sent-files.ts';
 import { readSftData } from './sft-data.ts';
+import { requireStoreFolder } from './store-folder.ts';
 import { locateVariableFiles, withVariableFiles } from './variable-files.ts';
 import { NotAFile, readRegular, readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
@@ -112,6 +114,7 @@ export async function loadRunConfig(
   const { spec, readAs } = parsed;
   const folder = path.dirname(absolute);
   const store = { uri: resolveStoreUri(spec.store.uri, projectFolder) };
+  grantByFile(linesOfStore(store.uri), Object.keys(overrides).length === 0);
   const problems = new Map<string, Problem>();
   /** All that is wrong with files that the config names is said at once. */
   const tried: Tried = async (names, look) => {
@@ -124,6 +127,7 @@ export async function loadRunConfig(
       return null;
     }
   };
+  await tried([['store', 'uri'], ['output_dir']], () => requireStoreFolder(store.uri));
   const code = await readCodeOf(spec, folder, tried);
   const environments = await readEnvironments(spec, folder, tried);
   const variables = await locateVariableFiles(spec, [folder, projectFolder], (look) => tried([['env_files']], look));

@@ -1,22 +1,31 @@
 import { createHash } from 'node:crypto';
 import { canonical } from '../../core/eval/same-evaluation.ts';
 import type { EvaluatedEnvironment } from '../../core/eval/evaluation.ts';
-import { grants, requireGrant } from '../../engine/trusted-files.ts';
+import type { JsonValue } from '../../config/run-spec.ts';
+import { grants, requireGrant } from '../../engine/grants.ts';
 
 type Entry = Pick<EvaluatedEnvironment, 'id' | 'args' | 'python' | 'agent' | 'extra'>;
 
 /**
- * An environment in Python with what it is loaded with, as this user named it; nothing for others. Its package may be ours and its
- * arguments still make it run something else: of v1 they set variables of the agent's program, of v0 whatever its load_environment does.
+ * An environment with what it is loaded with, as this user named it; nothing for one in TypeScript whose arguments name no server. Its
+ * code may be ours and its arguments still make it do something else: of v1 they set variables of the agent's program, of v0 whatever its
+ * load_environment does, and a judge among them is a server that is sent a key.
  */
-export function asNamed({ python, args, agent = {}, extra = {} }: Entry): [line: string] | null {
-  if (python === undefined) return null;
-  const loaded = canonical({ module: python.module, args, agent, extra });
+export function asNamed({ id, python, args, agent = {}, extra = {} }: Entry): [line: string] | null {
+  if (python === undefined && !namesServer(args)) return null;
+  const loaded = canonical(python === undefined ? { id, args } : { module: python.module, args, agent, extra });
   return [`${grants.environment}${createHash('sha256').update(loaded).digest('hex')}`];
 }
 
-/** Refuses an environment in Python that nobody named, where anybody may ask for one. */
+/** Refuses an environment with arguments that nobody named, where anybody may name some. */
 export function requireNamed(entry: Entry): void {
   const [line] = asNamed(entry) ?? [];
-  if (line !== undefined) requireGrant(line, `The Python environment ${entry.id} with these arguments`);
+  if (line !== undefined) requireGrant(line, `The environment ${entry.id} with these arguments`);
+}
+
+/** A URL, or the name of a variable with a key, anywhere in them. */
+function namesServer(args: JsonValue | Entry['args']): boolean {
+  if (typeof args === 'string') return args.includes('://');
+  if (typeof args !== 'object' || args === null) return false;
+  return Object.entries(args).some(([key, value]) => /(?:_var|Var)$/.test(key) || namesServer(value));
 }

@@ -3,7 +3,9 @@ import { RatchetError } from '../../core/errors.ts';
 import type { EndpointsRef } from '../../config/run-spec.ts';
 import { parseEndpoints } from '../../config/parse-endpoints.ts';
 import { formatProblems } from '../../config/problems.ts';
-import type { ServerAddress } from './model-server.ts';
+import { grantByTrustedFile, linesOfServer } from '../../engine/grants.ts';
+import { trustedFile } from '../../engine/trusted-files.ts';
+import { keysOf, type ServerAddress } from './model-server.ts';
 import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** How often the file is looked at. */
@@ -39,9 +41,11 @@ function replicasOf({ path, id }: EndpointsRef): (ServerAddress & { readonly mod
       `${path}: "${id}" has a server of type "${strange.clientType}", which gives no token ids: no run can train with it. Expected ${[...speaksOpenAi].join(', ')}.`,
     );
   }
-  return found.replicas.map(({ model, baseUrl, apiKeyVar, headers }) => {
+  const servers = found.replicas.map(({ model, baseUrl, apiKeyVar, headers }) => {
     return { url: baseUrl, apiKeyVar, headers, headersFromEnv: {}, model };
   });
+  grantByTrustedFile(servers.flatMap((server) => linesOfServer({ url: server.url, keys: keysOf(server) })));
+  return servers;
 }
 
 const speaksOpenAi: ReadonlySet<string> = new Set([
@@ -70,8 +74,9 @@ export function watchEndpoints(
 }
 
 function readText(path: string): string {
+  const file = trustedFile(path, 'The endpoints file');
   try {
-    return readRegularSync(path).toString('utf8');
+    return readRegularSync(file).toString('utf8');
   } catch (cause) {
     throw new RatchetError(
       'ConfigInvalid',

@@ -1,9 +1,10 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { InferenceSpec, RunSpec } from '../../config/run-spec.ts';
+import { grantHere, linesOfServer } from '../../engine/grants.ts';
 import { EmbeddedInference } from './embedded.ts';
 import { readEndpoints, watchEndpoints } from './endpoints-file.ts';
 import { examineServer, type ServerReport } from './examine-server.ts';
-import { ModelServer, type ServerAddress } from './model-server.ts';
+import { keysOf, ModelServer, type ServerAddress } from './model-server.ts';
 import { ModuleInference } from './module.ts';
 import { OpenAiInference } from './openai.ts';
 import { type PoolOptions, ServerPool } from './pool.ts';
@@ -114,7 +115,9 @@ function openPool(
   const { endpoints, provider, maxConcurrent, timeoutS } = spec;
   const more = openServer ? { openServer, remedy: vllmRemedy } : {};
   const options = { provider, maxConcurrent, timeoutMs: timeoutS * 1000, say, ...more };
-  if (spec.url === null && endpoints === null && defaultUrl === '') throw noVllm;
+  if (spec.url === null && endpoints === null && defaultUrl === '') throw spec.kind === 'vllm' ? noVllm : noServer;
+  // What was started beside this process is ours, and may know what it was started with.
+  if (spec.url === null && defaultUrl !== '') grantHere(linesOfServer({ url: defaultUrl, keys: keysOf(spec) }));
   if (endpoints === null) return new ServerPool(serversOf(spec, defaultUrl), options);
   const pool = new ServerPool(readEndpoints(endpoints), options);
   watchEndpoints(endpoints, (servers) => pool.setServers(servers), say);
@@ -126,6 +129,11 @@ const vllmRemedy = 'Is vLLM running there, and past its start? Without [inferenc
 const noVllm = new RatchetError(
   'ConfigInvalid',
   '[inference] kind = "vllm" has no url, and these processes were started without a vLLM. Start them with the run file, `ratchet train FILE` where nothing runs yet or `ratchet dev --serve FILE`, or name a server that runs: [inference] url.',
+);
+
+const noServer = new RatchetError(
+  'ConfigInvalid',
+  '[inference] has no url, and these processes were started without a policy server, for evaluations of models that others serve. End them, and start them with the run: `npx ratchet train FILE`, or `npx ratchet dev`; or name a server that runs: [inference] url.',
 );
 
 function vllmServers({ vllm }: Extract<InferenceSpec, { readonly kind: 'vllm' }>): PoolOptions['openServer'] {
@@ -144,9 +152,7 @@ export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
 
 /** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */
 export function keyVariables({ inference, teacher }: Pick<RunSpec, 'inference' | 'teacher'>): string[] {
-  const named = [...namedKeys(inference), ...(teacher ? teacherServers(teacher) : [])].flatMap(
-    ({ apiKeyVar, headersFromEnv }) => [...(apiKeyVar === null ? [] : [apiKeyVar]), ...Object.values(headersFromEnv)],
-  );
+  const named = [...namedKeys(inference), ...(teacher ? teacherServers(teacher) : [])].flatMap(keysOf);
   return [...new Set(named)];
 }
 

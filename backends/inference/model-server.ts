@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { ncclRemedy, saysEngineDied, saysNcclFailed, saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
 import { withoutSecrets } from '../../config/secrets.ts';
+import { requireServer } from '../../engine/grants.ts';
 import { type HttpAnswer, type HttpCall, HttpClient, NoAnswer } from './http-client.ts';
 import type { ServedPolicy } from './types.ts';
 
@@ -206,6 +207,7 @@ export class ModelServer {
     body: unknown,
     { signal, session, timeoutMs = this.#options.timeoutMs }: PostOptions & { readonly timeoutMs?: number },
   ): Promise<HttpAnswer> {
+    requireServer({ url: this.root, keys: keysOf(this.address) }, 'The inference server');
     const headers = { ...this.#headers(), ...(session === undefined ? {} : { 'x-session-id': session }) };
     try {
       return await this.#http.ask({ method, route, body, headers, signal, timeoutMs });
@@ -235,8 +237,8 @@ export class ModelServer {
 
   /** In the server's words, without what we told it in secret: some repeat the key that they refuse. */
   #refusal(route: string, answer: HttpAnswer): RatchetError {
-    const { apiKeyVar, headersFromEnv } = this.address;
-    const secrets = [apiKeyVar, ...Object.values(headersFromEnv)].flatMap((name) => (name && process.env[name]) || []);
+    const { apiKeyVar } = this.address;
+    const secrets = keysOf(this.address).flatMap((name) => process.env[name] || []);
     const asked =
       apiKeyVar === null
         ? 'it was asked without a key: api_key_var names the variable that has one'
@@ -254,6 +256,11 @@ export class ModelServer {
       `The inference server at ${this.root} asks for a key in the environment variable ${name}, which is not set here. Set it where the workers are started: \`ratchet train\` and \`ratchet eval run\` hand on what is named to them, \`ratchet dev\` what begins with RATCHET_.`,
     );
   }
+}
+
+/** Names of the environment variables whose values a server is told. */
+export function keysOf({ apiKeyVar, headersFromEnv }: Pick<ServerAddress, 'apiKeyVar' | 'headersFromEnv'>): string[] {
+  return [...(apiKeyVar === null ? [] : [apiKeyVar]), ...Object.values(headersFromEnv)];
 }
 
 /** Node refuses a header; it names the header, not its value. */

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { weightsAgentKeyVar } from '../../core/names.ts';
+import { requireServer } from '../../engine/grants.ts';
 import { HttpClient, NoAnswer } from './http-client.ts';
 import type { ServedPolicy } from './types.ts';
 
@@ -14,6 +15,7 @@ export function askWeightsAgent(url: string): (policy: ServedPolicy) => Promise<
   const http = new HttpClient(url);
   return async ({ name, version }) => {
     const key = process.env[weightsAgentKeyVar];
+    requireServer({ url, keys: key ? [weightsAgentKeyVar] : [] }, 'The weights agent');
     const headers = key ? { authorization: `Bearer ${key}` } : {};
     const { weights, file, sums } = version;
     const body = { run: name.split(':', 1)[0]!, weights, file, sums };

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { link, mkdir, rm, writeFile } from 'node:fs/promises';
+import { link, mkdir, rm, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 
@@ -28,5 +28,22 @@ export async function checkFileStore(folder: string, linked: typeof link = link)
     throw new RatchetError('Unsupported', message, { cause });
   } finally {
     await Promise.all([probe, `${probe}.link`].map((file) => rm(file, { force: true }).catch(() => undefined)));
+  }
+}
+
+/**
+ * What lies where a folder is to be, or on the way to it, and is none; null where there is a folder or nothing yet. A disk that is away or
+ * may not be written to is no reason here: it may be mended while a run waits.
+ */
+export async function whatIsNoFolder(folder: string): Promise<string | null> {
+  for (let at = path.resolve(folder); ; at = path.dirname(at)) {
+    try {
+      const found = await stat(at);
+      if (found.isDirectory()) return null;
+      return `${at}, which is ${found.isFile() ? 'a file' : 'a device, a socket or a pipe'}`;
+    } catch (error) {
+      const { code = '' } = error as NodeJS.ErrnoException;
+      if (!['ENOENT', 'ENOTDIR'].includes(code) || at === path.dirname(at)) return null;
+    }
   }
 }

@@ -9,7 +9,7 @@ import { parseStoreUri } from './store-uri.ts';
 import type { Store } from './types.ts';
 
 export type { Store } from './types.ts';
-export { resolveStoreUri, showStoreUri } from './store-uri.ts';
+export { linesOfStore, resolveStoreUri, showStoreUri } from './store-uri.ts';
 export { takeStoreCredentials } from './s3-credentials.ts';
 export { allCopies } from './s3-local-copies.ts';
 

@@ -1,9 +1,10 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type * as Sdk from '@aws-sdk/client-s3';
 import { RatchetError } from '../../core/errors.ts';
+import { requireGrant } from '../../engine/grants.ts';
 import { storeCredentials } from './s3-credentials.ts';
 import { isDiskError } from './file-store.ts';
-import type { S3Location } from './store-uri.ts';
+import { lineOfStore, type S3Location } from './store-uri.ts';
 
 /** Bounds of one S3 client, with reasons. Tests make them small. */
 export interface S3Limits {
@@ -158,6 +159,7 @@ export function openS3Requests(
   { bucket, endpoint, region, pathStyle, sse, kmsKeyId }: S3Server,
   limits: S3Limits,
 ): S3Requests {
+  requireGrant(lineOfStore({ bucket, endpoint }), `The store s3://${bucket} at ${endpoint ?? 'AWS'}`);
   const server = { bucket, endpoint, region, pathStyle, sse, kmsKeyId };
   const key = JSON.stringify([server, limits]);
   const known = opened.get(key) ?? new S3Requests(server, limits);

@@ -1,6 +1,7 @@
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
+import { grants } from '../../engine/grants.ts';
 
 /** Where all runs of a store lie: a folder, or a prefix of a bucket. */
 export type StoreLocation = { readonly kind: 'file'; readonly folder: string } | ({ readonly kind: 's3' } & S3Location);
@@ -48,6 +49,17 @@ export function parseStoreUri(uri: string): StoreLocation {
  */
 export function showStoreUri(uri: string): string {
   return uri.startsWith('file:') ? fileURLToPath(uri) : withoutUser(uri).split('?', 1)[0]!;
+}
+
+/** What grants a store with this user's credentials: the bucket, and where its server is. */
+export function lineOfStore({ bucket, endpoint }: Pick<S3Location, 'bucket' | 'endpoint'>): string {
+  return `${grants.store}s3://${bucket} ${endpoint === null ? 'AWS' : new URL(endpoint).origin}`;
+}
+
+/** The line of a store by its absolute URI; none of one that is a folder. */
+export function linesOfStore(uri: string): string[] {
+  const location = parseStoreUri(uri);
+  return location.kind === 's3' ? [lineOfStore(location)] : [];
 }
 
 function withoutUser(uri: string): string {

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
+import { requireServer } from '../../engine/grants.ts';
 import { kindOf, saidBy, TinkerTrouble, wordsOf } from './trouble.ts';
 import type { TinkerAddress } from './types.ts';
 import { Waits } from './waits.ts';
@@ -89,6 +90,8 @@ export class TinkerHttp {
   /** Each place that a server sends a download on to is asked for itself, and gets the key only where it is the server's own. */
   async #fetch(method: 'GET' | 'POST', route: string, call: Call, signal: AbortSignal): Promise<Response> {
     const { body, accept = 'application/json' } = call;
+    const { url: server, apiKeyVar } = this.address;
+    requireServer({ url: server, keys: apiKeyVar === null ? [] : [apiKeyVar] }, 'The Tinker server');
     const isBytes = body instanceof Uint8Array;
     let url = new URL(isAbsolute(route) ? route : `${this.address.url}${route}`);
     for (let redirects = 0; ; redirects++) {

@@ -6,6 +6,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { environmentForAll, selectEnvironment } from '../../core/child-environment.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
+import { linesOfServerOf, writeGrants } from '../../engine/grants.ts';
 import { startGuard } from '../../workers/guard.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { policyUrlAt, program } from '../../workers/roles.ts';
@@ -145,6 +146,7 @@ export async function serveModel(
     guard.close();
     throw error;
   }
+  writeGrants(projectFolder, linesOfServerOf(process.pid, policyUrlAt(port)));
   return {
     url: `${policyUrlAt(port)}/v1`,
     model,

@@ -22,6 +22,7 @@ import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
 import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { keysOf, requireKeys } from '../server-keys.ts';
+import { namedByModels } from './named-models.ts';
 import { openTeller } from '../teller.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
 import { describePlan } from './plan-lines.ts';
@@ -78,12 +79,19 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
     for (const line of describePlan(loaded.evaluations)) teller.say(line);
     return 0;
   }
-  const environments = loaded.evaluations.map(({ input }) => input.environment);
-  grantNamed(projectFolder, [...(isFile(what) ? [what] : []), ...namedByEnvironments(environments)]);
+  grantNamed(projectFolder, [
+    ...(isFile(what) ? [what] : []),
+    ...loaded.evaluations.map(({ spec }) => spec.model.endpointsPath),
+    ...namedByEnvironments(loaded.evaluations.map(({ input }) => input.environment)),
+  ]);
   const keys = keysOf(serversOf(loaded));
   await requireKeys(keys, projectFolder);
   const { interrupted, stop: stopListening } = whenLeft();
   const served = await serve(options, settings, loaded, { projectFolder, log: teller.say });
+  // A server that this command starts is named for as long as it runs (`local-model.ts`).
+  if (served === null) {
+    grantNamed(projectFolder, await namedByModels(loaded.evaluations.map(({ input }) => input.model)));
+  }
   const storeUri = resolveStoreUri(options.store ?? 'file:outputs', projectFolder);
   const environmentsSee = loaded.evaluations.map(({ input }) => variablesFor(input.environment));
   const playsOnly = loaded.evaluations.every(({ input }) => input.model.kind === 'endpoint');

@@ -7,7 +7,9 @@ import { regressionActions } from '../../config/eval-words.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
 import { onOneLine } from '../plain-text.ts';
-import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
+import { storedSpec } from '../../runs/fork-run.ts';
+import { linesOfStore } from '../../backends/store/index.ts';
+import { grantNamed, namedByEnvironments, namedByModel, serversIn } from '../../backends/configs/grant.ts';
 import { rootMessage } from '../root-message.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
@@ -138,8 +140,13 @@ async function inputOf(
     const over = run === undefined ? {} : { model: run, provider: 'local' };
     const projectFolder = process.cwd();
     const { evaluations } = await loadEvaluationFile(file, { projectFolder, over });
-    const environments = evaluations.map(({ input }) => input.environment);
-    grantNamed(projectFolder, [file, ...namedByEnvironments(environments)]);
+    const named = evaluations.flatMap(({ spec, input: { environment, model } }) => [
+      spec.model.endpointsPath,
+      ...namedByEnvironments([environment]),
+      // Of a run it is the run's own servers that are asked.
+      ...(run === undefined ? namedByModel(model) : []),
+    ]);
+    grantNamed(projectFolder, [file, ...named]);
   }
   if (run === undefined && onRegression !== 'flag') {
     throw new RatchetError(
@@ -148,6 +155,10 @@ async function inputOf(
     );
   }
   const place = run === undefined ? null : await findRunFolder(run, store);
+  if (place !== null) {
+    const { spec } = await storedSpec(place);
+    grantNamed(process.cwd(), [...serversIn(spec), ...linesOfStore(place.store)]);
+  }
   return { config: file === undefined ? null : path.resolve(file), run: place, onRegression };
 }
 

@@ -6,6 +6,7 @@ import type { evaluate } from '../../workflows/evaluate.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
 import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
+import { namedByModels } from './named-models.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
 import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 
@@ -43,7 +44,10 @@ export async function onStage(
       client,
       interrupted: interrupted.signal,
       async evaluate(workflowId, input) {
-        grantNamed(projectFolder, namedByEnvironments(input.inputs.map(({ environment }) => environment)));
+        grantNamed(projectFolder, [
+          ...namedByEnvironments(input.inputs.map(({ environment }) => environment)),
+          ...(await namedByModels(input.inputs.map(({ model }) => model))),
+        ]);
         const handle = await client.workflow.start<typeof evaluate>('evaluate', {
           workflowId,
           taskQueue: taskQueues.orchestrator,

@@ -16,7 +16,7 @@ import { resolveStoreUri } from '../../backends/store/index.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
-import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
+import { grantNamed, namedBySearch } from '../../backends/configs/grant.ts';
 import { keysOf, requireKeys } from '../server-keys.ts';
 import { openTeller } from '../teller.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
@@ -48,7 +48,7 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
   for (const line of [...planned.warnings.map((warning) => `warning: ${warning}`), ...planned.said]) teller.say(line);
   for (const line of planLines(planned)) teller.say(line);
   if (options.dryRun) return 0;
-  grantNamed(projectFolder, [what, ...namedByEnvironments(planned.input.environments)]);
+  grantNamed(projectFolder, [what, planned.spec.model.endpointsPath, ...namedBySearch(planned.input)]);
   const keys = keysOf(serversOf(planned));
   await requireKeys(keys, projectFolder);
   const results = await placeOfPromptSearch(planned.spec, planned.input, {

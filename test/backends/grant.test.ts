@@ -6,7 +6,8 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
-import { grantedAt, grants, requireGrant, trustedFile } from '../../engine/trusted-files.ts';
+import { grantedAt, grants, requireGrant } from '../../engine/grants.ts';
+import { trustedFile } from '../../engine/trusted-files.ts';
 
 test('files outside of the project and Python without a sandbox are noted once, for this user alone', (t) => {
   const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-grant-'));

@@ -144,7 +144,7 @@ test('a search is given more calls and stopped while it goes on: the best so far
   try {
     const folder = path.join(project.folder, 'outputs/gepa/gepa-world--sim');
     const input = inputOf({ seed, ...sizes, maxCalls: 5_000 }, { server, folder, id: 'stopped' });
-    const handle = await startSearchOf(project.client, input);
+    const handle = await startSearchOf(project.client, project.folder, input);
     while ((await server.stats()).task < 40) await delay(20);
     await assert.rejects(handle.executeUpdate('raise-budget', { args: [10] }), WorkflowUpdateFailedError);
     assert.match(await handle.executeUpdate('raise-budget', { args: [6_000] }), /6000 calls/);
@@ -188,7 +188,7 @@ async function search(
     // A server at another address: what lies in the folder was begun with the first.
     const known = isRepeated ? begunWith.get(id)! : input;
     begunWith.set(id, known);
-    const handle = await startSearchOf(project.client, known);
+    const handle = await startSearchOf(project.client, project.folder, known);
     await during(server, path.join(folder, id));
     return { result: await handle.result(), stats: await server.stats() };
   } finally {

@@ -12,7 +12,8 @@ import { givenVariables } from '../../backends/environments/variables.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
 import { importUserFunction } from '../../engine/index.ts';
-import { grantedAt, trustedFile, trustedInterpreter } from '../../engine/trusted-files.ts';
+import { grantedAt } from '../../engine/grants.ts';
+import { trustedFile, trustedInterpreter } from '../../engine/trusted-files.ts';
 
 /** A project, and beside it what a stranger laid out; this process is a worker of the project's own server. */
 function stage(t: TestContext) {
@@ -104,9 +105,9 @@ test('an environment in Python is loaded with the arguments that this user named
   }
   assert.equal(existsSync(mark), false);
   // What stands in a run file of ours is named by it, unless something is laid over it.
-  grantByFile(project, [evil], false);
+  grantByFile(namedByEnvironments([evil]), false);
   await assert.rejects(openEnvironment(evil), /not taken from Temporal/);
-  grantByFile(project, [evil], true);
+  grantByFile(namedByEnvironments([evil]), true);
   for (const named of [entry, evil]) {
     await assert.rejects(openEnvironment(named), (error: Error) => !/not taken from Temporal/.test(error.message));
     assert.equal(existsSync(mark), true);

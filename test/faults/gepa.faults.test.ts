@@ -77,7 +77,7 @@ describe('a search for a prompt comes out the same, and asks for nothing twice t
   async function play(id: string, during: () => Promise<void>): Promise<Played> {
     const folder = path.join(project.folder, 'outputs/gepa/gepa-world--sim');
     const before = await server.stats();
-    const handle = await startSearchOf(project.client, inputOf(sizes, { server, folder, id }));
+    const handle = await startSearchOf(project.client, project.folder, inputOf(sizes, { server, folder, id }));
     await during();
     const { best, bestScore, bestPrompt, calls, reflections, candidates, iterations, stopReason } =
       await handle.result();

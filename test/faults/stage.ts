@@ -6,6 +6,8 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Client, Connection, type WorkflowHandleWithFirstExecutionRunId } from '@temporalio/client';
+import { grantNamed, namedIn } from '../../backends/configs/grant.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import type { FailpointPlan, FiredFailpoint } from '../../backends/failpoints.ts';
 import { openRunStore, resolveStoreUri, type Store } from '../../backends/store/index.ts';
 import { choosePort } from '../../workers/ports.ts';
@@ -187,6 +189,8 @@ export class FaultStage {
 
   /** As `ratchet train` does it. */
   async #startWorkflow({ name, overrides }: Pick<StagedRun, 'name' | 'overrides'>): Promise<StagedRun['handle']> {
+    const { spec } = await loadRunConfig(`${name}.toml`, { projectFolder: this.folder, overrides });
+    grantNamed(this.folder, namedIn(spec));
     return this.client.workflow.start<typeof trainRun>('trainRun', {
       workflowId: name,
       taskQueue: 'ratchet',

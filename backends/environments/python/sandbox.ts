@@ -9,7 +9,8 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import PQueue from 'p-queue';
 import { RatchetError } from '../../../core/errors.ts';
-import { grants, requireGrant, trustedInterpreter } from '../../../engine/trusted-files.ts';
+import { grants, requireGrant } from '../../../engine/grants.ts';
+import { trustedInterpreter } from '../../../engine/trusted-files.ts';
 
 /** Code that a model wrote, run in a child of its own: see sandbox.py. */
 

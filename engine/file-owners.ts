@@ -1,0 +1,70 @@
+import { readFileSync, realpathSync, type Stats, statSync } from 'node:fs';
+import { userInfo } from 'node:os';
+import path from 'node:path';
+
+/** Who may have put a file where it lies. */
+
+/**
+ * Who may have written what lies below a root: this user, root, and whoever owns the project's folder, in which this user chose to work
+ * (a container's root in a folder of its host).
+ */
+export function ownersOf(root: string, projectFolder: string): Set<number> {
+  const { uid } = statSync(root);
+  const me = process.getuid?.() ?? uid;
+  return new Set([me, 0, ...(root === realOr(projectFolder, projectFolder) ? [uid] : [])]);
+}
+
+/** A file and its folders up to the root; of a single file that was named, all folders that it lies in. */
+export function wayTo(real: string, root: string): string[] {
+  const isFile = real === root && !statSync(real).isDirectory();
+  const way = [real];
+  for (let at = real; at !== (isFile ? path.parse(real).root : root); way.push(at)) at = path.dirname(at);
+  return way;
+}
+
+type Wrong = readonly [found: string, remedy: string];
+
+export function whatOthersCan(place: string, owners: ReadonlySet<number>): Wrong | null {
+  const found = statSync(place);
+  if (process.getuid === undefined) return null; // Windows knows no such owners
+  if (!owners.has(found.uid)) {
+    return [`${place} belongs to user ${found.uid}`, `if it is meant, make it yours: chown ${userInfo().uid} ${place}`];
+  }
+  // In a sticky folder, such as /tmp, nobody replaces what is not theirs.
+  if (found.isDirectory() && (found.mode & 0o1000) !== 0) return null;
+  if ((found.mode & 0o002) !== 0) return [`anybody may write to ${place}`, `chmod o-w ${place}`];
+  if ((found.mode & 0o020) === 0 || isOwnGroup(found)) return null;
+  return [`group ${found.gid} may write to ${place}`, `chmod g-w ${place}`];
+}
+
+/** Many systems give each user a group of their own, and let it write: a group that has nobody else in it is no other. */
+function isOwnGroup({ gid }: Stats): boolean {
+  if (gid === 0 || gid !== process.getgid?.()) return gid === 0;
+  const user = userInfo();
+  const lines = (file: string) => textOf(file).split('\n').map((line) => line.split(':')); // prettier-ignore
+  const group = lines('/etc/group').find(([, , id]) => Number(id) === gid);
+  const others = lines('/etc/passwd').some(([, , uid, primary]) => Number(primary) === gid && Number(uid) !== user.uid);
+  if (group === undefined || others) return !others && gid === user.uid;
+  return (group[3] ?? '').split(',').every((name) => name === '' || name === user.username);
+}
+
+export function isRootsAlone(place: string): boolean {
+  const real = realOr(place, null);
+  return real !== null && wayTo(real, path.parse(real).root).every((at) => whatOthersCan(at, new Set([0])) === null);
+}
+
+export function realOr<Other extends string | null>(file: string, other: Other): string | Other {
+  try {
+    return realpathSync(file);
+  } catch {
+    return other;
+  }
+}
+
+function textOf(file: string): string {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch {
+    return '';
+  }
+}

@@ -1,0 +1,150 @@
+import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { trustedRootsVariable } from '../core/child-environment.ts';
+import { RatchetError } from '../core/errors.ts';
+import { ownersOf, realOr, whatOthersCan } from './file-owners.ts';
+
+/**
+ * What a worker of our own Temporal server does only where its own user said so (`engine/trusted-files.ts` has why): lines of
+ * `.ratchet/granted`. Written by commands, and by workers of what a trusted file says; read by workers.
+ */
+export const grants = {
+  noSandbox: 'sandbox-none',
+  /** Before the digest of an environment and its arguments. */
+  environment: 'environment ',
+  /** Before an origin: it is asked for turns. */
+  server: 'server ',
+  /** Before the name of an environment variable and an origin: that server is told its value. */
+  key: 'key ',
+  /** Before a bucket and where that is. */
+  store: 'store ',
+} as const;
+
+/** A server that is asked, and the names of environment variables whose values it is told. */
+export interface AskedServer {
+  readonly url: string;
+  readonly keys: readonly string[];
+}
+
+/** Where it is and each of its keys, a line each. A key goes to the server that it was named with, and to no other that was named. */
+export function linesOfServer({ url, keys }: AskedServer): string[] {
+  const origin = originOf(url);
+  return [`${grants.server}${origin}`, ...keys.map((name) => `${grants.key}${name} ${origin}`)];
+}
+
+/** A server that runs as long as a process of this user's does: another one may listen there when it has ended. */
+export function linesOfServerOf(pid: number, url: string): string[] {
+  return linesOfServer({ url, keys: [] }).map((line) => `${line}${whileRuns}${pid}`);
+}
+
+/** Refuses to ask a server, or to tell it a key, that nobody named where anybody may name one. */
+export function requireServer({ url, keys }: AskedServer, what: string, environment: Environment = process.env): void {
+  const missing = linesOfServer({ url, keys }).find((line) => !isGranted(line, environment));
+  if (missing === undefined) return;
+  const told = missing.startsWith(grants.key) ? ` with the key in ${missing.split(' ')[1]}` : '';
+  throw refused(
+    `${what} at ${originOf(url)} is not asked${told}`,
+    missing,
+    'Name it at a command line of yours, in a run file or by itself: npx ratchet train FILE, npx ratchet gepa run FILE, npx ratchet eval run FILE or ENV -b URL -k NAME.',
+    environment,
+  );
+}
+
+/** Refuses what a worker of our own server was asked for and nobody granted. */
+export function requireGrant(grant: string, what: string, environment: Environment = process.env): void {
+  if (isGranted(grant, environment)) return;
+  throw refused(
+    `${what} is not taken from Temporal`,
+    grant,
+    'A run file that says so grants it once it is named at a command line of yours: npx ratchet train FILE.',
+    environment,
+  );
+}
+
+/** Granted in this process alone, for as long as it lives: servers that were started beside it. */
+export function grantHere(lines: readonly string[]): void {
+  for (const line of lines) here.add(line);
+}
+
+/** Adds lines to those of a project, each once. */
+export function writeGrants(projectFolder: string, lines: readonly string[]): void {
+  const wanted = lines.filter((line) => !line.includes('\n'));
+  if (wanted.length === 0) return;
+  const file = grantedAt(projectFolder);
+  const known = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : [];
+  const added = [...new Set(wanted)].filter((line) => !known.includes(line));
+  mkdirSync(path.dirname(file), { recursive: true, mode: 0o700 });
+  // At its end: several commands and workers may do so at once.
+  appendFileSync(file, added.map((line) => `${line}\n`).join(''), { mode: 0o600 });
+}
+
+/** The same by a worker of our own server, of a file that it would not have read were it anybody else's. */
+export function grantByTrustedFile(lines: readonly string[], environment: Environment = process.env): void {
+  const [projectFolder] = rootsIn(environment);
+  if (projectFolder !== undefined) writeGrants(projectFolder, lines);
+}
+
+export function grantedAt(projectFolder: string): string {
+  return path.join(projectFolder, '.ratchet', 'granted');
+}
+
+/** What is granted in a project: absolute paths of files and folders outside of it, and `grants`. */
+export function grantedLines(projectFolder: string): string[] {
+  const file = grantedAt(projectFolder);
+  if (realOr(file, null) === null) return [];
+  const own = ownersOf(realOr(projectFolder, projectFolder), projectFolder);
+  const isOurs = [path.dirname(file), file].every((place) => whatOthersCan(place, own) === null);
+  return isOurs ? readFileSync(file, 'utf8').split('\n') : [];
+}
+
+/** The project's folder, and further ones that were named where its server was started; none: nothing has to be granted. */
+export function rootsIn(environment: Environment): string[] {
+  return (environment[trustedRootsVariable] ?? '').split(path.delimiter).filter((root) => path.isAbsolute(root));
+}
+
+type Environment = Readonly<NodeJS.ProcessEnv>;
+
+const here = new Set<string>();
+
+const whileRuns = ' while ';
+
+/** Each request asks; the file is read again after this. */
+const freshMs = 1_000;
+const read = new Map<string, { readonly atMs: number; readonly lines: ReadonlySet<string> }>();
+
+function isGranted(line: string, environment: Environment): boolean {
+  const [projectFolder] = rootsIn(environment);
+  if (projectFolder === undefined || here.has(line)) return true;
+  const known = read.get(projectFolder);
+  if (known && performance.now() - known.atMs < freshMs && isAmong(known.lines, line)) return true;
+  const lines = new Set(grantedLines(projectFolder));
+  read.set(projectFolder, { atMs: performance.now(), lines });
+  return isAmong(lines, line);
+}
+
+function isAmong(lines: ReadonlySet<string>, line: string): boolean {
+  if (lines.has(line)) return true;
+  const start = line + whileRuns;
+  return [...lines].some((one) => one.startsWith(start) && isRunning(Number(one.slice(start.length))));
+}
+
+function isRunning(pid: number): boolean {
+  try {
+    return Number.isSafeInteger(pid) && pid > 0 && process.kill(pid, 0);
+  } catch {
+    return false; // it has ended, or is another user's
+  }
+}
+
+/** `scheme://host:port`, in lower case and without the port that the scheme has by itself. */
+function originOf(url: string): string {
+  const { protocol, host, origin } = new URL(url);
+  return origin === 'null' ? `${protocol}//${host}` : origin;
+}
+
+function refused(whatNot: string, line: string, remedy: string, environment: Environment): RatchetError {
+  return new RatchetError(
+    'ConfigInvalid',
+    `${whatNot}: the server of this folder asks nobody who they are, and this user named no such thing. Expected the line "${line}" in ${grantedAt(rootsIn(environment)[0] ?? '')}, found none. ${remedy} On a machine that nobody else uses, RATCHET_ALONE=1 where that server is started takes all of this away.`,
+  );
+}
