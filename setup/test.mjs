@@ -12,7 +12,7 @@ import { ensurePackages, isProgram, projectRoot, runSetup, SetupError } from './
 /** @typedef {{ units: string[], endToEnd: string[] }} TestFiles */
 
 /** A test that hangs is a failure, not a lost night. */
-const timeoutMs = { units: 600_000, endToEnd: 900_000, matrix: 3_600_000 };
+const timeoutMs = { units: 600_000, endToEnd: 900_000, matrix: 4 * 3_600_000 };
 
 /** Files side by side; tests of one file always run one after another. */
 const concurrency = {

@@ -1,6 +1,6 @@
 /**
  * `npm run test:faults`: every cell of the matrix, and then the table in docs/faults.md. RATCHET_FAULTS names a part of it
- * (", score", "GPU worker"); the table is then printed.
+ * (", score", "GPU worker", "vLLM|Tinker"); the table is then printed.
  */
 import { readFile, writeFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
@@ -19,7 +19,7 @@ const all = allRows.flatMap((row) =>
   allColumns.filter((column) => whyNot(rowOf(row), column) === null).map((column) => ({ row, column })),
 );
 testCells(
-  all.filter(({ row, column }) => `${row}, ${column}`.includes(only)),
+  all.filter(({ row, column }) => only.split('|').some((words) => `${row}, ${column}`.includes(words))),
   async (outcomes: readonly Outcome[]) => {
     // A cell that hung may still look for what does not come: that holds up nobody once all are told.
     setTimeout(() => process.exit(), lookOutMs).unref();
