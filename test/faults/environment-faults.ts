@@ -67,9 +67,8 @@ async function judgeAlone({ run, summary }: Judged): Promise<void> {
   const groups = (await Promise.all(scored.map((key) => read<ScoredGroup>(run.store, key)))).flat();
   const hung = groups.filter(({ rollouts }) => rollouts.some(({ outcome }) => outcome === 'timeout'));
   assert.ok(hung.length > 0, 'a rollout that hung');
-  for (const { outcome, reward, turns } of hung.flatMap(({ rollouts }) => rollouts)) {
+  for (const { outcome, reward } of hung.flatMap(({ rollouts }) => rollouts)) {
     assert.equal(reward === null, outcome === 'timeout', 'a reward, and only where there was an answer');
-    if (outcome === 'timeout') assert.deepEqual(turns, []);
   }
   const trained = ended('trained');
   const others = commits.flatMap(([commit]) => Object.keys(commit!.outcomes.ended)).filter((one) => one !== 'trained');

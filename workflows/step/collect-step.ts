@@ -15,7 +15,7 @@ import type {
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { FilteredRound, LeaseInput } from '../../activities/index.ts';
 import { local, rolloutsFor } from '../options.ts';
-import { generateRound } from './generate-round.ts';
+import { type GeneratedRound, generateRound } from './generate-round.ts';
 import { RoundAccount } from './round-account.ts';
 import type { RunControl } from '../control/run-control.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
@@ -58,165 +58,257 @@ interface ScoredRound {
   readonly filtered: FilteredRound;
 }
 
+/** What was leased and played, and is not scored yet. */
+interface PlayedRound {
+  readonly round: SamplingRound;
+  readonly label: string;
+  readonly generated: GeneratedRound;
+}
+
+/** What a batch would be made of. */
+interface Ready {
+  readonly selection: ReturnType<typeof selectGroups>;
+  /** Groups with a signal. */
+  readonly groups: number;
+}
+
 /**
  * Samples until there is at least half a batch of groups with a signal, then packs a batch: lease → generate → score →
  * filter, and again if too little was kept. Surplus groups of the step before come first. When too much fails, or round
  * after round keeps too little, the run pauses and says why rather than train on what is left.
  */
 export async function collectStep(control: RunControl, input: CollectInput): Promise<CollectedStep> {
-  const { run, spec, datasets, step } = input;
-  const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
-  const issued: [number, number][] = [];
-  const ended: EndedRanges[] = [];
-  const scored: ObjectRef[] = [];
-  const solved = { all: 0, none: 0 };
-  const spent = { generate_s: 0, score_s: 0, adopted: 0 };
-  let { curriculum, surplus } = input;
-  let rounds: ScoredRound[] = [];
-  const account = new RoundAccount();
-  let lost = nothingLost;
-  let fruitlessRounds = 0;
-  let isWidened = false;
-
+  const collection = new Collection(control, input);
   for (;;) {
-    const kept = [...surplus, ...rounds.map(({ filtered }) => filtered.kept).filter(({ ordinals }) => ordinals !== '')];
-    const selection = selectGroups({ step, groupsPerBatch, maxOffPolicySteps: spec.maxOffPolicySteps, kept });
-    const ready = countGroups(selection.trained);
-    if (isBatch({ ready, groupsPerBatch, hasSampled: issued.length > 0, isWidened })) {
-      const widened = isWidened ? { widened: true } : {};
-      const packed = await local.packBatch({
-        run,
-        step,
-        trained: selection.trained,
-        scored,
-        curriculum,
-        datasets,
-        ...widened,
-      });
-      ended.push(...rounds.map(({ filtered }) => filtered.ended));
-      if (selection.stale !== '') ended.push({ stale: selection.stale });
-      // What a run recorded before this was asked has a signal.
-      control.progress.collected();
-      const { hasSignal = true } = packed as Partial<typeof packed>;
-      if (!hasSignal) {
-        // Not a word of it to train on: its groups are set aside, the rest stands for the next round.
-        const ordinals = encodeRanges(selection.trained.flatMap((source) => decodeRanges(source.ordinals)));
-        ended.push({ 'filtered:no_signal': ordinals });
-        control.tell('warning', step, `step ${step}: no token of ${ready} groups has an advantage; they are set aside`);
-        [surplus, rounds] = [selection.surplus, []];
-        continue;
-      }
-      const taught = await askTeacher(control, input, packed);
-      return {
-        packed: packed.packed,
-        ...taught,
-        trained: selection.trained,
-        surplus: selection.surplus,
-        curriculum,
-        issued,
-        ended,
-        rows: packed.rows,
-        figures: {
-          ...(packed.reward === null ? {} : { reward: packed.reward }),
-          ...packed.metrics,
-          kept_groups: ready,
-          issued_groups: issued.reduce((sum, [first, last]) => sum + last - first + 1, 0),
-          solved_all: solved.all,
-          solved_none: solved.none,
-          rounds: issued.length,
-          failed_rollouts: account.failures.failedRollouts,
-          policy_failures: account.failures.policyFailures ?? 0,
-          rollouts: account.failures.rollouts,
-          ...spent,
-        },
-        lost,
-      };
+    const ready = collection.ready();
+    if (collection.isBatch(ready)) {
+      const collected = await collection.pack(ready);
+      if (collected !== null) return collected;
+    } else if (collection.isToBeWidened) {
+      await collection.widen();
+    } else {
+      await collection.pauseIfFruitless(ready);
+      const played = await collection.play(ready);
+      if (played !== null) await collection.score(played);
     }
-    if (spec.filter.onStarvation === 'widen' && !isWidened && fruitlessRounds >= roundsBeforeWidening) {
-      isWidened = true;
-      rounds = await Promise.all(
-        rounds.map(async (one) => {
-          const filtered = await local.filterGroups({ run, round: one.round, scored: one.scored, widened: true });
-          return { ...one, filtered };
-        }),
-      );
-      control.tell(
-        'warning',
-        step,
-        `step ${step}: [difficulty_filter] widened after ${fruitlessRounds} sampling rounds`,
-      );
-      continue;
-    }
-    if (fruitlessRounds >= samplingRoundsMax) {
-      control.pause(
-        [
-          `no-signal: ${fruitlessRounds} sampling rounds for step ${step} kept ${ready} of the ${groupsPerBatch} groups a batch needs (${solved.all} groups all right, ${solved.none} all wrong).`,
-          ...account.describe(),
-          solved.all > ready + solved.none
-            ? `The policy solves nearly all of these examples, and resuming alone will not help: end the run with its evaluations (npx ratchet stop ${run.name}), or train a new one on harder examples.`
-            : 'Choose easier or harder examples, or widen [difficulty_filter]; then resume.',
-        ].join(' '),
-      );
-      await control.untilResumed();
-      fruitlessRounds = 0;
-    }
+  }
+}
 
-    const count = Math.ceil((groupsPerBatch - ready) * spec.oversamplingFactor);
-    const prompts = input.prompts ? { prompts: input.prompts } : {};
-    const sampled = await input.serving.shared(async () => {
-      const policy = input.newestPolicy(); // a broadcast that was waited for has changed it
+/** The groups of one step while they are collected. */
+class Collection {
+  readonly #control: RunControl;
+  readonly #input: CollectInput;
+  readonly #groupsPerBatch: number;
+  readonly #issued: [number, number][] = [];
+  readonly #ended: EndedRanges[] = [];
+  readonly #scored: ObjectRef[] = [];
+  readonly #solved = { all: 0, none: 0 };
+  readonly #spent = { generate_s: 0, score_s: 0, adopted: 0 };
+  readonly #account = new RoundAccount();
+  #curriculum: CurriculumState;
+  #surplus: readonly KeptGroups[];
+  #rounds: ScoredRound[] = [];
+  #lost = nothingLost;
+  #fruitlessRounds = 0;
+  #isWidened = false;
+
+  constructor(control: RunControl, input: CollectInput) {
+    this.#control = control;
+    this.#input = input;
+    this.#groupsPerBatch = input.spec.batchSize / input.spec.rolloutsPerExample;
+    this.#curriculum = input.curriculum;
+    this.#surplus = input.surplus;
+  }
+
+  ready(): Ready {
+    const { step, spec } = this.#input;
+    const filtered = this.#rounds.map((round) => round.filtered.kept).filter(({ ordinals }) => ordinals !== '');
+    const selection = selectGroups({
+      step,
+      groupsPerBatch: this.#groupsPerBatch,
+      maxOffPolicySteps: spec.maxOffPolicySteps,
+      kept: [...this.#surplus, ...filtered],
+    });
+    return { selection, groups: countGroups(selection.trained) };
+  }
+
+  isBatch({ groups }: Ready): boolean {
+    return isBatch({
+      ready: groups,
+      groupsPerBatch: this.#groupsPerBatch,
+      hasSampled: this.#issued.length > 0,
+      isWidened: this.#isWidened,
+    });
+  }
+
+  /** The batch; null where not a word of it is to be trained on: its groups are set aside, the rest stands for the next round. */
+  async pack({ selection, groups }: Ready): Promise<CollectedStep | null> {
+    const { run, spec, step, datasets } = this.#input;
+    const { trained, stale, surplus } = selection;
+    const curriculum = this.#curriculum;
+    const packed = await local.packBatch({
+      run,
+      step,
+      trained,
+      scored: this.#scored,
+      curriculum,
+      datasets,
+      ...this.#widened,
+    });
+    this.#ended.push(...this.#rounds.map(({ filtered }) => filtered.ended));
+    if (stale !== '') this.#ended.push({ stale });
+    this.#control.progress.collected();
+    // What a run recorded before this was asked has a signal.
+    const { hasSignal = true } = packed as Partial<typeof packed>;
+    if (!hasSignal) {
+      const ordinals = encodeRanges(trained.flatMap((source) => decodeRanges(source.ordinals)));
+      this.#ended.push({ 'filtered:no_signal': ordinals });
+      this.#tellWarning(`no token of ${groups} groups has an advantage; they are set aside`);
+      [this.#surplus, this.#rounds] = [surplus, []];
+      return null;
+    }
+    const taught = await askTeacher(this.#control, { run, spec, step }, packed);
+    return {
+      packed: packed.packed,
+      ...taught,
+      trained,
+      surplus,
+      curriculum,
+      issued: this.#issued,
+      ended: this.#ended,
+      rows: packed.rows,
+      figures: {
+        ...(packed.reward === null ? {} : { reward: packed.reward }),
+        ...packed.metrics,
+        kept_groups: groups,
+        ...this.#figures(),
+      },
+      lost: this.#lost,
+    };
+  }
+
+  get isToBeWidened(): boolean {
+    const { onStarvation } = this.#input.spec.filter;
+    return onStarvation === 'widen' && !this.#isWidened && this.#fruitlessRounds >= roundsBeforeWidening;
+  }
+
+  /** Takes of all rounds what the difficulty filter had left out. */
+  async widen(): Promise<void> {
+    const { run } = this.#input;
+    this.#isWidened = true;
+    this.#rounds = await Promise.all(
+      this.#rounds.map(async (one) => {
+        const filtered = await local.filterGroups({ run, round: one.round, scored: one.scored, widened: true });
+        return { ...one, filtered };
+      }),
+    );
+    this.#tellWarning(`[difficulty_filter] widened after ${this.#fruitlessRounds} sampling rounds`);
+  }
+
+  async pauseIfFruitless({ groups }: Ready): Promise<void> {
+    if (this.#fruitlessRounds < samplingRoundsMax) return;
+    const { run, step } = this.#input;
+    const { all, none } = this.#solved;
+    const reason = [
+      `no-signal: ${this.#fruitlessRounds} sampling rounds for step ${step} kept ${groups} of the ${this.#groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong).`,
+      ...this.#account.describe(),
+      all > groups + none
+        ? `The policy solves nearly all of these examples, and resuming alone will not help: end the run with its evaluations (npx ratchet stop ${run.name}), or train a new one on harder examples.`
+        : 'Choose easier or harder examples, or widen [difficulty_filter]; then resume.',
+    ];
+    await this.#pause(reason.join(' '));
+    this.#fruitlessRounds = 0;
+  }
+
+  /** Leases what is missing, with some more, and plays it; null where there was no example to draw, and the run had paused. */
+  async play({ groups: ready }: Ready): Promise<PlayedRound | null> {
+    const { run, spec, step, datasets, serving } = this.#input;
+    const count = Math.ceil((this.#groupsPerBatch - ready) * spec.oversamplingFactor);
+    const prompts = this.#input.prompts ? { prompts: this.#input.prompts } : {};
+    const played = await serving.shared(async () => {
+      const policy = this.#input.newestPolicy(); // a broadcast that was waited for has changed it
+      const curriculum = this.#curriculum;
       const leased = await local.leaseGroups({ run, step, count, curriculum, datasets, policy, ...prompts });
       const { round, groups } = leased;
       if (round === null) return null;
       const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
-      control.progress.leased({
+      this.#control.progress.leased({
         step,
         policyStep: round.policyStep,
         rollouts: count * spec.rolloutsPerExample,
-        needed: groupsPerBatch,
+        needed: this.#groupsPerBatch,
         kept: ready,
       });
-      const generated = await generateRound(control, { run, spec, round, count, groups, label });
+      const generated = await generateRound(this.#control, { run, spec, round, count, groups, label });
       return { curriculum: leased.curriculum, round, label, generated };
     });
-    if (sampled === null) {
-      control.pause(noExamplesReason(spec, step));
-      await control.untilResumed();
-      curriculum = withAllExamples(curriculum);
-      continue;
+    if (played === null) {
+      await this.#pause(noExamplesReason(spec, step));
+      this.#curriculum = withAllExamples(this.#curriculum);
+      return null;
     }
-    const { round, label, generated } = sampled;
-    curriculum = sampled.curriculum;
-    issued.push([round.first, round.last]);
-    control.progress.scoring();
-    const score = await control.waitFor(
+    this.#curriculum = played.curriculum;
+    this.#issued.push([played.round.first, played.round.last]);
+    return played;
+  }
+
+  /** Scores and filters a round, and adds it to what there is; pauses where too much of it failed. */
+  async score({ round, label, generated }: PlayedRound): Promise<void> {
+    const { run, spec, step } = this.#input;
+    this.#control.progress.scoring();
+    const score = await this.#control.waitFor(
       `score ${label}`,
       rolloutsFor(spec).scoreRollouts.executeWithOptions({ summary: `${label}: rubric` }, [
         { run, round, finished: generated.finished },
       ]),
     );
-    const widened = isWidened ? { widened: true } : {};
-    const filtered = await local.filterGroups({ run, round, scored: score.scored, curriculum, ...widened });
-    curriculum = filtered.curriculum ?? curriculum;
+    const { scored } = score;
+    const filtered = await local.filterGroups({ run, round, scored, curriculum: this.#curriculum, ...this.#widened });
+    this.#curriculum = filtered.curriculum ?? this.#curriculum;
+    this.#scored.push(scored);
+    this.#rounds = [...this.#rounds, { round, scored, filtered }];
+    const kept = this.#rounds.map((one) => one.filtered.kept);
+    this.#control.progress.filtered([...this.#surplus, ...kept], filtered.ended);
+    this.#fruitlessRounds += 1;
+    this.#solved.all += filtered.solved.all;
+    this.#solved.none += filtered.solved.none;
+    this.#spent.generate_s += generated.seconds;
+    this.#spent.score_s += score.seconds;
+    this.#spent.adopted += generated.adopted;
+    this.#lost = [generated.lost, score.lost ?? nothingLost].reduce(addLost, this.#lost);
+    this.#account.add(filtered);
+    const tooMuch = this.#account.breakerReason(spec.breaker, step);
+    if (tooMuch === null) return;
+    await this.#pause(tooMuch);
+    this.#account.forgetFailures();
+  }
 
-    scored.push(score.scored);
-    rounds = [...rounds, { round, scored: score.scored, filtered }];
-    control.progress.filtered([...surplus, ...rounds.map(({ filtered }) => filtered.kept)], filtered.ended);
-    fruitlessRounds += 1;
-    solved.all += filtered.solved.all;
-    solved.none += filtered.solved.none;
-    spent.generate_s += generated.seconds;
-    spent.score_s += score.seconds;
-    spent.adopted += generated.adopted;
-    lost = [generated.lost, score.lost ?? nothingLost].reduce(addLost, lost);
+  get #widened(): { readonly widened?: true } {
+    return this.#isWidened ? { widened: true } : {};
+  }
 
-    account.add(filtered);
-    const tooMuch = account.breakerReason(spec.breaker, step);
-    if (tooMuch !== null) {
-      control.pause(tooMuch);
-      await control.untilResumed();
-      account.forgetFailures();
-    }
+  #figures(): Record<string, number> {
+    const { failedRollouts, policyFailures = 0, rollouts } = this.#account.failures;
+    return {
+      issued_groups: this.#issued.reduce((sum, [first, last]) => sum + last - first + 1, 0),
+      solved_all: this.#solved.all,
+      solved_none: this.#solved.none,
+      rounds: this.#issued.length,
+      failed_rollouts: failedRollouts,
+      policy_failures: policyFailures,
+      rollouts,
+      ...this.#spent,
+    };
+  }
+
+  async #pause(reason: string): Promise<void> {
+    this.#control.pause(reason);
+    await this.#control.untilResumed();
+  }
+
+  #tellWarning(what: string): void {
+    const { step } = this.#input;
+    this.#control.tell('warning', step, `step ${step}: ${what}`);
   }
 }
 
