@@ -1,4 +1,5 @@
 import { execFile, execFileSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { appendFileSync, copyFileSync, cpSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -32,6 +33,10 @@ export const badInput = measurement('bad-input', 'what bad input does: command l
   .option('--files <n>', 'run files', Number, 400)
   .option('--resumes <n>', 'damaged runs that are gone on with', Number, 80)
   .option('--only <part>', 'lines, files, objects or resumes')
+  .option(
+    '--kinds <pattern>',
+    'of the objects those whose name, numbers as N and digests as #, has this in it: a regular expression',
+  )
   .option('--answers <file>', 'write each case and its answer there, a line of JSON each: to be read by a person')
   .addHelpText('after', '\nGoals: unclear, traces, hangs and silent 0.');
 
@@ -41,6 +46,7 @@ interface Options {
   readonly files: number;
   readonly resumes: number;
   readonly only?: string;
+  readonly kinds?: string;
   readonly answers?: string;
 }
 
@@ -125,7 +131,8 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
       }
       if (wants('lines')) await tryLines(bench, { cli, folder, tally, random, count: options.lines });
       if (wants('files')) await tryFiles(bench, { cli, folder, tally, random, count: options.files });
-      if (wants('objects')) await tryObjects(bench, { cli, folder, tally, random });
+      if (wants('objects'))
+        await tryObjects(bench, { cli, folder, tally, seed, kinds: new RegExp(options.kinds ?? '') });
       if (wants('resumes')) {
         const cases = resumeCases(path.join(folder, 'outputs', run), options.resumes, random);
         for (const one of await goOn(bench, { folder, run, runFile: runFile(5), cases, random }))
@@ -186,12 +193,18 @@ async function tryFiles(
   }
 }
 
-async function tryObjects(bench: Bench, { cli, folder, tally, random }: Trying): Promise<void> {
+async function tryObjects(
+  bench: Bench,
+  { cli, folder, tally, seed, kinds }: Omit<Trying, 'random'> & { seed: number; kinds: RegExp },
+): Promise<void> {
   const place = path.join(folder, 'outputs', run);
   const copy = path.join(folder, 'sound');
   cpSync(place, copy, { recursive: true });
   for (const { kind, keys } of kindsIn(copy)) {
+    if (!kinds.test(kind)) continue;
     bench.doing(`damaging ${kind}`);
+    // Each kind draws by itself: some of them are damaged as they are among all.
+    const random = randomFrom(seed + createHash('sha256').update(kind).digest().readUInt32LE());
     for (const [damage, harm] of Object.entries(damages)) {
       bench.signal.throwIfAborted();
       const key = keys[Math.floor(random() * keys.length)]!;
@@ -237,15 +250,18 @@ function namesOf(key: string): string[] {
   return [path.basename(key), `${path.basename(path.dirname(key))}/`, ...commits, 'no prompt on stdin'];
 }
 
-/** Of each kind of object some damages, as far as the number goes; every damage and every kind has its turn. */
+/** Of each kind of object some damages, as far as the number goes; every damage and every kind has its turn, after those that are slow to read. */
 function resumeCases(folder: string, count: number, random: Random): ResumeCase[] {
   const kinds = kindsIn(folder).filter(({ kind }) => !kind.startsWith('logs/'));
   const names = Object.keys(damages);
-  return Array.from({ length: count }, (_, i) => {
+  const large = kinds.filter(({ kind }) => /weights\/.*(?:SHANSUMS|tokenizer\.json)$/.test(kind));
+  const slow = large.map(({ keys }) => ({ key: keys[0]!, damage: 'is 3 GB' }));
+  const drawn = Array.from({ length: count }, (_, i) => {
     const { keys } = kinds[i % kinds.length]!;
     const damage = names[Math.floor(random() * names.length)]!;
     return { key: keys[Math.floor(random() * keys.length)]!, damage };
   });
+  return [...slow, ...drawn].slice(0, count);
 }
 
 /** What a person is told to do about a run that does not go on. */

@@ -62,7 +62,7 @@ export const besides: Readonly<Record<string, string>> = {
   'bad.jsonl': 'null\n{"messages": 7}\n',
   'null.ts': 'export const loadEnvironment = () => null;\n',
   'negative.ts':
-    "import { single } from 'ratchet/environments';\nvoid single;\nexport const loadEnvironment = () => ({ dataset: { length: -1, at: () => ({}) }, evalDataset: { length: 0, at: () => ({}) } });\n",
+    "export const loadEnvironment = () => ({ name: 'negative', dataset: { length: -1, at: () => ({}) }, evalDataset: { length: 0, at: () => ({}) } });\n",
 };
 
 /** Those that name code of ours, which is looked at only where one says so. */
