@@ -4,10 +4,10 @@ import { appendFileSync, copyFileSync, cpSync, mkdirSync, rmSync, symlinkSync, w
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { CliProcess, type Outcome } from '../test/bad-input/cli-process.ts';
-import { commandLines } from '../test/bad-input/command-lines.ts';
+import { commandLines, mustBeRefusedLine } from '../test/bad-input/command-lines.ts';
 import { damages, kindsIn, type Random } from '../test/bad-input/damages.ts';
 import { type Fault, faultIn } from '../test/bad-input/judge.ts';
-import { badRunFiles, besides, isImporting } from '../test/bad-input/run-file-cases.ts';
+import { badRunFiles, besides, isImporting, mustBeRefused } from '../test/bad-input/run-file-cases.ts';
 import { randomFrom } from '../test/core/spec/run-files.ts';
 import { configText } from '../test/activities/runs.ts';
 import { goOn, type GoneOn, type ResumeCase } from './bad-input-resumes.ts';
@@ -23,7 +23,7 @@ import { withProject } from './run-project.ts';
  * - `unclear`, goal 0: refusals that say nothing, too much, not where, or in Node's words; what steers the terminal.
  * - `traces`, goal 0: stack traces, and processes that died.
  * - `hangs`, goal 0: commands that did not end, and runs that neither ended, nor paused, nor failed.
- * - `silent`, goal 0: damage that changes what a run learns, or that an audit with --weights calls sound.
+ * - `silent`, goal 0: damage that changes what a run learns, or that an audit with --weights, or fsck, calls sound; what is known to be wrong, and is answered with exit code 0.
  *
  * Commands are done in one process, one after the other, as the program does them; a sample is done by the program itself.
  */
@@ -172,8 +172,9 @@ async function tryLines(
   for (const args of await commandLines(count, random)) {
     bench.signal.throwIfAborted();
     const what = JSON.stringify(args).slice(0, 200);
-    tell(bench, tally, what, await answered(cli, folder, args));
-    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args));
+    const mustRefuse = mustBeRefusedLine(args);
+    tell(bench, tally, what, await answered(cli, folder, args), [], mustRefuse);
+    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args), [], mustRefuse);
   }
 }
 
@@ -188,8 +189,10 @@ async function tryFiles(
     writeFileSync(path.join(folder, 'bad.toml'), text);
     const what = `file ${n} ${JSON.stringify(text.slice(0, 80))}`;
     const args = ['check', 'bad.toml', ...(isImporting(text) ? ['--import'] : [])];
-    tell(bench, tally, what, await answered(cli, folder, args), ['bad.toml', 'environment', 'model']);
-    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args));
+    const names = ['bad.toml', 'environment', 'model'];
+    const mustRefuse = mustBeRefused(text);
+    tell(bench, tally, what, await answered(cli, folder, args), names, mustRefuse);
+    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args), names, mustRefuse);
   }
 }
 
@@ -214,7 +217,7 @@ async function tryObjects(
         const what = `${args.filter((word) => word !== run).join(' ')}: ${key} ${damage}`;
         const outcome = await answered(cli, folder, args);
         const isSilent =
-          args.includes('--weights') &&
+          (args.includes('--weights') || args[0] === 'fsck') &&
           outcome?.code === 0 &&
           audited.test(key) &&
           !harmless.has(damage) &&
@@ -275,8 +278,15 @@ function faultOfResume(one: GoneOn): { fault: Fault; why: string } | null {
   return faultIn({ code: 1, text: one.said, chars: one.said.length }, namesOf(one.key));
 }
 
-function tell(bench: Bench, tally: Tally, what: string, outcome: Outcome, names: readonly string[] = []): void {
-  note(bench, tally, what, faultIn(outcome, names), outcome);
+function tell(
+  bench: Bench,
+  tally: Tally,
+  what: string,
+  outcome: Outcome,
+  names: readonly string[] = [],
+  mustRefuse = false,
+): void {
+  note(bench, tally, what, faultIn(outcome, names, mustRefuse), outcome);
 }
 
 function note(
