@@ -55,9 +55,11 @@ function describeWeights(run: string, weights: AuditedWeights | null): string[] 
   const { checkpoints, otherVersions } = weights;
   const sealed = checkpoints.filter(({ state }) => state === 'sealed');
   const others = otherVersions.filter(({ problem }) => problem === null);
-  const beside = others.length === 0 ? '' : `, and ${others.length} versions without one (steps ${stepsOf(others)})`;
   return [
-    `weights: ${sealed.length} checkpoints agree with their sha256 (steps ${stepsOf(sealed)})${beside}`,
+    `weights: ${sealed.length} checkpoints agree with their sha256 (steps ${stepsOf(sealed)})`,
+    ...(others.length === 0
+      ? []
+      : [`  and so do ${others.length} versions without a checkpoint (steps ${stepsOf(others)})`]),
     ...checkpoints
       .filter(({ state }) => state === 'damaged')
       .map(({ step, lineage, problem }) => `  ✗ checkpoint ${step} of ${lineage}: ${problem}`),
