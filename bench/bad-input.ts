@@ -89,8 +89,11 @@ function commandsFor(random: Random): readonly (readonly string[])[] {
   return [...proofs, ...Array.from({ length: othersAtOnce }, (_, i) => others[(from + i) % others.length]!)];
 }
 
-/** What a sealed checkpoint is made of, and its record: an audit that reads the weights must not call it sound. */
-const audited = /^(?:lineages\/[^/]+\/(?:steps|checkpoints|weights)|checkpoints|weights)\//;
+/**
+ * What a sealed checkpoint or a kept version is made of, and its record: an audit that reads the weights must not call it sound.
+ * What a warm-up left is none of these once the first step is committed.
+ */
+const audited = /^(?:lineages\/[^/]+\/(?:steps|checkpoints|weights)|checkpoints(?!\/warm_up)|weights)\//;
 /** Damage that leaves an object as it was, or that is told otherwise. */
 const harmless = new Set(['is a link to elsewhere']);
 
