@@ -228,9 +228,10 @@ export class TinkerClient {
 
   /** Each heartbeat begins when the one before it was answered: a slow server is not asked twice at once. */
   #beatSoon(session: string): void {
-    const timer = setTimeout(async () => {
-      await this.#beat(session);
-      if (this.#timer === timer) this.#beatSoon(session);
+    const timer = setTimeout(() => {
+      void this.#beat(session).then(() => {
+        if (this.#timer === timer) this.#beatSoon(session);
+      });
     }, this.#options.heartbeatMs);
     this.#timer = timer.unref();
   }
