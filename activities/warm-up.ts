@@ -28,6 +28,7 @@ import { demonstrationRows } from '../core/rl/demonstration-rows.ts';
 import { EngineFailures } from '../core/rl/engine-failures.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { storeFolder } from '../runs/policy-trainer.ts';
+import { isRef, isVersion } from '../runs/record-shapes.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
 import { checkData, drawData } from '../runs/sft-rows.ts';
 import { type OpenTokenizer, policyTokenizer, storedTemplate } from '../runs/stored-template.ts';
@@ -41,6 +42,15 @@ export interface WarmUpState {
   readonly optimizer: ObjectRef | null;
   /** Of the last step; null before the first. */
   readonly loss: number | null;
+}
+
+/** What an earlier attempt stored; nothing above it vouches for the file. */
+export function warmUpStateIn(bytes: Uint8Array, key: string): WarmUpState {
+  return decodeJson<WarmUpState>(bytes, key, ({ step, policy, optimizer, loss }) => ({
+    'a step and its policy': typeof step === 'number' && isVersion(policy),
+    'a reference to its optimizer, or null': optimizer === null || isRef(optimizer),
+    'a loss, or null': loss === null || typeof loss === 'number',
+  }));
 }
 
 /**
@@ -73,7 +83,7 @@ export const createWarmUp = (
       const isLast = step === total;
       const key = `${layout.warmUp(step)}state.json`;
       const stored = await storeOf(run).read(key);
-      if (stored) return decodeJson<WarmUpState>(stored, key);
+      if (stored) return warmUpStateIn(stored, storeOf(run).uri + key);
 
       const made = from === null ? await makeBase(trainer, run, spec, isLast) : await trainSegment(from, step);
       await mayGoOn();

@@ -34,6 +34,8 @@ const atOnce = 3;
 /** Beyond what an undisturbed run takes beside as many others. */
 const boundFactor = 6;
 const boundLeastMs = 45_000;
+/** Whoever did not end beside others is gone on with once more, alone: a run that others kept from the one trainer is no hang. */
+const boundAloneMs = 180_000;
 const stepsEnd = 5;
 
 /** Goes on with copies of a run, one undisturbed and one for each case, all in one place. */
@@ -76,29 +78,37 @@ export async function goOn(
       if (first.end !== 'ended') throw new Error(`undisturbed, the run ${first.end}: ${first.said}`);
       const expected = await digestOf('undisturbed');
       const boundMs = Math.max(boundLeastMs, boundFactor * atOnce * (Date.now() - startedAt));
+      const goOnWith = async (name: string, { key, damage }: ResumeCase, bound: number): Promise<GoneOn> => {
+        bench.signal.throwIfAborted();
+        const what = `train: ${key} ${damage}`;
+        prepare(name);
+        damages[damage]!(path.join(place, 'outputs', name, run, key), random);
+        const { end, said } = await carryOn(client, name, run, bound);
+        if (end !== 'ended') return { what, key, end, said };
+        const digest = await digestOf(name);
+        const became = digest === expected ? 'as undisturbed' : 'other digest';
+        return { what, key, end: became, said: `v${stepsEnd} is ${digest}, undisturbed ${expected}` };
+      };
+      const tell = ({ end, what, said }: GoneOn): void =>
+        bench.say(`${end}: ${what}${end === 'as undisturbed' ? '' : `: ${said.slice(0, 300)}`}`);
       const done: GoneOn[] = [];
+      const late: [name: string, case_: ResumeCase][] = [];
       const queue = [...cases.entries()];
       const work = async (): Promise<void> => {
         for (let next = queue.shift(); next !== undefined; next = queue.shift()) {
-          bench.signal.throwIfAborted();
-          const [i, { key, damage }] = next;
-          const name = `case-${i}`;
-          const what = `train: ${key} ${damage}`;
-          prepare(name);
-          damages[damage]!(path.join(place, 'outputs', name, run, key), random);
-          const { end, said } = await carryOn(client, name, run, boundMs);
-          const digest = end === 'ended' ? await digestOf(name) : null;
-          const became = end !== 'ended' ? end : digest === expected ? 'as undisturbed' : 'other digest';
-          done.push({
-            what,
-            key,
-            end: became,
-            said: digest === null ? said : `v${stepsEnd} is ${digest}, undisturbed ${expected}`,
-          });
-          bench.say(`${became}: ${what}${end === 'ended' ? '' : `: ${said.slice(0, 300)}`}`);
+          const [i, one] = next;
+          const gone = await goOnWith(`case-${i}`, one, boundMs);
+          tell(gone);
+          if (gone.end === 'endless') late.push([`case-${i}-alone`, one]);
+          else done.push(gone);
         }
       };
       await Promise.all(Array.from({ length: atOnce }, work));
+      for (const [name, one] of late) {
+        const gone = await goOnWith(name, one, boundAloneMs);
+        tell(gone);
+        done.push(gone);
+      }
       return done;
     },
     { mayRestart: true },

@@ -1,8 +1,10 @@
-import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { layout } from '../runs/layout.ts';
+import type { StepCommit } from '../core/rl/run-state.ts';
 import type { Bench } from './measurement.ts';
 import { runProgram, trainWithCli } from './run-project.ts';
 
@@ -10,7 +12,7 @@ const repository = fileURLToPath(new URL('..', import.meta.url));
 
 /**
  * The smallest run that leaves every kind of object: adapters and their base, a warm-up from a file, a template, evaluations, a branch
- * that looked for a better prompt, checkpoints, and a second lineage.
+ * that looked for a better prompt and took it, pools, checkpoints, and a second lineage. What only misfortune leaves is put beside them.
  */
 export async function trainRun(bench: Bench, folder: string, run: string): Promise<void> {
   const reflection = createServer((request, response) => {
@@ -32,9 +34,28 @@ export async function trainRun(bench: Bench, folder: string, run: string): Promi
     delete env['TEMPORAL_ADDRESS'];
     const ratchet = path.join(repository, 'cli/ratchet.mjs');
     await runProgram(bench, process.execPath, [ratchet, 'rewind', run, '--step', '2'], folder, env);
+    leaveRest(path.join(folder, 'outputs', run));
   } finally {
     reflection.close();
   }
+}
+
+/** What lies in a run's folder only after a death, a drift or a repair, and what a teacher or wandb leave: as they would be, of its own files. */
+function leaveRest(place: string): void {
+  const put = (key: string, text: string): void => {
+    mkdirSync(path.dirname(path.join(place, key)), { recursive: true });
+    writeFileSync(path.join(place, key), text);
+  };
+  const copied = (from: string, to: string): void =>
+    cpSync(path.join(place, from), path.join(place, to), { recursive: true });
+  const { policy } = JSON.parse(readFileSync(path.join(place, layout.commit('l2', 3)), 'utf8')) as StepCommit;
+  const digest = policy.file.sha256;
+  copied(policy.weights, `${layout.staged('l2', 3, `${digest.slice(0, 16)}.0a1b2c3d`)}weights/`);
+  copied(layout.commit('l2', 3), layout.quarantined(layout.commit('l2', 4), digest));
+  put(layout.serversAside('l2', 3), '["http://127.0.0.1:9"]\n');
+  for (const part of ['', '.part_0']) put(layout.taught('l2', 3, digest, part), '[-0.5,-1.25]\n[-2]\n');
+  put(`${layout.warmUp(0)}state.json`, `${JSON.stringify({ step: 0, policy, optimizer: null, loss: null })}\n`);
+  put(`${layout.wandb()}offline-run/files/config.yaml`, 'seed: 3\n');
 }
 
 /** `url`: who writes prompts anew; nobody is asked after step 1. */
@@ -52,6 +73,7 @@ max_tokens = 6
 chat_template = "./template.jinja"
 [[env]]
 id = "./say.ts"
+buffer = { easy_threshold = 0.1, easy_fraction = 0.5 }
 [lora]
 r = 4
 [sft]
@@ -69,7 +91,7 @@ keep_last = 2
 reflection_model = "m"
 url = "${url}"
 at_steps = [1]
-adopt = "never"
+adopt = "if_better"
 max_calls = 24
 num_train = 4
 num_val = 3
@@ -109,7 +131,11 @@ export function loadEnvironment() {
     name: 'say',
     dataset: rows(0, 200),
     evalDataset: rows(200, 220),
-    rubric: rubric([{ name: 'digits', weight: 1, score: ({ completion }) => completion.replace(/[^0-9]/g, '').length / 6 }]),
+    rubric: rubric([
+      { name: 'digits', weight: 1, score: ({ completion }) => completion.replace(/[^0-9]/g, '').length / 6 },
+      // What the search finds is better whatever the model says: it is taken.
+      { name: 'asked', weight: 1, score: ({ messages }) => Number(messages.some(({ content }) => content.includes('Write it'))) },
+    ]),
   });
 }
 `;

@@ -1,12 +1,13 @@
 import { execFile, execFileSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { appendFileSync, copyFileSync, cpSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { CliProcess, type Outcome } from '../test/bad-input/cli-process.ts';
-import { commandLines } from '../test/bad-input/command-lines.ts';
+import { commandLines, mustBeRefusedLine } from '../test/bad-input/command-lines.ts';
 import { damages, kindsIn, type Random } from '../test/bad-input/damages.ts';
 import { type Fault, faultIn } from '../test/bad-input/judge.ts';
-import { badRunFiles, besides, isImporting } from '../test/bad-input/run-file-cases.ts';
+import { badRunFiles, besides, isImporting, mustBeRefused } from '../test/bad-input/run-file-cases.ts';
 import { randomFrom } from '../test/config/run-files.ts';
 import { configText } from '../test/activities/runs.ts';
 import { goOn, type GoneOn, type ResumeCase } from './bad-input-resumes.ts';
@@ -22,7 +23,7 @@ import { withProject } from './run-project.ts';
  * - `unclear`, goal 0: refusals that say nothing, too much, not where, or in Node's words; what steers the terminal.
  * - `traces`, goal 0: stack traces, and processes that died.
  * - `hangs`, goal 0: commands that did not end, and runs that neither ended, nor paused, nor failed.
- * - `silent`, goal 0: damage that changes what a run learns, or that an audit with --weights calls sound.
+ * - `silent`, goal 0: damage that changes what a run learns, or that an audit with --weights, or fsck, calls sound; what is known to be wrong, and is answered with exit code 0.
  *
  * Commands are done in one process, one after the other, as the program does them; a sample is done by the program itself.
  */
@@ -32,6 +33,10 @@ export const badInput = measurement('bad-input', 'what bad input does: command l
   .option('--files <n>', 'run files', Number, 400)
   .option('--resumes <n>', 'damaged runs that are gone on with', Number, 80)
   .option('--only <part>', 'lines, files, objects or resumes')
+  .option(
+    '--kinds <pattern>',
+    'of the objects those whose name, numbers as N and digests as #, has this in it: a regular expression',
+  )
   .option('--answers <file>', 'write each case and its answer there, a line of JSON each: to be read by a person')
   .addHelpText('after', '\nGoals: unclear, traces, hangs and silent 0.');
 
@@ -41,6 +46,7 @@ interface Options {
   readonly files: number;
   readonly resumes: number;
   readonly only?: string;
+  readonly kinds?: string;
   readonly answers?: string;
 }
 
@@ -83,8 +89,11 @@ function commandsFor(random: Random): readonly (readonly string[])[] {
   return [...proofs, ...Array.from({ length: othersAtOnce }, (_, i) => others[(from + i) % others.length]!)];
 }
 
-/** What a sealed checkpoint is made of, and its record: an audit that reads the weights must not call it sound. */
-const audited = /^(?:lineages\/[^/]+\/(?:steps|checkpoints|weights)|checkpoints|weights)\//;
+/**
+ * What a sealed checkpoint or a kept version is made of, and its record: an audit that reads the weights must not call it sound.
+ * What a warm-up left is none of these once the first step is committed.
+ */
+const audited = /^(?:lineages\/[^/]+\/(?:steps|checkpoints|weights)|checkpoints(?!\/warm_up)|weights)\//;
 /** Damage that leaves an object as it was, or that is told otherwise. */
 const harmless = new Set(['is a link to elsewhere']);
 
@@ -125,7 +134,8 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
       }
       if (wants('lines')) await tryLines(bench, { cli, folder, tally, random, count: options.lines });
       if (wants('files')) await tryFiles(bench, { cli, folder, tally, random, count: options.files });
-      if (wants('objects')) await tryObjects(bench, { cli, folder, tally, random });
+      if (wants('objects'))
+        await tryObjects(bench, { cli, folder, tally, seed, kinds: new RegExp(options.kinds ?? '') });
       if (wants('resumes')) {
         const cases = resumeCases(path.join(folder, 'outputs', run), options.resumes, random);
         for (const one of await goOn(bench, { folder, run, runFile: runFile(5), cases, random }))
@@ -165,8 +175,9 @@ async function tryLines(
   for (const args of await commandLines(count, random)) {
     bench.signal.throwIfAborted();
     const what = JSON.stringify(args).slice(0, 200);
-    tell(bench, tally, what, await answered(cli, folder, args));
-    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args));
+    const mustRefuse = mustBeRefusedLine(args);
+    tell(bench, tally, what, await answered(cli, folder, args), [], mustRefuse);
+    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args), [], mustRefuse);
   }
 }
 
@@ -181,17 +192,25 @@ async function tryFiles(
     writeFileSync(path.join(folder, 'bad.toml'), text);
     const what = `file ${n} ${JSON.stringify(text.slice(0, 80))}`;
     const args = ['check', 'bad.toml', ...(isImporting(text) ? ['--import'] : [])];
-    tell(bench, tally, what, await answered(cli, folder, args), ['bad.toml', 'environment', 'model']);
-    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args));
+    const names = ['bad.toml', 'environment', 'model'];
+    const mustRefuse = mustBeRefused(text);
+    tell(bench, tally, what, await answered(cli, folder, args), names, mustRefuse);
+    if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args), names, mustRefuse);
   }
 }
 
-async function tryObjects(bench: Bench, { cli, folder, tally, random }: Trying): Promise<void> {
+async function tryObjects(
+  bench: Bench,
+  { cli, folder, tally, seed, kinds }: Omit<Trying, 'random'> & { seed: number; kinds: RegExp },
+): Promise<void> {
   const place = path.join(folder, 'outputs', run);
   const copy = path.join(folder, 'sound');
   cpSync(place, copy, { recursive: true });
   for (const { kind, keys } of kindsIn(copy)) {
+    if (!kinds.test(kind)) continue;
     bench.doing(`damaging ${kind}`);
+    // Each kind draws by itself: some of them are damaged as they are among all.
+    const random = randomFrom(seed + createHash('sha256').update(kind).digest().readUInt32LE());
     for (const [damage, harm] of Object.entries(damages)) {
       bench.signal.throwIfAborted();
       const key = keys[Math.floor(random() * keys.length)]!;
@@ -201,7 +220,7 @@ async function tryObjects(bench: Bench, { cli, folder, tally, random }: Trying):
         const what = `${args.filter((word) => word !== run).join(' ')}: ${key} ${damage}`;
         const outcome = await answered(cli, folder, args);
         const isSilent =
-          args.includes('--weights') &&
+          (args.includes('--weights') || args[0] === 'fsck') &&
           outcome?.code === 0 &&
           audited.test(key) &&
           !harmless.has(damage) &&
@@ -237,15 +256,18 @@ function namesOf(key: string): string[] {
   return [path.basename(key), `${path.basename(path.dirname(key))}/`, ...commits, 'no prompt on stdin'];
 }
 
-/** Of each kind of object some damages, as far as the number goes; every damage and every kind has its turn. */
+/** Of each kind of object some damages, as far as the number goes; every damage and every kind has its turn, after those that are slow to read. */
 function resumeCases(folder: string, count: number, random: Random): ResumeCase[] {
   const kinds = kindsIn(folder).filter(({ kind }) => !kind.startsWith('logs/'));
   const names = Object.keys(damages);
-  return Array.from({ length: count }, (_, i) => {
+  const large = kinds.filter(({ kind }) => /weights\/.*(?:SHANSUMS|tokenizer\.json)$/.test(kind));
+  const slow = large.map(({ keys }) => ({ key: keys[0]!, damage: 'is 3 GB' }));
+  const drawn = Array.from({ length: count }, (_, i) => {
     const { keys } = kinds[i % kinds.length]!;
     const damage = names[Math.floor(random() * names.length)]!;
     return { key: keys[Math.floor(random() * keys.length)]!, damage };
   });
+  return [...slow, ...drawn].slice(0, count);
 }
 
 /** What a person is told to do about a run that does not go on. */
@@ -259,8 +281,15 @@ function faultOfResume(one: GoneOn): { fault: Fault; why: string } | null {
   return faultIn({ code: 1, text: one.said, chars: one.said.length }, namesOf(one.key));
 }
 
-function tell(bench: Bench, tally: Tally, what: string, outcome: Outcome, names: readonly string[] = []): void {
-  note(bench, tally, what, faultIn(outcome, names), outcome);
+function tell(
+  bench: Bench,
+  tally: Tally,
+  what: string,
+  outcome: Outcome,
+  names: readonly string[] = [],
+  mustRefuse = false,
+): void {
+  note(bench, tally, what, faultIn(outcome, names, mustRefuse), outcome);
 }
 
 function note(

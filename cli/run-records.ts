@@ -13,7 +13,7 @@ import {
   stretchesOf,
 } from '../runs/run-access.ts';
 import { type MetricsRow, readMetrics } from '../runs/metrics.ts';
-import { decodeRows, isRecord, type Shape } from '../backends/store/objects.ts';
+import { damaged, decodeRows, isRecord, type Shape } from '../backends/store/objects.ts';
 import { type ChatTokenizer, loadTokenizer } from '../engine/index.ts';
 
 /** All numbers of one step: its training and its evaluations. */
@@ -106,6 +106,10 @@ export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> 
         await writeFile(path.join(folder, name), bytes);
       }
       return await loadTokenizer(folder);
+    } catch (cause) {
+      if (!(cause instanceof RatchetError)) throw cause;
+      // Where it lies in the run, not where it was read from.
+      throw damaged(store.uri + weights, cause.message.replaceAll(`${folder}: `, '').replace(/\.$/, ''), cause);
     } finally {
       await rm(folder, { recursive: true, force: true });
     }

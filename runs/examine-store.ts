@@ -4,7 +4,8 @@ import { firstLineage } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { damaged, decodeJson } from '../backends/store/objects.ts';
-import { verifyVersion } from '../backends/store/version-files.ts';
+import type { ReadAnew } from '../backends/store/version-files.ts';
+import { faultOfVersion, foldersOf } from './kept-versions.ts';
 import { listCheckpoints } from './list-checkpoints.ts';
 import {
   begunLineages,
@@ -38,7 +39,9 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
   const store = storeOf(run);
   const faults: Fault[] = [];
   const note = (key: string, error: unknown, meaning: string): void => {
-    if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
+    // Unsupported: a link that leads out of the folder.
+    const isDamage = error instanceof RatchetError && ['CheckpointDamaged', 'Unsupported'].includes(error.code);
+    if (!isDamage) throw error;
     if (!faults.some((known) => known.key === key)) faults.push({ key, problem: error.message, meaning });
   };
   const lineages = await begunLineages(run).catch((error: unknown) => {
@@ -47,6 +50,8 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
   });
   const keys = await store.list('');
   if (lineages === null) return { read: 0, faults, unreadableHead: [], whole: null };
+  const anew: ReadAnew = new Map();
+  const kept = foldersOf(keys);
   const names = [firstLineage, ...lineages.map(({ lineage }) => lineage)];
   const current: LineagePlace = { ...run, lineage: names.at(-1)! };
   const head = await examineHead(current);
@@ -63,7 +68,7 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
       });
       if (!found) continue;
       const { plan, policy } = found.commit;
-      if (keys.includes(policy.file.key)) await examineVersion(policy);
+      if (kept.has(policy.weights)) await examineVersion(policy);
       if (plan && keys.includes(plan.key)) await examinePlan(plan);
     }
   }
@@ -80,9 +85,8 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
 
   async function examineVersion(policy: PolicyVersion): Promise<void> {
     const meaning = 'this version is not sampled or restored; it is made again where stored batches lead to it';
-    await verifyVersion(store, policy, { isAnew: true }).catch((error: unknown) =>
-      note(policy.weights, error, meaning),
-    );
+    const fault = await faultOfVersion(store, policy, anew).catch((error: unknown) => error);
+    if (fault !== null) note(policy.weights, fault, meaning);
   }
 
   async function examinePlan(ref: ObjectRef): Promise<void> {
@@ -97,7 +101,7 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
   }
 
   async function examineCheckpoints(): Promise<void> {
-    for (const { lineage, step, state, problem } of (await listCheckpoints(run)).checkpoints) {
+    for (const { lineage, step, state, problem } of (await listCheckpoints(run, anew)).checkpoints) {
       if (state !== 'damaged') continue;
       const key = layout.checkpoint(lineage, step);
       faults.push({
@@ -112,8 +116,11 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
   async function examineText(key: string): Promise<void> {
     const isRows = key.endsWith('.jsonl');
     if (!isRows && !key.endsWith('.json')) return;
-    const bytes = await store.read(key);
-    if (!bytes) return; // gone since it was listed
+    const bytes = await store.read(key).catch((error: unknown) => {
+      note(key, error, meaningOf(key));
+      return null;
+    });
+    if (!bytes) return; // or gone since it was listed
     const text = Buffer.from(bytes).toString('utf8');
     for (const [i, part] of (isRows ? text.split('\n') : [text]).entries()) {
       if (isRows && part === '') continue;

@@ -204,7 +204,7 @@ class Copy {
 
   async version(version: PolicyVersion): Promise<PolicyVersion> {
     const weights = layout.weights(firstLineage, version.step, version.replay);
-    await verifyVersion(this.#from, version, { isAnew: true }); // throws when a byte of it changed
+    await verifyVersion(this.#from, version, { anew: new Map() }); // throws when a byte of it changed
     const sums = await this.folder(version.weights, weights);
     const file = { ...version.file, key: weights + path.posix.basename(version.file.key) };
     return { ...version, weights, file, sums };

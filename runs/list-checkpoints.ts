@@ -1,7 +1,7 @@
 import { RatchetError } from '../core/errors.ts';
 import { layout, stepOf } from './layout.ts';
 import { firstLineage } from '../core/names.ts';
-import { verifyVersion } from '../backends/store/version-files.ts';
+import { type ReadAnew, verifyVersion } from '../backends/store/version-files.ts';
 import { readManifest, sealedFor, sealedSteps } from './checkpoints.ts';
 import { reachableSteps } from './lineages.ts';
 import {
@@ -40,7 +40,7 @@ export interface CheckpointList {
 }
 
 /** Every checkpoint of a run, read and compared with its sha256. */
-export async function listCheckpoints(run: RunPlace): Promise<CheckpointList> {
+export async function listCheckpoints(run: RunPlace, anew: ReadAnew = new Map()): Promise<CheckpointList> {
   const lineage = await currentLineage(run);
   const here = { ...run, lineage };
   const usable = new Set((await sealedFor(here)).map((sealed) => `${sealed.lineage}/${sealed.step}`));
@@ -48,7 +48,7 @@ export async function listCheckpoints(run: RunPlace): Promise<CheckpointList> {
   for (const name of [firstLineage, ...(await begunLineages(run)).map((begun) => begun.lineage)]) {
     const place = { ...run, lineage: name };
     for (const step of await begunCheckpoints(place)) {
-      const report = await inspect(place, step);
+      const report = await inspect(place, step, anew);
       const isWhole = report.state === 'sealed';
       const isUsable = isWhole && usable.has(`${name}/${step}`);
       reports.push({ ...report, usableFor: isUsable ? ['rewind', 'fork'] : isWhole ? ['fork'] : [] });
@@ -104,7 +104,7 @@ async function wasSealed(run: LineagePlace, step: number, sealed: readonly numbe
   return isPast || isLastStep(storeOf(run), commit);
 }
 
-async function inspect(run: LineagePlace, step: number): Promise<CheckpointReport> {
+async function inspect(run: LineagePlace, step: number, anew: ReadAnew): Promise<CheckpointReport> {
   const store = storeOf(run);
   const report = { step, lineage: run.lineage, bytes: 0, digest: '', usableFor: [] };
   const sealed = await sealedSteps(store, run.lineage);
@@ -123,7 +123,7 @@ async function inspect(run: LineagePlace, step: number): Promise<CheckpointRepor
     bytes: objects.reduce((sum, { bytes }) => sum + bytes, 0),
     digest: read.policy.digest,
   };
-  const problem = await verifyVersion(store, read.policy, { isAnew: true })
+  const problem = await verifyVersion(store, read.policy, { anew })
     .then(() => (read.optimizer ? store.verify(read.optimizer) : undefined))
     .then(() => null, problemOf);
   if (problem !== null) return { ...described, state: 'damaged', problem };

@@ -248,7 +248,7 @@ export class PolicyTrainer {
   async #restore(run: RunHandle, lineage: string, step: number): Promise<CheckpointManifest> {
     const store = storeOf(run);
     const manifest = await readManifest({ ...run, lineage }, step);
-    await verifyVersion(store, manifest.policy, { isAnew: true }); // throws when a byte of it changed
+    await verifyVersion(store, manifest.policy, { anew: new Map() }); // throws when a byte of it changed
     const optimizer = manifest.optimizer && (await store.get(manifest.optimizer));
     const { digest } = await this.startFrom(run, await weightsFolder(store, manifest.policy.weights), {
       optimizer,

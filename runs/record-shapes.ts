@@ -56,7 +56,8 @@ function settingsOf(value: unknown, key: string): RunSpec {
   const read = RunSpec.safeParse(value);
   if (read.success) return read.data;
   const [issue] = read.error.issues;
-  const where = issue && issue.path.length > 0 ? ` (${issue.path.join('.')}: ${issue.message})` : '';
+  const said = issue?.message.replace(/^Invalid input: /, '').replace(/received undefined$/, 'found nothing');
+  const where = issue && issue.path.length > 0 ? ` (${issue.path.join('.')}: ${said})` : '';
   throw damaged(key, `expected the settings of a run, found others${where}`, read.error);
 }
 

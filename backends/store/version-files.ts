@@ -2,7 +2,8 @@ import { readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
-import { isErrno, sha256, sha256OfFile } from './file-store.ts';
+import { isErrno, requireSha256, sha256, sha256OfFile } from './file-store.ts';
+import { damaged } from './objects.ts';
 import type { Store } from './types.ts';
 import { AdapterBase } from './weights-folder.ts';
 
@@ -49,11 +50,17 @@ export async function putSums(store: Store, prefix: string, files: readonly Obje
   return store.put(prefix + sumsName, listing([...found, ...(await sumsOfBase(store, config, prefix))]));
 }
 
+/** What was read to answer one question: the sha256 of each file, by how it looked then. */
+export type ReadAnew = Map<string, string>;
+
 export interface VerifyOptions {
   /** Weights larger than this are only seen to be there. */
   readonly weightsBytesMax?: number;
-  /** Reads every byte, also of files that this process has compared before and that look untouched since. */
-  readonly isAnew?: boolean;
+  /**
+   * Reads every byte, also of files that this process has compared before and that look untouched since. What one question
+   * has read for one version it does not read again for the next: adapters share their base.
+   */
+  readonly anew?: ReadAnew;
   /** The folder waits elsewhere than where it belongs: its base does not lie beside it. */
   readonly isStaged?: boolean;
   /** Other things lie in the folder as well. */
@@ -67,15 +74,10 @@ export interface VerifyOptions {
 export async function verifyVersion(
   store: Store,
   { weights: prefix, file, sums }: Pick<PolicyVersion, 'weights' | 'file' | 'sums'>,
-  {
-    weightsBytesMax = Number.POSITIVE_INFINITY,
-    isAnew = false,
-    isStaged = false,
-    sharesFolder = false,
-  }: VerifyOptions = {},
+  { weightsBytesMax = Number.POSITIVE_INFINITY, anew, isStaged = false, sharesFolder = false }: VerifyOptions = {},
 ): Promise<void> {
   const folder = await store.localFolder(prefix);
-  await verifyFile(store, folder, sums, isAnew);
+  await verifyFile(store, folder, sums, anew);
   const text = await readFile(path.join(folder, sumsName), 'utf8');
   const listed = listedIn(text, store.uri + sums.key).filter(({ name }) => !isStaged || !name.includes('/'));
   const others = sharesFolder ? [] : (await store.list(prefix)).filter((key) => key !== sums.key);
@@ -92,7 +94,7 @@ export async function verifyVersion(
     const isLarge = name.endsWith('.safetensors') && (await sizeOf(path.join(folder, name))) > weightsBytesMax;
     if (isLarge) continue;
     const bytes = prefix + name === file.key ? file.bytes : 0;
-    await verifyFile(store, folder, { key: path.posix.join(prefix, name), sha256: digest, bytes }, isAnew, name);
+    await verifyFile(store, folder, { key: path.posix.join(prefix, name), sha256: digest, bytes }, anew, name);
   }
   const ours = listed.find(({ name }) => prefix + name === file.key);
   if (ours?.sha256 !== file.sha256) {
@@ -166,34 +168,46 @@ async function sumsOfBase(store: Store, config: Uint8Array | null, prefix: strin
 const compared = new Map<string, string>();
 const comparedMax = 256;
 
+/** Of tokenizers, configs and templates: none comes near it, and more is no text in Node. */
+const textBytesMax = 256 * 1024 * 1024;
+
 async function verifyFile(
   store: Store,
   folder: string,
   ref: ObjectRef,
-  isAnew: boolean,
+  anew: ReadAnew | undefined,
   name = path.posix.basename(ref.key),
 ): Promise<void> {
   const file = path.join(folder, name);
   const found = await lookOf(file);
   // A file of another size has another sha256, and may be so large that reading it takes minutes. 0 = only the sha256 is known.
   if (found !== null && (ref.bytes === 0 || found.size === BigInt(ref.bytes))) {
-    if (!isAnew && compared.get(file) === `${ref.sha256} ${found.look}`) return;
-    if ((await sha256OfFile(file)) === ref.sha256) {
+    if (ref.bytes === 0 && !name.endsWith('.safetensors') && found.size > textBytesMax)
+      throw damaged(store.uri + ref.key, `expected at most ${textBytesMax} bytes, found ${found.size}`);
+    if (!anew && compared.get(file) === `${ref.sha256} ${found.look}`) return;
+    const look = `${file} ${found.look}`;
+    // What is no file, or cannot be read, is told of below.
+    const digest = anew?.get(look) ?? (await sha256OfFile(file).catch(() => null));
+    if (digest !== null) anew?.set(look, digest);
+    if (digest === ref.sha256) {
       compared.delete(file);
       compared.set(file, `${ref.sha256} ${found.look}`);
       if (compared.size > comparedMax) compared.delete(compared.keys().next().value!);
       return;
     }
+    const isTheObject = store.staging !== undefined; // a bucket's copy is fetched again before anything is said
+    if (digest !== null && isTheObject) requireSha256(ref, store.uri, digest);
   }
   await store.verify(ref); // says what is wrong; a damaged copy of a bucket's object is fetched again
 }
 
+/** Null for what is not there, or is a link that leads nowhere. */
 async function lookOf(file: string): Promise<{ readonly look: string; readonly size: bigint } | null> {
   try {
     const { ino, size, mtimeNs, ctimeNs } = await stat(file, { bigint: true });
     return { look: `${ino} ${size} ${mtimeNs} ${ctimeNs}`, size };
   } catch (error) {
-    if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
+    if (['ENOENT', 'ENOTDIR', 'ELOOP'].some((code) => isErrno(error, code))) return null;
     throw error;
   }
 }

@@ -3,6 +3,9 @@ import { describeEffectiveness } from '../../core/rl/effectiveness.ts';
 import { countsByKind, encodeRanges } from '../../core/rl/ledger.ts';
 import { type AuditedLineage, auditStore, type RunReport } from '../../activities/audit-run.ts';
 import { type CheckpointReport, listCheckpoints } from '../../runs/list-checkpoints.ts';
+import { auditVersions, type VersionReport } from '../../runs/kept-versions.ts';
+import type { RunPlace } from '../../runs/run-access.ts';
+import type { ReadAnew } from '../../backends/store/version-files.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { print, printJson } from '../print.ts';
@@ -13,30 +16,61 @@ export const auditCommand = new Command('audit')
   )
   .argument('<run>')
   .option(...storeOption)
-  .option('--weights', 'read every checkpoint, and compare it with its sha256')
+  .option('--weights', 'read every checkpoint and all other weights that are kept, and compare them with their sha256')
   .option('--json', 'as one JSON object')
   .action(async (run: string, options: { store?: string; weights?: boolean; json?: boolean }) => {
     const place = await findRunFolder(run, options.store);
     const ledger = await auditStore(place);
-    const checkpoints = options.weights ? (await listCheckpoints(place)).checkpoints : null;
-    const isWhole = checkpoints === null || checkpoints.every(({ state }) => state !== 'damaged');
-    const report = { ...ledger, isSound: ledger.isSound && isWhole, ...(checkpoints ? { checkpoints } : {}) };
+    const weights = options.weights ? await readWeights(place) : null;
+    const report = { ...ledger, isSound: ledger.isSound && (weights === null || isWhole(weights)), ...weights };
     if (options.json) printJson(report, 2);
-    else print([...describeAudit(report), ...describeWeights(run, checkpoints)].join('\n'));
+    else print([...describeAudit(report), ...describeWeights(run, weights)].join('\n'));
     if (!report.isSound) process.exitCode = 1;
   });
 
+interface AuditedWeights {
+  readonly checkpoints: readonly CheckpointReport[];
+  /** Whose weights are there without a checkpoint. */
+  readonly otherVersions: readonly VersionReport[];
+}
+
+async function readWeights(place: RunPlace): Promise<AuditedWeights> {
+  const anew: ReadAnew = new Map();
+  const { checkpoints } = await listCheckpoints(place, anew);
+  const read = checkpoints.filter(({ state }) => state !== 'unsealed');
+  const besides = new Set(read.map(({ lineage, step }) => `${lineage}/${step}`));
+  return { checkpoints, otherVersions: await auditVersions(place, { besides, anew }) };
+}
+
+function isWhole({ checkpoints, otherVersions }: AuditedWeights): boolean {
+  return (
+    checkpoints.every(({ state }) => state !== 'damaged') && otherVersions.every(({ problem }) => problem === null)
+  );
+}
+
 /** A ledger says nothing of the files: whoever reads it is told whether they were. */
-function describeWeights(run: string, checkpoints: readonly CheckpointReport[] | null): string[] {
-  if (checkpoints === null)
+function describeWeights(run: string, weights: AuditedWeights | null): string[] {
+  if (weights === null)
     return [`the ledger is proven from the commits; weights were not read (npx ratchet audit ${run} --weights does)`];
+  const { checkpoints, otherVersions } = weights;
   const sealed = checkpoints.filter(({ state }) => state === 'sealed');
+  const others = otherVersions.filter(({ problem }) => problem === null);
   return [
-    `weights: ${sealed.length} checkpoints agree with their sha256 (steps ${encodeRanges(sealed.map(({ step }) => step)) || 'none'})`,
+    `weights: ${sealed.length} checkpoints agree with their sha256 (steps ${stepsOf(sealed)})`,
+    ...(others.length === 0
+      ? []
+      : [`  and so do ${others.length} versions without a checkpoint (steps ${stepsOf(others)})`]),
     ...checkpoints
       .filter(({ state }) => state === 'damaged')
       .map(({ step, lineage, problem }) => `  ✗ checkpoint ${step} of ${lineage}: ${problem}`),
+    ...otherVersions
+      .filter(({ problem }) => problem !== null)
+      .map(({ step, lineage, problem }) => `  ✗ version ${step} of ${lineage}, no checkpoint: ${problem}`),
   ];
+}
+
+function stepsOf(found: readonly { readonly step: number }[]): string {
+  return encodeRanges(found.map(({ step }) => step)) || 'none';
 }
 
 export function describeAudit(report: RunReport): string[] {

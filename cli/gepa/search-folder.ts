@@ -1,9 +1,12 @@
 import { existsSync } from 'node:fs';
-import { readdir, stat } from 'node:fs/promises';
+import { lstat, readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { firstLineage, promptBranchWorkflowId, promptSearchWorkflowId } from '../../core/names.ts';
-import { readRegularText } from '../../engine/regular-file.ts';
+import { decodeJson, decodeRows, isRecord, type Shape } from '../../backends/store/objects.ts';
+import { readRegular } from '../../engine/regular-file.ts';
+
+const resultsName = 'results.jsonl';
 
 /** A candidate as its row of `results.jsonl` tells it. */
 export interface ShownCandidate {
@@ -34,22 +37,23 @@ export interface SearchFolder {
   readonly candidates: readonly ShownCandidate[];
 }
 
-/** null where there are no candidates in it. */
+/** null where there are no candidates in it. What is there and cannot be read is refused by its file and line. */
 export async function readSearchFolder(folder: string): Promise<SearchFolder | null> {
-  const rows = await readRegularText(path.join(folder, 'results.jsonl')).catch(() => null);
-  if (rows === null) return null;
-  const infos = rows
-    .split('\n')
-    .filter((line) => line !== '')
-    .map((line) => asRecord(asRecord(JSON.parse(line))['info']))
-    .filter((info) => info['sample_type'] === 'gepa_candidate');
+  const [rows, about, tried] = await Promise.all(
+    [resultsName, 'metadata.json', 'trial.json'].map((name) => bytesOf(path.join(folder, name))),
+  );
+  if (!rows) return null;
+  const infos = decodeRows<{ readonly info?: unknown }>(rows, path.join(folder, resultsName), rowShape)
+    .map(({ info }) => info)
+    .filter(isCandidate);
   if (infos.length === 0) return null;
-  const metadata = asRecord(JSON.parse(await readRegularText(path.join(folder, 'metadata.json')).catch(() => '{}')));
+  const metadata = about
+    ? decodeJson<Record<string, unknown>>(about, path.join(folder, 'metadata.json'), metadataShape)
+    : {};
   const config = asRecord(metadata['config']);
   const own = asRecord(metadata['ratchet']);
-  const trial = await readRegularText(path.join(folder, 'trial.json')).catch(() => null);
-  const size = Math.max(...infos.flatMap((info) => Object.keys(asRecord(info['val_subscores'])).map(Number)), -1) + 1;
-  const best = infos.findIndex((info) => info['is_best'] === true);
+  const size = Math.max(...infos.flatMap(({ val_subscores: scores = {} }) => Object.keys(scores).map(Number)), -1) + 1;
+  const best = infos.findIndex((info) => info.is_best === true);
   return {
     folder,
     environment: textIn(metadata['env_id']),
@@ -60,28 +64,84 @@ export async function readSearchFolder(folder: string): Promise<SearchFolder | n
     maxCalls: numberIn(config['max_metric_calls']),
     stopReason: typeof own['stop_reason'] === 'string' ? own['stop_reason'] : null,
     comparison: (own['comparison'] as SearchFolder['comparison'] | undefined) ?? null,
-    trial: trial === null ? null : (JSON.parse(trial) as SearchFolder['trial']),
-    candidates: infos.map((info) => {
-      const scores = asRecord(info['val_subscores']);
-      return {
-        prompt: textIn(info['system_prompt']),
-        parents: (info['parent_candidate_idxs'] as number[] | undefined) ?? [],
+    trial: tried ? decodeJson(tried, path.join(folder, 'trial.json'), trialShape) : null,
+    candidates: infos.map(
+      ({ system_prompt: prompt, parent_candidate_idxs: parents = [], val_subscores: scores = {} }) => ({
+        prompt: textIn(prompt),
+        parents,
         scores: Array.from({ length: size }, (_, i) => numberIn(scores[String(i)])),
-      };
-    }),
+      }),
+    ),
   };
+}
+
+/** What is read of a candidate's row, once `rowShape` has looked at it. */
+interface CandidateInfo {
+  readonly is_best?: unknown;
+  readonly system_prompt?: unknown;
+  readonly parent_candidate_idxs?: readonly number[];
+  readonly val_subscores?: Readonly<Record<string, unknown>>;
+}
+
+/** More validation examples than anybody scores; each is a place in a list. */
+const examplesMax = 1_000_000;
+
+function isCandidate(info: unknown): info is CandidateInfo {
+  return asRecord(info)['sample_type'] === 'gepa_candidate';
+}
+
+const rowShape: Shape = ({ info }) => {
+  if (!isCandidate(info)) return {};
+  const { parent_candidate_idxs: parents, val_subscores: scores } = info as Record<string, unknown>;
+  const isExample = (key: string): boolean => /^\d+$/.test(key) && Number(key) < examplesMax;
+  return {
+    '"parent_candidate_idxs", a list of numbers':
+      parents === undefined || (Array.isArray(parents) && parents.every((one) => typeof one === 'number')),
+    '"val_subscores", a table by the number of the example':
+      scores === undefined || (isRecord(scores) && Object.keys(scores).every(isExample)),
+  };
+};
+
+const metadataShape: Shape = ({ ratchet }) => ({
+  '"ratchet.comparison" with "examples", "before" and "after"': isComparison(asRecord(ratchet)['comparison'] ?? null),
+});
+
+const trialShape: Shape = (trial) => ({
+  '"examples", "before", "after" and "version"': isComparison(trial) && typeof trial['version'] === 'string',
+});
+
+function isComparison(value: unknown): boolean {
+  if (value === null) return true;
+  const { examples, before, after } = asRecord(value);
+  const isScore = (score: unknown): boolean => score === null || typeof score === 'number';
+  return typeof examples === 'number' && isScore(before) && isScore(after);
+}
+
+/** null for a file that is not there. */
+async function bytesOf(file: string): Promise<Buffer | null> {
+  return readRegular(file).catch((error: unknown) => {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return null;
+    throw error;
+  });
 }
 
 /** The folder that a name stands for: itself, or the search of this id, or the newest of an environment or of a run's branches. */
 export async function findSearchFolder(name: string, projectFolder: string): Promise<string> {
   const direct = path.resolve(projectFolder, name);
-  if (existsSync(path.join(direct, 'results.jsonl'))) return direct;
-  const all = await searchesOf(projectFolder);
-  const below = all.filter(({ folder }) => folder.startsWith(`${direct}${path.sep}`));
-  const named = all.filter(({ folder }) => namesOf(folder, projectFolder).includes(name));
-  const ofRun = all.filter(({ folder }) => isBranchOf(folder, name, projectFolder));
-  const [newest] = [...below, ...named, ...ofRun].sort((a, b) => b.at - a.at);
+  if (await isThere(path.join(direct, resultsName))) return direct;
+  const { all, without } = await searchesOf(projectFolder);
+  const isMeant = (folder: string): boolean =>
+    folder.startsWith(`${direct}${path.sep}`) ||
+    namesOf(folder, projectFolder).includes(name) ||
+    isBranchOf(folder, name, projectFolder);
+  const newest = all.find(({ folder }) => isMeant(folder));
   if (newest !== undefined) return newest.folder;
+  const unwritten = without.find((folder) => folder === direct || isMeant(folder));
+  if (unwritten !== undefined)
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${path.join(unwritten, resultsName)}: expected the candidates of ${name}, found nothing. A search writes it when it ends; of one that has ended, restore it from a copy.`,
+    );
   const known = all.slice(0, 5).map(({ folder }) => `\n  ${path.relative(projectFolder, folder)}`);
   const there =
     known.length === 0
@@ -107,7 +167,10 @@ function namesOf(folder: string, projectFolder: string): (string | null)[] {
   ];
 }
 
-async function searchesOf(projectFolder: string): Promise<{ readonly folder: string; readonly at: number }[]> {
+/** The newest first; and folders of searches that have not written their candidates, or lost them. */
+async function searchesOf(
+  projectFolder: string,
+): Promise<{ readonly all: readonly { readonly folder: string; readonly at: number }[]; readonly without: string[] }> {
   const environments = path.join(projectFolder, 'environments');
   const bases = [
     path.join(projectFolder, 'outputs', 'gepa'),
@@ -115,18 +178,22 @@ async function searchesOf(projectFolder: string): Promise<{ readonly folder: str
   ];
   const groups = (await Promise.all([...bases, ...(await branchBases(projectFolder))].map(foldersIn))).flat();
   const folders = (await Promise.all(groups.map(foldersIn))).flat();
-  const found = folders.filter((folder) => existsSync(path.join(folder, 'results.jsonl')));
-  const dated = found.map(async (folder) => ({ folder, at: (await stat(path.join(folder, 'results.jsonl'))).mtimeMs }));
-  return (await Promise.all(dated)).sort((a, b) => b.at - a.at);
+  const dated = await Promise.all(
+    folders.map(async (folder) => {
+      const results = await lstat(path.join(folder, resultsName)).catch(() => null);
+      return { folder, at: results?.mtimeMs ?? null };
+    }),
+  );
+  const all = dated.flatMap(({ folder, at }) => (at === null ? [] : [{ folder, at }]));
+  const without = dated.filter(({ folder, at }) => at === null && existsSync(path.join(folder, 'search')));
+  return { all: all.sort((a, b) => b.at - a.at), without: without.map(({ folder }) => folder) };
 }
 
 /** Where the branches of runs lie: of the first lineage, and of later ones. */
 async function branchBases(projectFolder: string): Promise<string[]> {
   const runs = await foldersIn(path.join(projectFolder, 'outputs'));
   const lineages = (await Promise.all(runs.map((run) => foldersIn(path.join(run, 'lineages'))))).flat();
-  return [...runs.filter((run) => existsSync(path.join(run, 'run.json'))), ...lineages].map((folder) =>
-    path.join(folder, 'gepa'),
-  );
+  return [...runs, ...lineages].map((folder) => path.join(folder, 'gepa'));
 }
 
 function isBranchOf(folder: string, run: string, projectFolder: string): boolean {
@@ -142,6 +209,11 @@ function branchName(folder: string, projectFolder: string): string | null {
   if (run === undefined || gepa !== 'gepa' || found === null) return null;
   const environment = search.slice(0, search.lastIndexOf('--'));
   return promptBranchWorkflowId(run, environment, lineage, { step: Number(found[1]), replay: Number(found[2] ?? 0) });
+}
+
+/** Also as a link that leads nowhere: whoever reads it says so. */
+async function isThere(file: string): Promise<boolean> {
+  return (await lstat(file).catch(() => null)) !== null;
 }
 
 async function foldersIn(folder: string): Promise<string[]> {

@@ -46,7 +46,7 @@ export class ChatTokenizer {
       this.#tokenizer = new Tokenizer(tokenizer, rawConfig);
       this.#templates = new ChatTemplates(rawConfig, files);
     } catch (cause) {
-      throw badTokenizer(where, String(cause), cause);
+      throw badTokenizer(where, whyNoTokenizer(cause), cause);
     }
     this.#specialTokenIds = specialTokenIds(this.#tokenizer, rawConfig);
     this.#addedTokens = [...this.#tokenizer.get_added_tokens_decoder().values()].flatMap(({ content, single_word }) =>
@@ -160,6 +160,14 @@ function parseObject(text: string, where: string): Record<string, unknown> {
   const parsed = z.record(z.string(), z.unknown()).safeParse(raw);
   if (!parsed.success) throw badTokenizer(where, 'no JSON object');
   return parsed.data;
+}
+
+/** The library speaks of itself where a key is missing or of another type. */
+function whyNoTokenizer(cause: unknown): string {
+  if (cause instanceof RatchetError) return cause.message;
+  const isSlip = cause instanceof TypeError || cause instanceof RangeError || cause instanceof ReferenceError;
+  if (!isSlip && cause instanceof Error) return `some in which the tokenizer cannot be read: ${cause.message}`;
+  return 'a tokenizer.json or tokenizer_config.json that lacks a key, or has one of another type';
 }
 
 function badTokenizer(where: string, received: string, cause?: unknown): RatchetError {

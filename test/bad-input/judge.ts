@@ -10,14 +10,22 @@ const slips = /\[object |\bundefined\b|: NaN\b|\b(?:EISDIR|ENXIO|ELOOP|EINVAL|EN
 /** A screen, and a page beyond it. */
 const refusalCharsMax = 20_000;
 
-/** What is wrong with the answer to bad input; null where nothing is. `names`: one of these says where, in a refusal. */
-export function faultIn(outcome: Outcome, names: readonly string[] = []): { fault: Fault; why: string } | null {
+/**
+ * What is wrong with the answer to bad input; null where nothing is. `names`: one of these says where, in a refusal.
+ * `mustRefuse`: the input is known to be wrong, and what ends as if it were not has swallowed the error.
+ */
+export function faultIn(
+  outcome: Outcome,
+  names: readonly string[] = [],
+  mustRefuse = false,
+): { fault: Fault; why: string } | null {
   if (outcome === null) return { fault: 'hangs', why: 'it did not end' };
   const { code, text, chars } = outcome;
   if (trace.test(text)) return { fault: 'traces', why: excerpt(text, trace) };
   const unclear = (why: string) => ({ fault: 'unclear', why }) as const;
   if (steering.test(text)) return unclear(`control characters: ${JSON.stringify(excerpt(text, steering))}`);
   if (slips.test(text)) return unclear(excerpt(text, slips));
+  if (code === 0 && mustRefuse) return { fault: 'silent', why: `it is not refused: ${text.trim().slice(0, 200)}` };
   if (code === 0) return null;
   if (text.trim() === '') return unclear('it says nothing');
   if (chars > refusalCharsMax) return unclear(`${chars} characters`);

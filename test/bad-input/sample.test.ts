@@ -9,6 +9,7 @@ import { readRegular } from '../../engine/regular-file.ts';
 import { nearestName } from '../../core/suggest.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { formatProblems } from '../../config/problems.ts';
+import { warmUpStateIn } from '../../activities/warm-up.ts';
 import { sinkStatesIn } from '../../runs/sink-states.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { matching } from '../../cli/commands/metrics.ts';
@@ -76,6 +77,16 @@ describe('bad input', () => {
     const small = place('small', (file) => writeFileSync(file, 'text'));
     assert.equal(String(await readRegular(small)), 'text');
     await assert.rejects(readRegular(small, 3), /4 bytes, more than the 3 that are read/);
+  });
+
+  test('what a warm-up stored is gone on with only where it has all of it', () => {
+    const ref = { key: 'a', sha256: 'b', bytes: 1 };
+    const policy = { step: 0, digest: 'b', weights: 'weights/step_0/', file: ref, sums: ref };
+    const whole = { step: 1, policy, optimizer: null, loss: 0.5 };
+    const read = (value: unknown) => warmUpStateIn(Buffer.from(JSON.stringify(value)), 'state.json');
+    assert.deepEqual(read(whole), whole);
+    const broken = [null, {}, { ...whole, policy: { ...policy, file: null } }, { ...whole, optimizer: 'x' }];
+    for (const value of broken) assert.throws(() => read(value), /^CheckpointDamaged: state\.json/);
   });
 
   test('how far sinks are is read only from what says so', () => {

@@ -60,3 +60,28 @@ test('the start’s score says on how many examples it was taken where they are 
     /1\.000 on 3 examples {2}the start 0\.250 on 2 of them/,
   );
 });
+
+test('a damaged file of a search is named with its line, and one that is gone by where it should lie', async (t) => {
+  const project = await mkdtemp(path.join(tmpdir(), 'ratchet-show-'));
+  t.after(() => rm(project, { recursive: true, force: true }));
+  const folder = path.join(project, 'outputs/words/gepa/say--words/step_2');
+  await writeSearch(folder, 10);
+  const [results, metadata] = ['results.jsonl', 'metadata.json'].map((name) => path.join(folder, name));
+  const row = (info: object) => `${JSON.stringify({ info: { sample_type: 'gepa_candidate', ...info } })}\n`;
+  for (const text of ['{"info"', 'null\n', row({ parent_candidate_idxs: 7 }), row({ val_subscores: { 1e9: 1 } })]) {
+    await writeFile(results!, text);
+    await assert.rejects(
+      readSearchFolder(folder),
+      (error: Error) => error.message.includes(`${results}, line 1: `),
+      text,
+    );
+  }
+  await writeSearch(folder, 10);
+  for (const text of ['', '[]', '{"ratchet":{"comparison":{}}}']) {
+    await writeFile(metadata!, text);
+    await assert.rejects(readSearchFolder(folder), (error: Error) => error.message.includes(`${metadata}: `), text);
+  }
+  await rm(results!);
+  await mkdir(path.join(folder, 'search'));
+  await assert.rejects(findSearchFolder('words', project), (error: Error) => error.message.includes(results!));
+});

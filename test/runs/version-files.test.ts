@@ -1,8 +1,11 @@
 /** Tokenizer, configs and templates are part of a version: what lies beside its weights is compared wherever it is read. */
 import assert from 'node:assert/strict';
-import { readFile, rm, truncate, writeFile } from 'node:fs/promises';
+import { execFileSync } from 'node:child_process';
+import { mkdir, readFile, rm, symlink, truncate, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
+import { examineStore } from '../../runs/examine-store.ts';
+import { auditVersions } from '../../runs/kept-versions.ts';
 import { listCheckpoints } from '../../runs/list-checkpoints.ts';
 import { servedPolicy } from '../../runs/run-access.ts';
 import { sumsName } from '../../backends/store/version-files.ts';
@@ -17,6 +20,19 @@ const damages: Readonly<Record<string, (file: string) => Promise<void>>> = {
   },
   emptied: (file) => writeFile(file, ''),
   'taken away': (file) => rm(file),
+  'a link to itself': async (file) => {
+    await rm(file);
+    await symlink(file, file);
+  },
+  'a folder': async (file) => {
+    await rm(file);
+    await mkdir(file);
+  },
+  'a FIFO': async (file) => {
+    await rm(file);
+    execFileSync('mkfifo', [file]);
+  },
+  '3 GB': (file) => truncate(file, 3e9),
 };
 
 /** Checkpoints 0, 2 and 4 and the head, 5. */
@@ -43,9 +59,30 @@ test('a file beside the weights that is not what it was is found by training, sa
     assert.equal(audited?.state, 'damaged', what);
     assert(audited.problem?.includes(key), audited.problem ?? '');
     assert.doesNotMatch(audited.problem ?? '', /expected 0 bytes/, what); // its size is not known, its sha256 is
+    await rm(file, { recursive: true, force: true });
     await writeFile(file, whole);
   }
   await servedPolicy(test.run, versions[4]!);
+});
+
+test('an audit and fsck read versions that are kept without a checkpoint, too', async (t) => {
+  const { test } = await fiveSteps(t);
+  const audit = () => auditVersions(test.run, { besides: new Set(['main/0', 'main/2', 'main/4']), anew: new Map() });
+  const whole = await audit();
+  assert.deepEqual(
+    whole.map(({ step, problem }) => [step, problem]),
+    [1, 3, 5].map((step) => [step, null]),
+  );
+  const weights = (await test.store.list(layout.weights('main', 3))).find((key) => key.endsWith('.safetensors'))!;
+  await rm(path.join(test.folder, weights));
+  await mkdir(path.join(test.folder, weights));
+  const faults = (await audit()).filter(({ problem }) => problem !== null);
+  assert.deepEqual(
+    faults.map(({ step }) => step),
+    [3],
+  );
+  assert(faults[0]!.problem!.includes(weights), faults[0]!.problem!);
+  assert((await examineStore(test.run)).faults.some(({ key }) => key === layout.weights('main', 3)));
 });
 
 test('the tokenizer of the reference policy is compared before a step is trained against it', async (t) => {
