@@ -3,6 +3,7 @@ import { layout } from './layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import type { Store } from '../backends/store/types.ts';
 import { damaged, decodeJson } from '../backends/store/objects.ts';
 import type { ReadAnew } from '../backends/store/version-files.ts';
 import { faultOfVersion, foldersOf } from './kept-versions.ts';
@@ -37,19 +38,14 @@ export interface Examined {
 /** Reads everything in a run's folder. Changes nothing. */
 export async function examineStore(run: RunPlace): Promise<Examined> {
   const store = storeOf(run);
-  const faults: Fault[] = [];
-  const note = (key: string, error: unknown, meaning: string): void => {
-    // Unsupported: a link that leads out of the folder.
-    const isDamage = error instanceof RatchetError && ['CheckpointDamaged', 'Unsupported'].includes(error.code);
-    if (!isDamage) throw error;
-    if (!faults.some((known) => known.key === key)) faults.push({ key, problem: error.message, meaning });
-  };
+  const faults = new Faults();
+  const note = faults.note.bind(faults);
   const lineages = await begunLineages(run).catch((error: unknown) => {
     note(layout.origins(), error, 'it is unknown where a lineage began: restore the file from a copy');
     return null;
   });
   const keys = await store.list('');
-  if (lineages === null) return { read: 0, faults, unreadableHead: [], whole: null };
+  if (lineages === null) return { read: 0, faults: faults.found, unreadableHead: [], whole: null };
   const anew: ReadAnew = new Map();
   const kept = foldersOf(keys);
   const names = [firstLineage, ...lineages.map(({ lineage }) => lineage)];
@@ -68,68 +64,87 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
       });
       if (!found) continue;
       const { plan, policy } = found.commit;
-      if (kept.has(policy.weights)) await examineVersion(policy);
-      if (plan && keys.includes(plan.key)) await examinePlan(plan);
+      if (kept.has(policy.weights)) await examineVersion(store, policy, { faults, anew });
+      if (plan && keys.includes(plan.key)) await examinePlan(store, plan, faults);
     }
   }
-  if (faults.every(({ key }) => !key.includes('/steps/'))) await examineCheckpoints();
-  for (const key of keys) if (!faults.some((fault) => fault.key === key)) await examineText(key);
+  if (faults.found.every(({ key }) => !key.includes('/steps/'))) await examineCheckpoints(run, { faults, anew });
+  for (const key of keys) if (!faults.isKnown(key)) await examineText(store, key, faults);
   const ahead = head.unreadable.map((key) => key.replace(/^.*step_(\d+)\.json$/, '$1'));
   const sealed = ahead.map((step) => `${layout.checkpoint(current.lineage, Number(step))}manifest.json`);
   return {
     read: keys.length,
-    faults,
+    faults: faults.found,
     unreadableHead: [...head.unreadable, ...sealed.filter((key) => keys.includes(key))],
     whole: head.whole === null ? null : { lineage: current.lineage, step: head.whole },
   };
+}
 
-  async function examineVersion(policy: PolicyVersion): Promise<void> {
-    const meaning = 'this version is not sampled or restored; it is made again where stored batches lead to it';
-    const fault = await faultOfVersion(store, policy, anew).catch((error: unknown) => error);
-    if (fault !== null) note(policy.weights, fault, meaning);
+/** What is wrong, each object once. */
+class Faults {
+  readonly found: Fault[] = [];
+
+  isKnown(key: string): boolean {
+    return this.found.some((known) => known.key === key);
   }
 
-  async function examinePlan(ref: ObjectRef): Promise<void> {
-    const meaning = 'the step cannot be trained again: it is reached from a later checkpoint only';
+  /** Throws what is no damage. */
+  note(key: string, error: unknown, meaning: string): void {
+    // Unsupported: a link that leads out of the folder.
+    const isDamage = error instanceof RatchetError && ['CheckpointDamaged', 'Unsupported'].includes(error.code);
+    if (!isDamage) throw error;
+    if (!this.isKnown(key)) this.found.push({ key, problem: error.message, meaning });
+  }
+}
+
+/** What is being examined, and files that were read already. */
+interface Examining {
+  readonly faults: Faults;
+  readonly anew: ReadAnew;
+}
+
+async function examineVersion(store: Store, policy: PolicyVersion, { faults, anew }: Examining): Promise<void> {
+  const meaning = 'this version is not sampled or restored; it is made again where stored batches lead to it';
+  const fault = await faultOfVersion(store, policy, anew).catch((error: unknown) => error);
+  if (fault !== null) faults.note(policy.weights, fault, meaning);
+}
+
+async function examinePlan(store: Store, ref: ObjectRef, faults: Faults): Promise<void> {
+  const meaning = 'the step cannot be trained again: it is reached from a later checkpoint only';
+  try {
+    const { batch, packed } = decodeJson<StepPlan>(await store.get(ref), ref.key);
+    for (const part of [batch, packed])
+      await store.get(part).catch((error: unknown) => faults.note(part.key, error, meaning));
+  } catch (error) {
+    faults.note(ref.key, error, meaning);
+  }
+}
+
+async function examineCheckpoints(run: RunPlace, { faults, anew }: Examining): Promise<void> {
+  const meaning = 'it is passed over: an earlier one is restored, and batches after it trained again';
+  for (const { lineage, step, state, problem } of (await listCheckpoints(run, anew)).checkpoints) {
+    if (state === 'damaged') faults.found.push({ key: layout.checkpoint(lineage, step), problem: problem!, meaning });
+  }
+}
+
+/** Of what no reference vouches for it is only seen whether it can be read. */
+async function examineText(store: Store, key: string, faults: Faults): Promise<void> {
+  const isRows = key.endsWith('.jsonl');
+  if (!isRows && !key.endsWith('.json')) return;
+  const bytes = await store.read(key).catch((error: unknown) => {
+    faults.note(key, error, meaningOf(key));
+    return null;
+  });
+  if (!bytes) return; // or gone since it was listed
+  const text = Buffer.from(bytes).toString('utf8');
+  for (const [i, part] of (isRows ? text.split('\n') : [text]).entries()) {
+    if (isRows && part === '') continue;
     try {
-      const { batch, packed } = decodeJson<StepPlan>(await store.get(ref), ref.key);
-      for (const part of [batch, packed])
-        await store.get(part).catch((error: unknown) => note(part.key, error, meaning));
-    } catch (error) {
-      note(ref.key, error, meaning);
-    }
-  }
-
-  async function examineCheckpoints(): Promise<void> {
-    for (const { lineage, step, state, problem } of (await listCheckpoints(run, anew)).checkpoints) {
-      if (state !== 'damaged') continue;
-      const key = layout.checkpoint(lineage, step);
-      faults.push({
-        key,
-        problem: problem!,
-        meaning: 'it is passed over: an earlier one is restored, and batches after it trained again',
-      });
-    }
-  }
-
-  /** Of what no reference vouches for it is only seen whether it can be read. */
-  async function examineText(key: string): Promise<void> {
-    const isRows = key.endsWith('.jsonl');
-    if (!isRows && !key.endsWith('.json')) return;
-    const bytes = await store.read(key).catch((error: unknown) => {
-      note(key, error, meaningOf(key));
-      return null;
-    });
-    if (!bytes) return; // or gone since it was listed
-    const text = Buffer.from(bytes).toString('utf8');
-    for (const [i, part] of (isRows ? text.split('\n') : [text]).entries()) {
-      if (isRows && part === '') continue;
-      try {
-        JSON.parse(part);
-      } catch (cause) {
-        note(key, damaged(isRows ? `${key}, line ${i + 1}` : key, 'expected JSON, found none', cause), meaningOf(key));
-        return;
-      }
+      JSON.parse(part);
+    } catch (cause) {
+      const place = isRows ? `${key}, line ${i + 1}` : key;
+      faults.note(key, damaged(place, 'expected JSON, found none', cause), meaningOf(key));
+      return;
     }
   }
 }

@@ -101,10 +101,6 @@ const house: Readonly<Record<string, Room>> = {
 /** Measurements and tests look at everything. */
 const freeRooms: readonly string[] = ['bench', 'test'];
 
-const linesMax = 450;
-/** Why a file is longer. */
-const longFiles: Readonly<Record<string, string>> = {};
-
 const root = fileURLToPath(new URL('../', import.meta.url));
 const allFiles = listFiles();
 const sources = allFiles.filter((file) => /\.(ts|mts|mjs)$/.test(file) && file.includes('/'));
@@ -193,11 +189,6 @@ describe('the house', () => {
 });
 
 describe('the style of the house', () => {
-  test(`no file is longer than ${linesMax} lines, except those with a reason`, () => {
-    const long = sources.filter((file) => textOf(file).split('\n').length - 1 > linesMax);
-    assert.deepEqual(long, Object.keys(longFiles));
-  });
-
   test('every file is named after what it holds: none is called utils', () => {
     const vague = allFiles.filter((file) => /^(utils?|helpers?|misc|common|shared)\.[a-z]+$/.test(path.basename(file)));
     assert.deepEqual(vague, []);

@@ -166,7 +166,17 @@ export async function startStack(options: StackOptions): Promise<Stack> {
       const ports = { grpc: await choosePort(usualPorts.grpc), ui: await choosePort(usualPorts.ui) };
       const temporalAddress = `127.0.0.1:${ports.grpc}`;
       const ui = { host: hiddenLoopback(), port: await choosePort(0) };
-      const server = superviseServer(cli.path, { grpc: ports.grpc, ui }, temporalAddress);
+      const server = superviseServer({
+        path: cli.path,
+        grpc: ports.grpc,
+        ui,
+        address: temporalAddress,
+        options,
+        environment,
+        stateFolder,
+        projectFolder: hold.projectFolder,
+        surroundings,
+      });
       servers.push(server);
       try {
         await server.start();
@@ -181,39 +191,54 @@ export async function startStack(options: StackOptions): Promise<Stack> {
       }
     }
   }
+}
 
-  function superviseServer(
-    path: string,
-    { grpc, ui }: { grpc: number; ui: { host: string; port: number } },
-    address: string,
-  ): SupervisedProcess {
-    const check = async () => {
-      const pid = server.pid;
-      if (pid === null) return false;
-      recordServer(stateFolder, pid);
-      // Still the same process after the answer: so it was ours that answered, not a stranger on a port ours failed to get.
-      return (await isServing(address)) && pid === server.pid;
-    };
-    const server: SupervisedProcess = new SupervisedProcess(
-      {
-        name: 'Temporal server',
-        command: path,
-        args: serverArguments(
-          { grpc, ui: ui.port },
-          serverFiles(stateFolder).database,
-          options.serverSettings,
-          ui.host,
-        ),
-        env: selectEnvironment(environmentForAll, environment),
-        folder: hold.projectFolder,
-        rank: 'server',
-        ready: { check },
-        startAttemptsMax: 1,
-      },
-      surroundings,
-    );
-    return server;
-  }
+interface OwnServer {
+  /** Of the Temporal CLI. */
+  readonly path: string;
+  readonly grpc: number;
+  readonly ui: { readonly host: string; readonly port: number };
+  readonly address: string;
+  readonly options: Pick<StackOptions, 'serverSettings'>;
+  readonly environment: NodeJS.ProcessEnv;
+  readonly stateFolder: string;
+  readonly projectFolder: string;
+  readonly surroundings: Surroundings;
+}
+
+/** A Temporal server of this folder, which is ready when it answers itself. */
+function superviseServer({
+  path,
+  grpc,
+  ui,
+  address,
+  options,
+  environment,
+  stateFolder,
+  projectFolder,
+  surroundings,
+}: OwnServer): SupervisedProcess {
+  const check = async () => {
+    const pid = server.pid;
+    if (pid === null) return false;
+    recordServer(stateFolder, pid);
+    // Still the same process after the answer: so it was ours that answered, not a stranger on a port ours failed to get.
+    return (await isServing(address)) && pid === server.pid;
+  };
+  const server: SupervisedProcess = new SupervisedProcess(
+    {
+      name: 'Temporal server',
+      command: path,
+      args: serverArguments({ grpc, ui: ui.port }, serverFiles(stateFolder).database, options.serverSettings, ui.host),
+      env: selectEnvironment(environmentForAll, environment),
+      folder: projectFolder,
+      rank: 'server',
+      ready: { check },
+      startAttemptsMax: 1,
+    },
+    surroundings,
+  );
+  return server;
 }
 
 /** What every worker would stumble over is said once, before anything starts. */

@@ -78,7 +78,7 @@ async function search(
     throw error;
   }
   await writing.done();
-  return finish();
+  return finish({ handle, state, control, writing, seconds });
 
   /** Takes the search on for a while, then the same way from the answers. */
   async function sit(): Promise<void> {
@@ -104,32 +104,42 @@ async function search(
     control.is('searching', { state });
     if (state.candidates.length > before && !result(state).isFinished) writing.note(); // else they are written at its end
   }
+}
 
-  async function finish(): Promise<PromptSearchResult> {
-    const found = result(state);
-    if (found.stopReason === 'start_not_evaluated') {
-      await writing.now();
-      throw notEvaluated(handle, control);
-    }
-    let comparison: Comparison | null = null;
-    if (handle.numTest > 0) {
-      control.is('comparing');
-      comparison = await compare(handle, found.texts);
-      control.compared(comparison);
-    }
-    control.is('closing');
-    const { givenUp, failed } = control.state;
-    const closing = { handle, result: found, comparison, seconds: seconds(), iterations: state.begun, givenUp, failed };
-    const summary = `candidate ${found.best} of ${found.candidates.length}`;
-    const closed = await evaluationParts.closePromptSearch.executeWithOptions({ summary }, [closing]);
-    control.tell({
-      kind: 'finished',
-      text: lastLine(closed),
-      values: { calls: closed.calls, candidates: closed.candidates },
-    });
-    control.is('finished');
-    return closed;
+/** A search that has come to its end. */
+interface Ended {
+  readonly handle: PromptSearchHandle;
+  readonly state: SearchState;
+  readonly control: SearchControl;
+  readonly writing: Writing;
+  readonly seconds: () => number;
+}
+
+/** Compares the winner where that was asked for, writes everything, and tells the end. */
+async function finish({ handle, state, control, writing, seconds }: Ended): Promise<PromptSearchResult> {
+  const found = result(state);
+  if (found.stopReason === 'start_not_evaluated') {
+    await writing.now();
+    throw notEvaluated(handle, control);
   }
+  let comparison: Comparison | null = null;
+  if (handle.numTest > 0) {
+    control.is('comparing');
+    comparison = await compare(handle, found.texts);
+    control.compared(comparison);
+  }
+  control.is('closing');
+  const { givenUp, failed } = control.state;
+  const closing = { handle, result: found, comparison, seconds: seconds(), iterations: state.begun, givenUp, failed };
+  const summary = `candidate ${found.best} of ${found.candidates.length}`;
+  const closed = await evaluationParts.closePromptSearch.executeWithOptions({ summary }, [closing]);
+  control.tell({
+    kind: 'finished',
+    text: lastLine(closed),
+    values: { calls: closed.calls, candidates: closed.candidates },
+  });
+  control.is('finished');
+  return closed;
 }
 
 function notified(given: Parameters<typeof optimizePrompt>[0]): Pick<CarriedPromptSearch, 'notify'> {

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { mkdir } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Client } from '@temporalio/client';
+import type { TrainRunInput } from '../../activities/index.ts';
 import { Command } from 'commander';
 import { givenVariables, variablesFor } from '../../backends/environments/variables.ts';
 import { keyVariables } from '../../backends/inference/index.ts';
@@ -106,7 +107,8 @@ export async function train(
   options: TrainOptions & { readonly rewind?: number },
 ): Promise<number> {
   if (over.length === 0 && options.dialect === undefined) await refuseOtherKind(file, process.cwd());
-  const named = { over, ...(options.dialect === undefined ? {} : { dialect: options.dialect }) };
+  const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
+  const named = { over, ...dialect };
   if (options.dryRun) {
     const run = options.name === undefined ? {} : { run: options.name };
     return dryRun(file, { projectFolder: process.cwd(), overrides, ...named, ...run }, options);
@@ -118,12 +120,8 @@ export async function train(
   const usualName = usual.spec.name;
   const given = options.name ?? usualName;
   const run = options.fresh ? await freshName(options.name, usual.spec) : given;
-  const { spec, resumeStep, readAs, notYet, sent } = await loadRunConfig(file, {
-    projectFolder,
-    overrides,
-    run,
-    ...named,
-  });
+  const loaded = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
+  const { spec, resumeStep, readAs, notYet, sent } = loaded;
   for (const line of readAsLines(file, readAs)) audience.say(line);
   for (const field of notYet) audience.say(`not yet honoured: ${notYetLine(field)}`);
   if (usual.slow !== null) audience.say(`warning: ${usual.slow}`);
@@ -140,23 +138,17 @@ export async function train(
     return 130;
   }
   const { stack, pid, address, uiUrl } = place;
-  const reflectionKey = spec.gepa?.apiKeyVar ?? null;
-  if (stack && reflectionKey !== null && (process.env[reflectionKey] ?? '') === '') {
-    audience.say(
-      `warning: ${reflectionKey} is not set here, the key of ${spec.gepa!.reflectionModel}: branches that look for a better prompt will fail, and the run goes on without`,
-    );
-  }
+  if (stack) warnOfMissingKey(spec, audience);
   const { client, close } = await connect(temporalOf(place, address));
   const watched = watchStack(projectFolder, pid);
   try {
     const attached = await attach(client, run, overrides, audience);
-    if (attached && resumeStep !== null && resumeStep >= 0) {
-      audience.say(
-        `to take the running run back to step ${resumeStep}: npx ratchet rewind ${run} --step ${resumeStep}`,
-      );
-    }
+    if (attached) tellOfRewind(run, resumeStep, audience);
     if (!attached) await refuseOtherRun(spec);
-    const handle = attached ?? (await start());
+    const rewind = options.rewind === undefined ? {} : { rewind: options.rewind };
+    const layers = over.length === 0 ? {} : { over };
+    const typed = { config: file, ...layers, ...dialect, overrides, run, sent, ...rewind };
+    const handle = attached ?? (await start(client, typed, spec));
     if (uiUrl)
       audience.say(
         `Temporal UI  ${uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}      kill any process and watch`,
@@ -185,31 +177,38 @@ export async function train(
     await close();
     await stack?.stop();
   }
+}
 
-  function start(): Promise<RunHandle> {
-    const layers = over.length === 0 ? {} : { over };
-    const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
-    return client.workflow.start<typeof trainRun>('trainRun', {
-      workflowId: run,
-      taskQueue: taskQueues.orchestrator,
-      args: [
-        {
-          config: file,
-          ...layers,
-          ...dialect,
-          overrides,
-          run,
-          sent,
-          ...(options.rewind === undefined ? {} : { rewind: options.rewind }),
-        },
-      ],
-      workflowIdConflictPolicy: 'USE_EXISTING',
-      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-      // A killed orchestrator's unfinished workflow task is waited for no longer than this.
-      workflowTaskTimeout: '5s',
-      staticSummary: `${[spec.model, ...spec.environments.map(({ name }) => name)].join(' · ')} · ${spec.maxSteps === 0 ? 'supervised' : `${spec.maxSteps} steps`}`,
-    });
-  }
+function tellOfRewind(run: string, step: number | null, audience: Pick<Audience, 'say'>): void {
+  if (step === null || step < 0) return;
+  audience.say(`to take the running run back to step ${step}: npx ratchet rewind ${run} --step ${step}`);
+}
+
+function warnOfMissingKey({ gepa }: RunSpec, audience: Pick<Audience, 'say'>): void {
+  const key = gepa?.apiKeyVar ?? null;
+  if (gepa === undefined || key === null || (process.env[key] ?? '') !== '') return;
+  audience.say(
+    `warning: ${key} is not set here, the key of ${gepa.reflectionModel}: branches that look for a better prompt will fail, and the run goes on without`,
+  );
+}
+
+/** Starts the workflow of a run, or finds the one that goes on under its name. */
+function start(
+  client: Client,
+  input: Exclude<TrainRunInput, string> & { readonly run: string },
+  { model, environments, maxSteps }: RunSpec,
+): Promise<RunHandle> {
+  const steps = maxSteps === 0 ? 'supervised' : `${maxSteps} steps`;
+  return client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: input.run,
+    taskQueue: taskQueues.orchestrator,
+    args: [input],
+    workflowIdConflictPolicy: 'USE_EXISTING',
+    workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+    // A killed orchestrator's unfinished workflow task is waited for no longer than this.
+    workflowTaskTimeout: '5s',
+    staticSummary: `${[model, ...environments.map(({ name }) => name)].join(' · ')} · ${steps}`,
+  });
 }
 
 /** A name that somebody gives stays as it is where nothing has it. */

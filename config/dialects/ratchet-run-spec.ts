@@ -21,7 +21,7 @@ import { defaultLoraAlpha, defaultLoraRank, type evalEnvironment, type RatchetCo
 
 /** The one meaning of a config whose fields and relations are right. */
 export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunSpec, 'later'> {
-  const { trainer, sft, sampling, wandb } = config;
+  const { trainer, sampling } = config;
   const environments = trainEnvironments(config);
   return {
     schemaVersion: 1,
@@ -32,19 +32,7 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
     batchSize: config.batch_size,
     rolloutsPerExample: config.rollouts_per_example,
     learningRate: config.learning_rate,
-    schedule: {
-      type: trainer.schedule,
-      warmupSteps: trainer.warmup_steps ?? config.warmup_steps ?? 0,
-      ...(trainer.decay_steps === undefined ? {} : { decaySteps: trainer.decay_steps }),
-      minRatio: trainer.min_lr_ratio,
-    },
-    optimizer: {
-      beta1: trainer.beta1,
-      beta2: trainer.beta2,
-      epsilon: trainer.epsilon,
-      weightDecay: trainer.weight_decay,
-      maxGradNorm: trainer.max_grad_norm,
-    },
+    ...optimizerSpecs(config),
     loss: lossSpec(config),
     advantage: advantageSpec(config),
     numIterations: trainer.num_iterations,
@@ -81,31 +69,57 @@ export function ratchetToRunSpec(config: RatchetConfig, name: string): Omit<RunS
       maxFailedGroups: config.breaker.max_failed_groups,
     },
     checkpoints: checkpointSpec(config),
-    wandb:
-      wandb === undefined
-        ? null
-        : {
-            project: wandb.project ?? null,
-            name: wandb.name ?? null,
-            entity: wandb.entity ?? null,
-            group: wandb.group ?? null,
-            tags: wandb.tags ?? [],
-            mode: wandb.mode ?? null,
-          },
-    sft:
-      sft === undefined
-        ? null
-        : {
-            data: sft.data === undefined ? null : { path: sft.data, sha256: null },
-            steps: sft.steps,
-            batchSize: sft.batch_size,
-            learningRate: sft.learning_rate ?? sftLearningRate(config),
-            warmupSteps: sft.warmup_steps ?? Math.min(sftWarmupSteps, sft.steps),
-            minRatio: sft.min_lr_ratio,
-          },
+    wandb: wandbSpec(config),
+    sft: sftSpec(config),
     trainer: trainer.kind === 'tinker' ? tinkerTrainerSpec(config) : trainerSpec(trainer.kind, trainer),
     inference: inferenceSpec(config),
     store: { uri: storeUri(config.store) },
+  };
+}
+
+function optimizerSpecs({
+  trainer,
+  warmup_steps: warmupSteps,
+}: RatchetConfig): Pick<RunSpec, 'schedule' | 'optimizer'> {
+  return {
+    schedule: {
+      type: trainer.schedule,
+      warmupSteps: trainer.warmup_steps ?? warmupSteps ?? 0,
+      ...(trainer.decay_steps === undefined ? {} : { decaySteps: trainer.decay_steps }),
+      minRatio: trainer.min_lr_ratio,
+    },
+    optimizer: {
+      beta1: trainer.beta1,
+      beta2: trainer.beta2,
+      epsilon: trainer.epsilon,
+      weightDecay: trainer.weight_decay,
+      maxGradNorm: trainer.max_grad_norm,
+    },
+  };
+}
+
+function wandbSpec({ wandb }: RatchetConfig): RunSpec['wandb'] {
+  if (wandb === undefined) return null;
+  return {
+    project: wandb.project ?? null,
+    name: wandb.name ?? null,
+    entity: wandb.entity ?? null,
+    group: wandb.group ?? null,
+    tags: wandb.tags ?? [],
+    mode: wandb.mode ?? null,
+  };
+}
+
+function sftSpec(config: RatchetConfig): RunSpec['sft'] {
+  const { sft } = config;
+  if (sft === undefined) return null;
+  return {
+    data: sft.data === undefined ? null : { path: sft.data, sha256: null },
+    steps: sft.steps,
+    batchSize: sft.batch_size,
+    learningRate: sft.learning_rate ?? sftLearningRate(config),
+    warmupSteps: sft.warmup_steps ?? Math.min(sftWarmupSteps, sft.steps),
+    minRatio: sft.min_lr_ratio,
   };
 }
 
