@@ -6,7 +6,8 @@ import { test } from 'node:test';
 import { repositoryFolder } from '../e2e/small-run.ts';
 
 test('no row of a table in README or docs/ lacks a cell', () => {
-  const files = ['README.md', ...readdirSync(path.join(repositoryFolder, 'docs')).map((name) => `docs/${name}`)];
+  const docs = readdirSync(path.join(repositoryFolder, 'docs'), { recursive: true, encoding: 'utf8' });
+  const files = ['README.md', 'ARCHITECTURE.md', ...docs.map((name) => `docs/${name}`)];
   for (const file of files.filter((name) => name.endsWith('.md'))) {
     let [isCode, cells] = [false, 0];
     for (const [i, line] of readFileSync(path.join(repositoryFolder, file), 'utf8').split('\n').entries()) {
