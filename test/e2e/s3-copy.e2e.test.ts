@@ -5,6 +5,7 @@ import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { GetObjectCommand, ListObjectsV2Command, PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
+import { grantNamed } from '../../backends/configs/grant.ts';
 import { openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { skipWithoutGateway, startGateway, type Gateway } from '../backends/s3-gateway.ts';
@@ -27,6 +28,8 @@ describe('a run that is copied', { skip: skipWithoutGateway }, () => {
     const endpoint = `http://127.0.0.1:${gateway.port}`;
     s3 = new S3Client({ endpoint, region: 'us-east-1', forcePathStyle: true });
     inS3 = { 'store.endpoint': endpoint };
+    // As a command of this user would that names the store.
+    grantNamed(project.folder, [`store s3://${bucket} ${endpoint}`]);
   });
   after(async () => {
     s3?.destroy();

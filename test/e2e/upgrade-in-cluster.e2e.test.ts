@@ -141,7 +141,10 @@ async function start(
   // A trainer for each run: one that waits for the other's ends only with it.
   const count = { train: 2 };
   const all = localRoles({ weightRoots: [folder], policyPort: await choosePort(0), followsMetrics: false, count });
-  const roles = all.filter(({ name }) => hasOrchestrator || !name.startsWith('orchestrator'));
+  const roles = all
+    .filter(({ name }) => hasOrchestrator || !name.startsWith('orchestrator'))
+    // As in a cluster: whoever comes takes nothing over by itself.
+    .map((role) => (version === null ? role : { ...role, argsAtOwnServer: [] }));
   const stack = await startStack({
     projectFolder: folder,
     roles: version === null ? roles : rolesOf(version, roles),

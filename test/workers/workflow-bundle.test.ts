@@ -11,7 +11,7 @@ const root = fileURLToPath(new URL('../../', import.meta.url));
 test('the version of the workflow code is a digest of what the workflow bundle is made of, and of nothing else', async (t) => {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-version-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
-  for (const name of ['core', 'workflows', 'activities', 'package-lock.json']) {
+  for (const name of ['core', 'config', 'runs', 'workflows', 'activities', 'package-lock.json']) {
     await cp(path.join(root, name), path.join(folder, name), { recursive: true });
   }
   const ours = await workflowCodeVersion();
