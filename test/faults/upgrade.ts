@@ -107,11 +107,6 @@ export function rolesOf(version: OtherVersion, roles: readonly Role[]): readonly
   return roles.map((role) => ({ ...role, args: role.args.map(moved) }));
 }
 
-/** What a program in TypeScript is read with. */
-function loaderOf(program: string): string[] {
-  return program.endsWith('.ts') ? ['--import', import.meta.resolve('tsx')] : [];
-}
-
 /** A command of one version in a project folder, that goes on until it is told to stop. */
 export class RunningCommand {
   readonly #child: ChildProcess;
@@ -123,15 +118,9 @@ export class RunningCommand {
   constructor(
     version: OtherVersion,
     args: readonly string[],
-    project: {
-      readonly folder: string;
-      readonly environment: NodeJS.ProcessEnv;
-      /** Of that version, in place of `ratchet`. */
-      readonly program?: string;
-    },
+    project: { readonly folder: string; readonly environment: NodeJS.ProcessEnv },
   ) {
-    const program = path.join(version.folder, project.program ?? 'cli/ratchet.mjs');
-    const child = spawn(process.execPath, [...loaderOf(program), program, ...args], {
+    const child = spawn(process.execPath, [path.join(version.folder, 'cli/ratchet.mjs'), ...args], {
       cwd: project.folder,
       env: project.environment,
       stdio: ['ignore', 'pipe', 'pipe'],
