@@ -1,6 +1,5 @@
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
-import { firstLineage } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/types.ts';
@@ -9,9 +8,9 @@ import type { ReadAnew } from '../backends/store/version-files.ts';
 import { faultOfVersion, foldersOf } from './kept-versions.ts';
 import { listCheckpoints } from './list-checkpoints.ts';
 import {
-  begunLineages,
   committedSteps,
   type LineagePlace,
+  lineagesOf,
   readCommit,
   readLinked,
   type RunPlace,
@@ -40,7 +39,7 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
   const store = storeOf(run);
   const faults = new Faults();
   const note = faults.note.bind(faults);
-  const lineages = await begunLineages(run).catch((error: unknown) => {
+  const lineages = await lineagesOf(run).catch((error: unknown) => {
     note(layout.origins(), error, 'it is unknown where a lineage began: restore the file from a copy');
     return null;
   });
@@ -48,13 +47,12 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
   if (lineages === null) return { read: 0, faults: faults.found, unreadableHead: [], whole: null };
   const anew: ReadAnew = new Map();
   const kept = foldersOf(keys);
-  const names = [firstLineage, ...lineages.map(({ lineage }) => lineage)];
-  const current: LineagePlace = { ...run, lineage: names.at(-1)! };
+  const current: LineagePlace = { ...run, lineage: lineages.at(-1)! };
   const head = await examineHead(current);
   for (const key of head.unreadable) {
     note(key, await whyUnreadable(current, key), 'the run does not go on from here: --repair sets it aside');
   }
-  for (const lineage of names) {
+  for (const lineage of lineages) {
     for (const step of await committedSteps({ ...run, lineage })) {
       const key = layout.commit(lineage, step);
       if (head.unreadable.includes(key)) continue;

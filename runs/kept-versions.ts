@@ -1,10 +1,9 @@
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
-import { firstLineage } from '../core/names.ts';
 import type { PolicyVersion } from '../core/rl/run-state.ts';
 import type { Store } from '../backends/store/index.ts';
 import { type ReadAnew, verifyVersion } from '../backends/store/version-files.ts';
-import { begunLineages, committedSteps, readCommit, type RunPlace, storeOf } from './run-access.ts';
+import { committedSteps, lineagesOf, readCommit, type RunPlace, storeOf } from './run-access.ts';
 
 export interface VersionReport {
   readonly step: number;
@@ -24,7 +23,7 @@ export async function auditVersions(
   const store = storeOf(run);
   const reports: VersionReport[] = [];
   const seen = new Set<string>();
-  for (const lineage of [firstLineage, ...(await begunLineages(run)).map((begun) => begun.lineage)]) {
+  for (const lineage of await lineagesOf(run)) {
     const kept = foldersOf(await store.list(layout.allWeights(lineage)));
     for (const step of await committedSteps({ ...run, lineage })) {
       const found = await readCommit({ ...run, lineage }, step);

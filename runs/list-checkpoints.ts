@@ -5,11 +5,11 @@ import { type ReadAnew, verifyVersion } from '../backends/store/version-files.ts
 import { readManifest, sealedFor, sealedSteps } from './checkpoints.ts';
 import { reachableSteps } from './lineages.ts';
 import {
-  begunLineages,
   committedSteps,
   currentLineage,
   isLastStep,
   type LineagePlace,
+  lineagesOf,
   requireCommit,
   type RunPlace,
   storeOf,
@@ -45,7 +45,7 @@ export async function listCheckpoints(run: RunPlace, anew: ReadAnew = new Map())
   const here = { ...run, lineage };
   const usable = new Set((await sealedFor(here)).map((sealed) => `${sealed.lineage}/${sealed.step}`));
   const reports: CheckpointReport[] = [];
-  for (const name of [firstLineage, ...(await begunLineages(run)).map((begun) => begun.lineage)]) {
+  for (const name of await lineagesOf(run)) {
     const place = { ...run, lineage: name };
     for (const step of await begunCheckpoints(place)) {
       const report = await inspect(place, step, anew);

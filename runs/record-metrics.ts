@@ -1,7 +1,6 @@
 import { appendMetrics, hasMetrics } from './metrics.ts';
-import { firstLineage } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
-import { begunLineages, committedSteps, requireCommit, type RunPlace, storeOf } from './run-access.ts';
+import { committedSteps, lineagesOf, requireCommit, type RunPlace, storeOf } from './run-access.ts';
 
 /**
  * The rows that a run is short of: of a step whose process was killed after its commit, when Temporal's state was lost too,
@@ -9,8 +8,7 @@ import { begunLineages, committedSteps, requireCommit, type RunPlace, storeOf } 
  * metrics has none.
  */
 export async function recordMissing(run: RunPlace): Promise<void> {
-  const lineages = [firstLineage, ...(await begunLineages(run)).map(({ lineage }) => lineage)];
-  for (const lineage of lineages) {
+  for (const lineage of await lineagesOf(run)) {
     const place = { ...run, lineage };
     for (const step of await committedSteps(place)) {
       if (await hasMetrics(storeOf(run), { lineage, step })) continue;

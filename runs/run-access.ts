@@ -64,8 +64,13 @@ export async function begunLineages(run: RunPlace): Promise<LineageRecord[]> {
   return Promise.all(numbers.map((number) => requireOrigin(run, layout.origin(number))));
 }
 
+/** All of them by name, oldest first; the newest is the current one. */
+export async function lineagesOf(run: RunPlace): Promise<string[]> {
+  return [firstLineage, ...(await begunLineages(run)).map(({ lineage }) => lineage)];
+}
+
 export async function currentLineage(run: RunPlace): Promise<string> {
-  return (await begunLineages(run)).at(-1)?.lineage ?? firstLineage;
+  return (await lineagesOf(run)).at(-1)!;
 }
 
 /** Where a lineage of this run took over; null for the first. */

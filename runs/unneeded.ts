@@ -1,7 +1,6 @@
 import { stat } from 'node:fs/promises';
 import path from 'node:path';
 import { layout, roundOf, stepOf } from './layout.ts';
-import { firstLineage } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import type { Store } from '../backends/store/index.ts';
 import { sealedSteps } from './checkpoints.ts';
@@ -9,6 +8,7 @@ import {
   begunLineages,
   committedSteps,
   type LineagePlace,
+  lineagesOf,
   readCommit,
   requireCommit,
   type RunPlace,
@@ -30,7 +30,7 @@ const leftoverMs = 3_600_000;
 /** Looks at all lineages of a run; removes nothing. Claims stay, however old: they are what stops a process that wakes up late. */
 export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
   const store = storeOf(run);
-  const lineages = [firstLineage, ...(await begunLineages(run)).map(({ lineage }) => lineage)];
+  const lineages = await lineagesOf(run);
   const found: Omit<Unneeded, 'bytes'>[] = [];
   const needed = new Set<string>();
   for (const lineage of lineages) {

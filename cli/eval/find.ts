@@ -2,8 +2,8 @@ import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
-import { firstLineage, runNamePattern } from '../../core/names.ts';
-import { begunLineages, type RunPlace, storeOf } from '../../runs/run-access.ts';
+import { runNamePattern } from '../../core/names.ts';
+import { lineagesOf, type RunPlace, storeOf } from '../../runs/run-access.ts';
 import type { Found, FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 import { findEvaluations, usualFolders } from '../../runs/evaluations/folders.ts';
 import { runEvaluations, type RunEvaluation } from '../../runs/evaluations/run-evaluations.ts';
@@ -116,8 +116,7 @@ async function runPlace({ run, store: known }: { run: string; store: string | nu
 
 /** Of all its lineages, what was sampled for training included. */
 export async function evaluationsOf(place: RunPlace): Promise<Found<RunEvaluation>> {
-  const lineages = [firstLineage, ...(await begunLineages(place)).map(({ lineage }) => lineage)];
-  return runEvaluations(storeOf(place), lineages, { training: true });
+  return runEvaluations(storeOf(place), await lineagesOf(place), { training: true });
 }
 
 async function ofRun(kind: { run: string; store: string | null; step: number | null }, { store }: Wanted) {
