@@ -63,18 +63,17 @@ export function namedIn(spec: RunSpec): string[] {
 /** Servers that a run asks, with their keys. Those of an endpoints file are named by that. */
 export function serversIn({ inference, teacher, gepa, trainer }: RunSpec): string[] {
   const of = (urls: readonly string[], keys: readonly string[]) => urls.flatMap((url) => linesOfServer({ url, keys }));
-  const keyOf = ({ apiKeyVar }: { readonly apiKeyVar: string | null }) => (apiKeyVar === null ? [] : [apiKeyVar]);
   return [
     ...inferenceServers(inference),
-    ...(trainer.kind === 'tinker' ? of([trainer.url], keyOf(trainer)) : []),
-    ...(teacher ? of(teacher.urls, keyOf(teacher)) : []),
-    ...(gepa ? of([gepa.url], keyOf(gepa)) : []),
+    ...(trainer.kind === 'tinker' ? of([trainer.url], keysOf(trainer)) : []),
+    ...(teacher ? of(teacher.urls, keysOf({ apiKeyVar: teacher.apiKeyVar })) : []),
+    ...(gepa ? of([gepa.url], keysOf(gepa)) : []),
   ];
 }
 
 function inferenceServers(spec: InferenceSpec): string[] {
   if (spec.kind === 'module') return [];
-  const keys = keysOf({ headersFromEnv: {}, ...spec });
+  const keys = keysOf(spec);
   const agent = spec.kind === 'vllm' ? spec.vllm.weightsAgent : null;
   return [
     ...[spec.url ?? []].flat().flatMap((url) => linesOfServer({ url, keys })),
@@ -88,9 +87,7 @@ export function namedByModel(model: EvaluatedModel): string[] {
 }
 
 export function namedByServers(servers: readonly EvaluatedServer[]): string[] {
-  return servers.flatMap(({ baseUrl: url, apiKeyVar }) =>
-    linesOfServer({ url, keys: apiKeyVar === null ? [] : [apiKeyVar] }),
-  );
+  return servers.flatMap(({ baseUrl: url, apiKeyVar }) => linesOfServer({ url, keys: keysOf({ apiKeyVar }) }));
 }
 
 /** What a search plays on, and whom it asks. */

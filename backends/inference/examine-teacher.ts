@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec, TeacherSpec } from '../../config/run-spec.ts';
 import { chatCall } from './endpoint.ts';
-import { ModelServer } from './model-server.ts';
+import { keysOf, ModelServer } from './model-server.ts';
 import { type NamedServer, teacherServers } from './teacher.ts';
 import { hasSameTokenizer, policyTokens } from './teacher-tokens.ts';
 import { promptLogprobsIn, turnIn } from './wire.ts';
@@ -57,10 +57,9 @@ async function examineFolder(role: TeacherReport['role'], folder: string, policy
 async function examineOne(teacher: TeacherSpec, address: NamedServer, policy: string): Promise<TeacherReport> {
   const remedy = 'Is the teacher running, and is that its address?';
   const server = new ModelServer(address, { timeoutMs: askMs, provider: 'cpu', remedy });
-  const { model, apiKeyVar, headersFromEnv } = address;
+  const { model } = address;
   const about = { ...nothing, role: teacher.role, isFolder: false, where: server.root, model };
-  const variables = [...(apiKeyVar === null ? [] : [apiKeyVar]), ...Object.values(headersFromEnv)];
-  const missingKey = variables.find((name) => (process.env[name] ?? '') === '');
+  const missingKey = keysOf(address).find((name) => (process.env[name] ?? '') === '');
   if (missingKey !== undefined) return { ...about, missingKey };
   try {
     await server.look();

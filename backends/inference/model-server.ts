@@ -259,7 +259,10 @@ export class ModelServer {
 }
 
 /** Names of the environment variables whose values a server is told. */
-export function keysOf({ apiKeyVar, headersFromEnv }: Pick<ServerAddress, 'apiKeyVar' | 'headersFromEnv'>): string[] {
+export function keysOf({
+  apiKeyVar,
+  headersFromEnv = {},
+}: Pick<ServerAddress, 'apiKeyVar'> & Partial<Pick<ServerAddress, 'headersFromEnv'>>): string[] {
   return [...(apiKeyVar === null ? [] : [apiKeyVar]), ...Object.values(headersFromEnv)];
 }
 
