@@ -31,9 +31,10 @@ interface TakeOverOptions {
  * its newest commit under the same workflow id, with the settings it has and all that was asked of it; what is stored of the
  * step under way is adopted. For a server with one orchestrator, before that one asks for work; looks once more a little later.
  */
-export async function takeOverRuns(options: TakeOverOptions): Promise<void> {
-  await takeOverOpen(options);
-  void delay(secondLookMs, undefined, { ref: false }).then(() => takeOverOpen(options));
+export async function takeOverRuns(options: Omit<TakeOverOptions, 'isUnversioned'>): Promise<void> {
+  const alone = { ...options, isUnversioned: true };
+  await takeOverOpen(alone);
+  void delay(secondLookMs, undefined, { ref: false }).then(() => takeOverOpen(alone));
 }
 
 /** The same, looked for once. */

@@ -87,7 +87,7 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
       const asked = { service: link.client.workflowService, namespace: temporal.namespace };
       if (onTakeOver) {
         await beUnversioned(asked);
-        await takeOverRuns({ client: link.client, version, say: onTakeOver, isUnversioned: true });
+        await takeOverRuns({ client: link.client, version, say: onTakeOver });
       }
       // A server with one orchestrator has every run taken over by the newest.
       const isPinned = onTakeOver === undefined && (await hasDeployments(asked));
