@@ -216,7 +216,7 @@ export class TinkerTrainer implements Trainer {
   }
 
   async #step(plan: StepPlan, batch: TrainBatch, referenceFolder?: string): Promise<TrainOutcome> {
-    const { optimizer, learningRate, numIterations = 1, klBeta } = plan;
+    const { optimizer, learningRate, numIterations, klBeta } = plan;
     const { digest } = this.#held().version;
     requireKnown(plan);
     const referenceLogprobs = klBeta > 0 ? await this.#referenceScores(referenceFolder, batch.samples) : undefined;

@@ -51,7 +51,7 @@ export default function createTrainer(): Trainer {
     },
 
     async trainStep({ plan, batch }) {
-      const { loss, temperature, klBeta, numIterations = 1 } = plan;
+      const { loss, temperature, klBeta, numIterations } = plan;
       if (loss.type !== 'importance_sampling' || loss.aggregation !== 'token' || klBeta !== 0 || numIterations !== 1) {
         throw refusal(
           `expected the loss importance_sampling by token, one pass and no KL penalty; got ${loss.type} by ${loss.aggregation}, ${numIterations} and ${klBeta}`,

@@ -4,13 +4,13 @@ import { mkdir, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
-import { versionsSpooledMax } from '../core/limits.ts';
+import { versionsPendingMax } from '../core/limits.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { sumFolder } from '../backends/store/version-files.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { storeOf } from './run-access.ts';
-import { stagedNames } from './staged-versions.ts';
+import { pendingNames } from './settle-version.ts';
 
 /** Logprobs that the trainer gives to a few tokens, to be compared with the sampler's. */
 export interface Canary {
@@ -23,14 +23,14 @@ export interface Canary {
   readonly logprobs: readonly number[];
 }
 
-export interface SpooledVersion {
+export interface PendingVersion {
   readonly policy: PolicyVersion;
   readonly optimizer: ObjectRef | null;
   /** Where it waits in the run's own folder, whence its commit moves it to its place; null where it is to be copied. */
-  readonly staged: string | null;
+  readonly pendingAt: string | null;
 }
 
-interface SpoolInput {
+interface PendingInput {
   /** With the folder of the store it belongs into. */
   readonly version: Omit<PolicyVersion, 'file' | 'sums'>;
   readonly write: (folder: string) => Promise<void>;
@@ -39,7 +39,7 @@ interface SpoolInput {
   readonly canary: () => Promise<Canary | null>;
 }
 
-interface Entry extends SpooledVersion {
+interface Entry extends PendingVersion {
   readonly owner: string;
   readonly folder: string;
   /** In the order in which they are stored: a folder that has its weights is whole. */
@@ -51,7 +51,7 @@ interface Entry extends SpooledVersion {
  * that, to be moved; otherwise, or with `isElsewhere`, on this process's own disk, to be copied. Bounded: the oldest goes,
  * and what is asked for after that is made again by replay.
  */
-export class VersionSpool {
+export class PendingVersions {
   readonly #root: string;
   readonly #isElsewhere: boolean;
   #entries: Entry[] = [];
@@ -62,25 +62,25 @@ export class VersionSpool {
     this.#isElsewhere = isElsewhere;
   }
 
-  find(run: RunHandle, version: Pick<PolicyVersion, 'step' | 'digest'>): SpooledVersion | null {
+  find(run: RunHandle, version: Pick<PolicyVersion, 'step' | 'digest'>): PendingVersion | null {
     const entry = this.#find(run, version);
     return entry && versionOf(entry);
   }
 
-  async add(run: RunHandle, input: SpoolInput): Promise<SpooledVersion> {
+  async add(run: RunHandle, input: PendingInput): Promise<PendingVersion> {
     const { staging } = storeOf(run);
     const { step, digest } = input.version;
-    const staged =
+    const pendingAt =
       staging && !this.#isElsewhere
-        ? layout.staged(run.lineage, step, `${digest.slice(0, 16)}.${randomUUID().slice(0, 8)}`)
+        ? layout.pending(run.lineage, step, `${digest.slice(0, 16)}.${randomUUID().slice(0, 8)}`)
         : null;
-    const folder = staged === null ? path.join(this.#root, String(this.#count++)) : await staging!.folder(staged);
+    const folder = pendingAt === null ? path.join(this.#root, String(this.#count++)) : await staging!.folder(pendingAt);
     try {
-      const entry = await this.#write(run, { folder, staged }, input);
+      const entry = await this.#write(run, { folder, pendingAt }, input);
       const known = this.#find(run, entry.policy);
       const kept = [...this.#entries.filter((other) => other !== known), entry];
-      const over = [...(known ? [known] : []), ...kept.slice(0, -versionsSpooledMax)];
-      this.#entries = kept.slice(-versionsSpooledMax);
+      const over = [...(known ? [known] : []), ...kept.slice(0, -versionsPendingMax)];
+      this.#entries = kept.slice(-versionsPendingMax);
       for (const { folder: old } of over) await rm(old, { recursive: true, force: true });
       return versionOf(entry);
     } catch (error) {
@@ -106,20 +106,20 @@ export class VersionSpool {
 
   async #write(
     run: RunHandle,
-    { folder, staged }: { readonly folder: string; readonly staged: string | null },
-    { version, write, optimizer, canary }: SpoolInput,
+    { folder, pendingAt }: { readonly folder: string; readonly pendingAt: string | null },
+    { version, write, optimizer, canary }: PendingInput,
   ): Promise<Entry> {
     const { staging } = storeOf(run);
-    const exported = path.join(folder, stagedNames.weights);
+    const exported = path.join(folder, pendingNames.weights);
     await mkdir(exported, { recursive: true, mode: 0o700 });
     await write(exported);
     const prefix = version.weights;
-    const seal = async (below: string): Promise<void> => (staged === null ? undefined : staging!.seal(staged + below));
+    const seal = async (below: string): Promise<void> => (pendingAt === null ? undefined : staging!.seal(pendingAt + below));
     const summing = sumFolder(storeOf(run), exported, prefix);
     const [{ file, sums, names }, scored] = await Promise.all([
       summing,
       canary(),
-      summing.then(() => seal(stagedNames.weights)),
+      summing.then(() => seal(pendingNames.weights)),
     ]);
     const policy: PolicyVersion = { ...version, file, sums };
     const beside: { key: string; file: string }[] = [];
@@ -132,15 +132,15 @@ export class VersionSpool {
     const state =
       optimizer &&
       (await add(
-        stagedNames.optimizer,
+        pendingNames.optimizer,
         `${layout.checkpoint(run.lineage, version.step)}optimizer.safetensors`,
         optimizer,
       ));
     if (scored)
-      await add(stagedNames.canary, layout.canary(run.lineage, version.step, version.replay), encodeJson(scored));
+      await add(pendingNames.canary, layout.canary(run.lineage, version.step, version.replay), encodeJson(scored));
     await seal('');
     const files = [...beside, ...names.map((name) => ({ key: prefix + name, file: path.join(exported, name) }))];
-    return { policy, optimizer: state, staged, owner: ownerOf(run), folder, files };
+    return { policy, optimizer: state, pendingAt, owner: ownerOf(run), folder, files };
   }
 
   /** By step as well: a step that changes nothing has the digest of the one before. */
@@ -151,8 +151,8 @@ export class VersionSpool {
   }
 }
 
-function versionOf({ policy, optimizer, staged }: Entry): SpooledVersion {
-  return { policy, optimizer, staged };
+function versionOf({ policy, optimizer, pendingAt }: Entry): PendingVersion {
+  return { policy, optimizer, pendingAt };
 }
 
 function ownerOf(run: RunHandle): string {
@@ -164,7 +164,7 @@ function fullDisk(error: unknown, folder: string): unknown {
   if (code !== 'ENOSPC' && code !== 'EDQUOT') return error;
   return new RatchetError(
     'StoreFull',
-    `No space left in ${folder}, where new weights wait for their upload. Free some space, or set RATCHET_SPOOL to a folder on another disk; the run goes on by itself.`,
+    `No space left in ${folder}, where new weights wait for their upload. Free some space, or set RATCHET_PENDING to a folder on another disk; the run goes on by itself.`,
     { cause: error },
   );
 }

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import PQueue from 'p-queue';
 import type {
   ExampleRef,
   PromptSearchHandle,
@@ -13,16 +14,15 @@ import { inferenceTimeoutDefaultS } from '../../core/limits.ts';
 import type { Rollout } from '../../core/rl/rollout.ts';
 import type { PolicyVersion } from '../../core/rl/run-state.ts';
 import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
-import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
-import { scoreGroup } from '../../backends/environments/score-group.ts';
-import { tracebackOf } from '../../backends/environments/score.ts';
-import { sharedEndpoint } from '../../backends/inference/index.ts';
-import type { AskDependencies } from '../asked-model.ts';
-import { playRollout } from '../../backends/rollouts/play-rollout.ts';
+import { environments as allEnvironments, type Environments } from '../environments/index.ts';
+import { scoreGroup } from '../environments/score-group.ts';
+import { tracebackOf } from '../environments/score.ts';
+import { sharedEndpoint } from '../inference/index.ts';
+import type { AskDependencies } from './asked-model.ts';
+import { playRollout } from './play-rollout.ts';
 import { AnswerJournal } from '../../runs/answer-journal.ts';
-import { Gate } from '../../backends/rollouts/gate.ts';
 import { openPromptPlayer, type PromptPlayer } from './prompt-player.ts';
-import { recordOf } from '../../backends/rollouts/reflection-record.ts';
+import { recordOf } from './reflection-record.ts';
 import {
   isScored,
   type PlayedRow,
@@ -57,7 +57,7 @@ export class OpenedSearch {
   readonly #environments: Environments;
   readonly #endpoint: NonNullable<AskDependencies['endpoint']>;
   readonly #players: readonly PromptPlayer[];
-  readonly #gate: Gate;
+  readonly #queue: PQueue;
   readonly #signal: AbortSignal;
   readonly #attempt = randomUUID();
 
@@ -80,7 +80,7 @@ export class OpenedSearch {
     this.#environments = environments;
     this.#endpoint = endpoint;
     this.#players = players;
-    this.#gate = Gate.shared(`${handle.place.store}${handle.place.name}`, stored.input.maxConcurrent);
+    this.#queue = queueOf(`${handle.place.store}${handle.place.name}`, stored.input.maxConcurrent);
     this.#signal = signal;
   }
 
@@ -123,7 +123,7 @@ export class OpenedSearch {
       examples.map(async (example, index): Promise<ScoredRow> => {
         const before = this.#journal.rowOf(id, index);
         if (before === undefined || !isScored(before))
-          return this.#gate.through(() => this.#row({ asked, index, example, parts: parts[example[0]]!, before }));
+          return this.#queue.add(() => this.#row({ asked, index, example, parts: parts[example[0]]!, before }));
         this.account.adopted += 1;
         return before;
       }),
@@ -227,6 +227,16 @@ export class OpenedSearch {
     this.account.firstFailure ??= tracebackOf(failure).split('\n')[0]!.slice(0, 300);
   }
 }
+
+/** The one queue of a search in this process, whoever answers for it; `atOnce` 0 = no limit. */
+function queueOf(search: string, atOnce: number): PQueue {
+  const key = `${search}#${atOnce}`;
+  const queue = queues.get(key)?.deref() ?? new PQueue({ concurrency: atOnce < 1 ? Infinity : atOnce });
+  queues.set(key, new WeakRef(queue));
+  return queue;
+}
+
+const queues = new Map<string, WeakRef<PQueue>>();
 
 /** Nothing in place of what an environment has itself. */
 const ownParts: PlayedParts = { systemPrompt: undefined, toolDescriptions: undefined };

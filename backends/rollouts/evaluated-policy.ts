@@ -1,10 +1,10 @@
 import type { EvaluationHandle, EvaluationInput } from '../../core/eval/evaluation.ts';
 import type { Rollout } from '../../core/rl/rollout.ts';
-import { type AskDependencies, askEndpoint, type OpenPolicy, openVersion } from '../asked-model.ts';
-import { versionHeldS } from '../hold-version.ts';
+import { type AskDependencies, askEndpoint, type OpenPolicy, openVersion } from './asked-model.ts';
+import { versionHeldS } from '../../core/limits.ts';
 import type { RolloutJournal } from '../../runs/rollout-journal.ts';
 import { servedPolicy, specOf } from '../../runs/run-access.ts';
-import { samplePlace, samplePolicy, turnSeed } from '../../backends/rollouts/sample-policy.ts';
+import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
 
 type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
 type Player = (place: Place) => OpenPolicy;

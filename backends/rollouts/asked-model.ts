@@ -1,11 +1,20 @@
-import type { EvaluatedModel } from '../core/eval/evaluation.ts';
-import { type Endpoint, type EndpointServer, sharedEndpoint } from '../backends/inference/index.ts';
-import { chatPolicy } from '../backends/rollouts/chat-policy.ts';
-import type { GenerateDependencies } from './generate-rollouts.ts';
-import type { PlayOptions } from '../backends/rollouts/play-rollout.ts';
-import { servedPolicy, specOf } from '../runs/run-access.ts';
-import { samplePlace, type SamplePolicyOptions } from '../backends/rollouts/sample-policy.ts';
-import { policyTokenizer } from '../runs/stored-template.ts';
+import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import type { Environments } from '../environments/index.ts';
+import { type Endpoint, type EndpointServer, type Inference, sharedEndpoint } from '../inference/index.ts';
+import { chatPolicy } from './chat-policy.ts';
+import type { PlayOptions } from './play-rollout.ts';
+import { servedPolicy, specOf } from '../../runs/run-access.ts';
+import { samplePlace, type SamplePolicyOptions } from './sample-policy.ts';
+import { type OpenTokenizer, policyTokenizer } from '../../runs/stored-template.ts';
+import type { TeacherDependencies } from './teacher.ts';
+
+/** What a run's own versions are sampled with. */
+export interface GenerateDependencies extends Pick<TeacherDependencies, 'teacher'> {
+  readonly inference: (spec: RunSpec) => Inference;
+  readonly tokenizer: OpenTokenizer;
+  readonly environments?: Environments;
+}
 
 /** What evaluations and searches ask models with. */
 export interface AskDependencies extends GenerateDependencies {

@@ -1,8 +1,8 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 
-/** The one place of a GPU process: a run has it, or it is free. */
-export class TrainerSeat {
+/** The one lease that a GPU process gives: a run has it, or it is free. */
+export class ProcessLease {
   /** Unique to this process; its queues are named after it. */
   readonly holder: string;
   #taken: { readonly owner: string; readonly run: string; readonly ousted: AbortController } | null = null;

@@ -13,8 +13,8 @@ import os from 'node:os';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 
-/** Who writes into a spool folder. */
-export interface SpoolOwner {
+/** Who writes pending versions into a folder. */
+export interface FolderOwner {
   /** Where its process number means something: host, boot, and the container's own numbers. */
   readonly place: string;
   readonly pid: number;
@@ -32,13 +32,13 @@ const abandonedMs = 24 * 3_600_000;
  * A folder of this process's own on its own disk, beside those of others; what the dead left there is removed. Its loss costs a replay,
  * never a version.
  */
-export function openSpoolFolder(parent = usualParent(), self = thisProcess()): string {
+export function openPendingFolder(parent = usualParent(), self = thisProcess()): string {
   mkdirSync(parent, { recursive: true, mode: 0o700 });
   const { uid } = statSync(parent);
   if (uid !== os.userInfo().uid) {
     throw new RatchetError(
       'Unsupported',
-      `${parent} belongs to somebody else (user ${uid}); set RATCHET_SPOOL to a folder of yours`,
+      `${parent} belongs to somebody else (user ${uid}); set RATCHET_PENDING to a folder of yours`,
     );
   }
   const folder = path.join(parent, `${self.pid}-${randomBytes(4).toString('hex')}`);
@@ -59,11 +59,11 @@ export function openSpoolFolder(parent = usualParent(), self = thisProcess()): s
 }
 
 function usualParent(): string {
-  return process.env['RATCHET_SPOOL'] ?? path.join(os.tmpdir(), `ratchet-spool-${os.userInfo().uid}`);
+  return process.env['RATCHET_PENDING'] ?? path.join(os.tmpdir(), `ratchet-pending-${os.userInfo().uid}`);
 }
 
 /** Whether nobody writes into a folder any more. Of processes elsewhere only their mark is looked at: their numbers are others. */
-function isLeft(folder: string, self: SpoolOwner, nowMs: number): boolean {
+function isLeft(folder: string, self: FolderOwner, nowMs: number): boolean {
   const owner = readOwner(folder);
   if (owner?.place === self.place) {
     const began = beganAt(owner.pid);
@@ -72,10 +72,10 @@ function isLeft(folder: string, self: SpoolOwner, nowMs: number): boolean {
   return nowMs - markedAtMs(folder) > abandonedMs;
 }
 
-/** Null where it does not say: of an earlier version, or being made this moment. */
-function readOwner(folder: string): SpoolOwner | null {
+/** Null where it does not say: it is being made this moment. */
+function readOwner(folder: string): FolderOwner | null {
   try {
-    return JSON.parse(readFileSync(path.join(folder, ownerFile), 'utf8')) as SpoolOwner;
+    return JSON.parse(readFileSync(path.join(folder, ownerFile), 'utf8')) as FolderOwner;
   } catch {
     return null;
   }
@@ -97,7 +97,7 @@ function renew(mark: string): void {
   }
 }
 
-function thisProcess(): SpoolOwner {
+function thisProcess(): FolderOwner {
   const boot = readOr('/proc/sys/kernel/random/boot_id', '');
   return { place: [os.hostname(), boot, numbersOf()].join(' '), pid: process.pid, began: beganAt(process.pid) };
 }

@@ -4,7 +4,7 @@ import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.t
 import { storeOf } from './run-access.ts';
 
 /** What a version is made of, while it waits in its run's folder for its commit. */
-export const stagedNames = { weights: 'weights/', optimizer: 'optimizer.safetensors', canary: 'canary.json' } as const;
+export const pendingNames = { weights: 'weights/', optimizer: 'optimizer.safetensors', canary: 'canary.json' } as const;
 
 /**
  * Moves a committed version from where it waits to its place, its weights last: nothing is copied. False when it does not
@@ -12,16 +12,16 @@ export const stagedNames = { weights: 'weights/', optimizer: 'optimizer.safetens
  */
 export async function settleVersion(
   run: RunHandle,
-  staged: string,
+  pendingAt: string,
   { policy, optimizer }: { readonly policy: PolicyVersion; readonly optimizer: ObjectRef | null },
 ): Promise<boolean> {
   const store = storeOf(run);
   if (!store.staging) return false;
   const { staging } = store;
-  if (optimizer) await staging.settle(staged + stagedNames.optimizer, optimizer.key);
-  await staging.settle(staged + stagedNames.canary, layout.canary(run.lineage, policy.step, policy.replay));
-  const isSettled = await staging.settle(staged + stagedNames.weights, policy.weights);
-  if (isSettled) await store.removeAll(staged);
+  if (optimizer) await staging.settle(pendingAt + pendingNames.optimizer, optimizer.key);
+  await staging.settle(pendingAt + pendingNames.canary, layout.canary(run.lineage, policy.step, policy.replay));
+  const isSettled = await staging.settle(pendingAt + pendingNames.weights, policy.weights);
+  if (isSettled) await store.removeAll(pendingAt);
   return isSettled;
 }
 
@@ -33,15 +33,15 @@ export async function settleForgotten(
   const store = storeOf(run);
   const { file, sums, step, weights } = version.policy;
   if (!store.staging) return false;
-  const name = stagedNames.weights + file.key.slice(weights.length);
-  for (const key of await store.list(layout.allStaged(run.lineage))) {
-    const isIt = key.startsWith(layout.staged(run.lineage, step, '').slice(0, -1)) && key.endsWith(`/${name}`);
+  const name = pendingNames.weights + file.key.slice(weights.length);
+  for (const key of await store.list(layout.allPending(run.lineage))) {
+    const isIt = key.startsWith(layout.pending(run.lineage, step, '').slice(0, -1)) && key.endsWith(`/${name}`);
     if (!isIt) continue;
-    const staged = key.slice(0, -name.length);
-    const here = staged + stagedNames.weights;
+    const pendingAt = key.slice(0, -name.length);
+    const here = pendingAt + pendingNames.weights;
     const waiting = { weights: here, file: { ...file, key }, sums: { ...sums, key: here + sumsName } };
-    if (!(await isVersionSound(store, waiting, { isStaged: true }))) continue;
-    if (await settleVersion(run, staged, version)) return true;
+    if (!(await isVersionSound(store, waiting, { isPending: true }))) continue;
+    if (await settleVersion(run, pendingAt, version)) return true;
   }
   return false;
 }

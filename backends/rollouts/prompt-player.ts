@@ -1,8 +1,8 @@
 import type { EvaluatedEnvironment } from '../../core/eval/evaluation.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import type { Rollout } from '../../core/rl/rollout.ts';
-import { type AskDependencies, askEndpoint, type OpenPolicy, openVersion } from '../asked-model.ts';
-import { samplePlace, samplePolicy, turnSeed } from '../../backends/rollouts/sample-policy.ts';
+import { type AskDependencies, askEndpoint, type OpenPolicy, openVersion } from './asked-model.ts';
+import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
 
 type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
 

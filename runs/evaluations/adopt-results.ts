@@ -6,7 +6,7 @@ import type { Rollout, RolloutRow } from '../../core/rl/rollout.ts';
 import type { Environment } from '../../backends/environments/types.ts';
 import type { Store } from '../../backends/store/index.ts';
 import { decodeJson, encodeRows } from '../../backends/store/objects.ts';
-import { evaluationKeys, type ScoredExample } from '../../runs/evaluation-store.ts';
+import { evaluationKeys, type ScoredExample } from '../evaluation-store.ts';
 
 /** Attempts of ours begin with 1. */
 const theirAttempt = 0;

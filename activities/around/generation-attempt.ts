@@ -1,6 +1,7 @@
 import { setMaxListeners } from 'node:events';
 import { RatchetError } from '../../core/errors.ts';
 import type { Inference, Sample } from '../../backends/inference/index.ts';
+import type { Place, Watched } from '../../backends/rollouts/training-players.ts';
 import { type WorkProgress, WorkUnderWay } from './work-under-way.ts';
 
 /** Since when the inference server answers nothing, and what it says instead. */
@@ -10,26 +11,25 @@ export interface NotReady {
   readonly message: string;
 }
 
-/** What a sitting's heartbeats carry from attempt to attempt. */
-export interface SittingProgress {
+/** What the heartbeats of the activity carry to whoever tries it again. */
+export interface GenerationProgress {
   readonly playedMs: number;
   readonly notReady: NotReady | null;
-  /** Absent where an older version of Ratchet said it. */
-  readonly work?: WorkProgress;
+  readonly work: WorkProgress;
 }
 
 /**
- * One sitting of generation, over all attempts of its activity. Only time at work counts towards the deadline: neither the
+ * One attempt at a chunk, over all retries of its activity. Only time at work counts towards the deadline: neither the
  * wait for a worker nor the sleep of a machine.
  */
-export class GenerationSitting {
+export class GenerationAttempt implements Watched {
   readonly #startedAt = performance.now();
   readonly #playedBeforeMs: number;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #notReady: NotReady | null;
   readonly work: WorkUnderWay;
 
-  constructor(before: SittingProgress | undefined) {
+  constructor(before: GenerationProgress | undefined) {
     this.#playedBeforeMs = before?.playedMs ?? 0;
     this.#notReady = before?.notReady ?? null;
     this.work = new WorkUnderWay(before?.work);
@@ -39,7 +39,7 @@ export class GenerationSitting {
     return this.#notReady;
   }
 
-  progress(): SittingProgress {
+  progress(): GenerationProgress {
     const playedMs = this.#playedBeforeMs + performance.now() - this.#startedAt;
     return { playedMs, notReady: this.#notReady, work: this.work.progress() };
   }
@@ -48,7 +48,7 @@ export class GenerationSitting {
     return (performance.now() - this.#startedAt) / 1000;
   }
 
-  /** One signal for everything in the sitting: raised when it is cancelled, or when its time is over. */
+  /** One signal for everything in the attempt: raised when it is cancelled, or when its time is over. */
   until(cancelled: AbortSignal, limitMs: number): { readonly signal: AbortSignal; readonly deadline: AbortSignal } {
     const over = new AbortController();
     this.#timer = setTimeout(() => over.abort(), Math.max(0, limitMs - this.#playedBeforeMs)).unref();
@@ -60,6 +60,18 @@ export class GenerationSitting {
   end(): void {
     this.work.end();
     clearTimeout(this.#timer);
+  }
+
+  begin(place: Place): void {
+    this.work.begin(pieceOf(place));
+  }
+
+  sampled(place: Place, tokens: number): void {
+    this.work.sampled(pieceOf(place), tokens);
+  }
+
+  finish(place: Place): void {
+    this.work.finish(pieceOf(place));
   }
 
   /** The same server, with an eye on whether it answers. */
@@ -81,4 +93,8 @@ export class GenerationSitting {
       throw error;
     }
   }
+}
+
+function pieceOf({ group, index }: Place): string {
+  return `${group}/${index}`;
 }

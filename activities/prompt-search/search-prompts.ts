@@ -6,20 +6,20 @@ import type {
   PromptSearchEvent,
   PromptSearchHandle,
   SearchFigures,
-  Sitting,
-  SittingInput,
+  SearchAttempt,
+  SearchAttemptInput,
 } from '../../core/gepa/prompt-search.ts';
 import { next, settle } from '../../core/gepa/search.ts';
 import type { SearchAnswer, SearchRequest, SearchState, Texts } from '../../core/gepa/search-state.ts';
-import { sittingAnswersMax, sittingDrainMs, sittingMs, sittingRequestsLong } from '../../core/limits.ts';
-import type { AskDependencies } from '../asked-model.ts';
-import { keepVersion } from '../evaluation/evaluated-policy.ts';
+import { searchAnswersMax, searchDrainMs, searchAttemptMs, searchAttemptRequests } from '../../core/limits.ts';
+import type { AskDependencies } from '../../backends/rollouts/asked-model.ts';
+import { keepVersion } from '../../backends/rollouts/evaluated-policy.ts';
 import { isShutdown, withHeartbeat } from '../around/heartbeat.ts';
-import { OpenedSearch } from './opened-search.ts';
+import { OpenedSearch } from '../../backends/rollouts/opened-search.ts';
 import { storedSearch } from '../../runs/search-store.ts';
 
-/** What a sitting's heartbeats say, for whoever watches. */
-export interface SittingProgress {
+/** What an attempt's heartbeats say, for whoever watches. */
+export interface SearchProgress {
   readonly figures: SearchFigures;
   /** The newest things that happened in it, with the numbers that its workflow will give them counted from its beginning. */
   readonly told: readonly (Pick<PromptSearchEvent, 'kind' | 'text' | 'values'> & { readonly number: number })[];
@@ -35,33 +35,33 @@ const toldInHeartbeats = 8;
  * way from the answers that come back. Each of them lies in the store before it counts, so a retry repeats nothing that was finished:
  * it goes the same way again, from the store. It ends with the search, after a while, or when asked to.
  */
-export const createHoldSitting =
+export const createSearchPrompts =
   (dependencies: AskDependencies) =>
-  async ({ handle, state, begunAt }: SittingInput): Promise<Sitting> => {
-    let sitting: OpenSitting | null = null;
+  async ({ handle, state, begunAt }: SearchAttemptInput): Promise<SearchAttempt> => {
+    let attempt: OpenAttempt | null = null;
     return withHeartbeat(
       async (cancelled) => {
         const broken = new AbortController();
         setMaxListeners(0, broken.signal); // every rollout listens
         const search = await OpenedSearch.open(dependencies, handle, broken.signal);
-        sitting = new OpenSitting(search, state);
+        attempt = new OpenAttempt(search, state);
         const kept = await keepVersion(dependencies, handle.place.prefix, search);
         try {
-          return await sitting.finish(cancelled, broken);
+          return await attempt.finish(cancelled, broken);
         } finally {
           await kept.release();
         }
       },
-      () => sitting && { ...sitting.progress(), begunAt },
+      () => attempt && { ...attempt.progress(), begunAt },
     );
   };
 
-class OpenSitting {
+class OpenAttempt {
   readonly #search: OpenedSearch;
   readonly #startedAt = performance.now();
   readonly #answers: SearchAnswer[][] = [];
   readonly #underWay = new Map<string, Promise<void>>();
-  readonly #told: SittingProgress['told'][number][] = [];
+  readonly #told: SearchProgress['told'][number][] = [];
   #state: SearchState;
   #come: SearchAnswer[] = [];
   #count = 0;
@@ -73,7 +73,7 @@ class OpenSitting {
     this.#state = state;
   }
 
-  progress(): Omit<SittingProgress, 'begunAt'> {
+  progress(): Omit<SearchProgress, 'begunAt'> {
     return {
       figures: figuresOf(this.#state),
       told: this.#told.slice(-toldInHeartbeats),
@@ -81,7 +81,7 @@ class OpenSitting {
     };
   }
 
-  async finish(cancelled: AbortSignal, broken: AbortController): Promise<Sitting> {
+  async finish(cancelled: AbortSignal, broken: AbortController): Promise<SearchAttempt> {
     const failures: unknown[] = [];
     const isOver = (): boolean => cancelled.aborted || failures.length > 0 || this.#isLongEnough();
     const drain = drainOn(cancelled, broken);
@@ -129,17 +129,17 @@ class OpenSitting {
   }
 
   #isLongEnough(): boolean {
-    const longMs = Math.max(sittingMs, sittingRequestsLong * this.#requestMs);
-    return this.#count >= sittingAnswersMax || performance.now() - this.#startedAt > longMs;
+    const longMs = Math.max(searchAttemptMs, searchAttemptRequests * this.#requestMs);
+    return this.#count >= searchAnswersMax || performance.now() - this.#startedAt > longMs;
   }
 }
 
-/** Once the sitting is to end, what is under way has a while; at a shutdown of the worker none, for the next one goes on. */
+/** Once the attempt is to end, what is under way has a while; at a shutdown of the worker none, for the next one goes on. */
 function drainOn(cancelled: AbortSignal, broken: AbortController): { end: () => void } {
   const ended = new AbortController();
   const begin = (): void => {
     if (isShutdown(cancelled)) return broken.abort(cancelled.reason);
-    void delay(sittingDrainMs, undefined, { signal: ended.signal }).then(
+    void delay(searchDrainMs, undefined, { signal: ended.signal }).then(
       () => broken.abort(cancelled.reason),
       () => undefined, // all came in time
     );

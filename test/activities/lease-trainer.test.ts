@@ -4,12 +4,12 @@ import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createDescribeTrainers } from '../../activities/find-trainers.ts';
-import { createHoldActivities } from '../../activities/index.ts';
-import type { TrainerHeld } from '../../activities/hold-trainer.ts';
+import { createLeaseActivities } from '../../activities/index.ts';
+import type { TrainerLeased } from '../../activities/lease-trainer.ts';
 import { readJson, requireCommit } from '../../runs/run-access.ts';
 import { claimTrainer, nextTrainerEpoch } from '../../activities/trainer-claims.ts';
 import { layout } from '../../runs/layout.ts';
-import { versionsSpooledMax } from '../../core/limits.ts';
+import { versionsPendingMax } from '../../core/limits.ts';
 import { policyName, versionName } from '../../core/names.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
@@ -30,18 +30,18 @@ import {
 /** A hold under way: what the run was told, and how to end it. */
 async function hold(t: TestContext, test: TestRun, roles: Roles, epoch: number) {
   const environment = new MockActivityEnvironment();
-  let tell!: (held: TrainerHeld) => void;
-  const told = new Promise<TrainerHeld>((resolve) => (tell = resolve));
-  const { holdTrainer } = createHoldActivities({ ...roles, ...unused }, (_, held) => Promise.resolve(tell(held)));
-  const over = environment.run(holdTrainer, { run: test.run, workflowId: 'words', epoch });
+  let tell!: (held: TrainerLeased) => void;
+  const told = new Promise<TrainerLeased>((resolve) => (tell = resolve));
+  const { leaseTrainer } = createLeaseActivities({ ...roles, ...unused }, (_, held) => Promise.resolve(tell(held)));
+  const over = environment.run(leaseTrainer, { run: test.run, workflowId: 'words', epoch });
   over.catch(() => undefined);
   t.after(() => environment.cancel()); // its heartbeats would keep the process alive
   const held = await Promise.race([told, over.then(() => Promise.reject(new Error('it ended at once')))]);
   return { held, over, cancel: () => environment.cancel() };
 }
 
-/** Only the seat counts for a hold. */
-const unused = { trainer: null as never, spool: null as never };
+/** Only the lease of the process counts. */
+const unused = { trainer: null as never, pending: null as never };
 
 async function until(test: TestRun, roles: Roles, step: number): Promise<Committed> {
   let last = await commitFirst(test, roles);
@@ -73,12 +73,12 @@ describe('holding a GPU worker', () => {
     const roles = openRoles();
     const epoch = await nextTrainerEpoch({ run: test.run });
     const { held, cancel, over } = await hold(t, test, roles, epoch);
-    assert.deepEqual(held, { epoch: 1, holder: roles.seat.holder });
+    assert.deepEqual(held, { epoch: 1, holder: roles.lease.holder });
     assert.equal(await nextTrainerEpoch({ run: test.run }), 2);
-    assert.ok(!roles.seat.isFree);
+    assert.ok(!roles.lease.isFree);
     cancel();
     await assert.rejects(over);
-    assert.ok(roles.seat.isFree, 'a hold that is cancelled gives the worker back');
+    assert.ok(roles.lease.isFree, 'a hold that is cancelled gives the worker back');
   });
 
   test('another run is refused by name while it is held; the same one may hold it again, which ends its hold before', async (t) => {
@@ -89,7 +89,7 @@ describe('holding a GPU worker', () => {
     await assert.rejects(hold(t, other, roles, 1), hasCode('TrainerBusy', 'words'));
     const second = await hold(t, test, roles, 2);
     await first.over;
-    assert.ok(!roles.seat.isFree, 'it is still held, by the second');
+    assert.ok(!roles.lease.isFree, 'it is still held, by the second');
     second.cancel();
     await assert.rejects(second.over);
     await hold(t, other, roles, 1);
@@ -99,8 +99,8 @@ describe('holding a GPU worker', () => {
     const test = await makeRun(t);
     const [one, two] = [openRoles(), openRoles()];
     await hold(t, test, one, 1);
-    await assert.rejects(hold(t, test, two, 1), hasCode('TrainerSuperseded', one.seat.holder, two.seat.holder));
-    assert.ok(two.seat.isFree);
+    await assert.rejects(hold(t, test, two, 1), hasCode('TrainerSuperseded', one.lease.holder, two.lease.holder));
+    assert.ok(two.lease.isFree);
   });
 
   test('whoever waits says who there is, and what they are busy with', async () => {
@@ -126,12 +126,12 @@ describe('a GPU worker that wakes up after it was taken for dead', () => {
     const last = await until(test, zombie, 1);
     const { plan } = await planNext(test, zombie, last);
     const made = await act(zombie.trainStep, { run, plan });
-    await claimTrainer(run, { epoch: 1, holder: zombie.seat.holder });
-    await claimTrainer(run, { epoch: 2, holder: next.seat.holder });
+    await claimTrainer(run, { epoch: 1, holder: zombie.lease.holder });
+    await claimTrainer(run, { epoch: 2, holder: next.lease.holder });
     const trained = zombie.trainers[0]!.trained.length;
-    const stopped = hasCode('TrainerSuperseded', next.seat.holder, 'epoch 2');
+    const stopped = hasCode('TrainerSuperseded', next.lease.holder, 'epoch 2');
     await assert.rejects(act(zombie.trainStep, { run, plan }), stopped);
-    await assert.rejects(act(zombie.spoolVersion, { run, policy: last.state.policy }), stopped);
+    await assert.rejects(act(zombie.remakeVersion, { run, policy: last.state.policy }), stopped);
     await assert.rejects(act(zombie.publishVersion, { run, policy: made.policy!, optimizer: null }), stopped);
     await assert.rejects(act(zombie.warmUp, { run, from: null }), stopped);
     assert.equal(zombie.trainers[0]!.trained.length, trained);
@@ -143,7 +143,7 @@ describe('a GPU worker that wakes up after it was taken for dead', () => {
     const test = await makeRun(t);
     const roles = openRoles();
     const last = await until(test, roles, 1);
-    for (const epoch of [1, 2]) await claimTrainer(test.run, { epoch, holder: roles.seat.holder });
+    for (const epoch of [1, 2]) await claimTrainer(test.run, { epoch, holder: roles.lease.holder });
     const { plan } = await planNext(test, roles, last);
     const made = await act(roles.trainStep, { run: test.run, plan, epoch: 1 });
     assert.equal((await act(roles.trainStep, { run: test.run, plan, epoch: 2 })).recovery, made.recovery);
@@ -160,7 +160,7 @@ describe('a version that was lost before its upload', () => {
     assert.deepEqual(await openRoles().findUnpublished({ run, steps }), [policy]);
     const next = openRoles();
     assert.equal(await act(next.publishVersion, { run, policy, optimizer: null }), false, 'it is not here');
-    const { replay, recovery } = await act(next.spoolVersion, { run, policy });
+    const { replay, recovery } = await act(next.remakeVersion, { run, policy });
     assert.equal(replay, null);
     assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps], [2, 1]);
     assert.equal(await act(next.publishVersion, { run, policy, optimizer: null }), true);
@@ -178,7 +178,7 @@ describe('a version that was lost before its upload', () => {
     await test.store.put(policy.file.key, whole.slice(1));
     const next = openRoles();
     assert.deepEqual(await next.findUnpublished({ run, steps }), [policy]);
-    assert.equal((await act(next.spoolVersion, { run, policy })).replay, null);
+    assert.equal((await act(next.remakeVersion, { run, policy })).replay, null);
     assert.equal(await act(next.publishVersion, { run, policy, optimizer: null }), true);
     assert.deepEqual(await test.store.read(policy.file.key), whole);
   });
@@ -205,15 +205,15 @@ describe('a version that was lost before its upload', () => {
     assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps], [null, 2]);
   });
 
-  test('the spool is bounded: the oldest versions go, and are made again when they are asked for', async (t) => {
+  test('pending versions are bounded: the oldest go, and are made again when they are asked for', async (t) => {
     const test = await makeRun(t, { 'checkpoints.keep_last': '9' });
     const roles = openRoles();
-    const last = await until(test, roles, versionsSpooledMax + 2);
-    assert.equal((await readdir(roles.spoolFolder)).length, versionsSpooledMax);
+    const last = await until(test, roles, versionsPendingMax + 2);
+    assert.equal((await readdir(roles.pendingFolder)).length, versionsPendingMax);
     const { policy } = (await requireCommit(test.run, 1)).commit;
     await test.store.removeAll(policy.weights);
     assert.equal(await act(roles.publishVersion, { run: test.run, policy, optimizer: null }), false);
-    await act(roles.spoolVersion, { run: test.run, policy });
+    await act(roles.remakeVersion, { run: test.run, policy });
     assert.equal(await act(roles.publishVersion, { run: test.run, policy, optimizer: null }), true);
     const { plan } = await planNext(test, roles, last);
     assert.ok((await act(roles.trainStep, { run: test.run, plan })).policy, 'and it still trains');
@@ -240,7 +240,7 @@ describe('a replay that gives other weights', () => {
     assert.deepEqual([result.recovery!.differs!.step, result.recovery!.differs!.isSameEngine], [3, false]);
     assert.deepEqual(roles.trainers[0]!.trained, ['step 3']);
     assert.deepEqual(
-      (await act(roles.spoolVersion, { run: test.run, policy: last.state.policy })).replay,
+      (await act(roles.remakeVersion, { run: test.run, policy: last.state.policy })).replay,
       result.replay,
     );
   });
@@ -265,7 +265,7 @@ describe('a replay that gives other weights', () => {
     const { replay } = await act(roles.trainStep, { run, plan });
     await act(roles.publishVersion, { run, policy: replay!, optimizer: null });
     const third = openRoles(undefined, { salt: 'yet another' });
-    const again = await act(third.spoolVersion, { run, policy: last.state.policy });
+    const again = await act(third.remakeVersion, { run, policy: last.state.policy });
     assert.equal(versionName(again.replay!), 'v3.r2');
     await act(third.publishVersion, { run, policy: again.replay!, optimizer: null });
     await store.verify(replay!.file);
@@ -275,7 +275,7 @@ describe('a replay that gives other weights', () => {
     const { test, last, roles, plan } = await differing(t);
     const { replay } = await act(roles.trainStep, { run: test.run, plan });
     const third = openRoles(undefined, { salt: 'yet another' });
-    const again = await act(third.spoolVersion, { run: test.run, policy: replay! });
+    const again = await act(third.remakeVersion, { run: test.run, policy: replay! });
     assert.equal(versionName(again.replay!), 'v3.r2');
     assert.notEqual(again.replay!.digest, last.state.policy.digest);
   });
