@@ -47,7 +47,7 @@ function batches(run: BegunRun): string[] {
 const surplusOf = (fake: FakeRun) =>
   fake.commits().map(({ state }) => state.surplus.map(({ ordinals }) => ordinals).join());
 
-describe('the groups of a step', { concurrency: true }, () => {
+describe('the groups of a step', { concurrency: 8 }, () => {
   test('half a batch is trained; with less another round is leased, for what is missing', async () => {
     const run = await begin({
       settings: { ...oneStep, batchSize: 16 },

@@ -10,6 +10,7 @@ import type {
 } from '../../activities/index.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
+import type { RunView } from '../../workflows/control/messages.ts';
 import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../../core/rl/run-state.ts';
 
 export type Activities = OrchestratorActivities &
@@ -116,6 +117,8 @@ export class FakeRun {
   attempts = 0;
   /** The GPU worker is gone: its heartbeats are not heard of any more. */
   loseTrainer: () => void = () => undefined;
+  /** How the run stood when its audit was asked for, right before its end. */
+  lastView: RunView | null = null;
   /** Whether an activity sends no heartbeats, by how often it was asked. */
   isSilent: (name: ActivityName, nth: number) => boolean = () => false;
 

@@ -9,7 +9,7 @@ after(closeServer);
 
 const drift = (server: string, difference: number) => ({ server, difference });
 
-describe('served weights', { concurrency: true }, () => {
+describe('served weights', { concurrency: 8 }, () => {
   test('a server that samples from other weights is put aside by name, and the others go on', async () => {
     const run = await begin({
       settings: { maxSteps: 1 },

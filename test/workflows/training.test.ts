@@ -35,7 +35,7 @@ function replayOf({ step }: { readonly step: number }) {
 
 const epochs = (run: BegunRun): number[] => run.inputs('trainStep').map(({ epoch }) => epoch);
 
-describe('a step in training', { concurrency: true }, () => {
+describe('a step in training', { concurrency: 8 }, () => {
   test('a batch that is refused is set aside, and another one is collected from there', async () => {
     const run = await begin({
       settings: oneStep,
