@@ -1,3 +1,4 @@
+import { RatchetError } from '../core/errors.ts';
 import { failpoint } from '../backends/failpoints.ts';
 import type { Inference, ServerDrift } from '../backends/inference/index.ts';
 import { meanDifference } from '../backends/inference/index.ts';
@@ -6,10 +7,11 @@ import { canaryThreshold } from '../core/rl/canary.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { encodeJson } from '../backends/store/objects.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
+import { readCanary } from '../runs/canary.ts';
 import { servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
-import type { Canary } from '../runs/version-spool.ts';
+import type { Canary } from '../runs/pending-versions.ts';
 
 /** What a broadcast found. */
 export interface BroadcastResult {
@@ -18,13 +20,15 @@ export interface BroadcastResult {
   /** What it may be; absent where nothing was compared. */
   readonly threshold?: number;
   /** Servers above it, which are asked for nothing of this version; absent when there are none. */
-  readonly aside?: readonly ServerDrift[];
+  readonly quarantined?: readonly ServerDrift[];
   /** All of them are. */
   readonly isNoneLeft?: true;
   /** Servers that agreed once they had been given the weights again; absent when there are none. */
   readonly reloaded?: readonly ServerDrift[];
   /** They sample from the version they were given last, and from no other. Absent: they hold several. */
   readonly holdsOne?: boolean;
+  /** Why the canary in the store could not be read: nothing was compared. */
+  readonly unreadable?: string;
 }
 
 /** Nobody needs it kept: how a server answers says what it can. */
@@ -47,16 +51,15 @@ export const createBroadcastWeights =
       // Whoever refuses the question is brought to a version when it is asked for another.
       const held = await servers.hold?.(served, `${run.name}.broadcast`, askedHoldS).catch(() => undefined);
       const kind = held === 'single' ? { holdsOne: true } : {};
-      const key = layout.canary(run.lineage, policy.step, policy.replay);
-      const bytes = await storeOf(run).read(key);
-      const canary = bytes && decodeJson<Canary>(bytes, key);
-      if (!canary || canary.digest !== policy.digest) return { canaryDifference: null, ...kind };
+      const canary = await readCanary(storeOf(run), layout.canary(run.lineage, policy.step, policy.replay));
+      if (canary instanceof RatchetError) return { canaryDifference: null, unreadable: canary.message, ...kind };
+      if (canary?.digest !== policy.digest) return { canaryDifference: null, ...kind };
       const threshold = canaryThreshold(spec, (await servers.floatType?.()) ?? null);
       const drifts = await compare(servers, served, canary, threshold);
       if (!drifts) return { canaryDifference: null, ...kind };
       await failpoint('canary.compared');
       const result = verdict(drifts, threshold);
-      await noteAside(run, policy, result.aside ?? []);
+      await noteQuarantined(run, policy, result.quarantined ?? []);
       return { ...result, ...kind };
     });
 
@@ -74,21 +77,25 @@ async function compare(
 
 function verdict(drifts: readonly ServerDrift[], threshold: number): BroadcastResult {
   const isNear = ({ difference }: ServerDrift): boolean => difference <= threshold; // not so where it is no number
-  const aside = drifts.filter((drift) => !isNear(drift));
+  const quarantined = drifts.filter((drift) => !isNear(drift));
   const reloaded = drifts.filter((drift) => isNear(drift) && drift.isReloaded);
   return {
     canaryDifference: Math.max(...drifts.map(({ difference }) => difference)),
     threshold,
-    ...(aside.length === 0 ? {} : { aside }),
-    ...(aside.length < drifts.length ? {} : { isNoneLeft: true }),
+    ...(quarantined.length === 0 ? {} : { quarantined }),
+    ...(quarantined.length < drifts.length ? {} : { isNoneLeft: true }),
     ...(reloaded.length === 0 ? {} : { reloaded }),
   };
 }
 
 /** A later broadcast of the same version may find them well again. */
-async function noteAside(run: RunHandle, policy: PolicyVersion, aside: readonly ServerDrift[]): Promise<void> {
+async function noteQuarantined(
+  run: RunHandle,
+  policy: PolicyVersion,
+  quarantined: readonly ServerDrift[],
+): Promise<void> {
   const store = storeOf(run);
-  const key = layout.serversAside(run.lineage, policy.step, policy.replay);
-  if (aside.length > 0) await store.put(key, encodeJson(aside.map(({ server }) => server)));
+  const key = layout.quarantinedServers(run.lineage, policy.step, policy.replay);
+  if (quarantined.length > 0) await store.put(key, encodeJson(quarantined.map(({ server }) => server)));
   else if (await store.read(key)) await store.removeAll(key);
 }

@@ -1,3 +1,4 @@
+import { versionHeldS } from '../core/limits.ts';
 import { lineageOf } from '../runs/layout.ts';
 import type { PolicyVersion, Prompts, RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
@@ -12,9 +13,6 @@ export interface HoldInput {
   /** Who keeps it; a version stays while anybody does. */
   readonly holder: string;
 }
-
-/** A version that nobody asks for again is kept no longer than this. */
-export const versionHeldS = 300;
 
 /** Keeps a version at the inference servers, for an evaluation of it. A desired state: twice is once. */
 export const createHoldVersion =

@@ -120,7 +120,7 @@ async function commit(
   trained: TrainedStep,
   { waitedS, stepS, isEvalDue }: { readonly waitedS: number; readonly stepS: number; readonly isEvalDue: boolean },
 ): Promise<{ isPublished: boolean }> {
-  const { attempts, policy, plan, optimizer, staged, engine, metrics } = trained;
+  const { attempts, policy, plan, optimizer, pendingAt, engine, metrics } = trained;
   const collected = attempts.at(-1)!;
   for (const { lost } of attempts) account.add(lost);
   const state = stateAfter(head.state, {
@@ -135,7 +135,7 @@ async function commit(
   return head.commit(state, {
     plan,
     optimizer,
-    staged,
+    pendingAt,
     engine,
     outcomes: stepOutcomes(policy.step, attempts),
     metrics: committedMetrics({

@@ -16,7 +16,7 @@ export async function askFor<T>(
   if (avoid.length > 0 && pool.members.length > 0 && pool.members.every(({ server }) => avoid.includes(server.root))) {
     throw new RatchetError(
       'InferenceUnavailable',
-      `No inference server may be asked for ${policy.name}: all that there are were put aside by its canary (${avoid.join(', ')}).`,
+      `No inference server may be asked for ${policy.name}: all that there are were quarantined by its canary (${avoid.join(', ')}).`,
     );
   }
   return pool.use(avoid.length === 0 || call.isOnlyThere ? call : { ...call, avoid }, async (member) => {
@@ -35,7 +35,7 @@ export async function askFor<T>(
 
 /**
  * Brings every server to a version that can be asked now; the others catch up when they are back. One that fails is put
- * aside, unless all do: then the first one's failure is thrown.
+ * in quarantine, unless all do: then the first one's failure is thrown.
  */
 export async function bringAll(pool: ServerPool, policy: ServedPolicy): Promise<void> {
   const members = membersHere(pool);
@@ -47,7 +47,8 @@ export async function bringAll(pool: ServerPool, policy: ServedPolicy): Promise<
     outcome.status === 'rejected' ? [{ member: members[i]!, reason: outcome.reason as unknown }] : [],
   );
   if (failures.length === members.length) throw failures[0]!.reason;
-  for (const { member, reason } of failures) member.putAside(reason instanceof Error ? reason.message : String(reason));
+  for (const { member, reason } of failures)
+    member.quarantine(reason instanceof Error ? reason.message : String(reason));
 }
 
 /**

@@ -62,6 +62,8 @@ export function planOf(given: Partial<StepPlan> & Pick<StepPlan, 'loss'>): StepP
     temperature: 1,
     klBeta: 0,
     optimizer: contractOptimizer,
+    numIterations: 1,
+    microBatchSize: null,
     snapshot: false,
     ...given,
   };

@@ -76,7 +76,6 @@ export function trainingCommand(name: string, description: string): Command {
     )
     .option('--dialect <name>', 'the words that the file is written in; default: as its keys show')
     .option(...dryRunOptions.dryRun)
-    .option(...dryRunOptions.gpuMemory)
     .option(...dryRunOptions.modelConfig)
     .option(...dryRunOptions.import)
     .option(...tellingOptions.plain)
