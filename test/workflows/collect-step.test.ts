@@ -251,7 +251,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     });
     await run.result();
     assert.deepEqual(
-      run.inputs('generateRollouts').map(({ sitting, isLast }) => [sitting, isLast]),
+      run.inputs('generateRollouts').map(({ attempt, isLast }) => [attempt, isLast]),
       [
         [1, false],
         [2, false],
@@ -287,7 +287,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     await run.tell('resume');
     await run.result();
     assert.deepEqual(
-      run.inputs('generateRollouts').map(({ sitting, round }) => [sitting, round.first]),
+      run.inputs('generateRollouts').map(({ attempt, round }) => [attempt, round.first]),
       [
         [1, 1],
         [2, 1],

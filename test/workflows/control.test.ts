@@ -356,7 +356,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
   test('cancelled, it ends at once, lets its GPU worker go, and goes on from its newest commit later', async () => {
     let ended = 0;
     const gate = new Gate();
-    const fakes: Fakes = { ...holding(gate, 2), holdTrainer: (_, { usual }) => usual().finally(() => (ended += 1)) };
+    const fakes: Fakes = { ...holding(gate, 2), leaseTrainer: (_, { usual }) => usual().finally(() => (ended += 1)) };
     const run = await begin({ settings: { maxSteps: 2 }, fakes });
     await gate.reached;
     await run.handle.cancel();

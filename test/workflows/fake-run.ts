@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { Context } from '@temporalio/activity';
 import type {
-  HoldActivities,
+  LeaseActivities,
   OrchestratorActivities,
   RolloutActivities,
   TrainActivities,
@@ -10,12 +10,12 @@ import type {
 } from '../../activities/index.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import type { RunView } from '../../workflows/control/messages.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../../core/rl/run-state.ts';
 
 export type Activities = OrchestratorActivities &
   RolloutActivities &
-  HoldActivities &
+  LeaseActivities &
   TrainActivities &
   UploadActivities;
 export type ActivityName = keyof Activities;
@@ -99,6 +99,12 @@ export class Gate {
     this.#reach();
     await Promise.race([this.#opened, Context.current().cancelled]);
   }
+}
+
+/** What a run says of itself. */
+export interface RunView {
+  readonly status: RunStatus;
+  readonly events: readonly RunEvent[];
 }
 
 /** What a run leaves behind, and what it has asked for. */

@@ -1,7 +1,12 @@
 /** A search for a better prompt: sitting after sitting, told to stop, given more calls, continued as new. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import type { PromptSearchInput, PromptSearchResult, PromptSearchStatus } from '../../core/gepa/prompt-search.ts';
+import type {
+  PromptSearchEvent,
+  PromptSearchInput,
+  PromptSearchResult,
+  PromptSearchStatus,
+} from '../../core/gepa/prompt-search.ts';
 import { next } from '../../core/gepa/search.ts';
 import { answerTo, searchOf } from './fake-evaluation.ts';
 import { type Call, type Fakes, Gate, type Output } from './fake-run.ts';
@@ -21,13 +26,15 @@ const searching = (fakes: Fakes = {}, of: Partial<PromptSearchInput> = {}, taskQ
 const statusOf = (run: BegunRun) => run.handle.query<PromptSearchStatus>('status');
 const resultOf = (run: BegunRun) => run.handle.result() as Promise<PromptSearchResult>;
 /** Of the newest execution. */
-const toldBy = async (run: BegunRun): Promise<string[]> =>
-  ((await run.events()) as unknown as { kind: string }[]).map(({ kind }) => kind);
+const toldBy = async ({ client, name }: BegunRun): Promise<string[]> => {
+  const events = await client.workflow.getHandle(name).query<PromptSearchEvent[], [number]>('events', 0);
+  return events.map(({ kind }) => kind);
+};
 
 /** Holds a sitting until it is let go on. */
 function holding(gate: Gate, nthHeld = 2): Fakes {
   return {
-    holdSitting: async (_, { nth, usual }) => {
+    searchPrompts: async (_, { nth, usual }) => {
       if (nth === nthHeld) await gate.pass();
       return usual();
     },
@@ -47,7 +54,7 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
   test('each sitting goes on from the answers of the one before', async () => {
     const run = await searching();
     await resultOf(run);
-    const answered = run.inputs('holdSitting').map(({ state }) =>
+    const answered = run.inputs('searchPrompts').map(({ state }) =>
       next(state)
         .map(({ id }) => id)
         .join(),
@@ -94,15 +101,15 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
 
   test('a start that cannot be scored ends it by name, once that is written', async () => {
     const nothing = async (
-      { usual }: Call<'holdSitting'>,
+      { usual }: Call<'searchPrompts'>,
       state: Parameters<typeof next>[0],
-    ): Promise<Output<'holdSitting'>> => ({
+    ): Promise<Output<'searchPrompts'>> => ({
       ...(await usual()),
       answers: [next(state).map(({ id }) => ({ kind: 'failed' as const, id, paid: 0 }))],
       failed: 4,
       firstFailure: 'connection refused',
     });
-    const run = await searching({ holdSitting: ({ state }, call) => nothing(call, state) });
+    const run = await searching({ searchPrompts: ({ state }, call) => nothing(call, state) });
     assert.match(
       await failureOf(run.handle.result()),
       /^PromptNotEvaluated: The first prompt of reverse-text could not be scored on all validation examples: \d+ rollouts failed through infrastructure\. connection refused$/,
@@ -149,7 +156,7 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
 
   test('a sitting whose worker went away is held again from the same state', async () => {
     const run = await searching({
-      holdSitting: ({ state }, { nth }) => {
+      searchPrompts: ({ state }, { nth }) => {
         if (nth === 2) throw new Error('the worker went away');
         return {
           answers: [next(state).map((request) => answerTo(request))],
@@ -161,7 +168,7 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
       },
     });
     await resultOf(run);
-    const [, second, third] = run.inputs('holdSitting');
+    const [, second, third] = run.inputs('searchPrompts');
     assert.deepEqual(third!.state, second!.state);
   });
 });

@@ -56,7 +56,7 @@ async function begun(settings: Partial<RunSpec>, fakes: Fakes = {}): Promise<Beg
 function holding(gate: Gate): Fakes {
   return {
     generateRollouts: (_, { usual }) => usual(),
-    holdSitting: async (_, { usual }) => {
+    searchPrompts: async (_, { usual }) => {
       await gate.pass();
       return usual();
     },
@@ -270,7 +270,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
       holdVersion: () => 'single',
       generateRollouts: async ({ round }, { usual }) => {
         if (round.step === 1) return usual();
-        isTogether ||= run.inputs('holdSitting').length > 0 && run.inputs('tryPrompt').length === 0;
+        isTogether ||= run.inputs('searchPrompts').length > 0 && run.inputs('tryPrompt').length === 0;
         return usual();
       },
     });

@@ -10,15 +10,15 @@ import { TestWorkflowEnvironment } from '@temporalio/testing';
 import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
 import { FailureMapping } from '../../activities/around/failures.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { taskQueues, trainerHeldSignalName, trainerQueues } from '../../core/names.ts';
+import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../../core/names.ts';
 import { ensureTemporalCli } from '../../workers/temporal-cli.ts';
 import { workflowBundlePath, workflowCodeVersion } from '../../workers/workflow-bundle.ts';
-import type { RunStatus, RunView } from '../../workflows/control/messages.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { RunSummary } from '../../workflows/train-run.ts';
 import { eventually } from '../eventually.ts';
 import { fakeEvaluations, fakeSearches } from './fake-evaluation.ts';
-import { type ActivityName, FakeRun, type Fakes, specWith, type UsualFakes } from './fake-run.ts';
-import { fakeTraining, gpuWorkers, type TellHeld } from './fake-training.ts';
+import { type ActivityName, FakeRun, type Fakes, type RunView, specWith, type UsualFakes } from './fake-run.ts';
+import { fakeTraining, gpuWorkers, type TellLeased } from './fake-training.ts';
 import { patience } from './look.ts';
 
 /** A workflow whose history is long after a few steps, and which continues as new then. */
@@ -148,10 +148,11 @@ async function play(runs: Server['runs'], name: ActivityName, input: never): Pro
 
 async function viewOf(name: string): Promise<RunView> {
   const { client } = await openServer();
-  return client.workflow.getHandle(name).query<RunView, [number]>('view', 0);
+  const run = client.workflow.getHandle(name);
+  return { status: await run.query<RunStatus>('status'), events: await run.query<RunEvent[], [number]>('events', 0) };
 }
 
-function usualFakes(run: FakeRun, tell: TellHeld): UsualFakes {
+function usualFakes(run: FakeRun, tell: TellLeased): UsualFakes {
   return { ...fakeTraining(run, tell), ...fakeEvaluations(run), ...fakeSearches(run) };
 }
 
@@ -169,7 +170,7 @@ export interface BegunRun extends Pick<FakeRun, 'inputs' | 'order'> {
   ended(): Promise<RunView>;
   events(): Promise<RunView['events']>;
   /** Texts of its events of a kind. */
-  told(kind: RunView['events'][number]['kind']): Promise<string[]>;
+  told(kind: RunEvent['kind']): Promise<string[]>;
   tell(update: string, value?: unknown): Promise<string>;
   /** Resolves with the reason, once it is paused. */
   paused(): Promise<string>;
@@ -200,8 +201,8 @@ export function freshName(): string {
 /** What activities of workflows of this name are answered with. */
 export async function answersFor(fake: FakeRun, fakes: Fakes = {}): Promise<Server> {
   const server = await openServer();
-  const tell: TellHeld = (workflowId, held) =>
-    server.client.workflow.getHandle(workflowId).signal(trainerHeldSignalName, held);
+  const tell: TellLeased = (workflowId, held) =>
+    server.client.workflow.getHandle(workflowId).signal(trainerLeasedSignalName, held);
   server.runs.set(fake.name, { fake, fakes, usual: usualFakes(fake, tell) });
   return server;
 }

@@ -333,7 +333,7 @@ describe('a run', { concurrency: 8 }, () => {
     const run = await begin({ settings: { maxSteps: 9 }, taskQueue: shortHistoryQueue });
     await run.result();
     const continued = await timesContinued(run);
-    assert.equal(run.inputs('holdTrainer').length, continued + 1);
+    assert.equal(run.inputs('leaseTrainer').length, continued + 1);
     assert.equal(run.inputs('describeTrainers').length, 0);
   });
 
