@@ -1,3 +1,4 @@
+import { isCancellation } from '@temporalio/workflow';
 import type { TrainRunInput } from '../activities/index.ts';
 import { rewoundLine, stepLine } from './control/lines.ts';
 import { RewindAsked } from './control/run-control.ts';
@@ -49,6 +50,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       return (await finish(parts)) ?? (await continueRun(parts, opened));
     } catch (error) {
       if (error instanceof RewindAsked) return continueRun(parts, opened);
+      if (isCancellation(error)) await evals.leaveAll();
       throw error;
     }
   });

@@ -47,7 +47,7 @@ function batches(run: BegunRun): string[] {
 const surplusOf = (fake: FakeRun) =>
   fake.commits().map(({ state }) => state.surplus.map(({ ordinals }) => ordinals).join());
 
-describe('the groups of a step', { concurrency: true }, () => {
+describe('the groups of a step', { concurrency: 8 }, () => {
   test('half a batch is trained; with less another round is leased, for what is missing', async () => {
     const run = await begin({
       settings: { ...oneStep, batchSize: 16 },
@@ -251,7 +251,7 @@ describe('the groups of a step', { concurrency: true }, () => {
     });
     await run.result();
     assert.deepEqual(
-      run.inputs('generateRollouts').map(({ sitting, isLast }) => [sitting, isLast]),
+      run.inputs('generateRollouts').map(({ attempt, isLast }) => [attempt, isLast]),
       [
         [1, false],
         [2, false],
@@ -287,7 +287,7 @@ describe('the groups of a step', { concurrency: true }, () => {
     await run.tell('resume');
     await run.result();
     assert.deepEqual(
-      run.inputs('generateRollouts').map(({ sitting, round }) => [sitting, round.first]),
+      run.inputs('generateRollouts').map(({ attempt, round }) => [attempt, round.first]),
       [
         [1, 1],
         [2, 1],

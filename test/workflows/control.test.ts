@@ -20,7 +20,7 @@ function holding(gate: Gate, step = 1): Fakes {
   };
 }
 
-describe('a run that is talked to', { concurrency: true }, () => {
+describe('a run that is talked to', { concurrency: 8 }, () => {
   test('paused, it finishes the step under way and begins no other; resumed, it says how long it stood still', async () => {
     const gate = new Gate();
     const run = await begin({ settings: { maxSteps: 2 }, fakes: holding(gate) });
@@ -135,7 +135,7 @@ describe('a run that is talked to', { concurrency: true }, () => {
     await run.tell('set', { max_steps: 3 });
     gate.open();
     assert.equal((await run.result()).step, 3);
-    assert.equal((await run.status()).phase, 'finished');
+    assert.equal((await run.ended()).status.phase, 'finished');
   });
 
   test('stopped, it ends after the step under way, with a checkpoint of it', async () => {
@@ -158,9 +158,9 @@ describe('a run that is talked to', { concurrency: true }, () => {
     const { step } = await run.result();
     assert.equal(step, 1);
     assert.deepEqual(run.fake.sealed, [0, 1]);
-    const { phase, maxSteps } = await run.status();
-    assert.deepEqual([phase, maxSteps], ['stopped', 5]);
-    assert.match((await run.told('stopped'))[0]!, /^stopped at step 1 of 5/);
+    const { status, events } = await run.ended();
+    assert.deepEqual([status.phase, status.maxSteps], ['stopped', 5]);
+    assert.match(events.at(-1)!.text, /^stopped at step 1 of 5/);
   });
 
   test('stopped while it is paused, it gives the step up that waits, and ends at once', async () => {
@@ -356,7 +356,7 @@ describe('a run that is talked to', { concurrency: true }, () => {
   test('cancelled, it ends at once, lets its GPU worker go, and goes on from its newest commit later', async () => {
     let ended = 0;
     const gate = new Gate();
-    const fakes: Fakes = { ...holding(gate, 2), holdTrainer: (_, { usual }) => usual().finally(() => (ended += 1)) };
+    const fakes: Fakes = { ...holding(gate, 2), leaseTrainer: (_, { usual }) => usual().finally(() => (ended += 1)) };
     const run = await begin({ settings: { maxSteps: 2 }, fakes });
     await gate.reached;
     await run.handle.cancel();

@@ -29,7 +29,7 @@ type Searches = Pick<
   UsualFakes,
   | 'planPromptSearch'
   | 'openPromptSearch'
-  | 'holdSitting'
+  | 'searchPrompts'
   | 'comparePrompts'
   | 'tryPrompt'
   | 'writePrompts'
@@ -165,7 +165,7 @@ export function fakeSearches(run: FakeRun): Searches {
   return {
     planPromptSearch: () => ({ input: searchOf(run.name), warnings: [] }),
     openPromptSearch: ({ input }) => openedSearch(input),
-    holdSitting: ({ handle, state }) => {
+    searchPrompts: ({ handle, state }) => {
       const answers = [next(state).map((request) => answerTo(request))];
       settle(state, answers[0]!); // an answer that does not fit is told here, in the test
       return { answers, adopted: 0, failed: 0, firstFailure: null, seconds: 0.1, handle };
@@ -233,6 +233,8 @@ function closedSearch(input: Input<'closePromptSearch'>) {
     bestPrompt: result.best === 0 ? null : refOf(`${place.prefix}${best}`),
     bestScore: result.score,
     startScore: 0,
+    startCoverage: 4,
+    bestCoverage: 4,
     isImproved: result.best > 0,
     candidates: result.candidates.length,
     calls: result.calls,

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { Context } from '@temporalio/activity';
 import type {
-  HoldActivities,
+  LeaseActivities,
   OrchestratorActivities,
   RolloutActivities,
   TrainActivities,
@@ -10,11 +10,12 @@ import type {
 } from '../../activities/index.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../../core/rl/run-state.ts';
 
 export type Activities = OrchestratorActivities &
   RolloutActivities &
-  HoldActivities &
+  LeaseActivities &
   TrainActivities &
   UploadActivities;
 export type ActivityName = keyof Activities;
@@ -100,6 +101,12 @@ export class Gate {
   }
 }
 
+/** What a run says of itself. */
+export interface RunView {
+  readonly status: RunStatus;
+  readonly events: readonly RunEvent[];
+}
+
 /** What a run leaves behind, and what it has asked for. */
 export class FakeRun {
   readonly spec: RunSpec;
@@ -116,6 +123,8 @@ export class FakeRun {
   attempts = 0;
   /** The GPU worker is gone: its heartbeats are not heard of any more. */
   loseTrainer: () => void = () => undefined;
+  /** How the run stood when its audit was asked for, right before its end. */
+  lastView: RunView | null = null;
   /** Whether an activity sends no heartbeats, by how often it was asked. */
   isSilent: (name: ActivityName, nth: number) => boolean = () => false;
 

@@ -13,7 +13,10 @@ import { type FakeRun, type Input, refOf, type UsualFakes, versionAfter } from '
 export const gpuWorkers = ['gpu-1', 'gpu-2'] as const;
 
 /** How a GPU worker tells a run that it holds it. */
-export type TellHeld = (workflowId: string, held: { readonly epoch: number; readonly holder: string }) => Promise<void>;
+export type TellLeased = (
+  workflowId: string,
+  held: { readonly epoch: number; readonly holder: string },
+) => Promise<void>;
 
 type Training = Pick<
   UsualFakes,
@@ -35,10 +38,10 @@ type Training = Pick<
   | 'nextTrainerEpoch'
   | 'findUnpublished'
   | 'describeTrainers'
-  | 'holdTrainer'
+  | 'leaseTrainer'
   | 'warmUp'
   | 'trainStep'
-  | 'spoolVersion'
+  | 'remakeVersion'
   | 'restoreVersion'
   | 'publishVersion'
 >;
@@ -49,7 +52,7 @@ interface PlannedStep {
   readonly snapshot: boolean;
 }
 
-export function fakeTraining(run: FakeRun, tell: TellHeld): Training {
+export function fakeTraining(run: FakeRun, tell: TellLeased): Training {
   return { ...opening(run), ...collecting(run), ...training(run, tell), ...after(run) };
 }
 
@@ -140,23 +143,23 @@ function collecting(
 
 function training(
   run: FakeRun,
-  tell: TellHeld,
+  tell: TellLeased,
 ): Pick<
   Training,
-  | 'holdTrainer'
+  | 'leaseTrainer'
   | 'nextTrainerEpoch'
   | 'describeTrainers'
   | 'warmUp'
   | 'planStep'
   | 'trainStep'
-  | 'spoolVersion'
+  | 'remakeVersion'
   | 'restoreVersion'
   | 'publishVersion'
 > {
   const { spec } = run;
   return {
     nextTrainerEpoch: () => run.epoch + 1,
-    holdTrainer: async ({ workflowId, epoch }) => {
+    leaseTrainer: async ({ workflowId, epoch }) => {
       run.epoch = epoch;
       const holder = gpuWorkers[epoch % 2]!;
       const lost = new Promise<void>((_, reject) => {
@@ -189,14 +192,14 @@ function training(
         policy,
         replay: null,
         optimizer: snapshot ? refOf(`${policy.weights}optimizer`) : null,
-        staged: null,
+        pendingAt: null,
         engine: 'fake',
         metrics: { loss: 1, kl_divergence: 0.01 },
         recovery: null,
         seconds: 0.1,
       };
     },
-    spoolVersion: () => ({ replay: null, recovery: null }),
+    remakeVersion: () => ({ replay: null, recovery: null }),
     restoreVersion: () => null,
     publishVersion: () => true,
   };

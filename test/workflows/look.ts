@@ -20,6 +20,10 @@ export async function until(what: string, look: () => boolean | Promise<boolean>
   await eventually(what, async () => look(), Boolean, patience);
 }
 
+export function ascending(numbers: readonly number[]): number[] {
+  return numbers.toSorted((a, b) => a - b);
+}
+
 /** What a workflow ended with: `TYPE: message` of what was thrown in the first place. */
 export async function failureOf(work: Promise<unknown>): Promise<string> {
   try {

@@ -10,15 +10,15 @@ import { TestWorkflowEnvironment } from '@temporalio/testing';
 import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
 import { FailureMapping } from '../../activities/around/failures.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { taskQueues, trainerHeldSignalName, trainerQueues } from '../../core/names.ts';
+import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../../core/names.ts';
 import { ensureTemporalCli } from '../../workers/temporal-cli.ts';
 import { workflowBundlePath, workflowCodeVersion } from '../../workers/workflow-bundle.ts';
-import type { RunStatus, RunView } from '../../workflows/control/messages.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
 import type { RunSummary } from '../../workflows/train-run.ts';
 import { eventually } from '../eventually.ts';
 import { fakeEvaluations, fakeSearches } from './fake-evaluation.ts';
-import { type ActivityName, FakeRun, type Fakes, specWith, type UsualFakes } from './fake-run.ts';
-import { fakeTraining, gpuWorkers, type TellHeld } from './fake-training.ts';
+import { type ActivityName, FakeRun, type Fakes, type RunView, specWith, type UsualFakes } from './fake-run.ts';
+import { fakeTraining, gpuWorkers, type TellLeased } from './fake-training.ts';
 import { patience } from './look.ts';
 
 /** A workflow whose history is long after a few steps, and which continues as new then. */
@@ -66,7 +66,13 @@ async function open(): Promise<Server> {
   const runs: Server['runs'] = new Map();
   const activities = activitiesOf(runs);
   const interceptors = { activity: [() => ({ inbound: new FailureMapping() })] };
-  const common = { connection, activities, interceptors, shutdownForceTime: '5s' };
+  const common = {
+    connection,
+    activities,
+    interceptors,
+    shutdownForceTime: '5s',
+    maxHeartbeatThrottleInterval: heartbeatEveryMs,
+  };
   const workflows = {
     ...common,
     workflowThreadPoolSize: 1,
@@ -133,13 +139,20 @@ async function play(runs: Server['runs'], name: ActivityName, input: never): Pro
   const other = fakes[name] as ((input: unknown, call: unknown) => unknown) | undefined;
   const beating = fake.isSilent(name, nth) ? undefined : setInterval(() => context.heartbeat(), heartbeatEveryMs);
   try {
+    if (name === 'auditRun') fake.lastView = await viewOf(fake.name);
     return await (other === undefined ? usually(input) : other(input, call));
   } finally {
     clearInterval(beating);
   }
 }
 
-function usualFakes(run: FakeRun, tell: TellHeld): UsualFakes {
+async function viewOf(name: string): Promise<RunView> {
+  const { client } = await openServer();
+  const run = client.workflow.getHandle(name);
+  return { status: await run.query<RunStatus>('status'), events: await run.query<RunEvent[], [number]>('events', 0) };
+}
+
+function usualFakes(run: FakeRun, tell: TellLeased): UsualFakes {
   return { ...fakeTraining(run, tell), ...fakeEvaluations(run), ...fakeSearches(run) };
 }
 
@@ -151,10 +164,13 @@ export interface BegunRun extends Pick<FakeRun, 'inputs' | 'order'> {
   readonly handle: WorkflowHandleWithFirstExecutionRunId;
   /** Of whichever execution is the last. */
   result(): Promise<RunSummary>;
+  /** Right before its end, once that has come. */
   status(): Promise<RunStatus>;
+  /** At its very end. */
+  ended(): Promise<RunView>;
   events(): Promise<RunView['events']>;
   /** Texts of its events of a kind. */
-  told(kind: RunView['events'][number]['kind']): Promise<string[]>;
+  told(kind: RunEvent['kind']): Promise<string[]>;
   tell(update: string, value?: unknown): Promise<string>;
   /** Resolves with the reason, once it is paused. */
   paused(): Promise<string>;
@@ -185,8 +201,8 @@ export function freshName(): string {
 /** What activities of workflows of this name are answered with. */
 export async function answersFor(fake: FakeRun, fakes: Fakes = {}): Promise<Server> {
   const server = await openServer();
-  const tell: TellHeld = (workflowId, held) =>
-    server.client.workflow.getHandle(workflowId).signal(trainerHeldSignalName, held);
+  const tell: TellLeased = (workflowId, held) =>
+    server.client.workflow.getHandle(workflowId).signal(trainerLeasedSignalName, held);
   server.runs.set(fake.name, { fake, fakes, usual: usualFakes(fake, tell) });
   return server;
 }
@@ -195,6 +211,7 @@ export async function answersFor(fake: FakeRun, fakes: Fakes = {}): Promise<Serv
 export async function begin(of: Begun = {}): Promise<BegunRun> {
   const fake = of.fake ?? new FakeRun(specWith(freshName(), of.settings ?? {}));
   const { name } = fake;
+  fake.lastView = null;
   const { client } = await answersFor(fake, of.fakes);
   const handle = await client.workflow.start(of.type ?? 'trainRun', {
     workflowId: name,
@@ -206,8 +223,10 @@ export async function begin(of: Begun = {}): Promise<BegunRun> {
 
 function begunRun(fake: FakeRun, client: Client, handle: WorkflowHandleWithFirstExecutionRunId): BegunRun {
   const newest = client.workflow.getHandle(fake.name);
-  const status = (): Promise<RunStatus> => newest.query<RunStatus>('status');
-  const view = (): Promise<RunView> => newest.query<RunView, [number]>('view', 0);
+  let isOver = false;
+  // Of a run that has ended a query replays all of its history: what it said right before is told without.
+  const view = async (): Promise<RunView> => (isOver && fake.lastView) || viewOf(fake.name);
+  const status = async (): Promise<RunStatus> => (await view()).status;
   const look = (): Promise<RunStatus | null> => status().catch(() => null); // no handler before it is open
   return {
     name: fake.name,
@@ -216,7 +235,12 @@ function begunRun(fake: FakeRun, client: Client, handle: WorkflowHandleWithFirst
     handle,
     inputs: (name) => fake.inputs(name),
     order: (...names) => fake.order(...names),
-    result: () => handle.result() as Promise<RunSummary>,
+    async result() {
+      const summary = (await handle.result()) as RunSummary;
+      isOver = true;
+      return summary;
+    },
+    ended: () => viewOf(fake.name),
     status,
     events: async () => (await view()).events,
     told: async (kind) => (await view()).events.filter((event) => event.kind === kind).map(({ text }) => text),

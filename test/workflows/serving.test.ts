@@ -9,7 +9,7 @@ after(closeServer);
 
 const drift = (server: string, difference: number) => ({ server, difference });
 
-describe('served weights', { concurrency: true }, () => {
+describe('served weights', { concurrency: 8 }, () => {
   test('a server that samples from other weights is put aside by name, and the others go on', async () => {
     const run = await begin({
       settings: { maxSteps: 1 },
@@ -18,15 +18,15 @@ describe('served weights', { concurrency: true }, () => {
           ...(await usual()),
           canaryDifference: 0.0001,
           threshold: 0.001,
-          ...(policy.step === 1 ? { aside: [drift('http://b', 0.5)] } : {}),
+          ...(policy.step === 1 ? { quarantined: [drift('http://b', 0.5)] } : {}),
         }),
       },
     });
     await run.result();
     assert.deepEqual(await run.told('warning'), [
-      "canary: http://b is put aside: its logprobs of v1 are 5.0e-1 off the trainer's, expected 0.001 at most; the others go on",
+      "canary: http://b is quarantined: its logprobs of v1 are 5.0e-1 off the trainer's, expected 0.001 at most; the others go on",
     ]);
-    assert.deepEqual((await run.status()).progress.serversAside, ['http://b']);
+    assert.deepEqual((await run.status()).progress.quarantinedServers, ['http://b']);
     const { metrics } = run.fake.commits()[1]!;
     assert.deepEqual([metrics['inference/canary_difference'], metrics['inference/servers_aside']], [0.0001, 0]);
   });
@@ -39,7 +39,7 @@ describe('served weights', { concurrency: true }, () => {
           ...(await usual()),
           canaryDifference: nth === 1 ? 0.5 : 0,
           threshold: 0.001,
-          ...(nth === 1 ? { isNoneLeft: true as const, aside: [drift('http://a', 0.5)] } : {}),
+          ...(nth === 1 ? { isNoneLeft: true as const, quarantined: [drift('http://a', 0.5)] } : {}),
         }),
       },
     });

@@ -35,7 +35,7 @@ function replayOf({ step }: { readonly step: number }) {
 
 const epochs = (run: BegunRun): number[] => run.inputs('trainStep').map(({ epoch }) => epoch);
 
-describe('a step in training', { concurrency: true }, () => {
+describe('a step in training', { concurrency: 8 }, () => {
   test('a batch that is refused is set aside, and another one is collected from there', async () => {
     const run = await begin({
       settings: oneStep,
@@ -181,7 +181,7 @@ describe('a step in training', { concurrency: true }, () => {
   test('a GPU worker whose heartbeats stop is lost after their timeout', async () => {
     const gate = new Gate();
     const fake = new FakeRun(specWith(freshName(), { ...oneStep, heartbeatTimeoutS: 2 }));
-    fake.isSilent = (name, nth) => name === 'holdTrainer' && nth === 1;
+    fake.isSilent = (name, nth) => name === 'leaseTrainer' && nth === 1;
     const run = await begin({
       fake,
       fakes: {
@@ -222,7 +222,7 @@ describe('a step in training', { concurrency: true }, () => {
     const run = await begin({
       settings: oneStep,
       fakes: {
-        holdTrainer: (_, { nth, usual }) => {
+        leaseTrainer: (_, { nth, usual }) => {
           if (nth === 1) throw ApplicationFailure.nonRetryable('another process holds epoch 1', 'TrainerSuperseded');
           return usual();
         },
@@ -237,7 +237,7 @@ describe('a step in training', { concurrency: true }, () => {
       );
     });
     assert.equal((await run.result()).step, 1);
-    assert.equal(run.inputs('holdTrainer').length, 2);
+    assert.equal(run.inputs('leaseTrainer').length, 2);
     assert.deepEqual(await run.told('warning'), ['waiting for a trainer: 2 known, busy with run other']);
   });
 
@@ -247,7 +247,7 @@ describe('a step in training', { concurrency: true }, () => {
     const run = await begin({
       settings: { maxSteps: 2 },
       fakes: {
-        holdTrainer: (_, { usual }) => usual().finally(() => (given += 1)),
+        leaseTrainer: (_, { usual }) => usual().finally(() => (given += 1)),
         trainStep: async (_, { usual }) => {
           await gate.pass();
           return usual();
@@ -261,7 +261,7 @@ describe('a step in training', { concurrency: true }, () => {
     assert.equal((await run.status()).phase, 'paused');
     await run.tell('resume');
     assert.equal((await run.result()).step, 2);
-    assert.equal(run.inputs('holdTrainer').length, 2);
+    assert.equal(run.inputs('leaseTrainer').length, 2);
     assert.equal((await run.told('recovery')).length, 0);
   });
 
@@ -312,10 +312,10 @@ describe('a step in training', { concurrency: true }, () => {
       fakes: { publishVersion: ({ policy }, { nth }) => !(policy.step === 1 && nth === 1) },
     });
     await run.result();
-    assert.deepEqual(run.order('publishVersion', 'spoolVersion', 'broadcastWeights'), [
+    assert.deepEqual(run.order('publishVersion', 'remakeVersion', 'broadcastWeights'), [
       'broadcastWeights',
       'publishVersion',
-      'spoolVersion',
+      'remakeVersion',
       'publishVersion',
       'broadcastWeights',
     ]);
@@ -326,7 +326,7 @@ describe('a step in training', { concurrency: true }, () => {
       settings: { maxSteps: 2 },
       fakes: {
         publishVersion: (_, { nth }) => nth !== 1,
-        spoolVersion: ({ policy }: Input<'spoolVersion'>) => ({ replay: replayOf(policy), recovery: recovered }),
+        remakeVersion: ({ policy }: Input<'remakeVersion'>) => ({ replay: replayOf(policy), recovery: recovered }),
       },
     });
     await run.result();
@@ -368,7 +368,7 @@ describe('a step in training', { concurrency: true }, () => {
     const run = await begin({
       settings: oneStep,
       fakes: {
-        holdTrainer: (_, { usual }) => usual().finally(() => (ended = true)),
+        leaseTrainer: (_, { usual }) => usual().finally(() => (ended = true)),
         auditRun: async (_, { usual }) => {
           await gate.pass();
           return usual();
