@@ -1,3 +1,4 @@
+import { RatchetError } from '../core/errors.ts';
 import { failpoint } from '../backends/failpoints.ts';
 import type { Inference, ServerDrift } from '../backends/inference/index.ts';
 import { meanDifference } from '../backends/inference/index.ts';
@@ -6,8 +7,9 @@ import { canaryThreshold } from '../core/rl/canary.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { encodeJson } from '../backends/store/objects.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
+import { readCanary } from '../runs/canary.ts';
 import { servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
 import type { Canary } from '../runs/pending-versions.ts';
 
@@ -25,6 +27,8 @@ export interface BroadcastResult {
   readonly reloaded?: readonly ServerDrift[];
   /** They sample from the version they were given last, and from no other. Absent: they hold several. */
   readonly holdsOne?: boolean;
+  /** Why the canary in the store could not be read: nothing was compared. */
+  readonly unreadable?: string;
 }
 
 /** Nobody needs it kept: how a server answers says what it can. */
@@ -47,10 +51,9 @@ export const createBroadcastWeights =
       // Whoever refuses the question is brought to a version when it is asked for another.
       const held = await servers.hold?.(served, `${run.name}.broadcast`, askedHoldS).catch(() => undefined);
       const kind = held === 'single' ? { holdsOne: true } : {};
-      const key = layout.canary(run.lineage, policy.step, policy.replay);
-      const bytes = await storeOf(run).read(key);
-      const canary = bytes && decodeJson<Canary>(bytes, key);
-      if (!canary || canary.digest !== policy.digest) return { canaryDifference: null, ...kind };
+      const canary = await readCanary(storeOf(run), layout.canary(run.lineage, policy.step, policy.replay));
+      if (canary instanceof RatchetError) return { canaryDifference: null, unreadable: canary.message, ...kind };
+      if (canary?.digest !== policy.digest) return { canaryDifference: null, ...kind };
       const threshold = canaryThreshold(spec, (await servers.floatType?.()) ?? null);
       const drifts = await compare(servers, served, canary, threshold);
       if (!drifts) return { canaryDifference: null, ...kind };

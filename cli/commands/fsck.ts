@@ -22,8 +22,7 @@ export const fsckCommand = new Command('fsck')
     const moved = repairs ? await setHeadAside(place, examined.unreadableHead) : [];
     if (options.json) printJson({ run, ...examined, moved }, 2);
     else print(describe(run, examined, moved).join('\n'));
-    const left = examined.faults.filter(({ key }) => moved.length === 0 || !examined.unreadableHead.includes(key));
-    if (left.length > 0) process.exitCode = 1;
+    if (faultsLeft(examined, moved).length > 0) process.exitCode = 1;
   });
 
 async function refuseRepair(run: string, { whole }: Examined): Promise<void> {
@@ -44,9 +43,17 @@ async function refuseRepair(run: string, { whole }: Examined): Promise<void> {
   throw new RatchetError('Unsupported', `${run} is running. End it first: npx ratchet stop ${run} --now`);
 }
 
-function describe(run: string, { read, faults, unreadableHead, whole }: Examined, moved: readonly string[]): string[] {
+/** What is set aside is no fault of the run any more. */
+function faultsLeft({ faults, unreadableHead }: Examined, moved: readonly string[]): Examined['faults'] {
+  return faults.filter(({ key }) => moved.length === 0 || !unreadableHead.includes(key));
+}
+
+function describe(run: string, examined: Examined, moved: readonly string[]): string[] {
+  const { read, faults, unreadableHead, whole } = examined;
   const lines = faults.flatMap(({ key, problem, meaning }) => [`✗ ${key}`, `    ${problem}`, `    → ${meaning}`]);
-  const found = faults.length === 0 ? 'all of them can be read ✓' : `${faults.length} cannot be relied on`;
+  const left = faultsLeft(examined, moved).length;
+  const rest = moved.length === 0 ? 'all of them can be read ✓' : 'the rest can be read ✓';
+  const found = left === 0 ? rest : `${left} cannot be relied on`;
   const goesOn = whole === null ? 'nothing is committed that is whole' : `step ${whole.step} of ${whole.lineage}`;
   if (moved.length > 0) {
     lines.push(...moved.map((key) => `set aside: ${key}`), `${run} goes on from ${goesOn}: npx ratchet train FILE`);

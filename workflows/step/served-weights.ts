@@ -94,9 +94,15 @@ export class ServedWeights {
     return control.waitFor(`broadcast ${summary}`, holdOne ? serving.changing(send) : serving.shared(send));
   }
 
-  #tell(policy: PolicyVersion, { quarantined = [], reloaded = [], threshold, isNoneLeft }: BroadcastResult): void {
+  #tell(
+    policy: PolicyVersion,
+    { quarantined = [], reloaded = [], threshold, isNoneLeft, unreadable }: BroadcastResult,
+  ): void {
     const { control } = this.#context;
     const version = versionName(policy);
+    if (unreadable !== undefined) {
+      control.tell('warning', policy.step, `canary: ${this.#servers} were not compared for ${version}: ${unreadable}`);
+    }
     for (const { server, difference } of reloaded) {
       control.tell(
         'warning',

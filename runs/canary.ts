@@ -1,0 +1,23 @@
+import { damaged, decodeJson } from '../backends/store/objects.ts';
+import type { Store } from '../backends/store/types.ts';
+import { RatchetError } from '../core/errors.ts';
+import type { Canary } from './pending-versions.ts';
+
+/** What the trainer scored of a version; null where it scored nothing. Damage is told and not thrown: it costs a comparison, and not the run. */
+export async function readCanary(store: Store, key: string): Promise<Canary | RatchetError | null> {
+  try {
+    const bytes = await store.read(key);
+    return bytes && canaryFrom(bytes, key);
+  } catch (error) {
+    if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return error;
+    throw error;
+  }
+}
+
+function canaryFrom(bytes: Uint8Array, key: string): Canary {
+  const { tokenIds, positions, logprobs, digest } = decodeJson<Partial<Canary>>(bytes, key);
+  const isWhole = [tokenIds, positions, logprobs].every((list) => Array.isArray(list) && list.every(Number.isFinite));
+  if (!isWhole || positions!.length !== logprobs!.length || typeof digest !== 'string')
+    throw damaged(key, 'expected token ids, positions, a logprob for each position, and the digest of the weights');
+  return { tokenIds: tokenIds!, positions: positions!, logprobs: logprobs!, digest };
+}
