@@ -9,14 +9,15 @@ const helpWidth = 100;
 
 export async function commandSections(captures: Captures): Promise<string> {
   const ratchet = await program(undefined, '0.0.0');
-  const byName = new Map(ratchet.commands.map((command) => [command.name(), command]));
-  const sections = Object.entries(commandGroups).map(([title, group]) =>
-    [
-      `## ${title.replace(/:$/, '')}`,
-      '',
-      ...Object.keys(group).flatMap((name) => section(byName.get(name)!, captures.get(name))),
-    ].join('\n'),
-  );
+  const sections: string[] = [];
+  for (const [title, group] of Object.entries(commandGroups)) {
+    const lines = [`## ${title.replace(/:$/, '')}`, ''];
+    for (const name of Object.keys(group)) {
+      const [command] = (await program(name, '0.0.0')).commands;
+      lines.push(...section(command!, captures.get(name)));
+    }
+    sections.push(lines.join('\n'));
+  }
   return ['```text', helpOf(ratchet), '```', '', ...sections].join('\n');
 }
 
