@@ -1,3 +1,4 @@
+import type { Size } from '../terminal.ts';
 import { counted } from '../../eval/figures.ts';
 import { onOneLine } from '../../plain-text.ts';
 import { cut, type Line, type Span, widthOf } from '../lines.ts';
@@ -6,7 +7,7 @@ import { page } from './document.ts';
 import { helpLines } from './help.ts';
 import { rolloutPage } from './rollout-page.ts';
 import { runPage } from './run-page.ts';
-import { bodyRows, type BrowserData, type BrowserState, type Screen, type Size } from './state.ts';
+import { bodyRows, type BrowserData, type BrowserState, type Screen } from './state.ts';
 import { treePage } from './tree.ts';
 
 /** The screen, row by row: always one row less than the terminal has, whatever is on it. */
