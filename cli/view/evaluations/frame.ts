@@ -91,7 +91,7 @@ function wayOf(screen: Screen, data: BrowserData): string[] {
 }
 
 /** What matters most first: on a narrow screen the rest is left out. */
-const keysOf: Readonly<Record<Screen['is'], readonly string[]>> = {
+const keyHints: Readonly<Record<Screen['is'], readonly string[]>> = {
   tree: ['[enter] open', '[v] compare', '[c]opy path'],
   run: ['[enter] open', '[tab] summary/rollouts', '[s]earch', '[o]rder', '[f]ilter', '[v] compare'],
   rollout: ['[n]ext [p]revious', '[enter] fold', '[e]xpand [x] collapse', '[s]earch', '[c]opy'],
@@ -102,7 +102,7 @@ const keysOf: Readonly<Record<Screen['is'], readonly string[]>> = {
 
 function keysIn(is: Screen['is'], columns: number): string {
   const always = is === 'tree' ? ['[q]uit', '[?] keys'] : ['[b]ack', '[?] keys'];
-  const chosen = [...keysOf[is]];
+  const chosen = [...keyHints[is]];
   const all = (): string => ` ${[...chosen, ...always].join('  ')}`;
   while (chosen.length > 0 && widthOf(all()) > columns) chosen.pop();
   return all();
