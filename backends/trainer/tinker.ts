@@ -388,7 +388,7 @@ function requireKnown({ loss, temperature }: StepPlan): void {
   if (temperature !== 1)
     throw new RatchetError(
       'Unsupported',
-      `A Tinker server trains at temperature 1; got ${temperature}. docs/tinker.md says why.`,
+      `A Tinker server trains at temperature 1; got ${temperature}. docs/guide/tinker.md says why.`,
     );
   if (loss.type === 'cross_entropy' && !isTinkerLoss(loss, 0))
     throw new RatchetError('Unsupported', 'The loss "cross_entropy" has no teacher beside it.');

@@ -15,7 +15,7 @@ const sameSampling = {
 
 /**
  * What each key of a run file means, by table; `''` is the top of the file. Types and defaults stand in ratchet.ts, and
- * docs/your-own-run.md is made from both. A test asks for a line for every key, and for no other.
+ * docs/guide/keys/ is made from both. A test asks for a line for every key, and for no other.
  */
 export const keyMeanings: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   '': {

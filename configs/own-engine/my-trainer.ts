@@ -4,7 +4,7 @@ import path from 'node:path';
 import type { OptimizerSpec, SftOutcome, Trainer, TrainSample } from 'ratchet/testing';
 import { bytesOf, logSoftmax, readAt, readTable, type Table, writeTable } from './table.ts';
 
-/** A trainer of one's own: what `[trainer] path` names, called with its `options`. `docs/adapters.md` goes through it. */
+/** A trainer of one's own: what `[trainer] path` names, called with its `options`. `docs/guide/adapters.md` goes through it. */
 export default function createTrainer(): Trainer {
   let folder = '';
   let table: Table = { size: 0, logits: new Float32Array() };

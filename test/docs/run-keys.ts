@@ -1,9 +1,10 @@
-/** The tables of docs/your-own-run.md: every key of a run file, from the schema and from what the keys mean. */
+/** The pages of docs/guide/keys/: every key of a run file, from the schema and from what the keys mean. */
 import { z } from 'zod';
 import { RatchetConfig } from '../../config/dialects/ratchet.ts';
 import { laterFields } from '../../config/dialects/later.ts';
 import { keyMeanings } from '../../config/dialects/ratchet-meanings.ts';
 import { expectedAt, schemaAt, tablesOf } from '../../config/schema-reader.ts';
+import type { MadeDocument } from './documents.ts';
 
 interface Key {
   /** `''` is the top of the file. */
@@ -17,6 +18,8 @@ interface Key {
 
 /** Tables that are lists: `[[env]]`. */
 const lists = new Set(['env', 'eval.env', 'pre_batch_filters', 'post_batch_filters']);
+
+const environmentTables = ['env', 'buffer', 'difficulty_filter', 'breaker', 'pre_batch_filters', 'post_batch_filters'];
 
 export function keysOfRunFiles(): Key[] {
   const tables = tablesOf(RatchetConfig);
@@ -45,18 +48,66 @@ export function withoutMeaning(): { keys: string[]; meanings: string[] } {
   return { keys: keys.filter((key) => !meant.includes(key)), meanings: meant.filter((key) => !keys.includes(key)) };
 }
 
-export function runKeyTables(): string {
+/** One page for each subject, by the first word of a table's name; a table without a subject stands on the first page. */
+const subjects: readonly { readonly file: string; readonly title: string; readonly first: readonly string[] }[] = [
+  { file: 'keys/run.md', title: 'The run, what it keeps and reports', first: [''] },
+  { file: 'keys/environments.md', title: 'Environments, and which groups count', first: environmentTables },
+  { file: 'keys/sampling.md', title: 'Sampling and inference servers', first: ['sampling', 'inference'] },
+  {
+    file: 'keys/training.md',
+    title: 'The trainer, its loss and its optimizer',
+    first: ['trainer', 'lora', 'kl_penalty'],
+  },
+  { file: 'keys/teacher.md', title: 'Learning from a stronger model', first: ['teacher', 'sft'] },
+  { file: 'keys/evaluation.md', title: 'Evaluations and prompt search', first: ['eval', 'val', 'gepa'] },
+];
+
+export const keyPages: readonly MadeDocument[] = subjects.map(({ file, title }) => ({
+  file,
+  body: () => {
+    const tables = tablesOfPage(file);
+    return [
+      `# Keys of a run file: ${title.toLowerCase()}`,
+      '',
+      `[A run of your own](../your-own-run.md#every-key) lists the other keys. – in the column of defaults means that the key may be left out.`,
+      '',
+      runKeyTables(tables),
+    ].join('\n');
+  },
+}));
+
+/** Every table, with the page that has its keys. */
+export function keyIndex(): string {
+  const rows = subjects.map(({ file, title }) => {
+    const tables = tablesOfPage(file).map((table) => (table === '' ? 'top of the file' : `\`${bracketed(table)}\``));
+    return `| [${title}](${file}) | ${tables.join(', ')} |`;
+  });
+  return ['| keys of | tables |', '| --- | --- |', ...rows].join('\n');
+}
+
+function tablesOfPage(file: string): string[] {
+  const tables = [...new Set(keysOfRunFiles().map(({ table }) => table))];
+  return tables.filter((table) => {
+    const [first = ''] = table.split('.');
+    const subject = subjects.find((one) => one.first.includes(first)) ?? subjects[0];
+    return subject?.file === file;
+  });
+}
+
+const bracketed = (table: string): string => (lists.has(table) ? `[[${table}]]` : `[${table}]`);
+
+function runKeyTables(tables: readonly string[]): string {
   const keys = keysOfRunFiles();
-  return [...new Set(keys.map(({ table }) => table))]
+  return tables
     .map((table) => {
-      const title = table === '' ? 'Top of the file' : lists.has(table) ? `\`[[${table}]]\`` : `\`[${table}]\``;
+      const title = table === '' ? 'Top of the file' : `\`${bracketed(table)}\``;
       const rows = keys
         .filter((key) => key.table === table)
         .map(({ key, expected, fallback, isRequired }) => {
           const usual = isRequired ? 'required' : fallback === null ? '–' : `\`${fallback}\``;
           return `| \`${key}\` | ${escaped(expected)} | ${usual} | ${escaped(meaningOf(table, key))} |`;
         });
-      return [`### ${title}`, '', '| key | type | default | |', '| --- | --- | --- | --- |', ...rows, ''].join('\n');
+      return [`## ${title}`, '', '| key | type | default | |', '| --- | --- | --- | --- |', ...rows, ''].join('\n');
     })
     .join('\n');
 }

@@ -178,7 +178,7 @@ min_reward = 0.3`;
   assert.ok(turns[0]!.tokenIds.length === turns[0]!.text.length + 1 && reward !== null);
 });
 
-test('the engine of docs/adapters.md, a table that a page of TypeScript trains and samples, learns to write words backwards', async () => {
+test('the engine of docs/guide/adapters.md, a table that a page of TypeScript trains and samples, learns to write words backwards', async () => {
   const own = path.join(repositoryFolder, 'configs/own-engine');
   const text = await readFile(path.join(own, 'my-engine.toml'), 'utf8');
   const here = text.replace('max_steps = 40', 'max_steps = 12').replaceAll('"./my-', `"${own}/my-`);

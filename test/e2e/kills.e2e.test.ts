@@ -35,7 +35,7 @@ test('a run started with nothing but the path of its file trains to the end with
   );
 });
 
-/** docs/metrics.md is made of these definitions. */
+/** docs/guide/metrics.md is made of these definitions. */
 test('a run writes no metric without a definition, and every defined one unless it says when', async () => {
   const rows = (await readFile(path.join(project.folder, 'outputs/undisturbed/metrics.jsonl'), 'utf8'))
     .trim()
