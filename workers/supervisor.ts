@@ -53,7 +53,7 @@ export interface Role {
 }
 
 /** Where a stack is, as its roles need to know it. */
-export interface StackPlace {
+interface StackPlace {
   readonly projectFolder: string;
   /** `.ratchet` in the project folder: the server's database and all logs. */
   readonly stateFolder: string;

@@ -26,7 +26,7 @@ import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { searchKeys, textName } from '../../runs/search-store.ts';
 
-export interface PlanPromptSearchInput extends PromptFileInput {
+interface PlanPromptSearchInput extends PromptFileInput {
   /** Who asks, `WORKFLOW_ID/EXECUTION_ID`. */
   readonly request: string;
 }

@@ -16,7 +16,7 @@ import { handleOf } from './open-search.ts';
 import { OpenedSearch } from '../../backends/rollouts/opened-search.ts';
 import { searchKeys, textName } from '../../runs/search-store.ts';
 
-export interface TryPromptInput {
+interface TryPromptInput {
   /** Where the search lies that found it. */
   readonly place: EvaluationPlace;
   /** What it found. */
