@@ -12,9 +12,8 @@ import type { AskDependencies } from '../../backends/rollouts/asked-model.ts';
 import { keepVersion } from '../../backends/rollouts/evaluated-policy.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
-import { handleOf } from './open-search.ts';
 import { OpenedSearch } from '../../backends/rollouts/opened-search.ts';
-import { searchKeys, textName } from '../../runs/search-store.ts';
+import { handleOf, searchKeys, textName } from '../../runs/search-store.ts';
 
 interface TryPromptInput {
   /** Where the search lies that found it. */
