@@ -22,7 +22,7 @@ export async function refuseOtherKind(file: string, projectFolder: string): Prom
   throw new RatchetError('ConfigInvalid', says);
 }
 
-export interface OtherKind {
+interface OtherKind {
   readonly kind: 'eval' | 'gepa' | 'endpoints';
   readonly problems: readonly Problem[];
   readonly lines: readonly string[];

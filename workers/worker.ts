@@ -25,7 +25,7 @@ import { openTrainerWorkers } from './trainer-workers.ts';
 import { takeOverRuns } from './take-over.ts';
 import { workflowBundlePath, workflowCodeVersion } from './workflow-bundle.ts';
 
-export interface WorkerSettings extends Credentials {
+interface WorkerSettings extends Credentials {
   readonly role: WorkerRole;
   readonly projectFolder: string;
   /** How long what is under way may go on when the worker is told to end; what has not ended then is done again elsewhere. */
