@@ -92,7 +92,7 @@ async function generate(
   const spec = await specOf(run);
   const { signal, deadline } = attempt.until(cancelled, spec.generationTimeoutS * 1000);
   const served = await servedPolicy(run, policy);
-  const players = await openPlayers(dependencies, run, served, { journal, watched: attempt, signal, prompts });
+  const players = await openPlayers(dependencies, run, served, { journal, observer: attempt, signal, prompts });
   const wanted = groupsOfChunk(leases, chunk).flatMap((lease) =>
     Array.from({ length: spec.rolloutsPerExample }, (_, index) => placeIn(lease, index)),
   );

@@ -7,7 +7,7 @@ import { hasMetrics } from '../runs/metrics.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { requireCommit, servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
 
-export interface HoldInput {
+export interface HoldVersionInput {
   readonly run: RunHandle;
   readonly policy: PolicyVersion;
   /** Who keeps it; a version stays while anybody does. */
@@ -17,7 +17,7 @@ export interface HoldInput {
 /** Keeps a version at the inference servers, for an evaluation of it. A desired state: twice is once. */
 export const createHoldVersion =
   (inference: (spec: RunSpec) => Inference) =>
-  async ({ run, policy, holder }: HoldInput): Promise<HoldOutcome> =>
+  async ({ run, policy, holder }: HoldVersionInput): Promise<HoldOutcome> =>
     withHeartbeat(async () => {
       const servers = inference(await specOf(run));
       return (await servers.hold?.(await servedPolicy(run, policy), holder, versionHeldS)) ?? 'held';
@@ -26,7 +26,7 @@ export const createHoldVersion =
 /** Of servers that do not answer it is of no matter: what nobody asks for again is released by itself. */
 export const createReleaseVersion =
   (inference: (spec: RunSpec) => Inference) =>
-  async ({ run, policy, holder }: HoldInput): Promise<void> => {
+  async ({ run, policy, holder }: HoldVersionInput): Promise<void> => {
     const servers = inference(await specOf(run));
     await servers.release?.(await servedPolicy(run, policy, { isRead: false }), holder).catch(() => undefined);
   };

@@ -11,7 +11,7 @@ export interface TrainerLeased {
   readonly holder: string;
 }
 
-export interface HoldInput {
+export interface LeaseTrainerInput {
   readonly run: RunHandle;
   readonly workflowId: string;
   readonly epoch: number;
@@ -23,7 +23,7 @@ export interface HoldInput {
  */
 export const createLeaseTrainer =
   (lease: ProcessLease, tell: (workflowId: string, held: TrainerLeased) => Promise<void>) =>
-  async ({ run, workflowId, epoch }: HoldInput): Promise<void> =>
+  async ({ run, workflowId, epoch }: LeaseTrainerInput): Promise<void> =>
     withHeartbeat(async () => {
       const { cancelled } = Context.current();
       const { ousted, leave } = lease.take(run);

@@ -1,7 +1,7 @@
 import { setMaxListeners } from 'node:events';
 import { RatchetError } from '../../core/errors.ts';
 import type { Inference, Sample } from '../../backends/inference/index.ts';
-import type { Place, Watched } from '../../backends/rollouts/training-players.ts';
+import type { Place, PlayObserver } from '../../backends/rollouts/training-players.ts';
 import { type WorkProgress, WorkUnderWay } from './work-under-way.ts';
 
 /** Since when the inference server answers nothing, and what it says instead. */
@@ -22,7 +22,7 @@ export interface GenerationProgress {
  * One attempt at a chunk, over all retries of its activity. Only time at work counts towards the deadline: neither the
  * wait for a worker nor the sleep of a machine.
  */
-export class GenerationAttempt implements Watched {
+export class GenerationAttempt implements PlayObserver {
   readonly #startedAt = performance.now();
   readonly #playedBeforeMs: number;
   #timer: ReturnType<typeof setTimeout> | undefined;

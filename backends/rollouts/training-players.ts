@@ -19,7 +19,7 @@ export type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
 export type Together = Pick<RolloutPlace, 'group' | 'size' | 'brokenOff'>;
 
 /** Whoever counts what is under way, and keeps an eye on whether the servers answer. */
-export interface Watched {
+export interface PlayObserver {
   watch(inference: Inference): Pick<Inference, 'sample'>;
   look<T>(ask: () => Promise<T>): Promise<T>;
   begin(place: Place): void;
@@ -33,19 +33,19 @@ export async function openPlayers(
   served: ServedPolicy,
   around: {
     readonly journal: RolloutJournal;
-    readonly watched: Watched;
+    readonly observer: PlayObserver;
     readonly signal: AbortSignal;
     readonly prompts: Prompts | undefined;
   },
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
-  const { journal, watched, signal } = around;
+  const { journal, observer, signal } = around;
   const spec = await specOf(run);
-  const inference = watched.watch(dependencies.inference(spec));
+  const inference = observer.watch(dependencies.inference(spec));
   const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
   const played = { tokenizer, folder: served.folder, at: served.version.step };
   const isTaught = spec.teacher?.role === 'samples';
   const say = isTaught ? await openSpeaker(dependencies, spec, played) : null;
-  const speak = say && { speak: ((...turn) => watched.look(() => say(...turn))) satisfies Speak };
+  const speak = say && { speak: ((...turn) => observer.look(() => say(...turn))) satisfies Speak };
   const systemPrompts = await textsOfPrompts(run, around.prompts);
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
@@ -67,7 +67,7 @@ export async function openPlayers(
         systemPrompt,
         signal,
         openPolicy({ isDeterministic, isSingleTurn = false }) {
-          watched.begin(place);
+          observer.begin(place);
           const onRecord = isDeterministic && !isSingleTurn;
           return samplePolicy(
             {
@@ -81,7 +81,7 @@ export async function openPlayers(
               place: samplePlace([run.name, run.lineage, group], index),
               ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
               onTurn(turn, position) {
-                watched.sampled(place, turn.tokenIds.length);
+                observer.sampled(place, turn.tokenIds.length);
                 if (onRecord && !signal.aborted) journal.addTurn({ group, index, turn: position, ...turn });
               },
             },

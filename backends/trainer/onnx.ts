@@ -38,7 +38,7 @@ export class OnnxTrainer implements Trainer {
       this.#process = await TrainerProcess.open(folder, { ...this.#options, ...part });
       this.#part = part;
     }
-    await this.#engine().resetOptimizer();
+    await this.#engine().resetMoments();
     return { digest: await this.#engine().digest() };
   }
 
@@ -112,7 +112,7 @@ export class OnnxTrainer implements Trainer {
   }
 
   async restoreOptimizer(state: Uint8Array | null): Promise<void> {
-    if (state === null) await this.#engine().resetOptimizer();
+    if (state === null) await this.#engine().resetMoments();
     else await this.#engine().restoreState(state);
   }
 

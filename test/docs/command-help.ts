@@ -31,14 +31,13 @@ export function commandIndex(): string {
 export const commandPages: readonly MadeDocument[] = groups.map(({ title, file, names }) => ({
   file,
   body: async (captures: Captures) => {
-    const ratchet = await program(undefined, '0.0.0');
-    const byName = new Map(ratchet.commands.map((command) => [command.name(), command]));
+    const programs = await Promise.all(names.map((name) => program(name, '0.0.0')));
     return [
       `# ${title}: commands`,
       '',
       `${names.map((name) => `[${name}](#ratchet-${name})`).join(' · ')}. [All commands](../commands.md).`,
       '',
-      ...names.flatMap((name) => section(byName.get(name)!, captures.get(name))),
+      ...names.flatMap((name, i) => section(programs[i]!.commands[0]!, captures.get(name))),
     ].join('\n');
   },
 }));

@@ -33,13 +33,13 @@ export const madeDocuments: readonly MadeDocument[] = [
 ];
 export const madeFolders = ['commands', 'keys', 'dialects'] as const;
 
-/** A document as the code has it now; captured output stays as it is unless new one is given. */
+/** A document as the code has it now; captured output stays as it is where no new one is given. */
 export async function made({ file, body }: MadeDocument, captures?: Captures): Promise<string> {
   const place = path.join(docsFolder, file);
   const text = existsSync(place) ? await readFile(place, 'utf8') : `${begin}\n${end}\n`;
   const [from, to] = [text.indexOf(begin), text.indexOf(end)];
   if (from === -1 || to < from) throw new Error(`${place}: expected "${begin}" and, after it, "${end}".`);
-  const inner = await body(captures ?? capturesIn(text));
+  const inner = await body(new Map([...capturesIn(text), ...(captures ?? [])]));
   const whole = `${text.slice(0, from + begin.length)}\n\n${inner}\n${text.slice(to)}`;
   return format(whole, { ...(await resolveConfig(place)), parser: 'markdown' });
 }

@@ -15,7 +15,7 @@ import {
   streamOptions,
   templateArguments,
   tokenIdList,
-} from './wire-parts.ts';
+} from './request-parts.ts';
 
 /** Bodies of requests: OpenAI's, vLLM's and, where it says so, ours. */
 
@@ -178,13 +178,13 @@ export function parseChatTokens(body: unknown): ChatRequest {
 
 export function parseGenerate(body: unknown): GenerateRequest {
   const sampling: unknown = isObject(body) ? (body as { sampling_params?: unknown }).sampling_params : undefined;
-  if (isObject(sampling)) refuseUnhonoured(sampling, keysOf(generateSampling), 'sampling_params.');
+  if (isObject(sampling)) refuseUnhonoured(sampling, fieldsOf(generateSampling), 'sampling_params.');
   return requireStream(parseHonoured(GenerateRequest, body));
 }
 
 /** Refuses keys that the schema does not know, by name, before it looks at the values of those it knows. */
 export function parseHonoured<Body>(schema: z.ZodObject<z.ZodRawShape> & z.ZodType<Body>, body: unknown): Body {
-  if (isObject(body)) refuseUnhonoured(body, keysOf(schema));
+  if (isObject(body)) refuseUnhonoured(body, fieldsOf(schema));
   return parseBody(schema, body);
 }
 
@@ -211,7 +211,7 @@ function sentenceOf({ path, message }: z.core.$ZodIssue, body: unknown): string 
   return `${name}: ${expected}, got ${described(received)}.`;
 }
 
-function keysOf(schema: z.ZodObject): ReadonlySet<string> {
+function fieldsOf(schema: z.ZodObject): ReadonlySet<string> {
   return new Set(Object.keys(schema.shape));
 }
 

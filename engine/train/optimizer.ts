@@ -9,7 +9,7 @@ import { AdamW } from './adamw.ts';
 import { policyFeeds, requirePolicyInputs, rowDifferences, supervisedFeeds } from './feeds.ts';
 import { GradientComputer, type Pass } from './gradient-computer.ts';
 import { comparesRows } from './loss.ts';
-import { maskTotal, type MaskedSample, type MicroBatch, requireTrainable } from './pack.ts';
+import { maskTotal, type MaskedSample, type MicroBatch, requireTrainable } from './micro-batches.ts';
 import { meanOfPasses, policyMetrics, refusal, type Sums, supervisedMetrics } from './step-metrics.ts';
 import { policyKind } from './train-graph.ts';
 import { TrainedPolicy } from './trained-policy.ts';
@@ -20,12 +20,12 @@ import type {
   SftMetrics,
   SftOptions,
   StepResult,
-  Trainer,
+  Optimizer,
   TrainMetrics,
   TrainOptions,
 } from './types.ts';
 
-export interface TrainerOptions extends SessionOptions {
+export interface OptimizerOptions extends SessionOptions {
   /** For a preset's random weights. */
   readonly seed?: number;
   /**
@@ -40,7 +40,7 @@ export interface TrainerOptions extends SessionOptions {
 }
 
 /** Trains one model in this process. One call at a time: a second one waits for the first. */
-export class EngineTrainer implements Trainer {
+export class EngineOptimizer implements Optimizer {
   readonly #policy: TrainedPolicy;
   readonly #optimizer: AdamW;
   readonly #gradient: FlatTensors;
@@ -48,7 +48,7 @@ export class EngineTrainer implements Trainer {
   readonly #computer: GradientComputer;
   #tail: Promise<unknown> = Promise.resolve();
 
-  private constructor(policy: TrainedPolicy, options: TrainerOptions) {
+  private constructor(policy: TrainedPolicy, options: OptimizerOptions) {
     this.#policy = policy;
     const { provider = 'cpu', keepFrozen = provider !== 'cpu' } = options;
     const frozen = keepFrozen && policy.adapter ? policy.parameters : null;
@@ -59,11 +59,11 @@ export class EngineTrainer implements Trainer {
   }
 
   /** `model` is a folder of Hugging Face files, of a PEFT adapter, or a preset's name. */
-  static async open(model: string, options: TrainerOptions): Promise<EngineTrainer> {
+  static async open(model: string, options: OptimizerOptions): Promise<EngineOptimizer> {
     const { seed = 0, lora } = options;
     const policy = await TrainedPolicy.open(model, { seed, ...(lora === undefined ? {} : { lora }) });
     requireRoom(policy, { copies: copiesInTraining, copiesHeld: 1 }, 'training it');
-    return new EngineTrainer(policy, options);
+    return new EngineOptimizer(policy, options);
   }
 
   /**
@@ -150,7 +150,7 @@ export class EngineTrainer implements Trainer {
     return this.#inTurn(async () => this.#optimizer.restore(state));
   }
 
-  resetOptimizer(): Promise<void> {
+  resetMoments(): Promise<void> {
     return this.#inTurn(async () => this.#optimizer.reset());
   }
 

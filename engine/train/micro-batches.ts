@@ -26,7 +26,7 @@ export interface MicroBatch {
 /** Rows per micro-batch that fill the matrix kernels and still leave its activations in the cache. */
 const rowsTarget = 64;
 
-export interface PackLimits {
+export interface MicroBatchLimits {
   /** Rows of a micro-batch. */
   readonly rowsMax?: number;
   /** Positions with loss of a micro-batch. A single row with more of them is a micro-batch all the same. */
@@ -37,10 +37,10 @@ export interface PackLimits {
  * Cuts a batch into micro-batches, by length so that little is padding. The cut depends on the rows alone: the same
  * batch gives the same sums in the same order. Rows without loss are left out.
  */
-export function packRows(
+export function packMicroBatches(
   samples: readonly MaskedSample[],
   positionsMax: number,
-  { rowsMax = rowsTarget, selectedMax = Infinity }: PackLimits = {},
+  { rowsMax = rowsTarget, selectedMax = Infinity }: MicroBatchLimits = {},
 ): MicroBatch[] {
   const rows = samples
     .map(({ tokenIds, lossMask }, row) => ({ row, length: tokenIds.length, selected: countLoss(lossMask) }))

@@ -5,7 +5,7 @@ import { after, test } from 'node:test';
 import { permutation } from '../../core/random.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import {
-  EngineTrainer,
+  EngineOptimizer,
   loadModelFolder,
   Sampler,
   type StepResult,
@@ -14,7 +14,7 @@ import {
 } from '../../engine/index.ts';
 import { optimizer, randomBatch, temporaryFolder, wordRequest, words } from './models.ts';
 
-const open = (): Promise<EngineTrainer> => EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
+const open = (): Promise<EngineOptimizer> => EngineOptimizer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
 const trainer = await open();
 const sampler = await Sampler.open(trainer.model.config, { threads: 1 });
 after(async () => {
@@ -114,7 +114,7 @@ test('training goes on bit for bit from saved weights and optimizer state', asyn
   const state = await undisturbed.saveState();
   for (const step of steps.slice(2)) await undisturbed.trainStep(step, options);
 
-  const resumed = await EngineTrainer.open(folder, { threads: 1 });
+  const resumed = await EngineOptimizer.open(folder, { threads: 1 });
   assert.equal(await resumed.digest(), digest);
   await resumed.restoreState(state);
   for (const step of steps.slice(2)) await resumed.trainStep(step, options);
@@ -122,7 +122,7 @@ test('training goes on bit for bit from saved weights and optimizer state', asyn
   assert.deepEqual(await resumed.saveState(), await undisturbed.saveState());
 
   await undisturbed.loadWeights(folder);
-  await undisturbed.resetOptimizer();
+  await undisturbed.resetMoments();
   assert.equal(await undisturbed.digest(), digest);
   await undisturbed.trainStep(steps[2]!, options);
   assert.notEqual(await undisturbed.digest(), await resumed.digest());

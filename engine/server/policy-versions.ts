@@ -8,7 +8,7 @@ import { Sampler, type SamplerCounters } from '../sample/sampler.ts';
 import { readRegular } from '../regular-file.ts';
 import { HttpError } from './http-error.ts';
 import { shortened } from './json.ts';
-import type { UpdateWeightsRequest } from './wire.ts';
+import type { UpdateWeightsRequest } from './requests.ts';
 
 /** A policy version in memory. */
 export interface HeldVersion {
