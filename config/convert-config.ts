@@ -1,7 +1,7 @@
 import { stringify } from 'smol-toml';
 import type { Dialect, Fate } from './dialects/dialect.ts';
 import { ratchet } from './dialects/ratchet-dialect.ts';
-import { RatchetConfig } from './dialects/ratchet.ts';
+import { RatchetConfig } from './settings/index.ts';
 import { type ParsedRunConfig, parseRunConfig } from './parse-run-config.ts';
 import { parseToml } from './parse-toml.ts';
 import { formatPath, type KeyPath } from './positions.ts';

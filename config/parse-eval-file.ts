@@ -1,5 +1,5 @@
 import { evaluationsMax } from '../core/limits.ts';
-import { withNames } from './dialects/ratchet-run-spec.ts';
+import { withNames } from './settings/environments.ts';
 import { type EvalEntry, evalEntry, EvalFile, evalIgnored, evalSynonyms, sweptTables } from './eval-file.ts';
 import { evaluationDefaults, EvalRunSpec, type EvaluationSpec } from './eval-spec.ts';
 import { headersFrom, reportSecretHeaders, secretHeadersIn } from './model-access.ts';

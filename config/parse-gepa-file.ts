@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { promptComponents } from '../core/gepa/prompt-parts.ts';
 import { frontierTypes, selectionStrategies } from '../core/gepa/tuning.ts';
-import { withNames } from './dialects/ratchet-run-spec.ts';
+import { withNames } from './settings/environments.ts';
 import { GepaSpec } from './gepa-spec.ts';
 import { accessFields, provider } from './model-access.ts';
 import { accessDefaults } from './model-access-spec.ts';

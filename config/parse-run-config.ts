@@ -2,9 +2,9 @@ import { asRunName, runNamePattern } from '../core/names.ts';
 import { detectDialect } from './dialects/detect.ts';
 import { type Dialect, refusedFields, schemaOf, translate } from './dialects/dialect.ts';
 import { dialectNamed, dialects } from './dialects/index.ts';
-import { RatchetConfig } from './dialects/ratchet.ts';
+import { resumeStepOf } from './settings/checkpoints.ts';
+import { RatchetConfig, toRunSpec } from './settings/index.ts';
 import { ratchetRelations, ratchetWarnings } from './dialects/ratchet-relations.ts';
-import { ratchetResumeStep, ratchetToRunSpec } from './dialects/ratchet-run-spec.ts';
 import { knownUnsupported, synonyms } from './dialects/ratchet-words.ts';
 import { applyOverrides } from './overrides.ts';
 import type { FindEnvironment } from './find-environment.ts';
@@ -156,7 +156,7 @@ function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options
   // A config that got this far and does not make a RunSpec is a bug of the dialect, so this may throw.
   const later = laterSettings(table, own);
   const spec = RunSpec.parse({
-    ...ratchetToRunSpec(config, name),
+    ...toRunSpec(config, name),
     later: keptLater(later),
   });
   const placeOf = (...names: KeyPath[]): Place => reporter.placeOf(names);
@@ -164,7 +164,7 @@ function readAs(dialect: Dialect, file: Table, layers: readonly Layer[], options
     ok: true,
     spec: withFound(spec, environments.found),
     warnings: [...own.warnings, ...ratchetWarnings(config), ...environments.said],
-    resumeStep: ratchetResumeStep(config),
+    resumeStep: resumeStepOf(config),
     missing: environments.missing,
     ours: dialect.schema ? applied.table : own.table,
     notYet: later.flatMap(({ path, value, feature, written }) =>

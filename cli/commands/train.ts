@@ -10,7 +10,7 @@ import { trainerKeys } from '../../config/tinker-spec.ts';
 import { layout } from '../../runs/layout.ts';
 import { taskQueues } from '../../core/names.ts';
 import { describeSolved, solvedShare } from '../../core/rl/left-to-learn.ts';
-import type { EnvironmentVariables } from '../../config/environment-spec.ts';
+import type { EnvironmentVariables } from '../../config/settings/environments.ts';
 import { trainerGpusOf } from '../../config/gpu-settings.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec } from '../../config/run-spec.ts';

@@ -1,7 +1,7 @@
 import { leastBudget } from '../../core/gepa/settings.ts';
-import type { RatchetConfig } from './ratchet.ts';
+import type { RatchetConfig } from '../settings/index.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
-import { withNames } from './ratchet-run-spec.ts';
+import { withNames } from '../settings/environments.ts';
 
 /** Of `[gepa]`: it names environments of the run, steps that are made, and a budget that lets a branch try something. */
 export function branchRelations({ gepa, env, max_steps }: RatchetConfig): RelationProblem[] {

@@ -1,15 +1,14 @@
 import { secretHeadersIn } from '../model-access.ts';
 import { rotate } from '../report-secrets.ts';
 import { needsFullWeights, vllmArgumentsKept } from '../vllm-spec.ts';
-import type { RatchetConfig } from './ratchet.ts';
-import { loraSpec } from './ratchet-run-spec.ts';
-import { copiesOf, serverGpus, weightsTaken } from './vllm-run-spec.ts';
+import type { RatchetConfig } from '../settings/index.ts';
+import { copiesOf, serverGpus, weightsTaken } from '../settings/inference.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
 
 /** What [inference] says of its servers, taken together. */
 export function inferenceRelations(config: RatchetConfig): RelationProblem[] {
   const { inference } = config;
-  const takesFullWeights = needsFullWeights(weightsTaken(config, loraSpec(config)));
+  const takesFullWeights = needsFullWeights(weightsTaken(config));
   return [...placeRelations(inference), ...headerRelations(inference), ...vllmRelations(inference, takesFullWeights)];
 }
 

@@ -1,6 +1,6 @@
 import type { RunSpec } from '../run-spec.ts';
-import { lossTypeOf } from './learning-spec.ts';
-import type { RatchetConfig } from './ratchet.ts';
+import { lossTypeOf } from '../settings/learning.ts';
+import type { RatchetConfig } from '../settings/index.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
 
 /** What [trainer.loss] says, taken together. */

@@ -1,13 +1,14 @@
 import type { KeyPath } from '../positions.ts';
-import type { RatchetConfig } from './ratchet.ts';
+import type { RatchetConfig } from '../settings/index.ts';
 import { branchRelations } from './branch-relations.ts';
 import { inferenceRelations } from './inference-relations.ts';
 import { importRelation, lossRelations } from './loss-relations.ts';
-import { sizeRelations } from './size-relations.ts';
+import { boundRelations } from '../settings/bounds.ts';
 import { teacherRelations } from './teacher-relations.ts';
 import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './ratchet-rollout-relations.ts';
 import { tinkerRelations, tinkerWarnings } from './tinker-relations.ts';
-import { evalSampling, writtenPools } from './ratchet-run-spec.ts';
+import { writtenPools } from '../settings/environments.ts';
+import { evalSampling } from '../settings/evaluation.ts';
 
 /** Something that only shows when two fields are looked at together. */
 export interface RelationProblem {
@@ -21,7 +22,7 @@ export interface RelationProblem {
 export function ratchetRelations(config: RatchetConfig): RelationProblem[] {
   return [
     ...environmentRelations(config),
-    ...sizeRelations(config),
+    ...boundRelations(config),
     ...batchRelations(config),
     ...filterRelations(config),
     ...poolRelations(config),

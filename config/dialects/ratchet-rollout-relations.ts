@@ -1,6 +1,6 @@
-import type { RatchetConfig } from './ratchet.ts';
+import type { RatchetConfig } from '../settings/index.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
-import { laidOver } from './own-sampling.ts';
+import { laidOver } from '../settings/sampling.ts';
 
 /** Fields of a filter of rollouts, by the type they belong to. */
 const fieldsOfFilter = {

@@ -1,6 +1,6 @@
 import { secretHeadersIn } from '../model-access.ts';
 import { rotate } from '../report-secrets.ts';
-import type { RatchetConfig } from './ratchet.ts';
+import type { RatchetConfig } from '../settings/index.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
 
 /** What a run that learns from a teacher says of it, and what has no place in such a run. */

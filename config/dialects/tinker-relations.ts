@@ -1,8 +1,9 @@
 import { isTinkerLoss, tinkerLoraAlpha } from '../tinker-spec.ts';
-import { loraModules, type RatchetConfig } from './ratchet.ts';
+import type { RatchetConfig } from '../settings/index.ts';
+import { loraModules } from '../settings/optimizer.ts';
 import type { RelationProblem } from './ratchet-relations.ts';
-import { lossSpec } from './learning-spec.ts';
-import { tinkerTrainerSpec } from './tinker-run-spec.ts';
+import { lossSpec } from '../settings/learning.ts';
+import { tinkerTrainerSpec } from '../settings/trainer.ts';
 
 const ownKeys = ['url', 'api_key_var', 'server', 'base_model', 'loss_reduction', 'checkpoint_ttl'] as const;
 

@@ -5,10 +5,11 @@ import { existsSync, readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test } from 'node:test';
+import { settingsByPath } from '../../config/settings/index.ts';
+import { type LiveSetting, liveSettingNames, liveSettings } from '../../core/rl/live-settings.ts';
 import { definitionOf, metricSections } from '../../core/rl/metric-names.ts';
 import { repositoryFolder } from '../e2e/small-run.ts';
 import { docsFolder, made, madeDocuments } from './documents.ts';
-import { withoutMeaning } from './run-keys.ts';
 
 for (const name of madeDocuments) {
   test(`docs/${name} says what the code says (npm run docs writes it again)`, async () => {
@@ -16,8 +17,19 @@ for (const name of madeDocuments) {
   });
 }
 
-test('every key of a run file has a meaning, and every meaning a key', () => {
-  assert.deepEqual(withoutMeaning(), { keys: [], meanings: [] });
+test('every key of a run file has a meaning', () => {
+  const without = [...settingsByPath].filter(([, { means }]) => means === '').map(([path]) => path);
+  assert.deepEqual(without, []);
+});
+
+test('what can be changed while a run goes on is marked in the table of settings, and nothing else', () => {
+  const marked = [...settingsByPath].flatMap(([path, { live }]) => (live === undefined ? [] : [{ path, live }]));
+  for (const { path, live } of marked) {
+    const [, name] = /^(?:trainer\.)?(.*)$/.exec(path)!;
+    assert.equal(live, liveSettings[name as LiveSetting], path);
+  }
+  // No file says when to stop this time.
+  assert.equal(marked.length, liveSettingNames.filter((name) => name !== 'stop_after').length);
 });
 
 test('every command is documented with what it printed', async () => {
