@@ -74,6 +74,7 @@ export const settings = {
   ...laterIn(''),
 };
 
+export { resumeStepOf } from './checkpoints.ts';
 export const RatchetConfig = tableType(settings);
 /** A run file whose fields are right, in our own words, its defaults filled in. */
 export type RatchetConfig = WrittenIn<typeof settings>;
